@@ -1,0 +1,67 @@
+# make demo | test | bench | lint | clean.  `make help` says what each does.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+# The newest Python from 3.11 on that this machine has.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	  if command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$p; break; fi; done)
+export PROTOC := $(CURDIR)/$(BIN)/protoc
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock
+
+.PHONY: help demo test bench lint setup test-rust test-python clean
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+demo: setup ## everything that is needed, then marker genes of pbmc3k found by the drives themselves
+	@$(BIN)/msgx demo
+
+test: setup test-rust test-python ## everything that is needed, then every test
+
+bench: setup ## the benchmarks, each beside what people would use instead
+	@$(BIN)/python -m pip install -q -r requirements-dev.txt
+	@$(BIN)/python benches/run.py
+
+lint: setup ## format, clippy
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+setup: $(VENV)/.installed
+
+# 1. Tools: what the build itself needs (maturin, protoc), as wheels, so that no system package is asked for.
+$(VENV)/.tools: requirements-build.txt
+	@command -v cargo >/dev/null || { echo "Rust is missing: install it with rustup (https://rustup.rs), then run make again." >&2; exit 1; }
+	@command -v cc >/dev/null || { echo "A C compiler is missing: install one (Debian: apt-get install gcc), then run make again." >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with venv is missing: install it (Debian: apt-get install python3-venv), then run make again." >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "Making $(VENV) with $(PYTHON) ..." >&2; $(PYTHON) -m venv $(VENV); }
+	@echo "Installing the build tools ..." >&2
+	@$(BIN)/python -m pip install -q -r requirements-build.txt
+	@touch $@
+
+# 2. Python packages that ours stand on.
+$(VENV)/.packages: $(VENV)/.tools requirements.txt requirements-dev.txt
+	@echo "Installing the Python packages ..." >&2
+	@$(BIN)/python -m pip install -q -r requirements.txt -r requirements-dev.txt
+	@touch $@
+
+# 3. Our own: the Rust workspace (the long part; cargo shows how far it is) and the Python package around it.
+$(VENV)/.installed: $(VENV)/.packages $(RUST_SOURCES) pyproject.toml
+	@echo "Building Skytether (the first time takes several minutes) ..." >&2
+	@$(BIN)/maturin develop
+	@touch $@
+
+test-rust: setup
+	cargo test --workspace --exclude skytether-python
+
+test-python: setup
+	$(BIN)/python -m pytest -q python/tests
+
+clean: ## remove what was built (not your data)
+	rm -rf target $(VENV) demo-out bench-out

@@ -1,0 +1,135 @@
+"""One measurement in a process of its own: `python benches/one.py METHOD ...` prints a JSON line. Run by run.py.
+
+`seconds` is the list of times of the job itself (the first is the first in this process), `ready` the seconds from process start to the first
+result, `peak_mb` the process's peak resident memory.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+
+def timed(job, times: int) -> tuple[list[float], float, object]:
+    """Seconds of each of `times` calls, seconds from process start to the first result, the last result."""
+    seconds, ready, result = [], 0.0, None
+    for n in range(times):
+        begin = time.perf_counter()
+        result = job()
+        seconds.append(time.perf_counter() - begin)
+        if n == 0:
+            ready = time.time() - psutil.Process().create_time()
+    return seconds, ready, result
+
+
+def report(seconds, ready, **more) -> None:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"seconds": seconds, "ready": ready, "peak_mb": peak, **more}))
+
+
+def skytether(fleet: str, name: str, times: str) -> None:
+    """One group against the rest, all groups, from the fleet on disk to a data frame."""
+    import msgexpress
+
+    with msgexpress.open(fleet) as db:
+        ds = db[name]
+
+        def job():
+            res = ds.rank_genes_groups("cell_type", method="t-test", transform="log1p_cp10k")
+            return res, res.to_df()
+
+        seconds, ready, (res, frame) = timed(job, int(times))
+        receipt = res.receipt.to_dict()
+        report(seconds, ready, rows=len(frame), bytes_moved=receipt["bytes_moved"], bytes_read=receipt["bytes_read"], bytes_stored=receipt["bytes_stored"])
+
+
+def ingest(fleet: str, name: str, source: str) -> None:
+    """gzip h5ad to a fleet of four drives."""
+    import msgexpress
+
+    with msgexpress.open(fleet, drives=4) as db:
+        seconds, ready, _ = timed(lambda: db.ingest(source, name, replace=True), 1)
+    stored = sum(p.stat().st_size for p in Path(fleet).rglob("*") if p.is_file())
+    report(seconds, ready, stored_bytes=stored)
+
+
+def duckdb(coo: str, times: str) -> None:
+    """Read, normalise, sums per gene and group; no test, no p-values."""
+    import duckdb as db
+
+    con = db.connect()
+    con.execute("SET threads = 2")
+    cells = coo.replace(".coo.parquet", ".cells.parquet")
+    query = f"""
+        SELECT gene, grp, count(*) AS nnz, sum(y) AS s, sum(y * y) AS q
+        FROM (SELECT x.gene, c.grp, ln(1 + x.value / (c.total / 1e4)) AS y FROM '{coo}' x JOIN '{cells}' c ON x.cell = c.cell)
+        GROUP BY gene, grp
+    """
+    seconds, ready, frame = timed(lambda: con.execute(query).fetch_arrow_table() if hasattr(con, "fetch_arrow_table") else con.execute(query).arrow(), int(times))
+    report(seconds, ready, rows=getattr(frame, "num_rows", 0))
+
+
+def duckdb_factor(coo: str, times: str) -> None:
+    """The same with the group and factor precomputed in lists, which spares DuckDB the join."""
+    import duckdb as db
+
+    con = db.connect()
+    con.execute("SET threads = 2")
+    cells = coo.replace(".coo.parquet", ".cells.parquet")
+    con.execute(f"SET VARIABLE grp = (SELECT list(grp ORDER BY cell) FROM '{cells}')")
+    con.execute(f"SET VARIABLE total = (SELECT list(total ORDER BY cell) FROM '{cells}')")
+    query = f"""
+        SELECT gene, grp, count(*) AS nnz, sum(y) AS s, sum(y * y) AS q
+        FROM (SELECT gene, getvariable('grp')[cell + 1] AS grp, ln(1 + value / (getvariable('total')[cell + 1] / 1e4)) AS y FROM '{coo}')
+        GROUP BY gene, grp
+    """
+    seconds, ready, frame = timed(lambda: con.execute(query).fetchall(), int(times))
+    report(seconds, ready, rows=len(frame))
+
+
+def scanpy(source: str, times: str) -> None:
+    """scanpy's t-test in memory: the test alone (reading and normalising are in `ready`)."""
+    import scanpy as sc
+
+    adata = sc.read_h5ad(source)
+    sc.pp.normalize_total(adata, target_sum=1e4)
+    sc.pp.log1p(adata)
+    seconds, ready, _ = timed(lambda: sc.tl.rank_genes_groups(adata, "cell_type", method="t-test"), int(times))
+    report(seconds, ready)
+
+
+def aggregate(source: str, times: str) -> None:
+    """scanpy.get.aggregate and Welch's test, what scanpy 1.12.3 does: the test alone, in memory."""
+    import numpy as np
+    import scanpy as sc
+    from scipy import stats
+
+    adata = sc.read_h5ad(source)
+    sc.pp.normalize_total(adata, target_sum=1e4)
+    sc.pp.log1p(adata)
+    n = adata.obs["cell_type"].value_counts(sort=False).to_numpy()[:, None].astype(float)
+
+    def job():
+        agg = sc.get.aggregate(adata, by="cell_type", func=["mean", "var"])
+        mean, var = agg.layers["mean"], agg.layers["var"]
+        total = n.sum()
+        rest = total - n
+        s, q = mean * n, var * (n - 1) + mean**2 * n
+        m2 = (s.sum(0) - s) / rest
+        v2 = (q.sum(0) - q - rest * m2**2) / (rest - 1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return stats.ttest_ind_from_stats(mean, np.sqrt(var), n, m2, np.sqrt(v2), rest, equal_var=False)
+
+    seconds, ready, _ = timed(job, int(times))
+    report(seconds, ready)
+
+
+METHODS = {f.__name__: f for f in (skytether, ingest, duckdb, duckdb_factor, scanpy, aggregate)}
+
+if __name__ == "__main__":
+    METHODS[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,109 @@
+"""`make bench`: every figure beside what people would use instead, measured in one run on this machine.
+
+Each measurement runs in a process of its own (benches/one.py), the contenders in turn, so that noise of the machine meets all of them. Prints a table and writes
+bench-out/results.json. `python benches/run.py speed ingest` runs some parts only; `--quick` takes a matrix of a tenth of the size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import data  # noqa: E402
+import parity  # noqa: E402
+
+RESULTS: list[dict] = []
+
+
+def one(method: str, *args: object) -> dict:
+    """Runs one measurement; its JSON."""
+    done = subprocess.run([sys.executable, str(HERE / "one.py"), method, *map(str, args)], capture_output=True, text=True, timeout=1800)
+    if done.returncode != 0:
+        raise SystemExit(f"{method} failed:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def line(what: str, value: str, compared: str = "", wanted: str = "", ok: bool | None = None) -> None:
+    """One line of the report."""
+    mark = "" if ok is None else ("ok" if ok else "MISSED")
+    print(f"  {what:<58} {value:>12}  {compared:<34} {wanted:<18} {mark}", flush=True)
+    RESULTS.append({"what": what, "value": value, "compared": compared, "wanted": wanted, "ok": ok})
+
+
+def med(measured: dict) -> float:
+    return statistics.median(measured["seconds"])
+
+
+def fleet_of(source: Path) -> tuple[Path, dict | None]:
+    """The four-drive fleet that holds `source`, with the measurement of its ingest."""
+    fleet = data.OUT / f"fleet_{source.stem}"
+    shutil.rmtree(fleet, ignore_errors=True)
+    return fleet, one("ingest", fleet, "bench/matrix", source)
+
+
+def speed(cells: int, genes: int) -> None:
+    """Ingest, one group against the rest for all groups, memory, movement."""
+    source = data.h5ad(cells, genes)
+    coo = data.coo_parquet(source)
+    print(f"\n{cells:,} cells x {genes:,} genes, {data.GROUPS} groups, four drives")
+    fleet, took = fleet_of(source)
+    line("ingest from gzip h5ad", f"{took['seconds'][0]:.2f} s", "", "<= 8 s", took["seconds"][0] <= 8)
+    line("  peak memory", f"{took['peak_mb']:.0f} MB", "", "<= 1024 MB", took["peak_mb"] <= 1024)
+    line("  stored", f"{took['stored_bytes'] / 1e6:.1f} MB", f"gzip h5ad {source.stat().st_size / 1e6:.0f} MB, COO Parquet {coo.stat().st_size / 1e6:.0f} MB", "<= 90 MB", took["stored_bytes"] <= 90e6)
+
+    rounds = [{m: one(m, *a) for m, a in (("skytether", (fleet, "bench/matrix", 7)), ("duckdb", (coo, 3)), ("duckdb_factor", (coo, 2)))} for _ in range(3)]
+    ours = [r["skytether"] for r in rounds]
+    duck = min(statistics.median([med(r[m]) for r in rounds]) for m in ("duckdb", "duckdb_factor"))
+    first = statistics.median([r["seconds"][0] for r in ours])
+    again = statistics.median([med(r) for r in ours])
+    duck_first = min(statistics.median([r[m]["seconds"][0] for r in rounds]) for m in ("duckdb", "duckdb_factor"))
+    line("t-test of all groups, first in a process", f"{first:.3f} s", f"DuckDB statistics {duck_first:.3f} s: {duck_first / first:.1f}x", ">= 8x", duck_first / first >= 8)
+    line("  median of repeated calls", f"{again:.3f} s", f"DuckDB statistics {duck:.3f} s: {duck / again:.1f}x", ">= 8x", duck / again >= 8)
+    memory = max(r["peak_mb"] for r in ours)
+    line("  peak memory of the process", f"{memory:.0f} MB", f"DuckDB {max(r['duckdb']['peak_mb'] for r in rounds):.0f} MB", "<= 300 MB", memory <= 300)
+    ready = statistics.median([r["ready"] for r in ours])
+    line("  process start to data frame", f"{ready:.2f} s", "", "<= 1.0 s", ready <= 1.0)
+    moved = ours[0]["bytes_moved"]
+    line("  bytes moved", f"{moved / 1e6:.2f} MB", f"read {ours[0]['bytes_read'] / 1e6:.1f} MB on the drives", "<= 8 MB", moved <= 8e6)
+    sc = one("scanpy", source, 3)
+    line("  scanpy 1.11 t-test, in memory", f"{med(sc):.2f} s", f"{med(sc) / again:.0f}x slower; peak {sc['peak_mb']:.0f} MB", ">= 25x", med(sc) / again >= 25)
+    agg = one("aggregate", source, 5)
+    line("  scanpy.get.aggregate + Welch, in memory", f"{med(agg):.2f} s", f"{med(agg) / again:.1f}x slower; peak {agg['peak_mb']:.0f} MB", ">= 3x", med(agg) / again >= 3)
+
+    big = data.h5ad(4 * cells, genes)
+    big_fleet, big_took = fleet_of(big)
+    print(f"\n{4 * cells:,} cells x {genes:,} genes")
+    line("ingest from gzip h5ad", f"{big_took['seconds'][0]:.1f} s", f"peak {big_took['peak_mb']:.0f} MB")
+    four = one("skytether", big_fleet, "bench/matrix", 5)
+    line("t-test of all groups", f"{med(four):.3f} s", f"{med(four) / again:.2f}x the time for 4x the cells", "<= 4.5x", med(four) / again <= 4.5)
+    line("  peak memory of the process", f"{four['peak_mb']:.0f} MB", "", "<= 400 MB", four["peak_mb"] <= 400)
+    change = four["bytes_moved"] / moved - 1
+    line("  bytes moved", f"{four['bytes_moved'] / 1e6:.2f} MB", f"{change:+.1%} against a quarter of the cells", "within 5%", abs(change) <= 0.05)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("parts", nargs="*", choices=["parity", "speed", []], default=[], help="which parts (default: all)")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the matrix, to try the benchmark itself")
+    args = parser.parse_args()
+    parts = args.parts or ["parity", "speed"]
+    data.OUT.mkdir(exist_ok=True)
+    if "parity" in parts:
+        for row in parity.compare_all():
+            line(*row)
+    if "speed" in parts:
+        speed(*((5_000, 20_000) if args.quick else (50_000, 20_000)))
+    (data.OUT / "results.json").write_text(json.dumps(RESULTS, indent=1))
+    missed = [r["what"].strip() for r in RESULTS if r["ok"] is False]
+    print(f"\n{sum(r['ok'] is True for r in RESULTS)} figures reached, {len(missed)} missed{': ' + '; '.join(missed) if missed else ''}")
+
+
+if __name__ == "__main__":
+    main()

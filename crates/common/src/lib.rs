@@ -1,0 +1,11 @@
+//! What every layer of Skytether shares: error kinds, names and keys, checksums.
+//!
+//! Nothing here does I/O, reads a clock or draws a random number: those come in as parameters from the layers above.
+
+pub mod checksum;
+pub mod error;
+pub mod names;
+pub mod units;
+
+pub use error::{Context, Error, Kind, Result};
+pub use names::{DatasetName, Generation, Key, PartitionName};

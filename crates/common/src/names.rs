@@ -1,0 +1,280 @@
+//! Names of data sets and the keys that follow from them.
+//!
+//! | what | key |
+//! |---|---|
+//! | root record of a data set | `<domain>/<dataset>` |
+//! | metadata slice of a partition | `<domain>/<dataset>/<partition>` |
+//! | slice `n` of a partition | `<domain>/<dataset>/<partition>;<n>`, `n` dense from 0, eight digits |
+//!
+//! A partition is named `<generation>.<table>.<slot>`: the generation (16 hex digits) is new for each ingest, so a data
+//! set is replaced by writing new partitions beside the old ones and then exchanging the root record.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// The longest domain or data set name, in bytes.
+pub const MAX_NAME: usize = 128;
+
+/// A key in a drive's namespace: never empty, at most [`Key::MAX`] bytes, printable ASCII without white space.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Key(String);
+
+impl Key {
+    /// The longest key, in bytes (what Kinetic drives announce).
+    pub const MAX: usize = 1024;
+
+    /// Checks `text` and makes a key of it.
+    ///
+    /// # Errors
+    /// Invalid where the text is empty, too long or holds anything but printable ASCII.
+    pub fn new(text: impl Into<String>) -> Result<Self> {
+        let text = text.into();
+        if text.is_empty() || text.len() > Self::MAX || !text.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(Error::invalid(format!("{:?} is no key: 1 to {} printable ASCII characters", text.chars().take(80).collect::<String>(), Self::MAX)));
+        }
+        Ok(Self(text))
+    }
+
+    /// The key's text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Key {
+    type Error = Error;
+    fn try_from(text: String) -> Result<Self> {
+        Self::new(text)
+    }
+}
+
+impl From<Key> for String {
+    fn from(key: Key) -> Self {
+        key.0
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0)
+    }
+}
+
+/// `domain` and `dataset`; written `domain.dataset` or `domain/dataset`.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct DatasetName {
+    domain: String,
+    dataset: String,
+}
+
+impl DatasetName {
+    /// Checks both parts: letters, digits, `_` and `-`, beginning with a letter, a digit or `_`.
+    ///
+    /// # Errors
+    /// Invalid, naming the part that is wrong.
+    pub fn new(domain: impl Into<String>, dataset: impl Into<String>) -> Result<Self> {
+        let (domain, dataset) = (domain.into(), dataset.into());
+        for (what, part) in [("domain", &domain), ("data set", &dataset)] {
+            let good = part.len() <= MAX_NAME
+                && part.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_')
+                && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+            if !good {
+                return Err(Error::invalid(format!(
+                    "{part:?} is no {what} name: use letters, digits, '_' and '-' (at most {MAX_NAME}), beginning with a letter, digit or '_'"
+                )));
+            }
+        }
+        Ok(Self { domain, dataset })
+    }
+
+    /// The group of data sets.
+    #[must_use]
+    pub fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// The name within the domain.
+    #[must_use]
+    pub fn dataset(&self) -> &str {
+        &self.dataset
+    }
+
+    /// The key of the root record.
+    #[must_use]
+    pub fn root_key(&self) -> Key {
+        Key(format!("{}/{}", self.domain, self.dataset))
+    }
+
+    /// The prefix that all keys of the data set's partitions share.
+    #[must_use]
+    pub fn prefix(&self) -> String {
+        format!("{}/{}/", self.domain, self.dataset)
+    }
+}
+
+impl FromStr for DatasetName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (domain, dataset) = text
+            .split_once(['.', '/'])
+            .ok_or_else(|| Error::invalid(format!("{text:?} is no data set name: write it as domain.dataset, for example blood.pbmc3k")))?;
+        Self::new(domain, dataset)
+    }
+}
+
+impl TryFrom<String> for DatasetName {
+    type Error = Error;
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<DatasetName> for String {
+    fn from(name: DatasetName) -> Self {
+        name.to_string()
+    }
+}
+
+impl fmt::Display for DatasetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.domain, self.dataset)
+    }
+}
+
+impl fmt::Debug for DatasetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// One version of a data set's content; each ingest draws a new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Generation(pub u64);
+
+/// The part of one table of one generation that one drive manages, with the data set that it belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PartitionName {
+    /// The data set.
+    pub dataset: DatasetName,
+    /// The version of the data set's content.
+    pub generation: Generation,
+    /// The table within the data set, any Unicode; `data` for a plain table.
+    pub table: String,
+    /// The number of the partition within the table.
+    pub slot: u32,
+}
+
+impl PartitionName {
+    /// The key of the metadata slice, which is the partition's name.
+    ///
+    /// # Errors
+    /// Invalid where the table's name makes the key too long.
+    pub fn key(&self) -> Result<Key> {
+        Key::new(format!("{}{:016x}.{}.{}", self.dataset.prefix(), self.generation.0, escape(&self.table), self.slot))
+    }
+
+    /// The key of slice `n`.
+    ///
+    /// # Errors
+    /// Invalid where the table's name makes the key too long.
+    pub fn slice_key(&self, n: u32) -> Result<Key> {
+        Key::new(format!("{};{n:08}", self.key()?))
+    }
+
+    /// Reads the name back from the key of a metadata slice or of a slice; the slice's number where there is one.
+    /// `None` for root records and foreign keys.
+    #[must_use]
+    pub fn parse(key: &Key) -> Option<(Self, Option<u32>)> {
+        let mut parts = key.as_str().splitn(3, '/');
+        let dataset = DatasetName::new(parts.next()?, parts.next()?).ok()?;
+        let rest = parts.next()?;
+        let (name, slice) = match rest.split_once(';') {
+            Some((name, n)) => (name, Some(n.parse().ok()?)),
+            None => (rest, None),
+        };
+        let (generation, rest) = name.split_once('.')?;
+        let (table, slot) = rest.rsplit_once('.')?;
+        let generation = Generation(u64::from_str_radix(generation, 16).ok()?);
+        Some((Self { dataset, generation, table: unescape(table)?, slot: slot.parse().ok()? }, slice))
+    }
+}
+
+/// Percent-encodes everything but letters, digits, `_`, `-` and `.`.
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for b in text.bytes() {
+        if b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.') {
+            out.push(char::from(b));
+        } else {
+            out.push_str(&format!("%{b:02X}"));
+        }
+    }
+    out
+}
+
+fn unescape(text: &str) -> Option<String> {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        if bytes[at] == b'%' {
+            let hex = bytes.get(at + 1..at + 3)?;
+            out.push(u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok()?);
+            at += 3;
+        } else {
+            out.push(bytes[at]);
+            at += 1;
+        }
+    }
+    String::from_utf8(out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_spellings_name_the_same_data_set() {
+        let dotted: DatasetName = "blood.pbmc3k".parse().unwrap();
+        let slashed: DatasetName = "blood/pbmc3k".parse().unwrap();
+        assert_eq!(dotted, slashed);
+        assert_eq!(dotted.root_key().as_str(), "blood/pbmc3k");
+    }
+
+    #[test]
+    fn bad_names_are_refused_with_the_part_that_is_wrong() {
+        for (text, part) in [("blood", "domain.dataset"), ("bl ood.x", "domain"), ("a.b.c", "data set"), ("a.", "data set"), ("../a.b", "domain")] {
+            let error = text.parse::<DatasetName>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn partition_names_survive_their_keys() {
+        let name = PartitionName { dataset: "a.b".parse().unwrap(), generation: Generation(0x2a), table: "layers.Zähl/ung;1".into(), slot: 3 };
+        assert_eq!(PartitionName::parse(&name.key().unwrap()), Some((name.clone(), None)));
+        assert_eq!(PartitionName::parse(&name.slice_key(17).unwrap()), Some((name, Some(17))));
+        assert_eq!(PartitionName::parse(&Key::new("a/b").unwrap()), None);
+    }
+
+    #[test]
+    fn hostile_keys_are_no_partitions() {
+        for text in ["a/b/", "a/b/zz.x.1", "a/b/1.x", "a/b/1.%G1.0", "a/b/1.x.0;q", "a/b/1.x.-1", ";;", "a//c"] {
+            assert_eq!(PartitionName::parse(&Key::new(text).unwrap()), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The one trait for a compute-storage engine.
+
+use std::fmt::Debug;
+use std::pin::Pin;
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::Stream;
+use serde::{Deserialize, Serialize};
+use skytether_common::{Key, Result};
+use skytether_store::{Entry, Op, Usage, Version};
+use uuid::Uuid;
+
+use crate::annotation::Annotation;
+use crate::subplan::SubPlan;
+
+/// Who a CSE is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CseInfo {
+    /// Given once, when the drive is made; placement refers to it.
+    pub id: Uuid,
+    /// For people: `drive-2`.
+    pub name: String,
+    /// Version of the drive's on-disk format.
+    pub format: u32,
+    /// Bytes that its engine may use for a sub-plan.
+    pub memory_limit: u64,
+}
+
+/// The storage half of a CSE: the operations of [`skytether_store::SliceStore`], possibly far away.
+#[async_trait]
+pub trait Storage: Send + Sync + Debug {
+    /// Who this is. Cheap: learnt when the connection was made.
+    fn info(&self) -> &CseInfo;
+    /// As [`skytether_store::SliceStore::apply`].
+    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>>;
+    /// As [`skytether_store::SliceStore::get`].
+    async fn get(&self, key: &Key) -> Result<Bytes>;
+    /// As [`skytether_store::SliceStore::stat`].
+    async fn stat(&self, key: &Key) -> Result<Option<Entry>>;
+    /// As [`skytether_store::SliceStore::list`].
+    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>>;
+    /// As [`skytether_store::SliceStore::usage`].
+    async fn usage(&self) -> Result<Usage>;
+}
+
+/// One message of a running sub-plan.
+#[derive(Debug, Clone)]
+pub enum Delivery {
+    /// Rows of epoch `epoch`; they count once the epoch is complete.
+    Batch {
+        /// The epoch, from 0.
+        epoch: u32,
+        /// The rows.
+        batch: RecordBatch,
+    },
+    /// The epoch is complete: all its batches were delivered.
+    EpochComplete {
+        /// The epoch.
+        epoch: u32,
+    },
+    /// The sub-plan is finished; always the last message.
+    Done(Annotation),
+}
+
+/// What a CSE answers to a sub-plan: its schema at once, then the deliveries.
+pub struct DeliveryStream {
+    /// Schema of every batch.
+    pub schema: SchemaRef,
+    /// The messages. Dropping the stream cancels the work.
+    pub messages: Pin<Box<dyn Stream<Item = Result<Delivery>> + Send>>,
+}
+
+/// A compute-storage engine: storage and an engine over it.
+#[async_trait]
+pub trait Cse: Storage {
+    /// Validates and runs `plan`.
+    ///
+    /// # Errors
+    /// `Invalid` or `Unsupported` where the plan is not to be understood (it says by which name), `NotFound` and `Corrupt` for
+    /// slices, `Exhausted` for memory, `Unavailable` where the CSE does not answer; the CSE's name is in the text.
+    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream>;
+}

@@ -1,0 +1,13 @@
+//! Messages between levels: what a host says to a drive and what comes back, and the Flight form of both.
+//!
+//! [`Cse`] is the one trait for "a compute-storage engine that I can send a sub-plan to". A host holds a list of them and does
+//! not know which are in its own process and which are behind [`flight::FlightCse`].
+
+pub mod annotation;
+pub mod cse;
+pub mod flight;
+pub mod subplan;
+
+pub use annotation::{Annotation, OperatorNote, Rung};
+pub use cse::{Cse, CseInfo, Delivery, DeliveryStream, Storage};
+pub use subplan::SubPlan;
