@@ -1,0 +1,224 @@
+//! The command line, parsed: one definition yields parsing, help and errors.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// A computational storage system: data on many drives, queries cut into plans that run next to the bytes.
+#[derive(Debug, Parser)]
+#[command(
+    name = "skytether",
+    version,
+    about,
+    propagate_version = true,
+    max_term_width = 110,
+    after_help = "Results go to stdout, everything else to stderr. Exit status: 0 done, 1 the work failed, 2 the call was wrong.\n\n\
+Example:\n  skytether init fleet --drives 4\n  skytether ingest trips.parquet --to taxi.trips --fleet fleet\n  skytether sql \"SELECT count(*) FROM taxi.trips\" --fleet fleet --receipt"
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make a fleet of embedded drives below a directory.
+    Init(Init),
+    /// Run one drive as a process of its own.
+    #[command(subcommand)]
+    Drive(DriveCommand),
+    /// Run a host: catalog, planning and merging over drives.
+    #[command(subcommand)]
+    Host(HostCommand),
+    /// Put files (Parquet, Arrow IPC/Feather, CSV, JSON lines) on the drives as one table.
+    Ingest(Ingest),
+    /// Run a query and print its result.
+    Sql(Sql),
+    /// Show how a query is cut: what the host keeps and what each drive runs.
+    Explain(Explain),
+    /// List the data sets.
+    Ls(Look),
+    /// Show the drives: what they hold, and whether they answer.
+    Status(Look),
+    /// Remove a data set.
+    Drop(Drop),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Init {
+    /// The fleet's directory; it is made, with a directory for each drive in it.
+    pub(crate) dir: PathBuf,
+    /// How many drives.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) drives: u16,
+    /// How the fleet survives the loss of drives. This version stores every byte once: none.
+    #[arg(long, value_name = "none|replicas:R|ec:K+M", default_value = "none")]
+    pub(crate) redundancy: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DriveCommand {
+    /// Serve one drive over Arrow Flight until interrupted.
+    Serve(DriveServe),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DriveServe {
+    /// The drive's directory; made where absent.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: PathBuf,
+    /// Address to listen on; port 0 picks a free one. The address is printed on stdout when the drive is ready.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    pub(crate) listen: String,
+    /// The drive's name in receipts and errors (default: its directory's name).
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) name: Option<String>,
+    /// How the drive's speed is bounded. This version knows unlimited.
+    #[arg(long, value_name = "NAME", default_value = "unlimited")]
+    pub(crate) profile: String,
+    /// Memory that queries may use on this drive, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(16..))]
+    pub(crate) memory: u64,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HostCommand {
+    /// Serve a fleet over Arrow Flight until interrupted.
+    Serve(HostServe),
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["fleet", "drives"]))]
+pub(crate) struct HostServe {
+    /// An embedded fleet's directory.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) fleet: Option<PathBuf>,
+    /// Addresses of served drives.
+    #[arg(long, value_name = "ADDR,ADDR,...", value_delimiter = ',')]
+    pub(crate) drives: Vec<String>,
+    /// Address to listen on; port 0 picks a free one. The address is printed on stdout when the host is ready.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    pub(crate) listen: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FleetArg {
+    /// The fleet: a directory, or a host's address (grpc://HOST:PORT).
+    #[arg(long, value_name = "DIR|URL", env = "SKYTETHER_FLEET")]
+    pub(crate) fleet: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Ingest {
+    /// The files, all with the same columns; the ending says the format (.parquet, .arrow, .feather, .ipc, .csv, .tsv, .jsonl, .ndjson).
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// The data set's name.
+    #[arg(long, value_name = "DOMAIN.DATASET")]
+    pub(crate) to: String,
+    /// Replace the data set if there is one; readers see the old or the new one, never a mixture.
+    #[arg(long)]
+    pub(crate) replace: bool,
+    #[command(flatten)]
+    pub(crate) fleet: FleetArg,
+}
+
+/// How a result is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Table,
+    /// With a header line.
+    Csv,
+    /// One object per line.
+    Json,
+    /// An Arrow IPC stream.
+    Arrow,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Sql {
+    /// The query.
+    pub(crate) query: String,
+    #[command(flatten)]
+    pub(crate) fleet: FleetArg,
+    /// How to print the result.
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub(crate) format: Format,
+    /// How much to send down to the drives: adaptive, full, filter or raw.
+    #[arg(long, value_name = "CUT", default_value = "adaptive")]
+    pub(crate) cut: String,
+    /// Say on stderr what ran where and how much moved.
+    #[arg(long)]
+    pub(crate) receipt: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Explain {
+    /// The query.
+    pub(crate) query: String,
+    #[command(flatten)]
+    pub(crate) fleet: FleetArg,
+    /// Run it too, and show what happened.
+    #[arg(long)]
+    pub(crate) analyze: bool,
+}
+
+/// How a listing is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ListFormat {
+    /// For people.
+    Table,
+    /// One JSON array.
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Look {
+    #[command(flatten)]
+    pub(crate) fleet: FleetArg,
+    /// How to print it.
+    #[arg(long, value_enum, default_value_t = ListFormat::Table)]
+    pub(crate) format: ListFormat,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Drop {
+    /// The data set's name.
+    #[arg(value_name = "DOMAIN.DATASET")]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) fleet: FleetArg,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_explains_itself() {
+        fn walk(command: &clap::Command) {
+            for sub in command.get_subcommands().filter(|c| c.get_name() != "help") {
+                assert!(sub.get_about().is_some(), "{} has no description", sub.get_name());
+                for arg in sub.get_arguments().filter(|a| !a.is_hide_set()) {
+                    assert!(arg.get_help().is_some(), "{} {} has no help", sub.get_name(), arg.get_id());
+                }
+                walk(sub);
+            }
+        }
+        walk(&Cli::command());
+    }
+
+    #[test]
+    fn a_host_needs_something_to_serve() {
+        assert!(Cli::try_parse_from(["skytether", "host", "serve"]).is_err());
+        assert!(Cli::try_parse_from(["skytether", "host", "serve", "--drives", "a:1,b:2"]).is_ok());
+    }
+}

@@ -1,0 +1,64 @@
+//! The `skytether` command. One crate, reached as a binary and through the Python wheel's entry point.
+//!
+//! Arguments are parsed low ([`args`]) and resolved high ([`run`]). Results on stdout, everything else on stderr; exit status 0 done, 1 the work failed, 2 the
+//! call was wrong.
+
+mod args;
+mod listing;
+mod output;
+mod progress;
+mod run;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+use skytether_common::Error;
+
+/// Exit status of work that failed.
+const FAILED: u8 = 1;
+/// Exit status of a call that was wrong.
+const WRONG_CALL: u8 = 2;
+
+/// Runs the command line `arguments` (the first is the program's name) and returns the exit status.
+pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let cli = match args::Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Help and version are results and go to stdout; wrong calls go to stderr with status 2.
+            let _ = e.print();
+            return if e.use_stderr() { WRONG_CALL } else { 0 };
+        }
+    };
+    log_to_stderr();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(e) => return fail(&Error::unavailable("cannot start threads").because(e), FAILED),
+    };
+    let done = runtime.block_on(run::run(cli.command));
+    // Reads that were started for a query nobody waits for any more must not hold up the exit.
+    runtime.shutdown_background();
+    match done {
+        Ok(()) => 0,
+        Err(run::Failure::Work(e)) => fail(&e, FAILED),
+        Err(run::Failure::Call(e)) => fail(&e, WRONG_CALL),
+    }
+}
+
+/// [`main_with`] of this process's own arguments.
+#[must_use]
+pub fn main() -> ExitCode {
+    ExitCode::from(main_with(std::env::args_os()))
+}
+
+fn fail(error: &Error, status: u8) -> u8 {
+    eprintln!("skytether: {error}");
+    status
+}
+
+/// Warnings on stderr; more with `SKYTETHER_LOG=info` or `debug`.
+fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("SKYTETHER_LOG").unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    // A second call in one process (tests, Python) finds the subscriber already there.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).compact().try_init();
+}

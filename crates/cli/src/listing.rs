@@ -1,0 +1,38 @@
+//! Data sets and drives as tables for people and as JSON for programs.
+
+use serde::Serialize;
+use skytether_common::units::human_bytes;
+use skytether_common::{Error, Result};
+use skytether_host::{DatasetInfo, DriveStatus};
+
+use crate::output::columns;
+
+/// The data sets, a line each.
+pub(crate) fn datasets(found: &[DatasetInfo]) -> String {
+    if found.is_empty() {
+        return "no data sets".into();
+    }
+    let rows: Vec<Vec<String>> = found.iter().map(|d| vec![d.name.to_string(), d.kind.to_string(), d.rows.to_string(), human_bytes(d.bytes), d.tables.join(", ")]).collect();
+    columns(&["data set", "kind", "rows", "stored", "tables"], &[false, false, true, true, false], &rows)
+}
+
+/// The drives, a line each.
+pub(crate) fn drives(found: &[DriveStatus]) -> String {
+    let rows: Vec<Vec<String>> = found
+        .iter()
+        .map(|d| {
+            let (keys, values, stored) = d.usage.map_or_else(
+                || ("?".into(), "?".into(), "?".into()),
+                |u| (u.keys.to_string(), human_bytes(u.value_bytes), human_bytes(u.stored_bytes)),
+            );
+            let state = if d.error.is_some() { "silent" } else { "up" };
+            vec![d.info.name.clone(), state.into(), keys, values, stored, human_bytes(d.info.memory_limit), d.info.id.to_string()]
+        })
+        .collect();
+    columns(&["drive", "state", "keys", "data", "on disk", "memory", "id"], &[false, false, true, true, true, true, false], &rows)
+}
+
+/// One JSON array.
+pub(crate) fn json<T: Serialize>(found: &[T]) -> Result<String> {
+    serde_json::to_string_pretty(found).map_err(|e| Error::internal("cannot print as JSON").because(e))
+}

@@ -1,0 +1,203 @@
+//! Results on stdout: tables, CSV, JSON lines, Arrow.
+
+use std::io::{BufWriter, Write};
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use arrow::util::pretty::pretty_format_batches_with_options;
+use skytether_common::{Error, Result};
+
+use crate::args::Format;
+
+/// Rows that a printed table shows at most; the rest is counted.
+const TABLE_ROWS: usize = 1000;
+
+/// Writes batches to a stream in one of the formats. A reader that went away is no error: see [`Sink::gone`].
+pub(crate) struct Sink<W: Write> {
+    inner: Inner<W>,
+    /// The reader has closed the pipe: stop, successfully.
+    pub(crate) gone: bool,
+}
+
+enum Inner<W: Write> {
+    Table { out: W, schema: SchemaRef, kept: Vec<RecordBatch>, shown: usize, total: usize },
+    Csv(arrow::csv::Writer<BufWriter<W>>),
+    Json(arrow::json::LineDelimitedWriter<BufWriter<W>>),
+    Arrow(Box<arrow::ipc::writer::StreamWriter<BufWriter<W>>>),
+}
+
+impl<W: Write> Sink<W> {
+    /// A sink for rows of `schema`.
+    pub(crate) fn new(out: W, schema: &SchemaRef, format: Format) -> Result<Self> {
+        let inner = match format {
+            Format::Table => Inner::Table { out, schema: schema.clone(), kept: Vec::new(), shown: 0, total: 0 },
+            Format::Csv => {
+                let mut writer = arrow::csv::WriterBuilder::new().with_header(true).build(BufWriter::new(out));
+                // The header is written even if no row comes.
+                writer.write(&RecordBatch::new_empty(schema.clone())).map_err(printing)?;
+                Inner::Csv(writer)
+            }
+            Format::Json => Inner::Json(arrow::json::LineDelimitedWriter::new(BufWriter::new(out))),
+            Format::Arrow => Inner::Arrow(Box::new(arrow::ipc::writer::StreamWriter::try_new_buffered(out, schema).map_err(printing)?)),
+        };
+        Ok(Self { inner, gone: false })
+    }
+
+    /// Writes or keeps `batch`.
+    pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        let done = match &mut self.inner {
+            Inner::Table { kept, shown, total, .. } => {
+                *total += batch.num_rows();
+                let take = batch.num_rows().min(TABLE_ROWS - *shown);
+                if take > 0 {
+                    kept.push(batch.slice(0, take));
+                    *shown += take;
+                }
+                Ok(())
+            }
+            Inner::Csv(w) => w.write(batch),
+            Inner::Json(w) => w.write(batch),
+            Inner::Arrow(w) => w.write(batch),
+        };
+        self.settle(done.map_err(printing))
+    }
+
+    /// Writes what is left and flushes.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        let done = match &mut self.inner {
+            Inner::Table { out, schema, kept, shown, total } => {
+                if kept.is_empty() {
+                    kept.push(RecordBatch::new_empty(schema.clone()));
+                }
+                let options = arrow::util::display::FormatOptions::default().with_null("NULL").with_display_error(true);
+                pretty_format_batches_with_options(kept, &options).map_err(printing).and_then(|text| {
+                    let more = if *total > *shown { format!("\n({} of {} rows; --format csv prints all)", *shown, *total) } else { String::new() };
+                    writeln!(out, "{text}{more}").map_err(|e| Error::io("write", "standard output", e))
+                })
+            }
+            Inner::Csv(w) => w.flush().map_err(|e| Error::io("write", "standard output", e)),
+            Inner::Json(w) => w.finish().map_err(printing),
+            Inner::Arrow(w) => w.finish().and_then(|()| w.flush()).map_err(printing),
+        };
+        self.settle(done)
+    }
+
+    fn settle(&mut self, done: Result<()>) -> Result<()> {
+        match done {
+            Err(e) if broken_pipe(&e) => {
+                self.gone = true;
+                Ok(())
+            }
+            other => other,
+        }
+    }
+}
+
+fn printing(e: arrow::error::ArrowError) -> Error {
+    Error::internal("cannot print the result").because(e)
+}
+
+/// A broken pipe anywhere in the chain of causes: the reader of our output has all it wants.
+fn broken_pipe(e: &Error) -> bool {
+    let mut at: Option<&(dyn std::error::Error + 'static)> = Some(e);
+    while let Some(error) = at {
+        if let Some(io) = error.downcast_ref::<std::io::Error>()
+            && io.kind() == std::io::ErrorKind::BrokenPipe
+        {
+            return true;
+        }
+        if let Some(arrow::error::ArrowError::IoError(_, io)) = error.downcast_ref::<arrow::error::ArrowError>()
+            && io.kind() == std::io::ErrorKind::BrokenPipe
+        {
+            return true;
+        }
+        at = error.source();
+    }
+    e.full_text().to_lowercase().contains("broken pipe")
+}
+
+/// Lays `rows` out in columns below `header`; numbers-like columns (`right`) are aligned to the right.
+pub(crate) fn columns(header: &[&str], right: &[bool], rows: &[Vec<String>]) -> String {
+    let width: Vec<usize> = header.iter().enumerate().map(|(i, h)| rows.iter().map(|r| r[i].chars().count()).chain([h.chars().count()]).max().unwrap_or(0)).collect();
+    let line = |cells: &[String]| {
+        let mut text = String::new();
+        for (i, cell) in cells.iter().enumerate() {
+            let pad = " ".repeat(width[i] - cell.chars().count());
+            let gap = if i == 0 { "" } else { "  " };
+            text.push_str(gap);
+            if right[i] {
+                text.push_str(&pad);
+                text.push_str(cell);
+            } else {
+                text.push_str(cell);
+                text.push_str(&pad);
+            }
+        }
+        text.trim_end().to_string() + "\n"
+    };
+    let mut out = line(&header.iter().map(|h| (*h).to_string()).collect::<Vec<_>>());
+    for row in rows {
+        out.push_str(&line(row));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{Int64Array, StringArray};
+    use arrow::datatypes::{DataType, Field, Schema};
+
+    use super::*;
+
+    fn batch() -> RecordBatch {
+        let schema = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, true), Field::new("s", DataType::Utf8, true)]));
+        RecordBatch::try_new(schema, vec![Arc::new(Int64Array::from(vec![Some(1), None])), Arc::new(StringArray::from(vec!["a,b", "ü"]))]).unwrap()
+    }
+
+    fn printed(format: Format, batches: &[RecordBatch]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut sink = Sink::new(&mut out, &batch().schema(), format).unwrap();
+        for b in batches {
+            sink.write(b).unwrap();
+        }
+        sink.finish().unwrap();
+        drop(sink);
+        out
+    }
+
+    #[test]
+    fn each_format_prints_rows_and_nulls() {
+        let text = |f| String::from_utf8(printed(f, &[batch()])).unwrap();
+        assert_eq!(text(Format::Csv), "n,s\n1,\"a,b\"\n,ü\n");
+        assert_eq!(text(Format::Json), "{\"n\":1,\"s\":\"a,b\"}\n{\"s\":\"ü\"}\n");
+        assert!(text(Format::Table).contains("| NULL | ü   |"), "{}", text(Format::Table));
+        let arrow = printed(Format::Arrow, &[batch()]);
+        let back: Vec<_> = arrow::ipc::reader::StreamReader::try_new(arrow.as_slice(), None).unwrap().map(|b| b.unwrap()).collect();
+        assert_eq!(back, vec![batch()]);
+    }
+
+    #[test]
+    fn an_empty_result_still_has_its_header() {
+        assert_eq!(String::from_utf8(printed(Format::Csv, &[])).unwrap(), "n,s\n");
+        assert!(String::from_utf8(printed(Format::Table, &[])).unwrap().contains("| n | s |"));
+    }
+
+    #[test]
+    fn a_reader_that_leaves_is_no_error() {
+        struct Gone;
+        impl Write for Gone {
+            fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+                Err(std::io::ErrorKind::BrokenPipe.into())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Err(std::io::ErrorKind::BrokenPipe.into())
+            }
+        }
+        let mut sink = Sink::new(Gone, &batch().schema(), Format::Table).unwrap();
+        sink.write(&batch()).unwrap();
+        sink.finish().unwrap();
+        assert!(sink.gone);
+    }
+}

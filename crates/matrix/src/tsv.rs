@@ -1,0 +1,135 @@
+//! The lists beside a 10x matrix: genes.tsv (id, name), features.tsv (id, name, feature type) and barcodes.tsv, plain or gzip-compressed.
+
+use std::io::Read;
+use std::path::Path;
+
+use skytether_common::{Kind, Result};
+
+use crate::text::Lines;
+
+/// Text beyond this is no list of genes or cells, but perhaps a decompression bomb.
+const MOST_BYTES: usize = 1 << 30;
+
+/// The columns of a genes.tsv or features.tsv, in file order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Features {
+    /// First column.
+    pub ids: Vec<String>,
+    /// Second column; the id where it is missing or empty.
+    pub names: Vec<String>,
+    /// Third column ("Gene Expression", "Antibody Capture", ...), empty where it is missing; `None` if no line has it.
+    pub types: Option<Vec<String>>,
+}
+
+/// Reads a genes.tsv or features.tsv; further columns are ignored.
+///
+/// # Errors
+/// No such file; [`Kind::Invalid`]: not UTF-8, a line without an id; [`Kind::Corrupt`]: gzip data truncated or damaged; [`Kind::Exhausted`]: more than 1 GiB of
+/// text. All but the first name the line.
+pub fn read_features(path: &Path) -> Result<Features> {
+    features(Lines::open(path)?)
+}
+
+/// The same from any source of bytes, which errors call `name`.
+///
+/// # Errors
+/// Like [`read_features`].
+pub fn features_from(reader: Box<dyn Read + Send>, name: impl Into<String>) -> Result<Features> {
+    features(Lines::new(reader, name.into())?)
+}
+
+/// Reads a barcodes.tsv: the first column of every line.
+///
+/// # Errors
+/// Like [`read_features`].
+pub fn read_barcodes(path: &Path) -> Result<Vec<String>> {
+    barcodes(Lines::open(path)?)
+}
+
+/// The same from any source of bytes, which errors call `name`.
+///
+/// # Errors
+/// Like [`read_features`].
+pub fn barcodes_from(reader: Box<dyn Read + Send>, name: impl Into<String>) -> Result<Vec<String>> {
+    barcodes(Lines::new(reader, name.into())?)
+}
+
+fn features(lines: Lines) -> Result<Features> {
+    let mut all = Features::default();
+    let (mut types, mut typed) = (Vec::new(), false);
+    each_line(lines, "gene", |line| {
+        let mut columns = line.split('\t').map(str::trim);
+        let id = columns.next().unwrap_or_default();
+        let name = columns.next().filter(|n| !n.is_empty()).unwrap_or(id);
+        let kind = columns.next().unwrap_or_default();
+        all.ids.push(id.to_owned());
+        all.names.push(name.to_owned());
+        types.push(kind.to_owned());
+        typed |= !kind.is_empty();
+    })?;
+    all.types = typed.then_some(types);
+    Ok(all)
+}
+
+fn barcodes(lines: Lines) -> Result<Vec<String>> {
+    let mut all = Vec::new();
+    each_line(lines, "barcode", |line| all.push(line.split('\t').next().unwrap_or_default().trim().to_owned()))?;
+    Ok(all)
+}
+
+/// Calls `f` with every line but blank ones at the end.
+fn each_line(mut lines: Lines, what: &str, mut f: impl FnMut(&str)) -> Result<()> {
+    let (mut bytes, mut blank, mut first) = (0, false, true);
+    while let Some(line) = lines.next_line()? {
+        bytes += line.len() + size_of::<String>();
+        if bytes > MOST_BYTES {
+            return Err(lines.error_before(Kind::Exhausted, format!("more than {MOST_BYTES} bytes of text: this is no list of {what}s")));
+        }
+        let Ok(mut text) = std::str::from_utf8(&line) else {
+            return Err(lines.error_before(Kind::Invalid, "not UTF-8 text; save the file in that encoding"));
+        };
+        if std::mem::take(&mut first) {
+            text = text.trim_start_matches('\u{feff}');
+        }
+        if text.trim().is_empty() {
+            blank = true;
+            continue;
+        }
+        if blank || text.starts_with('\t') {
+            return Err(lines.error_before(Kind::Invalid, format!("a line without a {what}, here or just before; there must be one per line")));
+        }
+        f(text);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &'static [u8]) -> Result<Features> {
+        features_from(Box::new(text), "genes.tsv")
+    }
+
+    #[test]
+    fn both_versions_and_short_lines_are_read() {
+        let v2 = parsed(b"ENSG1\tCD3D\nENSG2\tMS4A1\n").unwrap();
+        assert_eq!((v2.ids, v2.names, v2.types), (vec!["ENSG1".into(), "ENSG2".into()], vec!["CD3D".into(), "MS4A1".into()], None));
+        let v3 = parsed(b"\xef\xbb\xbfENSG1\tCD3D\tGene Expression\textra\r\nENSG2\r\nENSG3\t\tCustom\n\n\n").unwrap();
+        assert_eq!(v3.ids, ["ENSG1", "ENSG2", "ENSG3"]);
+        assert_eq!(v3.names, ["CD3D", "ENSG2", "ENSG3"]);
+        assert_eq!(v3.types.unwrap(), ["Gene Expression", "", "Custom"]);
+        assert_eq!(barcodes_from(Box::new(&b"AAA-1\nCCC-1"[..]), "b").unwrap(), ["AAA-1", "CCC-1"]);
+        assert_eq!(barcodes_from(Box::new(&b""[..]), "b").unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn errors_name_file_and_line() {
+        let bad = parsed(b"a\tb\n\xff\n").unwrap_err();
+        assert_eq!((bad.kind(), bad.to_string().starts_with("genes.tsv, line 2: not UTF-8")), (Kind::Invalid, true), "{bad}");
+        assert!(parsed(b"a\n\nb\n").unwrap_err().to_string().contains("line 3: a line without a gene"));
+        assert!(parsed(b"\tx\n").unwrap_err().to_string().contains("line 1"));
+        assert_eq!(parsed(b"\x1f\x8b\x08\x00").unwrap_err().kind(), Kind::Corrupt);
+        assert_eq!(read_features(Path::new("no-such-folder/genes.tsv")).unwrap_err().kind(), Kind::NotFound);
+    }
+}
