@@ -1,0 +1,254 @@
+//! The contract of [`SliceStore`] as checks that run against every implementation; whoever writes another one runs them too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "these are tests, in the library so that other crates can run them")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use skytether_common::checksum::crc32c;
+use skytether_common::{Key, Kind};
+
+use crate::{Entry, Expect, MAX_VALUE, Op, SliceStore};
+
+type Check = fn(&dyn SliceStore);
+
+/// Checks every sentence of the trait's semantics. `make` gives a new, empty store without a limit each time.
+///
+/// # Panics
+/// Where the store breaks the contract.
+pub fn check(make: impl Fn() -> Box<dyn SliceStore>) {
+    let checks: [(&str, Check); 11] = [
+        ("what is put is got", what_is_put_is_got),
+        ("a failed expectation changes nothing", a_failed_expectation_changes_nothing),
+        ("expectations that hold pass", expectations_that_hold_pass),
+        ("a key twice is invalid", a_key_twice_is_invalid),
+        ("too large is invalid", too_large_is_invalid),
+        ("versions never repeat", versions_never_repeat),
+        ("deleting", deleting),
+        ("values outlive their keys", values_outlive_their_keys),
+        ("lists are ordered", lists_are_ordered),
+        ("usage adds up", usage_adds_up),
+        ("one of many writers wins", one_of_many_writers_wins),
+    ];
+    for (name, check) in checks {
+        tracing::debug!(name, "checking");
+        check(make().as_ref());
+    }
+    reads_see_whole_batches(make().as_ref());
+}
+
+fn key(text: &str) -> Key {
+    Key::new(text).expect("a good key")
+}
+
+fn put(text: &str, value: &[u8]) -> Op {
+    put_if(text, value, Expect::Any)
+}
+
+fn put_if(text: &str, value: &[u8], expect: Expect) -> Op {
+    Op::Put { key: key(text), value: Bytes::copy_from_slice(value), expect }
+}
+
+fn delete_if(text: &str, expect: Expect) -> Op {
+    Op::Delete { key: key(text), expect }
+}
+
+fn keys(entries: &[Entry]) -> Vec<&str> {
+    entries.iter().map(|entry| entry.key.as_str()).collect()
+}
+
+fn everything(store: &dyn SliceStore) -> Vec<(Entry, Bytes)> {
+    store.list("", None, usize::MAX).unwrap().into_iter().map(|entry| (entry.clone(), store.get(&entry.key).unwrap())).collect()
+}
+
+fn what_is_put_is_got(store: &dyn SliceStore) {
+    assert_eq!(store.apply(Vec::new()).unwrap(), Vec::<u64>::new());
+    let large: Vec<u8> = (0..1_000_003u32).map(|i| ((i * 31) >> 3) as u8).collect();
+    let versions = store.apply(vec![put("empty", b""), put("large", &large), put("x~!\"/;", b"small")]).unwrap();
+    assert_eq!(versions.len(), 3);
+    for (name, value, version) in [("empty", &b""[..], versions[0]), ("large", &large, versions[1]), ("x~!\"/;", b"small", versions[2])] {
+        assert_eq!(store.get(&key(name)).unwrap().as_ref(), value, "{name}");
+        let entry = store.stat(&key(name)).unwrap().expect("an entry");
+        assert_eq!(entry, Entry { key: key(name), version, len: value.len() as u64, crc32c: crc32c(value) });
+    }
+    let missing = store.get(&key("missing")).unwrap_err();
+    assert_eq!(missing.kind(), Kind::NotFound);
+    assert!(missing.to_string().contains("missing"), "{missing}");
+    assert_eq!(store.stat(&key("missing")).unwrap(), None);
+    store.apply(vec![put("large", b"now small")]).unwrap();
+    assert_eq!(store.get(&key("large")).unwrap().as_ref(), b"now small");
+    let longest = "k".repeat(Key::MAX);
+    store.apply(vec![put(&longest, b"1")]).unwrap();
+    assert_eq!(store.get(&key(&longest)).unwrap().as_ref(), b"1");
+}
+
+fn a_failed_expectation_changes_nothing(store: &dyn SliceStore) {
+    let old = store.apply(vec![put("a", b"1")]).unwrap()[0];
+    let new = store.apply(vec![put("a", b"2")]).unwrap()[0];
+    let before = (everything(store), store.usage().unwrap());
+    let bad = [
+        put_if("a", b"3", Expect::Absent),
+        put_if("a", b"3", Expect::Version(old)),
+        put_if("a", b"3", Expect::Version(new + 1)),
+        put_if("a", b"3", Expect::Version(0)),
+        put_if("b", b"3", Expect::Version(new)),
+        put_if("b", b"3", Expect::Version(0)),
+        delete_if("a", Expect::Absent),
+        delete_if("a", Expect::Version(old)),
+        delete_if("b", Expect::Version(new)),
+    ];
+    for op in bad {
+        for first in [true, false] {
+            let others = [put("c", b"4"), delete_if("d", Expect::Any)];
+            let batch = if first { [vec![op.clone()], others.to_vec()] } else { [others.to_vec(), vec![op.clone()]] }.concat();
+            let error = store.apply(batch).unwrap_err();
+            assert_eq!(error.kind(), Kind::Conflict, "{op:?}: {error}");
+            assert!(error.to_string().contains(&format!("key {} ", op.key())), "{op:?}: {error}");
+        }
+    }
+    let after = (everything(store), store.usage().unwrap());
+    assert_eq!((before.0, before.1.keys, before.1.value_bytes), (after.0, after.1.keys, after.1.value_bytes));
+}
+
+fn expectations_that_hold_pass(store: &dyn SliceStore) {
+    let first = store.apply(vec![put_if("a", b"1", Expect::Absent)]).unwrap()[0];
+    let versions = store.apply(vec![put_if("a", b"2", Expect::Version(first)), put_if("b", b"1", Expect::Absent), delete_if("c", Expect::Absent)]).unwrap();
+    assert_eq!(versions[2], 0);
+    store.apply(vec![delete_if("a", Expect::Version(versions[0])), put_if("b", b"2", Expect::Any)]).unwrap();
+    store.apply(vec![put_if("a", b"3", Expect::Absent)]).unwrap();
+    assert_eq!(store.get(&key("a")).unwrap().as_ref(), b"3");
+    assert_eq!(store.get(&key("b")).unwrap().as_ref(), b"2");
+}
+
+fn a_key_twice_is_invalid(store: &dyn SliceStore) {
+    for batch in [vec![put("a", b"1"), put("b", b"1"), put("a", b"2")], vec![put("a", b"1"), delete_if("a", Expect::Any)], vec![delete_if("a", Expect::Any), delete_if("a", Expect::Any)]] {
+        let error = store.apply(batch).unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid);
+        assert!(error.to_string().contains("key a "), "{error}");
+    }
+    assert_eq!(store.usage().unwrap().keys, 0);
+}
+
+fn too_large_is_invalid(store: &dyn SliceStore) {
+    let zeros = Bytes::from(vec![0; MAX_VALUE + 1]);
+    let error = store.apply(vec![put("a", b"1"), Op::Put { key: key("b"), value: zeros, expect: Expect::Any }]).unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid);
+    assert!(error.to_string().contains("key b "), "{error}");
+    assert_eq!(store.usage().unwrap().keys, 0);
+}
+
+fn versions_never_repeat(store: &dyn SliceStore) {
+    let mut last = 0;
+    for round in 0..5u8 {
+        let versions = store.apply(vec![put("a", &[round]), put("b", &[round]), delete_if("c", Expect::Any)]).unwrap();
+        assert!(versions[0] > last && versions[1] > versions[0], "{versions:?} after {last}");
+        assert_eq!(versions[2], 0);
+        last = versions[1];
+        assert_eq!(store.stat(&key("a")).unwrap().unwrap().version, versions[0]);
+        store.apply(vec![delete_if("a", Expect::Any), delete_if("b", Expect::Any)]).unwrap();
+    }
+}
+
+fn deleting(store: &dyn SliceStore) {
+    store.apply(vec![put("a", b"1"), put("b", b"2")]).unwrap();
+    assert_eq!(store.apply(vec![delete_if("a", Expect::Any), delete_if("nothing", Expect::Any)]).unwrap(), vec![0, 0]);
+    assert_eq!(store.get(&key("a")).unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(store.stat(&key("a")).unwrap(), None);
+    assert_eq!(keys(&store.list("", None, 10).unwrap()), ["b"]);
+    assert_eq!(store.usage().unwrap().keys, 1);
+}
+
+fn values_outlive_their_keys(store: &dyn SliceStore) {
+    store.apply(vec![put("a", b"first"), put("b", b"other")]).unwrap();
+    let (a, b) = (store.get(&key("a")).unwrap(), store.get(&key("b")).unwrap());
+    store.apply(vec![put("a", b"SECOND"), delete_if("b", Expect::Any)]).unwrap();
+    assert_eq!((a.as_ref(), b.as_ref()), (&b"first"[..], &b"other"[..]));
+    assert_eq!(store.get(&key("a")).unwrap().as_ref(), b"SECOND");
+}
+
+fn lists_are_ordered(store: &dyn SliceStore) {
+    let names = ["b/2", "a/x;00000002", "b/10", "a/x", "a/x;00000001", "a", "b", "~", "!", "B/1", "a/y"];
+    store.apply(names.iter().map(|name| put(name, name.as_bytes())).collect()).unwrap();
+    let mut sorted = names.to_vec();
+    sorted.sort_unstable();
+    let all = store.list("", None, usize::MAX).unwrap();
+    assert_eq!(keys(&all), sorted);
+    for entry in &all {
+        assert_eq!(store.stat(&entry.key).unwrap().as_ref(), Some(entry));
+    }
+    assert_eq!(keys(&store.list("a/", None, 100).unwrap()), ["a/x", "a/x;00000001", "a/x;00000002", "a/y"]);
+    assert_eq!(keys(&store.list("a/x;", Some(&key("a/x;00000001")), 100).unwrap()), ["a/x;00000002"]);
+    assert_eq!(keys(&store.list("a/", Some(&key("a/x")), 2).unwrap()), ["a/x;00000001", "a/x;00000002"]);
+    // `after` need not exist, may lie before the prefix, and behind it leaves nothing.
+    assert_eq!(keys(&store.list("a/", Some(&key("a/x;00000001x")), 1).unwrap()), ["a/x;00000002"]);
+    assert_eq!(keys(&store.list("b/", Some(&key("a")), 100).unwrap()), ["b/10", "b/2"]);
+    assert_eq!(keys(&store.list("a/", Some(&key("b")), 100).unwrap()), Vec::<&str>::new());
+    assert_eq!(keys(&store.list("a/", None, 0).unwrap()), Vec::<&str>::new());
+    assert_eq!(keys(&store.list("zz", None, 100).unwrap()), Vec::<&str>::new());
+    let mut paged = Vec::new();
+    let mut after = None;
+    loop {
+        let page = store.list("", after.as_ref(), 3).unwrap();
+        let Some(last) = page.last() else { break };
+        after = Some(last.key.clone());
+        paged.extend(page);
+    }
+    assert_eq!(paged, all);
+}
+
+fn usage_adds_up(store: &dyn SliceStore) {
+    let usage = || store.usage().unwrap();
+    assert_eq!((usage().keys, usage().value_bytes), (0, 0));
+    store.apply(vec![put("a", &[1; 1000]), put("b", &[2; 500]), put("c", b"")]).unwrap();
+    assert_eq!((usage().keys, usage().value_bytes), (3, 1500));
+    assert!(usage().stored_bytes >= 1500);
+    store.apply(vec![put("a", &[1; 10]), delete_if("b", Expect::Any)]).unwrap();
+    assert_eq!((usage().keys, usage().value_bytes), (2, 10));
+}
+
+fn one_of_many_writers_wins(store: &dyn SliceStore) {
+    let version = store.apply(vec![put("root", b"old")]).unwrap()[0];
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8u8)
+            .map(|i| scope.spawn(move || store.apply(vec![put(&format!("side/{i}"), &[i; 1000]), put_if("root", &[i], Expect::Version(version))])))
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    let winners: Vec<usize> = (0..8).filter(|i| results[*i].is_ok()).collect();
+    assert_eq!(winners.len(), 1, "{results:?}");
+    assert!(results.iter().filter_map(|r| r.as_ref().err()).all(|e| e.kind() == Kind::Conflict), "{results:?}");
+    let i = winners[0];
+    assert_eq!(store.get(&key("root")).unwrap().as_ref(), [i as u8]);
+    assert_eq!(keys(&store.list("side/", None, 100).unwrap()), [format!("side/{i}")]);
+}
+
+/// A batch writes the same number under all keys; a reader's one listing must show one number only, and every value must be one that was put.
+fn reads_see_whole_batches(store: &dyn SliceStore) {
+    let names: Vec<String> = (0..6).map(|i| format!("k{i}")).collect();
+    let value = |round: u32| round.to_le_bytes().repeat(1 + round as usize % 50);
+    let write = |round: u32| store.apply(names.iter().map(|name| put(name, &value(round))).collect()).unwrap();
+    write(0);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..40 {
+                write(round);
+            }
+            done.store(true, Ordering::Release);
+        });
+        loop {
+            let last = done.load(Ordering::Acquire);
+            let listed = store.list("k", None, 100).unwrap();
+            assert_eq!(listed.len(), names.len());
+            assert!(listed.iter().all(|entry| entry.crc32c == listed[0].crc32c), "{listed:?}");
+            for name in &names {
+                let got = store.get(&key(name)).unwrap();
+                let round = u32::from_le_bytes(got[..4].try_into().expect("four bytes"));
+                assert_eq!(got.as_ref(), value(round), "{name}");
+            }
+            if last {
+                break;
+            }
+        }
+    });
+    assert_eq!(store.get(&key("k5")).unwrap().as_ref(), value(39));
+}

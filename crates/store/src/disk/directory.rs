@@ -1,0 +1,116 @@
+//! A drive's directory: its identity file and its lock.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use skytether_common::{Error, Result};
+use uuid::Uuid;
+
+use super::files::sync_directory;
+
+/// The format of a drive's directory that this version writes and reads.
+pub(super) const FORMAT: u32 = 1;
+
+/// No `drive.json` is longer.
+const MAX_IDENTITY: u64 = 64 << 10;
+
+/// Who a drive is; written once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriveIdentity {
+    /// The one name that never changes and that placement hashes.
+    pub id: Uuid,
+    /// What people call it.
+    pub name: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct IdentityFile {
+    format: u32,
+    #[serde(flatten)]
+    identity: DriveIdentity,
+}
+
+#[derive(Deserialize)]
+struct AnyFormat {
+    format: u64,
+}
+
+/// The text of `drive.json`.
+pub(super) fn encode_identity(identity: &DriveIdentity) -> Result<Vec<u8>> {
+    let file = IdentityFile { format: FORMAT, identity: identity.clone() };
+    let mut text = serde_json::to_vec(&file).map_err(|e| Error::internal("cannot write drive.json").because(e))?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+/// Reads `drive.json`; its bytes and what they say, or `None` where there is none.
+pub(super) fn read_identity(path: &Path) -> Result<Option<(Vec<u8>, DriveIdentity)>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(Error::io("open", path, e)),
+    };
+    let mut bytes = Vec::new();
+    file.take(MAX_IDENTITY).read_to_end(&mut bytes).map_err(|e| Error::io("read", path, e))?;
+    let damaged = |e| Error::corrupt(format!("{} is damaged: restore it or the drive from elsewhere", path.display())).because(e);
+    // The number first: what a newer version writes beside it is its own business.
+    let found = serde_json::from_slice::<AnyFormat>(&bytes).map_err(damaged)?.format;
+    if found != u64::from(FORMAT) {
+        return Err(Error::unsupported(format!(
+            "the drive in {} has format {found}, and this version reads format {FORMAT}: use the version of Skytether that wrote it or a newer one",
+            path.parent().unwrap_or(path).display()
+        )));
+    }
+    let file: IdentityFile = serde_json::from_slice(&bytes).map_err(damaged)?;
+    Ok(Some((bytes, file.identity)))
+}
+
+/// Writes `drive.json` through `tmp/`, durably.
+pub(super) fn write_identity(dir: &Path, bytes: &[u8], sync: bool) -> Result<()> {
+    let (aside, path) = (dir.join("tmp").join("drive.json"), dir.join("drive.json"));
+    let written = File::create(&aside).and_then(|mut file| {
+        file.write_all(bytes)?;
+        if sync { file.sync_all() } else { Ok(()) }
+    });
+    written.map_err(|e| Error::io("write", &aside, e))?;
+    fs::rename(&aside, &path).map_err(|e| Error::io("create", &path, e))?;
+    if sync { sync_directory(dir) } else { Ok(()) }
+}
+
+/// The drive is ours as long as this lives.
+#[derive(Debug)]
+pub(super) struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing is not enough: a child process that was forked meanwhile shares the open file, and with it the lock.
+        if let Err(e) = self.0.unlock() {
+            tracing::warn!(error = %e, "cannot unlock a drive");
+        }
+    }
+}
+
+/// Takes the drive for this process. The holder's process id is in the file.
+pub(super) fn lock(dir: &Path) -> Result<Lock> {
+    let path = dir.join("LOCK");
+    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(|e| Error::io("open", &path, e))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::Error(e)) => return Err(Error::io("lock", &path, e)),
+        Err(TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            let _ = file.take(32).read_to_string(&mut pid);
+            let holder = match pid.trim() {
+                "" => "another process".to_owned(),
+                pid if pid == std::process::id().to_string() => format!("this process itself (pid {pid})"),
+                pid => format!("process {pid}"),
+            };
+            return Err(Error::conflict(format!("the drive in {} is open in {holder}: close it there, or connect to that process instead", dir.display())));
+        }
+    }
+    let noted = file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0))).and_then(|_| write!(file, "{}", std::process::id()));
+    noted.map_err(|e| Error::io("write", &path, e))?;
+    Ok(Lock(file))
+}

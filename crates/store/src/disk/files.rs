@@ -1,0 +1,243 @@
+//! The value files of a drive: written aside, flushed, moved to their place, never changed.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use skytether_common::{Error, Result};
+
+use super::crash::{Hook, Step};
+
+/// At most this many files of a batch are open at a time.
+const OPEN_AT_ONCE: usize = 32;
+
+/// At most this many of them are flushed at a time.
+const FLUSHES_AT_ONCE: usize = 8;
+
+/// `slices/` and `tmp/` of one drive.
+#[derive(Debug)]
+pub(super) struct Files {
+    slices: PathBuf,
+    tmp: PathBuf,
+    sync: bool,
+    hook: Hook,
+    /// Which of `slices/<hh>` have a durable name.
+    durable: Box<[AtomicBool; 256]>,
+}
+
+/// What happened to be on the disk at opening.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Number and length of each value file.
+    pub(super) values: Vec<(u64, u64)>,
+    /// What no drive ever wrote.
+    pub(super) foreign: Vec<PathBuf>,
+}
+
+impl Files {
+    pub(super) fn new(dir: &Path, sync: bool, hook: Hook) -> Self {
+        let durable = Box::new(std::array::from_fn(|_| AtomicBool::new(false)));
+        Self { slices: dir.join("slices"), tmp: dir.join("tmp"), sync, hook, durable }
+    }
+
+    /// Where value `number` lies.
+    pub(super) fn path(&self, number: u64) -> PathBuf {
+        self.slices.join(format!("{:02x}", number & 0xff)).join(format!("{number:016x}"))
+    }
+
+    fn tmp_path(&self, number: u64) -> PathBuf {
+        self.tmp.join(format!("{number:016x}"))
+    }
+
+    /// Writes `values` durably to their places. On an error none of them is left, except after a crash point.
+    pub(super) fn write(&self, values: &[(u64, &Bytes)]) -> Result<()> {
+        let done = self.write_aside(values).and_then(|()| self.move_into_place(values));
+        if done.is_err() && !self.hook.crashed() {
+            for (number, _) in values {
+                let _ = fs::remove_file(self.tmp_path(*number));
+                let _ = fs::remove_file(self.path(*number));
+            }
+        }
+        done
+    }
+
+    fn write_aside(&self, values: &[(u64, &Bytes)]) -> Result<()> {
+        for some in values.chunks(OPEN_AT_ONCE) {
+            // All writes first: the system can then flush them together, and the later flushes find little to do.
+            let mut open = Vec::with_capacity(some.len());
+            for (number, value) in some {
+                let path = self.tmp_path(*number);
+                let file = self.write_one(&path, value).map_err(|e| Error::io("write", &path, e))?;
+                open.push((path, file));
+            }
+            for (path, _) in &open {
+                self.hook.before(Step::SyncValue).map_err(|e| Error::io("flush", path, e))?;
+            }
+            if self.sync {
+                together(&open, |(path, file)| file.sync_data().map_err(|e| Error::io("flush", path, e)))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_one(&self, path: &Path, value: &[u8]) -> io::Result<File> {
+        let create = || File::options().write(true).create_new(true).open(path);
+        if let Err(e) = self.hook.before(Step::WriteValue) {
+            if self.hook.crashed() {
+                // What a machine that stops leaves behind.
+                create()?.write_all(&value[..value.len() / 2])?;
+            }
+            return Err(e);
+        }
+        let mut file = create()?;
+        file.write_all(value)?;
+        Ok(file)
+    }
+
+    fn move_into_place(&self, values: &[(u64, &Bytes)]) -> Result<()> {
+        let mut touched = BTreeSet::new();
+        let mut new_directories = false;
+        for (number, _) in values {
+            let (from, to) = (self.tmp_path(*number), self.path(*number));
+            let hh = (*number & 0xff) as u8;
+            self.hook.before(Step::Rename).map_err(|e| Error::io("move", &from, e))?;
+            if touched.insert(hh) && !self.durable[usize::from(hh)].load(Ordering::Acquire) {
+                make_directory(&self.directory(hh))?;
+                new_directories = true;
+            }
+            fs::rename(&from, &to).map_err(|e| Error::io("move into place", &from, e))?;
+        }
+        self.hook.before(Step::SyncDirectories).map_err(|e| Error::io("flush", &self.slices, e))?;
+        if self.sync {
+            let directories: Vec<_> = touched.iter().map(|hh| self.directory(*hh)).collect();
+            together(&directories, |path| sync_directory(path))?;
+            if new_directories {
+                sync_directory(&self.slices)?;
+            }
+        }
+        for hh in touched {
+            self.durable[usize::from(hh)].store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn directory(&self, hh: u8) -> PathBuf {
+        self.slices.join(format!("{hh:02x}"))
+    }
+
+    /// The bytes of value `number` if the file has `len` of them, `None` where there is no such file.
+    /// Never reads or allocates more than `len`.
+    pub(super) fn read(&self, number: u64, len: u64) -> Result<Option<Result<Bytes, u64>>> {
+        let path = self.path(number);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(Error::io("open", &path, e)),
+        };
+        let found = file.metadata().map_err(|e| Error::io("read", &path, e))?.len();
+        if found != len {
+            return Ok(Some(Err(found)));
+        }
+        let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
+        file.take(len).read_to_end(&mut bytes).map_err(|e| Error::io("read", &path, e))?;
+        if bytes.len() as u64 != len {
+            return Ok(Some(Err(bytes.len() as u64)));
+        }
+        Ok(Some(Ok(Bytes::from(bytes))))
+    }
+
+    /// Takes away values that nothing names any more. What can't be removed now is removed at the next opening.
+    pub(super) fn remove(&self, numbers: &[u64]) {
+        for number in numbers {
+            if self.hook.before(Step::Unlink).is_err() {
+                if self.hook.crashed() {
+                    return;
+                }
+                continue;
+            }
+            let path = self.path(*number);
+            if let Err(e) = fs::remove_file(&path) {
+                tracing::warn!(path = %path.display(), error = %e, "cannot remove a replaced value now; it goes at the next opening");
+            }
+        }
+    }
+
+    /// Empties `tmp/`; how many files were there.
+    pub(super) fn empty_tmp(&self) -> Result<u64> {
+        let mut removed = 0;
+        for path in directory(&self.tmp)? {
+            if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }.map_err(|e| Error::io("remove", &path, e))?;
+            removed += 1;
+        }
+        Ok(removed)
+    }
+
+    /// All value files, and what does not belong.
+    pub(super) fn scan(&self) -> Result<Found> {
+        let mut found = Found::default();
+        for hh in directory(&self.slices)? {
+            let digits = hh.file_name().and_then(|n| n.to_str()).filter(|n| is_hex(n, 2)).map(str::to_owned);
+            let Some(digits) = digits.filter(|_| hh.is_dir()) else {
+                found.foreign.push(hh);
+                continue;
+            };
+            for path in directory(&hh)? {
+                let name = path.file_name().and_then(|n| n.to_str()).filter(|n| is_hex(n, 16) && n.ends_with(&digits));
+                let number = name.and_then(|n| u64::from_str_radix(n, 16).ok());
+                let metadata = path.symlink_metadata().map_err(|e| Error::io("look at", &path, e))?;
+                match number {
+                    Some(number) if metadata.is_file() => found.values.push((number, metadata.len())),
+                    _ => found.foreign.push(path),
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Does `f` to all `items`, some at a time: the file system's journal takes flushes that come together in one go.
+fn together<T: Sync>(items: &[T], f: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
+    if items.len() < 2 {
+        return items.iter().try_for_each(f);
+    }
+    let (next, f) = (AtomicUsize::new(0), &f);
+    let work = || {
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            f(item)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let helpers: Vec<_> = (1..items.len().min(FLUSHES_AT_ONCE)).map(|_| scope.spawn(work)).collect();
+        let mut done = work();
+        for helper in helpers {
+            done = done.and(helper.join().unwrap_or_else(|_| Err(Error::internal("a thread that flushes files panicked"))));
+        }
+        done
+    })
+}
+
+fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+fn directory(path: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(path).map_err(|e| Error::io("list", path, e))?;
+    entries.map(|entry| entry.map(|e| e.path()).map_err(|e| Error::io("list", path, e))).collect()
+}
+
+/// Makes one directory; that it is there already is fine.
+pub(super) fn make_directory(path: &Path) -> Result<()> {
+    match fs::create_dir(path) {
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(Error::io("create", path, e)),
+        _ => Ok(()),
+    }
+}
+
+/// Makes the names in a directory durable.
+pub(super) fn sync_directory(path: &Path) -> Result<()> {
+    File::open(path).and_then(|dir| dir.sync_all()).map_err(|e| Error::io("flush", path, e))
+}

@@ -1,0 +1,137 @@
+//! The store of one drive: a flat namespace of immutable, checksummed values.
+//!
+//! One trait, [`SliceStore`], and three implementations: [`memory::MemoryStore`], [`disk::DiskStore`] and
+//! [`fault::FaultStore`], which wraps another and makes it fail on purpose. One contract suite (`contract.rs`) runs against all.
+
+mod batch;
+#[doc(hidden)]
+pub mod contract;
+pub mod disk;
+pub mod fault;
+pub mod memory;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use skytether_common::{Key, Result};
+
+/// Counts up with every change of a key; never used twice in one store, so a key that was deleted and written again is seen to have changed.
+pub type Version = u64;
+
+/// What the writer believes about a key before its change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Expect {
+    /// Nothing: write whatever is there.
+    Any,
+    /// There is no such key.
+    Absent,
+    /// The key has this version.
+    Version(Version),
+}
+
+/// One change in a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Op {
+    /// Writes `value` under `key`.
+    Put {
+        /// Where.
+        key: Key,
+        /// What; at most [`MAX_VALUE`] bytes.
+        value: Bytes,
+        /// On which condition.
+        expect: Expect,
+    },
+    /// Removes `key`; removing what is not there is no error unless a version is expected.
+    Delete {
+        /// What to remove.
+        key: Key,
+        /// On which condition.
+        expect: Expect,
+    },
+}
+
+impl Op {
+    /// The key that the change is about.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        match self {
+            Op::Put { key, .. } | Op::Delete { key, .. } => key,
+        }
+    }
+
+    /// On which condition the change is made.
+    #[must_use]
+    pub fn expect(&self) -> Expect {
+        match self {
+            Op::Put { expect, .. } | Op::Delete { expect, .. } => *expect,
+        }
+    }
+}
+
+/// The largest value that a store takes. Slices stay at or below 1 MiB by default; metadata slices of very wide tables may be larger.
+pub const MAX_VALUE: usize = 64 << 20;
+
+/// What a store knows about a key without reading its value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The key.
+    pub key: Key,
+    /// Its version.
+    pub version: Version,
+    /// The value's length in bytes.
+    pub len: u64,
+    /// The value's CRC-32C.
+    pub crc32c: u32,
+}
+
+/// How much a store holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Number of keys.
+    pub keys: u64,
+    /// Sum of the values' lengths in bytes.
+    pub value_bytes: u64,
+    /// Bytes occupied altogether, with the index and what is around it.
+    pub stored_bytes: u64,
+}
+
+/// A drive's namespace of slices.
+///
+/// Semantics that every implementation keeps, and `contract::check` tests:
+/// - `apply` is atomic: all changes of a batch or none, also across a crash; when it returns, they are durable.
+/// - If any expectation of a batch fails, the error is `Conflict`, names the key, and nothing changes.
+/// - The same key twice in one batch is `Invalid`.
+/// - `get` returns exactly the bytes that were put, or `Corrupt` naming the key; it never returns other bytes.
+/// - Reads see whole batches, and a value that was read stays valid whatever happens to its key.
+/// - `list` is in ascending key order.
+pub trait SliceStore: Send + Sync + std::fmt::Debug {
+    /// Carries out `batch` as one; the new versions of what was put (0 for deletes), in order.
+    ///
+    /// # Errors
+    /// `Conflict`, `Invalid`, `Exhausted` (disk full), `Unavailable`; nothing has changed then.
+    fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>>;
+
+    /// The value of `key`, verified.
+    ///
+    /// # Errors
+    /// `NotFound`, `Corrupt`, `Unavailable`.
+    fn get(&self, key: &Key) -> Result<Bytes>;
+
+    /// What is known about `key`, or `None`.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    fn stat(&self, key: &Key) -> Result<Option<Entry>>;
+
+    /// All keys that begin with `prefix` and come after `after`, at most `limit`.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>>;
+
+    /// How much is stored.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    fn usage(&self) -> Result<Usage>;
+}

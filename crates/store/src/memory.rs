@@ -1,0 +1,101 @@
+//! A store in memory: for ephemeral fleets and for tests of what lies above.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+use bytes::Bytes;
+use skytether_common::checksum::crc32c;
+use skytether_common::{Error, Key, Result};
+
+use crate::{Entry, Op, SliceStore, Usage, Version, batch};
+
+/// Values in an ordered map under one lock. Nothing survives the process.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    state: RwLock<State>,
+    capacity: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    values: BTreeMap<String, (Entry, Bytes)>,
+    last_version: Version,
+    value_bytes: u64,
+}
+
+impl MemoryStore {
+    /// An empty store without a limit.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An empty store whose values may take `capacity` bytes together; what goes beyond is `Exhausted`.
+    #[must_use]
+    pub fn with_capacity(capacity: u64) -> Self {
+        Self { capacity: Some(capacity), ..Self::default() }
+    }
+
+    // A panic can't leave the state half changed: `apply` checks everything first, and what follows can't fail.
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SliceStore for MemoryStore {
+    fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        batch::validate(&batch)?;
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut value_bytes = state.value_bytes;
+        for op in &batch {
+            let found = state.values.get(op.key().as_str()).map(|(entry, _)| entry);
+            batch::check_expectation(op.key(), op.expect(), found.map(|entry| entry.version))?;
+            value_bytes -= found.map_or(0, |entry| entry.len);
+            if let Op::Put { value, .. } = op {
+                value_bytes += value.len() as u64;
+            }
+        }
+        if value_bytes > state.value_bytes {
+            batch::check_capacity("the memory store", self.capacity, value_bytes)?;
+        }
+        state.value_bytes = value_bytes;
+        let mut versions = Vec::with_capacity(batch.len());
+        for op in batch {
+            match op {
+                Op::Put { key, value, .. } => {
+                    state.last_version += 1;
+                    let entry = Entry { version: state.last_version, len: value.len() as u64, crc32c: crc32c(&value), key };
+                    versions.push(entry.version);
+                    // A copy: the caller's value may be a view into something much larger, which it would keep alive.
+                    state.values.insert(entry.key.as_str().to_owned(), (entry, Bytes::copy_from_slice(&value)));
+                }
+                Op::Delete { key, .. } => {
+                    state.values.remove(key.as_str());
+                    versions.push(0);
+                }
+            }
+        }
+        Ok(versions)
+    }
+
+    fn get(&self, key: &Key) -> Result<Bytes> {
+        let value = self.read().values.get(key.as_str()).map(|(_, value)| value.clone());
+        value.ok_or_else(|| Error::not_found(format!("there is no key {key}")))
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+        Ok(self.read().values.get(key.as_str()).map(|(entry, _)| entry.clone()))
+    }
+
+    fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
+        let state = self.read();
+        let from = state.values.range::<str, _>((batch::list_start(prefix, after), Bound::Unbounded));
+        Ok(from.take_while(|(key, _)| key.starts_with(prefix)).take(limit).map(|(_, (entry, _))| entry.clone()).collect())
+    }
+
+    fn usage(&self) -> Result<Usage> {
+        let state = self.read();
+        Ok(Usage { keys: state.values.len() as u64, value_bytes: state.value_bytes, stored_bytes: state.value_bytes })
+    }
+}
