@@ -1,0 +1,174 @@
+//! Blocks with AVX2.
+//!
+//! Eight values of `w` bits are exactly `w` bytes. Up to 25 bits, each value and its bit offset fit four bytes: the lower four values are loaded with the 16 bytes
+//! at the group's start, the upper four with those at `w / 2` (4·w bits on), a shuffle puts each value's four bytes into its lane, a variable shift drops the bits
+//! before it and a mask those after it. Wider ones, which real data never has, are unpacked one by one. Then: add the least delta, sum up within the register, add what came before.
+
+use std::arch::x86_64::*;
+
+use super::scalar;
+use super::{MINI, MINIS, SLACK, State};
+
+/// The largest width that the shuffle can take: 25 bits and an offset of 7 are 32.
+const SHUFFLED: usize = 25;
+
+/// Per width: which bytes go to each lane, how far each lane is shifted, and which bits remain.
+#[repr(C, align(32))]
+struct Plan {
+    shuffle: [u8; 32],
+    shift: [u32; 8],
+    mask: u32,
+}
+
+static PLANS: [Plan; SHUFFLED + 1] = plans();
+
+const fn plans() -> [Plan; SHUFFLED + 1] {
+    const EMPTY: Plan = Plan { shuffle: [0; 32], shift: [0; 8], mask: 0 };
+    let mut all = [EMPTY; SHUFFLED + 1];
+    let mut width = 0;
+    while width <= SHUFFLED {
+        let mut lane = 0;
+        while lane < 8 {
+            // The upper half is loaded from the byte in which its first value begins.
+            let bit = if lane < 4 { lane * width } else { (4 * width) % 8 + (lane - 4) * width };
+            let mut byte = 0;
+            while byte < 4 {
+                all[width].shuffle[lane * 4 + byte] = (bit / 8 + byte) as u8;
+                byte += 1;
+            }
+            all[width].shift[lane] = (bit % 8) as u32;
+            lane += 1;
+        }
+        all[width].mask = (1u32 << width) - 1;
+        width += 1;
+    }
+    all
+}
+
+/// What is carried from group to group, in registers.
+struct Lanes {
+    /// The last value, in all lanes.
+    last: __m256i,
+    max: __m256i,
+    /// How many deltas were positive.
+    ascents: __m256i,
+    min_delta: __m256i,
+}
+
+impl Lanes {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn load(state: &State, min_delta: u32) -> Self {
+        // SAFETY: the arrays are 32 bytes long.
+        let (max, ascents) = unsafe { (_mm256_loadu_si256(state.max.as_ptr().cast()), _mm256_loadu_si256(state.ascents.as_ptr().cast())) };
+        Self { last: _mm256_set1_epi32(state.last as i32), max, ascents, min_delta: _mm256_set1_epi32(min_delta as i32) }
+    }
+
+    /// Eight values from their packed deltas.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn step(&mut self, packed: __m256i) -> __m256i {
+        let delta = _mm256_add_epi32(packed, self.min_delta);
+        self.ascents = _mm256_sub_epi32(self.ascents, _mm256_cmpgt_epi32(delta, _mm256_setzero_si256()));
+        // Sums within each half, then the lower half's total onto the upper half.
+        let sums = _mm256_add_epi32(delta, _mm256_slli_si256::<4>(delta));
+        let sums = _mm256_add_epi32(sums, _mm256_slli_si256::<8>(sums));
+        let low_total = _mm256_permutevar8x32_epi32(sums, _mm256_set1_epi32(3));
+        let sums = _mm256_add_epi32(sums, _mm256_blend_epi32::<0xf0>(_mm256_setzero_si256(), low_total));
+        let values = _mm256_add_epi32(sums, self.last);
+        // Only this addition depends on the group before.
+        self.last = _mm256_add_epi32(self.last, _mm256_permutevar8x32_epi32(sums, _mm256_set1_epi32(7)));
+        self.max = _mm256_max_epu32(self.max, values);
+        values
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn store(&self, state: &mut State) {
+        // SAFETY: the arrays are 32 bytes long.
+        unsafe {
+            _mm256_storeu_si256(state.max.as_mut_ptr().cast(), self.max);
+            _mm256_storeu_si256(state.ascents.as_mut_ptr().cast(), self.ascents);
+        }
+        state.last = _mm256_cvtsi256_si32(self.last) as u32;
+    }
+}
+
+/// The 32 packed deltas of a miniblock, eight by eight, each register handed to `take` with its number.
+///
+/// # Safety
+/// As [`block_u32`], for one miniblock.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn groups(packed: *const u8, width: usize, mut take: impl FnMut(usize, __m256i)) {
+    if width > SHUFFLED {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { std::slice::from_raw_parts(packed, 4 * width + SLACK) };
+        for group in 0..MINI / 8 {
+            let mut eight = [0u32; 8];
+            for (i, slot) in eight.iter_mut().enumerate() {
+                *slot = scalar::unpack(bytes, width, group * 8 + i);
+            }
+            // SAFETY: the array is 32 bytes long.
+            take(group, unsafe { _mm256_loadu_si256(eight.as_ptr().cast()) });
+        }
+        return;
+    }
+    let plan = &PLANS[width];
+    // SAFETY: both arrays are 32 bytes long.
+    let (shuffle, shift) = unsafe { (_mm256_loadu_si256(plan.shuffle.as_ptr().cast()), _mm256_loadu_si256(plan.shift.as_ptr().cast())) };
+    let mask = _mm256_set1_epi32(plan.mask as i32);
+    for group in 0..MINI / 8 {
+        // SAFETY: the last group begins at 3·w, its upper half at most w / 2 <= 12 bytes on: 16 bytes from there end at most 16 bytes after the miniblock's 4·w.
+        let (low, high) = unsafe {
+            let at = packed.add(group * width);
+            (_mm_loadu_si128(at.cast()), _mm_loadu_si128(at.add(width / 2).cast()))
+        };
+        let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high);
+        let lanes = _mm256_shuffle_epi8(both, shuffle);
+        take(group, _mm256_and_si256(_mm256_srlv_epi32(lanes, shift), mask));
+    }
+}
+
+/// A whole block, to 32 bits.
+///
+/// # Safety
+/// The machine has AVX2; `packed` is followed by the miniblocks' bytes (four times each width) and [`SLACK`] more, all readable; `out` has room for 128 values;
+/// widths are at most 32.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn block_u32(mut packed: *const u8, widths: [u8; MINIS], min_delta: u32, state: &mut State, mut out: *mut u32) {
+    let mut lanes = Lanes::load(state, min_delta);
+    for width in widths.map(usize::from) {
+        // SAFETY: the caller's promise; group numbers are below four.
+        unsafe {
+            groups(packed, width, |group, eight| _mm256_storeu_si256(out.add(group * 8).cast(), lanes.step(eight)));
+            packed = packed.add(4 * width);
+            out = out.add(MINI);
+        }
+    }
+    lanes.store(state);
+}
+
+/// A whole block, to 16 bits: values above 65,535 are seen in `state.max` by the caller.
+///
+/// # Safety
+/// As [`block_u32`].
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn block_u16(mut packed: *const u8, widths: [u8; MINIS], min_delta: u32, state: &mut State, mut out: *mut u16) {
+    let mut lanes = Lanes::load(state, min_delta);
+    for width in widths.map(usize::from) {
+        let store = |group: usize, eight: __m256i| {
+            let values = lanes.step(eight);
+            let narrow = _mm_packus_epi32(_mm256_castsi256_si128(values), _mm256_extracti128_si256::<1>(values));
+            // SAFETY: the caller's promise; group numbers are below four.
+            unsafe { _mm_storeu_si128(out.add(group * 8).cast(), narrow) };
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            groups(packed, width, store);
+            packed = packed.add(4 * width);
+            out = out.add(MINI);
+        }
+    }
+    lanes.store(state);
+}

@@ -1,0 +1,57 @@
+//! Slices: the self-contained pieces that tables are stored in, and the metadata slice that describes a partition's slices.
+//!
+//! - [`table`] cuts record batches into slices of whole rows; [`sparse`] does the same for the rows of expression matrices,
+//!   and reads them back several times faster than a general Parquet reader can.
+//! - [`decode`] reads a slice of any layout; [`metadata`] writes and reads metadata slices.
+//!
+//! A slice is a Parquet file, so that any other tool can read it. This crate does no I/O: it turns batches into bytes and back.
+//! Bytes that come in may be anything; wrong ones give [`skytether_common::Kind::Corrupt`] or, where every length and count agrees by chance,
+//! some table of the right shape. Damage is recognised by the store, which keeps a checksum of every slice.
+//!
+//! The bytes are described in ARCHITECTURE.md, "A slice" and "A metadata slice".
+
+pub mod decode;
+mod delta;
+mod guard;
+pub mod layout;
+pub mod metadata;
+pub mod sparse;
+pub mod stats;
+pub mod table;
+
+use bytes::Bytes;
+
+pub use layout::{BLOCK, Layout, Narrowest, ValueType};
+pub use metadata::{Metadata, MetadataBuilder, SliceEntry, StatsTable};
+pub use sparse::{SparseSlicer, Values, decode_sparse, sparse_schema};
+pub use stats::{ColumnStats, SliceStats};
+pub use table::TableSlicer;
+
+pub use decode::decode;
+
+/// The most rows that a slice may hold. A megabyte of constant columns could otherwise claim billions.
+pub const MAX_ROWS: u64 = 1 << 20;
+
+/// How slices are cut.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SliceOptions {
+    /// The size in bytes that slices approach and do not exceed, as long as one row fits.
+    pub target_bytes: usize,
+    /// ZSTD level of the table layout; the sparse layout is not compressed.
+    pub zstd_level: i32,
+}
+
+impl Default for SliceOptions {
+    fn default() -> Self {
+        Self { target_bytes: 1 << 20, zstd_level: 1 }
+    }
+}
+
+/// A finished slice.
+#[derive(Debug, Clone)]
+pub struct Encoded {
+    /// What to store.
+    pub bytes: Bytes,
+    /// What the partition's metadata slice keeps about it.
+    pub stats: SliceStats,
+}

@@ -1,0 +1,211 @@
+//! The metadata slice of a partition: what its slices hold, without their bytes.
+//!
+//! ```text
+//! "SKYMETA\0"   8 bytes
+//! version       u32, little endian: 1
+//! crc32c        u32, little endian: of everything that follows
+//! length        u32, little endian: of the header
+//! header        JSON: layout, rows, slices (their number), schema_bytes (length of the next part), application (map of strings)
+//! schema        an Arrow IPC stream: the table's schema, no batch
+//! statistics    an Arrow IPC stream: one batch, a row per slice (see `StatsTable`)
+//! ```
+
+mod ipc;
+mod table;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, UInt32Array, UInt64Array};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type, UInt64Type};
+use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use skytether_common::checksum::crc32c;
+use skytether_common::{Error, Result};
+
+pub use table::{MetadataBuilder, StatsTable};
+
+use crate::guard::guarded;
+use crate::layout::Layout;
+use crate::stats::stats_type;
+
+const MAGIC: &[u8; 8] = b"SKYMETA\0";
+/// The format that this version writes, and the newest that it reads.
+pub const FORMAT_VERSION: u32 = 1;
+/// Magic, version, checksum and the header's length.
+const PREFIX: usize = 20;
+
+/// What is known about one slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SliceEntry {
+    /// Rows.
+    pub rows: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// CRC-32C of the bytes.
+    pub crc32c: u32,
+}
+
+/// A partition's metadata.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Metadata {
+    /// How the slices are laid out.
+    pub layout: Layout,
+    /// The table's schema.
+    pub schema: SchemaRef,
+    /// Rows of all slices.
+    pub rows: u64,
+    /// The slices, in order.
+    pub slices: Vec<SliceEntry>,
+    /// Their statistics.
+    pub stats: StatsTable,
+    /// Whatever the writer wants to keep with the partition.
+    pub application: BTreeMap<String, String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    layout: Layout,
+    rows: u64,
+    slices: u64,
+    schema_bytes: u64,
+    application: BTreeMap<String, String>,
+}
+
+impl Metadata {
+    /// The bytes of the metadata slice.
+    ///
+    /// # Errors
+    /// `Invalid` where the schema has a type that Arrow IPC cannot carry.
+    pub fn encode(&self) -> Result<Bytes> {
+        let schema = ipc::write(&self.schema, None)?;
+        let stats = self.stats_batch()?;
+        let stats = ipc::write(&stats.schema(), Some(&stats))?;
+        let header = Header {
+            layout: self.layout.clone(),
+            rows: self.rows,
+            slices: self.slices.len() as u64,
+            schema_bytes: schema.len() as u64,
+            application: self.application.clone(),
+        };
+        let header = serde_json::to_vec(&header).map_err(|e| Error::internal("cannot write a metadata header").because(e))?;
+        let header_len = u32::try_from(header.len()).map_err(|_| Error::invalid("the application's entries are larger than 4 GiB"))?;
+
+        let mut out = Vec::with_capacity(PREFIX + header.len() + schema.len() + stats.len());
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&header_len.to_le_bytes());
+        out.extend_from_slice(&header);
+        out.extend_from_slice(&schema);
+        out.extend_from_slice(&stats);
+        let crc = crc32c(&out[16..]);
+        out[12..16].copy_from_slice(&crc.to_le_bytes());
+        Ok(Bytes::from(out))
+    }
+
+    /// Reads a metadata slice.
+    ///
+    /// # Errors
+    /// `Unsupported` for a newer format version, `Corrupt` for anything else that is not what [`Self::encode`] writes.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        guarded("a metadata slice", || Self::parse(bytes))
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self> {
+        let corrupt = |why: &str| Error::corrupt(format!("a metadata slice of {} bytes {why}", bytes.len()));
+        let number = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes).ok_or_else(|| corrupt("is too short"));
+        if bytes.get(..8) != Some(MAGIC) {
+            return Err(corrupt("does not begin with SKYMETA"));
+        }
+        let version = number(8)?;
+        if version > FORMAT_VERSION {
+            return Err(Error::unsupported(format!(
+                "a metadata slice has format version {version}, this program reads up to {FORMAT_VERSION}: use a newer program"
+            )));
+        }
+        if version == 0 {
+            return Err(corrupt("has format version 0, which never was"));
+        }
+        let header_len = number(16)? as usize;
+        if crc32c(&bytes[16..]) != number(12)? {
+            return Err(corrupt("does not match its checksum"));
+        }
+        let rest = &bytes[PREFIX..];
+        let header = rest.get(..header_len).ok_or_else(|| corrupt("is shorter than its header"))?;
+        let header: Header = serde_json::from_slice(header).map_err(|e| corrupt("has a header that cannot be read").because(e))?;
+        let streams = &rest[header_len..];
+        let schema_len = usize::try_from(header.schema_bytes).ok().filter(|&n| n <= streams.len()).ok_or_else(|| corrupt("is shorter than its schema"))?;
+        let (schema, stats) = streams.split_at(schema_len);
+        let (schema, None) = ipc::read(schema)? else {
+            return Err(corrupt("has rows where only a schema is due"));
+        };
+        let (_, Some(stats)) = ipc::read(stats)? else {
+            return Err(corrupt("has no statistics"));
+        };
+        Self::assemble(header, schema, &stats)
+    }
+
+    fn assemble(header: Header, schema: SchemaRef, batch: &RecordBatch) -> Result<Self> {
+        let corrupt = |why: String| Error::corrupt(format!("a metadata slice's statistics {why}"));
+        if batch.num_rows() as u64 != header.slices {
+            return Err(corrupt(format!("are of {} slices where its header counts {}", batch.num_rows(), header.slices)));
+        }
+        if *batch.schema() != stats_schema(&schema) {
+            return Err(corrupt("do not fit its schema".into()));
+        }
+        let unsigned = |i: usize| batch.column(i).as_primitive::<UInt64Type>();
+        let (rows, len, crc) = (unsigned(0), unsigned(1), batch.column(2).as_primitive::<UInt32Type>());
+        let total = rows.values().iter().try_fold(0u64, |a, &b| a.checked_add(b));
+        if total != Some(header.rows) {
+            return Err(corrupt(format!("do not count the {} rows of its header", header.rows)));
+        }
+        let slices = (0..batch.num_rows()).map(|i| SliceEntry { rows: rows.value(i), len: len.value(i), crc32c: crc.value(i) }).collect();
+        let mut next = 3;
+        let mut columns = Vec::with_capacity(schema.fields().len());
+        for field in schema.fields() {
+            columns.push(stats_type(field.data_type()).map(|_| {
+                let at = next;
+                next += 3;
+                table::Bounds {
+                    min: Arc::clone(batch.column(at)),
+                    max: Arc::clone(batch.column(at + 1)),
+                    nulls: batch.column(at + 2).as_primitive::<UInt64Type>().clone(),
+                }
+            }));
+        }
+        let stats = StatsTable::assemble(Arc::clone(&schema), rows.clone(), columns);
+        Ok(Self { layout: header.layout, schema, rows: header.rows, slices, stats, application: header.application })
+    }
+
+    fn stats_batch(&self) -> Result<RecordBatch> {
+        let schema = Arc::new(stats_schema(&self.schema));
+        let mut columns: Vec<ArrayRef> = vec![
+            Arc::new(UInt64Array::from_iter_values(self.slices.iter().map(|s| s.rows))),
+            Arc::new(UInt64Array::from_iter_values(self.slices.iter().map(|s| s.len))),
+            Arc::new(UInt32Array::from_iter_values(self.slices.iter().map(|s| s.crc32c))),
+        ];
+        for bounds in self.stats.columns().iter().flatten() {
+            columns.extend([Arc::clone(&bounds.min), Arc::clone(&bounds.max), Arc::new(bounds.nulls.clone()) as ArrayRef]);
+        }
+        RecordBatch::try_new(schema, columns).map_err(|e| Error::invalid("a partition's statistics do not fit its schema").because(e))
+    }
+}
+
+/// The schema of the batch of statistics for a table's schema.
+fn stats_schema(schema: &Schema) -> Schema {
+    let mut fields =
+        vec![Field::new("rows", DataType::UInt64, false), Field::new("len", DataType::UInt64, false), Field::new("crc32c", DataType::UInt32, false)];
+    for (i, field) in schema.fields().iter().enumerate() {
+        if let Some(bound) = stats_type(field.data_type()) {
+            fields.push(Field::new(format!("min.{i}"), bound.clone(), true));
+            fields.push(Field::new(format!("max.{i}"), bound, true));
+            fields.push(Field::new(format!("nulls.{i}"), DataType::UInt64, false));
+        }
+    }
+    Schema::new(fields)
+}
+
+#[cfg(test)]
+mod tests;

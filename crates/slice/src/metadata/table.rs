@@ -1,0 +1,195 @@
+//! Statistics of all slices of a partition, column by column.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, UInt64Array, new_empty_array};
+use arrow::compute;
+use arrow::datatypes::SchemaRef;
+use skytether_common::checksum::crc32c;
+use skytether_common::{Error, Result};
+
+use super::{Metadata, SliceEntry};
+use crate::Encoded;
+use crate::layout::Layout;
+use crate::stats::stats_type;
+
+/// Bounds of one column: one entry per slice.
+#[derive(Debug, Clone)]
+pub(super) struct Bounds {
+    pub(super) min: ArrayRef,
+    pub(super) max: ArrayRef,
+    pub(super) nulls: UInt64Array,
+}
+
+impl PartialEq for Bounds {
+    fn eq(&self, other: &Self) -> bool {
+        self.min.as_ref() == other.min.as_ref() && self.max.as_ref() == other.max.as_ref() && self.nulls == other.nulls
+    }
+}
+
+/// Statistics of a partition's slices: arrays with one entry per slice, as DataFusion's `PruningStatistics` wants them. A null bound is unknown.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StatsTable {
+    schema: SchemaRef,
+    rows: UInt64Array,
+    columns: Vec<Option<Bounds>>,
+}
+
+impl StatsTable {
+    pub(super) fn assemble(schema: SchemaRef, rows: UInt64Array, columns: Vec<Option<Bounds>>) -> Self {
+        Self { schema, rows, columns }
+    }
+
+    pub(super) fn columns(&self) -> &[Option<Bounds>] {
+        &self.columns
+    }
+
+    /// Number of slices.
+    #[must_use]
+    pub fn slices(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Rows of each slice.
+    #[must_use]
+    pub fn rows(&self) -> &UInt64Array {
+        &self.rows
+    }
+
+    /// Lower bounds of `column`, of the column's type; `None` where there is no such column or its type has no bounds.
+    #[must_use]
+    pub fn min(&self, column: &str) -> Option<ArrayRef> {
+        self.bound(column, |b| &b.min)
+    }
+
+    /// Upper bounds, likewise.
+    #[must_use]
+    pub fn max(&self, column: &str) -> Option<ArrayRef> {
+        self.bound(column, |b| &b.max)
+    }
+
+    /// Null counts, likewise.
+    #[must_use]
+    pub fn nulls(&self, column: &str) -> Option<UInt64Array> {
+        let (i, _) = self.schema.column_with_name(column)?;
+        self.columns.get(i)?.as_ref().map(|b| b.nulls.clone())
+    }
+
+    fn bound(&self, column: &str, which: impl Fn(&Bounds) -> &ArrayRef) -> Option<ArrayRef> {
+        let (i, field) = self.schema.column_with_name(column)?;
+        let array = which(self.columns.get(i)?.as_ref()?);
+        if array.data_type() == field.data_type() {
+            return Some(Arc::clone(array));
+        }
+        // Bounds of a dictionary are kept as plain values.
+        compute::cast(array, field.data_type()).ok()
+    }
+}
+
+/// Collects a partition's metadata while its slices are written.
+#[derive(Debug)]
+pub struct MetadataBuilder {
+    layout: Layout,
+    schema: SchemaRef,
+    application: BTreeMap<String, String>,
+    slices: Vec<SliceEntry>,
+    columns: Vec<Option<Growing>>,
+}
+
+#[derive(Debug, Default)]
+struct Growing {
+    min: Chunks,
+    max: Chunks,
+    nulls: Vec<u64>,
+}
+
+/// One-row arrays, joined now and then, so that wide tables of many slices do not hold millions of tiny arrays.
+#[derive(Debug, Default)]
+struct Chunks(Vec<ArrayRef>);
+
+impl Chunks {
+    fn push(&mut self, array: ArrayRef) -> Result<()> {
+        self.0.push(array);
+        while let [.., a, b] = self.0.as_slice()
+            && a.len() <= b.len()
+        {
+            let joined = concat(&[a, b])?;
+            self.0.truncate(self.0.len() - 2);
+            self.0.push(joined);
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Option<ArrayRef>> {
+        if self.0.is_empty() { Ok(None) } else { concat(&self.0.iter().collect::<Vec<_>>()).map(Some) }
+    }
+}
+
+fn concat(arrays: &[&ArrayRef]) -> Result<ArrayRef> {
+    let arrays: Vec<&dyn Array> = arrays.iter().map(|a| a.as_ref()).collect();
+    compute::concat(&arrays).map_err(|e| Error::internal("cannot join bounds").because(e))
+}
+
+impl MetadataBuilder {
+    /// A partition without slices yet.
+    #[must_use]
+    pub fn new(layout: Layout, schema: SchemaRef, application: BTreeMap<String, String>) -> Self {
+        let columns = schema.fields().iter().map(|f| stats_type(f.data_type()).map(|_| Growing::default())).collect();
+        Self { layout, schema, application, slices: Vec::new(), columns }
+    }
+
+    /// Takes the next slice into account.
+    ///
+    /// # Errors
+    /// `Invalid` where its statistics are not those of a slice of this schema.
+    pub fn add(&mut self, slice: &Encoded) -> Result<()> {
+        let stats = &slice.stats;
+        let fits = stats.columns.len() == self.columns.len()
+            && stats.columns.iter().zip(self.schema.fields()).all(|(column, field)| match (column, stats_type(field.data_type())) {
+                (None, None) => true,
+                (Some(c), Some(due)) => c.min.len() == 1 && c.max.len() == 1 && *c.min.data_type() == due && *c.max.data_type() == due,
+                _ => false,
+            });
+        if !fits {
+            return Err(Error::invalid(format!("a slice's statistics do not fit a table of {}", self.schema)));
+        }
+        for (growing, column) in self.columns.iter_mut().zip(&stats.columns) {
+            if let (Some(growing), Some(column)) = (growing, column) {
+                growing.min.push(Arc::clone(&column.min))?;
+                growing.max.push(Arc::clone(&column.max))?;
+                growing.nulls.push(column.nulls);
+            }
+        }
+        self.slices.push(SliceEntry { rows: stats.rows, len: slice.bytes.len() as u64, crc32c: crc32c(&slice.bytes) });
+        Ok(())
+    }
+
+    /// The metadata of all slices so far.
+    ///
+    /// # Errors
+    /// `Internal` where bounds cannot be joined.
+    pub fn finish(self) -> Result<Metadata> {
+        let mut columns = Vec::with_capacity(self.columns.len());
+        for (growing, field) in self.columns.into_iter().zip(self.schema.fields()) {
+            let Some((growing, bound)) = growing.zip(stats_type(field.data_type())) else {
+                columns.push(None);
+                continue;
+            };
+            columns.push(Some(Bounds {
+                min: growing.min.finish()?.unwrap_or_else(|| new_empty_array(&bound)),
+                max: growing.max.finish()?.unwrap_or_else(|| new_empty_array(&bound)),
+                nulls: UInt64Array::from(growing.nulls),
+            }));
+        }
+        let rows = UInt64Array::from_iter_values(self.slices.iter().map(|s| s.rows));
+        Ok(Metadata {
+            layout: self.layout,
+            rows: self.slices.iter().map(|s| s.rows).sum(),
+            stats: StatsTable::assemble(Arc::clone(&self.schema), rows, columns),
+            schema: self.schema,
+            slices: self.slices,
+            application: self.application,
+        })
+    }
+}

@@ -1,0 +1,110 @@
+use super::*;
+use crate::{SliceOptions, TableSlicer};
+use arrow::array::{AsArray, DictionaryArray, Float32Array, Int64Array};
+use arrow::datatypes::{Int32Type, Int64Type};
+use skytether_common::Kind;
+
+fn sample() -> Metadata {
+    let words = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
+    let list = DataType::List(Arc::new(Field::new("item", DataType::Int64, true)));
+    let schema = Arc::new(Schema::new_with_metadata(
+        vec![
+            Field::new("n", DataType::Int64, false).with_metadata([("unit".to_owned(), "s".to_owned())].into()),
+            Field::new("w", words, true),
+            Field::new("l", list, true),
+            Field::new("f", DataType::Float32, true),
+        ],
+        [("of".to_owned(), "table".to_owned())].into(),
+    ));
+    let mut builder = MetadataBuilder::new(Layout::Table, Arc::clone(&schema), [("key".to_owned(), "wert ä".to_owned())].into());
+    for i in 0..5i64 {
+        let words: DictionaryArray<Int32Type> = vec![Some("b"), None, Some("a")].into_iter().collect();
+        let lists = arrow::array::ListArray::from_iter_primitive::<Int64Type, _, _>([Some(vec![Some(i)]), None, Some(vec![])]);
+        let floats = Float32Array::from(vec![Some(1.0), if i == 2 { Some(f32::NAN) } else { None }, Some(2.0)]);
+        let batch = RecordBatch::try_new(
+            Arc::clone(&schema),
+            vec![Arc::new(Int64Array::from(vec![i, i + 1, i * 10])), Arc::new(words), Arc::new(lists), Arc::new(floats)],
+        )
+        .unwrap();
+        let mut slicer = TableSlicer::new(Arc::clone(&schema), SliceOptions::default());
+        let mut slices = slicer.push(&batch).unwrap();
+        slices.extend(slicer.finish().unwrap());
+        slices.iter().for_each(|s| builder.add(s).unwrap());
+    }
+    builder.finish().unwrap()
+}
+
+#[test]
+fn what_was_written_comes_back() {
+    let metadata = sample();
+    let read = Metadata::decode(&metadata.encode().unwrap()).unwrap();
+    assert_eq!(read, metadata);
+    assert_eq!((read.rows, read.stats.slices()), (15, 5));
+    assert_eq!(read.stats.max("n").unwrap().as_primitive::<Int64Type>().values(), &[1, 10, 20, 30, 40]);
+    assert_eq!(read.stats.min("w").unwrap().data_type(), read.schema.field(1).data_type());
+    assert_eq!(read.stats.nulls("w").unwrap().values(), &[1; 5]);
+    assert!(read.stats.min("l").is_none() && read.stats.min("absent").is_none());
+    let floats = read.stats.max("f").unwrap();
+    assert_eq!((0..5).map(|i| floats.is_null(i)).collect::<Vec<_>>(), [false, false, true, false, false]);
+}
+
+#[test]
+fn an_empty_partition_has_metadata_too() {
+    let metadata = MetadataBuilder::new(Layout::Table, sample().schema, BTreeMap::new()).finish().unwrap();
+    let read = Metadata::decode(&metadata.encode().unwrap()).unwrap();
+    assert_eq!(read, metadata);
+    assert_eq!(read.stats.max("n").unwrap().len(), 0);
+}
+
+#[test]
+fn a_newer_version_is_named() {
+    let mut bytes = sample().encode().unwrap().to_vec();
+    bytes[8..12].copy_from_slice(&7u32.to_le_bytes());
+    let error = Metadata::decode(&bytes).unwrap_err();
+    assert_eq!(error.kind(), Kind::Unsupported);
+    assert!(error.to_string().contains("version 7") && error.to_string().contains("up to 1"), "{error}");
+}
+
+#[test]
+fn every_flipped_bit_and_every_truncation_is_noticed() {
+    let bytes = sample().encode().unwrap().to_vec();
+    for bit in 0..bytes.len() * 8 {
+        let mut flipped = bytes.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        assert!(Metadata::decode(&flipped).is_err(), "bit {bit}");
+    }
+    for len in 0..bytes.len() {
+        assert!(Metadata::decode(&bytes[..len]).is_err(), "length {len}");
+    }
+    assert!(Metadata::decode(&[bytes, vec![0]].concat()).is_err());
+}
+
+#[test]
+fn hostile_bytes_with_a_right_checksum_give_errors_and_no_panics() {
+    let bytes = sample().encode().unwrap().to_vec();
+    let mut refused = 0;
+    for bit in PREFIX * 8..bytes.len() * 8 {
+        let mut flipped = bytes.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        let crc = crc32c(&flipped[16..]);
+        flipped[12..16].copy_from_slice(&crc.to_le_bytes());
+        match Metadata::decode(&flipped) {
+            Ok(read) => assert_eq!(read.slices.len(), read.stats.slices()),
+            Err(error) => {
+                assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0);
+}
+
+#[test]
+fn statistics_of_another_table_are_refused() {
+    let other = Arc::new(Schema::new(vec![Field::new("n", DataType::Utf8, false)]));
+    let mut slicer = TableSlicer::new(Arc::clone(&other), SliceOptions::default());
+    let batch = RecordBatch::try_new(Arc::clone(&other), vec![Arc::new(arrow::array::StringArray::from(vec!["x"]))]).unwrap();
+    slicer.push(&batch).unwrap();
+    let slice = slicer.finish().unwrap().remove(0);
+    assert!(MetadataBuilder::new(Layout::Table, sample().schema, BTreeMap::new()).add(&slice).is_err());
+}

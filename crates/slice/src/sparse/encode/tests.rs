@@ -1,0 +1,106 @@
+use super::*;
+use crate::layout::Layout;
+use crate::sparse::decode_sparse;
+use proptest::prelude::*;
+use skytether_common::Kind;
+
+fn bytes_of(rows: &Rows, value: ValueType) -> Bytes {
+    let form = form(value).unwrap();
+    write(rows, form.schema, form.properties, 0).unwrap()
+}
+
+fn two_rows() -> Rows {
+    let mut rows = Rows::default();
+    rows.push(0, 0, &[1, 5, 9], Values::U16(&[1, 2, 3]));
+    rows.push(1, 0, &[0, 2], Values::U16(&[4, 5]));
+    rows
+}
+
+#[test]
+fn rows_that_contradict_themselves_are_refused_by_the_reader() {
+    type Tamper = fn(&mut Rows);
+    let layout = Layout::sparse(10, 2, ValueType::UInt16);
+    let all: Vec<usize> = (0..7).collect();
+    assert_eq!(decode_sparse(&bytes_of(&two_rows(), ValueType::UInt16), &layout, &all).unwrap().num_rows(), 2);
+    let cases: [(&str, Tamper); 9] = [
+        ("too many values claimed", |r| r.nnz[0] = 4),
+        ("values moved between rows", |r| {
+            r.nnz[0] = 1;
+            r.nnz[1] = 4;
+        }),
+        ("huge lists claimed", |r| r.nnz.fill(-1)),
+        ("a cell out of range", |r| r.idx[2] = 10),
+        ("a cell far out of range", |r| r.idx[4] = -2),
+        ("a cell twice", |r| r.idx[1] = 1),
+        ("cells descending", |r| r.idx.swap(3, 4)),
+        ("a gene out of range", |r| r.gene[1] = 2),
+        ("a block out of range", |r| r.block[1] = 1),
+    ];
+    for (what, tamper) in cases {
+        let mut rows = two_rows();
+        tamper(&mut rows);
+        let error = decode_sparse(&bytes_of(&rows, ValueType::UInt16), &layout, &all).expect_err(what);
+        assert_eq!(error.kind(), Kind::Corrupt, "{what}: {error}");
+    }
+    let mut rows = two_rows();
+    if let Stored::Integers(v) = &mut rows.val {
+        v[0] = 65_536;
+    }
+    assert!(decode_sparse(&bytes_of(&rows, ValueType::UInt16), &layout, &[4]).is_err());
+    assert!(decode_sparse(&bytes_of(&two_rows(), ValueType::UInt16), &Layout::sparse(70_000, 2, ValueType::UInt32), &[4]).is_err());
+}
+
+#[test]
+fn a_cell_in_the_wrong_block_is_refused() {
+    let mut rows = Rows::default();
+    rows.push(0, 1, &[65_535], Values::F32(&[1.0]));
+    rows.val = Stored::Floats(vec![1.0]);
+    let error = decode_sparse(&bytes_of(&rows, ValueType::Float32), &Layout::sparse(100_000, 1, ValueType::Float32), &[3]).unwrap_err();
+    assert!(error.to_string().contains("block 1"), "{error}");
+}
+
+#[test]
+fn bad_rows_are_refused_by_the_slicer() {
+    let mut slicer = SparseSlicer::new(70_000, 3, ValueType::UInt16, SliceOptions::default());
+    slicer.push(1, 0, &[4], Values::U16(&[1])).unwrap();
+    for (gene, block, idx, values) in [
+        (1, 0, &[5][..], Values::U16(&[1])),
+        (0, 0, &[5], Values::U16(&[1])),
+        (3, 0, &[5], Values::U16(&[1])),
+        (2, 2, &[], Values::U16(&[])),
+        (2, 0, &[5, 5], Values::U16(&[1, 1])),
+        (2, 0, &[65_536], Values::U16(&[1])),
+        (2, 1, &[70_000], Values::U16(&[1])),
+        (2, 0, &[5], Values::U16(&[1, 2])),
+        (2, 0, &[5], Values::F32(&[1.0])),
+    ] {
+        assert_eq!(slicer.push(gene, block, idx, values).unwrap_err().kind(), Kind::Invalid, "{gene} {block} {idx:?}");
+    }
+    slicer.push(0, 1, &[69_999], Values::U16(&[1])).unwrap();
+    assert_eq!(slicer.finish().unwrap().unwrap().stats.rows, 2);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn the_predicted_size_is_an_upper_bound_and_close(
+        lens in prop::collection::vec(prop_oneof![3 => 0usize..3, 2 => 0usize..20, 1 => 0usize..3000], 1..400),
+        step in 1u32..20, values in 0u32..3, seed in any::<u32>()
+    ) {
+        let mut rows = Rows::default();
+        let mut size = Size::new(ValueType::UInt32);
+        let mut random = seed;
+        for (gene, len) in lens.iter().enumerate() {
+            let mut at = 0;
+            let mut next = |n: u32| { random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223); (random >> 8) % n };
+            let idx: Vec<u32> = (0..*len).map(|_| { at += 1 + next(step); at }).collect();
+            let val: Vec<u32> = (0..*len).map(|_| match values { 0 => 1, 1 => 1 + next(9), _ => next(1 << 24) << 8 }).collect();
+            rows.push(gene as u32, 0, &idx, Values::U32(&val));
+            size.add(gene as u32, 0, &idx, Values::U32(&val));
+        }
+        let (predicted, written) = (size.bytes(), bytes_of(&rows, ValueType::UInt32).len());
+        prop_assert!(predicted >= written, "{predicted} < {written}");
+        // Levels of short rows are what is overestimated: at most 8 bytes per list column and row.
+        prop_assert!(predicted <= written + 1300 + 32 * lens.len(), "{predicted} >> {written}");
+    }
+}

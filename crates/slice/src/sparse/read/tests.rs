@@ -1,0 +1,80 @@
+use super::*;
+use crate::sparse::{SparseSlicer, Values};
+use crate::{BLOCK, SliceOptions};
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+
+const CELLS: u32 = 150_000;
+
+/// A slice of 40 genes by three blocks, with empty and full rows.
+fn slice(value: ValueType) -> (Bytes, Layout) {
+    let mut slicer = SparseSlicer::new(CELLS, 40, value, SliceOptions { target_bytes: 8 << 20, ..SliceOptions::default() });
+    for block in 0..3 {
+        for gene in 0..40u32 {
+            let begin = block * BLOCK;
+            let step = 1 + gene as usize * gene as usize;
+            let end = if gene % 7 == 3 { begin } else { (begin + BLOCK).min(CELLS) };
+            let idx: Vec<u32> = (begin..end).step_by(step).filter(|i| i.wrapping_mul(2_654_435_761) % 5 != 0).collect();
+            let raw = idx.iter().map(|i| i.wrapping_mul(40_503) >> (gene % 31));
+            let done = match value {
+                ValueType::UInt16 => slicer.push(gene, block, &idx, Values::U16(&raw.map(|v| v as u16).collect::<Vec<_>>())),
+                ValueType::UInt32 => slicer.push(gene, block, &idx, Values::U32(&raw.collect::<Vec<_>>())),
+                ValueType::Float32 => slicer.push(gene, block, &idx, Values::F32(&raw.map(|v| v as f32 / 3.0).collect::<Vec<_>>())),
+                ValueType::Float64 => slicer.push(gene, block, &idx, Values::F64(&raw.map(|v| f64::from(v) / 3.0).collect::<Vec<_>>())),
+            };
+            assert!(done.unwrap().is_none());
+        }
+    }
+    (slicer.finish().unwrap().unwrap().bytes, Layout::sparse(CELLS, 40, value))
+}
+
+fn fast(bytes: &Bytes, layout: &Layout, projection: &[usize]) -> Option<RecordBatch> {
+    match decode_fast(bytes, Limits::of(layout).unwrap(), projection).unwrap() {
+        Fast::Batch(batch) => Some(batch),
+        Fast::Foreign => None,
+    }
+}
+
+#[test]
+fn the_fast_path_reads_what_arrow_reads() {
+    for value in [ValueType::UInt16, ValueType::UInt32, ValueType::Float32, ValueType::Float64] {
+        let (bytes, layout) = slice(value);
+        let reader = ParquetRecordBatchReaderBuilder::try_new(bytes.clone()).unwrap().with_batch_size(1 << 20).build().unwrap();
+        let theirs: Vec<_> = reader.map(Result::unwrap).collect();
+        assert_eq!(theirs.len(), 1);
+        assert_eq!(theirs[0].schema(), sparse_schema(value));
+        assert_eq!(fast(&bytes, &layout, &[0, 1, 2, 3, 4, 5, 6]).as_ref(), Some(&theirs[0]));
+        for projection in [&[4, 3][..], &[3], &[1, 1, 6], &[]] {
+            let ours = fast(&bytes, &layout, projection).unwrap();
+            assert_eq!(ours, theirs[0].project(projection).unwrap());
+            assert_eq!(decode_slow(&bytes, Limits::of(&layout).unwrap(), projection).unwrap(), ours);
+        }
+    }
+}
+
+#[test]
+fn slices_in_another_form_are_read_by_arrow() {
+    let (bytes, layout) = slice(ValueType::UInt16);
+    let batch = decode_sparse(&bytes, &layout, &[0, 1, 2, 3, 4, 5, 6]).unwrap();
+    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    let other = Bytes::from(writer.into_inner().unwrap());
+    assert!(fast(&other, &layout, &[3, 4]).is_none());
+    assert_eq!(decode_sparse(&other, &layout, &[3, 4]).unwrap(), batch.project(&[3, 4]).unwrap());
+    // The same checks hold there: this matrix has fewer cells.
+    assert!(decode_sparse(&other, &Layout::sparse(CELLS - 5, 40, ValueType::UInt16), &[3]).is_err());
+}
+
+#[test]
+fn what_is_not_wanted_is_not_decoded() {
+    let (bytes, layout) = slice(ValueType::UInt16);
+    // The pages of idx and val come before those of the sums; overwrite idx's values.
+    let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes).unwrap();
+    let idx = metadata.row_group(0).column(column::IDX);
+    let (start, len) = (idx.data_page_offset() as usize, idx.compressed_size() as usize);
+    let mut broken = bytes.to_vec();
+    broken[start..start + len].fill(0xff);
+    let broken = Bytes::from(broken);
+    assert!(decode_sparse(&broken, &layout, &[column::IDX]).is_err());
+    assert_eq!(decode_sparse(&broken, &layout, &[0, 2, 4, 5]).unwrap(), decode_sparse(&bytes, &layout, &[0, 2, 4, 5]).unwrap());
+}

@@ -1,0 +1,103 @@
+use super::*;
+use crate::layout::Layout;
+use arrow::array::{Int64Array, StringArray};
+use arrow::datatypes::{DataType, Field, Schema};
+
+fn text(n: usize, len: usize, seed: u64) -> StringArray {
+    let mut random = seed | 1;
+    StringArray::from_iter_values((0..n).map(|_| {
+        (0..len)
+            .map(|_| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                char::from(b'!' + ((random >> 40) % 90) as u8)
+            })
+            .collect::<String>()
+    }))
+}
+
+fn schema() -> SchemaRef {
+    Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, false), Field::new("t", DataType::Utf8, false)]))
+}
+
+fn batch(from: i64, n: usize, len: usize) -> RecordBatch {
+    let n64 = Int64Array::from_iter_values(from..from + n as i64);
+    RecordBatch::try_new(schema(), vec![Arc::new(n64), Arc::new(text(n, len, from as u64))]).unwrap()
+}
+
+#[test]
+fn slices_come_close_to_the_target_and_not_above() {
+    let options = SliceOptions { target_bytes: 100_000, ..SliceOptions::default() };
+    for sizes in [vec![30_000], vec![1000; 30], vec![7; 4000]] {
+        let mut slicer = TableSlicer::new(schema(), options.clone());
+        let (mut slices, mut at) = (Vec::new(), 0);
+        for n in sizes {
+            slices.extend(slicer.push(&batch(at, n, 50)).unwrap());
+            at += n as i64;
+        }
+        slices.extend(slicer.finish().unwrap());
+        assert!(slices.len() > 5);
+        let (last, full) = slices.split_last().unwrap();
+        for slice in full {
+            assert!((75_000..=100_000).contains(&slice.bytes.len()), "{}", slice.bytes.len());
+        }
+        assert!(last.bytes.len() <= 100_000);
+        let rows = slices.iter().flat_map(|s| crate::decode(s.bytes.clone(), &Layout::Table, &schema(), &[0], 8192).unwrap());
+        let numbers: Vec<i64> = rows.flat_map(|b| b.column(0).as_any().downcast_ref::<Int64Array>().unwrap().values().to_vec()).collect();
+        assert_eq!(numbers, (0..at).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_row_that_is_larger_than_the_target_is_a_slice_of_its_own() {
+    let mut slicer = TableSlicer::new(schema(), SliceOptions { target_bytes: 20_000, ..SliceOptions::default() });
+    let mut slices = slicer.push(&batch(0, 3, 40_000)).unwrap();
+    slices.extend(slicer.push(&batch(3, 100, 10)).unwrap());
+    slices.extend(slicer.finish().unwrap());
+    assert_eq!(slices.iter().map(|s| s.stats.rows).collect::<Vec<_>>(), [1, 1, 1, 100]);
+}
+
+#[test]
+fn data_that_grows_is_split_again() {
+    let mut slicer = TableSlicer::new(schema(), SliceOptions { target_bytes: 50_000, ..SliceOptions::default() });
+    let mut slices = Vec::new();
+    for (i, len) in [4, 4, 4, 2000, 2000, 4].into_iter().enumerate() {
+        slices.extend(slicer.push(&batch(i as i64 * 200, 200, len)).unwrap());
+    }
+    slices.extend(slicer.finish().unwrap());
+    assert!(slices.iter().all(|s| s.bytes.len() <= 50_000));
+    assert_eq!(slices.iter().map(|s| s.stats.rows).sum::<u64>(), 1200);
+}
+
+#[test]
+fn rows_that_compress_to_nothing_are_still_bounded() {
+    let mut slicer = TableSlicer::new(schema(), SliceOptions { target_bytes: 16_384, ..SliceOptions::default() });
+    let same = RecordBatch::try_new(schema(), vec![Arc::new(Int64Array::from(vec![7; 200_000])), Arc::new(StringArray::from(vec!["x"; 200_000]))]).unwrap();
+    let mut slices = slicer.push(&same).unwrap();
+    slices.extend(slicer.finish().unwrap());
+    // 13 bytes a row in memory, 32 * 16 KiB at most.
+    assert!(slices.len() >= 4 && slices.iter().all(|s| s.stats.rows <= 16_384 * 32 / 12), "{}", slices.len());
+    assert_eq!(slices.iter().map(|s| s.stats.rows).sum::<u64>(), 200_000);
+}
+
+#[test]
+fn wide_tables_get_slices_that_are_mostly_data() {
+    let fields: Vec<_> = (0..2000).map(|i| Field::new(format!("c{i}"), DataType::Int64, false)).collect();
+    let schema = Arc::new(Schema::new(fields));
+    let columns = (0..2000i64).map(|c| Arc::new(Int64Array::from_iter_values((0..300).map(|r| (r * 7_919 + c * 104_729) % 1_000_003))) as _).collect();
+    let batch = RecordBatch::try_new(Arc::clone(&schema), columns).unwrap();
+    let mut slicer = TableSlicer::new(Arc::clone(&schema), SliceOptions::default());
+    let mut slices = slicer.push(&batch).unwrap();
+    slices.extend(slicer.finish().unwrap());
+    assert!(slices.len() <= 8, "{:?}", slices.iter().map(|s| s.stats.rows).collect::<Vec<_>>());
+    let read = crate::decode(slices[0].bytes.clone(), &Layout::Table, &schema, &[1999, 3], 8192).unwrap();
+    assert_eq!(read[0], batch.slice(0, read[0].num_rows()).project(&[1999, 3]).unwrap());
+}
+
+#[test]
+fn a_batch_of_another_schema_is_refused() {
+    let other = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, true)]));
+    let batch = RecordBatch::try_new(other, vec![Arc::new(Int64Array::from(vec![None]))]).unwrap();
+    assert!(TableSlicer::new(schema(), SliceOptions::default()).push(&batch).is_err());
+    let strict = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, false)]));
+    assert!(TableSlicer::new(strict, SliceOptions::default()).push(&batch).is_err());
+}
