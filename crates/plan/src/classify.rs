@@ -1,0 +1,118 @@
+//! Operator by operator: whole, as a limit, split, or not at all.
+
+use datafusion::execution::FunctionRegistry;
+use datafusion::logical_expr::{Aggregate, Expr, FetchType, Limit, LogicalPlan, SkipType};
+
+use crate::expressions::{check, check_aggregate};
+use crate::partial::{merge_name, state_name};
+use crate::policy::{Cut, Placement};
+
+/// Most operators of one sub-plan. Each takes two of the hundred nested messages that protobuf readers accept.
+pub const MAX_OPERATORS: usize = 12;
+
+/// What may be done with an operator whose input goes down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Class {
+    /// It goes down as it is.
+    Whole,
+    /// A limit of `skip + fetch` rows goes down; the operator stays above as well.
+    Limit(usize),
+    /// It goes down as state; a merge stays above.
+    Split,
+    /// It stays above; why, in words.
+    Host(String),
+}
+
+/// What is already going down below the operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Input {
+    /// Where the table lies.
+    pub placement: Placement,
+    /// Whether a limit went down per drive, so that what is below gives too many rows and not the right ones to filter or to count.
+    pub limited: bool,
+    /// Operators of the sub-plan so far.
+    pub operators: usize,
+}
+
+/// What may be done with `node`, the input of which goes down as `input` says. A pure function; this is the one list of
+/// operators that go down.
+///
+/// A table that is `Everywhere` is read at one drive, so there each operator of the list goes down whole, aggregates as well.
+#[must_use]
+pub fn classify(node: &LogicalPlan, input: Input, policy: Cut, registry: &dyn FunctionRegistry) -> Class {
+    if policy == Cut::Raw {
+        return Class::Host("cut=raw sends only scans down".into());
+    }
+    if input.operators >= MAX_OPERATORS {
+        return Class::Host(format!("a sub-plan holds at most {MAX_OPERATORS} operators"));
+    }
+    match node {
+        LogicalPlan::SubqueryAlias(_) => Class::Whole,
+        LogicalPlan::Projection(p) => all(p.expr.iter(), p.input.schema(), registry),
+        LogicalPlan::Filter(_) if input.limited => after_limit(),
+        LogicalPlan::Filter(f) => all([&f.predicate], f.input.schema(), registry),
+        LogicalPlan::Limit(l) => limit(l, input),
+        LogicalPlan::Aggregate(_) if policy == Cut::Filter => Class::Host("cut=filter sends no aggregates down".into()),
+        LogicalPlan::Aggregate(_) if input.limited => after_limit(),
+        LogicalPlan::Aggregate(a) => aggregate(a, input, registry),
+        other => Class::Host(format!("{} is not among the operators that go down", operator_name(other))),
+    }
+}
+
+/// An operator's name as people read it: `Filter`, `Aggregate`, `Inner Join`.
+#[must_use]
+pub fn operator_name(node: &LogicalPlan) -> String {
+    let text = node.display().to_string();
+    text.split(':').next().unwrap_or_default().trim().to_owned()
+}
+
+fn after_limit() -> Class {
+    Class::Host("the limit below it holds for all drives together".into())
+}
+
+fn all<'e>(exprs: impl IntoIterator<Item = &'e Expr>, schema: &datafusion::common::DFSchema, registry: &dyn FunctionRegistry) -> Class {
+    match exprs.into_iter().try_for_each(|e| check(e, schema, registry)) {
+        Ok(()) => Class::Whole,
+        Err(why) => Class::Host(why),
+    }
+}
+
+fn limit(node: &Limit, input: Input) -> Class {
+    let (Ok(SkipType::Literal(skip)), Ok(FetchType::Literal(fetch))) = (node.get_skip_type(), node.get_fetch_type()) else {
+        return Class::Host("the limit is no plain number".into());
+    };
+    match (input.placement, fetch.and_then(|f| f.checked_add(skip))) {
+        (Placement::Everywhere, _) => Class::Whole,
+        (Placement::Spread, Some(rows)) => Class::Limit(rows),
+        (Placement::Spread, None) => Class::Host("an offset without a limit counts rows over all drives".into()),
+    }
+}
+
+fn aggregate(node: &Aggregate, input: Input, registry: &dyn FunctionRegistry) -> Class {
+    let schema = node.input.schema();
+    for group in &node.group_expr {
+        if matches!(group, Expr::GroupingSet(_)) {
+            return Class::Host("grouping sets are formed on the host".into());
+        }
+        if let Err(why) = check(group, schema, registry) {
+            return Class::Host(why);
+        }
+    }
+    for expr in &node.aggr_expr {
+        let call = match check_aggregate(expr, schema, registry) {
+            Ok(call) => call,
+            Err(why) => return Class::Host(why),
+        };
+        if input.placement == Placement::Everywhere {
+            continue;
+        }
+        let name = call.func.name();
+        if call.params.distinct {
+            return Class::Host(format!("{name}(DISTINCT ...) needs all rows in one place"));
+        }
+        if registry.udaf(&state_name(name)).is_err() || registry.udaf(&merge_name(name)).is_err() {
+            return Class::Host(format!("{name} has no form that returns its state"));
+        }
+    }
+    if input.placement == Placement::Everywhere { Class::Whole } else { Class::Split }
+}

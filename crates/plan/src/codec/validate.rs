@@ -1,0 +1,394 @@
+//! What a stranger's plan must satisfy before anything is built from it.
+//!
+//! `datafusion-substrait` indexes schemas with numbers from the message and unwraps what may be absent; so everything that it trusts is
+//! checked here, and what this version does not run is refused by name.
+
+use datafusion::common::HashMap;
+use datafusion::execution::{FunctionRegistry, SessionState};
+use datafusion_substrait::logical_plan::consumer::{name_to_op, substrait_fun_name, substrait_to_df_name};
+use datafusion_substrait::substrait::proto::expression::field_reference::{ReferenceType, RootType};
+use datafusion_substrait::substrait::proto::expression::literal::LiteralType;
+use datafusion_substrait::substrait::proto::expression::{FieldReference, Literal, RexType, reference_segment};
+use datafusion_substrait::substrait::proto::extensions::simple_extension_declaration::MappingType;
+use datafusion_substrait::substrait::proto::extensions::AdvancedExtension;
+use datafusion_substrait::substrait::proto::function_argument::ArgType;
+use datafusion_substrait::substrait::proto::read_rel::ReadType;
+use datafusion_substrait::substrait::proto::rel::RelType;
+use datafusion_substrait::substrait::proto::rel_common::EmitKind;
+use datafusion_substrait::substrait::proto::sort_field::SortKind;
+use datafusion_substrait::substrait::proto::r#type::Kind;
+use datafusion_substrait::substrait::proto::{
+    AggregateRel, Expression, FunctionArgument, Plan, ReadRel, Rel, RelCommon, Type, fetch_rel, plan_rel,
+};
+use skytether_common::{Error, Result};
+
+use super::MAX_WIDTH;
+
+/// Functions that the reader builds into expressions of their own.
+const BUILT_IN: [&str; 20] = [
+    "not", "like", "ilike", "like_match", "like_imatch", "like_not_match", "like_not_imatch", "is_null", "is_not_null", "is_true", "is_false", "is_not_true",
+    "is_not_false", "is_unknown", "is_not_unknown", "negative", "negate", "and_not", "between", "logb",
+];
+
+/// Checks `plan` and returns its functions, by anchor.
+pub(super) fn plan(plan: &Plan, state: &SessionState) -> Result<HashMap<u32, String>> {
+    enhancement(plan.advanced_extensions.as_ref())?;
+    if !plan.parameter_bindings.is_empty() {
+        return Err(Error::unsupported("the plan binds parameters, which this engine does not know"));
+    }
+    let mut functions = HashMap::new();
+    width(plan.extensions.len(), "declarations")?;
+    for declaration in &plan.extensions {
+        match &declaration.mapping_type {
+            Some(MappingType::ExtensionFunction(f)) => {
+                functions.insert(f.function_anchor, f.name.clone());
+            }
+            Some(MappingType::ExtensionType(_)) => {}
+            Some(MappingType::ExtensionTypeVariation(v)) => {
+                return Err(Error::unsupported(format!("the plan uses the type variation {:?}, which this engine does not know", v.name)));
+            }
+            None => return Err(Error::invalid("the plan declares nothing by a declaration")),
+        }
+    }
+    let check = Check { state, functions };
+    let [relation] = plan.relations.as_slice() else {
+        return Err(Error::unsupported(format!("the plan has {} root relations; this engine takes one", plan.relations.len())));
+    };
+    match &relation.rel_type {
+        Some(plan_rel::RelType::Root(root)) => {
+            width(root.names.len(), "names")?;
+            check.rel(present(root.input.as_ref(), "root", "input")?)?;
+        }
+        _ => return Err(Error::invalid("the plan's relation is no root with names")),
+    }
+    Ok(check.functions)
+}
+
+struct Check<'a> {
+    state: &'a SessionState,
+    functions: HashMap<u32, String>,
+}
+
+impl Check<'_> {
+    /// Checks a relation and what is below it; gives the number of its columns.
+    fn rel(&self, rel: &Rel) -> Result<usize> {
+        let Some(kind) = &rel.rel_type else {
+            return Err(Error::invalid("the plan has a relation without a type"));
+        };
+        let (common, columns) = match kind {
+            RelType::Read(r) => {
+                enhancement(r.advanced_extension.as_ref())?;
+                (&r.common, self.read(r)?)
+            }
+            RelType::Filter(r) => {
+                enhancement(r.advanced_extension.as_ref())?;
+                let columns = self.rel(present(r.input.as_deref(), "filter", "input")?)?;
+                self.expr(present(r.condition.as_deref(), "filter", "condition")?, columns)?;
+                (&r.common, columns)
+            }
+            RelType::Project(r) => {
+                enhancement(r.advanced_extension.as_ref())?;
+                let columns = self.rel(present(r.input.as_deref(), "projection", "input")?)?;
+                width(r.expressions.len(), "expressions")?;
+                r.expressions.iter().try_for_each(|e| self.expr(e, columns))?;
+                (&r.common, columns + r.expressions.len())
+            }
+            RelType::Fetch(r) => {
+                enhancement(r.advanced_extension.as_ref())?;
+                let columns = self.rel(present(r.input.as_deref(), "limit", "input")?)?;
+                if let Some(fetch_rel::OffsetMode::OffsetExpr(e)) = &r.offset_mode {
+                    self.expr(e, 0)?;
+                }
+                if let Some(fetch_rel::CountMode::CountExpr(e)) = &r.count_mode {
+                    self.expr(e, 0)?;
+                }
+                (&r.common, columns)
+            }
+            RelType::Sort(r) => {
+                enhancement(r.advanced_extension.as_ref())?;
+                let columns = self.rel(present(r.input.as_deref(), "sort", "input")?)?;
+                for field in &r.sorts {
+                    self.expr(present(field.expr.as_ref(), "sort", "expression")?, columns)?;
+                    if !matches!(field.sort_kind, Some(SortKind::Direction(1..=4))) {
+                        return Err(Error::unsupported("the plan sorts by an order that this engine does not know"));
+                    }
+                }
+                (&r.common, columns)
+            }
+            RelType::Aggregate(r) => {
+                enhancement(r.advanced_extension.as_ref())?;
+                (&r.common, self.aggregate(r)?)
+            }
+            other => {
+                let text = format!("{other:?}");
+                let name = text.split(['(', ' ', '{']).next().unwrap_or_default().to_owned();
+                return Err(Error::unsupported(format!("the plan has a relation of type {name}, which this engine does not run")));
+            }
+        };
+        emitted(common.as_ref(), columns)
+    }
+
+    fn read(&self, r: &ReadRel) -> Result<usize> {
+        match &r.read_type {
+            Some(ReadType::NamedTable(t)) => {
+                enhancement(t.advanced_extension.as_ref())?;
+                if !(1..=3).contains(&t.names.len()) {
+                    return Err(Error::invalid(format!("a table has one to three names, not {}", t.names.len())));
+                }
+            }
+            Some(_) => return Err(Error::unsupported("the plan reads something other than a named table")),
+            None => return Err(Error::invalid("the plan reads from nowhere")),
+        }
+        let base = present(r.base_schema.as_ref(), "read", "schema")?;
+        let columns = present(base.r#struct.as_ref(), "read", "schema")?.types.as_slice();
+        width(columns.len(), "columns")?;
+        width(base.names.len(), "names")?;
+        columns.iter().try_for_each(type_of)?;
+        if let Some(filter) = &r.filter {
+            self.expr(filter, columns.len())?;
+        }
+        let Some(select) = r.projection.as_ref().and_then(|p| p.select.as_ref()) else {
+            return Ok(columns.len());
+        };
+        width(select.struct_items.len(), "columns")?;
+        for item in &select.struct_items {
+            index(item.field, columns.len())?;
+            if item.child.is_some() {
+                return Err(Error::unsupported("the plan reads parts of a column"));
+            }
+        }
+        Ok(select.struct_items.len())
+    }
+
+    fn aggregate(&self, r: &AggregateRel) -> Result<usize> {
+        let columns = self.rel(present(r.input.as_deref(), "aggregate", "input")?)?;
+        width(r.grouping_expressions.len(), "groups")?;
+        width(r.measures.len(), "aggregates")?;
+        r.grouping_expressions.iter().try_for_each(|e| self.expr(e, columns))?;
+        let groups = match r.groupings.as_slice() {
+            [] => 0,
+            [grouping] => {
+                #[expect(deprecated, reason = "producers still write both forms")]
+                let inline = &grouping.grouping_expressions;
+                width(inline.len(), "groups")?;
+                width(grouping.expression_references.len(), "groups")?;
+                inline.iter().try_for_each(|e| self.expr(e, columns))?;
+                for reference in &grouping.expression_references {
+                    if *reference as usize >= r.grouping_expressions.len() {
+                        return Err(Error::invalid(format!("the plan groups by expression {reference} of {}", r.grouping_expressions.len())));
+                    }
+                }
+                if inline.is_empty() { grouping.expression_references.len() } else { inline.len() }
+            }
+            _ => return Err(Error::unsupported("the plan has grouping sets, which this engine does not run")),
+        };
+        for measure in &r.measures {
+            if let Some(filter) = &measure.filter {
+                self.expr(filter, columns)?;
+            }
+            let call = present(measure.measure.as_ref(), "aggregate", "function")?;
+            let name = self.function(call.function_reference)?;
+            if self.state.udaf(name).is_err() {
+                return Err(Error::unsupported(format!("the plan calls the aggregate {name:?}, which this engine does not know")));
+            }
+            self.arguments(&call.arguments, columns)?;
+            width(call.sorts.len(), "sorts")?;
+            for field in &call.sorts {
+                self.expr(present(field.expr.as_ref(), "sort", "expression")?, columns)?;
+            }
+        }
+        Ok(groups + r.measures.len())
+    }
+
+    fn function(&self, anchor: u32) -> Result<&str> {
+        match self.functions.get(&anchor) {
+            Some(name) => Ok(substrait_fun_name(name)),
+            None => Err(Error::invalid(format!("the plan calls function {anchor} without declaring it"))),
+        }
+    }
+
+    fn arguments(&self, arguments: &[FunctionArgument], columns: usize) -> Result<()> {
+        width(arguments.len(), "arguments")?;
+        for argument in arguments {
+            match &argument.arg_type {
+                Some(ArgType::Value(e)) => self.expr(e, columns)?,
+                Some(_) => return Err(Error::unsupported("the plan calls a function with an argument that is no value")),
+                None => return Err(Error::invalid("the plan calls a function with an empty argument")),
+            }
+        }
+        Ok(())
+    }
+
+    fn expr(&self, expr: &Expression, columns: usize) -> Result<()> {
+        let Some(kind) = &expr.rex_type else {
+            return Err(Error::invalid("the plan has an expression without a type"));
+        };
+        match kind {
+            RexType::Literal(l) => literal(l),
+            RexType::Selection(reference) => field(reference, columns),
+            RexType::ScalarFunction(f) => {
+                let name = self.function(f.function_reference)?;
+                let known = BUILT_IN.contains(&name) || name == "xor" || name_to_op(name).is_some() || self.state.udf(name).is_ok() || substrait_to_df_name(name).is_some();
+                if !known {
+                    return Err(Error::unsupported(format!("the plan calls the function {name:?}, which this engine does not know")));
+                }
+                self.arguments(&f.arguments, columns)
+            }
+            RexType::IfThen(e) => {
+                width(e.ifs.len(), "branches")?;
+                if e.ifs.iter().all(|clause| clause.then.is_none()) {
+                    return Err(Error::invalid("the plan has a case without branches"));
+                }
+                for (i, clause) in e.ifs.iter().enumerate() {
+                    self.expr(present(clause.r#if.as_ref(), "case", "condition")?, columns)?;
+                    match &clause.then {
+                        Some(then) => self.expr(then, columns)?,
+                        // The first may hold the operand that the others are compared with.
+                        None if i == 0 => {}
+                        None => return Err(Error::invalid("the plan has a case without a result")),
+                    }
+                }
+                e.r#else.as_deref().map_or(Ok(()), |e| self.expr(e, columns))
+            }
+            RexType::SingularOrList(e) => {
+                self.expr(present(e.value.as_deref(), "list", "value")?, columns)?;
+                width(e.options.len(), "options")?;
+                e.options.iter().try_for_each(|o| self.expr(o, columns))
+            }
+            RexType::Cast(e) => {
+                type_of(present(e.r#type.as_ref(), "cast", "type")?)?;
+                self.expr(present(e.input.as_deref(), "cast", "input")?, columns)
+            }
+            other => {
+                let text = format!("{other:?}");
+                let name = text.split(['(', ' ', '{']).next().unwrap_or_default().to_owned();
+                Err(Error::unsupported(format!("the plan has an expression of type {name}, which this engine does not know")))
+            }
+        }
+    }
+}
+
+fn field(reference: &FieldReference, columns: usize) -> Result<()> {
+    if !matches!(reference.root_type, None | Some(RootType::RootReference(_))) {
+        return Err(Error::unsupported("the plan refers to something other than the columns of its input"));
+    }
+    let Some(ReferenceType::DirectReference(segment)) = &reference.reference_type else {
+        return Err(Error::unsupported("the plan refers to columns by a mask"));
+    };
+    match &segment.reference_type {
+        Some(reference_segment::ReferenceType::StructField(f)) if f.child.is_none() => index(f.field, columns),
+        _ => Err(Error::unsupported("the plan refers to parts of a column by a path")),
+    }
+}
+
+fn literal(l: &Literal) -> Result<()> {
+    use LiteralType as L;
+    match &l.literal_type {
+        Some(L::Null(t)) => type_of(t),
+        Some(L::Decimal(d)) => decimal(d.precision, d.scale, 38),
+        Some(
+            L::Boolean(_)
+            | L::I8(_)
+            | L::I16(_)
+            | L::I32(_)
+            | L::I64(_)
+            | L::Fp32(_)
+            | L::Fp64(_)
+            | L::String(_)
+            | L::Binary(_)
+            | L::FixedBinary(_)
+            | L::Date(_)
+            | L::PrecisionTime(_)
+            | L::PrecisionTimestamp(_)
+            | L::PrecisionTimestampTz(_)
+            | L::VarChar(_)
+            | L::FixedChar(_),
+        ) => Ok(()),
+        Some(L::IntervalYearToMonth(i)) => match i.years.checked_mul(12).and_then(|y| y.checked_add(i.months)) {
+            Some(_) => Ok(()),
+            None => Err(Error::invalid("the plan has an interval of too many months")),
+        },
+        Some(L::IntervalDayToSecond(i)) => interval(i.seconds, i.subseconds),
+        Some(L::IntervalCompound(i)) => {
+            let months = i.interval_year_to_month.as_ref().map(|m| m.years.checked_mul(12).and_then(|y| y.checked_add(m.months)));
+            if months == Some(None) {
+                return Err(Error::invalid("the plan has an interval of too many months"));
+            }
+            i.interval_day_to_second.as_ref().map_or(Ok(()), |d| interval(d.seconds, d.subseconds))
+        }
+        Some(other) => {
+            let text = format!("{other:?}");
+            let name = text.split(['(', ' ', '{']).next().unwrap_or_default().to_owned();
+            Err(Error::unsupported(format!("the plan has a literal of type {name}, which this engine does not take")))
+        }
+        None => Err(Error::invalid("the plan has an empty literal")),
+    }
+}
+
+/// Seconds and their fraction must fit the engine's 64 bits of nanoseconds and 32 bits of milliseconds.
+fn interval(seconds: i32, subseconds: i64) -> Result<()> {
+    if seconds.checked_mul(1000).is_none() && subseconds != 0 || subseconds.unsigned_abs() >= 1_000_000_000 {
+        return Err(Error::invalid("the plan has an interval of too many seconds"));
+    }
+    Ok(())
+}
+
+fn decimal(precision: i32, scale: i32, most: i32) -> Result<()> {
+    if !(1..=most).contains(&precision) || scale > precision || scale < -most {
+        return Err(Error::invalid(format!("the plan has a decimal of precision {precision} and scale {scale}")));
+    }
+    Ok(())
+}
+
+fn type_of(t: &Type) -> Result<()> {
+    match &t.kind {
+        None => Err(Error::invalid("the plan has a type without a kind")),
+        Some(Kind::Decimal(d)) => decimal(d.precision, d.scale, 76),
+        Some(Kind::FixedBinary(b)) if !(0..=1 << 20).contains(&b.length) => Err(Error::invalid(format!("the plan has a binary type of {} bytes", b.length))),
+        Some(Kind::List(l)) => type_of(present(l.r#type.as_deref(), "list type", "item")?),
+        Some(Kind::Map(m)) => {
+            type_of(present(m.key.as_deref(), "map type", "key")?)?;
+            type_of(present(m.value.as_deref(), "map type", "value")?)
+        }
+        Some(Kind::Struct(s)) => {
+            width(s.types.len(), "fields")?;
+            s.types.iter().try_for_each(type_of)
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+fn emitted(common: Option<&RelCommon>, columns: usize) -> Result<usize> {
+    let Some(common) = common else { return Ok(columns) };
+    enhancement(common.advanced_extension.as_ref())?;
+    match &common.emit_kind {
+        Some(EmitKind::Emit(emit)) => {
+            width(emit.output_mapping.len(), "columns")?;
+            emit.output_mapping.iter().try_for_each(|i| index(*i, columns))?;
+            Ok(emit.output_mapping.len())
+        }
+        _ => Ok(columns),
+    }
+}
+
+fn enhancement(extension: Option<&AdvancedExtension>) -> Result<()> {
+    match extension.and_then(|e| e.enhancement.as_ref()) {
+        Some(any) => Err(Error::unsupported(format!("the plan carries the enhancement {:?}, which this engine does not know", any.type_url))),
+        None => Ok(()),
+    }
+}
+
+fn index(i: i32, columns: usize) -> Result<()> {
+    match usize::try_from(i) {
+        Ok(at) if at < columns => Ok(()),
+        _ => Err(Error::invalid(format!("the plan refers to column {i} of {columns}"))),
+    }
+}
+
+fn width(n: usize, what: &str) -> Result<()> {
+    if n > MAX_WIDTH { Err(Error::invalid(format!("the plan lists {n} {what}, more than the {MAX_WIDTH} that are accepted"))) } else { Ok(()) }
+}
+
+fn present<'a, T: ?Sized>(part: Option<&'a T>, whole: &str, name: &str) -> Result<&'a T> {
+    part.ok_or_else(|| Error::invalid(format!("the plan has a {whole} without {name}")))
+}

@@ -1,0 +1,348 @@
+//! The walk over a plan that cuts it into super-plan and sub-plans.
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::{Schema, SchemaRef};
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{Column, DFSchema, DataFusionError, ScalarValue, TableReference};
+use datafusion::execution::FunctionRegistry;
+use datafusion::logical_expr::expr::Alias;
+use datafusion::logical_expr::utils::{conjunction, split_conjunction};
+use datafusion::logical_expr::{
+    Aggregate, Expr, ExprSchemable, FetchType, Filter, Limit, LogicalPlan, Projection, SubqueryAlias, TableScan, TableScanBuilder, TableSource, lit,
+};
+use skytether_common::Result;
+
+use crate::classify::{Class, Input, MAX_OPERATORS, classify, operator_name};
+use crate::describe;
+use crate::error::from_datafusion;
+use crate::expressions::{check, check_aggregate};
+use crate::node::{DriveScan, RungName};
+use crate::partial::{merge_name, state_name};
+use crate::policy::{Cut, Placement, Tables};
+
+type DfResult<T> = std::result::Result<T, DataFusionError>;
+
+/// Why an operator stayed on the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// The operator, for example `Sort`.
+    pub operator: String,
+    /// Why, in words.
+    pub reason: String,
+}
+
+/// A plan that was cut.
+#[derive(Debug, Clone)]
+pub struct CutPlan {
+    /// What stays above, with a [`DriveScan`] for each part that goes down. Its schema is the original plan's.
+    pub super_plan: LogicalPlan,
+    /// The scans in `super_plan`, in the order of its text.
+    pub scans: Vec<DriveScan>,
+    /// For each operator above a drive's table that stayed on the host: why. From the leaves up.
+    pub notes: Vec<Note>,
+}
+
+/// Cuts `plan`, which should be analysed and optimised (types coerced, columns pruned): each maximal part over one table on drives
+/// that `policy` and [`classify`] let go becomes a [`DriveScan`]. Cutting a cut plan changes nothing.
+///
+/// `registry` holds the functions that host and drives share, the forms of [`crate::partial`] among them.
+///
+/// # Errors
+/// Invalid or internal where `plan` contradicts itself; a plan that DataFusion made does not.
+pub fn cut(plan: LogicalPlan, policy: Cut, tables: &dyn Tables, registry: &dyn FunctionRegistry) -> Result<CutPlan> {
+    let mut walk = Walk { policy, tables, registry, notes: vec![] };
+    let piece = walk.plan(plan).map_err(from_datafusion)?;
+    let super_plan = walk.above(piece).0;
+    Ok(CutPlan { scans: describe::scans(&super_plan), super_plan, notes: walk.notes })
+}
+
+/// A part of the plan, as far as the walk has come.
+enum Piece {
+    /// All of it can go down.
+    Below(Box<Below>),
+    /// Its root stays above; whether drives are read anywhere below.
+    Above(LogicalPlan, bool),
+}
+
+struct Below {
+    plan: LogicalPlan,
+    table: TableReference,
+    input: Input,
+}
+
+struct Walk<'a> {
+    policy: Cut,
+    tables: &'a dyn Tables,
+    registry: &'a dyn FunctionRegistry,
+    notes: Vec<Note>,
+}
+
+impl Walk<'_> {
+    fn plan(&mut self, plan: LogicalPlan) -> DfResult<Piece> {
+        if DriveScan::of(&plan).is_some() {
+            return Ok(Piece::Above(plan, true));
+        }
+        match plan {
+            LogicalPlan::TableScan(scan) => self.scan(scan),
+            plan if plan.inputs().len() == 1 => {
+                let input = plan.inputs()[0].clone();
+                match self.plan(input)? {
+                    Piece::Below(below) => self.over(plan, *below),
+                    Piece::Above(input, drives) => {
+                        if drives && !matches!(plan, LogicalPlan::Subquery(_) | LogicalPlan::SubqueryAlias(_)) {
+                            self.note(&plan, "what is below it stays on the host");
+                        }
+                        let (plan, more) = self.subqueries(with_input(plan, input)?)?;
+                        Ok(Piece::Above(plan, drives || more))
+                    }
+                }
+            }
+            plan => {
+                let mut drives = false;
+                let plan = plan
+                    .map_children(|child| {
+                        let piece = self.plan(child)?;
+                        let (child, has) = self.above(piece);
+                        drives |= has;
+                        Ok(Transformed::yes(child))
+                    })?
+                    .data;
+                let (plan, more) = self.subqueries(plan)?;
+                if drives {
+                    self.note(&plan, &format!("{} is not among the operators that go down", operator_name(&plan)));
+                }
+                Ok(Piece::Above(plan, drives || more))
+            }
+        }
+    }
+
+    /// Cuts the plans in the expressions of `plan`, which stays above.
+    fn subqueries(&mut self, plan: LogicalPlan) -> DfResult<(LogicalPlan, bool)> {
+        let mut drives = false;
+        let plan = plan.map_subqueries(|child| {
+            let piece = self.plan(child)?;
+            let (child, has) = self.above(piece);
+            drives |= has;
+            Ok(Transformed::yes(child))
+        })?;
+        Ok((plan.data, drives))
+    }
+
+    fn note(&mut self, plan: &LogicalPlan, reason: &str) {
+        self.notes.push(Note { operator: operator_name(plan), reason: reason.to_owned() });
+    }
+
+    /// Ends the part that goes down here.
+    fn above(&self, piece: Piece) -> (LogicalPlan, bool) {
+        match piece {
+            Piece::Above(plan, drives) => (plan, drives),
+            Piece::Below(below) => {
+                let rung = match self.policy {
+                    Cut::Adaptive | Cut::Full => RungName::Full,
+                    Cut::Filter => RungName::Filter,
+                    Cut::Raw => RungName::Raw,
+                };
+                (DriveScan::new(below.table, below.plan, rung, below.input.placement).into_plan(), true)
+            }
+        }
+    }
+
+    /// `node`, whose input can go down, is next.
+    fn over(&mut self, node: LogicalPlan, below: Below) -> DfResult<Piece> {
+        match classify(&node, below.input, self.policy, self.registry) {
+            Class::Whole => {
+                let Below { plan, table, mut input } = below;
+                // Aliases leave no trace in Substrait.
+                input.operators += usize::from(!matches!(node, LogicalPlan::SubqueryAlias(_)));
+                Ok(Piece::Below(Box::new(Below { plan: with_input(node, plan)?, table, input })))
+            }
+            Class::Limit(rows) => {
+                let Below { plan, table, input } = below;
+                let plan = if fetches(&plan, rows) { plan } else { limited(plan, rows)? };
+                let (plan, drives) = self.above(Piece::Below(Box::new(Below { plan, table, input })));
+                Ok(Piece::Above(with_input(node, plan)?, drives))
+            }
+            Class::Split => match node {
+                LogicalPlan::Aggregate(aggregate) => self.split(aggregate, below),
+                other => self.stay(other, below, "only aggregates are split"),
+            },
+            Class::Host(why) => match node {
+                LogicalPlan::Filter(filter) if self.policy != Cut::Raw && !below.input.limited => self.part_of(filter, below, &why),
+                node => self.stay(node, below, &why),
+            },
+        }
+    }
+
+    /// Of a filter that can't go down whole, the conditions that can.
+    fn part_of(&mut self, mut filter: Filter, mut below: Below, why: &str) -> DfResult<Piece> {
+        let conditions = split_conjunction(&filter.predicate).into_iter().cloned();
+        let (down, up): (Vec<Expr>, Vec<Expr>) = conditions.partition(|c| check(c, below.plan.schema(), self.registry).is_ok());
+        if let (Some(down), Some(up), true) = (conjunction(down), conjunction(up), below.input.operators < MAX_OPERATORS) {
+            below.plan = LogicalPlan::Filter(Filter::try_new(down, Arc::new(below.plan))?);
+            below.input.operators += 1;
+            filter.predicate = up;
+        }
+        self.stay(LogicalPlan::Filter(filter), below, why)
+    }
+
+    fn stay(&mut self, node: LogicalPlan, below: Below, why: &str) -> DfResult<Piece> {
+        if !matches!(node, LogicalPlan::Subquery(_) | LogicalPlan::Explain(_) | LogicalPlan::Analyze(_)) {
+            self.note(&node, why);
+        }
+        let (input, _) = self.above(Piece::Below(Box::new(below)));
+        let (plan, _) = self.subqueries(with_input(node, input)?)?;
+        Ok(Piece::Above(plan, true))
+    }
+
+    /// The aggregate as state below and merge above, with a projection that gives the columns their names back.
+    fn split(&mut self, aggregate: Aggregate, below: Below) -> DfResult<Piece> {
+        let original = LogicalPlan::Aggregate(aggregate.clone());
+        let schema = aggregate.input.schema();
+        let (mut lower, mut upper) = (vec![], vec![]);
+        for (i, expr) in aggregate.aggr_expr.iter().enumerate() {
+            let call = check_aggregate(expr, schema, self.registry).map_err(DataFusionError::Plan)?;
+            let state = self.registry.udaf(&state_name(call.func.name()))?;
+            let merge = self.registry.udaf(&merge_name(call.func.name()))?;
+            let mut call = call.clone();
+            let mut args = vec![column(&format!("__s{i}"))];
+            for arg in &call.params.args {
+                args.push(match arg {
+                    Expr::Literal(..) => arg.clone(),
+                    other => match ScalarValue::try_from(&other.get_type(schema)?) {
+                        Ok(null) => Expr::Literal(null, None),
+                        Err(_) => return self.stay(original, below, "an argument's type has no NULL to stand for it above"),
+                    },
+                });
+            }
+            upper.push(merge.call(args).alias(format!("__m{i}")));
+            call.func = state;
+            call.params.order_by.clear();
+            lower.push(Expr::AggregateFunction(call).alias(format!("__s{i}")));
+        }
+        let groups: Vec<Expr> = aggregate.group_expr.iter().enumerate().map(|(i, e)| e.clone().unalias().alias(format!("__g{i}"))).collect();
+        let Below { plan, table, input } = below;
+        let lower = LogicalPlan::Aggregate(Aggregate::try_new(Arc::new(plan.clone()), groups, lower)?);
+        let states = Below { plan: lower, table: table.clone(), input: Input { operators: input.operators + 1, ..input } };
+        let (scan, _) = self.above(Piece::Below(Box::new(states)));
+        let groups: Vec<Expr> = (0..aggregate.group_expr.len()).map(|i| column(&format!("__g{i}"))).collect();
+        let width = groups.len();
+        let merged = LogicalPlan::Aggregate(Aggregate::try_new(Arc::new(scan), groups, upper)?);
+        let columns = aggregate
+            .schema
+            .iter()
+            .enumerate()
+            .map(|(i, (qualifier, field))| {
+                let from = if i < width { format!("__g{i}") } else { format!("__m{}", i - width) };
+                Expr::Alias(Alias::new(column(&from), qualifier.cloned(), field.name()))
+            })
+            .collect();
+        let restored = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(merged))?);
+        if !same_columns(restored.schema(), &aggregate.schema) {
+            return self.stay(original, Below { plan, table, input }, "merging its states would give other types than it has");
+        }
+        Ok(Piece::Above(restored, true))
+    }
+
+    /// A scan goes down with its projection, its filters and its limit as operators of their own, over a table that has only the
+    /// columns that are used.
+    fn scan(&mut self, scan: TableScan) -> DfResult<Piece> {
+        let Some(partitioning) = self.tables.partitioning(&scan.table_name) else {
+            return Ok(Piece::Above(LogicalPlan::TableScan(scan), false));
+        };
+        let full = scan.source.schema();
+        let projection = scan.projection.clone().unwrap_or_else(|| (0..full.fields().len()).collect());
+        let qualified = DFSchema::try_from_qualified_schema(scan.table_name.clone(), &full)?;
+
+        let mut columns = projection.clone();
+        for filter in &scan.filters {
+            for used in filter.column_refs() {
+                let index = qualified.index_of_column(used)?;
+                if !columns.contains(&index) {
+                    columns.push(index);
+                }
+            }
+        }
+        let extra = columns.len() > projection.len();
+        let source: SchemaRef = Arc::new(Schema::new_with_metadata(columns.iter().map(|i| Arc::clone(&full.fields()[*i])).collect::<Vec<_>>(), full.metadata().clone()));
+        let stored_as = partitioning.stored_as.clone().unwrap_or_else(|| scan.table_name.clone());
+        let renamed = stored_as != scan.table_name;
+        let mut plan = LogicalPlan::TableScan(TableScanBuilder::new(stored_as, Arc::new(Columns(source))).build()?);
+        if renamed {
+            plan = LogicalPlan::SubqueryAlias(SubqueryAlias::try_new(Arc::new(plan), scan.table_name.clone())?);
+        }
+        let mut input = Input { placement: partitioning.placement, limited: false, operators: 1 };
+
+        let (down, up): (Vec<Expr>, Vec<Expr>) =
+            scan.filters.iter().cloned().partition(|f| self.policy != Cut::Raw && check(f, plan.schema(), self.registry).is_ok());
+        if let Some(predicate) = conjunction(down) {
+            plan = LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(plan))?);
+            input.operators += 1;
+        }
+        let Some(predicate) = conjunction(up) else {
+            if extra {
+                plan = project(plan, &scan)?;
+                input.operators += 1;
+            }
+            // A scan's fetch is a hint that the limit above it repeats.
+            if let (Some(rows), true) = (scan.fetch, self.policy != Cut::Raw) {
+                plan = limited(plan, rows)?;
+                input.limited = input.placement == Placement::Spread;
+                input.operators += 1;
+            }
+            return Ok(Piece::Below(Box::new(Below { plan, table: scan.table_name, input })));
+        };
+        // Some filters stay: they go above the scan, and the columns that only they need are dropped after them.
+        let below = Below { plan, table: scan.table_name.clone(), input };
+        let (plan, _) = self.above(Piece::Below(Box::new(below)));
+        let mut plan = LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(plan))?);
+        let why = if self.policy == Cut::Raw { "cut=raw sends only scans down" } else { "it has parts that sub-plans don't carry" };
+        self.note(&plan, why);
+        if extra {
+            plan = project(plan, &scan)?;
+        }
+        Ok(Piece::Above(plan, true))
+    }
+}
+
+fn column(name: &str) -> Expr {
+    Expr::Column(Column::new_unqualified(name))
+}
+
+/// `plan` with the columns that `scan` gives.
+fn project(plan: LogicalPlan, scan: &TableScan) -> DfResult<LogicalPlan> {
+    let columns = scan.projected_schema.columns().into_iter().map(Expr::Column).collect();
+    Ok(LogicalPlan::Projection(Projection::try_new(columns, Arc::new(plan))?))
+}
+
+fn limited(plan: LogicalPlan, rows: usize) -> DfResult<LogicalPlan> {
+    let rows = i64::try_from(rows).unwrap_or(i64::MAX);
+    Ok(LogicalPlan::Limit(Limit { skip: None, fetch: Some(Box::new(lit(rows))), input: Arc::new(plan) }))
+}
+
+/// Whether `plan` is a limit of just so many rows already.
+fn fetches(plan: &LogicalPlan, rows: usize) -> bool {
+    matches!(plan, LogicalPlan::Limit(l) if l.skip.is_none() && matches!(l.get_fetch_type(), Ok(FetchType::Literal(Some(n))) if n == rows))
+}
+
+/// `node`, which has one input, over `input`, which has the schema of the old one.
+fn with_input(node: LogicalPlan, input: LogicalPlan) -> DfResult<LogicalPlan> {
+    let mut input = Some(input);
+    let plan = node.map_children(|old| Ok(Transformed::yes(input.take().unwrap_or(old))))?;
+    Ok(plan.data)
+}
+
+/// The same names, qualifiers and types in the same order.
+fn same_columns(a: &DFSchema, b: &DFSchema) -> bool {
+    a.fields().len() == b.fields().len() && a.iter().zip(b.iter()).all(|((qa, fa), (qb, fb))| qa == qb && fa.name() == fb.name() && fa.data_type() == fb.data_type())
+}
+
+/// A table of which only these columns are of interest. Sub-plans never carry more: encoding names every column of a table, and
+/// readers take time that grows with the square of their number.
+struct Columns(SchemaRef);
+
+impl TableSource for Columns {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.0)
+    }
+}

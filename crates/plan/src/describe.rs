@@ -1,0 +1,58 @@
+//! Plans as text: for snapshots, `explain` and logs.
+
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::logical_expr::LogicalPlan;
+
+use crate::cut::CutPlan;
+use crate::node::DriveScan;
+
+/// A logical plan, one operator a line, indented by depth.
+#[must_use]
+pub fn logical(plan: &LogicalPlan) -> String {
+    plan.display_indent().to_string()
+}
+
+/// The sub-plan of `scan`.
+#[must_use]
+pub fn sub_plan(scan: &DriveScan) -> String {
+    logical(&scan.sub_plan)
+}
+
+/// A super-plan: as [`logical`], each `DriveScan` numbered by a following list of sub-plans.
+#[must_use]
+pub fn super_plan(plan: &LogicalPlan) -> String {
+    logical(plan)
+}
+
+/// Everything about a cut: the super-plan, each sub-plan, and why what stayed above stayed there.
+#[must_use]
+pub fn cut_plan(cut: &CutPlan) -> String {
+    let mut out = format!("super-plan\n{}\n", indent(&super_plan(&cut.super_plan)));
+    for (n, scan) in cut.scans.iter().enumerate() {
+        out.push_str(&format!("sub-plan {n} of {} ({})\n{}\n", scan.table, scan.rung.as_str(), indent(&sub_plan(scan))));
+    }
+    if !cut.notes.is_empty() {
+        out.push_str("on the host\n");
+        for note in &cut.notes {
+            out.push_str(&format!("  {}: {}\n", note.operator, note.reason));
+        }
+    }
+    out
+}
+
+/// The scans in a super-plan, in the order of its text; also those in subqueries.
+#[must_use]
+pub fn scans(plan: &LogicalPlan) -> Vec<DriveScan> {
+    let mut found = vec![];
+    // The closure never fails, so neither does the walk.
+    let _ = plan.apply_with_subqueries(|node| {
+        found.extend(DriveScan::of(node).cloned());
+        Ok(TreeNodeRecursion::Continue)
+    });
+    found
+}
+
+fn indent(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}
+

@@ -1,0 +1,184 @@
+//! DataFusion's errors and ours.
+
+use datafusion::arrow::error::ArrowError;
+use datafusion::common::{DataFusionError, SchemaError};
+use skytether_common::{Error, Kind};
+
+/// Ours as DataFusion passes it on; [`from_datafusion`] finds it again.
+#[must_use]
+pub fn to_datafusion(error: Error) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}
+
+/// DataFusion's error as one of ours.
+///
+/// An [`Error`] anywhere in the chain keeps its kind and its text. Otherwise: spent memory or disk is `Exhausted`; what the query got
+/// wrong (syntax, names, types, casts, division by zero) is `Invalid`; what the engine lacks is `Unsupported`; I/O is as
+/// [`Error::io`] has it; the rest is `Internal`.
+#[must_use]
+pub fn from_datafusion(error: DataFusionError) -> Error {
+    if let DataFusionError::External(inner) = error {
+        return match inner.downcast::<Error>() {
+            Ok(ours) => *ours,
+            Err(other) => match other.downcast::<DataFusionError>() {
+                Ok(nested) => from_datafusion(*nested),
+                Err(other) => match other.downcast::<ArrowError>() {
+                    Ok(arrow) => from_datafusion(DataFusionError::ArrowError(arrow, None)),
+                    Err(other) => found_below(other.as_ref()).unwrap_or_else(|| Error::internal(lower(&other.to_string()))),
+                },
+            },
+        };
+    }
+    match error {
+        DataFusionError::Context(text, inner) => {
+            // DataFusion's contexts name optimizer rules; ours already name the object.
+            let ours = find(&inner).is_some();
+            let e = from_datafusion(*inner);
+            if ours { e } else { e.while_doing(lower(&text)) }
+        }
+        DataFusionError::Diagnostic(_, inner) => from_datafusion(*inner),
+        DataFusionError::Collection(mut all) if !all.is_empty() => {
+            let at = all.iter().position(|e| find(e).is_some()).unwrap_or(0);
+            from_datafusion(all.swap_remove(at))
+        }
+        DataFusionError::Shared(shared) => match std::sync::Arc::try_unwrap(shared) {
+            Ok(inner) => from_datafusion(inner),
+            Err(shared) => match find(&shared) {
+                // Other holders remain, so the original can't be moved out: the text is kept, the chain not.
+                Some(ours) => Error::new(ours.kind(), ours.full_text()),
+                None => Error::new(kind_of(&shared), lower(&text_of(&shared))),
+            },
+        },
+        DataFusionError::ArrowError(arrow, backtrace) => match *arrow {
+            ArrowError::ExternalError(inner) => from_datafusion(DataFusionError::External(inner)),
+            other => {
+                let e = DataFusionError::ArrowError(Box::new(other), backtrace);
+                Error::new(kind_of(&e), lower(&text_of(&e)))
+            }
+        },
+        DataFusionError::IoError(e) if e.get_ref().is_none() => Error::new(Kind::Unavailable, "input or output failed").because(e),
+        other => found_below(&other).unwrap_or_else(|| Error::new(kind_of(&other), lower(&text_of(&other)))),
+    }
+}
+
+fn found_below(error: &(dyn std::error::Error + 'static)) -> Option<Error> {
+    Error::find(error).map(|ours| Error::new(ours.kind(), ours.full_text()))
+}
+
+/// Ours below any of DataFusion's wrappings, some of which `source()` does not show.
+fn find(error: &DataFusionError) -> Option<&Error> {
+    match error {
+        DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => find(inner),
+        DataFusionError::Shared(inner) => find(inner),
+        DataFusionError::Collection(all) => all.iter().find_map(find),
+        DataFusionError::External(inner) => match inner.downcast_ref::<DataFusionError>() {
+            Some(nested) => find(nested),
+            None => Error::find(inner.as_ref()),
+        },
+        DataFusionError::ArrowError(arrow, _) => match arrow.as_ref() {
+            ArrowError::ExternalError(inner) => match inner.downcast_ref::<DataFusionError>() {
+                Some(nested) => find(nested),
+                None => Error::find(inner.as_ref()),
+            },
+            _ => None,
+        },
+        other => Error::find(other),
+    }
+}
+
+fn kind_of(error: &DataFusionError) -> Kind {
+    use DataFusionError as D;
+    match error {
+        D::ResourcesExhausted(_) => Kind::Exhausted,
+        D::SQL(..) | D::Plan(_) | D::Configuration(_) | D::Execution(_) | D::Substrait(_) => Kind::Invalid,
+        D::SchemaError(e, _) => match e.as_ref() {
+            SchemaError::AmbiguousReference { .. }
+            | SchemaError::DuplicateQualifiedField { .. }
+            | SchemaError::DuplicateUnqualifiedField { .. }
+            | SchemaError::FieldNotFound { .. } => Kind::Invalid,
+        },
+        D::NotImplemented(_) => Kind::Unsupported,
+        D::IoError(_) => Kind::Unavailable,
+        D::Context(_, inner) | D::Diagnostic(_, inner) => kind_of(inner),
+        D::Shared(inner) => kind_of(inner),
+        D::Collection(all) => all.first().map_or(Kind::Internal, kind_of),
+        D::ArrowError(arrow, _) => match arrow.as_ref() {
+            ArrowError::NotYetImplemented(_) => Kind::Unsupported,
+            ArrowError::CastError(_) | ArrowError::ParseError(_) | ArrowError::ComputeError(_) | ArrowError::ArithmeticOverflow(_) | ArrowError::DivideByZero => {
+                Kind::Invalid
+            }
+            ArrowError::MemoryError(_) => Kind::Exhausted,
+            ArrowError::IpcError(_) | ArrowError::ParquetError(_) => Kind::Corrupt,
+            ArrowError::IoError(..) => Kind::Unavailable,
+            _ => Kind::Internal,
+        },
+        _ => Kind::Internal,
+    }
+}
+
+/// The text without backtrace and without the class that DataFusion puts in front ("Error during planning: ").
+fn text_of(error: &DataFusionError) -> String {
+    let text = error.strip_backtrace();
+    for class in ["Error during planning: ", "Execution error: ", "This feature is not implemented: ", "Resources exhausted: ", "Schema error: ", "SQL error: ", "Substrait error: "] {
+        if let Some(rest) = text.strip_prefix(class) {
+            return rest.to_owned();
+        }
+    }
+    text
+}
+
+/// First letter in lower case, unless the word is an acronym or a name in capitals; no full stop.
+fn lower(text: &str) -> String {
+    let text = text.trim().trim_end_matches('.');
+    let mut chars = text.chars();
+    match (chars.next(), chars.clone().next()) {
+        (Some(first), Some(second)) if first.is_uppercase() && second.is_lowercase() => first.to_lowercase().chain(chars).collect(),
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn ours_comes_back_from_every_wrapping() {
+        let ours = || to_datafusion(Error::corrupt("slice 7 of drive-2 is damaged"));
+        let wrapped = [
+            ours(),
+            ours().context("rule x"),
+            DataFusionError::Shared(Arc::new(ours())),
+            DataFusionError::Collection(vec![DataFusionError::Plan("x".into()), ours()]),
+            DataFusionError::External(Box::new(ours())),
+            DataFusionError::ArrowError(Box::new(ArrowError::ExternalError(Box::new(ours()))), None),
+            DataFusionError::ArrowError(Box::new(ArrowError::ExternalError(Box::new(Error::corrupt("slice 7 of drive-2 is damaged")))), None),
+            DataFusionError::Shared(Arc::new(ours().context("a"))).context("b"),
+        ];
+        for error in wrapped {
+            let text = format!("{error:?}");
+            let back = from_datafusion(error);
+            assert_eq!(back.kind(), Kind::Corrupt, "{text}");
+            assert_eq!(back.to_string(), "slice 7 of drive-2 is damaged", "{text}");
+        }
+        let shared = Arc::new(ours());
+        let back = from_datafusion(DataFusionError::Shared(Arc::clone(&shared)));
+        assert_eq!((back.kind(), back.to_string().as_str()), (Kind::Corrupt, "slice 7 of drive-2 is damaged"));
+        drop(shared);
+    }
+
+    #[test]
+    fn kinds_say_what_to_do() {
+        for (error, kind) in [
+            (DataFusionError::ResourcesExhausted("pool".into()), Kind::Exhausted),
+            (DataFusionError::Plan("No field named x.".into()), Kind::Invalid),
+            (DataFusionError::NotImplemented("Y".into()), Kind::Unsupported),
+            (DataFusionError::Internal("z".into()), Kind::Internal),
+            (DataFusionError::ArrowError(Box::new(ArrowError::DivideByZero), None), Kind::Invalid),
+        ] {
+            assert_eq!(from_datafusion(error).kind(), kind);
+        }
+        assert_eq!(from_datafusion(DataFusionError::Plan("No field named x.".into())).to_string(), "no field named x");
+    }
+}

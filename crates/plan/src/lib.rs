@@ -1,0 +1,32 @@
+//! The planner: what of a query goes down to the drives, and how it travels.
+//!
+//! Pure: nothing here does I/O, reads a clock or knows a drive. [`cut()`] takes a logical plan and gives the *super-plan*, in which
+//! each maximal part that can go down is one [`DriveScan`] without inputs; [`codec`] turns the *sub-plans* that they own into
+//! Substrait and back; [`partial`] holds the forms of the aggregates that make it possible to aggregate below and merge above.
+//!
+//! | room | subject |
+//! |---|---|
+//! | [`policy`] | how much may go down, where a table lies |
+//! | [`expressions`] | the one list of expressions that can travel |
+//! | [`classify`](mod@classify) | operator by operator: whole, as limit, split, or not at all |
+//! | [`cut`](mod@cut) | the walk over the plan |
+//! | [`node`] | [`DriveScan`] |
+//! | [`partial`] | `__f_state` and `__f_merge` |
+//! | [`codec`] | Substrait out and in, with the checks for bytes from strangers |
+//! | [`describe`] | plans as text |
+//! | [`error`] | DataFusion's errors and ours |
+
+pub mod classify;
+pub mod codec;
+pub mod cut;
+pub mod describe;
+pub mod error;
+pub mod expressions;
+pub mod node;
+pub mod partial;
+pub mod policy;
+
+pub use classify::{Class, classify};
+pub use cut::{CutPlan, Note, cut};
+pub use node::{DriveScan, RungName};
+pub use policy::{Cut, Partitioning, Placement, Tables};

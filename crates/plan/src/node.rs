@@ -1,0 +1,143 @@
+//! The node that stands in a super-plan for what went down.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use datafusion::common::{DFSchemaRef, Result, TableReference, plan_err};
+use datafusion::logical_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalNodeCore};
+use serde::{Deserialize, Serialize};
+
+use crate::policy::Placement;
+
+/// How much of a plan a sub-plan holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RungName {
+    /// The scan alone.
+    Raw,
+    /// Scan, filter, projection, limit.
+    Filter,
+    /// All that can go down.
+    Full,
+}
+
+impl RungName {
+    /// The word that receipts use.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RungName::Raw => "raw",
+            RungName::Filter => "filter",
+            RungName::Full => "full",
+        }
+    }
+}
+
+/// A leaf of a super-plan: the rows that the drives give for a sub-plan.
+///
+/// It has no inputs, so no optimizer rule reaches into it. Its schema is the sub-plan's, qualifiers included; what comes back
+/// from the drives is bound to it by position, because Substrait does not carry qualifiers.
+#[derive(Debug, Clone)]
+pub struct DriveScan {
+    /// The table that is read, as the query names it.
+    pub table: TableReference,
+    /// The plan for the drives.
+    pub sub_plan: Arc<LogicalPlan>,
+    /// How much of the query the sub-plan holds.
+    pub rung: RungName,
+    /// Whether every drive (`Spread`) or any one drive (`Everywhere`) runs the sub-plan.
+    pub placement: Placement,
+    schema: DFSchemaRef,
+}
+
+impl DriveScan {
+    /// A scan of `table` by `sub_plan`, whose schema it takes.
+    #[must_use]
+    pub fn new(table: TableReference, sub_plan: LogicalPlan, rung: RungName, placement: Placement) -> Self {
+        let schema = Arc::clone(sub_plan.schema());
+        Self { table, sub_plan: Arc::new(sub_plan), rung, placement, schema }
+    }
+
+    /// Schema of the rows, with qualifiers.
+    #[must_use]
+    pub fn schema(&self) -> &DFSchemaRef {
+        &self.schema
+    }
+
+    /// The node as a plan.
+    #[must_use]
+    pub fn into_plan(self) -> LogicalPlan {
+        LogicalPlan::Extension(Extension { node: Arc::new(self) })
+    }
+
+    /// The scan that `plan` is, if it is one.
+    #[must_use]
+    pub fn of(plan: &LogicalPlan) -> Option<&DriveScan> {
+        match plan {
+            LogicalPlan::Extension(e) => e.node.as_any().downcast_ref(),
+            _ => None,
+        }
+    }
+}
+
+impl PartialEq for DriveScan {
+    fn eq(&self, other: &Self) -> bool {
+        self.table == other.table && self.rung == other.rung && self.placement == other.placement && self.sub_plan == other.sub_plan
+    }
+}
+
+impl Eq for DriveScan {}
+
+impl Hash for DriveScan {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.table.hash(state);
+        self.rung.hash(state);
+        self.placement.hash(state);
+        self.sub_plan.hash(state);
+    }
+}
+
+impl PartialOrd for DriveScan {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        if self == other {
+            return Some(Ordering::Equal);
+        }
+        match self.table.cmp(&other.table).then(self.rung.cmp(&other.rung)) {
+            // Equal plans were found above, so an equal order would contradict `==`.
+            Ordering::Equal => self.sub_plan.partial_cmp(&other.sub_plan).filter(|o| *o != Ordering::Equal),
+            different => Some(different),
+        }
+    }
+}
+
+impl UserDefinedLogicalNodeCore for DriveScan {
+    fn name(&self) -> &str {
+        "DriveScan"
+    }
+
+    fn inputs(&self) -> Vec<&LogicalPlan> {
+        vec![]
+    }
+
+    fn schema(&self) -> &DFSchemaRef {
+        &self.schema
+    }
+
+    fn expressions(&self) -> Vec<Expr> {
+        vec![]
+    }
+
+    fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let columns: Vec<&str> = self.schema.fields().iter().map(|c| c.name().as_str()).collect();
+        write!(f, "DriveScan: {} rung={} columns=[{}]", self.table, self.rung.as_str(), columns.join(", "))
+    }
+
+    fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
+        if !exprs.is_empty() || !inputs.is_empty() {
+            return plan_err!("a DriveScan has neither expressions nor inputs");
+        }
+        Ok(self.clone())
+    }
+}

@@ -1,0 +1,196 @@
+//! Bytes of strangers give errors: of the right kind, with a name, and never a panic.
+
+mod common;
+
+use common::*;
+use datafusion_substrait::substrait::proto::extensions::AdvancedExtension;
+use datafusion_substrait::substrait::proto::rel::RelType;
+use datafusion_substrait::substrait::proto::{Plan, Rel, RelRoot, WriteRel, plan_rel};
+use prost::Message;
+use skytether_common::Kind;
+use skytether_plan::{Cut, codec};
+
+const QUERIES: &[&str] = &[
+    "SELECT k, sum(i), stddev(f) FILTER (WHERE b) FROM t WHERE s LIKE 'a%' AND k IN (1, 2, 3) GROUP BY k",
+    "SELECT CASE WHEN i > 0 THEN upper(s) ELSE v END, CAST(i AS DOUBLE), m * 2 FROM t WHERE ts > TIMESTAMP '2020-11-01 00:00:00' AND NOT b LIMIT 5",
+    "SELECT c, count(*), approx_percentile_cont(f, 0.5) FROM t WHERE c = 'B' OR ts + INTERVAL '1 month 2 days' > now() GROUP BY c",
+    "SELECT count(*), avg(m), max(l) FROM t",
+];
+
+async fn plans() -> Vec<Vec<u8>> {
+    let host = whole();
+    let mut plans = vec![];
+    for sql in QUERIES {
+        for policy in [Cut::Full, Cut::Filter] {
+            let cut = cut_with(&host, optimized(&host, sql).await, policy);
+            plans.extend(cut.scans.iter().map(|s| codec::encode(&s.sub_plan, &host.state()).unwrap().to_vec()));
+        }
+    }
+    plans
+}
+
+/// A small generator with a fixed seed (SplitMix64).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, below: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % below.max(1) as u64) as usize
+    }
+}
+
+#[tokio::test]
+async fn mutated_plans_never_panic() {
+    // Panics are caught inside `decode`, so they are counted here, on this thread only.
+    use std::cell::Cell;
+    thread_local!(static PANICS: Cell<usize> = const { Cell::new(0) });
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        PANICS.with(|p| p.set(p.get() + 1));
+        before(info);
+    }));
+    let state = whole().state();
+    let plans = plans().await;
+    let mut dice = Dice(7);
+    let (mut good, mut bad) = (0, 0);
+    for round in 0..6000 {
+        let mut bytes = plans[round % plans.len()].clone();
+        for _ in 0..=dice.roll(3) {
+            let at = dice.roll(bytes.len());
+            match dice.roll(6) {
+                0 => bytes[at] ^= 1 << dice.roll(8),
+                1 => bytes[at] = dice.roll(256) as u8,
+                2 => bytes.truncate(at),
+                3 => bytes.insert(at, dice.roll(256) as u8),
+                4 => {
+                    let other = &plans[dice.roll(plans.len())];
+                    let from = dice.roll(other.len());
+                    let piece: Vec<u8> = other[from..(from + dice.roll(24)).min(other.len())].to_vec();
+                    bytes.splice(at..at, piece);
+                }
+                _ => {
+                    bytes.remove(at);
+                }
+            }
+            if bytes.is_empty() {
+                break;
+            }
+        }
+        match codec::decode(&bytes, &state).await {
+            Ok(_) => good += 1,
+            Err(e) => {
+                assert_ne!(e.kind(), Kind::Corrupt);
+                bad += 1;
+            }
+        }
+    }
+    for _ in 0..2000 {
+        let bytes: Vec<u8> = (0..dice.roll(200)).map(|_| dice.roll(256) as u8).collect();
+        assert!(codec::decode(&bytes, &state).await.is_err());
+    }
+    assert_eq!(PANICS.with(Cell::get), 0);
+    // Most mutations hit names and values; if all or none were refused, the test would test something else.
+    assert!(good > 100 && bad > 100, "{good} good, {bad} bad");
+}
+
+async fn refused(plan: &Plan) -> (Kind, String) {
+    let error = codec::decode(&plan.encode_to_vec(), &whole().state()).await.unwrap_err();
+    (error.kind(), error.to_string())
+}
+
+async fn example() -> Plan {
+    Plan::decode(plans().await[0].as_slice()).unwrap()
+}
+
+fn root(plan: &mut Plan) -> &mut RelRoot {
+    match plan.relations[0].rel_type.as_mut().unwrap() {
+        plan_rel::RelType::Root(root) => root,
+        _ => unreachable!(),
+    }
+}
+
+#[tokio::test]
+async fn enhancements_are_refused_and_optimizations_ignored() {
+    let any = |url: &str| pbjson(url);
+    let mut plan = example().await;
+    plan.advanced_extensions = Some(AdvancedExtension { optimization: vec![any("type.example/hint")], enhancement: None });
+    codec::decode(&plan.encode_to_vec(), &whole().state()).await.unwrap();
+    plan.advanced_extensions = Some(AdvancedExtension { optimization: vec![], enhancement: Some(any("type.example/twist")) });
+    let (kind, text) = refused(&plan).await;
+    assert_eq!(kind, Kind::Unsupported);
+    assert!(text.contains("type.example/twist"), "{text}");
+
+    let mut plan = example().await;
+    let Some(RelType::Aggregate(aggregate)) = root(&mut plan).input.as_mut().unwrap().rel_type.as_mut() else { panic!("an aggregate was sent") };
+    aggregate.advanced_extension = Some(AdvancedExtension { optimization: vec![], enhancement: Some(any("type.example/deep")) });
+    assert!(refused(&plan).await.1.contains("type.example/deep"));
+}
+
+/// A `google.protobuf.Any` in the type that the generated code wants, whatever crate that is from.
+fn pbjson<A: Message + Default>(url: &str) -> A {
+    let mut bytes = vec![0x0a, url.len() as u8];
+    bytes.extend_from_slice(url.as_bytes());
+    A::decode(bytes.as_slice()).unwrap()
+}
+
+#[tokio::test]
+async fn what_is_unknown_is_refused_by_name() {
+    use datafusion_substrait::substrait::proto::extensions::simple_extension_declaration::MappingType;
+    let mut plan = example().await;
+    for declaration in &mut plan.extensions {
+        if let Some(MappingType::ExtensionFunction(f)) = &mut declaration.mapping_type
+            && f.name == "__sum_state"
+        {
+            f.name = "launch_missiles".into();
+        }
+    }
+    let (kind, text) = refused(&plan).await;
+    assert_eq!(kind, Kind::Unsupported);
+    assert!(text.contains("launch_missiles"), "{text}");
+
+    let mut plan = example().await;
+    root(&mut plan).input = Some(Rel { rel_type: Some(RelType::Write(Box::new(WriteRel::default()))) });
+    let (kind, text) = refused(&plan).await;
+    assert_eq!(kind, Kind::Unsupported);
+    assert!(text.contains("Write"), "{text}");
+
+    let mut plan = example().await;
+    plan.relations.push(plan.relations[0].clone());
+    assert_eq!(refused(&plan).await.0, Kind::Unsupported);
+
+    let mut plan = example().await;
+    root(&mut plan).names.pop();
+    assert_eq!(refused(&plan).await.0, Kind::Invalid);
+}
+
+#[tokio::test]
+async fn tables_and_columns_are_checked_against_what_is_here() {
+    let bytes = &plans().await[0];
+    let error = codec::decode(bytes, &session().state()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound, "{error}");
+    let other = session();
+    register(&other, "t", dim());
+    let error = codec::decode(bytes, &other.state()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    assert!(error.to_string().contains("has no column"), "{error}");
+}
+
+#[tokio::test]
+async fn too_much_is_refused() {
+    let state = whole().state();
+    assert_eq!(codec::decode(&vec![0; codec::MAX_BYTES + 1], &state).await.unwrap_err().kind(), Kind::Invalid);
+    // A message within a message within a message: field 3 (relations) holds the plan's relation, whose root's input nests filters.
+    let mut bytes = vec![];
+    for _ in 0..10_000 {
+        let mut outer = vec![0x12];
+        prost::encoding::encode_varint(bytes.len() as u64, &mut outer);
+        outer.extend_from_slice(&bytes);
+        bytes = outer;
+        if bytes.len() > 200_000 {
+            break;
+        }
+    }
+    assert!(codec::decode(&bytes, &state).await.is_err());
+}

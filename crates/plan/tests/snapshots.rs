@@ -1,0 +1,61 @@
+//! Plans as text: what comes in, what goes down (after its journey as bytes), what stays above.
+
+mod common;
+
+use common::*;
+use skytether_plan::{Cut, codec, describe};
+
+async fn shapes(sql: &str, policy: Cut) -> String {
+    let host = whole();
+    let plan = optimized(&host, sql).await;
+    let cut = cut_with(&host, plan.clone(), policy);
+    let mut text = format!("{sql}\ncut={policy}\n\n-- logical\n{}\n\n-- super-plan\n{}\n", describe::logical(&plan), describe::super_plan(&cut.super_plan));
+    for scan in &cut.scans {
+        let bytes = codec::encode(&scan.sub_plan, &host.state()).unwrap();
+        let read = codec::decode(&bytes, &host.state()).await.unwrap();
+        text.push_str(&format!("\n-- sub-plan of {} as read by a drive ({})\n{}\n", scan.table, scan.rung.as_str(), describe::logical(&read)));
+    }
+    if !cut.notes.is_empty() {
+        text.push_str("\n-- on the host\n");
+        for note in &cut.notes {
+            text.push_str(&format!("{}: {}\n", note.operator, note.reason));
+        }
+    }
+    text
+}
+
+macro_rules! shapes {
+    ($($name:ident: $sql:expr, $policy:ident;)*) => {$(
+        #[tokio::test]
+        async fn $name() {
+            insta::assert_snapshot!(stringify!($name), shapes($sql, Cut::$policy).await);
+        }
+    )*};
+}
+
+shapes! {
+    columns_only: "SELECT k, i FROM t", Full;
+    filter_and_projection: "SELECT k + 1 AS next, upper(s) FROM t WHERE i > 10 AND f IS NOT NULL", Full;
+    filter_at_cut_filter: "SELECT k, sum(i) FROM t WHERE i > 10 GROUP BY k", Filter;
+    filter_at_cut_raw: "SELECT k, sum(i) FROM t WHERE i > 10 GROUP BY k", Raw;
+    grouped_aggregate: "SELECT k, sum(i) FROM t WHERE i > 10 GROUP BY k", Full;
+    global_aggregate: "SELECT count(*), avg(f) FROM t", Full;
+    literal_argument: "SELECT approx_percentile_cont(f, 0.9) FROM t", Full;
+    aggregate_with_filter: "SELECT sum(i) FILTER (WHERE b) FROM t", Full;
+    group_by_expression: "SELECT i % 3 AS r, max(f) FROM t GROUP BY i % 3", Full;
+    having_and_top: "SELECT k, count(*) n FROM t GROUP BY k HAVING count(*) > 3 ORDER BY n LIMIT 2", Full;
+    distinct_rows: "SELECT DISTINCT k, b FROM t", Full;
+    count_distinct: "SELECT count(DISTINCT k) FROM t", Full;
+    count_distinct_among_others: "SELECT count(DISTINCT k), sum(i) FROM t", Full;
+    ordered_aggregate: "SELECT k, array_agg(i ORDER BY u) FROM t WHERE i > 0 GROUP BY k", Full;
+    grouping_sets: "SELECT k, b, sum(i) FROM t GROUP BY ROLLUP (k, b)", Full;
+    limit_with_offset: "SELECT i FROM t LIMIT 5 OFFSET 3", Full;
+    aggregate_over_limit: "SELECT count(*) FROM (SELECT i FROM t LIMIT 20)", Full;
+    volatile_filter: "SELECT i FROM t WHERE i > 3 AND random() < 0.5", Full;
+    everywhere: "SELECT name, count(DISTINCT k) FROM dim GROUP BY name HAVING count(DISTINCT k) > 0 LIMIT 3 OFFSET 1", Full;
+    join: "SELECT d.name, sum(t.i) FROM t JOIN dim d ON t.k = d.k WHERE t.i > 0 GROUP BY d.name", Full;
+    scalar_subquery: "SELECT i FROM t WHERE i > (SELECT avg(i) FROM t)", Full;
+    window: "SELECT u, sum(i) OVER (PARTITION BY k) FROM t WHERE i > 0", Full;
+    types_without_a_name: "SELECT x, dec, fixed, zone FROM odd WHERE x > 2", Full;
+    local_table: "SELECT name FROM local WHERE k = 1", Full;
+}
