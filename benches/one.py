@@ -70,26 +70,8 @@ def duckdb(coo: str, times: str) -> None:
         FROM (SELECT x.gene, c.grp, ln(1 + x.value / (c.total / 1e4)) AS y FROM '{coo}' x JOIN '{cells}' c ON x.cell = c.cell)
         GROUP BY gene, grp
     """
-    seconds, ready, frame = timed(lambda: con.execute(query).fetch_arrow_table() if hasattr(con, "fetch_arrow_table") else con.execute(query).arrow(), int(times))
-    report(seconds, ready, rows=getattr(frame, "num_rows", 0))
-
-
-def duckdb_factor(coo: str, times: str) -> None:
-    """The same with the group and factor precomputed in lists, which spares DuckDB the join."""
-    import duckdb as db
-
-    con = db.connect()
-    con.execute("SET threads = 2")
-    cells = coo.replace(".coo.parquet", ".cells.parquet")
-    con.execute(f"SET VARIABLE grp = (SELECT list(grp ORDER BY cell) FROM '{cells}')")
-    con.execute(f"SET VARIABLE total = (SELECT list(total ORDER BY cell) FROM '{cells}')")
-    query = f"""
-        SELECT gene, grp, count(*) AS nnz, sum(y) AS s, sum(y * y) AS q
-        FROM (SELECT gene, getvariable('grp')[cell + 1] AS grp, ln(1 + value / (getvariable('total')[cell + 1] / 1e4)) AS y FROM '{coo}')
-        GROUP BY gene, grp
-    """
-    seconds, ready, frame = timed(lambda: con.execute(query).fetchall(), int(times))
-    report(seconds, ready, rows=len(frame))
+    seconds, ready, frame = timed(lambda: con.execute(query).fetchnumpy(), int(times))
+    report(seconds, ready, rows=len(frame["gene"]))
 
 
 def scanpy(source: str, times: str) -> None:
@@ -129,7 +111,7 @@ def aggregate(source: str, times: str) -> None:
     report(seconds, ready)
 
 
-METHODS = {f.__name__: f for f in (skytether, ingest, duckdb, duckdb_factor, scanpy, aggregate)}
+METHODS = {f.__name__: f for f in (skytether, ingest, duckdb, scanpy, aggregate)}
 
 if __name__ == "__main__":
     METHODS[sys.argv[1]](*sys.argv[2:])

@@ -20,6 +20,9 @@ const FAILED: u8 = 1;
 /// Exit status of a call that was wrong.
 const WRONG_CALL: u8 = 2;
 
+/// Planning recurses over expressions: long conditions need more than the usual 2 MiB. Address space only, until it is used.
+const STACK: usize = 32 << 20;
+
 /// Runs the command line `arguments` (the first is the program's name) and returns the exit status.
 pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let cli = match args::Cli::try_parse_from(arguments) {
@@ -31,7 +34,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         }
     };
     log_to_stderr();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().thread_stack_size(STACK).build() {
         Ok(runtime) => runtime,
         Err(e) => return fail(&Error::unavailable("cannot start threads").because(e), FAILED),
     };

@@ -12,8 +12,14 @@ pub(crate) fn datasets(found: &[DatasetInfo]) -> String {
     if found.is_empty() {
         return "no data sets".into();
     }
-    let rows: Vec<Vec<String>> = found.iter().map(|d| vec![d.name.to_string(), d.kind.to_string(), d.rows.to_string(), human_bytes(d.bytes), d.tables.join(", ")]).collect();
-    columns(&["data set", "kind", "rows", "stored", "tables"], &[false, false, true, true, false], &rows)
+    let rows: Vec<Vec<String>> = found
+        .iter()
+        .map(|d| {
+            let size = d.cells.map_or_else(|| format!("{} rows", d.rows), |cells| format!("{cells} cells x {} genes", d.rows));
+            vec![d.name.to_string(), size, human_bytes(d.bytes), d.tables.join(", ")]
+        })
+        .collect();
+    columns(&["data set", "size", "stored", "tables"], &[false, true, true, false], &rows)
 }
 
 /// The drives, a line each.

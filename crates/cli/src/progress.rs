@@ -8,10 +8,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub(crate) struct Rows(ProgressBar);
 
 impl Rows {
-    /// Begins to count rows of `what`.
-    pub(crate) fn new(what: &str) -> Self {
-        let bar = ProgressBar::new_spinner().with_message(what.to_string());
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}: {human_pos} rows, {per_sec}, {elapsed}") {
+    /// Begins to count rows of `what`, `total` in all where that is known.
+    pub(crate) fn new(what: &str, total: Option<u64>) -> Self {
+        let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new).with_message(what.to_string());
+        let template = match total {
+            Some(_) => "{msg} {wide_bar} {percent}% of {human_len} rows, {per_sec}, {eta} left",
+            None => "{spinner} {msg}: {human_pos} rows, {per_sec}, {elapsed}",
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_millis(120));

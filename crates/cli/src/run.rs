@@ -10,9 +10,11 @@ use skytether_common::{Context, DatasetName, Error, Result};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::{Fleet, OpenOptions, files};
 use skytether_host::{Cut, Host, HostOptions, QueryOptions};
+use skytether_store::disk::DriveIdentity;
 use skytether_wire::Cse;
 use skytether_wire::flight::{ConnectOptions, FlightCse};
 use tokio::net::TcpListener;
+use uuid::Uuid;
 
 use crate::args::{Command, DriveCommand, DriveServe, Drop, Explain, HostCommand, HostServe, Ingest, Init, ListFormat, Look, Sql};
 use crate::listing;
@@ -112,7 +114,11 @@ async fn drive_serve(args: DriveServe) -> Result<(), Failure> {
     let label = args.name.clone().unwrap_or_else(|| args.data.file_name().map_or_else(|| "drive".into(), |n| n.to_string_lossy().into_owned()));
     let options = DriveOptions { memory_limit: args.memory << 20, ..DriveOptions::default() };
     let data = args.data.clone();
-    let drive = tokio::task::spawn_blocking(move || skytether_fleet::open_drive(&data, &label, options))
+    let drive = tokio::task::spawn_blocking(move || {
+        // Only a new drive gets the name and an identity; one that exists has its own.
+        let create = (!data.join("drive.json").exists()).then(|| DriveIdentity { id: Uuid::new_v4(), name: label });
+        Drive::open(&data, create, options)
+    })
         .await
         .map_err(|e| Error::internal("opening the drive was interrupted").because(e))??;
     let listener = listen(&args.listen).await?;
@@ -165,7 +171,7 @@ async fn ingest(args: Ingest) -> Result<(), Failure> {
     let to = name(&args.to)?;
     let fleet = fleet(&args.fleet.fleet).await?;
     let table = files::open(&args.files)?;
-    let progress = Rows::new(&format!("writing {to}"));
+    let progress = Rows::new(&format!("writing {to}"), table.rows);
     let count = progress.counter();
     let batches = table.batches.inspect(move |batch| {
         if let Ok(batch) = batch {

@@ -6,6 +6,7 @@
 pub mod annotation;
 pub mod cse;
 pub mod flight;
+pub mod size;
 pub mod subplan;
 
 pub use annotation::{Annotation, OperatorNote, Rung};

@@ -1,0 +1,226 @@
+//! Runs one sub-plan: decode, bind, optimise, run under the memory pool, deliver, annotate.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Instant;
+
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::execution::context::SQLOptions;
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::memory_pool::{MemoryPool, PeakRecordingPool};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{FunctionRegistry, SessionState, SessionStateBuilder};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use datafusion::prelude::SessionConfig;
+use futures::{FutureExt, StreamExt, stream};
+use skytether_common::{Error, Result};
+use skytether_plan::error::from_datafusion;
+use skytether_wire::size::batch_bytes;
+use skytether_wire::{Annotation, Delivery, DeliveryStream, SubPlan};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+
+use crate::annotate;
+use crate::batches::Coalescer;
+use crate::bind::{self, Bound, PLAIN, ROWS};
+use crate::cells::TicketCells;
+use crate::reader::{Reader, Ticket};
+use crate::scan::rows_for_width;
+
+/// Rows per batch where the sender has no wish.
+const BATCH_ROWS: usize = 8192;
+
+/// Deliveries that wait for the receiver.
+const CHANNEL: usize = 2;
+
+/// The epoch of everything: a sub-plan is one epoch, until drives can push back in the middle of one.
+const EPOCH: u32 = 0;
+
+/// What all sub-plans of a drive share.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) name: String,
+    pub(crate) reader: Arc<Reader>,
+    pub(crate) pool: Arc<dyn MemoryPool>,
+    pub(crate) threads: usize,
+    pub(crate) running: Arc<Semaphore>,
+    /// Functions and rules, made once: that takes some milliseconds.
+    base: SessionState,
+}
+
+impl Engine {
+    pub(crate) fn new(name: String, reader: Arc<Reader>, pool: Arc<dyn MemoryPool>, threads: usize, max_concurrent: usize) -> Result<Self> {
+        let mut base = SessionStateBuilder::new().with_default_features().build();
+        skytether_plan::partial::register(&mut base).map_err(from_datafusion)?;
+        Ok(Self { name, reader, pool, threads: threads.max(1), running: Arc::new(Semaphore::new(max_concurrent.max(1))), base })
+    }
+
+    /// Names this drive in an error.
+    pub(crate) fn named(&self, error: Error) -> Error {
+        error.while_doing(self.name.clone())
+    }
+
+    /// A session that sees the ticket's tables and nothing else.
+    fn session(&self, ticket: &Ticket, pool: Arc<dyn MemoryPool>) -> Result<SessionState> {
+        let mut config = SessionConfig::new()
+            .with_target_partitions(self.threads)
+            .with_information_schema(false)
+            .with_create_default_catalog_and_schema(false)
+            .with_default_catalog_and_schema(PLAIN, PLAIN);
+        // Round robin only pays where there is more to do per row than to hand it over.
+        config.options_mut().optimizer.enable_round_robin_repartition = false;
+        // What spills goes to the same disk that is read; a drive says rather that it is too much.
+        let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
+        let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).with_disk_manager_builder(disk).build_arc().map_err(from_datafusion)?;
+        let mut state = SessionStateBuilder::new_from_existing(self.base.clone())
+            .with_config(config)
+            .with_runtime_env(runtime)
+            .with_catalog_list(Arc::new(Bound::new(ticket.clone())))
+            .build();
+        skytether_expression::register(&mut state, Arc::new(TicketCells(ticket.clone())))?;
+        // The forms of what came with it; those of all others are in the base.
+        let new: Vec<_> = state.aggregate_functions().iter().filter(|(name, _)| !self.base.aggregate_functions().contains_key(*name)).map(|(_, f)| Arc::clone(f)).collect();
+        for form in new.iter().flat_map(skytether_plan::partial::forms) {
+            state.register_udaf(form).map_err(from_datafusion)?;
+        }
+        Ok(state)
+    }
+
+    /// Starts `plan`; see [`skytether_wire::Cse::execute`].
+    pub(crate) async fn start(self: &Arc<Self>, plan: SubPlan) -> Result<DeliveryStream> {
+        let started = Instant::now();
+        bind::check(&plan)?;
+        let ticket = Ticket { reader: Arc::clone(&self.reader), dataset: plan.dataset.clone(), partitions: Arc::new(plan.partitions.clone()) };
+        let pool = Arc::new(PeakRecordingPool::new(Arc::clone(&self.pool)));
+        let mut state = self.session(&ticket, Arc::clone(&pool) as _)?;
+        let logical = skytether_plan::codec::decode(&plan.plan, &state).await?;
+        SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false).verify_plan(&logical).map_err(from_datafusion)?;
+        let wanted = if plan.batch_rows == 0 { BATCH_ROWS } else { (plan.batch_rows as usize).clamp(1, 1 << 16) };
+        let batch_rows = batch_rows(&logical, &ticket, wanted)?;
+        *state.config_mut() = state.config().clone().with_batch_size(batch_rows);
+        let physical = state.create_physical_plan(&logical).await.map_err(from_datafusion)?;
+        let job = Job {
+            engine: Arc::clone(self),
+            annotation: Annotation { cse: self.name.clone(), rung: Some(plan.rung), bytes_received: plan.plan.len() as u64, ..Annotation::default() },
+            plan: Arc::clone(&physical),
+            state,
+            pool,
+            started,
+        };
+        Ok(DeliveryStream { schema: physical.schema(), messages: Box::pin(job.spawn()) })
+    }
+}
+
+/// The rows per batch with which no operator gathers too many bytes, whichever table's rows it sees.
+fn batch_rows(plan: &LogicalPlan, ticket: &Ticket, wanted: usize) -> Result<usize> {
+    let mut tables = Vec::new();
+    plan.apply(|node| {
+        if let LogicalPlan::TableScan(scan) = node {
+            tables.push(scan.table_name.table().to_owned());
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })
+    .map_err(from_datafusion)?;
+    let mut rows = wanted;
+    for table in tables {
+        let stored = if ticket.partitions.contains_key(&table) { table.as_str() } else { table.strip_suffix(ROWS).unwrap_or(&table) };
+        // The dense view's rows are narrow, whatever is stored.
+        if stored == table && ticket.matrix(stored)?.is_some() {
+            continue;
+        }
+        rows = rows.min(rows_for_width(ticket.open(stored)?.as_ref()));
+    }
+    Ok(rows.max(1))
+}
+
+/// A sub-plan ready to run.
+struct Job {
+    engine: Arc<Engine>,
+    annotation: Annotation,
+    plan: Arc<dyn ExecutionPlan>,
+    state: SessionState,
+    pool: Arc<PeakRecordingPool>,
+    started: Instant,
+}
+
+/// Ends the task when its receiver goes.
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Job {
+    /// Runs on a task of its own; the messages as a stream. Dropping that aborts the task.
+    fn spawn(self) -> impl futures::Stream<Item = Result<Delivery>> + Send + 'static {
+        let engine = Arc::clone(&self.engine);
+        let (sender, receiver) = mpsc::channel(CHANNEL);
+        let task = Task(tokio::spawn(async move {
+            let engine = Arc::clone(&self.engine);
+            let last = match AssertUnwindSafe(self.run(&sender)).catch_unwind().await {
+                Ok(Ok(Some(annotation))) => Ok(Delivery::Done(annotation)),
+                Ok(Ok(None)) => return,
+                Ok(Err(error)) => Err(engine.named(error)),
+                Err(panic) => Err(engine.named(Error::internal(format!("a defect while running the sub-plan: {}", panic_text(panic.as_ref()))))),
+            };
+            let _ = sender.send(last).await;
+        }));
+        stream::unfold((receiver, Some(task), engine), |(mut receiver, task, engine)| async move {
+            let task = task?;
+            match receiver.recv().await {
+                Some(message) => {
+                    let last = !matches!(message, Ok(Delivery::Batch { .. } | Delivery::EpochComplete { .. }));
+                    Some((message, (receiver, (!last).then_some(task), engine)))
+                }
+                // The runtime that ran the task is going down.
+                None => Some((Err(engine.named(Error::unavailable("the sub-plan was cancelled: the drive is shutting down"))), (receiver, None, engine))),
+            }
+        })
+    }
+
+    /// Runs the plan; the annotation, or nothing where nobody listens any more.
+    async fn run(mut self, sender: &mpsc::Sender<Result<Delivery>>) -> Result<Option<Annotation>> {
+        let _turn = self.engine.running.acquire().await.map_err(|_| Error::unavailable("the drive is shutting down"))?;
+        let mut rows = execute_stream(Arc::clone(&self.plan), self.state.task_ctx()).map_err(from_datafusion)?;
+        let mut coalescer = Coalescer::new(rows.schema());
+        let joined = |e: arrow::error::ArrowError| Error::internal("cannot join batches").because(e);
+        loop {
+            let ready = match rows.next().await {
+                Some(batch) => coalescer.push(batch.map_err(from_datafusion)?).map_err(joined)?,
+                None => break,
+            };
+            if let Some(batch) = ready
+                && !self.send(sender, batch).await
+            {
+                return Ok(None);
+            }
+        }
+        if let Some(batch) = coalescer.finish().map_err(joined)?
+            && !self.send(sender, batch).await
+        {
+            return Ok(None);
+        }
+        if sender.send(Ok(Delivery::EpochComplete { epoch: EPOCH })).await.is_err() {
+            return Ok(None);
+        }
+        drop(rows);
+        annotate::operators(self.plan.as_ref(), &mut self.annotation);
+        self.annotation.peak_memory = self.pool.max_reserved() as u64;
+        self.annotation.seconds = self.started.elapsed().as_secs_f64();
+        Ok(Some(self.annotation))
+    }
+
+    /// Whether somebody took it.
+    async fn send(&mut self, sender: &mpsc::Sender<Result<Delivery>>, batch: arrow::record_batch::RecordBatch) -> bool {
+        self.annotation.rows_out += batch.num_rows() as u64;
+        self.annotation.bytes_sent += batch_bytes(&batch);
+        sender.send(Ok(Delivery::Batch { epoch: EPOCH, batch })).await.is_ok()
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text")
+}

@@ -1,0 +1,125 @@
+//! Which slices, genes and cells a query's filters leave over, told without reading a slice.
+//!
+//! Everything here is one-sided: what is dropped can't match, what is kept may. The filters themselves run above the scan.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, UInt32Array};
+use arrow::datatypes::{Field, Schema, UInt32Type};
+use arrow::record_batch::RecordBatch;
+use datafusion::catalog::Session;
+use datafusion::common::pruning::PruningStatistics;
+use datafusion::common::{Column, DFSchema, ScalarValue};
+use datafusion::logical_expr::Expr;
+use datafusion::logical_expr::utils::{conjunction, split_conjunction};
+use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
+
+use crate::reader::Partition;
+
+/// The parts of `filters` that must all hold and that only refer to `column`.
+pub(crate) fn only_about(filters: &[Expr], column: &str) -> Vec<Expr> {
+    parts(filters).filter(|e| refers_to(e, |name| name == column)).cloned().collect()
+}
+
+fn parts(filters: &[Expr]) -> impl Iterator<Item = &Expr> {
+    filters.iter().flat_map(split_conjunction).filter(|e| !e.is_volatile())
+}
+
+fn refers_to(expr: &Expr, allowed: impl Fn(&str) -> bool) -> bool {
+    let columns = expr.column_refs();
+    !columns.is_empty() && columns.iter().all(|c| allowed(&c.name))
+}
+
+/// For each of `values` of `column`, whether all `filters` can hold; `None` where that can't be told.
+pub(crate) fn matching(state: &dyn Session, filters: Vec<Expr>, column: &str, values: &ArrayRef) -> Option<BooleanArray> {
+    let filter = conjunction(filters)?;
+    let schema = Arc::new(Schema::new(vec![Field::new(column, values.data_type().clone(), true)]));
+    let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::clone(values)]).ok()?;
+    let filter = state.create_physical_expr(filter, &DFSchema::try_from(schema).ok()?).ok()?;
+    let answer = filter.evaluate(&batch).ok()?.into_array(values.len()).ok()?;
+    let answer = answer.as_boolean_opt()?;
+    // NULL is no match.
+    Some(match answer.nulls() {
+        Some(nulls) => BooleanArray::new(answer.values() & nulls.inner(), None),
+        None => answer.clone(),
+    })
+}
+
+/// The positions at which `mask` is true.
+pub(crate) fn positions(mask: &BooleanArray) -> Vec<u32> {
+    mask.values().set_indices().filter_map(|i| u32::try_from(i).ok()).collect()
+}
+
+/// The slices in which `filters` (over the partition's stored columns) may hold somewhere.
+pub(crate) fn slices(state: &dyn Session, partition: &Partition, filters: &[Expr]) -> Vec<bool> {
+    let metadata = &partition.metadata;
+    let all = vec![true; metadata.slices.len()];
+    let known: Vec<Expr> = parts(filters).filter(|e| refers_to(e, |name| metadata.schema.index_of(name).is_ok())).cloned().collect();
+    let Some(filter) = conjunction(known) else { return all };
+    let Ok(schema) = DFSchema::try_from(Arc::clone(&metadata.schema)) else { return all };
+    let kept = state
+        .create_physical_expr(filter, &schema)
+        .and_then(|filter| PruningPredicateBuilder::new().with_file_schema(Arc::clone(&metadata.schema)).try_build(filter))
+        .and_then(|predicate| predicate.prune(&Statistics(partition)));
+    match kept {
+        Ok(kept) if kept.len() == all.len() => kept,
+        Ok(_) => all,
+        Err(error) => {
+            tracing::debug!(%error, partition = %partition.key, "cannot prune by these filters");
+            all
+        }
+    }
+}
+
+/// The slices whose range of `column` (UInt32) holds one of the ascending `wanted`.
+pub(crate) fn slices_with(partition: &Partition, column: &str, wanted: &[u32]) -> Vec<bool> {
+    let all = vec![true; partition.metadata.slices.len()];
+    let Some((min, max)) = bounds(partition, column) else { return all };
+    (0..all.len())
+        .map(|n| {
+            if min.is_null(n) || max.is_null(n) {
+                return true;
+            }
+            let first = wanted.partition_point(|&w| w < min.value(n));
+            wanted.get(first).is_some_and(|&w| w <= max.value(n))
+        })
+        .collect()
+}
+
+/// Lowest and highest value of a UInt32 column, slice by slice.
+pub(crate) fn bounds(partition: &Partition, column: &str) -> Option<(UInt32Array, UInt32Array)> {
+    let stats = &partition.metadata.stats;
+    let (min, max) = (stats.min(column)?, stats.max(column)?);
+    let (min, max) = (min.as_primitive_opt::<UInt32Type>()?.clone(), max.as_primitive_opt::<UInt32Type>()?.clone());
+    (min.len() == partition.metadata.slices.len() && max.len() == min.len()).then_some((min, max))
+}
+
+/// A partition's statistics as DataFusion asks for them.
+struct Statistics<'a>(&'a Partition);
+
+impl PruningStatistics for Statistics<'_> {
+    fn min_values(&self, column: &Column) -> Option<ArrayRef> {
+        self.0.metadata.stats.min(&column.name)
+    }
+
+    fn max_values(&self, column: &Column) -> Option<ArrayRef> {
+        self.0.metadata.stats.max(&column.name)
+    }
+
+    fn num_containers(&self) -> usize {
+        self.0.metadata.slices.len()
+    }
+
+    fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
+        Some(Arc::new(self.0.metadata.stats.nulls(&column.name)?))
+    }
+
+    fn row_counts(&self) -> Option<ArrayRef> {
+        Some(Arc::new(self.0.metadata.stats.rows().clone()))
+    }
+
+    fn contained(&self, _: &Column, _: &HashSet<ScalarValue>) -> Option<BooleanArray> {
+        None
+    }
+}

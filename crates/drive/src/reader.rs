@@ -1,0 +1,228 @@
+//! Reads partitions out of the drive's store: metadata slices, slices, whole columns. Everything here blocks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, Float32Array};
+use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
+use skytether_common::{Context, DatasetName, Error, Key, PartitionName, Result};
+use skytether_slice::{Layout, Metadata};
+use skytether_store::{SliceStore, Version};
+
+use crate::cache::Cache;
+
+/// Bytes of decoded metadata that a drive keeps.
+const METADATA_CACHE: usize = 32 << 20;
+
+/// Bytes of whole columns (names of genes and cells, obs columns, totals) that a drive keeps.
+const COLUMN_CACHE: usize = 64 << 20;
+
+/// A partition of this drive, with what its metadata slice says.
+#[derive(Debug)]
+pub(crate) struct Partition {
+    pub(crate) name: PartitionName,
+    /// The metadata slice's key and version: this very content.
+    pub(crate) key: Key,
+    pub(crate) version: Version,
+    pub(crate) metadata: Metadata,
+}
+
+impl Partition {
+    /// `blood.pbmc3k/x`, for errors.
+    pub(crate) fn title(&self) -> String {
+        format!("{}/{}", self.name.dataset, self.name.table)
+    }
+
+    /// The position of a column.
+    pub(crate) fn column(&self, name: &str) -> Result<usize> {
+        self.metadata.schema.index_of(name).map_err(|_| {
+            let there: Vec<&str> = self.metadata.schema.fields().iter().take(50).map(|f| f.name().as_str()).collect();
+            Error::not_found(format!("{} has no column {name:?}; it has {}", self.title(), there.join(", ")))
+        })
+    }
+}
+
+/// A drive's reading half, with its caches.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    store: Arc<dyn SliceStore>,
+    metadata: Cache<(Key, Version), Arc<Partition>>,
+    columns: Cache<(Key, Version, String), ArrayRef>,
+    totals: Cache<(Key, Version, String), Arc<Float32Array>>,
+}
+
+impl Reader {
+    pub(crate) fn new(store: Arc<dyn SliceStore>) -> Self {
+        Self { store, metadata: Cache::new(METADATA_CACHE), columns: Cache::new(COLUMN_CACHE), totals: Cache::new(COLUMN_CACHE) }
+    }
+
+    /// The partition `name`.
+    ///
+    /// # Errors
+    /// NotFound, Corrupt, Unavailable.
+    pub(crate) fn partition(&self, name: &PartitionName) -> Result<Arc<Partition>> {
+        let key = name.key()?;
+        let Some(entry) = self.store.stat(&key)? else {
+            return Err(Error::not_found(format!("there is no partition {key} here: the data set was replaced or dropped; ask again")));
+        };
+        if let Some(known) = self.metadata.get(&(key.clone(), entry.version)) {
+            return Ok(known);
+        }
+        let bytes = self.store.get(&key)?;
+        let metadata = Metadata::decode(&bytes).context(|| format!("cannot read the metadata of partition {key}"))?;
+        let partition = Arc::new(Partition { name: name.clone(), key: key.clone(), version: entry.version, metadata });
+        // Decoded statistics are about as long as their IPC form; entries and schema come on top.
+        let weight = 4096 + 2 * bytes.len() + 64 * partition.metadata.slices.len();
+        Ok(self.metadata.put((key, entry.version), partition, weight))
+    }
+
+    /// Slice `n` of `partition`, and proof that it is the one that the metadata describes.
+    ///
+    /// # Errors
+    /// NotFound, Unavailable; Corrupt where another slice lies under the key.
+    pub(crate) fn slice(&self, partition: &Partition, n: u32) -> Result<Bytes> {
+        let key = partition.name.slice_key(n)?;
+        let expected =
+            partition.metadata.slices.get(n as usize).ok_or_else(|| Error::internal(format!("partition {} has no slice {n}", partition.key)))?;
+        // The store checks that the bytes are those of its index; here, that its index has those of the metadata.
+        let Some(entry) = self.store.stat(&key)? else {
+            return Err(Error::not_found(format!("slice {key} is gone: the data set was replaced or dropped; ask again")));
+        };
+        if entry.len != expected.len || entry.crc32c != expected.crc32c {
+            return Err(Error::corrupt(format!("slice {key} is not the one that its partition's metadata describes: restore it from elsewhere")));
+        }
+        self.store.get(&key)
+    }
+
+    /// Slice `n`, decoded; also how many bytes were read.
+    ///
+    /// # Errors
+    /// As [`Reader::slice`].
+    pub(crate) fn decoded(&self, partition: &Partition, n: u32, projection: &[usize], batch_rows: usize) -> Result<(Vec<RecordBatch>, usize)> {
+        let bytes = self.slice(partition, n)?;
+        let len = bytes.len();
+        let metadata = &partition.metadata;
+        let batches = skytether_slice::decode(bytes, &metadata.layout, &metadata.schema, projection, batch_rows)
+            .context(|| format!("cannot read slice {n} of partition {}", partition.key))?;
+        let rows: u64 = batches.iter().map(|b| b.num_rows() as u64).sum();
+        let expected = metadata.slices.get(n as usize).map_or(0, |s| s.rows);
+        if rows != expected {
+            return Err(Error::corrupt(format!("slice {n} of partition {} has {rows} rows, its metadata says {expected}", partition.key)));
+        }
+        Ok((batches, len))
+    }
+
+    /// The whole column `name`, in row order. The same array as long as it stays in the cache.
+    ///
+    /// # Errors
+    /// NotFound where there is no such column; as [`Reader::slice`].
+    pub(crate) fn column(&self, partition: &Partition, name: &str) -> Result<ArrayRef> {
+        let at = partition.column(name)?;
+        let cached = (partition.key.clone(), partition.version, name.to_owned());
+        if let Some(known) = self.columns.get(&cached) {
+            return Ok(known);
+        }
+        let mut parts = Vec::new();
+        for n in 0..u32::try_from(partition.metadata.slices.len()).unwrap_or(u32::MAX) {
+            let (batches, _) = self.decoded(partition, n, &[at], 1 << 16)?;
+            parts.extend(batches.iter().map(|batch| Arc::clone(batch.column(0))));
+        }
+        let column = if parts.is_empty() {
+            arrow::array::new_empty_array(partition.metadata.schema.field(at).data_type())
+        } else {
+            let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
+            arrow::compute::concat(&parts).map_err(|e| Error::internal(format!("cannot join column {name:?} of {}", partition.title())).because(e))?
+        };
+        let weight = column.get_array_memory_size();
+        Ok(self.columns.put(cached, column, weight))
+    }
+
+    /// The whole Float32 column `name`, without nulls. The same array as long as it stays in the cache, so that callers may tell by its address
+    /// that what they made of it still holds.
+    ///
+    /// # Errors
+    /// As [`Reader::column`]; Corrupt where the column has another type or nulls.
+    pub(crate) fn totals(&self, partition: &Partition, name: &str) -> Result<Arc<Float32Array>> {
+        let cached = (partition.key.clone(), partition.version, name.to_owned());
+        if let Some(known) = self.totals.get(&cached) {
+            return Ok(known);
+        }
+        let column = self.column(partition, name)?;
+        match column.as_any().downcast_ref::<Float32Array>() {
+            Some(totals) if totals.null_count() == 0 => Ok(self.totals.put(cached, Arc::new(totals.clone()), column.get_array_memory_size())),
+            _ => Err(Error::corrupt(format!("column {name:?} of {} has type {}, not Float32 without nulls", partition.title(), column.data_type()))),
+        }
+    }
+}
+
+/// The partitions that one sub-plan may see, and the door to them.
+#[derive(Debug, Clone)]
+pub(crate) struct Ticket {
+    pub(crate) reader: Arc<Reader>,
+    pub(crate) dataset: DatasetName,
+    pub(crate) partitions: Arc<BTreeMap<String, PartitionName>>,
+}
+
+impl Ticket {
+    /// The partition of table `table`, opened.
+    ///
+    /// # Errors
+    /// Invalid where the ticket does not name it; as [`Reader::partition`].
+    pub(crate) fn open(&self, table: &str) -> Result<Arc<Partition>> {
+        let name = self.partitions.get(table).ok_or_else(|| {
+            let named: Vec<&str> = self.partitions.keys().map(String::as_str).collect();
+            Error::invalid(format!("the sub-plan needs table {table:?} of {}, which its ticket does not name; it names {}", self.dataset, named.join(", ")))
+        })?;
+        self.reader.partition(name)
+    }
+
+    /// Whether `table` is named, and a matrix.
+    ///
+    /// # Errors
+    /// As [`Ticket::open`].
+    pub(crate) fn matrix(&self, table: &str) -> Result<Option<Arc<Partition>>> {
+        if !self.partitions.contains_key(table) {
+            return Ok(None);
+        }
+        let partition = self.open(table)?;
+        Ok(matches!(partition.metadata.layout, Layout::Sparse { .. }).then_some(partition))
+    }
+
+    /// The table with the names of a matrix's genes: `raw_var` for the raw matrix.
+    pub(crate) fn genes_of(matrix: &str) -> &'static str {
+        if matrix == "raw_x" { "raw_var" } else { "var" }
+    }
+
+    /// One name per gene of `matrix`.
+    ///
+    /// # Errors
+    /// As [`Ticket::open`]; Corrupt where genes and names do not fit together.
+    pub(crate) fn gene_names(&self, matrix: &Partition) -> Result<ArrayRef> {
+        let Layout::Sparse { n_genes, .. } = matrix.metadata.layout else {
+            return Err(Error::internal(format!("{} is no matrix", matrix.title())));
+        };
+        self.names(matrix, Self::genes_of(&matrix.name.table), "gene", n_genes)
+    }
+
+    /// One name per cell of `matrix`.
+    ///
+    /// # Errors
+    /// As [`Ticket::gene_names`].
+    pub(crate) fn cell_names(&self, matrix: &Partition) -> Result<ArrayRef> {
+        let Layout::Sparse { n_cells, .. } = matrix.metadata.layout else {
+            return Err(Error::internal(format!("{} is no matrix", matrix.title())));
+        };
+        self.names(matrix, "obs", "cell", n_cells)
+    }
+
+    fn names(&self, matrix: &Partition, table: &str, column: &str, expected: u32) -> Result<ArrayRef> {
+        let partition = self.open(table)?;
+        let names = self.reader.column(&partition, column)?;
+        if names.len() != expected as usize {
+            return Err(Error::corrupt(format!("{} has {} rows, the matrix {} has {expected} of them", partition.title(), names.len(), matrix.title())));
+        }
+        arrow::compute::cast(&names, &arrow::datatypes::DataType::Utf8View)
+            .map_err(|e| Error::corrupt(format!("column {column:?} of {} holds no names", partition.title())).because(e))
+    }
+}

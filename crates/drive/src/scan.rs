@@ -1,0 +1,376 @@
+//! The physical operator that reads slices: prefetches, decodes off the runtime's threads, and counts.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::compute::{TakeOptions, take};
+use arrow::datatypes::{SchemaRef, UInt32Type};
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::error::Result as DfResult;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{EquivalenceProperties, Partitioning};
+use datafusion::physical_plan::coop::cooperative;
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType};
+use datafusion::physical_plan::metrics::{BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties};
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt, TryStreamExt};
+use skytether_common::{Error, Result};
+use skytether_plan::error::to_datafusion;
+use skytether_wire::size::batch_bytes;
+
+use crate::dense::{Dense, Expansion};
+use crate::prune;
+use crate::reader::{Partition, Reader};
+use crate::table::blocking;
+
+/// Slices that are read at the same time per partition: the one that is wanted next and one more.
+const PREFETCH: usize = 2;
+
+/// Names of the metrics that an annotation sums up.
+pub(crate) const SLICES: &str = "slices";
+/// See [`SLICES`].
+pub(crate) const SLICES_PRUNED: &str = "slices_pruned";
+/// See [`SLICES`].
+pub(crate) const BYTES_READ: &str = "bytes_read";
+
+/// How stored rows become rows of the table.
+#[derive(Debug, Clone)]
+pub(crate) enum Shape {
+    /// They are.
+    Stored,
+    /// The gene's name comes in front, where it is wanted.
+    Rows {
+        /// Names by gene number.
+        genes: Option<ArrayRef>,
+    },
+    /// The dense view.
+    Dense(Arc<Dense>),
+}
+
+/// Reads slices of one partition.
+#[derive(Debug, Clone)]
+pub(crate) struct SliceScanExec {
+    reader: Arc<Reader>,
+    partition: Arc<Partition>,
+    shape: Shape,
+    /// Columns of the table, in order.
+    projection: Vec<usize>,
+    /// The numbers of the slices to read, dealt to the output partitions.
+    slices: Vec<Vec<u32>>,
+    pruned: usize,
+    fetch: Option<usize>,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl SliceScanExec {
+    #[allow(clippy::too_many_arguments, reason = "one caller, and every argument is a plain part of the operator")]
+    pub(crate) fn new(
+        reader: Arc<Reader>,
+        partition: Arc<Partition>,
+        shape: Shape,
+        projection: Vec<usize>,
+        schema: SchemaRef,
+        slices: Vec<u32>,
+        pruned: usize,
+        partitions: usize,
+        fetch: Option<usize>,
+    ) -> Self {
+        let partitions = partitions.min(slices.len()).max(1);
+        let mut dealt = vec![Vec::new(); partitions];
+        for (at, slice) in slices.into_iter().enumerate() {
+            dealt[at % partitions].push(slice);
+        }
+        let properties =
+            PlanProperties::new(EquivalenceProperties::new(schema), Partitioning::UnknownPartitioning(partitions), EmissionType::Incremental, Boundedness::Bounded)
+                .with_scheduling_type(SchedulingType::Cooperative);
+        Self {
+            reader,
+            partition,
+            shape,
+            projection,
+            slices: dealt,
+            pruned,
+            fetch,
+            properties: Arc::new(properties),
+            metrics: ExecutionPlanMetricsSet::new(),
+        }
+    }
+
+    /// The stored columns to read, ascending.
+    fn stored(&self) -> Result<Vec<usize>> {
+        let mut columns = match &self.shape {
+            Shape::Stored => self.projection.clone(),
+            Shape::Rows { .. } => {
+                self.projection.iter().map(|&column| if column == 0 { self.partition.column("gene_id") } else { Ok(column - 1) }).collect::<Result<Vec<_>>>()?
+            }
+            Shape::Dense(dense) if self.projection.is_empty() && self.uncounted(dense).next().is_none() => Vec::new(),
+            Shape::Dense(dense) => dense.stored_columns().iter().map(|name| self.partition.column(name)).collect::<Result<Vec<_>>>()?,
+        };
+        columns.sort_unstable();
+        columns.dedup();
+        Ok(columns)
+    }
+
+    /// The number of dense rows of slice `n`, where metadata alone tells it.
+    fn count(&self, dense: &Dense, n: u32) -> Option<u64> {
+        let (min, max) = prune::bounds(&self.partition, "block")?;
+        if min.is_null(n as usize) || max.is_null(n as usize) {
+            return None;
+        }
+        let rows = self.partition.metadata.slices.get(n as usize)?.rows;
+        dense.count(u32::try_from(rows).ok()?, min.value(n as usize), max.value(n as usize))
+    }
+
+    /// The slices whose dense rows metadata alone does not count.
+    fn uncounted<'a>(&'a self, dense: &'a Dense) -> impl Iterator<Item = u32> + 'a {
+        self.slices.iter().flatten().copied().filter(|&n| self.count(dense, n).is_none())
+    }
+
+    /// Rows without columns, where nothing has to be read for them.
+    fn counted(&self, n: u32) -> Option<u64> {
+        match &self.shape {
+            Shape::Dense(dense) => self.count(dense, n),
+            Shape::Stored | Shape::Rows { .. } => self.partition.metadata.slices.get(n as usize).map(|s| s.rows),
+        }
+    }
+
+    /// Rows per batch, so that a batch of wide rows stays at a few megabytes.
+    fn batch_rows(&self, wanted: usize) -> usize {
+        match self.shape {
+            Shape::Dense(_) => wanted,
+            Shape::Stored | Shape::Rows { .. } => wanted.min(rows_for_width(&self.partition)).max(1),
+        }
+    }
+}
+
+/// How many stored rows of `partition` make a batch of a few megabytes once decoded.
+pub(crate) fn rows_for_width(partition: &Partition) -> usize {
+    let slices = &partition.metadata.slices;
+    let bytes: u64 = slices.iter().map(|s| s.len).sum();
+    let rows: u64 = slices.iter().map(|s| s.rows).sum();
+    let width = bytes.checked_div(rows).unwrap_or(0).max(1);
+    // Encoded bytes; decoded ones are three to six times as many.
+    usize::try_from((2u64 << 20) / width).unwrap_or(usize::MAX).max(1)
+}
+
+impl DisplayAs for SliceScanExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let view = match self.shape {
+            Shape::Stored => "",
+            Shape::Rows { .. } => "_rows",
+            Shape::Dense(_) => " dense",
+        };
+        let slices: usize = self.slices.iter().map(Vec::len).sum();
+        let columns: Vec<&str> = self.properties.eq_properties.schema().fields().iter().map(|f| f.name().as_str()).collect();
+        write!(f, "SliceScanExec: table={}{view}, columns=[{}], slices={slices}, pruned={}", self.partition.title(), columns.join(", "), self.pruned)?;
+        if let Some(fetch) = self.fetch {
+            write!(f, ", fetch={fetch}")?;
+        }
+        Ok(())
+    }
+}
+
+impl ExecutionPlan for SliceScanExec {
+    fn name(&self) -> &'static str {
+        "SliceScanExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        Vec::new()
+    }
+
+    fn apply_expressions(&self, _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> DfResult<TreeNodeRecursion>) -> DfResult<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> DfResult<Arc<dyn ExecutionPlan>> {
+        Ok(self)
+    }
+
+    fn supports_limit_pushdown(&self) -> bool {
+        false
+    }
+
+    fn with_fetch(&self, limit: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {
+        Some(Arc::new(Self { fetch: limit, metrics: ExecutionPlanMetricsSet::new(), ..self.clone() }))
+    }
+
+    fn fetch(&self) -> Option<usize> {
+        self.fetch
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {
+        let slices = self.slices.get(partition).cloned().unwrap_or_default();
+        let counter = |name: &'static str| MetricBuilder::new(&self.metrics).counter(name, partition);
+        let (read, pruned, bytes_read) = (counter(SLICES), counter(SLICES_PRUNED), counter(BYTES_READ));
+        if partition == 0 {
+            pruned.add(self.pruned);
+        }
+        let baseline = BaselineMetrics::new(&self.metrics, partition);
+        let schema = Arc::clone(self.properties.eq_properties.schema());
+        let stored = self.stored().map_err(to_datafusion)?;
+        let batch_rows = self.batch_rows(context.session_config().batch_size());
+        let work = Arc::new(Work { scan: self.clone(), schema: Arc::clone(&schema), stored, batch_rows, read, bytes_read, time: baseline.elapsed_compute().clone() });
+        let slices = stream::iter(slices).map(move |n| Arc::clone(&work).load(n)).buffered(PREFETCH);
+        let inner = slices.map_ok(|loaded| stream::iter(loaded).map(|batch| batch.map_err(to_datafusion))).try_flatten().boxed();
+        let memory = MemoryConsumer::new("SliceScanExec").register(context.memory_pool());
+        Ok(Box::pin(cooperative(ScanStream { schema, inner: Some(inner), left: self.fetch.unwrap_or(usize::MAX), baseline, memory })))
+    }
+}
+
+/// What a slice's batches need on their way.
+struct Work {
+    scan: SliceScanExec,
+    schema: SchemaRef,
+    stored: Vec<usize>,
+    batch_rows: usize,
+    read: Count,
+    bytes_read: Count,
+    time: datafusion::physical_plan::metrics::Time,
+}
+
+impl Work {
+    async fn load(self: Arc<Self>, n: u32) -> DfResult<Loaded> {
+        if self.scan.projection.is_empty()
+            && let Some(rows) = self.scan.counted(n)
+        {
+            return Ok(Loaded::Rows { schema: Arc::clone(&self.schema), left: rows });
+        }
+        blocking(move || {
+            let started = Instant::now();
+            let (batches, bytes) = self.scan.reader.decoded(&self.scan.partition, n, &self.stored, self.batch_rows)?;
+            self.read.add(1);
+            self.bytes_read.add(bytes);
+            let loaded = self.shaped(batches);
+            self.time.add_duration(started.elapsed());
+            loaded
+        })
+        .await
+        .map_err(to_datafusion)
+    }
+
+    fn shaped(&self, batches: Vec<RecordBatch>) -> Result<Loaded> {
+        match &self.scan.shape {
+            Shape::Dense(dense) => Ok(Loaded::Dense(Box::new(dense.expand(Arc::clone(&self.schema), batches, self.batch_rows)))),
+            Shape::Stored | Shape::Rows { .. } => {
+                let batches = batches.iter().map(|batch| self.arranged(batch)).collect::<Result<Vec<_>>>()?;
+                Ok(Loaded::Batches(batches.into_iter()))
+            }
+        }
+    }
+
+    /// The wanted columns in the wanted order.
+    fn arranged(&self, batch: &RecordBatch) -> Result<RecordBatch> {
+        let stored = |column: usize| {
+            let at = self.stored.binary_search(&column).map_err(|_| Error::internal(format!("column {column} was not read")))?;
+            Ok::<_, Error>(batch.column(at))
+        };
+        let mut columns = Vec::with_capacity(self.scan.projection.len());
+        for &column in &self.scan.projection {
+            columns.push(match &self.scan.shape {
+                Shape::Rows { genes } if column == 0 => {
+                    let genes = genes.as_ref().ok_or_else(|| Error::internal("sparse rows have no gene names"))?;
+                    let numbers = stored(self.scan.partition.column("gene_id")?)?;
+                    let numbers = numbers.as_primitive_opt::<UInt32Type>().ok_or_else(|| Error::corrupt("\"gene_id\" of a matrix is not UInt32"))?;
+                    take(genes, numbers, Some(TakeOptions { check_bounds: true })).map_err(|e| Error::corrupt("a matrix has a gene without a name").because(e))?
+                }
+                Shape::Rows { .. } => Arc::clone(stored(column - 1)?),
+                _ => Arc::clone(stored(column)?),
+            });
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
+            .map_err(|e| Error::corrupt(format!("a slice of {} does not have its table's columns", self.scan.partition.title())).because(e))
+    }
+}
+
+/// A slice's batches.
+enum Loaded {
+    Rows { schema: SchemaRef, left: u64 },
+    Batches(std::vec::IntoIter<RecordBatch>),
+    Dense(Box<Expansion>),
+}
+
+impl Iterator for Loaded {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Loaded::Rows { left: 0, .. } => None,
+            Loaded::Rows { schema, left } => {
+                // Rows without columns cost nothing, but their number must fit Arrow's lengths.
+                let n = (*left).min(1 << 30);
+                *left -= n;
+                let options = RecordBatchOptions::new().with_row_count(usize::try_from(n).ok());
+                Some(RecordBatch::try_new_with_options(Arc::clone(schema), Vec::new(), &options).map_err(|e| Error::internal("cannot count rows").because(e)))
+            }
+            Loaded::Batches(batches) => batches.next().map(Ok),
+            Loaded::Dense(rows) => rows.next(),
+        }
+    }
+}
+
+/// Stops at the fetch limit, records what came, and tells the memory pool of the batch that is on its way.
+struct ScanStream {
+    schema: SchemaRef,
+    inner: Option<BoxStream<'static, DfResult<RecordBatch>>>,
+    left: usize,
+    baseline: BaselineMetrics,
+    memory: MemoryReservation,
+}
+
+impl ScanStream {
+    fn step(&mut self, came: Option<DfResult<RecordBatch>>) -> Option<DfResult<RecordBatch>> {
+        let Some(Ok(batch)) = came else {
+            self.inner = None;
+            self.memory.free();
+            return came;
+        };
+        if let Err(error) = self.memory.try_resize(usize::try_from(batch_bytes(&batch)).unwrap_or(usize::MAX)) {
+            self.inner = None;
+            return Some(Err(error));
+        }
+        let batch = if batch.num_rows() > self.left { batch.slice(0, self.left) } else { batch };
+        self.left -= batch.num_rows();
+        Some(Ok(batch))
+    }
+}
+
+impl Stream for ScanStream {
+    type Item = DfResult<RecordBatch>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.left == 0 {
+            // What is still being read ahead is not needed.
+            self.inner = None;
+        }
+        let Some(inner) = self.inner.as_mut() else {
+            return self.baseline.record_poll(Poll::Ready(None));
+        };
+        let came = ready!(inner.poll_next_unpin(cx));
+        let came = self.step(came);
+        self.baseline.record_poll(Poll::Ready(came))
+    }
+}
+
+impl RecordBatchStream for ScanStream {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+}

@@ -1,0 +1,350 @@
+//! Sub-plans over a drive's slices, in this process.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::{Float64Type, Int64Type, UInt32Type, UInt64Type};
+use bytes::Bytes;
+use common::*;
+use futures::StreamExt;
+use skytether_common::{Key, Kind, Result};
+use skytether_drive::{Cse, DriveOptions, Storage};
+use skytether_store::memory::MemoryStore;
+use skytether_store::{Entry, Expect, Op, SliceStore, Usage, Version};
+use skytether_wire::Delivery;
+
+#[tokio::test]
+async fn queries_over_a_table_equal_datafusions_own() {
+    let drive = drive();
+    for sql in [
+        "SELECT * FROM shop.sales.data",
+        "SELECT price, id FROM shop.sales.data WHERE id % 100 = 3",
+        "SELECT id FROM shop.sales.data WHERE kind = 'kind-2' AND price > 1000 AND id < 5000",
+        "SELECT id * 2 AS twice, upper(kind) AS k FROM shop.sales.data WHERE kind IS NULL OR price IS NULL",
+        "SELECT kind, count(*) AS n, sum(id) AS s, min(price) AS lo, max(price) AS hi FROM shop.sales.data GROUP BY kind",
+        "SELECT count(*) AS n FROM shop.sales.data",
+        "SELECT count(*) AS n FROM shop.sales.data WHERE id > 1234567",
+        "SELECT id FROM shop.sales.data WHERE kind IN ('kind-1', 'kind-9') AND id BETWEEN 300 AND 400",
+    ] {
+        let (rows, _) = ask(drive.as_ref(), sql).await;
+        assert_eq!(lines(&rows), lines(&reference(sql).await), "{sql}");
+    }
+}
+
+#[tokio::test]
+async fn several_threads_give_the_same_answer() {
+    let drive = drive_with(DriveOptions { threads: 3, ..DriveOptions::default() });
+    let sql = "SELECT kind, count(*) AS n, sum(id) AS s FROM shop.sales.data WHERE price > 100 GROUP BY kind";
+    assert_eq!(lines(&ask(drive.as_ref(), sql).await.0), lines(&reference(sql).await));
+}
+
+#[tokio::test]
+async fn partial_states_come_as_structs() {
+    let drive = drive();
+    let (rows, _) = ask(drive.as_ref(), "SELECT kind, __avg_state(price) AS s FROM shop.sales.data GROUP BY kind").await;
+    let expected = reference("SELECT kind, count(price) AS n, sum(price) AS s FROM shop.sales.data GROUP BY kind").await;
+    let state = rows.column(1).as_struct();
+    let mut got: Vec<(u64, f64)> =
+        (0..rows.num_rows()).map(|i| (state.column(0).as_primitive::<UInt64Type>().value(i), state.column(1).as_primitive::<Float64Type>().value(i))).collect();
+    let mut due: Vec<(u64, f64)> = (0..expected.num_rows())
+        .map(|i| (expected.column(1).as_primitive::<Int64Type>().value(i) as u64, expected.column(2).as_primitive::<Float64Type>().value(i)))
+        .collect();
+    got.sort_by(|a, b| a.partial_cmp(b).unwrap());
+    due.sort_by(|a, b| a.partial_cmp(b).unwrap());
+    assert_eq!(got, due);
+}
+
+#[tokio::test]
+async fn statistics_spare_slices() {
+    let drive = drive();
+    let (_, whole) = ask(drive.as_ref(), "SELECT id FROM shop.sales.data").await;
+    assert!(whole.slices >= 10 && whole.slices_pruned == 0, "{whole:?}");
+    let (rows, some) = ask(drive.as_ref(), "SELECT price FROM shop.sales.data WHERE id BETWEEN 5000 AND 5010").await;
+    assert_eq!(rows.num_rows(), 11);
+    assert!(some.slices <= 2, "{some:?}");
+    assert_eq!(some.slices + some.slices_pruned, whole.slices);
+    assert!(some.bytes_read * 4 < whole.bytes_read, "{some:?} {whole:?}");
+    let (rows, none) = ask(drive.as_ref(), "SELECT price FROM shop.sales.data WHERE id < 0").await;
+    assert_eq!((rows.num_rows(), none.slices, none.slices_pruned, none.bytes_read), (0, 0, whole.slices, 0));
+}
+
+#[tokio::test]
+async fn a_limit_reads_no_more_slices_than_it_needs() {
+    let (rows, annotation) = ask(drive().as_ref(), "SELECT id FROM shop.sales.data LIMIT 5").await;
+    assert_eq!(rows.num_rows(), 5);
+    assert_eq!(annotation.slices, 1, "{annotation:?}");
+}
+
+#[tokio::test]
+async fn counting_rows_reads_nothing() {
+    let drive = drive();
+    let (rows, annotation) = ask(drive.as_ref(), "SELECT __count_state(1) AS n FROM shop.sales.data").await;
+    assert_eq!(rows.column(0).as_struct().column(0).as_primitive::<Int64Type>().value(0), SALES);
+    assert_eq!(annotation.bytes_read, 0, "{annotation:?}");
+    let (rows, annotation) = ask(drive.as_ref(), "SELECT count(*) AS n FROM blood.tiny.x").await;
+    assert_eq!(rows.column(0).as_primitive::<Int64Type>().value(0), i64::from(CELLS) * i64::from(GENES));
+    assert!(annotation.slices <= 1, "only a slice with rows of both blocks must be read: {annotation:?}");
+}
+
+#[tokio::test]
+async fn the_annotation_tells_what_ran() {
+    let mut plan = sub_plan("SELECT kind, count(*) AS n FROM shop.sales.data WHERE id < 10000 GROUP BY kind").await;
+    plan.query = uuid::Uuid::from_u128(99);
+    let received = plan.plan.len() as u64;
+    let (rows, a) = run(drive().as_ref(), plan).await.unwrap();
+    assert_eq!((a.cse.as_str(), a.rows_out, a.bytes_received), ("drive-2", rows.num_rows() as u64, received));
+    assert_eq!(a.reason, None);
+    assert!(a.bytes_sent > 0 && a.bytes_sent < 10_000 && a.seconds > 0.0 && a.peak_memory > 0, "{a:?}");
+    let root = a.operators.first().unwrap();
+    assert_eq!((root.depth, root.rows_out), (0, rows.num_rows() as u64));
+    let scan = a.operators.last().unwrap();
+    assert_eq!(scan.name, "SliceScanExec");
+    assert!(scan.rows_out >= 10_000 && scan.seconds > 0.0, "{scan:?}");
+}
+
+#[tokio::test]
+async fn the_dense_view_is_the_matrix_with_its_zeros() {
+    let drive = drive();
+    for (sql, gene, cells) in [
+        ("SELECT * FROM blood.tiny.x WHERE gene = 'GENE-2'", 2, 0..CELLS),
+        ("SELECT gene, cell, value FROM blood.tiny.x WHERE gene = 'GENE-3'", 3, 0..CELLS),
+    ] {
+        let (rows, _) = ask(drive.as_ref(), sql).await;
+        assert_eq!(rows.num_rows(), cells.len());
+        let (genes, names, values) = (rows.column(0).as_string_view(), rows.column(1).as_string_view(), rows.column(2).as_primitive::<Float64Type>());
+        for (i, cell) in cells.enumerate() {
+            assert_eq!((genes.value(i), names.value(i)), (gene_name(gene).as_str(), cell_name(cell).as_str()));
+            assert!((values.value(i) - f64::from(count(gene, cell))).abs() < f64::EPSILON);
+        }
+    }
+}
+
+#[tokio::test]
+async fn dense_aggregates_equal_a_model() {
+    let (rows, _) = ask(drive().as_ref(), "SELECT gene, count(*) AS n, sum(value) AS s, max(value) AS m FROM blood.tiny.x GROUP BY gene ORDER BY gene").await;
+    assert_eq!(rows.num_rows(), GENES as usize);
+    for gene in 0..GENES {
+        let i = gene as usize;
+        let values = (0..CELLS).map(|c| f64::from(count(gene, c)));
+        assert_eq!(rows.column(0).as_string_view().value(i), gene_name(gene));
+        assert_eq!(rows.column(1).as_primitive::<Int64Type>().value(i), i64::from(CELLS));
+        assert!((rows.column(2).as_primitive::<Float64Type>().value(i) - values.clone().sum::<f64>()).abs() < 1e-9);
+        assert!((rows.column(3).as_primitive::<Float64Type>().value(i) - values.fold(0.0, f64::max)).abs() < 1e-9);
+    }
+}
+
+#[tokio::test]
+async fn filters_on_the_dense_view_read_only_what_can_match() {
+    let drive = drive();
+    let (_, whole) = ask(drive.as_ref(), "SELECT sum(value) AS s FROM blood.tiny.x").await;
+    let (rows, gene) = ask(drive.as_ref(), "SELECT sum(value) AS s FROM blood.tiny.x WHERE gene = 'GENE-4'").await;
+    let due: f64 = (0..CELLS).map(|c| f64::from(count(4, c))).sum();
+    assert!((rows.column(0).as_primitive::<Float64Type>().value(0) - due).abs() < 1e-9);
+    assert!(gene.slices < whole.slices && gene.slices + gene.slices_pruned == whole.slices, "{gene:?} {whole:?}");
+    let cell = 65_536 + 17;
+    let (rows, one) = ask(drive.as_ref(), &format!("SELECT gene, value FROM blood.tiny.x WHERE cell = '{}' ORDER BY gene", cell_name(cell))).await;
+    let values = rows.column(1).as_primitive::<Float64Type>();
+    assert_eq!(values.len(), GENES as usize);
+    assert!((0..GENES).all(|g| (values.value(g as usize) - f64::from(count(g, cell))).abs() < f64::EPSILON));
+    assert!(one.slices < whole.slices, "the first block has no such cell: {one:?}");
+    let scanned = one.operators.last().unwrap().rows_out;
+    assert_eq!(scanned, u64::from(GENES), "only that cell's rows are made");
+    let (rows, nonzero) = ask(drive.as_ref(), "SELECT count(*) AS n FROM blood.tiny.x WHERE value > 0").await;
+    let due = (0..GENES).map(|g| (0..CELLS).filter(|&c| count(g, c) > 0).count()).sum::<usize>();
+    assert_eq!(rows.column(0).as_primitive::<Int64Type>().value(0), due as i64);
+    assert_eq!(nonzero.operators.last().unwrap().rows_out, due as u64, "zeros are not made where they can't match");
+    let (rows, none) = ask(drive.as_ref(), "SELECT cell FROM blood.tiny.x WHERE gene = 'no such gene'").await;
+    assert_eq!((rows.num_rows(), none.slices), (0, 0));
+    let (rows, _) = ask(drive.as_ref(), "SELECT value FROM blood.tiny.x LIMIT 12345").await;
+    assert_eq!(rows.num_rows(), 12_345);
+}
+
+#[tokio::test]
+async fn sparse_rows_come_with_their_genes_names() {
+    let (rows, annotation) = ask(drive().as_ref(), "SELECT nnz, gene, block, idx, val FROM blood.tiny.x_rows WHERE gene = 'GENE-5' ORDER BY block").await;
+    assert_eq!(rows.num_rows(), 2);
+    for block in 0..2u32 {
+        let i = block as usize;
+        let cells: Vec<u32> = (block * 65_536..CELLS.min((block + 1) * 65_536)).filter(|&c| count(5, c) > 0).collect();
+        assert_eq!(rows.column(0).as_primitive::<UInt32Type>().value(i) as usize, cells.len());
+        assert_eq!(rows.column(1).as_string_view().value(i), "GENE-5");
+        assert_eq!(rows.column(3).as_list::<i32>().value(i).as_primitive::<UInt32Type>().values().as_ref(), cells);
+    }
+    assert!(annotation.slices_pruned > 0, "{annotation:?}");
+}
+
+#[tokio::test]
+async fn grouped_moments_read_the_drives_own_obs() {
+    let spec = r#"{"dataset": "blood.tiny", "matrix": "x", "groups": {"obs": "cell_type"}, "transform": null}"#;
+    let sql = format!("SELECT gene, moments(idx, val, block, '{spec}') AS m FROM blood.tiny.x_rows GROUP BY gene ORDER BY gene");
+    let (rows, _) = ask(drive().as_ref(), &sql).await;
+    assert_eq!(rows.num_rows(), GENES as usize);
+    for gene in 0..GENES {
+        let groups = rows.column(1).as_list::<i32>().value(gene as usize);
+        let groups = groups.as_struct();
+        let field = |name: &str| groups.column_by_name(name).unwrap().clone();
+        let mut seen = 0;
+        for i in 0..groups.len() {
+            let Some(name) = field("group").as_string_view().iter().nth(i).flatten().map(str::to_owned) else { continue };
+            let values: Vec<f64> = (0..CELLS).filter(|&c| cell_type(c) == name).map(|c| f64::from(count(gene, c))).collect();
+            let mean = values.iter().sum::<f64>() / values.len() as f64;
+            assert_eq!(field("n").as_primitive::<UInt64Type>().value(i), values.len() as u64);
+            assert_eq!(field("nnz").as_primitive::<UInt64Type>().value(i), values.iter().filter(|v| **v > 0.0).count() as u64);
+            assert!((field("mean").as_primitive::<Float64Type>().value(i) - mean).abs() < 1e-9);
+            seen += 1;
+        }
+        assert_eq!(seen, 3);
+    }
+}
+
+#[tokio::test]
+async fn a_sub_plan_sees_its_tickets_partitions_and_nothing_else() {
+    let drive = drive();
+    let refuse = |plan| async { run(drive.as_ref(), plan).await.unwrap_err() };
+    let error = refuse(sub_plan("SELECT cell FROM blood.tiny.secret").await).await;
+    assert!(error.to_string().starts_with("drive-2: ") && error.to_string().contains("secret"), "{error}");
+    assert_eq!(error.kind(), Kind::Invalid);
+    let mut plan = sub_plan("SELECT cell FROM blood.tiny.obs").await;
+    plan.partitions.remove("obs");
+    assert!(refuse(plan).await.to_string().contains("\"obs\""));
+    let mut plan = sub_plan("SELECT gene FROM blood.tiny.x").await;
+    plan.partitions.remove("var");
+    assert!(refuse(plan).await.to_string().contains("\"var\""));
+    let mut plan = sub_plan("SELECT id FROM shop.sales.data").await;
+    plan.partitions.insert("obs".into(), partition(&dataset("blood.tiny"), "obs"));
+    assert_eq!(refuse(plan).await.kind(), Kind::Invalid);
+    let mut plan = sub_plan("SELECT id FROM shop.sales.data").await;
+    plan.dataset = dataset("blood.tiny");
+    assert_eq!(refuse(plan).await.kind(), Kind::Invalid);
+    let mut plan = sub_plan("SELECT id FROM shop.sales.data").await;
+    plan.partitions.get_mut("data").unwrap().slot = 9;
+    assert_eq!(refuse(plan).await.kind(), Kind::NotFound);
+    for junk in [&b""[..], b"\xff\xff\xff", b"not substrait at all"] {
+        let mut plan = sub_plan("SELECT id FROM shop.sales.data").await;
+        plan.plan = Bytes::from_static(junk);
+        assert_eq!(refuse(plan).await.kind(), Kind::Invalid, "{junk:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_plan_that_needs_too_much_memory_is_refused_and_the_next_one_runs() {
+    let drive = drive_with(DriveOptions { memory_limit: 700 << 10, ..DriveOptions::default() });
+    let plan = sub_plan("SELECT id, count(*) AS n FROM shop.sales.data GROUP BY id").await;
+    let error = run(drive.as_ref(), plan).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Exhausted, "{error}");
+    assert!(error.to_string().starts_with("drive-2: "), "{error}");
+    let (rows, annotation) = ask(drive.as_ref(), "SELECT count(*) AS n FROM shop.sales.data WHERE price > 3").await;
+    assert_eq!(rows.num_rows(), 1);
+    assert!(annotation.peak_memory <= 700 << 10);
+}
+
+/// Counts reads of slices, and can do harm.
+#[derive(Debug)]
+struct Spy {
+    inner: MemoryStore,
+    gets: AtomicUsize,
+    panic: AtomicBool,
+}
+
+impl Spy {
+    fn new() -> Arc<Self> {
+        let inner = MemoryStore::new();
+        fill(&inner);
+        Arc::new(Self { inner, gets: AtomicUsize::new(0), panic: AtomicBool::new(false) })
+    }
+}
+
+impl SliceStore for Spy {
+    fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        self.inner.apply(batch)
+    }
+    fn get(&self, key: &Key) -> Result<Bytes> {
+        if key.as_str().contains(';') {
+            self.gets.fetch_add(1, Ordering::Relaxed);
+            assert!(!self.panic.load(Ordering::Relaxed), "the store's own defect");
+        }
+        self.inner.get(key)
+    }
+    fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+        self.inner.stat(key)
+    }
+    fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
+        self.inner.list(prefix, after, limit)
+    }
+    fn usage(&self) -> Result<Usage> {
+        self.inner.usage()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropping_the_stream_ends_the_work() {
+    let spy = Spy::new();
+    let drive = drive_over(spy.clone(), DriveOptions { max_concurrent: 1, ..DriveOptions::default() });
+    let mut stream = drive.execute(sub_plan("SELECT gene, cell, value FROM blood.tiny.x").await).await.unwrap();
+    assert!(matches!(stream.messages.next().await, Some(Ok(Delivery::Batch { .. }))));
+    drop(stream);
+    // Only one sub-plan may run at a time: this one runs once the other has ended, and it would wait for ever if that still had rows to deliver.
+    let before = spy.gets.load(Ordering::Relaxed);
+    let (rows, _) = ask(drive.as_ref(), "SELECT count(*) AS n FROM blood.tiny.obs").await;
+    assert_eq!(rows.column(0).as_primitive::<Int64Type>().value(0), i64::from(CELLS));
+    assert_eq!(spy.gets.load(Ordering::Relaxed), before, "nothing is read for what nobody waits for");
+}
+
+#[tokio::test]
+async fn a_defect_below_is_one_error_and_no_end_of_the_drive() {
+    let spy = Spy::new();
+    let drive = drive_over(spy.clone(), DriveOptions::default());
+    spy.panic.store(true, Ordering::Relaxed);
+    let error = run(drive.as_ref(), sub_plan("SELECT id FROM shop.sales.data").await).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Internal, "{error}");
+    assert!(error.to_string().starts_with("drive-2: "), "{error}");
+    spy.panic.store(false, Ordering::Relaxed);
+    assert_eq!(ask(drive.as_ref(), "SELECT id FROM shop.sales.data").await.0.num_rows(), SALES as usize);
+}
+
+#[tokio::test]
+async fn a_slice_that_is_not_the_metadatas_is_found() {
+    let drive = drive();
+    let name = partition(&dataset("shop.sales"), "data");
+    let (one, two) = (name.slice_key(1).unwrap(), name.slice_key(2).unwrap());
+    let other = drive.get(&two).await.unwrap();
+    drive.apply(vec![Op::Put { key: one.clone(), value: other, expect: Expect::Any }]).await.unwrap();
+    let error = run(drive.as_ref(), sub_plan("SELECT id FROM shop.sales.data").await).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+    assert!(error.to_string().contains(one.as_str()), "{error}");
+    drive.apply(vec![Op::Delete { key: one.clone(), expect: Expect::Any }]).await.unwrap();
+    let error = run(drive.as_ref(), sub_plan("SELECT id FROM shop.sales.data").await).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound, "{error}");
+}
+
+#[tokio::test]
+async fn a_replaced_partition_is_read_anew() {
+    let store = Arc::new(MemoryStore::new());
+    let name = partition(&dataset("shop.sales"), "data");
+    let all = sales();
+    store_table(store.as_ref(), &name, &all.slice(0, 10), 1 << 20);
+    let drive = drive_over(store.clone(), DriveOptions::default());
+    assert_eq!(ask(drive.as_ref(), "SELECT id FROM shop.sales.data").await.0.num_rows(), 10);
+    let keys = [name.key().unwrap(), name.slice_key(0).unwrap()];
+    store.apply(keys.into_iter().map(|key| Op::Delete { key, expect: Expect::Any }).collect()).unwrap();
+    store_table(store.as_ref(), &name, &all.slice(0, 20), 1 << 20);
+    assert_eq!(ask(drive.as_ref(), "SELECT id FROM shop.sales.data").await.0.num_rows(), 20);
+}
+
+#[tokio::test]
+async fn a_drive_lives_in_its_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let identity = skytether_store::disk::DriveIdentity { id: uuid::Uuid::from_u128(5), name: "drive-5".into() };
+    let drive = skytether_drive::Drive::open(dir.path(), Some(identity.clone()), DriveOptions::default()).unwrap();
+    fill(drive.store().as_ref());
+    let sql = "SELECT kind, count(*) AS n FROM shop.sales.data GROUP BY kind";
+    let due = lines(&reference(sql).await);
+    assert_eq!(lines(&ask(drive.as_ref(), sql).await.0), due);
+    drop(drive);
+    let drive = skytether_drive::Drive::open(dir.path(), None, DriveOptions::default()).unwrap();
+    assert_eq!((drive.info().id, drive.info().name.as_str()), (identity.id, "drive-5"));
+    assert_eq!(lines(&ask(drive.as_ref(), sql).await.0), due);
+}

@@ -1,0 +1,220 @@
+//! The aggregate `cell_moments(cell, value, groups, transform)` over the dense view of a matrix.
+//!
+//! What people write in SQL; [`crate::rewrite`] makes `moments` over the sparse rows of it, which is some hundred times faster. Where the plan has a
+//! shape that can't be rewritten, it runs as it stands: over the rows that it is given (it counts those that it sees), with `groups` a whole
+//! spec, since no one else tells it the data set.
+//!
+//! `groups` is the name of an obs column, or the JSON of [`Groups`] or of a [`MomentsSpec`]; `transform` is `'log1p_cp10k'` or NULL.
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, FieldRef, Float64Type};
+use datafusion::common::Result as DfResult;
+use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
+use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, GroupsAccumulator, Signature, Volatility};
+use skytether_common::{DatasetName, Error, Result};
+
+use crate::cells::CellSource;
+use crate::groups::Prepared;
+use crate::log1p::log1p_cp10k;
+use crate::moments::{Folding, Input, is_text, passes, refuse_modifiers, state_fields, text_literal};
+use crate::spec::{Groups, MomentsSpec, Transform, shorten};
+use crate::store::{MomentStore, result_type};
+use crate::through;
+
+/// The name of the aggregate in queries.
+pub const CELL_MOMENTS: &str = "cell_moments";
+
+/// The aggregate `cell_moments`.
+#[must_use]
+pub fn cell_moments_udaf(source: Arc<dyn CellSource>) -> AggregateUDF {
+    AggregateUDF::new_from_impl(CellMoments { source, signature: Signature::user_defined(Volatility::Immutable) })
+}
+
+/// What the literal arguments `groups` and `transform` mean for a data set and matrix; `of` is `None` where nobody knows them.
+///
+/// # Errors
+/// Invalid where the texts are no groups or no transform, or where the data set is needed but unknown or another.
+pub fn spec_of(of: Option<(&DatasetName, &str)>, groups: &str, transform: Option<&str>) -> Result<MomentsSpec> {
+    let transform = transform.map(Transform::parse).transpose()?;
+    if groups.trim_start().starts_with('{') {
+        if let Ok(spec) = MomentsSpec::from_literal(groups) {
+            if spec.transform.is_some() && spec.transform != transform {
+                return Err(Error::invalid("the spec in cell_moments' groups and its argument transform name different transforms"));
+            }
+            if let Some((dataset, matrix)) = of
+                && (*dataset != spec.dataset || matrix != spec.matrix)
+            {
+                return Err(Error::invalid(format!("cell_moments over {dataset}.{matrix} has groups for {}.{}", spec.dataset, spec.matrix)));
+            }
+            return Ok(MomentsSpec { transform, ..spec });
+        }
+    }
+    let (dataset, matrix) = of.ok_or_else(|| {
+        Error::unsupported(
+            "cell_moments(cell, value, groups, transform) works on the dense view of a matrix, grouped by gene, without filters on cells or values: write it so, or give a whole spec as groups",
+        )
+    })?;
+    let groups = if groups.trim_start().starts_with('{') {
+        serde_json::from_str(groups).map_err(|e| Error::invalid(format!("{:?} is neither an obs column nor groups in JSON", shorten(groups))).because(e))?
+    } else {
+        Groups::Obs { column: groups.to_owned() }
+    };
+    Ok(MomentsSpec { dataset: dataset.clone(), matrix: matrix.to_owned(), groups, transform })
+}
+
+#[derive(Debug)]
+struct CellMoments {
+    source: Arc<dyn CellSource>,
+    signature: Signature,
+}
+
+impl PartialEq for CellMoments {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.source, &other.source)
+    }
+}
+
+impl Eq for CellMoments {}
+
+impl Hash for CellMoments {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        CELL_MOMENTS.hash(state);
+    }
+}
+
+impl CellMoments {
+    fn start(&self, args: &AccumulatorArgs<'_>) -> DfResult<Folding<DenseRows>> {
+        refuse_modifiers(CELL_MOMENTS, args)?;
+        let [_, _, groups, transform] = args.exprs else { return Err(through(usage())) };
+        let groups = text_literal(groups)?.ok_or_else(|| through(usage()))?;
+        let spec = spec_of(None, &groups, text_literal(transform)?.as_deref()).map_err(through)?;
+        Ok(Folding::new(DenseRows { spec: Arc::new(spec), source: Arc::clone(&self.source), ready: None }))
+    }
+}
+
+fn usage() -> Error {
+    Error::invalid("cell_moments(cell, value, groups, transform) takes a cell's name (text), a number, groups (text: an obs column or JSON) and a transform ('log1p_cp10k' or NULL)")
+}
+
+impl AggregateUDFImpl for CellMoments {
+    fn name(&self) -> &str {
+        CELL_MOMENTS
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, types: &[DataType]) -> DfResult<Vec<DataType>> {
+        match types {
+            [cell, value, groups, transform] if is_text(cell) && value.is_numeric() && is_text(groups) && (is_text(transform) || transform.is_null()) => {
+                Ok(vec![cell.clone(), DataType::Float64, groups.clone(), if transform.is_null() { DataType::Utf8 } else { transform.clone() }])
+            }
+            _ => Err(through(usage())),
+        }
+    }
+
+    fn return_type(&self, _: &[DataType]) -> DfResult<DataType> {
+        Ok(result_type())
+    }
+
+    fn state_fields(&self, args: StateFieldsArgs<'_>) -> DfResult<Vec<FieldRef>> {
+        Ok(state_fields(args.name))
+    }
+
+    fn accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn Accumulator>> {
+        Ok(Box::new(self.start(&args)?))
+    }
+
+    fn groups_accumulator_supported(&self, _: AccumulatorArgs<'_>) -> bool {
+        true
+    }
+
+    fn create_groups_accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn GroupsAccumulator>> {
+        Ok(Box::new(self.start(&args)?))
+    }
+}
+
+/// A cell that shares its name with another.
+const AMBIGUOUS: u32 = u32::MAX;
+
+#[derive(Debug)]
+struct Ready {
+    prepared: Prepared,
+    numbers: HashMap<String, u32>,
+}
+
+/// Rows of the dense view as input.
+#[derive(Debug)]
+struct DenseRows {
+    spec: Arc<MomentsSpec>,
+    source: Arc<dyn CellSource>,
+    ready: Option<Ready>,
+}
+
+impl DenseRows {
+    fn prepare(&self) -> Result<Ready> {
+        let prepared = Prepared::new(&self.spec, self.source.as_ref())?;
+        let names = self.source.cell_names(&self.spec.dataset)?;
+        let names = as_text(&names)?;
+        if names.len() != prepared.codes.len() {
+            return Err(Error::corrupt(format!("{} has {} cell names for {} cells", self.spec.dataset, names.len(), prepared.codes.len())));
+        }
+        let mut numbers = HashMap::with_capacity(names.len());
+        for (number, name) in names.as_string_view().iter().enumerate() {
+            numbers.entry(name.unwrap_or_default().to_owned()).and_modify(|n| *n = AMBIGUOUS).or_insert(number as u32);
+        }
+        Ok(Ready { prepared, numbers })
+    }
+}
+
+fn as_text(values: &ArrayRef) -> Result<ArrayRef> {
+    cast(values, &DataType::Utf8View).map_err(|e| Error::invalid("cell names must be text").because(e))
+}
+
+impl Input for DenseRows {
+    fn update(&mut self, store: &mut MomentStore, values: &[ArrayRef], groups: &[usize], filter: Option<&BooleanArray>, rows: usize) -> Result<()> {
+        if self.ready.is_none() {
+            self.ready = Some(self.prepare()?);
+        }
+        let (Some(ready), [cells, numbers, ..]) = (&self.ready, values) else { return Err(usage()) };
+        store.reserve(&ready.prepared.names, rows)?;
+        let cells = as_text(cells)?;
+        let cells = cells.as_string_view();
+        let numbers = numbers.as_primitive_opt::<Float64Type>().ok_or_else(usage)?;
+        for (i, &row) in groups.iter().enumerate() {
+            if !passes(filter, i) || numbers.is_null(i) {
+                continue;
+            }
+            let name = if cells.is_null(i) { "" } else { cells.value(i) };
+            let cell = match ready.numbers.get(name) {
+                Some(&AMBIGUOUS) => return Err(Error::invalid(format!("several cells of {} are named {name:?}: cell_moments can't tell them apart here", self.spec.dataset))),
+                Some(&cell) => cell as usize,
+                None => return Err(Error::not_found(format!("{} has no cell {name:?}", self.spec.dataset))),
+            };
+            let value = numbers.value(i);
+            let y = match &ready.prepared.totals {
+                None => value,
+                Some(totals) => f64::from(log1p_cp10k(value as f32, totals.value(cell))),
+            };
+            if !y.is_finite() {
+                return Err(Error::invalid(format!("the value {value} of cell {name:?} of {} has no {}", self.spec.dataset, self.spec.transform.map_or("finite moments", Transform::as_str))));
+            }
+            store.add(row, usize::from(ready.prepared.codes[cell]), y);
+        }
+        Ok(())
+    }
+
+    fn size(&self) -> usize {
+        self.ready.as_ref().map_or(0, |r| r.prepared.size() + r.numbers.iter().map(|(k, _)| k.len() + 48).sum::<usize>())
+    }
+
+    fn fresh(&self) -> Self {
+        Self { spec: Arc::clone(&self.spec), source: Arc::clone(&self.source), ready: None }
+    }
+}

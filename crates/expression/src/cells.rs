@@ -1,0 +1,38 @@
+//! What a level of the system must know about the cells of a data set.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float32Array};
+use skytether_common::{DatasetName, Result};
+
+/// The cells of data sets: numbered from 0 in the order of `obs`.
+///
+/// Drives implement this over their own copies of `obs` and `cells`, hosts over what they fetched before. Calls come from the
+/// middle of a running query, so they must not wait for anything but local memory or disk, and should be cached: the same array
+/// (by address) for the same content lets prepared groups be used again.
+pub trait CellSource: Send + Sync + Debug {
+    /// The number of cells.
+    ///
+    /// # Errors
+    /// Not found where there is no such data set.
+    fn n_cells(&self, dataset: &DatasetName) -> Result<u32>;
+
+    /// One column of `obs`, a value per cell.
+    ///
+    /// # Errors
+    /// Not found, naming the column and listing those that there are.
+    fn obs_column(&self, dataset: &DatasetName, column: &str) -> Result<ArrayRef>;
+
+    /// The cells' names, any of Arrow's string types. They may repeat.
+    ///
+    /// # Errors
+    /// Not found where there is no such data set.
+    fn cell_names(&self, dataset: &DatasetName) -> Result<ArrayRef>;
+
+    /// The sum of each cell's values over all genes of `matrix`.
+    ///
+    /// # Errors
+    /// Not found where there is no such data set or matrix.
+    fn totals(&self, dataset: &DatasetName, matrix: &str) -> Result<Arc<Float32Array>>;
+}

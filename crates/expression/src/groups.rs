@@ -1,0 +1,240 @@
+//! A spec's groups, resolved against a data set's cells: a small number per cell.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::array::{Array, ArrayRef, AsArray, Float32Array, UInt32Array};
+use arrow::compute::{SortOptions, cast, sort_to_indices, take};
+use arrow::datatypes::DataType;
+use skytether_common::{Error, Result};
+
+use crate::cells::CellSource;
+use crate::spec::{Groups, MAX_GROUPS, MomentsSpec};
+
+/// Cells per block: a sparse row belongs to one gene and one block.
+pub const BLOCK: u32 = 65_536;
+
+/// Everything that the kernel needs to know about the cells for one spec.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The groups' names. Groups are numbered by position; cells in no group have the number `names.len()`.
+    pub names: Arc<[String]>,
+    /// The group's number of each cell.
+    pub codes: Vec<u16>,
+    /// Per block and group (the last: no group), how many cells it has.
+    pub counts: Vec<Vec<u32>>,
+    /// The cells' totals, where the transform needs them.
+    pub totals: Option<Arc<Float32Array>>,
+    /// The obs column that the groups came from, to tell whether the source still gives the same.
+    column: Option<ArrayRef>,
+}
+
+impl Prepared {
+    /// Resolves `spec`.
+    ///
+    /// # Errors
+    /// What `source` answers; invalid where groups or totals do not fit the data set's cells.
+    pub fn new(spec: &MomentsSpec, source: &dyn CellSource) -> Result<Self> {
+        let n_cells = source.n_cells(&spec.dataset)?;
+        let (names, codes, column) = match &spec.groups {
+            Groups::Obs { column } => {
+                let values = source.obs_column(&spec.dataset, column)?;
+                if values.len() != n_cells as usize {
+                    return Err(Error::corrupt(format!("obs column {column:?} of {} has {} values for {n_cells} cells", spec.dataset, values.len())));
+                }
+                let (names, codes) = of_column(column, &values)?;
+                (names, codes, Some(values))
+            }
+            Groups::Codes { names, codes } => (names.clone(), Groups::decode_codes(names, codes, n_cells)?, None),
+        };
+        let totals = match spec.transform {
+            None => None,
+            Some(_) => {
+                let totals = source.totals(&spec.dataset, &spec.matrix)?;
+                if totals.len() != n_cells as usize || totals.null_count() > 0 {
+                    return Err(Error::corrupt(format!("matrix {} of {} has {} totals for {n_cells} cells", spec.matrix, spec.dataset, totals.len())));
+                }
+                Some(totals)
+            }
+        };
+        let counts = codes
+            .chunks(BLOCK as usize)
+            .map(|block| {
+                let mut counts = vec![0u32; names.len() + 1];
+                for &code in block {
+                    counts[usize::from(code)] += 1;
+                }
+                counts
+            })
+            .collect();
+        Ok(Self { names: names.into(), codes, counts, totals, column })
+    }
+
+    /// Number of groups, that of the cells in no group included.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.names.len() + 1
+    }
+
+    /// Number of cells.
+    #[must_use]
+    pub fn n_cells(&self) -> u32 {
+        self.codes.len() as u32
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.codes.len() * 2 + self.counts.len() * self.width() * 4
+    }
+
+    fn still_holds(&self, spec: &MomentsSpec, source: &dyn CellSource) -> Result<bool> {
+        let column = match (&spec.groups, &self.column) {
+            (Groups::Obs { column }, Some(old)) => Arc::ptr_eq(&source.obs_column(&spec.dataset, column)?, old),
+            _ => source.n_cells(&spec.dataset)? == self.n_cells(),
+        };
+        let totals = match &self.totals {
+            Some(old) => Arc::ptr_eq(&source.totals(&spec.dataset, &spec.matrix)?, old),
+            None => true,
+        };
+        Ok(column && totals)
+    }
+}
+
+/// A few specs already resolved, shared by the accumulators of one aggregate function: a query over partitions and its repetition
+/// resolve once. An entry counts only while the source still answers with the very same arrays.
+#[derive(Debug, Default)]
+pub struct PreparedCache(Mutex<Vec<(MomentsSpec, Arc<Prepared>)>>);
+
+impl PreparedCache {
+    const KEEP: usize = 4;
+
+    /// `spec` resolved.
+    ///
+    /// # Errors
+    /// As [`Prepared::new`].
+    pub fn get(&self, spec: &MomentsSpec, source: &dyn CellSource) -> Result<Arc<Prepared>> {
+        // Held while resolving: the other partitions of the same query wait for the result rather than doing the same.
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = kept.iter().position(|(s, _)| s == spec) {
+            let entry = kept.remove(at);
+            if entry.1.still_holds(spec, source)? {
+                let found = Arc::clone(&entry.1);
+                kept.push(entry);
+                return Ok(found);
+            }
+        }
+        let prepared = Arc::new(Prepared::new(spec, source)?);
+        if kept.len() >= Self::KEEP {
+            kept.remove(0);
+        }
+        kept.push((spec.clone(), Arc::clone(&prepared)));
+        Ok(prepared)
+    }
+}
+
+/// The distinct values of an obs column in ascending order (numbers by value, texts by bytes), as text, and each cell's group.
+fn of_column(column: &str, values: &ArrayRef) -> Result<(Vec<String>, Vec<u16>)> {
+    let failed = |e: arrow::error::ArrowError| Error::invalid(format!("obs column {column:?} of type {} can't be a grouping: use one of text, categories, integers or booleans", values.data_type())).because(e);
+    let (keys, distinct): (Vec<Option<usize>>, ArrayRef) = match values.data_type() {
+        DataType::Dictionary(_, _) => {
+            let dictionary = values.as_any_dictionary();
+            let normalised = if dictionary.values().is_empty() { vec![0; values.len()] } else { dictionary.normalized_keys() };
+            let keys = normalised.into_iter().enumerate().map(|(i, k)| (!values.is_null(i) && !dictionary.values().is_null(k)).then_some(k)).collect();
+            (keys, Arc::clone(dictionary.values()))
+        }
+        _ => (Vec::new(), Arc::clone(values)),
+    };
+    let text = cast(&distinct, &DataType::Utf8).map_err(failed)?;
+    let text = text.as_string::<i32>();
+
+    // Positions in `distinct` of the values that occur, each text once; a dictionary may repeat a value and hold unused ones.
+    let mut number_of: HashMap<&str, u32> = HashMap::new();
+    let mut first: Vec<u32> = Vec::new();
+    let mut raw = Vec::with_capacity(values.len());
+    let mut by_key: Vec<u32> = vec![u32::MAX; if keys.is_empty() { 0 } else { distinct.len() }];
+    for cell in 0..values.len() {
+        let at = if by_key.is_empty() { (!text.is_null(cell)).then_some(cell) } else { keys[cell] };
+        let Some(at) = at else {
+            raw.push(u32::MAX);
+            continue;
+        };
+        if let Some(&known) = by_key.get(at)
+            && known != u32::MAX
+        {
+            raw.push(known);
+            continue;
+        }
+        let next = first.len() as u32;
+        let number = *number_of.entry(text.value(at)).or_insert(next);
+        if number == next {
+            if first.len() >= MAX_GROUPS {
+                return Err(Error::invalid(format!("obs column {column:?} has more than {MAX_GROUPS} distinct values: it is no grouping of cells")));
+            }
+            first.push(at as u32);
+        }
+        if let Some(slot) = by_key.get_mut(at) {
+            *slot = number;
+        }
+        raw.push(number);
+    }
+
+    let occurring = take(&distinct, &UInt32Array::from(first.clone()), None).map_err(failed)?;
+    let order = sort_to_indices(&occurring, Some(SortOptions::default()), None).map_err(failed)?;
+    let mut rank = vec![0u16; first.len()];
+    let mut names = Vec::with_capacity(first.len());
+    for (place, &number) in order.values().iter().enumerate() {
+        rank[number as usize] = place as u16;
+        names.push(text.value(first[number as usize] as usize).to_owned());
+    }
+    let rest = names.len() as u16;
+    Ok((names, raw.into_iter().map(|n| if n == u32::MAX { rest } else { rank[n as usize] }).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{BooleanArray, DictionaryArray, Int32Array, Int64Array, ListArray, StringArray, StringViewArray};
+    use arrow::datatypes::Int32Type;
+
+    use super::*;
+
+    fn groups(array: impl Array + 'static) -> (Vec<String>, Vec<u16>) {
+        of_column("c", &(Arc::new(array) as ArrayRef)).unwrap()
+    }
+
+    #[test]
+    fn values_become_groups_in_order_and_nulls_none() {
+        let expected = (vec!["B".to_owned(), "NK".to_owned(), "ü".to_owned()], vec![1, 3, 0, 2, 0]);
+        let values = [Some("NK"), None, Some("B"), Some("ü"), Some("B")];
+        assert_eq!(groups(StringArray::from(values.to_vec())), expected);
+        assert_eq!(groups(StringViewArray::from(values.to_vec())), expected);
+        assert_eq!(groups(values.into_iter().collect::<DictionaryArray<Int32Type>>()), expected);
+    }
+
+    #[test]
+    fn dictionaries_with_repeated_unused_and_null_values() {
+        let values = Arc::new(StringArray::from(vec![Some("x"), None, Some("unused"), Some("x"), Some("a")]));
+        let array = DictionaryArray::<Int32Type>::new(Int32Array::from(vec![Some(3), Some(1), Some(0), None, Some(4)]), values);
+        assert_eq!(groups(array), (vec!["a".to_owned(), "x".to_owned()], vec![1, 2, 1, 2, 0]));
+        let empty = DictionaryArray::<Int32Type>::new(Int32Array::from(vec![None, None]), Arc::new(StringArray::from(Vec::<&str>::new())));
+        assert_eq!(groups(empty), (vec![], vec![0, 0]));
+    }
+
+    #[test]
+    fn numbers_sort_as_numbers() {
+        assert_eq!(groups(Int64Array::from(vec![10, 9, 10])), (vec!["9".to_owned(), "10".to_owned()], vec![1, 0, 1]));
+        assert_eq!(groups(BooleanArray::from(vec![true, false])).0, ["false", "true"]);
+    }
+
+    #[test]
+    fn what_is_no_grouping_is_refused_by_name() {
+        let lists = ListArray::from_iter_primitive::<Int32Type, _, _>([Some([Some(1)])]);
+        let many = Int64Array::from_iter_values(0..=MAX_GROUPS as i64);
+        for array in [Arc::new(many) as ArrayRef] {
+            assert!(of_column("barcode", &array).unwrap_err().to_string().contains("\"barcode\""));
+        }
+        let lists: ArrayRef = Arc::new(lists);
+        // Arrow can print lists, so they would be groups by their text; what matters is that nothing panics.
+        let _ = of_column("lists", &lists);
+    }
+}

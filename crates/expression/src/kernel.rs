@@ -1,0 +1,469 @@
+//! Grouped moments of one sparse row: per group of cells the number of nonzeros, their sum and their sum of squares.
+//!
+//! This is where the time of a differential expression query goes, so: logarithms of small counts come from a table per block, the
+//! accumulators of a group lie side by side (one vector register), and there are [`REPLICAS`] of each, used in turn, because
+//! neighbouring cells are often of the same group and an addition would wait for the store before it.
+//!
+//! The order of additions does not depend on the processor: with and without AVX2 the results have the same bits.
+
+use std::sync::Arc;
+
+use crate::log1p::{TABULATED, Table, each};
+
+/// Sums of one group: sum, sum of squares, number of nonzeros, nothing.
+pub type Sums = [f64; 4];
+
+/// Accumulators per group, while there are few groups.
+const REPLICAS: usize = 4;
+
+/// From this many groups on, clearing replicas costs more than they save.
+const REPLICATED: usize = 64;
+
+/// Values worked off together where the logarithm is computed.
+const CHUNK: usize = 256;
+
+/// Whether this processor has AVX2.
+#[must_use]
+pub fn has_avx2() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        std::arch::is_x86_feature_detected!("avx2")
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        false
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for u16 {}
+    impl Sealed for u32 {}
+    impl Sealed for f32 {}
+    impl Sealed for f64 {}
+}
+
+/// The value types that matrices have.
+pub trait Value: Copy + sealed::Sealed {
+    /// Exact.
+    fn as_f64(self) -> f64;
+    /// Rounded where need be, as scanpy does.
+    fn as_f32(self) -> f32;
+    /// The value as a count, where the type holds counts; [`usize::MAX`] elsewhere.
+    fn count(self) -> usize;
+    /// Whether the type holds counts.
+    const COUNTS: bool;
+}
+
+macro_rules! value {
+    ($($t:ty, $counts:literal, $count:expr;)*) => {$(
+        impl Value for $t {
+            #[inline(always)]
+            fn as_f64(self) -> f64 {
+                self as f64
+            }
+            #[inline(always)]
+            fn as_f32(self) -> f32 {
+                self as f32
+            }
+            #[inline(always)]
+            fn count(self) -> usize {
+                let count: fn($t) -> usize = $count;
+                count(self)
+            }
+            const COUNTS: bool = $counts;
+        }
+    )*};
+}
+
+value! {
+    u16, true, |v| v as usize;
+    u32, true, |v| v as usize;
+    f32, false, |_| usize::MAX;
+    f64, false, |_| usize::MAX;
+}
+
+/// The cells of one block, as one spec sees them.
+#[derive(Debug, Clone)]
+pub struct Block<'a> {
+    /// The number of the first cell.
+    pub first: u32,
+    /// The group of each cell; all below the kernel's width.
+    pub codes: &'a [u16],
+    /// With the transform log1p CP10k: the block's table.
+    pub(crate) table: Option<Arc<Table>>,
+}
+
+impl<'a> Block<'a> {
+    /// A block of the cells from `first` on. `totals` (of all cells of the data set) asks for the transform log1p CP10k.
+    #[must_use]
+    pub fn new(first: u32, codes: &'a [u16], totals: Option<&Arc<arrow::array::Float32Array>>) -> Self {
+        Self { first, codes, table: totals.map(|t| crate::log1p::shared_table(t, first as usize, codes.len(), has_avx2())) }
+    }
+}
+
+/// What is wrong with a row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Fault {
+    /// As many indices as values are needed.
+    Lengths,
+    /// This cell is not in the block.
+    Outside(u32),
+    /// This cell's value has no (finite) transform.
+    Value {
+        /// The cell's number.
+        cell: u32,
+        /// Its value.
+        value: f64,
+    },
+}
+
+/// Sums one row after the other; keeps the accumulators.
+#[derive(Debug)]
+pub struct Kernel {
+    width: usize,
+    replicas: usize,
+    wide: bool,
+    /// `replicas` times `width` accumulators; all zero between rows.
+    sums: Vec<Sums>,
+    out: Vec<Sums>,
+}
+
+impl Kernel {
+    /// For `width` groups, that of the cells in no group included.
+    #[must_use]
+    pub fn new(width: usize) -> Self {
+        Self::with_avx2(width, has_avx2())
+    }
+
+    fn with_avx2(width: usize, wide: bool) -> Self {
+        let replicas = if width <= REPLICATED { REPLICAS } else { 1 };
+        Self { width, replicas, wide: wide && has_avx2(), sums: vec![[0.0; 4]; width * replicas], out: vec![[0.0; 4]; width] }
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        (self.sums.len() + self.out.len()) * size_of::<Sums>()
+    }
+
+    /// The sums of each group over one row: `idx` are cell numbers, `val` their values.
+    ///
+    /// # Errors
+    /// What is wrong with the row. Nothing is left behind of it.
+    pub fn row<T: Value>(&mut self, block: &Block<'_>, idx: &[u32], val: &[T]) -> Result<&[Sums], Fault> {
+        if idx.len() != val.len() {
+            return Err(Fault::Lengths);
+        }
+        let (first, len) = (block.first, block.codes.len());
+        if largest_offset(idx, first, self.wide) as usize >= len.max(usize::from(idx.is_empty())) {
+            let outside = idx.iter().find(|&&i| i.wrapping_sub(first) as usize >= len);
+            return Err(Fault::Outside(outside.copied().unwrap_or(first)));
+        }
+        // From here on every index is a cell of the block; `Block` and `Prepared` see to it that every code is below the width.
+        debug_assert!(block.codes.iter().all(|&c| usize::from(c) < self.width));
+        match &block.table {
+            None => self.direct::<T, true>(block, idx, val),
+            Some(table) if T::COUNTS => self.counts(block, table, idx, val),
+            Some(table) => self.reals(block, table, idx, val),
+        }
+        self.reduce();
+        if self.out.iter().any(|s| !s[0].is_finite()) {
+            return Err(self.fault(block, idx, val));
+        }
+        Ok(&self.out)
+    }
+
+    /// Adds `val`'s values up as they are; `COUNT` says whether those that are not zero count as nonzeros.
+    fn direct<T: Value, const COUNT: bool>(&mut self, block: &Block<'_>, idx: &[u32], val: &[T]) {
+        let sums = &mut self.sums[..];
+        match (self.wide, self.replicas) {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: AVX2 is there, see `with_avx2`; the rest as for `direct`.
+            (true, REPLICAS) => unsafe { direct_avx2::<T, REPLICAS, COUNT>(block, idx, val, sums, self.width) },
+            // SAFETY: `row` has checked the indices; codes are below the width, of which `sums` holds one per replica.
+            (_, REPLICAS) => unsafe { direct::<T, REPLICAS, COUNT>(block, idx, val, sums, self.width) },
+            // SAFETY: the same.
+            _ => unsafe { direct::<T, 1, COUNT>(block, idx, val, sums, self.width) },
+        }
+    }
+
+    fn counts<T: Value>(&mut self, block: &Block<'_>, table: &Table, idx: &[u32], val: &[T]) {
+        let (least, most) = range_of_counts(val, self.wide);
+        // Counts beyond the table look into the row of zero, which holds zeros, and follow afterwards.
+        let mut levels = [table.level(0); TABULATED + 2];
+        for (count, level) in levels.iter_mut().enumerate().take(most.min(TABULATED) + 1).skip(1) {
+            *level = table.level(count);
+        }
+        let sums = &mut self.sums[..];
+        match (self.wide, self.replicas, most > TABULATED) {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: AVX2 is there, see `with_avx2`; the rest as for `tabulated`.
+            (true, REPLICAS, false) => unsafe { tabulated_avx2::<T, REPLICAS, false>(block, &levels, idx, val, sums, self.width) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the same.
+            (true, REPLICAS, true) => unsafe { tabulated_avx2::<T, REPLICAS, true>(block, &levels, idx, val, sums, self.width) },
+            // SAFETY: `row` has checked the indices; every level has a value per cell of the block; codes are below the width, of which
+            // `sums` holds one per replica; without CLAMP no count is above the table.
+            (_, REPLICAS, false) => unsafe { tabulated::<T, REPLICAS, false>(block, &levels, idx, val, sums, self.width) },
+            // SAFETY: the same; CLAMP brings counts above the table to its last row.
+            (_, REPLICAS, true) => unsafe { tabulated::<T, REPLICAS, true>(block, &levels, idx, val, sums, self.width) },
+            // SAFETY: the same.
+            (_, _, _) => unsafe { tabulated::<T, 1, true>(block, &levels, idx, val, sums, self.width) },
+        }
+        if most > TABULATED {
+            self.large(block, table, idx, val);
+        }
+        if least == 0 {
+            for (&i, _) in idx.iter().zip(val).filter(|(_, v)| v.count() == 0) {
+                self.sums[usize::from(block.codes[(i - block.first) as usize])][2] -= 1.0;
+            }
+        }
+    }
+
+    /// The counts beyond the table, already counted as nonzeros.
+    fn large<T: Value>(&mut self, block: &Block<'_>, table: &Table, idx: &[u32], val: &[T]) {
+        let totals = table.totals();
+        let (mut cells, mut xs, mut ts, mut ys) = ([0u32; CHUNK], [0f32; CHUNK], [0f32; CHUNK], [0f32; CHUNK]);
+        let mut n = 0;
+        for (idx, val) in idx.chunks(CHUNK).zip(val.chunks(CHUNK)) {
+            for (&i, &v) in idx.iter().zip(val) {
+                // Without a branch: always written, kept only where large.
+                (cells[n], xs[n], ts[n]) = (i, v.as_f32(), totals[(i - block.first) as usize]);
+                n += usize::from(v.count() > TABULATED);
+                if n == CHUNK {
+                    self.large_chunk(block, &cells, &xs, &ts, &mut ys);
+                    n = 0;
+                }
+            }
+        }
+        self.large_chunk(block, &cells[..n], &xs[..n], &ts[..n], &mut ys[..n]);
+    }
+
+    fn large_chunk(&mut self, block: &Block<'_>, cells: &[u32], xs: &[f32], ts: &[f32], ys: &mut [f32]) {
+        each(xs, ts, ys, self.wide);
+        self.direct::<f32, false>(block, cells, ys);
+    }
+
+    fn reals<T: Value>(&mut self, block: &Block<'_>, table: &Table, idx: &[u32], val: &[T]) {
+        let totals = table.totals();
+        let (mut xs, mut ts, mut ys) = ([0f32; CHUNK], [0f32; CHUNK], [0f32; CHUNK]);
+        for (idx, val) in idx.chunks(CHUNK).zip(val.chunks(CHUNK)) {
+            let n = idx.len();
+            for ((x, t), (&i, &v)) in xs.iter_mut().zip(&mut ts).zip(idx.iter().zip(val)) {
+                (*x, *t) = (v.as_f32(), totals[(i - block.first) as usize]);
+            }
+            each(&xs[..n], &ts[..n], &mut ys[..n], self.wide);
+            self.direct::<f32, true>(block, idx, &ys[..n]);
+        }
+    }
+
+    /// Adds the replicas up into `out` and clears them.
+    fn reduce(&mut self) {
+        for (g, out) in self.out.iter_mut().enumerate() {
+            let mut s = [[0.0; 4]; REPLICAS];
+            for (r, s) in s.iter_mut().enumerate().take(self.replicas) {
+                *s = std::mem::take(&mut self.sums[r * self.width + g]);
+            }
+            for (lane, out) in out.iter_mut().enumerate() {
+                *out = (s[0][lane] + s[1][lane]) + (s[2][lane] + s[3][lane]);
+            }
+        }
+    }
+
+    /// Finds the value that made a sum not finite.
+    fn fault<T: Value>(&self, block: &Block<'_>, idx: &[u32], val: &[T]) -> Fault {
+        let culprit = idx.iter().zip(val).find(|(i, v)| match &block.table {
+            None => !v.as_f64().is_finite(),
+            Some(table) => !crate::log1p::log1p_cp10k(v.as_f32(), table.totals()[(**i - block.first) as usize]).is_finite(),
+        });
+        // Finite values can still overflow together; then any will do to name the row.
+        culprit.or_else(|| idx.iter().zip(val).next()).map_or(Fault::Lengths, |(&cell, v)| Fault::Value { cell, value: v.as_f64() })
+    }
+}
+
+/// Adds the table's values up.
+///
+/// # Safety
+/// Every index must be a cell of the block, every level must have a value per cell of the block, every code must be below `width`, `sums` must
+/// hold `R * width`, and without `CLAMP` every count must be at most [`TABULATED`].
+#[inline(always)]
+unsafe fn tabulated<T: Value, const R: usize, const CLAMP: bool>(
+    block: &Block<'_>,
+    levels: &[&[f32]; TABULATED + 2],
+    idx: &[u32],
+    val: &[T],
+    sums: &mut [Sums],
+    width: usize,
+) {
+    let first = block.first as usize;
+    for k in 0..idx.len() {
+        // SAFETY: the caller's promises.
+        let (y, s) = unsafe {
+            let cell = *idx.get_unchecked(k) as usize - first;
+            let count = val.get_unchecked(k).count();
+            let count = if CLAMP { count.min(TABULATED + 1) } else { count };
+            let y = f64::from(*levels.get_unchecked(count).get_unchecked(cell));
+            let code = *block.codes.get_unchecked(cell) as usize;
+            (y, sums.get_unchecked_mut((k % R) * width + code))
+        };
+        s[0] += y;
+        s[1] += y * y;
+        s[2] += 1.0;
+    }
+}
+
+/// As [`tabulated`], a group's sums in one register.
+///
+/// # Safety
+/// As [`tabulated`], and the processor must have AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn tabulated_avx2<T: Value, const R: usize, const CLAMP: bool>(
+    block: &Block<'_>,
+    levels: &[&[f32]; TABULATED + 2],
+    idx: &[u32],
+    val: &[T],
+    sums: &mut [Sums],
+    width: usize,
+) {
+    use std::arch::x86_64::{_mm_cvtss_sd, _mm_set_ss, _mm_setzero_pd};
+    let first = block.first as usize;
+    // The pointers start at cell 0 of the data set, so that absolute cell numbers index them.
+    let codes = block.codes.as_ptr().wrapping_sub(first);
+    let mut rows = [std::ptr::null::<f32>(); TABULATED + 2];
+    for (row, level) in rows.iter_mut().zip(levels) {
+        *row = level.as_ptr().wrapping_sub(first);
+    }
+    let sums = sums.as_mut_ptr();
+    let step = |k: usize, r: usize| {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let cell = *idx.get_unchecked(k) as usize;
+            let count = val.get_unchecked(k).count();
+            let count = if CLAMP { count.min(TABULATED + 1) } else { count };
+            let y = _mm_cvtss_sd(_mm_setzero_pd(), _mm_set_ss(*rows.get_unchecked(count).wrapping_add(cell)));
+            let code = *codes.wrapping_add(cell) as usize;
+            add_avx2(sums.add(r * width + code), y, 1.0);
+        }
+    };
+    let whole = idx.len() / R * R;
+    let mut k = 0;
+    while k < whole {
+        for r in 0..R {
+            step(k + r, r);
+        }
+        k += R;
+    }
+    while k < idx.len() {
+        step(k, k % R);
+        k += 1;
+    }
+}
+
+/// Adds `y` (the lower half), its square and `one` to a group's sums.
+///
+/// # Safety
+/// `sums` must be valid, and the processor must have AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn add_avx2(sums: *mut Sums, y: std::arch::x86_64::__m128d, one: f64) {
+    use std::arch::x86_64::{_mm_mul_sd, _mm_unpacklo_pd, _mm256_add_pd, _mm256_blend_pd, _mm256_castpd128_pd256, _mm256_loadu_pd, _mm256_set_pd, _mm256_storeu_pd};
+    let new = _mm256_blend_pd::<0b1100>(_mm256_castpd128_pd256(_mm_unpacklo_pd(y, _mm_mul_sd(y, y))), _mm256_set_pd(0.0, one, 0.0, 0.0));
+    // SAFETY: the caller's promise.
+    unsafe {
+        let sums = sums.cast::<f64>();
+        _mm256_storeu_pd(sums, _mm256_add_pd(_mm256_loadu_pd(sums), new));
+    }
+}
+
+/// Adds the values themselves up.
+///
+/// # Safety
+/// Every index must be a cell of the block, every code must be below `width`, and `sums` must hold `R * width`.
+#[inline(always)]
+unsafe fn direct<T: Value, const R: usize, const COUNT: bool>(block: &Block<'_>, idx: &[u32], val: &[T], sums: &mut [Sums], width: usize) {
+    let first = block.first as usize;
+    for (k, (&cell, &v)) in idx.iter().zip(val).enumerate() {
+        let y = v.as_f64();
+        // SAFETY: the caller's promises.
+        let s = unsafe { sums.get_unchecked_mut((k % R) * width + *block.codes.get_unchecked(cell as usize - first) as usize) };
+        s[0] += y;
+        s[1] += y * y;
+        s[2] += if COUNT && y != 0.0 { 1.0 } else { 0.0 };
+    }
+}
+
+/// As [`direct`], a group's sums in one register.
+///
+/// # Safety
+/// As [`direct`], and the processor must have AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn direct_avx2<T: Value, const R: usize, const COUNT: bool>(block: &Block<'_>, idx: &[u32], val: &[T], sums: &mut [Sums], width: usize) {
+    let codes = block.codes.as_ptr().wrapping_sub(block.first as usize);
+    let sums = sums.as_mut_ptr();
+    for (k, (&cell, &v)) in idx.iter().zip(val).enumerate() {
+        let y = v.as_f64();
+        let one = if COUNT && y != 0.0 { 1.0 } else { 0.0 };
+        // SAFETY: the caller's promises.
+        unsafe {
+            let code = *codes.wrapping_add(cell as usize) as usize;
+            add_avx2(sums.add((k % R) * width + code), std::arch::x86_64::_mm_set_sd(y), one);
+        }
+    }
+}
+
+#[inline(always)]
+fn largest_offset_body(idx: &[u32], first: u32) -> u32 {
+    idx.iter().fold(0, |most, i| most.max(i.wrapping_sub(first)))
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn largest_offset_avx2(idx: &[u32], first: u32) -> u32 {
+    largest_offset_body(idx, first)
+}
+
+/// The largest distance of an index from `first`; huge where an index is below it.
+fn largest_offset(idx: &[u32], first: u32, wide: bool) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if wide {
+        // SAFETY: AVX2 is there, see `Kernel::with_avx2`.
+        return unsafe { largest_offset_avx2(idx, first) };
+    }
+    let _ = wide;
+    largest_offset_body(idx, first)
+}
+
+#[inline(always)]
+fn range_of_counts_body<T: Value>(val: &[T]) -> (usize, usize) {
+    let (mut least, mut most) = (u32::MAX, 0u32);
+    for v in val {
+        let count = v.count() as u32;
+        least = least.min(count);
+        most = most.max(count);
+    }
+    (least as usize, most as usize)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn range_of_counts_avx2<T: Value>(val: &[T]) -> (usize, usize) {
+    range_of_counts_body(val)
+}
+
+/// The smallest and the largest count.
+fn range_of_counts<T: Value>(val: &[T], wide: bool) -> (usize, usize) {
+    #[cfg(target_arch = "x86_64")]
+    if wide {
+        // SAFETY: as in `largest_offset`.
+        return unsafe { range_of_counts_avx2(val) };
+    }
+    let _ = wide;
+    range_of_counts_body(val)
+}
+
+#[cfg(test)]
+mod tests;

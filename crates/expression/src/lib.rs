@@ -1,0 +1,48 @@
+//! Differential expression as plain query operators: groups of cells, grouped moments, t-tests and the ranking of genes.
+//!
+//! Nothing here does I/O. What a level must know about cells (their names, their obs columns, their totals) comes in through
+//! [`CellSource`]; everything else arrives in the rows of a query.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`cells`] | [`CellSource`], the one door to a data set's cells |
+//! | [`spec`] | [`MomentsSpec`]: which cells form which group, and how a value is transformed |
+//! | [`groups`] | a spec's groups resolved into one small number per cell |
+//! | [`log1p`] | `log1p(x / (total / 1e4))`, the same bits on every machine |
+//! | [`kernel`] | n, sum and sum of squares per group over one sparse row |
+//! | [`store`] | running moments per row of an aggregate and group of cells, their state and their result |
+//! | [`moments`] | the aggregate `moments(idx, val, block, spec)` over sparse rows |
+//! | [`cell_moments`] | the aggregate `cell_moments(cell, value, groups, transform)` over the dense view |
+//! | [`rewrite`] | the plan rewrite from the second to the first |
+//! | [`ttest`], [`students`] | t-tests from moments, and Student's distribution |
+//! | [`rank`] | genes ranked per group, as scanpy's `rank_genes_groups` |
+//! | [`udf`] | the scalar function `t_test` and [`register`] |
+
+pub mod cell_moments;
+pub mod cells;
+pub mod groups;
+pub mod kernel;
+pub mod log1p;
+pub mod moments;
+pub mod rank;
+pub mod rewrite;
+pub mod spec;
+pub mod store;
+pub mod students;
+pub mod ttest;
+pub mod udf;
+
+pub use cells::CellSource;
+pub use moments::moments_udaf;
+pub use rank::{Correction, RankOptions, Reference, rank_genes};
+pub use spec::{Groups, MomentsSpec, Transform};
+pub use ttest::{GroupMoments, Method};
+pub use udf::register;
+
+use datafusion::error::DataFusionError;
+use skytether_common::Error;
+
+/// One of ours on its way through DataFusion; `Error::find` gets it back out.
+pub(crate) fn through(error: Error) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}

@@ -1,0 +1,220 @@
+//! `log1p(x / (total / 1e4))` in float32, the same bits on every machine, and tables of it for small counts.
+//!
+//! scanpy's `normalize_total(target_sum=1e4)` and `log1p` work in float32: the quotient `total / 1e4`, then `x / quotient`, then the
+//! logarithm, each rounded. The logarithm itself is computed here in float64 (branch-free, so that it vectorises) and rounded once,
+//! so it is the correctly rounded float32 but for one case in some ten million.
+
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
+
+use arrow::array::Float32Array;
+
+/// The largest count whose logarithms are tabulated.
+pub(crate) const TABULATED: usize = 32;
+
+/// The natural logarithm of `1 + z`, rounded to float32. `z` must not be negative; not finite in, not finite out.
+#[inline(always)]
+#[must_use]
+pub fn log1p(z: f32) -> f32 {
+    // u = 1 + z loses at most its last bits; (z - (u - 1)) / u puts them back. The rest is fdlibm's log: u = 2^k (1 + f) with
+    // sqrt(1/2) < 1 + f < sqrt(2), s = f / (2 + f), log(1 + f) = s (2 + R(s^2)).
+    const HALF_ROOT: u64 = 0x3fe6_a09e_667f_3bcd;
+    const EXPONENT: u64 = 0xfff0_0000_0000_0000;
+    const TWO_52: f64 = 4_503_599_627_370_496.0;
+    let z = f64::from(z);
+    let u = 1.0 + z;
+    let bits = u.to_bits();
+    let above = bits.wrapping_sub(HALF_ROOT);
+    let f = f64::from_bits(bits.wrapping_sub(above & EXPONENT)) - 1.0;
+    // There is no vector conversion from 64-bit integers before AVX-512: plant k in the mantissa of 2^52.
+    let k = f64::from_bits((above >> 52) | TWO_52.to_bits()) - TWO_52;
+    let s = f / (2.0 + f);
+    let w = s * s;
+    let w2 = w * w;
+    let even = w2 * (0.399_999_999_994_094_2 + w2 * (0.222_221_984_321_497_84 + w2 * 0.153_138_376_992_093_73));
+    let odd = w * (0.666_666_666_666_673_5 + w2 * (0.285_714_287_436_623_9 + w2 * (0.181_835_721_616_180_5 + w2 * 0.147_981_986_051_165_86)));
+    let log = k * std::f64::consts::LN_2 + (s * (2.0 + (even + odd)) + (z - (u - 1.0)) / u);
+    log as f32
+}
+
+/// `log1p(x / (total / 1e4))` for one value; not finite where `x` is negative or not finite, or has no total to be divided by.
+#[inline(always)]
+#[must_use]
+pub fn log1p_cp10k(x: f32, total: f32) -> f32 {
+    let z = x / (total / 1e4_f32);
+    let good = (x >= 0.0) & (total > 0.0) & (z < f32::INFINITY);
+    let y = log1p(if good { z } else { 0.0 });
+    if good {
+        y
+    } else if x == 0.0 {
+        0.0
+    } else {
+        f32::NAN
+    }
+}
+
+#[inline(always)]
+fn fill_body(x: f32, totals: &[f32], out: &mut [f32]) {
+    for (y, &total) in out.iter_mut().zip(totals) {
+        *y = log1p_cp10k(x, total);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn fill_avx2(x: f32, totals: &[f32], out: &mut [f32]) {
+    fill_body(x, totals, out);
+}
+
+/// `out[c] = log1p_cp10k(x, totals[c])`.
+pub(crate) fn fill(x: f32, totals: &[f32], out: &mut [f32], wide: bool) {
+    #[cfg(target_arch = "x86_64")]
+    if wide {
+        // SAFETY: `wide` is only ever true where the processor has AVX2 (`kernel::has_avx2`).
+        return unsafe { fill_avx2(x, totals, out) };
+    }
+    let _ = wide;
+    fill_body(x, totals, out);
+}
+
+#[inline(always)]
+fn gather_body(x: &[f32], totals: &[f32], out: &mut [f32]) {
+    for ((y, &x), &total) in out.iter_mut().zip(x).zip(totals) {
+        *y = log1p_cp10k(x, total);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn gather_avx2(x: &[f32], totals: &[f32], out: &mut [f32]) {
+    gather_body(x, totals, out);
+}
+
+/// `out[i] = log1p_cp10k(x[i], totals[i])`.
+pub(crate) fn each(x: &[f32], totals: &[f32], out: &mut [f32], wide: bool) {
+    #[cfg(target_arch = "x86_64")]
+    if wide {
+        // SAFETY: as in `fill`.
+        return unsafe { gather_avx2(x, totals, out) };
+    }
+    let _ = wide;
+    gather_body(x, totals, out);
+}
+
+/// `log1p_cp10k(count, total of the cell)` for the counts up to [`TABULATED`] and the cells of one block; each count's row is made
+/// when it is first asked for.
+#[derive(Debug)]
+pub(crate) struct Table {
+    totals: Arc<Float32Array>,
+    start: usize,
+    len: usize,
+    wide: bool,
+    levels: [OnceLock<Box<[f32]>>; TABULATED + 1],
+}
+
+impl Table {
+    /// A table for `len` cells from `start` on, which must lie within `totals`. Nothing is computed yet.
+    pub(crate) fn new(totals: Arc<Float32Array>, start: usize, len: usize, wide: bool) -> Self {
+        debug_assert!(start + len <= totals.len());
+        Self { totals, start, len, wide, levels: [const { OnceLock::new() }; TABULATED + 1] }
+    }
+
+    /// The totals of the block's cells.
+    pub(crate) fn totals(&self) -> &[f32] {
+        &self.totals.values()[self.start..self.start + self.len]
+    }
+
+    /// The logarithms for `count` (at most [`TABULATED`]), one per cell of the block.
+    pub(crate) fn level(&self, count: usize) -> &[f32] {
+        self.levels[count].get_or_init(|| {
+            let mut out = vec![0f32; self.len];
+            fill(count as f32, self.totals(), &mut out, self.wide);
+            out.into_boxed_slice()
+        })
+    }
+}
+
+/// The tables last used in this process. They depend on nothing but the totals, so that drives in one process that hold copies of the same
+/// totals share them: an entry is found by content, not by name or generation.
+static TABLES: LazyLock<Mutex<Vec<Arc<Table>>>> = LazyLock::new(Mutex::default);
+
+/// At most this many tables stay (8.6 MB each with every count and cell in use).
+const KEEP: usize = 4;
+
+/// The table for `len` cells from `start` on, shared with whoever uses the same totals.
+pub(crate) fn shared_table(totals: &Arc<Float32Array>, start: usize, len: usize, wide: bool) -> Arc<Table> {
+    let content = &totals.values()[start..start + len];
+    let same = |t: &Arc<Table>| t.wide == wide && t.len == len && (Arc::ptr_eq(&t.totals, totals) && t.start == start || same_bits(t.totals(), content));
+    let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
+    let table = match tables.iter().position(same) {
+        Some(at) => tables.remove(at),
+        None => {
+            if tables.len() >= KEEP {
+                tables.remove(0);
+            }
+            Arc::new(Table::new(Arc::clone(totals), start, len, wide))
+        }
+    };
+    tables.push(Arc::clone(&table));
+    table
+}
+
+fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ulps(a: f32, b: f32) -> u32 {
+        a.to_bits().abs_diff(b.to_bits())
+    }
+
+    #[test]
+    fn within_one_ulp_of_libm_everywhere() {
+        let (mut single, mut rounded, mut unequal, mut n) = (0, 0, 0u32, 0u32);
+        // Every 997th float from 0 up to infinity, both sides of 1 and of powers of two among them.
+        for bits in (0..0x7f80_0000u32).step_by(997) {
+            let z = f32::from_bits(bits);
+            single = single.max(ulps(log1p(z), libm::log1pf(z)));
+            let exact = libm::log1p(f64::from(z)) as f32;
+            rounded = rounded.max(ulps(log1p(z), exact));
+            unequal += u32::from(log1p(z) != exact);
+            n += 1;
+        }
+        println!("largest distance to log1pf {single} ulp, to log1p rounded {rounded} ulp ({unequal} of {n} differ)");
+        assert!(single <= 1 && rounded <= 1 && unequal * 1_000_000 < n * 4, "{single} {rounded} {unequal}");
+    }
+
+    #[test]
+    fn zero_is_zero_and_nonsense_is_not_finite() {
+        assert_eq!(log1p(0.0), 0.0);
+        assert_eq!(log1p_cp10k(0.0, 0.0), 0.0);
+        assert_eq!(log1p_cp10k(-0.0, 5.0), 0.0);
+        for (x, total) in [(1.0, 0.0), (-1.0, 10.0), (f32::NAN, 10.0), (f32::INFINITY, 10.0), (1.0, f32::NAN), (1.0, -1.0), (1.0, 1e-44)] {
+            assert!(!log1p_cp10k(x, total).is_finite(), "{x} {total}");
+        }
+    }
+
+    #[test]
+    fn wide_and_narrow_fill_the_same_bits() {
+        let totals: Vec<f32> = (0..1003).map(|i| (i * 37 % 5000) as f32).collect();
+        let (mut a, mut b) = (vec![0f32; totals.len()], vec![0f32; totals.len()]);
+        for x in [0.0, 1.0, 17.0, 1e6] {
+            fill(x, &totals, &mut a, crate::kernel::has_avx2());
+            fill(x, &totals, &mut b, false);
+            assert!(same_bits(&a, &b));
+            let xs = vec![x; totals.len()];
+            each(&xs, &totals, &mut b, crate::kernel::has_avx2());
+            assert!(same_bits(&a, &b));
+        }
+    }
+
+    #[test]
+    fn equal_totals_share_a_table() {
+        let a = Arc::new(Float32Array::from(vec![3.25f32, 99.5, 1.0]));
+        let b = Arc::new(Float32Array::from(vec![7.0f32, 3.25, 99.5, 1.0]));
+        assert!(Arc::ptr_eq(&shared_table(&a, 0, 3, false), &shared_table(&b, 1, 3, false)));
+        assert!(!Arc::ptr_eq(&shared_table(&a, 0, 3, false), &shared_table(&b, 0, 3, false)));
+    }
+}

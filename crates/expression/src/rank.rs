@@ -1,0 +1,414 @@
+//! Genes ranked per group of cells, as scanpy's `rank_genes_groups` does it for t-tests.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array, RecordBatch, StringViewArray, StringViewBuilder, UInt32Array};
+use arrow::compute::{cast, concat, take};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type};
+use serde::{Deserialize, Serialize};
+use skytether_common::{Error, Result};
+
+use crate::spec::shorten;
+use crate::store::Results;
+use crate::ttest::{GroupMoments, Method, check_size, log_fold_change, test_unchecked};
+
+/// What a group is compared to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reference {
+    /// All other cells, those in no group included.
+    #[default]
+    Rest,
+    /// One group.
+    Group(String),
+}
+
+/// How p-values are corrected for the number of genes tested.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Correction {
+    /// Benjamini & Hochberg's false discovery rate.
+    #[default]
+    #[serde(rename = "benjamini-hochberg")]
+    BenjaminiHochberg,
+    /// p times the number of genes.
+    #[serde(rename = "bonferroni")]
+    Bonferroni,
+}
+
+impl Correction {
+    /// The correction of that name.
+    ///
+    /// # Errors
+    /// Invalid, listing the corrections.
+    pub fn parse(name: &str) -> Result<Self> {
+        match name {
+            "benjamini-hochberg" => Ok(Correction::BenjaminiHochberg),
+            "bonferroni" => Ok(Correction::Bonferroni),
+            _ => Err(Error::invalid(format!("there is no correction {:?}: use 'benjamini-hochberg' or 'bonferroni'", shorten(name)))),
+        }
+    }
+}
+
+/// What to rank, and how.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RankOptions {
+    /// The groups to rank genes for, in this order; `None`: all, in their own order. The reference group is left out.
+    pub groups: Option<Vec<String>>,
+    /// What each is compared to.
+    pub reference: Reference,
+    /// The test.
+    pub method: Method,
+    /// The correction, over all genes given.
+    pub correction: Correction,
+    /// At most this many genes per group, those with the highest scores; `None`: all.
+    pub n_genes: Option<usize>,
+    /// The base of the values' logarithm; `None`: natural.
+    pub log_base: Option<f64>,
+}
+
+impl Default for RankOptions {
+    fn default() -> Self {
+        Self { groups: None, reference: Reference::Rest, method: Method::Welch, correction: Correction::default(), n_genes: None, log_base: None }
+    }
+}
+
+/// The columns of the ranking.
+#[must_use]
+pub fn ranking_schema() -> SchemaRef {
+    let number = |name| Field::new(name, DataType::Float64, false);
+    Arc::new(Schema::new(vec![
+        Field::new("group", DataType::Utf8View, false),
+        Field::new("gene_id", DataType::UInt32, false),
+        Field::new("names", DataType::Utf8View, true),
+        number("scores"),
+        number("logfoldchanges"),
+        number("pvals"),
+        number("pvals_adj"),
+        number("pct_nz_group"),
+        number("pct_nz_reference"),
+    ]))
+}
+
+/// One gene in one group.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tested {
+    score: f64,
+    p: f64,
+    fold: f64,
+    pct_group: f64,
+    pct_reference: f64,
+}
+
+/// Ranks the genes of `batches` (columns `gene_id` UInt32, `gene` text, `moments`: the result of `moments()`; a row per gene) for each group.
+///
+/// The result has the columns of [`ranking_schema`]. Within a group rows are ordered by score, the highest first; genes of equal score keep the order of
+/// the input. Scores are never NaN (see [`crate::ttest::t_test`]); infinite ones come first or last.
+///
+/// # Errors
+/// Invalid where a group or the reference has fewer than two cells, or the rows' groups differ; not found, listing the groups there are, for an
+/// unknown group.
+pub fn rank_genes(batches: &[RecordBatch], options: &RankOptions) -> Result<RecordBatch> {
+    let genes = Genes::open(batches)?;
+    let Some(names) = genes.group_names()? else { return Ok(RecordBatch::new_empty(ranking_schema())) };
+    let find = |name: &String| names.iter().position(|n| n == name).ok_or_else(|| unknown_group(name, names.iter().map(String::as_str)));
+    let reference = match &options.reference {
+        Reference::Rest => None,
+        Reference::Group(name) => Some(find(name)?),
+    };
+    let chosen: Vec<usize> = match &options.groups {
+        None => (0..names.len()).collect(),
+        Some(asked) => asked.iter().map(find).collect::<Result<_>>()?,
+    };
+    let chosen: Vec<usize> = chosen.into_iter().filter(|g| Some(*g) != reference).collect();
+    if chosen.iter().collect::<std::collections::HashSet<_>>().len() < chosen.len() {
+        return Err(Error::invalid("a group is asked for twice"));
+    }
+
+    let threads = if genes.len() * chosen.len() < 4096 { 1 } else { std::thread::available_parallelism().map_or(1, usize::from).min(16) };
+    let mut tested = vec![vec![Tested::default(); genes.len()]; chosen.len()];
+    genes.test(&names, &chosen, reference, options, threads, &mut tested)?;
+
+    let keep = options.n_genes.unwrap_or(usize::MAX).min(genes.len());
+    let ranked = in_parallel(threads, tested.iter().collect(), |group: &Vec<Tested>| Ok(rank_one(group, options.correction, keep)))?;
+    genes.table(&names, &chosen, &tested, &ranked)
+}
+
+/// Not found, listing the groups there are.
+pub(crate) fn unknown_group<'a>(name: &str, there_are: impl Iterator<Item = &'a str>) -> Error {
+    const SHOWN: usize = 50;
+    let all: Vec<&str> = there_are.collect();
+    let more = if all.len() > SHOWN { format!(" and {} more", all.len() - SHOWN) } else { String::new() };
+    Error::not_found(format!("there is no group {:?}; the groups are {}{more}", shorten(name), all.iter().take(SHOWN).map(|n| format!("{:?}", shorten(n))).collect::<Vec<_>>().join(", ")))
+}
+
+/// Does `work` to all `items`, on up to `threads` threads; results in the items' order.
+fn in_parallel<I: Send, O: Send>(threads: usize, items: Vec<I>, work: impl Fn(I) -> Result<O> + Sync) -> Result<Vec<O>> {
+    if threads <= 1 || items.len() <= 1 {
+        return items.into_iter().map(work).collect();
+    }
+    let count = items.len();
+    let queue = std::sync::Mutex::new(items.into_iter().enumerate());
+    let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
+    let run = || {
+        let mut done = Vec::new();
+        while let Some((at, item)) = next() {
+            done.push((at, work(item)));
+        }
+        done
+    };
+    let mut done = std::thread::scope(|scope| {
+        let helpers: Vec<_> = (1..threads.min(count)).map(|_| scope.spawn(run)).collect();
+        let mut done = run();
+        for helper in helpers {
+            done.extend(helper.join().map_err(|_| Error::internal("a thread that tested genes stopped"))?);
+        }
+        Ok::<_, Error>(done)
+    })?;
+    done.sort_unstable_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+struct Genes<'a> {
+    ids: Vec<u32>,
+    names: StringViewArray,
+    results: Vec<Results<'a>>,
+    /// Which batch and row each gene is in.
+    place: Vec<(u32, u32)>,
+}
+
+impl<'a> Genes<'a> {
+    fn open(batches: &'a [RecordBatch]) -> Result<Self> {
+        let mut genes = Self { ids: Vec::new(), names: StringViewBuilder::new().finish(), results: Vec::new(), place: Vec::new() };
+        let mut names: Vec<ArrayRef> = Vec::new();
+        for (b, batch) in batches.iter().enumerate() {
+            let column = |name: &str| batch.column_by_name(name).ok_or_else(|| Error::invalid(format!("ranking genes needs a column {name:?}")));
+            let ids = column("gene_id")?;
+            let ids = ids.as_primitive_opt::<UInt32Type>().filter(|ids| ids.null_count() == 0).ok_or_else(|| Error::invalid("gene_id must be UInt32 without NULLs"))?;
+            genes.ids.extend_from_slice(ids.values());
+            names.push(cast(column("gene")?, &DataType::Utf8View).map_err(|e| Error::invalid("gene must be text").because(e))?);
+            let moments = column("moments")?;
+            if moments.null_count() > 0 {
+                return Err(Error::invalid("ranking genes needs moments without NULLs"));
+            }
+            genes.results.push(Results::open(moments.as_ref())?);
+            genes.place.extend((0..batch.num_rows()).map(|row| (b as u32, row as u32)));
+        }
+        if !names.is_empty() {
+            let all = concat(&names.iter().map(AsRef::as_ref).collect::<Vec<_>>()).map_err(|e| Error::internal("cannot join the genes' names").because(e))?;
+            genes.names = all.as_string_view().clone();
+        }
+        Ok(genes)
+    }
+
+    fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    fn entries(&self, gene: usize) -> (&Results<'a>, std::ops::Range<usize>) {
+        let (batch, row) = self.place[gene];
+        let results = &self.results[batch as usize];
+        (results, results.range(row as usize))
+    }
+
+    /// The groups of the first gene, which must be those of all; `None` without genes.
+    fn group_names(&self) -> Result<Option<Vec<String>>> {
+        if self.len() == 0 {
+            return Ok(None);
+        }
+        let (results, range) = self.entries(0);
+        let Some(last) = range.clone().next_back() else { return Err(Error::invalid("the first gene's moments are empty: no rows were aggregated for it")) };
+        if results.name(last).is_some() {
+            return Err(Error::invalid("moments must end with the cells in no group"));
+        }
+        (range.start..last).map(|at| results.name(at).map(str::to_owned).ok_or_else(|| Error::invalid("moments name a group NULL"))).collect::<Result<Vec<_>>>().map(Some)
+    }
+
+    fn test(&self, names: &[String], chosen: &[usize], reference: Option<usize>, options: &RankOptions, threads: usize, tested: &mut [Vec<Tested>]) -> Result<()> {
+        let chunk = self.len().div_ceil(threads * 4).max(1);
+        let mut parts: Vec<(usize, Vec<&mut [Tested]>)> = (0..self.len().div_ceil(chunk)).map(|c| (c * chunk, Vec::with_capacity(chosen.len()))).collect();
+        for group in tested.iter_mut() {
+            for (part, slice) in parts.iter_mut().zip(group.chunks_mut(chunk)) {
+                part.1.push(slice);
+            }
+        }
+        let end = |start: usize| self.len().min(start + chunk);
+        in_parallel(threads, parts, |(start, mut out)| {
+            let mut tester = Tester::new(names);
+            for gene in start..end(start) {
+                let (results, range) = self.entries(gene);
+                tester.read(self.place[gene].0 as usize, results, range).map_err(|e| e.while_doing(format!("gene number {}", self.ids[gene])))?;
+                tester.test(chosen, reference, options, |place, t| out[place][gene - start] = t)?;
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    fn table(&self, names: &[String], chosen: &[usize], tested: &[Vec<Tested>], ranked: &[Ranked]) -> Result<RecordBatch> {
+        let failed = |e: arrow::error::ArrowError| Error::internal("cannot build the ranking").because(e);
+        let total: usize = ranked.iter().map(|r| r.order.len()).sum();
+        let mut groups = StringViewBuilder::with_capacity(total);
+        let mut order: Vec<u32> = Vec::with_capacity(total);
+        for (&g, ranked) in chosen.iter().zip(ranked) {
+            let len = names[g].len() as u32;
+            let block = groups.append_block(names[g].clone().into_bytes().into());
+            for _ in &ranked.order {
+                groups.try_append_view(block, 0, len).map_err(failed)?;
+            }
+            order.extend_from_slice(&ranked.order);
+        }
+        let column = |of: fn(&Tested) -> f64| -> ArrayRef {
+            let mut values = Vec::with_capacity(total);
+            for (tested, ranked) in tested.iter().zip(ranked) {
+                values.extend(ranked.order.iter().map(|&gene| of(&tested[gene as usize])));
+            }
+            Arc::new(Float64Array::from(values))
+        };
+        let adjusted: Vec<f64> = ranked.iter().flat_map(|r| r.adjusted.iter().copied()).collect();
+        let ids: Vec<u32> = order.iter().map(|&gene| self.ids[gene as usize]).collect();
+        let names = take(&self.names, &UInt32Array::from(order), None).map_err(failed)?;
+        RecordBatch::try_new(
+            ranking_schema(),
+            vec![
+                Arc::new(groups.finish()),
+                Arc::new(UInt32Array::from(ids)),
+                names,
+                column(|t| t.score),
+                column(|t| t.fold),
+                column(|t| t.p),
+                Arc::new(Float64Array::from(adjusted)),
+                column(|t| t.pct_group),
+                column(|t| t.pct_reference),
+            ],
+        )
+        .map_err(failed)
+    }
+}
+
+/// Tests one gene after the other; keeps its room.
+struct Tester<'a> {
+    names: &'a [String],
+    groups: Vec<GroupMoments>,
+    /// `before[g]`: groups 0 to g - 1 merged.
+    before: Vec<GroupMoments>,
+    /// The batch of the last gene, whose names were checked, and where its entries begin.
+    checked: Option<(usize, usize)>,
+}
+
+impl<'a> Tester<'a> {
+    fn new(names: &'a [String]) -> Self {
+        Self { names, groups: vec![GroupMoments::default(); names.len() + 1], before: vec![GroupMoments::default(); names.len() + 1], checked: None }
+    }
+
+    fn read(&mut self, batch: usize, results: &Results<'_>, range: std::ops::Range<usize>) -> Result<()> {
+        let as_named = || range.clone().zip(self.names).all(|(at, name)| results.name(at) == Some(name)) && results.name(range.end - 1).is_none();
+        let as_checked = |start: usize| (0..range.len()).all(|k| results.same_name(start + k, range.start + k));
+        // Entries of one batch mostly share their names' bytes, so that comparing with checked ones need not read them.
+        let same = range.len() == self.groups.len()
+            && match self.checked {
+                Some((of, start)) if of == batch => as_checked(start) || as_named(),
+                _ => as_named(),
+            };
+        if !same {
+            return Err(Error::invalid("its moments have other groups than the first gene's: rank the genes of one query at a time"));
+        }
+        self.checked = Some((batch, range.start));
+        for (slot, at) in self.groups.iter_mut().zip(range) {
+            *slot = results.moments(at);
+        }
+        Ok(())
+    }
+
+    fn test(&mut self, chosen: &[usize], reference: Option<usize>, options: &RankOptions, mut put: impl FnMut(usize, Tested)) -> Result<()> {
+        let mut one = |group: usize, place: usize, other: &GroupMoments| -> Result<()> {
+            let mine = &self.groups[group];
+            if mine.n < 2 {
+                check_size(&self.names[group], mine.n)?;
+            }
+            if other.n < 2 {
+                match reference {
+                    Some(r) => check_size(&self.names[r], other.n)?,
+                    None => check_size(&format!("rest (all cells but those in {})", self.names[group]), other.n)?,
+                }
+            }
+            let t = test_unchecked(options.method, mine, other);
+            put(place, Tested { score: t.t, p: t.p, fold: log_fold_change(mine.mean, other.mean, options.log_base), pct_group: mine.pct_nz(), pct_reference: other.pct_nz() });
+            Ok(())
+        };
+        if let Some(r) = reference {
+            let other = self.groups[r];
+            return chosen.iter().enumerate().try_for_each(|(place, &g)| one(g, place, &other));
+        }
+        // The rest of g is what lies before it and what lies after it.
+        let last = self.groups.len() - 1;
+        for g in 0..last {
+            self.before[g + 1] = self.before[g].merged(&self.groups[g]);
+        }
+        if chosen.windows(2).all(|w| w[0] < w[1]) {
+            let mut after = self.groups[last];
+            let mut at = last;
+            for (place, &g) in chosen.iter().enumerate().rev() {
+                while at > g + 1 {
+                    at -= 1;
+                    after = self.groups[at].merged(&after);
+                }
+                one(g, place, &self.before[g].merged(&after))?;
+            }
+        } else {
+            let mut after = vec![self.groups[last]; last + 1];
+            for g in (0..last).rev() {
+                after[g] = self.groups[g].merged(&after[g + 1]);
+            }
+            for (place, &g) in chosen.iter().enumerate() {
+                one(g, place, &self.before[g].merged(&after[g + 1]))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The genes of one group in order of rank.
+struct Ranked {
+    order: Vec<u32>,
+    /// Corrected p-values in the same order.
+    adjusted: Vec<f64>,
+}
+
+fn rank_one(tested: &[Tested], correction: Correction, keep: usize) -> Ranked {
+    let mut keys: Vec<(u64, u32)> = tested.iter().enumerate().map(|(gene, t)| (!ascending(t.score), gene as u32)).collect();
+    keys.sort_unstable();
+    let order: Vec<u32> = keys[..keep].iter().map(|&(_, gene)| gene).collect();
+    let p: Vec<f64> = tested.iter().map(|t| t.p).collect();
+    let all = corrected(&p, correction);
+    let adjusted = order.iter().map(|&gene| all[gene as usize]).collect();
+    Ranked { order, adjusted }
+}
+
+/// A number's bits, such that they sort as the numbers do; the two zeros are one.
+fn ascending(value: f64) -> u64 {
+    let bits = (value + 0.0).to_bits();
+    if bits >> 63 == 1 { !bits } else { bits | (1 << 63) }
+}
+
+/// p-values corrected for their number; they must lie within 0 and 1.
+#[must_use]
+pub fn corrected(p: &[f64], correction: Correction) -> Vec<f64> {
+    let count = p.len() as f64;
+    match correction {
+        Correction::Bonferroni => p.iter().map(|p| (p * count).min(1.0)).collect(),
+        Correction::BenjaminiHochberg => {
+            let mut order: Vec<(u64, u32)> = p.iter().enumerate().map(|(i, &p)| (ascending(p), i as u32)).collect();
+            order.sort_unstable();
+            let mut least = 1.0f64;
+            let mut adjusted = vec![0.0; p.len()];
+            for (rank, &(_, i)) in order.iter().enumerate().rev() {
+                least = least.min(p[i as usize] * (count / (rank + 1) as f64));
+                adjusted[i as usize] = least;
+            }
+            adjusted
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,228 @@
+//! What grouped moments are about: data set, matrix, groups of cells, transform. Travels as a JSON literal in the query.
+//!
+//! ```json
+//! {"dataset": "blood.pbmc3k", "matrix": "x", "groups": {"obs": "cell_type"}, "transform": "log1p_cp10k"}
+//! {"dataset": "blood.pbmc3k", "matrix": "x", "groups": {"names": ["a", "b"], "codes": "KLUv..."}, "transform": null}
+//! ```
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::{Deserialize, Serialize};
+use skytether_common::{DatasetName, Error, Result};
+
+/// The most groups that one query can have.
+pub const MAX_GROUPS: usize = 65_534;
+
+/// In [`Groups::Codes`]: a cell that is in no group.
+pub const NO_GROUP: u16 = u16::MAX;
+
+/// The longest literal, in bytes; codes of some hundred million cells fit.
+pub const MAX_LITERAL: usize = 1 << 28;
+
+/// The literal argument of `moments`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MomentsSpec {
+    /// The data set whose obs and totals are meant.
+    pub dataset: DatasetName,
+    /// The matrix: `x`, `raw_x` or `layer_<name>`. Decides which totals apply.
+    pub matrix: String,
+    /// The groups of cells.
+    pub groups: Groups,
+    /// What is done to each value before it counts; `None`: nothing.
+    #[serde(default)]
+    pub transform: Option<Transform>,
+}
+
+/// Which cell is in which group; a cell is in at most one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Groups {
+    /// By a column of obs: a group per distinct value, cells without a value in none. Each level reads its own copy.
+    Obs {
+        /// The column's name.
+        #[serde(rename = "obs")]
+        column: String,
+    },
+    /// Cell by cell. Make one with [`Groups::codes`].
+    Codes {
+        /// The groups' names; they differ from each other.
+        names: Vec<String>,
+        /// Base64 of the ZSTD-compressed group numbers, u16 little-endian, one per cell, [`NO_GROUP`] for cells in none.
+        codes: String,
+    },
+}
+
+/// What is done to a value before it counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Transform {
+    /// `log1p(x / (total of the cell / 10000))`, in float32, as scanpy's `normalize_total(target_sum=1e4)` and `log1p`.
+    #[serde(rename = "log1p_cp10k")]
+    Log1pCp10k,
+}
+
+impl Transform {
+    /// Its name in queries and results.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Transform::Log1pCp10k => "log1p_cp10k",
+        }
+    }
+
+    /// The transform that a query names.
+    ///
+    /// # Errors
+    /// Invalid, listing those that there are.
+    pub fn parse(name: &str) -> Result<Self> {
+        match name {
+            "log1p_cp10k" => Ok(Transform::Log1pCp10k),
+            _ => Err(Error::invalid(format!("there is no transform {:?}: use 'log1p_cp10k' or NULL for none", shorten(name)))),
+        }
+    }
+}
+
+impl Groups {
+    /// Groups given cell by cell: `codes[i]` is the position in `names` of cell i's group, -1 where it is in none.
+    ///
+    /// # Errors
+    /// Invalid where a code is out of range, a name repeats or there are more than [`MAX_GROUPS`] names.
+    pub fn codes(names: Vec<String>, codes: &[i32]) -> Result<Self> {
+        check_names(&names)?;
+        let mut bytes = Vec::with_capacity(codes.len() * 2);
+        for (cell, &code) in codes.iter().enumerate() {
+            let code = match u16::try_from(code) {
+                _ if code == -1 => NO_GROUP,
+                Ok(c) if usize::from(c) < names.len() => c,
+                _ => return Err(Error::invalid(format!("cell {cell} has group {code}, but there are {} groups: use 0 to {} or -1", names.len(), names.len().saturating_sub(1)))),
+            };
+            bytes.extend_from_slice(&code.to_le_bytes());
+        }
+        let packed = zstd::bulk::compress(&bytes, 3).map_err(|e| Error::internal("cannot compress group codes").because(e))?;
+        Ok(Groups::Codes { names, codes: BASE64.encode(packed) })
+    }
+
+    /// Reads back the text of [`Groups::Codes`]: a group number per cell, `names.len()` for cells in none.
+    ///
+    /// # Errors
+    /// Invalid where the text is no such encoding, is not for `n_cells` cells, or names a group that does not exist.
+    pub(crate) fn decode_codes(names: &[String], codes: &str, n_cells: u32) -> Result<Vec<u16>> {
+        check_names(names)?;
+        let bad = |what: &str| Error::invalid(format!("the groups' codes {what}"));
+        let len = n_cells as usize * 2;
+        let packed = BASE64.decode(codes).map_err(|e| bad("are not base64").because(e))?;
+        // One byte more than fits, so that codes for more cells are noticed; never more memory than the data set's own cells warrant.
+        let bytes = zstd::bulk::decompress(&packed, len + 1).map_err(|e| bad(&format!("do not unpack to {n_cells} cells")).because(e))?;
+        if bytes.len() != len {
+            return Err(bad(&format!("are for {} cells, but the data set has {n_cells}", bytes.len() / 2)));
+        }
+        let rest = names.len() as u16;
+        bytes
+            .chunks_exact(2)
+            .enumerate()
+            .map(|(cell, b)| match u16::from_le_bytes([b[0], b[1]]) {
+                NO_GROUP => Ok(rest),
+                code if code < rest => Ok(code),
+                code => Err(bad(&format!("put cell {cell} into group {code} of {rest}"))),
+            })
+            .collect()
+    }
+}
+
+impl MomentsSpec {
+    /// The JSON text, on one line.
+    ///
+    /// # Errors
+    /// Internal, should JSON ever fail to hold it.
+    pub fn to_literal(&self) -> Result<String> {
+        serde_json::to_string(self).map_err(|e| Error::internal("cannot write the spec of moments").because(e))
+    }
+
+    /// Reads [`MomentsSpec::to_literal`]'s text back.
+    ///
+    /// # Errors
+    /// Invalid where it is anything else.
+    pub fn from_literal(text: &str) -> Result<Self> {
+        if text.len() > MAX_LITERAL {
+            return Err(Error::invalid(format!("the spec of moments is longer than {MAX_LITERAL} bytes")));
+        }
+        serde_json::from_str(text).map_err(|e| Error::invalid(format!("{:?} is no spec of moments", shorten(text))).because(e))
+    }
+}
+
+/// Refuses too many names and names that repeat.
+pub(crate) fn check_names(names: &[String]) -> Result<()> {
+    if names.len() > MAX_GROUPS {
+        return Err(Error::invalid(format!("there are {} groups of cells: at most {MAX_GROUPS} are possible", names.len())));
+    }
+    let mut seen = std::collections::HashSet::with_capacity(names.len());
+    match names.iter().find(|n| !seen.insert(n.as_str())) {
+        Some(twice) => Err(Error::invalid(format!("two groups are named {:?}: give each its own name", shorten(twice)))),
+        None => Ok(()),
+    }
+}
+
+/// Enough of a text to recognise it in a message.
+pub(crate) fn shorten(text: &str) -> String {
+    const ENOUGH: usize = 120;
+    if text.chars().count() <= ENOUGH { text.to_owned() } else { text.chars().take(ENOUGH).chain("...".chars()).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use skytether_common::Kind;
+
+    use super::*;
+
+    fn spec(groups: Groups) -> MomentsSpec {
+        MomentsSpec { dataset: "blood.pbmc3k".parse().unwrap(), matrix: "x".into(), groups, transform: Some(Transform::Log1pCp10k) }
+    }
+
+    #[test]
+    fn the_literal_is_the_documented_json() {
+        let by_obs = spec(Groups::Obs { column: "cell_type".into() });
+        let text = by_obs.to_literal().unwrap();
+        assert_eq!(text, r#"{"dataset":"blood.pbmc3k","matrix":"x","groups":{"obs":"cell_type"},"transform":"log1p_cp10k"}"#);
+        assert_eq!(MomentsSpec::from_literal(&text).unwrap(), by_obs);
+    }
+
+    #[test]
+    fn codes_survive() {
+        let groups = Groups::codes(vec!["a".into(), "ü".into()], &[0, -1, 1, 1]).unwrap();
+        let back = MomentsSpec::from_literal(&spec(groups.clone()).to_literal().unwrap()).unwrap();
+        assert_eq!(back.groups, groups);
+        let Groups::Codes { names, codes } = &back.groups else { unreachable!() };
+        assert_eq!(Groups::decode_codes(names, codes, 4).unwrap(), [0, 2, 1, 1]);
+        for cells in [0, 3, 5] {
+            assert_eq!(Groups::decode_codes(names, codes, cells).unwrap_err().kind(), Kind::Invalid);
+        }
+    }
+
+    #[test]
+    fn wrong_codes_and_names_are_refused() {
+        let names = || vec!["a".to_owned(), "b".to_owned()];
+        for bad in [2, -2, 70_000] {
+            let error = Groups::codes(names(), &[0, bad]).unwrap_err();
+            assert!(error.to_string().contains("cell 1"), "{error}");
+        }
+        assert!(Groups::codes(vec!["a".into(), "a".into()], &[]).unwrap_err().to_string().contains("\"a\""));
+        assert!(Groups::codes((0..=MAX_GROUPS).map(|i| i.to_string()).collect(), &[]).is_err());
+    }
+
+    #[test]
+    fn hostile_codes_give_errors_and_little_memory() {
+        let names = vec!["a".to_owned()];
+        let bomb = BASE64.encode(zstd::bulk::compress(&vec![0u8; 1 << 24], 19).unwrap());
+        let outside = BASE64.encode(zstd::bulk::compress(&[1, 0], 1).unwrap());
+        for codes in ["", "!!!", "AAAA", bomb.as_str(), outside.as_str()] {
+            assert_eq!(Groups::decode_codes(&names, codes, 1).unwrap_err().kind(), Kind::Invalid, "{}", shorten(codes));
+        }
+    }
+
+    #[test]
+    fn hostile_literals_give_errors() {
+        for text in ["", "{}", "[]", "null", r#"{"dataset":"nodot","matrix":"x","groups":{"obs":"c"}}"#, r#"{"dataset":"a.b","matrix":"x","groups":{"obs":1}}"#] {
+            assert_eq!(MomentsSpec::from_literal(text).unwrap_err().kind(), Kind::Invalid, "{text}");
+        }
+    }
+}

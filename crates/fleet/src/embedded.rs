@@ -1,0 +1,230 @@
+//! A fleet in one process: a directory with `fleet.json`, `LOCK` and `drives/0..`.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use skytether_common::{Error, Result};
+use skytether_drive::{Cse, Drive, DriveOptions, Storage};
+use skytether_host::{Host, HostOptions};
+use skytether_store::disk::DriveIdentity;
+use uuid::Uuid;
+
+/// The newest format of a fleet's directory that this version reads and the one that it writes.
+pub const FORMAT: u32 = 1;
+
+/// Drives that a new fleet gets if nobody says how many.
+const DEFAULT_DRIVES: usize = 4;
+
+/// The most drives in one process: each costs file descriptors and a few threads.
+const MAX_DRIVES: usize = 256;
+
+/// How an embedded fleet is opened or made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// How many drives it has; `None` takes what is there, or four for a new one.
+    pub drives: Option<usize>,
+    /// How data survive the loss of drives: `none` is all that this version has.
+    pub redundancy: String,
+    /// How slow the drives pretend to be: `unlimited` is all that this version has.
+    pub profile: String,
+    /// Whether to make the fleet where there is none.
+    pub create: bool,
+    /// Bytes that each drive's engine may use.
+    pub memory_per_drive: u64,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self { drives: None, redundancy: "none".into(), profile: "unlimited".into(), create: true, memory_per_drive: 512 << 20 }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct FleetFile {
+    format: u32,
+    drives: Vec<Uuid>,
+}
+
+/// An open fleet.
+#[derive(Debug)]
+pub(crate) struct Embedded {
+    path: PathBuf,
+    // Dropped before the lock.
+    host: Host,
+    _lock: Lock,
+}
+
+impl Embedded {
+    pub(crate) async fn open(path: &Path, options: &OpenOptions, host: HostOptions) -> Result<Self> {
+        check(options)?;
+        let (dir, own, memory) = (path.to_path_buf(), options.clone(), options.memory_per_drive);
+        // Opening verifies what a crash left behind, which blocks.
+        let (lock, drives) = tokio::task::spawn_blocking(move || open_drives(&dir, &own, memory))
+            .await
+            .map_err(|e| Error::internal(format!("opening {} stopped", path.display())).because(e))??;
+        let host = Host::new(drives.into_iter().map(|d| d as Arc<dyn Cse>).collect(), host)?;
+        // The lock says that nobody else writes here, so what no root record names is garbage.
+        let deleted = host.catalog().collect_garbage().await?;
+        if deleted > 0 {
+            tracing::info!("{}: {deleted} slices of an ingest that did not finish were deleted", path.display());
+        }
+        Ok(Self { path: path.to_path_buf(), host, _lock: lock })
+    }
+
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn check(options: &OpenOptions) -> Result<()> {
+    if options.redundancy != "none" {
+        return Err(Error::unsupported(format!("redundancy {:?} is not there yet: this version has \"none\"", options.redundancy)));
+    }
+    if options.profile != "unlimited" {
+        return Err(Error::unsupported(format!("profile {:?} is not there yet: this version has \"unlimited\"", options.profile)));
+    }
+    match options.drives {
+        Some(n) if n == 0 || n > MAX_DRIVES => Err(Error::invalid(format!("a fleet has 1 to {MAX_DRIVES} drives, not {n}"))),
+        _ => Ok(()),
+    }
+}
+
+fn open_drives(path: &Path, options: &OpenOptions, memory: u64) -> Result<(Lock, Vec<Arc<Drive>>)> {
+    let file = path.join("fleet.json");
+    let there = file.try_exists().map_err(|e| Error::io("look for", &file, e))?;
+    if !there {
+        if !options.create {
+            return Err(Error::not_found(format!("there is no fleet at {}: make one with `skytether init`", path.display())));
+        }
+        check_empty(path)?;
+        fs::create_dir_all(path.join("drives")).map_err(|e| Error::io("create", path.join("drives"), e))?;
+    }
+    let lock = Lock::take(path)?;
+    // Only now: somebody else may have made it just before.
+    let known = if file.try_exists().map_err(|e| Error::io("look for", &file, e))? { Some(read(&file)?) } else { None };
+    let options_of = || DriveOptions { memory_limit: memory, ..DriveOptions::default() };
+    let drives = match known {
+        Some(fleet) => {
+            if let Some(n) = options.drives
+                && n != fleet.drives.len()
+            {
+                return Err(Error::invalid(format!("the fleet at {} has {} drives, not {n}: open it without a number, or make another fleet", path.display(), fleet.drives.len())));
+            }
+            fleet.drives.iter().enumerate().map(|(n, id)| open_known(path, n, *id, options_of())).collect::<Result<Vec<_>>>()?
+        }
+        None => {
+            let drives = (0..options.drives.unwrap_or(DEFAULT_DRIVES)).map(|n| make(path, n, options_of())).collect::<Result<Vec<_>>>()?;
+            // Written last: a fleet is there with all its drives or not at all.
+            write(path, &FleetFile { format: FORMAT, drives: drives.iter().map(|d| d.info().id).collect() })?;
+            drives
+        }
+    };
+    Ok((lock, drives))
+}
+
+/// Whether `path` may become a fleet: empty, absent, or begun and not finished before.
+fn check_empty(path: &Path) -> Result<()> {
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(Error::io("open", path, e)),
+    };
+    for entry in entries {
+        let name = entry.map_err(|e| Error::io("read", path, e))?.file_name();
+        if !["drives", "LOCK", "fleet.json.new"].iter().any(|own| name == *own) {
+            return Err(Error::invalid(format!("{} is no fleet and holds other things ({}): choose an empty directory", path.display(), name.to_string_lossy())));
+        }
+    }
+    Ok(())
+}
+
+fn drive_dir(path: &Path, n: usize) -> PathBuf {
+    path.join("drives").join(n.to_string())
+}
+
+fn open_known(path: &Path, n: usize, id: Uuid, options: DriveOptions) -> Result<Arc<Drive>> {
+    let dir = drive_dir(path, n);
+    if !dir.join("drive.json").try_exists().map_err(|e| Error::io("look for", &dir, e))? {
+        return Err(Error::unavailable(format!("drive {n} of the fleet is missing: there is no drive in {}; bring it back, its data are nowhere else", dir.display())));
+    }
+    let drive = Drive::open(&dir, None, options)?;
+    if drive.info().id != id {
+        return Err(Error::invalid(format!("{} holds another fleet's drive ({} instead of {id}): bring the right one back", dir.display(), drive.info().id)));
+    }
+    Ok(drive)
+}
+
+fn make(path: &Path, n: usize, options: DriveOptions) -> Result<Arc<Drive>> {
+    let dir = drive_dir(path, n);
+    // A drive of an attempt that was interrupted is as good as a new one.
+    let begun = dir.join("drive.json").try_exists().map_err(|e| Error::io("look for", &dir, e))?;
+    let identity = (!begun).then(|| DriveIdentity { id: Uuid::new_v4(), name: format!("drive-{n}") });
+    Drive::open(&dir, identity, options)
+}
+
+fn read(file: &Path) -> Result<FleetFile> {
+    #[derive(Deserialize)]
+    struct Head {
+        format: u32,
+    }
+    let bytes = fs::read(file).map_err(|e| Error::io("read", file, e))?;
+    let corrupt = |e| Error::corrupt(format!("{} is damaged", file.display())).because(e);
+    let head: Head = serde_json::from_slice(&bytes).map_err(corrupt)?;
+    if head.format > FORMAT {
+        return Err(Error::unsupported(format!("{} was made by a newer version of Skytether (format {}, this version reads up to {FORMAT}): upgrade to open it", file.display(), head.format)));
+    }
+    let fleet: FleetFile = serde_json::from_slice(&bytes).map_err(corrupt)?;
+    if fleet.drives.is_empty() || fleet.drives.len() > MAX_DRIVES {
+        return Err(Error::corrupt(format!("{} names {} drives", file.display(), fleet.drives.len())));
+    }
+    Ok(fleet)
+}
+
+fn write(path: &Path, fleet: &FleetFile) -> Result<()> {
+    let (aside, file) = (path.join("fleet.json.new"), path.join("fleet.json"));
+    let bytes = serde_json::to_vec_pretty(fleet).map_err(|e| Error::internal("cannot write fleet.json").because(e))?;
+    let written = |mut f: File| f.write_all(&bytes).and_then(|()| f.sync_all());
+    File::create(&aside).and_then(written).map_err(|e| Error::io("write", &aside, e))?;
+    fs::rename(&aside, &file).map_err(|e| Error::io("rename", &aside, e))?;
+    File::open(path).and_then(|d| d.sync_all()).map_err(|e| Error::io("flush", path, e))
+}
+
+/// The fleet's lock, held as long as this lives.
+#[derive(Debug)]
+struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    fn take(path: &Path) -> Result<Self> {
+        let name = path.join("LOCK");
+        let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&name).map_err(|e| Error::io("open", &name, e))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                let _ = (&file).take(64).read_to_string(&mut holder);
+                let who = match holder.trim().parse::<u32>() {
+                    Ok(pid) if pid == std::process::id() => "this process".to_owned(),
+                    Ok(pid) => format!("process {pid}"),
+                    Err(_) => "another process".to_owned(),
+                };
+                return Err(Error::conflict(format!("{who} has the fleet at {} open: close it there, or serve it with `skytether host serve` and connect", path.display())));
+            }
+            Err(TryLockError::Error(e)) => return Err(Error::io("lock", &name, e)),
+        }
+        // Only a hint for the error above; the lock itself is what counts.
+        let hint = file.rewind().and_then(|()| file.set_len(0)).and_then(|()| write!(file, "{}", std::process::id()));
+        if let Err(e) = hint {
+            tracing::debug!("cannot write the holder into {}: {e}", name.display());
+        }
+        Ok(Self { _file: file })
+    }
+}

@@ -1,0 +1,182 @@
+//! Puts a fleet together: directories, drives and a host in one process, or a connection to a host elsewhere.
+//!
+//! [`Fleet`] is what the command line and the Python packages stand on: the same calls, whichever it is.
+
+mod embedded;
+pub mod files;
+pub mod storable;
+
+use std::path::Path;
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use skytether_common::{DatasetName, Result};
+use skytether_host::{Host, RemoteHost, RootRecord};
+
+pub use embedded::{FORMAT, OpenOptions};
+pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, TableRecord};
+pub use skytether_host::{Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, HostOptions, IngestReport, Placement, Query, QueryOptions, Receipt, ReceiptHandle};
+
+/// A fleet of drives with a host before them. Cheap to clone; an embedded fleet is closed with its last clone.
+#[derive(Debug, Clone)]
+pub struct Fleet(Inner);
+
+#[derive(Debug, Clone)]
+enum Inner {
+    Embedded(std::sync::Arc<embedded::Embedded>),
+    Remote(RemoteHost),
+}
+
+impl Fleet {
+    /// Opens the embedded fleet at `path`, or makes it where there is none and `options.create` says so. Partitions that a crash left
+    /// behind are deleted.
+    ///
+    /// # Errors
+    /// `Conflict` while another process has it open (its number is in the text); `NotFound` where there is no fleet; `Invalid` for another
+    /// number of drives than it has; `Unsupported` for a newer format and for what this version does not have; `Unavailable` for a drive
+    /// that is missing.
+    pub async fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
+        Self::open_with(path, options, HostOptions::default()).await
+    }
+
+    /// As [`Fleet::open`], with a say in how the host works.
+    ///
+    /// # Errors
+    /// As [`Fleet::open`].
+    pub async fn open_with(path: impl AsRef<Path>, options: &OpenOptions, host: HostOptions) -> Result<Self> {
+        let embedded = embedded::Embedded::open(path.as_ref(), options, host).await?;
+        Ok(Self(Inner::Embedded(std::sync::Arc::new(embedded))))
+    }
+
+    /// Connects to a host: `grpc://host:port`.
+    ///
+    /// # Errors
+    /// As [`RemoteHost::connect`].
+    pub async fn connect(url: &str) -> Result<Self> {
+        Ok(Self(Inner::Remote(RemoteHost::connect(url).await?)))
+    }
+
+    /// The host of an embedded fleet, to be served or looked into.
+    #[must_use]
+    pub fn host(&self) -> Option<&Host> {
+        match &self.0 {
+            Inner::Embedded(fleet) => Some(fleet.host()),
+            Inner::Remote(_) => None,
+        }
+    }
+
+    /// Where the fleet is: a directory or an address.
+    #[must_use]
+    pub fn location(&self) -> String {
+        match &self.0 {
+            Inner::Embedded(fleet) => fleet.path().display().to_string(),
+            Inner::Remote(host) => host.url().to_owned(),
+        }
+    }
+
+    /// Runs a query; see [`Host::sql`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn sql(&self, text: &str, options: &QueryOptions) -> Result<Query> {
+        match &self.0 {
+            Inner::Embedded(fleet) => fleet.host().sql(text, options).await,
+            Inner::Remote(host) => host.sql(text, options).await,
+        }
+    }
+
+    /// A query's cut as text, with `analyze` after running it; see [`Host::explain`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn explain(&self, text: &str, analyze: bool, options: &QueryOptions) -> Result<String> {
+        match &self.0 {
+            Inner::Embedded(fleet) => fleet.host().explain(text, analyze, options).await,
+            Inner::Remote(host) => host.explain(text, analyze, options).await,
+        }
+    }
+
+    /// The data sets, in order of their names.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Corrupt`, `Unsupported`.
+    pub async fn list(&self) -> Result<Vec<DatasetInfo>> {
+        match &self.0 {
+            Inner::Embedded(fleet) => Ok(fleet.host().catalog().list().await?.iter().map(DatasetInfo::from).collect()),
+            Inner::Remote(host) => host.list().await,
+        }
+    }
+
+    /// A data set's root record.
+    ///
+    /// # Errors
+    /// `NotFound`, with names that there are.
+    pub async fn describe(&self, name: &DatasetName) -> Result<RootRecord> {
+        match &self.0 {
+            Inner::Embedded(fleet) => Ok(fleet.host().catalog().read(name).await?.0),
+            Inner::Remote(host) => host.describe(name).await,
+        }
+    }
+
+    /// Removes a data set.
+    ///
+    /// # Errors
+    /// `NotFound`; `Conflict` when it is replaced at the same moment.
+    pub async fn drop_dataset(&self, name: &DatasetName) -> Result<()> {
+        match &self.0 {
+            Inner::Embedded(fleet) => fleet.host().catalog().drop_dataset(name).await,
+            Inner::Remote(host) => host.drop_dataset(name).await,
+        }
+    }
+
+    /// How the drives are.
+    ///
+    /// # Errors
+    /// `Unavailable`, where a remote host does not answer.
+    pub async fn status(&self) -> Result<Vec<DriveStatus>> {
+        match &self.0 {
+            Inner::Embedded(fleet) => Ok(fleet.host().status().await),
+            Inner::Remote(host) => host.status().await,
+        }
+    }
+
+    /// Begins to write a data set.
+    ///
+    /// # Errors
+    /// `Conflict` where it exists and `replace` is false.
+    pub async fn writer(&self, name: &DatasetName, kind: DatasetKind, replace: bool) -> Result<DatasetWriter> {
+        match &self.0 {
+            Inner::Embedded(fleet) => fleet.host().writer(name, kind, replace).await,
+            Inner::Remote(host) => host.writer(name, kind, replace).await,
+        }
+    }
+
+    /// Stores `batches` as the plain table `name`, in the storable form of their schema (see [`storable`]). Needs a runtime with more than
+    /// one thread.
+    ///
+    /// # Errors
+    /// The iterator's; `Conflict` where the data set exists and `replace` is false; what the drives say. Nothing is left behind then.
+    pub async fn ingest_table(&self, name: &DatasetName, schema: SchemaRef, batches: impl Iterator<Item = Result<RecordBatch>> + Send, replace: bool) -> Result<IngestReport> {
+        let schema = storable::schema(name, &schema)?;
+        let mut writer = self.writer(name, DatasetKind::Table, replace).await?;
+        let batches = batches.map(|batch| storable::batch(&schema, batch?));
+        match writer.write_table("data", Placement::Spread, schema.clone(), batches).await {
+            Ok(()) => writer.commit().await,
+            Err(e) => {
+                if let Err(left) = writer.abort().await {
+                    tracing::warn!("{left}");
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// Stores the rows of some files of the same columns as the plain table `name`; see [`files`] for the formats.
+    ///
+    /// # Errors
+    /// As [`Fleet::ingest_table`]; errors in a file name it.
+    pub async fn ingest_files<P: AsRef<Path>>(&self, name: &DatasetName, paths: &[P], replace: bool) -> Result<IngestReport> {
+        let table = files::open(paths)?;
+        self.ingest_table(name, table.schema, table.batches, replace).await
+    }
+}

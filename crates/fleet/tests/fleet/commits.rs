@@ -1,0 +1,128 @@
+//! A data set is replaced at once or not at all, and of two writers one wins.
+
+use futures::StreamExt;
+use skytether_common::{Error, Kind};
+use skytether_fleet::{Cut, DatasetKind, Placement, QueryOptions};
+
+use crate::util::{batches, ingest, name, open, query, usage, value};
+
+const COUNT: &str = "SELECT count(*) FROM lab.t";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_see_the_old_or_the_new_and_nothing_between() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 3).await.unwrap();
+    let (old, new) = (batches(2, 500), batches(3, 500));
+    ingest(&fleet, "lab.t", &old, false).await.unwrap();
+    let before = usage(&fleet).await;
+
+    let mut writer = fleet.writer(&name("lab.t"), DatasetKind::Table, true).await.unwrap();
+    writer.write_table("data", Placement::Spread, new[0].schema(), new.iter().cloned().map(Ok)).await.unwrap();
+    assert_eq!(value(&fleet, COUNT).await.unwrap(), "1000", "an uncommitted generation was seen");
+    writer.commit().await.unwrap();
+    assert_eq!(value(&fleet, COUNT).await.unwrap(), "1500");
+
+    ingest(&fleet, "lab.t", &old, true).await.unwrap();
+    assert_eq!(usage(&fleet).await.0, before.0, "old generations were left behind");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_of_a_replaced_generation_ends_whole_or_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 2).await.unwrap();
+    ingest(&fleet, "lab.t", &batches(20, 500), false).await.unwrap();
+    let mut running = fleet.sql("SELECT id FROM lab.t", &QueryOptions { cut: Cut::Full, batch_rows: 100 }).await.unwrap();
+    let mut rows = running.stream.next().await.unwrap().unwrap().num_rows();
+    ingest(&fleet, "lab.t", &batches(1, 10), true).await.unwrap();
+    let mut end = Ok(());
+    while let Some(batch) = running.stream.next().await {
+        match batch {
+            Ok(batch) => rows += batch.num_rows(),
+            Err(e) => end = Err(e),
+        }
+    }
+    match end {
+        Ok(()) => assert_eq!(rows, 10_000, "rows are missing without an error"),
+        Err(e) => {
+            assert_eq!(e.kind(), Kind::Conflict, "{e}");
+            assert!(e.to_string().contains("run the query again"), "{e}");
+        }
+    }
+    assert_eq!(value(&fleet, COUNT).await.unwrap(), "10");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_writers_one_wins_and_the_other_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 2).await.unwrap();
+    for replace in [false, true] {
+        let before = usage(&fleet).await;
+        let mut first = fleet.writer(&name("lab.t"), DatasetKind::Table, replace).await.unwrap();
+        let mut second = fleet.writer(&name("lab.t"), DatasetKind::Table, replace).await.unwrap();
+        for (writer, n) in [(&mut first, 1), (&mut second, 2)] {
+            let rows = batches(n, 100);
+            writer.write_table("data", Placement::Spread, rows[0].schema(), rows.into_iter().map(Ok)).await.unwrap();
+        }
+        second.commit().await.unwrap();
+        let error = first.commit().await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Conflict);
+        assert!(error.to_string().contains("nothing was changed"), "{error}");
+        assert_eq!(value(&fleet, COUNT).await.unwrap(), "200");
+        if replace {
+            drop(fleet);
+            let fleet = open(dir.path(), 2).await.unwrap();
+            assert_eq!(usage(&fleet).await.0, before.0, "what the loser wrote was left behind");
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn existing_data_sets_are_not_replaced_by_accident() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 2).await.unwrap();
+    ingest(&fleet, "lab.t", &batches(1, 10), false).await.unwrap();
+    let error = ingest(&fleet, "lab.t", &batches(1, 10), false).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Conflict);
+    assert!(error.to_string().contains("replace"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_ingest_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 2).await.unwrap();
+    let rows = batches(20, 500);
+    let failing = rows.iter().cloned().map(Ok).chain([Err(Error::invalid("line 10001 is wrong"))]);
+    let error = fleet.ingest_table(&name("lab.t"), rows[0].schema(), failing, false).await.unwrap_err();
+    assert!(error.to_string().contains("line 10001"), "{error}");
+    assert_eq!(usage(&fleet).await, (0, 0));
+    assert!(fleet.list().await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn data_sets_are_listed_and_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 3).await.unwrap();
+    for dataset in ["b.two", "a.one", "a.one-more"] {
+        ingest(&fleet, dataset, &batches(4, 500), false).await.unwrap();
+    }
+    let list = fleet.list().await.unwrap();
+    let shown: Vec<_> = list.iter().map(|d| (d.name.to_string(), d.rows, d.kind)).collect();
+    assert_eq!(shown, [("a.one".to_owned(), 2000, DatasetKind::Table), ("a.one-more".into(), 2000, DatasetKind::Table), ("b.two".into(), 2000, DatasetKind::Table)]);
+    assert_eq!(list.iter().map(|d| d.bytes).sum::<u64>(), usage(&fleet).await.1 - roots(&fleet).await);
+    for d in &list {
+        fleet.drop_dataset(&d.name).await.unwrap();
+    }
+    assert_eq!(usage(&fleet).await, (0, 0));
+    assert_eq!(fleet.drop_dataset(&name("a.one")).await.unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(query(&fleet, "SELECT 1 FROM a.one", Cut::Full).await.unwrap_err().kind(), Kind::NotFound);
+}
+
+/// Bytes of all root records.
+async fn roots(fleet: &skytether_fleet::Fleet) -> u64 {
+    let mut bytes = 0;
+    for d in fleet.list().await.unwrap() {
+        bytes += fleet.describe(&d.name).await.unwrap().encode().unwrap().len() as u64;
+    }
+    bytes
+}

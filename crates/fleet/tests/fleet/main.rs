@@ -1,0 +1,11 @@
+//! The fleet from outside: ingest, queries, commits, crashes, locks, servers, receipts.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod commits;
+mod crashes;
+mod expression;
+mod locks;
+mod receipts;
+mod served;
+mod tables;
+mod util;

@@ -1,0 +1,83 @@
+//! Receipts tell what happened.
+
+use futures::StreamExt;
+use skytether_fleet::{Cut, Fleet, QueryOptions, Receipt};
+
+use crate::util::{batches, ingest, name, open};
+
+async fn receipt(fleet: &Fleet, sql: &str, cut: Cut) -> Receipt {
+    let mut query = fleet.sql(sql, &QueryOptions { cut, ..QueryOptions::default() }).await.unwrap();
+    while let Some(batch) = query.stream.next().await {
+        batch.unwrap();
+    }
+    query.receipt.receipt()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pushing_down_moves_less_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 3).await.unwrap();
+    ingest(&fleet, "lab.t", &batches(10, 500), false).await.unwrap();
+    let stored = fleet.describe(&name("lab.t")).await.unwrap();
+    let slices: u64 = stored.tables["data"].partitions.iter().map(|p| u64::from(p.slices)).sum();
+    let sql = "SELECT grp, avg(x) FROM lab.t WHERE n > 0 GROUP BY grp";
+    let [full, filter, raw] = [receipt(&fleet, sql, Cut::Full).await, receipt(&fleet, sql, Cut::Filter).await, receipt(&fleet, sql, Cut::Raw).await];
+    for (r, rung) in [(&full, "full"), (&filter, "filter"), (&raw, "raw")] {
+        assert!(r.finished);
+        assert_eq!(r.rows, 4);
+        assert_eq!(r.bytes_stored, stored.bytes());
+        assert_eq!(r.drives.iter().map(|d| d.name.as_str()).collect::<Vec<_>>(), ["drive-0", "drive-1", "drive-2"]);
+        assert_eq!(r.drives.iter().map(|d| d.slices + d.slices_pruned).sum::<u64>(), slices, "{rung}");
+        assert_eq!(r.to_json()["drives"][0]["rung"], rung);
+        assert!(r.bytes_read > 0 && r.seconds > 0.0);
+        assert!(r.to_string().contains("drive-2"), "{r}");
+    }
+    assert_eq!(raw.drives.iter().map(|d| d.rows_out).sum::<u64>(), 5000);
+    assert!(full.drives.iter().map(|d| d.rows_out).sum::<u64>() <= 12);
+    assert!(full.bytes_moved < filter.bytes_moved && filter.bytes_moved < raw.bytes_moved, "{} {} {}", full.bytes_moved, filter.bytes_moved, raw.bytes_moved);
+    assert!(raw.notes.iter().any(|n| n.contains("Aggregate")), "{:?}", raw.notes);
+    assert!(full.host.iter().any(|o| o.name == "DriveScanExec"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statistics_save_reading_and_the_receipt_counts_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 2).await.unwrap();
+    ingest(&fleet, "lab.t", &batches(20, 500), false).await.unwrap();
+    let all = receipt(&fleet, "SELECT sum(n) FROM lab.t", Cut::Full).await;
+    let one = receipt(&fleet, "SELECT sum(n) FROM lab.t WHERE id = 77", Cut::Full).await;
+    let pruned: u64 = one.drives.iter().map(|d| d.slices_pruned).sum();
+    assert!(pruned > 0 && one.bytes_read < all.bytes_read, "{pruned} skipped, {} of {} read", one.bytes_read, all.bytes_read);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_that_is_left_early_has_an_honest_receipt() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 2).await.unwrap();
+    ingest(&fleet, "lab.t", &batches(20, 500), false).await.unwrap();
+    let mut query = fleet.sql("SELECT * FROM lab.t", &QueryOptions { cut: Cut::Full, batch_rows: 64 }).await.unwrap();
+    query.stream.next().await.unwrap().unwrap();
+    let handle = query.receipt.clone();
+    drop(query);
+    let receipt = handle.receipt();
+    assert!(!receipt.finished);
+    assert!(receipt.rows > 0 && receipt.rows < 10_000);
+    assert!(receipt.to_string().contains("not finished"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn explain_shows_the_cut_and_analyze_what_happened() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 2).await.unwrap();
+    ingest(&fleet, "lab.t", &batches(4, 500), false).await.unwrap();
+    let sql = "SELECT grp, count(*) FROM lab.t WHERE n > 0 GROUP BY grp ORDER BY grp";
+    let text = fleet.explain(sql, false, &QueryOptions::default()).await.unwrap();
+    for part in ["super-plan", "__count_merge", "sub-plan 0", "__count_state", "DriveScanExec", "Sort"] {
+        assert!(text.contains(part), "{part} is missing:\n{text}");
+    }
+    assert!(!text.contains("receipt"));
+    let text = fleet.explain(sql, true, &QueryOptions::default()).await.unwrap();
+    for part in ["as it ran", "drive-1", "receipt", "4 rows"] {
+        assert!(text.contains(part), "{part} is missing:\n{text}");
+    }
+}

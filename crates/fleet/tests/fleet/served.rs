@@ -1,0 +1,158 @@
+//! Drives and host as servers on loopback: every answer equals the embedded one, and what fails is named.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use skytether_common::Kind;
+use skytether_drive::{Cse, Drive, DriveOptions};
+use skytether_fleet::{Cut, Fleet, HostOptions, QueryOptions};
+use skytether_host::Host;
+use skytether_store::disk::DriveIdentity;
+use skytether_wire::flight::{ConnectOptions, FlightCse};
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::util::{CUTS, batches, ingest, name, open, query, value};
+
+/// A server in a runtime of its own: dropping that closes its sockets at once, as the death of a process does.
+struct Server {
+    runtime: Option<Runtime>,
+    address: String,
+}
+
+impl Server {
+    fn start<F: Future<Output = ()> + Send + 'static>(serve: impl FnOnce(TcpListener) -> F) -> Self {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let guard = runtime.enter();
+        let listener = TcpListener::from_std(listener).unwrap();
+        drop(guard);
+        runtime.spawn(serve(listener));
+        Self { runtime: Some(runtime), address }
+    }
+
+    fn kill(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn serve_drive(dir: &Path, n: usize) -> Server {
+    let identity = DriveIdentity { id: uuid::Uuid::new_v4(), name: format!("drive-{n}") };
+    let drive = Drive::open(&dir.join(n.to_string()), Some(identity), DriveOptions::default()).unwrap();
+    Server::start(move |listener| async move {
+        skytether_drive::serve(drive, listener, std::future::pending()).await.unwrap();
+    })
+}
+
+/// Four drives and a host, all behind sockets; a connection to the host.
+async fn serve(dir: &Path) -> (Vec<Server>, Server, Fleet) {
+    let drives: Vec<_> = (0..4).map(|n| serve_drive(dir, n)).collect();
+    let addresses: Vec<_> = drives.iter().map(|d| d.address.clone()).collect();
+    let host = Server::start(move |listener| async move {
+        let options = ConnectOptions { idle_timeout: Duration::from_secs(2), ..ConnectOptions::default() };
+        let mut connected: Vec<Arc<dyn Cse>> = Vec::new();
+        for address in addresses {
+            connected.push(FlightCse::connect(&address, options.clone()).await.unwrap());
+        }
+        let host = Host::new(connected, HostOptions { storage_deadline: Duration::from_secs(5), ..HostOptions::default() }).unwrap();
+        host.catalog().collect_garbage().await.unwrap();
+        skytether_host::server::serve(host, listener, std::future::pending()).await.unwrap();
+    });
+    let fleet = Fleet::connect(&format!("grpc://{}", host.address)).await.unwrap();
+    (drives, host, fleet)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn served_and_embedded_fleets_answer_alike() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let embedded = open(one.path(), 4).await.unwrap();
+    let (_drives, _host, served) = serve(two.path()).await;
+    let rows = batches(30, 2000);
+    for fleet in [&embedded, &served] {
+        ingest(fleet, "lab.t", &rows, false).await.unwrap();
+        crate::expression::write(fleet, "blood.tiny").await;
+    }
+    for sql in [
+        "SELECT count(*), sum(n), min(x), max(name) FROM lab.t",
+        "SELECT grp, count(*), round(avg(x), 6) FROM lab.t WHERE n > 0 GROUP BY grp ORDER BY grp",
+        "SELECT id, name FROM lab.t WHERE id % 1000 = 3 ORDER BY id",
+        "SELECT a.grp, count(*) FROM lab.t a JOIN blood.tiny.obs o ON a.name = replace(o.cell, 'cell-', 'name ') GROUP BY a.grp ORDER BY a.grp",
+        "SELECT gene, cell_moments(cell, value, 'cell_type', 'log1p_cp10k') FROM blood.tiny.x GROUP BY gene ORDER BY gene",
+    ] {
+        for cut in CUTS {
+            let expected = query(&embedded, sql, cut).await.unwrap();
+            assert_eq!(query(&served, sql, cut).await.unwrap(), expected, "{cut}: {sql}");
+        }
+    }
+    let names = |list: Vec<skytether_fleet::DatasetInfo>| list.into_iter().map(|d| (d.name, d.rows, d.tables)).collect::<Vec<_>>();
+    assert_eq!(names(served.list().await.unwrap()), names(embedded.list().await.unwrap()));
+
+    let mut query = served.sql("SELECT grp, sum(n) FROM lab.t GROUP BY grp", &QueryOptions::default()).await.unwrap();
+    while let Some(batch) = query.stream.next().await {
+        batch.unwrap();
+    }
+    let receipt = query.receipt.receipt();
+    assert!(receipt.finished && receipt.drives.len() > 1 && receipt.bytes_moved > 0 && receipt.rows == 4, "{receipt}");
+    assert!(served.explain("SELECT 1 FROM lab.t", true, &QueryOptions::default()).await.unwrap().contains("sub-plan"));
+
+    let error = ingest(&served, "lab.t", &rows, false).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Conflict);
+    ingest(&served, "lab.t", &rows[..1], true).await.unwrap();
+    assert_eq!(value(&served, "SELECT count(*) FROM lab.t").await.unwrap(), "2000");
+    served.drop_dataset(&name("lab.t")).await.unwrap();
+    assert_eq!(crate::util::query(&served, "SELECT 1 FROM lab.t", Cut::Full).await.unwrap_err().kind(), Kind::NotFound);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_drive_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut drives, _host, fleet) = serve(dir.path()).await;
+    ingest(&fleet, "lab.t", &batches(40, 4000), false).await.unwrap();
+    let parts = fleet.describe(&name("lab.t")).await.unwrap().tables["data"].partitions.len();
+    assert_eq!(parts, 4, "every drive must hold a part");
+    // Not the home drive, which would already fail the look-up.
+    let home = fleet.describe(&name("lab.t")).await.unwrap();
+    let at_home = skytether_host::catalog::rendezvous(home.name.root_key().as_str(), ids(&fleet).await.iter()).unwrap();
+    let dead = (at_home + 1) % 4;
+    drives[dead].kill();
+    let error = query(&fleet, "SELECT sum(n) FROM lab.t", Cut::Full).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+    assert!(error.to_string().contains(&format!("drive-{dead}")), "{error}");
+    let status = fleet.status().await.unwrap();
+    assert_eq!(status.iter().map(|d| d.usage.is_some()).collect::<Vec<_>>(), (0..4).map(|n| n != dead).collect::<Vec<_>>());
+    let error = ingest(&fleet, "lab.u", &batches(40, 4000), false).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+}
+
+async fn ids(fleet: &Fleet) -> Vec<uuid::Uuid> {
+    fleet.status().await.unwrap().into_iter().map(|d| d.info.id).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_host_and_wrong_addresses_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (drives, mut host, fleet) = serve(dir.path()).await;
+    ingest(&fleet, "lab.t", &batches(1, 10), false).await.unwrap();
+    let address = host.address.clone();
+    host.kill();
+    let error = query(&fleet, "SELECT 1 FROM lab.t", Cut::Full).await.unwrap_err();
+    assert!(error.kind() == Kind::Unavailable && error.to_string().contains(&address), "{error}");
+    let error = Fleet::connect(&format!("grpc://{address}")).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    let error = Fleet::connect("somewhere").await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid);
+    let error = Fleet::connect(&format!("grpc://{}", drives[0].address)).await.unwrap_err();
+    assert!(error.to_string().contains("is a drive, not a host"), "{error}");
+}

@@ -1,0 +1,629 @@
+//! The catalog: root records on the drives, and nothing else.
+//!
+//! A data set exists when its root record does. The record lives on the data set's home drive, the one with the highest
+//! rendezvous hash of name and drive id, so that any host with the same drives finds it without asking anybody.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+use serde::{Deserialize, Serialize};
+use skytether_common::checksum::crc32c;
+use skytether_common::{Context, DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
+use skytether_plan::Placement;
+use skytether_store::{Expect, Op, Version};
+use skytether_wire::Storage;
+use uuid::Uuid;
+
+/// The newest root record that this version reads and the one that it writes.
+pub const ROOT_FORMAT: u32 = 1;
+
+/// Keys that are asked for or deleted at once.
+const PAGE: usize = 512;
+
+/// What a data set is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DatasetKind {
+    /// One plain table, `data`.
+    Table,
+    /// Expression matrices with what is known of cells and genes.
+    Expression,
+}
+
+impl DatasetKind {
+    /// The kind in a word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DatasetKind::Table => "table",
+            DatasetKind::Expression => "expression",
+        }
+    }
+}
+
+/// The size of a matrix table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MatrixRecord {
+    /// Number of cells.
+    pub cells: u32,
+    /// Number of genes.
+    pub genes: u32,
+    /// Number of stored values.
+    pub nonzeros: u64,
+}
+
+/// One partition of a table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionRecord {
+    /// The drive that manages it.
+    pub drive: Uuid,
+    /// Its number within the table.
+    pub slot: u32,
+    /// Its rows.
+    pub rows: u64,
+    /// Its slices.
+    pub slices: u32,
+    /// Bytes of its slices and of its metadata slice.
+    pub bytes: u64,
+}
+
+/// One table of a data set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableRecord {
+    /// How the partitions relate.
+    #[serde(with = "placement_word")]
+    pub placement: Placement,
+    /// Rows of the table (of sparse rows for a matrix).
+    pub rows: u64,
+    /// The shape, for a matrix.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matrix: Option<MatrixRecord>,
+    /// The partitions, one per drive at most.
+    pub partitions: Vec<PartitionRecord>,
+}
+
+mod placement_word {
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use skytether_plan::Placement;
+
+    pub(super) fn serialize<S: Serializer>(placement: &Placement, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(match placement {
+            Placement::Spread => "spread",
+            Placement::Everywhere => "everywhere",
+        })
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Placement, D::Error> {
+        match String::deserialize(from)?.as_str() {
+            "spread" => Ok(Placement::Spread),
+            "everywhere" => Ok(Placement::Everywhere),
+            other => Err(D::Error::custom(format!("unknown placement {other:?}"))),
+        }
+    }
+}
+
+/// What a data set consists of at this moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootRecord {
+    /// Version of this record's format.
+    pub format: u32,
+    /// The data set.
+    pub name: DatasetName,
+    /// What it is.
+    pub kind: DatasetKind,
+    /// The version of its content.
+    pub generation: Generation,
+    /// The tables by name.
+    pub tables: BTreeMap<String, TableRecord>,
+    /// What the application keeps with it.
+    #[serde(default)]
+    pub application: BTreeMap<String, String>,
+}
+
+impl RootRecord {
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// `Unsupported` for a newer format, `Corrupt` for anything that is no root record of `name`.
+    pub fn decode(name: &DatasetName, bytes: &[u8]) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Head {
+            format: u32,
+        }
+        let corrupt = |cause| Error::corrupt(format!("the root record of {name} is no root record")).because(cause);
+        let head: Head = serde_json::from_slice(bytes).map_err(corrupt)?;
+        if head.format > ROOT_FORMAT {
+            return Err(Error::unsupported(format!(
+                "{name} was written by a newer version of Skytether (root record format {}, this version reads up to {ROOT_FORMAT}): upgrade to read it",
+                head.format
+            )));
+        }
+        let record: Self = serde_json::from_slice(bytes).map_err(corrupt)?;
+        if record.name != *name {
+            return Err(Error::corrupt(format!("the root record of {name} names {} instead", record.name)));
+        }
+        Ok(record)
+    }
+
+    /// The record's bytes.
+    ///
+    /// # Errors
+    /// `Internal` if it can't be written as JSON.
+    pub fn encode(&self) -> Result<Bytes> {
+        serde_json::to_vec(self).map(Bytes::from).map_err(|e| Error::internal(format!("cannot write the root record of {}", self.name)).because(e))
+    }
+
+    /// The table called `table`.
+    ///
+    /// # Errors
+    /// `NotFound`, with the tables that there are.
+    pub fn table(&self, table: &str) -> Result<&TableRecord> {
+        self.tables.get(table).ok_or_else(|| {
+            let tables: Vec<_> = self.tables.keys().map(String::as_str).collect();
+            Error::not_found(format!("{} has no table {table:?}; it has {}", self.name, tables.join(", ")))
+        })
+    }
+
+    /// The name of one of the record's partitions.
+    #[must_use]
+    pub fn partition(&self, table: &str, slot: u32) -> PartitionName {
+        PartitionName { dataset: self.name.clone(), generation: self.generation, table: table.to_owned(), slot }
+    }
+
+    /// Bytes stored for the data set on all drives together.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.tables.values().flat_map(|t| &t.partitions).map(|p| p.bytes).sum()
+    }
+
+    /// Rows of a plain table, genes of an expression data set's main matrix.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        let main = match self.kind {
+            DatasetKind::Table => self.tables.get("data"),
+            DatasetKind::Expression => self.tables.get("x").or_else(|| self.tables.values().find(|t| t.matrix.is_some())),
+        };
+        main.map_or(0, |t| t.matrix.map_or(t.rows, |m| u64::from(m.genes)))
+    }
+}
+
+/// One line of the list of data sets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetInfo {
+    /// The data set.
+    pub name: DatasetName,
+    /// What it is.
+    pub kind: DatasetKind,
+    /// Rows of a plain table, genes of an expression data set.
+    pub rows: u64,
+    /// Cells of an expression data set.
+    pub cells: Option<u32>,
+    /// Bytes stored on all drives together.
+    pub bytes: u64,
+    /// Names of its tables.
+    pub tables: Vec<String>,
+}
+
+impl From<&RootRecord> for DatasetInfo {
+    fn from(record: &RootRecord) -> Self {
+        Self {
+            name: record.name.clone(),
+            kind: record.kind,
+            rows: record.rows(),
+            cells: record.tables.values().find_map(|t| t.matrix).map(|m| m.cells),
+            bytes: record.bytes(),
+            tables: record.tables.keys().cloned().collect(),
+        }
+    }
+}
+
+/// Waits for `work` no longer than `deadline`.
+///
+/// # Errors
+/// `Unavailable`, naming the drive and what it was asked, when the time is up; else what `work` says.
+pub async fn within<T>(deadline: Duration, drive: &str, what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::time::timeout(deadline, work)
+        .await
+        .unwrap_or_else(|_| Err(Error::unavailable(format!("{drive} did not answer within {} s when asked to {what}", deadline.as_secs_f64()))))
+}
+
+/// The highest of a few 64-bit hashes of `name` and each id decides (rendezvous hashing); its position.
+#[must_use]
+pub fn rendezvous<'a>(name: &str, ids: impl Iterator<Item = &'a Uuid>) -> Option<usize> {
+    ids.map(|id| hash64(name.as_bytes(), id.as_bytes())).enumerate().max_by_key(|(at, hash)| (*hash, std::cmp::Reverse(*at))).map(|(at, _)| at)
+}
+
+/// FNV-1a over both parts, finished by SplitMix64's mixer: the same on every machine and in every version, which a home drive depends on.
+fn hash64(a: &[u8], b: &[u8]) -> u64 {
+    let mut h: u64 = 0xcbf2_9ce4_8422_2325;
+    for byte in a.iter().chain([0xffu8].iter()).chain(b) {
+        h = (h ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    h = (h ^ (h >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    h = (h ^ (h >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    h ^ (h >> 31)
+}
+
+/// Root records over the storage half of some drives. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Catalog {
+    drives: Arc<[Arc<dyn Storage>]>,
+    deadline: Duration,
+}
+
+impl Catalog {
+    /// A catalog over `drives`; each storage operation may take up to `deadline`.
+    ///
+    /// # Errors
+    /// `Invalid` for no drive or the same drive twice.
+    pub fn new(drives: Vec<Arc<dyn Storage>>, deadline: Duration) -> Result<Self> {
+        if drives.is_empty() {
+            return Err(Error::invalid("a host needs at least one drive"));
+        }
+        let mut seen = HashMap::new();
+        for drive in &drives {
+            if let Some(other) = seen.insert(drive.info().id, drive.info().name.clone()) {
+                return Err(Error::invalid(format!("{other} and {} are the same drive ({})", drive.info().name, drive.info().id)));
+            }
+        }
+        Ok(Self { drives: drives.into(), deadline })
+    }
+
+    /// The drives, in the host's order.
+    #[must_use]
+    pub fn drives(&self) -> &[Arc<dyn Storage>] {
+        &self.drives
+    }
+
+    /// The longest that a storage operation may take.
+    #[must_use]
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// The position of the drive with this id.
+    ///
+    /// # Errors
+    /// `Unavailable`, naming the data set whose part it holds.
+    pub fn drive(&self, id: &Uuid, dataset: &DatasetName) -> Result<usize> {
+        self.drives
+            .iter()
+            .position(|d| d.info().id == *id)
+            .ok_or_else(|| Error::unavailable(format!("drive {id}, which holds a part of {dataset}, is not among this host's {} drives: open the fleet with all of them", self.drives.len())))
+    }
+
+    /// The drive that holds the root record of `name`.
+    #[must_use]
+    pub fn home(&self, name: &DatasetName) -> usize {
+        let ids: Vec<_> = self.drives.iter().map(|d| d.info().id).collect();
+        rendezvous(name.root_key().as_str(), ids.iter()).unwrap_or(0)
+    }
+
+    /// The drive that reads a table which all of `ids` hold.
+    #[must_use]
+    pub fn choose(&self, name: &DatasetName, table: &str, ids: &[Uuid]) -> usize {
+        rendezvous(&format!("{name}.{table}"), ids.iter()).unwrap_or(0)
+    }
+
+    async fn ask<T>(&self, drive: usize, what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
+        within(self.deadline, &self.drives[drive].info().name, what, work).await
+    }
+
+    /// The root record of `name` and its length in bytes.
+    ///
+    /// # Errors
+    /// `NotFound`, naming data sets that there are, `Unsupported`, `Corrupt`, `Unavailable`.
+    pub async fn read(&self, name: &DatasetName) -> Result<(RootRecord, u64)> {
+        let home = self.home(name);
+        match self.ask(home, &format!("read the root record of {name}"), self.drives[home].get(&name.root_key())).await {
+            Ok(bytes) => Ok((RootRecord::decode(name, &bytes)?, bytes.len() as u64)),
+            Err(e) if e.kind() == Kind::NotFound => Err(self.unknown(name).await),
+            Err(e) => Err(e.while_doing(format!("cannot read the root record of {name} at {}", self.drives[home].info().name))),
+        }
+    }
+
+    /// The root record of `name` with the version that a compare-and-set needs, or `None`.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; a record of a newer format is `Unsupported` here too, so that an older version never replaces it.
+    pub async fn read_versioned(&self, name: &DatasetName) -> Result<Option<(RootRecord, Version)>> {
+        let home = self.home(name);
+        let key = name.root_key();
+        // Version and bytes are two questions; the checksum tells whether the record changed in between.
+        for _ in 0..16 {
+            let Some(entry) = self.ask(home, "look up a root record", self.drives[home].stat(&key)).await? else { return Ok(None) };
+            match self.ask(home, "read a root record", self.drives[home].get(&key)).await {
+                Ok(bytes) if bytes.len() as u64 == entry.len && crc32c(&bytes) == entry.crc32c => {
+                    return Ok(Some((RootRecord::decode(name, &bytes)?, entry.version)));
+                }
+                Ok(_) => {}
+                Err(e) if e.kind() == Kind::NotFound => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Error::conflict(format!("the root record of {name} changes all the time: try again")))
+    }
+
+    /// What to say about a data set that does not exist.
+    async fn unknown(&self, name: &DatasetName) -> Error {
+        let Ok(names) = self.names().await else { return Error::not_found(format!("there is no data set {name}")) };
+        if names.is_empty() {
+            return Error::not_found(format!("there is no data set {name}; this fleet is empty"));
+        }
+        let wanted = name.to_string().to_lowercase();
+        let mut near: Vec<_> = names
+            .iter()
+            .map(|n| (edit_distance(&n.to_string().to_lowercase(), &wanted), n))
+            .filter(|(d, n)| *d <= 3 || n.dataset().eq_ignore_ascii_case(name.dataset()))
+            .collect();
+        near.sort();
+        if let Some((_, first)) = near.first() {
+            return Error::not_found(format!("there is no data set {name}; did you mean {}?", quoted(first)));
+        }
+        let shown: Vec<_> = names.iter().take(10).map(quoted).collect();
+        let more = if names.len() > shown.len() { format!(" and {} more", names.len() - shown.len()) } else { String::new() };
+        Error::not_found(format!("there is no data set {name}; there are {}{more}", shown.join(", ")))
+    }
+
+    /// The names of all data sets, in order.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn names(&self) -> Result<BTreeSet<DatasetName>> {
+        let each = try_join_all((0..self.drives.len()).map(|drive| self.names_at(drive))).await?;
+        Ok(each.into_iter().flatten().collect())
+    }
+
+    async fn names_at(&self, drive: usize) -> Result<Vec<DatasetName>> {
+        let mut names = Vec::new();
+        let mut after: Option<Key> = None;
+        loop {
+            let page = self.ask(drive, "list its data sets", self.drives[drive].list("", after.as_ref(), 64)).await?;
+            let Some(last) = page.last() else { return Ok(names) };
+            let full = page.len() == 64;
+            for entry in &page {
+                if let Some(name) = root_name(&entry.key) {
+                    names.push(name);
+                }
+            }
+            if !full {
+                return Ok(names);
+            }
+            // No need to walk through the slices of a data set: jump behind them.
+            after = Some(match PartitionName::parse(&last.key) {
+                Some((p, _)) => Key::new(format!("{}~", p.dataset.prefix()))?,
+                None => last.key.clone(),
+            });
+        }
+    }
+
+    /// All data sets with their root records, in order of their names.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Corrupt`, `Unsupported`.
+    pub async fn list(&self) -> Result<Vec<RootRecord>> {
+        let mut records = Vec::new();
+        for name in self.names().await? {
+            match self.read(&name).await {
+                Ok((record, _)) => records.push(record),
+                // Dropped since its name was read.
+                Err(e) if e.kind() == Kind::NotFound => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(records)
+    }
+
+    /// Makes `record` the truth, if the root record is still what `expect` says: the one commit point of an ingest.
+    ///
+    /// # Errors
+    /// `Conflict` when somebody else was quicker: nothing was changed.
+    pub async fn commit(&self, record: &RootRecord, expect: Expect) -> Result<()> {
+        let home = self.home(&record.name);
+        let put = Op::Put { key: record.name.root_key(), value: record.encode()?, expect };
+        self.ask(home, &format!("commit {}", record.name), self.drives[home].apply(vec![put])).await.map(drop).map_err(|e| {
+            if e.kind() == Kind::Conflict {
+                Error::conflict(format!("somebody else wrote, replaced or dropped {} in the meantime: nothing was changed; look at what is there now and ingest again", record.name)).because(e)
+            } else {
+                e.while_doing(format!("cannot commit {}", record.name))
+            }
+        })
+    }
+
+    /// Removes the data set: first its root record, then what it named.
+    ///
+    /// # Errors
+    /// `NotFound`; `Conflict` when it is replaced at the same moment.
+    pub async fn drop_dataset(&self, name: &DatasetName) -> Result<()> {
+        let Some((record, version)) = self.read_versioned(name).await? else { return Err(self.unknown(name).await) };
+        let home = self.home(name);
+        let delete = Op::Delete { key: name.root_key(), expect: Expect::Version(version) };
+        self.ask(home, &format!("drop {name}"), self.drives[home].apply(vec![delete])).await.map_err(|e| {
+            if e.kind() == Kind::Conflict {
+                Error::conflict(format!("somebody else changed {name} in the meantime: nothing was dropped")).because(e)
+            } else {
+                e
+            }
+        })?;
+        self.delete_generation(name, record.generation).await
+    }
+
+    /// Deletes all partitions of one generation, on all drives.
+    ///
+    /// # Errors
+    /// `Unavailable`; what is left then is collected when the fleet is opened next.
+    pub async fn delete_generation(&self, name: &DatasetName, generation: Generation) -> Result<()> {
+        let prefix = format!("{}{:016x}.", name.prefix(), generation.0);
+        try_join_all((0..self.drives.len()).map(|drive| self.delete_prefix(drive, &prefix))).await.map(drop).context(|| format!("cannot delete old partitions of {name}"))
+    }
+
+    async fn delete_prefix(&self, drive: usize, prefix: &str) -> Result<()> {
+        loop {
+            let page = self.ask(drive, "list old slices", self.drives[drive].list(prefix, None, PAGE)).await?;
+            let last = page.len() < PAGE;
+            if !page.is_empty() {
+                let batch = page.into_iter().map(|e| Op::Delete { key: e.key, expect: Expect::Any }).collect();
+                self.ask(drive, "delete old slices", self.drives[drive].apply(batch)).await?;
+            }
+            if last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Deletes every partition that no root record names: what a crash or a failed ingest left behind. Only safe while nobody else
+    /// writes to these drives, since an ingest under way is not yet named either. Data sets of a newer format are left alone.
+    /// The number of keys deleted.
+    ///
+    /// # Errors
+    /// `Unavailable` if any drive can't be read; nothing is deleted on a guess.
+    pub async fn collect_garbage(&self) -> Result<u64> {
+        let mut named: HashMap<DatasetName, Option<BTreeSet<(Uuid, String)>>> = HashMap::new();
+        for name in self.names().await? {
+            let known = match self.read(&name).await {
+                Ok((record, _)) => {
+                    let mut keys = BTreeSet::new();
+                    for (table, t) in &record.tables {
+                        for p in &t.partitions {
+                            keys.insert((p.drive, record.partition(table, p.slot).key()?.as_str().to_owned()));
+                        }
+                    }
+                    Some(keys)
+                }
+                // Not understood, so nothing of it is known to be garbage.
+                Err(e) if matches!(e.kind(), Kind::Unsupported | Kind::Corrupt | Kind::NotFound) => None,
+                Err(e) => return Err(e),
+            };
+            named.insert(name, known);
+        }
+        let mut deleted = 0;
+        for drive in 0..self.drives.len() {
+            deleted += self.collect_at(drive, &named).await?;
+        }
+        Ok(deleted)
+    }
+
+    async fn collect_at(&self, drive: usize, named: &HashMap<DatasetName, Option<BTreeSet<(Uuid, String)>>>) -> Result<u64> {
+        let id = self.drives[drive].info().id;
+        let mut after: Option<Key> = None;
+        let mut deleted = 0;
+        loop {
+            let page = self.ask(drive, "list its slices", self.drives[drive].list("", after.as_ref(), PAGE)).await?;
+            let Some(last) = page.last() else { return Ok(deleted) };
+            after = Some(last.key.clone());
+            let full = page.len() == PAGE;
+            let mut batch = Vec::new();
+            for entry in page {
+                let Some((partition, _)) = PartitionName::parse(&entry.key) else { continue };
+                let garbage = match named.get(&partition.dataset) {
+                    None => true,
+                    Some(None) => false,
+                    Some(Some(keys)) => !keys.contains(&(id, partition.key()?.as_str().to_owned())),
+                };
+                if garbage {
+                    batch.push(Op::Delete { key: entry.key, expect: Expect::Any });
+                }
+            }
+            deleted += batch.len() as u64;
+            if !batch.is_empty() {
+                self.ask(drive, "delete what no data set names", self.drives[drive].apply(batch)).await?;
+            }
+            if !full {
+                return Ok(deleted);
+            }
+        }
+    }
+}
+
+/// The data set whose root record lives under `key`.
+fn root_name(key: &Key) -> Option<DatasetName> {
+    let (domain, dataset) = key.as_str().split_once('/')?;
+    DatasetName::new(domain, dataset).ok()
+}
+
+/// `name` as it is written in SQL: quoted where SQL would otherwise fold or split it.
+fn quoted(name: &DatasetName) -> String {
+    let plain = |part: &str| part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_') && !part.starts_with(|c: char| c.is_ascii_digit());
+    let word = |part: &str| if plain(part) { part.to_owned() } else { format!("\"{part}\"") };
+    format!("{}.{}", word(name.domain()), word(name.dataset()))
+}
+
+/// Levenshtein's distance: how many letters differ.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, cb) in b.iter().enumerate() {
+            let next = (diagonal + usize::from(ca != *cb)).min(row[j] + 1).min(row[j + 1] + 1);
+            diagonal = row[j + 1];
+            row[j + 1] = next;
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> RootRecord {
+        let part = PartitionRecord { drive: Uuid::from_u128(7), slot: 0, rows: 3, slices: 1, bytes: 100 };
+        let table = TableRecord { placement: Placement::Spread, rows: 3, matrix: None, partitions: vec![part] };
+        RootRecord {
+            format: ROOT_FORMAT,
+            name: "a.b".parse().unwrap(),
+            kind: DatasetKind::Table,
+            generation: Generation(u64::MAX),
+            tables: BTreeMap::from([("data".to_owned(), table)]),
+            application: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn a_root_record_survives_its_bytes() {
+        let bytes = record().encode().unwrap();
+        assert_eq!(RootRecord::decode(&record().name, &bytes).unwrap(), record());
+    }
+
+    #[test]
+    fn a_newer_or_foreign_or_broken_record_is_refused_by_kind() {
+        let name: DatasetName = "a.b".parse().unwrap();
+        let newer = RootRecord::decode(&name, br#"{"format": 2, "surprise": true}"#).unwrap_err();
+        assert_eq!(newer.kind(), Kind::Unsupported);
+        assert!(newer.to_string().contains("a.b") && newer.to_string().contains("newer"), "{newer}");
+        let bytes = record().encode().unwrap();
+        assert_eq!(RootRecord::decode(&"a.c".parse().unwrap(), &bytes).unwrap_err().kind(), Kind::Corrupt);
+        for cut in 0..bytes.len() {
+            assert_eq!(RootRecord::decode(&name, &bytes[..cut]).unwrap_err().kind(), Kind::Corrupt, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn rendezvous_moves_only_the_names_of_the_drive_that_left() {
+        let ids: Vec<_> = (0..5).map(Uuid::from_u128).collect();
+        let names: Vec<_> = (0..500).map(|i| format!("domain/set{i}")).collect();
+        let mut counts = [0; 5];
+        for name in &names {
+            let home = rendezvous(name, ids.iter()).unwrap();
+            counts[home] += 1;
+            if home != 4 {
+                assert_eq!(rendezvous(name, ids[..4].iter()), Some(home));
+            }
+        }
+        assert!(counts.iter().all(|c| (60..140).contains(c)), "{counts:?}");
+    }
+
+    #[test]
+    fn distance_counts_letters() {
+        assert_eq!(edit_distance("blood.pbmc3k", "blood.pbmc"), 2);
+        assert_eq!(edit_distance("", "abc"), 3);
+        assert_eq!(edit_distance("kitten", "sitting"), 3);
+    }
+}

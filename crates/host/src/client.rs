@@ -1,0 +1,285 @@
+//! A host somewhere else: `skytether.connect`.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arrow_flight::flight_service_client::FlightServiceClient;
+use arrow_flight::{Action, FlightData, Ticket};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use serde::de::DeserializeOwned;
+use skytether_common::{Context, DatasetName, Error, Key, Result};
+use skytether_slice::SliceOptions;
+use skytether_store::{Entry, Op, Usage, Version};
+use skytether_wire::flight::MAX_MESSAGE;
+use skytether_wire::flight::frames::{self, DeliveryDecoder, Incoming};
+use skytether_wire::flight::status::from_status;
+use skytether_wire::{CseInfo, Delivery, Storage};
+use tonic::Streaming;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::catalog::{Catalog, DatasetInfo, DatasetKind, RootRecord};
+use crate::options::QueryOptions;
+use crate::protocol::{HostInfo, Last, NameRequest, PROTOCOL, QueryRequest, for_instance};
+use crate::receipt::{Receipt, ReceiptHandle, Source};
+use crate::session::{Query, new_generation};
+use crate::status::DriveStatus;
+use crate::writer::DatasetWriter;
+
+/// How long a connection may take to come about.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// How often a silent connection is tried, and how long the host's system may take to react. A host that was switched off is noticed
+/// after both.
+const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
+
+/// How long one storage operation through the host may take.
+const STORAGE: Duration = Duration::from_secs(120);
+
+/// A connection to a host. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct RemoteHost {
+    connection: Connection,
+    info: Arc<HostInfo>,
+    catalog: Catalog,
+}
+
+#[derive(Debug, Clone)]
+struct Connection {
+    url: Arc<str>,
+    client: FlightServiceClient<Channel>,
+}
+
+impl Connection {
+    async fn act(&self, kind: &str, body: Bytes) -> Result<Bytes> {
+        let at = || format!("the host at {}", self.url);
+        let request = Action { r#type: kind.to_owned(), body };
+        let mut answer = self.client.clone().do_action(request).await.map_err(|s| self.failed(&s))?.into_inner();
+        match answer.message().await.map_err(|s| self.failed(&s))? {
+            Some(result) => Ok(result.body),
+            None => Err(Error::unavailable(format!("{} gave no answer to {kind}", at()))),
+        }
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, kind: &str, body: Bytes) -> Result<T> {
+        let answer = self.act(kind, body).await?;
+        frames::decode_json(&format!("the answer of the host at {} to {kind}", self.url), &answer)
+    }
+
+    /// What the host says is passed on as it is; where the connection itself fails, the host is named.
+    fn failed(&self, status: &tonic::Status) -> Error {
+        let error = from_status(status);
+        if status.metadata().contains_key("skytether-kind") { error } else { error.while_doing(format!("the host at {} can't be reached", self.url)) }
+    }
+}
+
+impl RemoteHost {
+    /// Connects to the host at `url`: `grpc://host:port`.
+    ///
+    /// # Errors
+    /// Invalid for a URL of another form, `Unavailable` where nobody answers, `Unsupported` where the host speaks another protocol.
+    pub async fn connect(url: &str) -> Result<Self> {
+        let address = url.strip_prefix("grpc+tcp://").or_else(|| url.strip_prefix("grpc://")).or_else(|| url.strip_prefix("http://")).unwrap_or(url);
+        let good = !address.contains("://") && address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.trim_end_matches('/').parse::<u16>().is_ok());
+        if !good {
+            return Err(Error::invalid(format!("{url:?} is no address of a host: write grpc://host:port, for example grpc://127.0.0.1:5300")));
+        }
+        let endpoint = Endpoint::from_shared(format!("http://{}", address.trim_end_matches('/')))
+            .map_err(|e| Error::invalid(format!("{url:?} is no address of a host")).because(e))?
+            .connect_timeout(CONNECT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(KEEPALIVE.0)
+            .keep_alive_timeout(KEEPALIVE.1)
+            .keep_alive_while_idle(true);
+        let channel = endpoint.connect().await.map_err(|e| Error::unavailable(format!("no host answers at {url}: is `skytether host serve` running there?")).because(e))?;
+        let client = FlightServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
+        let connection = Connection { url: url.into(), client };
+        let answer = tokio::time::timeout(CONNECT, connection.act("info", Bytes::new()))
+            .await
+            .map_err(|_| Error::unavailable(format!("what listens at {url} does not answer")))?
+            .context(|| format!("what listens at {url} is no Skytether host"))?;
+        let said: serde_json::Value = frames::decode_json(&format!("the answer of {url}"), &answer)?;
+        let protocol = said.get("protocol").and_then(serde_json::Value::as_u64);
+        if said.get("cse").is_some() {
+            return Err(Error::invalid(format!("{url} is a drive, not a host: connect to a host in front of it (skytether host serve --drives ...)")));
+        }
+        if protocol != Some(u64::from(PROTOCOL)) {
+            return Err(Error::unsupported(format!("the host at {url} speaks protocol {}, this program {PROTOCOL}: run the same version on both sides", protocol.map_or("?".into(), |p| p.to_string()))));
+        }
+        let info: HostInfo = frames::decode_json(&format!("the answer of {url}"), &answer)?;
+        let drives = info
+            .drives
+            .iter()
+            .enumerate()
+            .map(|(n, drive)| Arc::new(DriveBehind { n, info: drive.clone(), host: info.clone(), connection: connection.clone() }) as Arc<dyn Storage>)
+            .collect();
+        let catalog = Catalog::new(drives, STORAGE)?;
+        Ok(Self { connection, info: Arc::new(info), catalog })
+    }
+
+    /// The address.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.connection.url
+    }
+
+    /// The host's drives.
+    pub fn drives(&self) -> impl Iterator<Item = &CseInfo> {
+        self.info.drives.iter()
+    }
+
+    /// As [`crate::Host::sql`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub async fn sql(&self, text: &str, options: &QueryOptions) -> Result<Query> {
+        let ticket = frames::encode_json(&QueryRequest { sql: text.to_owned(), options: options.clone(), analyze: false })?;
+        let mut messages = self.connection.client.clone().do_get(Ticket { ticket }).await.map_err(|s| self.connection.failed(&s))?.into_inner();
+        let mut decoder = DeliveryDecoder::default();
+        let first = messages.message().await.map_err(|s| self.connection.failed(&s))?.ok_or_else(|| self.cut_off())?;
+        let Incoming::Schema(schema) = decoder.decode(first)? else { return Err(self.cut_off()) };
+        let receipt = Arc::new(Mutex::new(Receipt::default()));
+        let reading = Reading { messages, decoder, host: self.clone(), receipt: Arc::clone(&receipt), over: false };
+        let stream = stream::unfold(reading, |mut reading| async move {
+            if reading.over {
+                return None;
+            }
+            match reading.next().await {
+                Ok(Some(batch)) => Some((Ok(batch), reading)),
+                Ok(None) => None,
+                Err(e) => {
+                    reading.over = true;
+                    Some((Err(e), reading))
+                }
+            }
+        })
+        .boxed();
+        Ok(Query { schema, stream, receipt: ReceiptHandle(Source::Sent(receipt)) })
+    }
+
+    fn cut_off(&self) -> Error {
+        Error::unavailable(format!("the host at {} ended its answer in the middle: try again", self.connection.url))
+    }
+
+    /// As [`crate::Host::explain`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub async fn explain(&self, text: &str, analyze: bool, options: &QueryOptions) -> Result<String> {
+        let body = frames::encode_json(&QueryRequest { sql: text.to_owned(), options: options.clone(), analyze })?;
+        let answer = self.connection.act("explain", body).await?;
+        String::from_utf8(answer.to_vec()).map_err(|e| Error::corrupt("the host's explanation is no text").because(e))
+    }
+
+    /// The data sets.
+    ///
+    /// # Errors
+    /// `Unavailable`, and the host's own.
+    pub async fn list(&self) -> Result<Vec<DatasetInfo>> {
+        self.connection.ask("list", Bytes::new()).await
+    }
+
+    /// A data set's root record.
+    ///
+    /// # Errors
+    /// `NotFound`, `Unavailable`, and the host's own.
+    pub async fn describe(&self, name: &DatasetName) -> Result<RootRecord> {
+        self.connection.ask("describe", frames::encode_json(&NameRequest { name: name.clone() })?).await
+    }
+
+    /// Removes a data set.
+    ///
+    /// # Errors
+    /// `NotFound`, `Conflict`, `Unavailable`.
+    pub async fn drop_dataset(&self, name: &DatasetName) -> Result<()> {
+        self.connection.act("drop", frames::encode_json(&NameRequest { name: name.clone() })?).await.map(drop)
+    }
+
+    /// How the host's drives are.
+    ///
+    /// # Errors
+    /// `Unavailable`, where the host itself does not answer.
+    pub async fn status(&self) -> Result<Vec<DriveStatus>> {
+        self.connection.ask("status", Bytes::new()).await
+    }
+
+    /// Begins to write a data set through the host; slices are encoded here.
+    ///
+    /// # Errors
+    /// As [`DatasetWriter::begin`].
+    pub async fn writer(&self, name: &DatasetName, kind: DatasetKind, replace: bool) -> Result<DatasetWriter> {
+        DatasetWriter::begin(self.catalog.clone(), SliceOptions::default(), name.clone(), kind, replace, new_generation()).await
+    }
+}
+
+struct Reading {
+    messages: Streaming<FlightData>,
+    decoder: DeliveryDecoder,
+    host: RemoteHost,
+    receipt: Arc<Mutex<Receipt>>,
+    over: bool,
+}
+
+impl Reading {
+    async fn next(&mut self) -> Result<Option<arrow::record_batch::RecordBatch>> {
+        loop {
+            let message = self.messages.message().await.map_err(|s| self.host.connection.failed(&s))?.ok_or_else(|| self.host.cut_off())?;
+            if message.data_header.is_empty()
+                && let Ok(last) = serde_json::from_slice::<Last>(&message.app_metadata)
+            {
+                *self.receipt.lock().unwrap_or_else(PoisonError::into_inner) = last.receipt;
+                self.over = true;
+                return Ok(None);
+            }
+            if let Incoming::Delivery(Delivery::Batch { batch, .. }) = self.decoder.decode(message)? {
+                return Ok(Some(batch));
+            }
+        }
+    }
+}
+
+/// Storage of a drive, reached through its host.
+#[derive(Debug)]
+struct DriveBehind {
+    n: usize,
+    info: CseInfo,
+    host: HostInfo,
+    connection: Connection,
+}
+
+impl DriveBehind {
+    fn action(&self, what: &str) -> String {
+        format!("drive/{}/{what}", self.n)
+    }
+}
+
+#[async_trait]
+impl Storage for DriveBehind {
+    fn info(&self) -> &CseInfo {
+        &self.info
+    }
+
+    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        let body = for_instance(self.host.instance, &frames::encode_batch(&batch)?);
+        self.connection.ask(&self.action("apply"), body).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Bytes> {
+        let body = frames::encode_json(&frames::KeyRequest { key: key.clone() })?;
+        frames::decode_value(&self.connection.act(&self.action("get"), body).await?)
+    }
+
+    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+        self.connection.ask(&self.action("stat"), frames::encode_json(&frames::KeyRequest { key: key.clone() })?).await
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
+        let body = frames::encode_json(&frames::ListRequest { prefix: prefix.to_owned(), after: after.cloned(), limit })?;
+        self.connection.ask(&self.action("list"), body).await
+    }
+
+    async fn usage(&self) -> Result<Usage> {
+        self.connection.ask(&self.action("usage"), Bytes::new()).await
+    }
+}

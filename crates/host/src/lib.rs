@@ -1,0 +1,42 @@
+//! The host: finds data sets, cuts queries, sends sub-plans to drives and finishes what comes back.
+//!
+//! A host owns nothing durable. What it knows of data sets it reads from root records on the drives ([`catalog`]); what it writes becomes
+//! visible by one compare-and-set ([`writer`]). Drives are anything that implements [`skytether_wire::Cse`], in this process or behind
+//! a wire.
+//!
+//! | room | subject |
+//! |---|---|
+//! | [`catalog`] | root records, home drives, commit, drop, garbage |
+//! | [`writer`], `matrix_writer`, `outbox` | ingest |
+//! | `tables` | from names in SQL to tables, schemas and views |
+//! | [`session`] | a query from its text to its rows |
+//! | `dense`, `cells` | grouped moments over the dense view, and what the host must know of cells |
+//! | [`scan`] | the operator that reads from drives |
+//! | [`receipt`], [`explain`] | what ran where |
+//! | [`server`], [`client`] | the same over Arrow Flight |
+
+pub mod catalog;
+mod cells;
+pub mod client;
+mod dense;
+pub mod explain;
+mod matrix_writer;
+pub mod options;
+mod outbox;
+mod protocol;
+pub mod receipt;
+pub mod scan;
+pub mod server;
+pub mod session;
+pub mod status;
+mod tables;
+pub mod writer;
+
+pub use catalog::{Catalog, DatasetInfo, DatasetKind, RootRecord};
+pub use client::RemoteHost;
+pub use options::{HostOptions, QueryOptions};
+pub use receipt::{Receipt, ReceiptHandle};
+pub use session::{Host, Query};
+pub use skytether_plan::{Cut, Placement};
+pub use status::DriveStatus;
+pub use writer::{DatasetWriter, IngestReport};

@@ -1,0 +1,124 @@
+//! A matrix on its way into slices: ranges of genes, each read and encoded by one thread, as many at a time as there are cores.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use skytether_common::{Error, PartitionName, Result};
+use skytether_matrix::Transposed;
+use skytether_slice::{Layout, SliceOptions, SparseSlicer, sparse_schema};
+
+use crate::catalog::{Catalog, PartitionRecord};
+use crate::outbox::Outbox;
+use crate::writer::PartitionWriter;
+
+/// Contiguous ranges of genes, at most `parts`, with about the same weight each; a gene weighs its nonzeros and one for itself.
+pub(crate) fn ranges(nnz_per_gene: &[u64], parts: usize) -> Vec<Range<u32>> {
+    let total: u64 = nnz_per_gene.iter().map(|n| n + 1).sum();
+    let mut ranges = Vec::new();
+    let mut begin = 0;
+    let mut weight = 0;
+    for (gene, nnz) in nnz_per_gene.iter().enumerate() {
+        weight += nnz + 1;
+        let cuts = ranges.len() as u64 + 1;
+        if cuts < parts as u64 && weight * parts as u64 >= total * cuts {
+            ranges.push(begin..gene as u32 + 1);
+            begin = gene as u32 + 1;
+        }
+    }
+    if (begin as usize) < nnz_per_gene.len() {
+        ranges.push(begin..nnz_per_gene.len() as u32);
+    }
+    ranges
+}
+
+/// Writes all partitions of `matrix`; blocks, so call it where that is allowed. `name` gives the partition's name of a slot.
+pub(crate) fn write(
+    catalog: &Catalog,
+    outbox: &Outbox,
+    options: &SliceOptions,
+    name: &(dyn Fn(u32) -> PartitionName + Sync),
+    matrix: &Transposed,
+) -> Result<Vec<PartitionRecord>> {
+    let mut parts = ranges(matrix.nnz_per_gene(), catalog.drives().len());
+    if parts.is_empty() {
+        // No genes: one empty partition, so that the table has a schema.
+        parts.push(0..0);
+    }
+    let threads = std::thread::available_parallelism().map_or(2, usize::from).min(parts.len());
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let work = || -> Result<Vec<PartitionRecord>> {
+        let mut records = Vec::new();
+        loop {
+            let slot = next.fetch_add(1, Ordering::Relaxed);
+            let Some(genes) = parts.get(slot) else { return Ok(records) };
+            if failed.load(Ordering::Relaxed) {
+                return Ok(records);
+            }
+            let written = write_range(catalog, outbox, options, name(slot as u32), slot, matrix, genes.clone());
+            failed.fetch_or(written.is_err(), Ordering::Relaxed);
+            records.extend(written?);
+        }
+    };
+    let mut records = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let mut all = Ok(Vec::new());
+        for worker in workers {
+            let records = worker.join().unwrap_or_else(|_| Err(Error::internal("a thread that encodes a matrix stopped")));
+            all = all.and_then(|mut all: Vec<PartitionRecord>| records.map(|r| all.extend(r)).map(|()| all));
+        }
+        all
+    })?;
+    records.sort_by_key(|r| r.slot);
+    Ok(records)
+}
+
+fn write_range(
+    catalog: &Catalog,
+    outbox: &Outbox,
+    options: &SliceOptions,
+    name: PartitionName,
+    drive: usize,
+    matrix: &Transposed,
+    genes: Range<u32>,
+) -> Result<Vec<PartitionRecord>> {
+    let of = matrix.value_type();
+    let mut partition = PartitionWriter::new(outbox, name, vec![drive], Layout::sparse(matrix.n_cells(), matrix.n_genes(), of), sparse_schema(of));
+    let mut slicer = SparseSlicer::new(matrix.n_cells(), matrix.n_genes(), of, options.clone());
+    matrix.rows(genes, &mut |gene, block, idx, values| {
+        slicer.push(gene, block, idx, values)?.map_or(Ok(()), |slice| partition.add(&slice))
+    })?;
+    if let Some(slice) = slicer.finish()? {
+        partition.add(&slice)?;
+    }
+    partition.finish(catalog)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_cover_all_genes_once_with_about_equal_weight() {
+        let nnz: Vec<u64> = (0..1000).map(|g| (g * 7919) % 997).collect();
+        let total: u64 = nnz.iter().map(|n| n + 1).sum();
+        for parts in [1, 2, 3, 7, 64] {
+            let ranges = ranges(&nnz, parts);
+            assert_eq!(ranges.len(), parts);
+            assert_eq!((ranges[0].start, ranges[parts - 1].end), (0, 1000));
+            assert!(ranges.windows(2).all(|w| w[0].end == w[1].start));
+            for r in &ranges {
+                let weight: u64 = nnz[r.start as usize..r.end as usize].iter().map(|n| n + 1).sum();
+                assert!(weight.abs_diff(total / parts as u64) <= 1000, "{r:?} weighs {weight}");
+            }
+        }
+    }
+
+    #[test]
+    fn fewer_genes_than_drives_leave_drives_empty() {
+        assert_eq!(ranges(&[5, 5], 4).len(), 2);
+        assert!(ranges(&[], 4).is_empty());
+        let skewed = ranges(&[1_000_000, 0, 0, 0], 4);
+        assert_eq!(skewed.first().map(|r| r.start), Some(0));
+        assert_eq!(skewed.last().map(|r| r.end), Some(4));
+    }
+}

@@ -1,0 +1,59 @@
+//! What a host may use and how patient it is.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use skytether_plan::Cut;
+use skytether_slice::SliceOptions;
+
+/// How a host works.
+#[derive(Debug, Clone)]
+pub struct HostOptions {
+    /// Bytes that all queries of this host together may use for sorting, joining and merging.
+    pub memory_limit: usize,
+    /// How many threads work on the host's part of a query.
+    pub threads: usize,
+    /// How long a drive may take for one storage operation.
+    pub storage_deadline: Duration,
+    /// How long a drive may take to accept a sub-plan.
+    pub begin_deadline: Duration,
+    /// How long a drive may be silent in the middle of a sub-plan. Drives behind a wire give signs of life of their own, which their
+    /// connection watches more closely than this.
+    pub silence_deadline: Duration,
+    /// How tables and matrices are cut into slices.
+    pub slices: SliceOptions,
+}
+
+impl Default for HostOptions {
+    fn default() -> Self {
+        Self {
+            memory_limit: 1 << 30,
+            threads: std::thread::available_parallelism().map_or(2, usize::from),
+            storage_deadline: Duration::from_secs(60),
+            begin_deadline: Duration::from_secs(60),
+            silence_deadline: Duration::from_secs(600),
+            slices: SliceOptions::default(),
+        }
+    }
+}
+
+/// How a query is run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueryOptions {
+    /// How much of it goes down.
+    #[serde(default)]
+    pub cut: Cut,
+    /// Rows per batch that are asked for.
+    #[serde(default = "batch_rows")]
+    pub batch_rows: u32,
+}
+
+fn batch_rows() -> u32 {
+    8192
+}
+
+impl Default for QueryOptions {
+    fn default() -> Self {
+        Self { cut: Cut::default(), batch_rows: batch_rows() }
+    }
+}

@@ -1,0 +1,348 @@
+//! The receipt: what ran where, and how little moved.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use datafusion::physical_plan::ExecutionPlan;
+use serde::{Deserialize, Serialize};
+use skytether_common::units::{human_bytes, human_seconds};
+use skytether_wire::{Annotation, OperatorNote, Rung};
+
+/// What one CSE did for a query; figures of several sub-plans are added up.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DriveReceipt {
+    /// The CSE's name.
+    pub name: String,
+    /// The lowest rung that ran there.
+    pub rung: Option<Rung>,
+    /// Slices that were read.
+    pub slices: u64,
+    /// Slices that statistics excluded.
+    pub slices_pruned: u64,
+    /// Rows that came back.
+    pub rows_out: u64,
+    /// Bytes read from its store.
+    pub bytes_read: u64,
+    /// Bytes of results that it sent.
+    pub bytes_sent: u64,
+    /// Bytes of sub-plans that it received.
+    pub bytes_received: u64,
+    /// Seconds that it worked.
+    pub seconds: f64,
+    /// The highest use of its engine's memory, in bytes.
+    pub peak_memory: u64,
+    /// Why less than everything ran there.
+    pub reason: Option<String>,
+}
+
+/// What was asked of the drives for one table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ScanReceipt {
+    /// The table as SQL names it.
+    pub table: String,
+    /// How much of the plan was sent down.
+    pub rung: Rung,
+    /// The sub-plan as text.
+    pub sub_plan: String,
+    /// Bytes of the sub-plan, once per drive that got it.
+    pub plan_bytes: u64,
+    /// What each drive wrote on it.
+    pub annotations: Vec<Annotation>,
+}
+
+/// What a query cost.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Receipt {
+    /// Whether the query ran to its end; figures of an unfinished one are what is known so far.
+    pub finished: bool,
+    /// Rows of the result.
+    pub rows: u64,
+    /// Bytes that the data sets of the query occupy on all drives.
+    pub bytes_stored: u64,
+    /// Bytes that drives read from their stores.
+    pub bytes_read: u64,
+    /// Bytes between host and drives, both ways: sub-plans, results, and the metadata that this query had to fetch.
+    pub bytes_moved: u64,
+    /// The part of `bytes_moved` that was metadata.
+    pub bytes_metadata: u64,
+    /// From the query's text to its last row.
+    pub seconds: f64,
+    /// An entry per CSE that took part.
+    pub drives: Vec<DriveReceipt>,
+    /// An entry per table that was read.
+    pub scans: Vec<ScanReceipt>,
+    /// What ran on the host, from the root of its plan down.
+    pub host: Vec<OperatorNote>,
+    /// Why parts of the query stayed on the host.
+    pub notes: Vec<String>,
+}
+
+impl Receipt {
+    /// The receipt as JSON.
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::to_value(self).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Receipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let part = if self.bytes_stored > 0 { format!(" ({:.2}% of what is stored)", 100.0 * self.bytes_moved as f64 / self.bytes_stored as f64) } else { String::new() };
+        let rows = if self.rows == 1 { "1 row".to_owned() } else { format!("{} rows", self.rows) };
+        write!(f, "{rows} in {}", human_seconds(self.seconds))?;
+        writeln!(f, "{}", if self.finished { "" } else { ", not finished" })?;
+        writeln!(f, "├─ stored {}, read by the drives {}, moved {}{part}", human_bytes(self.bytes_stored), human_bytes(self.bytes_read), human_bytes(self.bytes_moved))?;
+        let host: f64 = self.host.iter().map(|o| o.seconds).sum();
+        writeln!(f, "{} host: {} of work in {} steps", if self.drives.is_empty() && self.notes.is_empty() { "└─" } else { "├─" }, human_seconds(host), self.host.len())?;
+        for (i, note) in self.notes.iter().enumerate() {
+            let last = self.drives.is_empty() && i + 1 == self.notes.len();
+            writeln!(f, "{} on the host because {note}", if last { "└─" } else { "├─" })?;
+        }
+        for (i, d) in self.drives.iter().enumerate() {
+            let last = i + 1 == self.drives.len();
+            let rung = match d.rung {
+                Some(Rung::Full) => "everything ran here",
+                Some(Rung::Filter) => "filtered here",
+                Some(Rung::Raw) => "only read here",
+                None => "nothing ran here",
+            };
+            let pruned = if d.slices_pruned > 0 { format!(" ({} skipped)", d.slices_pruned) } else { String::new() };
+            writeln!(
+                f,
+                "{} {}: {rung}; {} slices{pruned}, {} read, {} rows, {} sent, {}",
+                if last { "└─" } else { "├─" },
+                d.name,
+                d.slices,
+                human_bytes(d.bytes_read),
+                d.rows_out,
+                human_bytes(d.bytes_sent),
+                human_seconds(d.seconds)
+            )?;
+            if let Some(reason) = &d.reason {
+                writeln!(f, "{}  └─ {reason}", if last { " " } else { "│" })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Gathers a query's annotations while it runs.
+#[derive(Debug)]
+pub(crate) struct Collector {
+    started: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    receipt: Receipt,
+    plan: Option<Arc<dyn ExecutionPlan>>,
+}
+
+impl Collector {
+    pub(crate) fn new(started: Instant) -> Self {
+        Self { started, state: Mutex::new(State::default()) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change is a plain assignment, so what a panicking thread left is still whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Metadata of `bytes` had to be fetched.
+    pub(crate) fn metadata(&self, bytes: u64) {
+        self.lock().receipt.bytes_metadata += bytes;
+    }
+
+    pub(crate) fn stored(&self, bytes: u64) {
+        self.lock().receipt.bytes_stored += bytes;
+    }
+
+    pub(crate) fn note(&self, note: String) {
+        let notes = &mut self.lock().receipt.notes;
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
+
+    /// A new scan; its number is what the other calls want.
+    pub(crate) fn scan(&self, table: String, rung: Rung, sub_plan: String) -> usize {
+        let scans = &mut self.lock().receipt.scans;
+        scans.push(ScanReceipt { table, rung, sub_plan, plan_bytes: 0, annotations: Vec::new() });
+        scans.len() - 1
+    }
+
+    /// `bytes` of a sub-plan went to a drive.
+    pub(crate) fn sent(&self, scan: usize, bytes: u64) {
+        if let Some(scan) = self.lock().receipt.scans.get_mut(scan) {
+            scan.plan_bytes += bytes;
+        }
+    }
+
+    /// A drive has begun to work; the number of its annotation within the scan.
+    pub(crate) fn begin(&self, scan: usize, annotation: Annotation) -> usize {
+        match self.lock().receipt.scans.get_mut(scan) {
+            Some(scan) => {
+                scan.annotations.push(annotation);
+                scan.annotations.len() - 1
+            }
+            None => 0,
+        }
+    }
+
+    /// Changes what is known of a drive's work.
+    pub(crate) fn update(&self, scan: usize, number: usize, change: impl FnOnce(&mut Annotation)) {
+        if let Some(annotation) = self.lock().receipt.scans.get_mut(scan).and_then(|s| s.annotations.get_mut(number)) {
+            change(annotation);
+        }
+    }
+
+    pub(crate) fn plan(&self, plan: Arc<dyn ExecutionPlan>) {
+        self.lock().plan = Some(plan);
+    }
+
+    pub(crate) fn rows(&self, rows: u64) {
+        self.lock().receipt.rows += rows;
+    }
+
+    /// The result has been delivered to its last row, or the reader has left.
+    pub(crate) fn finish(&self, complete: bool) {
+        let seconds = self.started.elapsed().as_secs_f64();
+        let mut state = self.lock();
+        state.receipt.finished |= complete;
+        if state.receipt.seconds == 0.0 {
+            state.receipt.seconds = seconds;
+        }
+        // The physical plan may hold a lot; its figures are all that is wanted from here on.
+        if let Some(plan) = state.plan.take() {
+            operators(plan.as_ref(), 0, &mut state.receipt.host);
+        }
+    }
+
+    pub(crate) fn receipt(&self) -> Receipt {
+        let state = self.lock();
+        let mut receipt = state.receipt.clone();
+        if let Some(plan) = &state.plan {
+            operators(plan.as_ref(), 0, &mut receipt.host);
+        }
+        if receipt.seconds == 0.0 {
+            receipt.seconds = self.started.elapsed().as_secs_f64();
+        }
+        drop(state);
+        sum_up(&mut receipt);
+        receipt
+    }
+}
+
+fn sum_up(receipt: &mut Receipt) {
+    receipt.drives.clear();
+    for scan in &receipt.scans {
+        for a in &scan.annotations {
+            let at = receipt.drives.iter().position(|d| d.name == a.cse).unwrap_or_else(|| {
+                receipt.drives.push(DriveReceipt { name: a.cse.clone(), rung: a.rung, ..DriveReceipt::default() });
+                receipt.drives.len() - 1
+            });
+            let d = &mut receipt.drives[at];
+            d.rung = d.rung.min(a.rung);
+            d.slices += a.slices;
+            d.slices_pruned += a.slices_pruned;
+            d.rows_out += a.rows_out;
+            d.bytes_read += a.bytes_read;
+            d.bytes_sent += a.bytes_sent;
+            d.bytes_received += a.bytes_received;
+            d.seconds += a.seconds;
+            d.peak_memory = d.peak_memory.max(a.peak_memory);
+            d.reason = d.reason.take().or_else(|| a.reason.clone());
+        }
+    }
+    receipt.drives.sort_by(|a, b| natural(&a.name).cmp(&natural(&b.name)));
+    receipt.bytes_read = receipt.drives.iter().map(|d| d.bytes_read).sum();
+    let plans: u64 = receipt.scans.iter().map(|s| s.plan_bytes).sum();
+    let results: u64 = receipt.drives.iter().map(|d| d.bytes_sent).sum();
+    receipt.bytes_moved = plans + results + receipt.bytes_metadata;
+}
+
+/// `drive-10` comes after `drive-9`.
+fn natural(name: &str) -> (&str, u64, &str) {
+    let head = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    (head, name[head.len()..].parse().unwrap_or(0), name)
+}
+
+fn operators(plan: &dyn ExecutionPlan, depth: u32, notes: &mut Vec<OperatorNote>) {
+    let metrics = plan.metrics();
+    let rows_out = metrics.as_ref().and_then(|m| m.output_rows()).unwrap_or(0) as u64;
+    let nanoseconds = metrics.as_ref().and_then(|m| m.elapsed_compute()).unwrap_or(0);
+    notes.push(OperatorNote { name: plan.name().to_owned(), depth, rows_out, seconds: nanoseconds as f64 / 1e9 });
+    for child in plan.children() {
+        operators(child.as_ref(), depth + 1, notes);
+    }
+}
+
+/// Gives a query's receipt: in full after its last row, before that what is known.
+#[derive(Debug, Clone)]
+pub struct ReceiptHandle(pub(crate) Source);
+
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    /// The query runs on this host.
+    Here(Arc<Collector>),
+    /// The query runs on another host, which sends the receipt with the last row.
+    Sent(Arc<Mutex<Receipt>>),
+}
+
+impl ReceiptHandle {
+    /// The receipt as of now.
+    #[must_use]
+    pub fn receipt(&self) -> Receipt {
+        match &self.0 {
+            Source::Here(collector) => collector.receipt(),
+            Source::Sent(receipt) => receipt.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn annotation(cse: &str, rung: Rung, sent: u64) -> Annotation {
+        Annotation { cse: cse.to_owned(), rung: Some(rung), slices: 2, slices_pruned: 1, rows_out: 5, bytes_read: 1000, bytes_sent: sent, ..Annotation::default() }
+    }
+
+    #[test]
+    fn figures_of_all_scans_add_up_per_drive() {
+        let collector = Collector::new(Instant::now());
+        collector.stored(10_000);
+        collector.metadata(7);
+        let a = collector.scan("a.b".into(), Rung::Full, "TableScan".into());
+        let b = collector.scan("a.c".into(), Rung::Raw, "TableScan".into());
+        for scan in [a, b] {
+            collector.sent(scan, 50);
+        }
+        collector.begin(a, annotation("drive-10", Rung::Full, 100));
+        collector.begin(a, annotation("drive-9", Rung::Full, 100));
+        collector.begin(b, annotation("drive-9", Rung::Raw, 100));
+        collector.rows(3);
+        collector.finish(true);
+        let receipt = collector.receipt();
+        assert_eq!(receipt.drives.iter().map(|d| (d.name.as_str(), d.rung, d.slices)).collect::<Vec<_>>(), [("drive-9", Some(Rung::Raw), 4), ("drive-10", Some(Rung::Full), 2)]);
+        assert_eq!((receipt.bytes_moved, receipt.bytes_read, receipt.rows), (407, 3000, 3));
+        let json = receipt.to_json();
+        for key in ["bytes_stored", "bytes_read", "bytes_moved", "seconds", "drives"] {
+            assert!(json.get(key).is_some(), "{key}");
+        }
+        assert_eq!(json["drives"][0]["rung"], "raw");
+        let text = receipt.to_string();
+        assert!(text.contains("drive-9: only read here") && text.contains("4.07% of what is stored"), "{text}");
+    }
+
+    #[test]
+    fn time_stands_still_once_the_query_is_over() {
+        let collector = Collector::new(Instant::now());
+        collector.finish(true);
+        let first = collector.receipt().seconds;
+        assert_eq!(collector.receipt().seconds, first);
+        assert!(first > 0.0);
+    }
+}

@@ -1,0 +1,291 @@
+//! The physical operator that reads from drives: one partition per drive, one sub-plan for all of them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::ArrayRef;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, SchemaRef};
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use bytes::Bytes;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::error::Result as DfResult;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::EquivalenceProperties;
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::stream::RecordBatchReceiverStream;
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties};
+use futures::StreamExt;
+use skytether_common::{Error, Kind, PartitionName, Result};
+use skytether_plan::error::to_datafusion;
+use skytether_wire::size::batch_bytes;
+use skytether_wire::{Annotation, Cse, Delivery, DeliveryStream, Rung, SubPlan};
+use std::collections::BTreeMap;
+use uuid::Uuid;
+
+use crate::catalog::within;
+use crate::receipt::Collector;
+
+/// Batches that wait between a drive and whoever reads.
+const PREFETCH: usize = 4;
+
+/// How long a drive may be silent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// Until it has taken a sub-plan.
+    pub(crate) begin: Duration,
+    /// Between two messages.
+    pub(crate) silence: Duration,
+}
+
+/// A drive that takes part in a scan, with what it may see.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) drive: Arc<dyn Cse>,
+    pub(crate) partitions: BTreeMap<String, PartitionName>,
+}
+
+/// What the scans of one query share.
+#[derive(Debug, Clone)]
+pub(crate) struct QueryContext {
+    pub(crate) query: Uuid,
+    pub(crate) collector: Arc<Collector>,
+    pub(crate) patience: Patience,
+    pub(crate) batch_rows: u32,
+}
+
+/// Runs a sub-plan at some drives; partition `i` is what target `i` gives.
+pub struct DriveScanExec {
+    context: QueryContext,
+    number: usize,
+    table: String,
+    rung: Rung,
+    text: String,
+    plan: Bytes,
+    targets: Vec<Target>,
+    dataset: skytether_common::DatasetName,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+/// What a scan is made of.
+pub(crate) struct ScanParts {
+    pub(crate) dataset: skytether_common::DatasetName,
+    pub(crate) table: String,
+    pub(crate) rung: Rung,
+    pub(crate) text: String,
+    pub(crate) plan: Bytes,
+    pub(crate) targets: Vec<Target>,
+    pub(crate) schema: SchemaRef,
+}
+
+impl DriveScanExec {
+    pub(crate) fn new(context: QueryContext, parts: ScanParts) -> Self {
+        let ScanParts { dataset, table, rung, text, plan, targets, schema } = parts;
+        let number = context.collector.scan(table.clone(), rung, text.clone());
+        let properties = PlanProperties::new(
+            EquivalenceProperties::new(schema),
+            Partitioning::UnknownPartitioning(targets.len().max(1)),
+            EmissionType::Incremental,
+            Boundedness::Bounded,
+        );
+        Self { context, number, table, rung, text, plan, targets, dataset, properties: Arc::new(properties), metrics: ExecutionPlanMetricsSet::new() }
+    }
+}
+
+impl fmt::Debug for DriveScanExec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DriveScanExec").field("table", &self.table).field("rung", &self.rung).field("drives", &self.targets.len()).finish_non_exhaustive()
+    }
+}
+
+impl DisplayAs for DriveScanExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let drives: Vec<_> = self.targets.iter().map(|t| t.drive.info().name.as_str()).collect();
+        let plan: Vec<_> = self.text.lines().map(str::trim).collect();
+        write!(f, "DriveScanExec: table={}, rung={}, drives=[{}], sub_plan=[{}]", self.table, self.rung.as_str(), drives.join(", "), plan.join(" <- "))
+    }
+}
+
+impl ExecutionPlan for DriveScanExec {
+    fn name(&self) -> &str {
+        "DriveScanExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        Vec::new()
+    }
+
+    fn apply_expressions(&self, _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> DfResult<TreeNodeRecursion>) -> DfResult<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> DfResult<Arc<dyn ExecutionPlan>> {
+        Ok(self)
+    }
+
+    fn execute(&self, partition: usize, _: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {
+        let schema = self.schema();
+        let mut builder = RecordBatchReceiverStream::builder(schema.clone(), PREFETCH);
+        let Some(target) = self.targets.get(partition).cloned() else {
+            return Ok(builder.build());
+        };
+        let sub_plan = SubPlan {
+            query: self.context.query,
+            dataset: self.dataset.clone(),
+            partitions: target.partitions,
+            rung: self.rung,
+            plan: self.plan.clone(),
+            batch_rows: self.context.batch_rows,
+        };
+        let reading = Reading {
+            note: Annotated {
+                number: self.context.collector.begin(self.number, begun(&target.drive.info().name, self.rung, self.plan.len())),
+                collector: Arc::clone(&self.context.collector),
+                scan: self.number,
+            },
+            metrics: BaselineMetrics::new(&self.metrics, partition),
+            patience: self.context.patience,
+            drive: target.drive,
+            schema,
+        };
+        let send = builder.tx();
+        builder.spawn(async move {
+            if let Err(e) = reading.run(sub_plan, &send).await {
+                // Where nobody listens any more there is nobody to tell.
+                let _ = send.send(Err(to_datafusion(e))).await;
+            }
+            Ok(())
+        });
+        Ok(builder.build())
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+}
+
+fn begun(name: &str, rung: Rung, plan_bytes: usize) -> Annotation {
+    Annotation {
+        cse: name.to_owned(),
+        rung: Some(rung),
+        bytes_received: plan_bytes as u64,
+        reason: Some("the host needed no more rows and left before the end; figures are the host's".to_owned()),
+        ..Annotation::default()
+    }
+}
+
+/// One drive's annotation in the receipt: the host's own figures until the drive sends its own.
+struct Annotated {
+    collector: Arc<Collector>,
+    scan: usize,
+    number: usize,
+}
+
+impl Annotated {
+    fn update(&self, change: impl FnOnce(&mut Annotation)) {
+        self.collector.update(self.scan, self.number, change);
+    }
+}
+
+struct Reading {
+    drive: Arc<dyn Cse>,
+    schema: SchemaRef,
+    note: Annotated,
+    metrics: BaselineMetrics,
+    patience: Patience,
+}
+
+type Sender = tokio::sync::mpsc::Sender<DfResult<RecordBatch>>;
+
+impl Reading {
+    async fn run(self, plan: SubPlan, send: &Sender) -> Result<()> {
+        let name = self.drive.info().name.clone();
+        let dataset = plan.dataset.clone();
+        let at_fault = |e: Error| match e.kind() {
+            Kind::NotFound => Error::conflict(format!("{dataset} was replaced or dropped while {name} read it: run the query again")).because(e),
+            _ if e.full_text().contains(&name) => e,
+            _ => {
+                let what = format!("{name} failed while it read {dataset}");
+                e.while_doing(what)
+            }
+        };
+        self.note.collector.sent(self.note.scan, plan.plan.len() as u64);
+        let DeliveryStream { schema, mut messages } = within(self.patience.begin, &name, "begin a sub-plan", self.drive.execute(plan)).await.map_err(&at_fault)?;
+        check(&schema, &self.schema, &name)?;
+        let mut open_epoch = None;
+        loop {
+            let next = tokio::time::timeout(self.patience.silence, messages.next())
+                .await
+                .map_err(|_| Error::unavailable(format!("{name} has been silent for {} s in the middle of a query", self.patience.silence.as_secs_f64())))?;
+            match next {
+                None => return Err(Error::unavailable(format!("{name} ended its answer about {dataset} without finishing it: it may have stopped; try again"))),
+                Some(Err(e)) => return Err(at_fault(e)),
+                Some(Ok(Delivery::Batch { epoch, batch })) => {
+                    open_epoch = Some(epoch);
+                    let bytes = batch_bytes(&batch);
+                    self.note.update(|a| {
+                        a.rows_out += batch.num_rows() as u64;
+                        a.bytes_sent += bytes;
+                    });
+                    let timer = self.metrics.elapsed_compute().timer();
+                    let batch = adapt(&batch, &self.schema, &name)?;
+                    timer.done();
+                    self.metrics.record_output(batch.num_rows());
+                    if batch.num_rows() > 0 && send.send(Ok(batch)).await.is_err() {
+                        return Ok(());
+                    }
+                }
+                Some(Ok(Delivery::EpochComplete { epoch })) => {
+                    if open_epoch == Some(epoch) {
+                        open_epoch = None;
+                    }
+                }
+                Some(Ok(Delivery::Done(annotation))) => {
+                    if let Some(epoch) = open_epoch {
+                        return Err(Error::internal(format!("{name} finished without completing epoch {epoch}: its rows can't be counted")));
+                    }
+                    self.note.update(|a| *a = annotation);
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+/// Whether batches of `given` can become `wanted`, column by column.
+fn check(given: &SchemaRef, wanted: &SchemaRef, name: &str) -> Result<()> {
+    let fits = given.fields().len() == wanted.fields().len() && given.fields().iter().zip(wanted.fields()).all(|(g, w)| g.data_type() == w.data_type() || arrow::compute::can_cast_types(g.data_type(), w.data_type()));
+    if fits {
+        return Ok(());
+    }
+    let list = |s: &SchemaRef| s.fields().iter().take(20).map(|f| format!("{} {}", f.name(), f.data_type())).collect::<Vec<_>>().join(", ");
+    Err(Error::internal(format!("{name} answers with columns ({}) where ({}) were asked for: do host and drive have the same version?", list(given), list(wanted))))
+}
+
+/// `batch` with the names and types of `schema`, by position.
+fn adapt(batch: &RecordBatch, schema: &SchemaRef, name: &str) -> Result<RecordBatch> {
+    let wrong = |e: arrow::error::ArrowError| Error::internal(format!("{name} sent a batch that does not fit its schema")).because(e);
+    if batch.num_columns() != schema.fields().len() {
+        return Err(Error::internal(format!("{name} sent a batch of {} columns where {} were announced", batch.num_columns(), schema.fields().len())));
+    }
+    let columns = batch
+        .columns()
+        .iter()
+        .zip(schema.fields())
+        .map(|(column, field)| retype(column, field.data_type()))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(wrong)?;
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    RecordBatch::try_new_with_options(schema.clone(), columns, &options).map_err(wrong)
+}
+
+fn retype(column: &ArrayRef, wanted: &DataType) -> Result<ArrayRef, arrow::error::ArrowError> {
+    if column.data_type() == wanted { Ok(Arc::clone(column)) } else { cast(column, wanted) }
+}

@@ -1,0 +1,221 @@
+//! A host for others to connect to: `skytether host serve`.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use arrow_flight::flight_service_server::{FlightService, FlightServiceServer};
+use arrow_flight::{Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo, HandshakeRequest, HandshakeResponse, PollInfo, PutResult, SchemaResult, Ticket};
+use bytes::Bytes;
+use futures::{Stream, StreamExt, stream};
+use skytether_common::{Error, Result};
+use skytether_wire::flight::frames::{self, DeliveryEncoder};
+use skytether_wire::flight::status::to_status;
+use skytether_wire::flight::MAX_MESSAGE;
+use skytether_wire::{Cse, Delivery};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::catalog::{DatasetInfo, within};
+use crate::protocol::{HostInfo, Last, MAX_REQUEST, NameRequest, PROTOCOL, QueryRequest, of_instance};
+use crate::session::Host;
+
+/// Messages of an answer that wait for a slow client.
+const BACKLOG: usize = 4;
+
+/// Serves `host` on `listener` until `stop` is ready. Call [`crate::Catalog::collect_garbage`] before, while nobody can write yet.
+///
+/// # Errors
+/// `Unavailable` if the listener fails.
+pub async fn serve(host: Host, listener: TcpListener, stop: impl Future<Output = ()>) -> Result<()> {
+    tonic::transport::Server::builder()
+        .tcp_nodelay(true)
+        .add_service(service(host))
+        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop)
+        .await
+        .map_err(|e| Error::unavailable("the host's port failed").because(e))
+}
+
+/// The Flight service of `host`.
+#[must_use]
+pub fn service(host: Host) -> FlightServiceServer<HostService> {
+    FlightServiceServer::new(HostService { host }).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE)
+}
+
+/// A host behind Flight.
+#[derive(Debug)]
+pub struct HostService {
+    host: Host,
+}
+
+type Answer<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+impl HostService {
+    async fn act(&self, kind: &str, body: &Bytes) -> Result<Bytes> {
+        if let Some(rest) = kind.strip_prefix("drive/") {
+            let (n, what) = rest.split_once('/').ok_or_else(|| unknown(kind))?;
+            let drives = self.host.drives();
+            let drive = n.parse::<usize>().ok().and_then(|n| drives.get(n)).ok_or_else(|| Error::invalid(format!("there is no drive {n}: this host has {}", drives.len())))?;
+            let name = &drive.info().name;
+            return within(self.host.options().storage_deadline, name, what, self.storage(drive.as_ref(), kind, what, body)).await;
+        }
+        if body.len() > MAX_REQUEST {
+            return Err(Error::invalid(format!("a request of {} bytes is too long: at most {MAX_REQUEST}", body.len())));
+        }
+        match kind {
+            "info" => {
+                let drives = self.host.drives().iter().map(|d| d.info().clone()).collect();
+                frames::encode_json(&HostInfo { protocol: PROTOCOL, instance: self.host.instance(), drives })
+            }
+            "list" => {
+                let list: Vec<DatasetInfo> = self.host.catalog().list().await?.iter().map(DatasetInfo::from).collect();
+                frames::encode_json(&list)
+            }
+            "status" => frames::encode_json(&self.host.status().await),
+            "describe" => {
+                let asked: NameRequest = frames::decode_json("a request", body)?;
+                frames::encode_json(&self.host.catalog().read(&asked.name).await?.0)
+            }
+            "drop" => {
+                let asked: NameRequest = frames::decode_json("a request", body)?;
+                self.host.catalog().drop_dataset(&asked.name).await?;
+                Ok(Bytes::new())
+            }
+            "explain" => {
+                let asked: QueryRequest = frames::decode_json("a request", body)?;
+                self.host.explain(&asked.sql, asked.analyze, &asked.options).await.map(Bytes::from)
+            }
+            _ => Err(unknown(kind)),
+        }
+    }
+
+    async fn storage(&self, drive: &dyn Cse, kind: &str, what: &str, body: &Bytes) -> Result<Bytes> {
+        match what {
+            "apply" => {
+                let batch = frames::decode_batch(&of_instance(self.host.instance(), body)?)?;
+                frames::encode_json(&drive.apply(batch).await?)
+            }
+            "get" => {
+                let asked: frames::KeyRequest = frames::decode_json("a request", body)?;
+                Ok(frames::encode_value(&drive.get(&asked.key).await?))
+            }
+            "stat" => {
+                let asked: frames::KeyRequest = frames::decode_json("a request", body)?;
+                frames::encode_json(&drive.stat(&asked.key).await?)
+            }
+            "list" => {
+                let asked: frames::ListRequest = frames::decode_json("a request", body)?;
+                frames::encode_json(&drive.list(&asked.prefix, asked.after.as_ref(), asked.limit.min(frames::LIST_PAGE)).await?)
+            }
+            "usage" => frames::encode_json(&drive.usage().await?),
+            _ => Err(unknown(kind)),
+        }
+    }
+
+    async fn query(&self, ticket: &Bytes) -> Result<mpsc::Receiver<Result<FlightData, Status>>> {
+        if ticket.len() > MAX_REQUEST {
+            return Err(Error::invalid(format!("a ticket of {} bytes is too long: at most {MAX_REQUEST}", ticket.len())));
+        }
+        let asked: QueryRequest = frames::decode_json("a ticket", ticket)?;
+        let mut query = self.host.sql(&asked.sql, &asked.options).await?;
+        let (send, receive) = mpsc::channel(BACKLOG);
+        tokio::spawn(async move {
+            let (mut encoder, first) = DeliveryEncoder::new(&query.schema);
+            let work = async {
+                if send.send(Ok(first)).await.is_err() {
+                    return Ok(());
+                }
+                while let Some(batch) = query.stream.next().await {
+                    for message in encoder.encode(Delivery::Batch { epoch: 0, batch: batch? })? {
+                        // The client has left: dropping the query stops it.
+                        if send.send(Ok(message)).await.is_err() {
+                            return Ok(());
+                        }
+                    }
+                }
+                let last = frames::encode_json(&Last { receipt: query.receipt.receipt() })?;
+                let _ = send.send(Ok(FlightData::new().with_app_metadata(last))).await;
+                Ok(())
+            };
+            let done: Result<()> = tokio::select! {
+                done = work => done,
+                () = send.closed() => Ok(()),
+            };
+            if let Err(e) = done {
+                let _ = send.send(Err(to_status(&e))).await;
+            }
+        });
+        Ok(receive)
+    }
+}
+
+fn unknown(kind: &str) -> Error {
+    Error::unsupported(format!("a host does not know the action {:?}", kind.chars().take(80).collect::<String>()))
+}
+
+fn not_offered<T>(what: &str) -> Result<T, Status> {
+    Err(to_status(&Error::unsupported(format!("a Skytether host does not offer {what}"))))
+}
+
+#[tonic::async_trait]
+impl FlightService for HostService {
+    type HandshakeStream = Answer<HandshakeResponse>;
+    type ListFlightsStream = Answer<FlightInfo>;
+    type DoGetStream = Answer<FlightData>;
+    type DoPutStream = Answer<PutResult>;
+    type DoExchangeStream = Answer<FlightData>;
+    type DoActionStream = Answer<arrow_flight::Result>;
+    type ListActionsStream = Answer<ActionType>;
+
+    async fn do_get(&self, request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
+        let messages = self.query(&request.into_inner().ticket).await.map_err(|e| to_status(&e))?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
+    }
+
+    async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
+        let Action { r#type, body } = request.into_inner();
+        let body = self.act(&r#type, &body).await.map_err(|e| to_status(&e))?;
+        Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })]))))
+    }
+
+    async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {
+        let actions = [
+            ("info", "who this host is"),
+            ("list", "the data sets"),
+            ("describe", "one data set's root record"),
+            ("drop", "removes a data set"),
+            ("status", "how the drives are"),
+            ("explain", "a query's cut as text"),
+        ];
+        Ok(Response::new(Box::pin(stream::iter(actions.map(|(t, d)| Ok(ActionType { r#type: t.to_owned(), description: d.to_owned() }))))))
+    }
+
+    async fn handshake(&self, _: Request<Streaming<HandshakeRequest>>) -> Result<Response<Self::HandshakeStream>, Status> {
+        not_offered("handshakes")
+    }
+
+    async fn list_flights(&self, _: Request<Criteria>) -> Result<Response<Self::ListFlightsStream>, Status> {
+        not_offered("a list of flights: use the action `list`")
+    }
+
+    async fn get_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
+        not_offered("flight infos")
+    }
+
+    async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status> {
+        not_offered("flight infos")
+    }
+
+    async fn get_schema(&self, _: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
+        not_offered("schemas without a query")
+    }
+
+    async fn do_put(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
+        not_offered("DoPut: ingest through the storage actions")
+    }
+
+    async fn do_exchange(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoExchangeStream>, Status> {
+        not_offered("DoExchange")
+    }
+}

@@ -1,0 +1,393 @@
+//! A query from its text to its rows.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{self, Poll};
+use std::time::Instant;
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use async_trait::async_trait;
+use datafusion::catalog::Session;
+use datafusion::error::Result as DfResult;
+use datafusion::execution::memory_pool::FairSpillPool;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
+use datafusion::prelude::SessionConfig;
+use datafusion::sql::parser::Statement;
+use datafusion::sql::sqlparser::ast;
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt};
+use skytether_common::{DatasetName, Error, Generation, Result};
+use skytether_expression::CellSource;
+use skytether_plan::error::{from_datafusion, to_datafusion};
+use skytether_plan::{CutPlan, DriveScan, Placement, RungName, codec, cut, describe, partial};
+use skytether_wire::{Cse, Rung, Storage};
+use uuid::Uuid;
+
+use crate::catalog::{Catalog, DatasetKind};
+use crate::cells::{HostCells, needs};
+use crate::options::{HostOptions, QueryOptions};
+use crate::receipt::{Collector, ReceiptHandle, Source};
+use crate::scan::{DriveScanExec, Patience, QueryContext, ScanParts, Target};
+use crate::tables::{Named, NamedTables, PLAIN, SchemaCache};
+use crate::writer::DatasetWriter;
+
+/// A host over some drives. Cheap to clone; it owns nothing durable.
+#[derive(Clone)]
+pub struct Host(Arc<Inner>);
+
+struct Inner {
+    drives: Vec<Arc<dyn Cse>>,
+    catalog: Catalog,
+    options: HostOptions,
+    base: SessionState,
+    schemas: SchemaCache,
+    instance: Uuid,
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let drives: Vec<_> = self.0.drives.iter().map(|d| d.info().name.as_str()).collect();
+        f.debug_struct("Host").field("drives", &drives).finish_non_exhaustive()
+    }
+}
+
+/// A running query.
+pub struct Query {
+    /// The columns of the result.
+    pub schema: SchemaRef,
+    /// The result, as it comes. Dropping it stops the query.
+    pub stream: BoxStream<'static, Result<RecordBatch>>,
+    /// What it cost: complete after the last row.
+    pub receipt: ReceiptHandle,
+}
+
+impl fmt::Debug for Query {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Query").field("schema", &self.schema).finish_non_exhaustive()
+    }
+}
+
+impl Query {
+    /// The whole result in memory.
+    ///
+    /// # Errors
+    /// The first error of the stream.
+    pub async fn collect(mut self) -> Result<Vec<RecordBatch>> {
+        let mut batches = Vec::new();
+        while let Some(batch) = self.stream.next().await {
+            batches.push(batch?);
+        }
+        Ok(batches)
+    }
+}
+
+/// A query that is planned and has not begun.
+pub(crate) struct Planned {
+    pub(crate) optimised: LogicalPlan,
+    pub(crate) cut: CutPlan,
+    pub(crate) physical: Arc<dyn ExecutionPlan>,
+    pub(crate) state: SessionState,
+    pub(crate) collector: Arc<Collector>,
+}
+
+impl Host {
+    /// A host over `drives`, which may be in this process or behind a wire.
+    ///
+    /// # Errors
+    /// Invalid for no drive or one drive twice; internal if the functions can't be registered.
+    pub fn new(drives: Vec<Arc<dyn Cse>>, options: HostOptions) -> Result<Self> {
+        let storages = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Storage>).collect();
+        let catalog = Catalog::new(storages, options.storage_deadline)?;
+        let base = base_state(&options)?;
+        Ok(Self(Arc::new(Inner { drives, catalog, options, base, schemas: SchemaCache::default(), instance: Uuid::new_v4() })))
+    }
+
+    /// The drives, in order.
+    #[must_use]
+    pub fn drives(&self) -> &[Arc<dyn Cse>] {
+        &self.0.drives
+    }
+
+    /// The catalog over these drives.
+    #[must_use]
+    pub fn catalog(&self) -> &Catalog {
+        &self.0.catalog
+    }
+
+    /// How this host works.
+    #[must_use]
+    pub fn options(&self) -> &HostOptions {
+        &self.0.options
+    }
+
+    /// New with each host: tells a restarted one from the one before.
+    #[must_use]
+    pub fn instance(&self) -> Uuid {
+        self.0.instance
+    }
+
+    /// Begins to write a data set; see [`DatasetWriter`].
+    ///
+    /// # Errors
+    /// As [`DatasetWriter::begin`].
+    pub async fn writer(&self, name: &DatasetName, kind: DatasetKind, replace: bool) -> Result<DatasetWriter> {
+        DatasetWriter::begin(self.0.catalog.clone(), self.0.options.slices.clone(), name.clone(), kind, replace, new_generation()).await
+    }
+
+    /// Runs a query: one `SELECT`, in DataFusion's SQL.
+    ///
+    /// # Errors
+    /// Invalid for SQL that is wrong or no query, `NotFound` for data sets and tables, and what the drives say when asked for metadata.
+    pub async fn sql(&self, text: &str, options: &QueryOptions) -> Result<Query> {
+        let planned = self.plan(text, options).await?;
+        self.run(planned)
+    }
+
+    pub(crate) fn run(&self, planned: Planned) -> Result<Query> {
+        let Planned { physical, state, collector, .. } = planned;
+        collector.plan(Arc::clone(&physical));
+        let schema = physical.schema();
+        let stream = execute_stream(physical, state.task_ctx()).map_err(from_datafusion)?;
+        let receipt = ReceiptHandle(Source::Here(Arc::clone(&collector)));
+        let stream = Counted { inner: Some(stream), collector }.boxed();
+        Ok(Query { schema, stream, receipt })
+    }
+
+    pub(crate) async fn plan(&self, text: &str, options: &QueryOptions) -> Result<Planned> {
+        let collector = Arc::new(Collector::new(Instant::now()));
+        let statement = parse(&self.0.base, text)?;
+        let references = self.0.base.resolve_table_references(&statement).map_err(from_datafusion)?;
+        let tables = Arc::new(NamedTables::resolve(references, &self.0.catalog, &self.0.schemas, &collector).await?);
+
+        let mut state = self.0.base.clone();
+        state.register_catalog_list(tables.catalog_list()?);
+        state.mark_start_execution();
+        let plan = state.statement_to_plan(statement).await.map_err(from_datafusion).map_err(explain_missing)?;
+        self.plan_logical(plan, state, tables, collector, options).await
+    }
+
+    async fn plan_logical(&self, plan: LogicalPlan, state: SessionState, mut tables: Arc<NamedTables>, collector: Arc<Collector>, options: &QueryOptions) -> Result<Planned> {
+        let plan = if crate::dense::calls_cell_moments(&plan)? {
+            // The rewrite reads the sparse rows of a dense view, which the text of the query does not name.
+            tables = Arc::new(tables.with_rows(&self.0.catalog, &self.0.schemas, &collector).await?);
+            crate::dense::to_sparse_rows(plan, &tables, &state)?
+        } else {
+            plan
+        };
+        let optimised = state.optimize(&plan).map_err(from_datafusion)?;
+        let cut = cut(optimised.clone(), options.cut, tables.as_ref(), &state)?;
+        for note in &cut.notes {
+            collector.note(format!("{}: {}", note.operator, note.reason));
+        }
+        let specs = needs(&cut.super_plan)?;
+        let super_plan = if specs.is_empty() {
+            cut.super_plan.clone()
+        } else {
+            let cells = Arc::new(HostCells::default());
+            for spec in specs {
+                let record = tables.record(&spec.dataset).ok_or_else(|| Error::invalid(format!("the spec of moments names {}, which the query does not read", spec.dataset)))?;
+                cells.fetch(&spec, record, &self.0.catalog, &collector).await?;
+            }
+            with_cells(cut.super_plan.clone(), cells)?
+        };
+        let context = QueryContext {
+            query: Uuid::new_v4(),
+            collector: Arc::clone(&collector),
+            patience: Patience { begin: self.0.options.begin_deadline, silence: self.0.options.silence_deadline },
+            batch_rows: options.batch_rows.max(1),
+        };
+        let scans = ScanPlanner { host: self.clone(), tables, context, state: state.clone() };
+        let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(scans)]);
+        let physical = planner.create_physical_plan(&super_plan, &state).await.map_err(from_datafusion)?;
+        Ok(Planned { optimised, cut, physical, state, collector })
+    }
+}
+
+/// Draws a generation's number.
+pub(crate) fn new_generation() -> Generation {
+    Generation(Uuid::new_v4().as_u64_pair().1)
+}
+
+fn base_state(options: &HostOptions) -> Result<SessionState> {
+    let mut config = SessionConfig::new()
+        .with_target_partitions(options.threads.max(1))
+        .with_create_default_catalog_and_schema(false)
+        .with_default_catalog_and_schema(PLAIN, PLAIN)
+        .with_information_schema(false);
+    // What the drives send is spread over their number already, and usually small.
+    config.options_mut().optimizer.enable_round_robin_repartition = false;
+    let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(FairSpillPool::new(options.memory_limit))).build_arc().map_err(from_datafusion)?;
+    let mut state = SessionStateBuilder::new_with_default_features().with_config(config).with_runtime_env(runtime).build();
+    let nothing: Arc<dyn CellSource> = Arc::new(HostCells::default());
+    skytether_expression::register(&mut state, nothing)?;
+    partial::register(&mut state).map_err(from_datafusion)?;
+    Ok(state)
+}
+
+fn parse(state: &SessionState, text: &str) -> Result<Statement> {
+    let dialect = state.config_options().sql_parser.dialect;
+    let statement = state.sql_to_statement(text, &dialect).map_err(from_datafusion)?;
+    let what = match &statement {
+        Statement::Statement(inner) => match inner.as_ref() {
+            ast::Statement::Query(_) => return Ok(statement),
+            ast::Statement::Explain { .. } | ast::Statement::ExplainTable { .. } => return Err(Error::unsupported("EXPLAIN is a call of its own: use `explain` instead of sql")),
+            other => other.to_string(),
+        },
+        Statement::Explain(_) => return Err(Error::unsupported("EXPLAIN is a call of its own: use `explain` instead of sql")),
+        other => other.to_string(),
+    };
+    let word: String = what.split_whitespace().next().unwrap_or("this").chars().take(20).collect();
+    Err(Error::unsupported(format!("{word} is no query: SQL only reads here; data sets are written by ingest and removed by drop")))
+}
+
+/// A table of one part names no data set: say so.
+fn explain_missing(error: Error) -> Error {
+    if error.full_text().contains("table '@.@.") {
+        return error.while_doing("a data set is named domain.dataset, a table in it domain.dataset.table");
+    }
+    error
+}
+
+/// `plan` with its aggregates asking `cells` instead of nobody.
+fn with_cells(plan: LogicalPlan, cells: Arc<HostCells>) -> Result<LogicalPlan> {
+    use datafusion::common::tree_node::{Transformed, TreeNode};
+    use datafusion::execution::FunctionRegistry;
+    use datafusion::logical_expr::Expr;
+
+    let mut registry = datafusion::execution::registry::MemoryFunctionRegistry::new();
+    skytether_expression::register(&mut registry, cells)?;
+    partial::register(&mut registry).map_err(from_datafusion)?;
+    plan.transform_down_with_subqueries(|node| {
+        node.map_expressions(|e| {
+            e.transform_up(|e| match e {
+                Expr::AggregateFunction(mut call) => match registry.udaf(call.func.name()) {
+                    Ok(own) => {
+                        call.func = own;
+                        Ok(Transformed::yes(Expr::AggregateFunction(call)))
+                    }
+                    Err(_) => Ok(Transformed::no(Expr::AggregateFunction(call))),
+                },
+                e => Ok(Transformed::no(e)),
+            })
+        })
+    })
+    .map(|t| t.data)
+    .map_err(from_datafusion)
+}
+
+/// Makes [`DriveScanExec`]s of [`DriveScan`]s.
+struct ScanPlanner {
+    host: Host,
+    tables: Arc<NamedTables>,
+    context: QueryContext,
+    state: SessionState,
+}
+
+#[async_trait]
+impl ExtensionPlanner for ScanPlanner {
+    async fn plan_extension(
+        &self,
+        _: &dyn PhysicalPlanner,
+        node: &dyn UserDefinedLogicalNode,
+        _: &[&LogicalPlan],
+        _: &[Arc<dyn ExecutionPlan>],
+        _: &dyn Session,
+        _: &PhysicalPlanningContext,
+    ) -> DfResult<Option<Arc<dyn ExecutionPlan>>> {
+        let Some(scan) = node.as_any().downcast_ref::<DriveScan>() else { return Ok(None) };
+        let exec = self.scan(scan).map_err(to_datafusion)?;
+        Ok(Some(Arc::new(exec)))
+    }
+}
+
+impl ScanPlanner {
+    fn scan(&self, scan: &DriveScan) -> Result<DriveScanExec> {
+        let named = self.tables.get(&scan.table).ok_or_else(|| Error::internal(format!("the cut names {}, which the query does not", scan.table)))?;
+        let rung = match scan.rung {
+            RungName::Raw => Rung::Raw,
+            RungName::Filter => Rung::Filter,
+            RungName::Full => Rung::Full,
+        };
+        let parts = ScanParts {
+            dataset: named.record.name.clone(),
+            table: scan.table.to_string(),
+            rung,
+            text: describe::sub_plan(scan),
+            plan: codec::encode(&scan.sub_plan, &self.state)?,
+            targets: self.targets(named)?,
+            schema: Arc::clone(scan.schema().inner()),
+        };
+        Ok(DriveScanExec::new(self.context.clone(), parts))
+    }
+
+    /// The drives that take part, each with what its sub-plan may see: its partition of the table, and its copies of the small tables
+    /// about cells and genes.
+    fn targets(&self, named: &Named) -> Result<Vec<Target>> {
+        let record = &named.record;
+        let table = named.table()?;
+        let partitions = match table.placement {
+            Placement::Spread => table.partitions.iter().collect(),
+            Placement::Everywhere => {
+                let ids: Vec<_> = table.partitions.iter().map(|p| p.drive).collect();
+                let chosen = self.host.0.catalog.choose(&record.name, &named.stored, &ids);
+                table.partitions.get(chosen).into_iter().collect::<Vec<_>>()
+            }
+        };
+        partitions
+            .into_iter()
+            .map(|partition| {
+                let at = self.host.0.catalog.drive(&partition.drive, &record.name)?;
+                let mut visible = BTreeMap::from([(named.stored.clone(), record.partition(&named.stored, partition.slot))]);
+                for (other, t) in record.tables.iter().filter(|(_, t)| t.placement == Placement::Everywhere) {
+                    if let Some(copy) = t.partitions.iter().find(|p| p.drive == partition.drive) {
+                        visible.insert(other.clone(), record.partition(other, copy.slot));
+                    }
+                }
+                Ok(Target { drive: Arc::clone(&self.host.0.drives[at]), partitions: visible })
+            })
+            .collect()
+    }
+}
+
+/// The result's stream: counts rows, turns errors into ours and closes the receipt.
+struct Counted {
+    inner: Option<datafusion::execution::SendableRecordBatchStream>,
+    collector: Arc<Collector>,
+}
+
+impl Stream for Counted {
+    type Item = Result<RecordBatch>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(inner) = self.inner.as_mut() else { return Poll::Ready(None) };
+        match inner.poll_next_unpin(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Some(Ok(batch))) => {
+                self.collector.rows(batch.num_rows() as u64);
+                Poll::Ready(Some(Ok(batch)))
+            }
+            Poll::Ready(end) => {
+                // Dropping the stream first lets scans file what they know.
+                self.inner = None;
+                self.collector.finish(end.is_none());
+                Poll::Ready(end.map(|e| e.map_err(from_datafusion)))
+            }
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if self.inner.take().is_some() {
+            self.collector.finish(false);
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! Writing a data set: slices beside the old ones, then one compare-and-set.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::mpsc::sync_channel;
+use std::time::Instant;
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use serde::{Deserialize, Serialize};
+use skytether_common::{DatasetName, Error, Generation, Kind, PartitionName, Result};
+use skytether_matrix::Transposed;
+use skytether_plan::Placement;
+use skytether_slice::{Encoded, Layout, MetadataBuilder, SliceOptions, TableSlicer};
+use skytether_store::Expect;
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+use crate::catalog::{Catalog, DatasetKind, MatrixRecord, PartitionRecord, ROOT_FORMAT, RootRecord, TableRecord};
+use crate::matrix_writer;
+use crate::outbox::Outbox;
+
+/// What an ingest stored.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct IngestReport {
+    /// Rows of all tables together; a table that each drive holds counts once.
+    pub rows: u64,
+    /// Slices on all drives together.
+    pub slices: u64,
+    /// Bytes on all drives together.
+    pub bytes_stored: u64,
+    /// From the writer's making to the commit.
+    pub seconds: f64,
+}
+
+/// One ingest under way. Nothing of it is to be seen before [`DatasetWriter::commit`]; without a commit what it wrote is deleted.
+#[derive(Debug)]
+pub struct DatasetWriter {
+    catalog: Catalog,
+    slices: SliceOptions,
+    name: DatasetName,
+    kind: DatasetKind,
+    generation: Generation,
+    expect: Expect,
+    replaced: Option<Generation>,
+    tables: BTreeMap<String, TableRecord>,
+    application: BTreeMap<String, String>,
+    started: Instant,
+    runtime: Handle,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Writing,
+    Failed,
+    Settled,
+}
+
+/// Partitions of one table while they are written.
+pub(crate) struct PartitionWriter<'a> {
+    outbox: &'a Outbox,
+    name: PartitionName,
+    drives: Vec<usize>,
+    metadata: MetadataBuilder,
+    rows: u64,
+    slices: u32,
+    bytes: u64,
+}
+
+impl<'a> PartitionWriter<'a> {
+    /// A partition that every one of `drives` gets a copy of.
+    pub(crate) fn new(outbox: &'a Outbox, name: PartitionName, drives: Vec<usize>, layout: Layout, schema: SchemaRef) -> Self {
+        let metadata = MetadataBuilder::new(layout, schema, BTreeMap::new());
+        Self { outbox, name, drives, metadata, rows: 0, slices: 0, bytes: 0 }
+    }
+
+    /// Adds the next slice.
+    pub(crate) fn add(&mut self, slice: &Encoded) -> Result<()> {
+        let key = self.name.slice_key(self.slices)?;
+        self.metadata.add(slice)?;
+        for drive in &self.drives {
+            self.outbox.put(*drive, key.clone(), slice.bytes.clone())?;
+        }
+        self.slices = self.slices.checked_add(1).ok_or_else(|| Error::exhausted(format!("too many slices in {}", self.name.table)))?;
+        self.rows += slice.stats.rows;
+        self.bytes += slice.bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Writes the metadata slice; a record per copy.
+    pub(crate) fn finish(self, catalog: &Catalog) -> Result<Vec<PartitionRecord>> {
+        let metadata = self.metadata.finish()?.encode()?;
+        let key = self.name.key()?;
+        let bytes = self.bytes + metadata.len() as u64;
+        self.drives
+            .iter()
+            .map(|drive| {
+                self.outbox.put(*drive, key.clone(), metadata.clone())?;
+                let drive = catalog.drives()[*drive].info().id;
+                Ok(PartitionRecord { drive, slot: self.name.slot, rows: self.rows, slices: self.slices, bytes })
+            })
+            .collect()
+    }
+}
+
+impl DatasetWriter {
+    /// Begins to write `name`; `generation` is drawn at random by the caller.
+    ///
+    /// # Errors
+    /// `Conflict` where the data set exists and `replace` is false; `Unsupported` where a newer version wrote it; `Internal` outside
+    /// of a runtime with several threads.
+    pub async fn begin(catalog: Catalog, slices: SliceOptions, name: DatasetName, kind: DatasetKind, replace: bool, generation: Generation) -> Result<Self> {
+        let started = Instant::now();
+        let runtime = Handle::try_current().map_err(|e| Error::internal("an ingest needs a tokio runtime").because(e))?;
+        if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread {
+            return Err(Error::internal("an ingest needs a tokio runtime with more than one thread"));
+        }
+        let (expect, replaced) = match catalog.read_versioned(&name).await? {
+            None => (Expect::Absent, None),
+            Some((old, version)) if replace => (Expect::Version(version), Some(old.generation)),
+            Some(_) => return Err(Error::conflict(format!("{name} exists already: drop it, choose another name, or ask to replace it"))),
+        };
+        Ok(Self {
+            catalog,
+            slices,
+            name,
+            kind,
+            generation,
+            expect,
+            replaced,
+            tables: BTreeMap::new(),
+            application: BTreeMap::new(),
+            started,
+            runtime,
+            state: State::Writing,
+        })
+    }
+
+    /// The data set that is being written.
+    #[must_use]
+    pub fn name(&self) -> &DatasetName {
+        &self.name
+    }
+
+    /// Keeps `value` under `key` in the root record, for the application's own use.
+    pub fn application(&mut self, key: impl Into<String>, value: impl Into<String>) {
+        self.application.insert(key.into(), value.into());
+    }
+
+    /// Writes one table from `batches` of `schema`. Reading, encoding and sending go on side by side, in bounded memory.
+    /// `batches` is read on the calling thread, which the runtime is told to do without meanwhile.
+    ///
+    /// # Errors
+    /// The iterator's errors; `Invalid` for a batch of another schema, a column name twice or a table twice; what the drives say. After
+    /// an error the writer can only be dropped.
+    pub async fn write_table(&mut self, table: &str, placement: Placement, schema: SchemaRef, batches: impl Iterator<Item = Result<RecordBatch>> + Send) -> Result<()> {
+        self.check_table(table)?;
+        check_schema(&self.name, &schema)?;
+        self.state = State::Failed;
+        let outbox = Outbox::new(&self.catalog);
+        let encoded = tokio::task::block_in_place(|| self.encode_table(&outbox, table, placement, &schema, batches));
+        let record = settle(outbox, encoded).await?;
+        self.tables.insert(table.to_owned(), record);
+        self.state = State::Writing;
+        Ok(())
+    }
+
+    fn encode_table(
+        &self,
+        outbox: &Outbox,
+        table: &str,
+        placement: Placement,
+        schema: &SchemaRef,
+        batches: impl Iterator<Item = Result<RecordBatch>> + Send,
+    ) -> Result<TableRecord> {
+        let (send, receive) = sync_channel::<RecordBatch>(2);
+        std::thread::scope(|scope| {
+            let encoder = scope.spawn(move || -> Result<TableRecord> {
+                let mut dealt = self.deal(outbox, table, placement, schema);
+                let mut slicer = TableSlicer::new(schema.clone(), self.slices.clone());
+                for batch in receive {
+                    for slice in slicer.push(&batch)? {
+                        dealt.add(&slice)?;
+                    }
+                }
+                for slice in slicer.finish()? {
+                    dealt.add(&slice)?;
+                }
+                dealt.finish(&self.catalog)
+            });
+            let mut read = Ok(());
+            for batch in batches {
+                let batch = batch.and_then(|b| conform(&self.name, table, schema, b));
+                match batch {
+                    // The encoder has stopped: its error says why.
+                    Ok(batch) => {
+                        if send.send(batch).is_err() {
+                            break;
+                        }
+                    }
+                    Err(e) => {
+                        read = Err(e);
+                        break;
+                    }
+                }
+            }
+            drop(send);
+            let encoded = encoder.join().unwrap_or_else(|_| Err(Error::internal(format!("the encoder of {} {table} stopped", self.name))));
+            read.and(encoded)
+        })
+    }
+
+    fn deal<'a>(&self, outbox: &'a Outbox, table: &str, placement: Placement, schema: &SchemaRef) -> Dealt<'a> {
+        let partition = |slot: u32| PartitionName { dataset: self.name.clone(), generation: self.generation, table: table.to_owned(), slot };
+        let n = self.catalog.drives().len();
+        let partitions = match placement {
+            Placement::Everywhere => vec![PartitionWriter::new(outbox, partition(0), (0..n).collect(), Layout::Table, schema.clone())],
+            Placement::Spread => {
+                // Small tables begin at their home, so that not all of them crowd the first drive.
+                let home = self.catalog.home(&self.name);
+                (0..n).map(|i| PartitionWriter::new(outbox, partition(i as u32), vec![(home + i) % n], Layout::Table, schema.clone())).collect()
+            }
+        };
+        Dealt { placement, partitions, next: 0 }
+    }
+
+    /// Writes a matrix: contiguous gene ranges of about equal numbers of nonzeros, one per drive, encoded on all cores.
+    ///
+    /// # Errors
+    /// The transposition's errors; what the drives say. After an error the writer can only be dropped.
+    pub async fn write_matrix(&mut self, table: &str, matrix: &Transposed) -> Result<()> {
+        self.check_table(table)?;
+        self.state = State::Failed;
+        let outbox = Outbox::new(&self.catalog);
+        let shape = MatrixRecord { cells: matrix.n_cells(), genes: matrix.n_genes(), nonzeros: matrix.nnz() };
+        let name = |slot: u32| PartitionName { dataset: self.name.clone(), generation: self.generation, table: table.to_owned(), slot };
+        let encoded = tokio::task::block_in_place(|| matrix_writer::write(&self.catalog, &outbox, &self.slices, &name, matrix));
+        let partitions = settle(outbox, encoded).await?;
+        let rows = partitions.iter().map(|p| p.rows).sum();
+        self.tables.insert(table.to_owned(), TableRecord { placement: Placement::Spread, rows, matrix: Some(shape), partitions });
+        self.state = State::Writing;
+        Ok(())
+    }
+
+    fn check_table(&self, table: &str) -> Result<()> {
+        if self.state != State::Writing {
+            return Err(Error::invalid(format!("this ingest of {} has failed before: begin again", self.name)));
+        }
+        if self.tables.contains_key(table) {
+            return Err(Error::invalid(format!("{} has been given the table {table:?} twice", self.name)));
+        }
+        Ok(())
+    }
+
+    /// Makes all tables visible at once, in place of what was there before.
+    ///
+    /// # Errors
+    /// `Conflict` when somebody else wrote this data set in the meantime; nothing was changed then, and what was written is deleted.
+    pub async fn commit(mut self) -> Result<IngestReport> {
+        if self.state != State::Writing {
+            return Err(Error::invalid(format!("this ingest of {} has failed before: begin again", self.name)));
+        }
+        if self.tables.is_empty() {
+            return Err(Error::invalid(format!("{} has no table: nothing to commit", self.name)));
+        }
+        let record = RootRecord {
+            format: ROOT_FORMAT,
+            name: self.name.clone(),
+            kind: self.kind,
+            generation: self.generation,
+            tables: std::mem::take(&mut self.tables),
+            application: std::mem::take(&mut self.application),
+        };
+        let committed = self.catalog.commit(&record, self.expect).await;
+        // Unreachable drives may have committed all the same: then only what nobody names may go, which opening the fleet decides.
+        let certain = !matches!(&committed, Err(e) if e.kind() == Kind::Unavailable);
+        self.state = State::Settled;
+        if let Err(e) = committed {
+            if certain && let Err(left) = self.catalog.delete_generation(&self.name, self.generation).await {
+                tracing::debug!("{left}");
+            }
+            return Err(e);
+        }
+        if let Some(old) = self.replaced
+            && let Err(e) = self.catalog.delete_generation(&self.name, old).await
+        {
+            // The data set is replaced all the same; what is left over is collected when the fleet is opened next.
+            tracing::warn!("{e}");
+        }
+        Ok(IngestReport {
+            rows: record.tables.values().map(|t| t.rows).sum(),
+            slices: record.tables.values().flat_map(|t| &t.partitions).map(|p| u64::from(p.slices)).sum(),
+            bytes_stored: record.bytes(),
+            seconds: self.started.elapsed().as_secs_f64(),
+        })
+    }
+
+    /// Gives up: deletes what was written, and waits for it. Dropping the writer does the same in the background.
+    ///
+    /// # Errors
+    /// `Unavailable`; what is left then is collected when the fleet is opened next.
+    pub async fn abort(mut self) -> Result<()> {
+        self.state = State::Settled;
+        self.catalog.delete_generation(&self.name, self.generation).await
+    }
+}
+
+impl Drop for DatasetWriter {
+    fn drop(&mut self) {
+        if self.state != State::Settled {
+            let (catalog, name, generation) = (self.catalog.clone(), self.name.clone(), self.generation);
+            self.runtime.spawn(async move {
+                if let Err(e) = catalog.delete_generation(&name, generation).await {
+                    tracing::debug!("{e}");
+                }
+            });
+        }
+    }
+}
+
+/// Waits for the lanes; where both failed, the lanes' error is the cause and the encoder's only says that it could not go on.
+async fn settle<T>(outbox: Outbox, encoded: Result<T>) -> Result<T> {
+    let sent = outbox.finish().await;
+    sent.and(encoded)
+}
+
+struct Dealt<'a> {
+    placement: Placement,
+    partitions: Vec<PartitionWriter<'a>>,
+    next: usize,
+}
+
+impl Dealt<'_> {
+    fn add(&mut self, slice: &Encoded) -> Result<()> {
+        let at = self.next % self.partitions.len();
+        self.next += 1;
+        self.partitions[at].add(slice)
+    }
+
+    /// Drives that got no slice hold no partition, but for the first: an empty table has a schema too.
+    fn finish(self, catalog: &Catalog) -> Result<TableRecord> {
+        let placement = self.placement;
+        let mut rows = 0;
+        let mut records = Vec::new();
+        for (at, partition) in self.partitions.into_iter().enumerate() {
+            if at == 0 || partition.slices > 0 {
+                rows += partition.rows;
+                records.extend(partition.finish(catalog)?);
+            }
+        }
+        Ok(TableRecord { placement, rows, matrix: None, partitions: records })
+    }
+}
+
+fn check_schema(name: &DatasetName, schema: &SchemaRef) -> Result<()> {
+    let mut seen = HashSet::new();
+    for field in schema.fields() {
+        if !seen.insert(field.name()) {
+            return Err(Error::invalid(format!("{name} has two columns named {:?}: rename one", field.name())));
+        }
+    }
+    if seen.is_empty() {
+        return Err(Error::invalid(format!("{name} has no columns")));
+    }
+    Ok(())
+}
+
+fn conform(name: &DatasetName, table: &str, schema: &SchemaRef, batch: RecordBatch) -> Result<RecordBatch> {
+    let same = batch.num_columns() == schema.fields().len() && batch.schema().fields().iter().zip(schema.fields()).all(|(a, b)| a.name() == b.name() && a.data_type() == b.data_type());
+    if !same {
+        return Err(Error::invalid(format!("a batch of {name} ({table}) has other columns than the first: {} instead of {}", columns(&batch.schema()), columns(schema))));
+    }
+    // Nullability and metadata of single batches may differ; the declared schema holds.
+    RecordBatch::try_new(schema.clone(), batch.columns().to_vec()).map_err(|e| Error::invalid(format!("a batch of {name} ({table}) does not keep its schema")).because(e))
+}
+
+fn columns(schema: &SchemaRef) -> String {
+    schema.fields().iter().take(20).map(|f| format!("{} {}", f.name(), f.data_type())).collect::<Vec<_>>().join(", ")
+}

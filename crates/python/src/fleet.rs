@@ -1,0 +1,157 @@
+//! A fleet: opening, queries, the catalog, ingest of plain tables.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::record_batch::RecordBatch;
+use pyo3::prelude::*;
+use pyo3_arrow::PyRecordBatchReader;
+use serde::Serialize;
+use skytether_common::{DatasetName, Error, Result};
+use skytether_fleet::{DatasetKind, Fleet, OpenOptions, QueryOptions, files};
+
+use crate::errors::OrRaise;
+use crate::result::{PyResultSet, options};
+use crate::runtime::block;
+use crate::writer::PyWriter;
+
+/// Drives and a host over them, in this process or behind a connection.
+#[pyclass(name = "Fleet", module = "skytether._internal", frozen)]
+pub struct PyFleet {
+    /// Taken by `close`. Results and writers that are still about keep the fleet open for themselves.
+    open: Mutex<Option<Arc<Fleet>>>,
+    location: String,
+}
+
+/// A function that is told how many rows are done, and says whether to go on.
+type Progress = Option<Py<PyAny>>;
+
+impl PyFleet {
+    fn new(fleet: Fleet) -> Self {
+        let location = fleet.location();
+        Self { open: Mutex::new(Some(Arc::new(fleet))), location }
+    }
+
+    fn fleet(&self) -> PyResult<Arc<Fleet>> {
+        let guard = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        guard.clone().ok_or_else(|| Error::invalid(format!("the fleet {} is closed: open it again", self.location))).or_raise()
+    }
+}
+
+fn json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| Error::internal("cannot write JSON").because(e))
+}
+
+fn kind(text: &str) -> Result<DatasetKind> {
+    match text {
+        "table" => Ok(DatasetKind::Table),
+        "expression" => Ok(DatasetKind::Expression),
+        _ => Err(Error::invalid(format!("there is no kind of data set {text:?}: use 'table' or 'expression'"))),
+    }
+}
+
+/// `batches`, telling `progress` of the rows after each.
+fn counted(batches: impl Iterator<Item = Result<RecordBatch>> + Send, progress: Progress) -> impl Iterator<Item = Result<RecordBatch>> + Send {
+    let mut rows = 0;
+    batches.map(move |batch| {
+        let batch = batch?;
+        rows += batch.num_rows() as u64;
+        if let Some(progress) = &progress {
+            let told = Python::attach(|py| progress.call1(py, (rows,)).map(drop));
+            told.map_err(|e| Error::invalid("the progress function failed").because(e))?;
+        }
+        Ok(batch)
+    })
+}
+
+#[pymethods]
+impl PyFleet {
+    /// Opens an embedded fleet, and makes it where `create` says so.
+    #[staticmethod]
+    fn open(py: Python<'_>, path: PathBuf, drives: Option<usize>, redundancy: String, profile: String, create: bool, memory_per_drive: Option<u64>) -> PyResult<Self> {
+        let memory_per_drive = memory_per_drive.unwrap_or(OpenOptions::default().memory_per_drive);
+        let options = OpenOptions { drives, redundancy, profile, create, memory_per_drive };
+        block(py, async move { Fleet::open(&path, &options).await }).map(Self::new)
+    }
+
+    /// Connects to a host.
+    #[staticmethod]
+    fn connect(py: Python<'_>, url: String) -> PyResult<Self> {
+        block(py, async move { Fleet::connect(&url).await }).map(Self::new)
+    }
+
+    fn sql(&self, py: Python<'_>, text: String, cut: &str) -> PyResult<PyResultSet> {
+        PyResultSet::plan(py, self.fleet()?, text, options(cut)?)
+    }
+
+    fn explain(&self, py: Python<'_>, text: String, analyze: bool) -> PyResult<String> {
+        let fleet = self.fleet()?;
+        block(py, async move { fleet.explain(&text, analyze, &QueryOptions::default()).await })
+    }
+
+    /// The data sets, as JSON.
+    fn list(&self, py: Python<'_>) -> PyResult<String> {
+        let fleet = self.fleet()?;
+        block(py, async move { json(&fleet.list().await?) })
+    }
+
+    /// A data set's root record and its size, as JSON.
+    fn describe(&self, py: Python<'_>, name: String) -> PyResult<String> {
+        let fleet = self.fleet()?;
+        block(py, async move {
+            let record = fleet.describe(&name.parse()?).await?;
+            let mut value = serde_json::to_value(&record).map_err(|e| Error::internal("cannot write JSON").because(e))?;
+            value["bytes"] = record.bytes().into();
+            json(&value)
+        })
+    }
+
+    fn drop(&self, py: Python<'_>, name: String) -> PyResult<()> {
+        let fleet = self.fleet()?;
+        block(py, async move { fleet.drop_dataset(&name.parse()?).await })
+    }
+
+    /// The drives, as JSON.
+    fn status(&self, py: Python<'_>) -> PyResult<String> {
+        let fleet = self.fleet()?;
+        block(py, async move { json(&fleet.status().await?) })
+    }
+
+    /// Stores files as a plain table; the report as JSON.
+    fn ingest_files(&self, py: Python<'_>, paths: Vec<PathBuf>, name: String, replace: bool, progress: Progress) -> PyResult<String> {
+        let fleet = self.fleet()?;
+        block(py, async move {
+            let name: DatasetName = name.parse()?;
+            let table = files::open(&paths)?;
+            json(&fleet.ingest_table(&name, table.schema, counted(table.batches, progress), replace).await?)
+        })
+    }
+
+    /// Stores the rows of an Arrow stream as a plain table; the report as JSON.
+    fn ingest_stream(&self, py: Python<'_>, source: PyRecordBatchReader, name: String, replace: bool, progress: Progress) -> PyResult<String> {
+        let fleet = self.fleet()?;
+        let reader = source.into_reader()?;
+        block(py, async move {
+            let name: DatasetName = name.parse()?;
+            let schema = reader.schema();
+            let batches = reader.map(|batch| batch.map_err(|e| Error::invalid("the source of rows failed").because(e)));
+            json(&fleet.ingest_table(&name, schema, counted(batches, progress), replace).await?)
+        })
+    }
+
+    /// Begins to write a data set of `kind` (`table` or `expression`).
+    fn writer(&self, py: Python<'_>, name: String, kind: &str, replace: bool) -> PyResult<PyWriter> {
+        let (fleet, kind) = (self.fleet()?, self::kind(kind).or_raise()?);
+        block(py, async move { fleet.writer(&name.parse()?, kind, replace).await }).map(PyWriter::new)
+    }
+
+    /// The directory or address.
+    fn location(&self) -> &str {
+        &self.location
+    }
+
+    fn close(&self, py: Python<'_>) {
+        let fleet = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| drop(fleet));
+    }
+}

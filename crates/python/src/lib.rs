@@ -1,0 +1,50 @@
+//! The Python module `skytether._internal`: Skytether's Rust side for `python/skytether` and `python/msgexpress`.
+//!
+//! Thin by intent: it converts arguments, releases Python's lock while Rust works, lets ctrl-C interrupt, and turns errors into the
+//! exceptions of `skytether.errors`. What it offers is described in `python/skytether/_internal.pyi`.
+//!
+//! | room | subject |
+//! |---|---|
+//! | [`errors`] | error kinds to exceptions |
+//! | [`runtime`] | the process's threads, and waiting on them interruptibly |
+//! | [`fleet`] | opening, listing, ingesting tables |
+//! | [`result`] | a query's rows and receipt |
+//! | [`writer`] | writing an expression data set, table by table and matrix by matrix |
+//! | [`buffers`] | numpy arrays as slices |
+//! | [`files`] | Matrix Market and the lists beside it |
+//! | [`rank`] | specs of grouped moments, and genes ranked from them |
+
+// pyo3's functions are public for Python, not for Rust.
+#![allow(unreachable_pub)]
+
+mod buffers;
+mod errors;
+mod files;
+mod fleet;
+mod rank;
+mod result;
+mod runtime;
+mod writer;
+
+use pyo3::prelude::*;
+
+/// Runs the `skytether` command with `arguments` (the first is the program's name) and returns its exit status.
+#[pyfunction]
+fn cli_main(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {
+    py.detach(|| skytether_cli::main_with(arguments))
+}
+
+#[pymodule]
+fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<fleet::PyFleet>()?;
+    module.add_class::<result::PyResultSet>()?;
+    module.add_class::<writer::PyWriter>()?;
+    module.add_class::<writer::PyMatrixWriter>()?;
+    module.add_function(wrap_pyfunction!(cli_main, module)?)?;
+    module.add_function(wrap_pyfunction!(files::mtx_shape, module)?)?;
+    module.add_function(wrap_pyfunction!(files::read_features, module)?)?;
+    module.add_function(wrap_pyfunction!(files::read_barcodes, module)?)?;
+    module.add_function(wrap_pyfunction!(rank::moments_spec, module)?)?;
+    module.add_function(wrap_pyfunction!(rank::rank_genes, module)?)?;
+    Ok(())
+}

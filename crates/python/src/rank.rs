@@ -1,0 +1,113 @@
+//! Specs of grouped moments, and genes ranked from them.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::compute::{concat_batches, sort_to_indices, take_record_batch};
+use arrow::datatypes::{Field, Schema};
+use arrow::record_batch::RecordBatch;
+use datafusion::logical_expr::EmitTo;
+use pyo3::prelude::*;
+use pyo3_arrow::PyTable;
+use serde::Deserialize;
+use skytether_common::{Error, Result};
+use skytether_expression::rank::ranking_schema;
+use skytether_expression::store::{MomentStore, Results};
+use skytether_expression::ttest::overlapping;
+use skytether_expression::{Correction, Groups, Method, MomentsSpec, RankOptions, Reference, Transform, rank_genes as rank};
+
+use crate::buffers::Lent;
+use crate::errors::OrRaise;
+use crate::result::PyResultSet;
+
+/// The literal argument of `moments`: groups are those of obs column `column`, or `codes`: names, and for each cell the number of its group
+/// (int32, -1 for none).
+#[pyfunction]
+#[pyo3(signature = (dataset, matrix, transform, column = None, codes = None))]
+pub fn moments_spec(dataset: &str, matrix: String, transform: Option<&str>, column: Option<String>, codes: Option<(Vec<String>, Bound<'_, PyAny>)>) -> PyResult<String> {
+    let groups = match (column, codes) {
+        (Some(column), None) => Groups::Obs { column },
+        (None, Some((names, codes))) => Groups::codes(names, Lent::<i32>::new(&codes, "codes").or_raise()?.slice()).or_raise()?,
+        _ => return Err(Error::invalid("give an obs column or codes for the groups")).or_raise(),
+    };
+    let transform = transform.map(Transform::parse).transpose().or_raise()?;
+    MomentsSpec { dataset: dataset.parse().or_raise()?, matrix, groups, transform }.to_literal().or_raise()
+}
+
+/// What `rank_genes` is told, as JSON.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    groups: Option<Vec<String>>,
+    /// None: the rest.
+    reference: Option<String>,
+    method: String,
+    correction: String,
+    log_base: Option<f64>,
+    /// The groups of the query are: cells in the first set alone, in the second alone, in both; and these are the sets' names.
+    overlap: Option<(String, String)>,
+}
+
+/// Runs `query` (columns `gene_id`, `gene`, `moments`) and ranks its genes; the columns are those of `ranking_schema`.
+#[pyfunction]
+pub fn rank_genes(py: Python<'_>, query: &PyResultSet, options: &str) -> PyResult<PyTable> {
+    let asked: Asked = serde_json::from_str(options).map_err(|e| Error::invalid("these are no options of a ranking").because(e)).or_raise()?;
+    let batches = query.batches(py)?;
+    let ranked = py.detach(|| ranked(batches, asked)).or_raise()?;
+    PyTable::try_new(vec![ranked], ranking_schema())
+}
+
+fn ranked(batches: Vec<RecordBatch>, asked: Asked) -> Result<RecordBatch> {
+    let options = RankOptions {
+        groups: asked.groups,
+        reference: asked.reference.map_or(Reference::Rest, Reference::Group),
+        method: Method::parse(&asked.method)?,
+        correction: Correction::parse(&asked.correction)?,
+        n_genes: None,
+        log_base: asked.log_base,
+    };
+    let mut genes = in_gene_order(&batches)?;
+    if let Some((first, second)) = asked.overlap {
+        genes = with_both(&genes, first, second)?;
+    }
+    rank(&[genes], &options)
+}
+
+/// All rows in order of `gene_id`, so that genes of equal score come in the same order whichever drive is the fastest.
+fn in_gene_order(batches: &[RecordBatch]) -> Result<RecordBatch> {
+    let failed = |e| Error::internal("cannot put the genes in order").because(e);
+    let Some(first) = batches.first() else { return Ok(RecordBatch::new_empty(Arc::new(Schema::empty()))) };
+    let all = concat_batches(&first.schema(), batches).map_err(failed)?;
+    let Some(ids) = all.column_by_name("gene_id") else { return Err(Error::invalid("ranking genes needs a column \"gene_id\"")) };
+    let order = sort_to_indices(ids, None, None).map_err(failed)?;
+    take_record_batch(&all, &order).map_err(failed)
+}
+
+/// `genes` with the moments of the two sets instead of those of the first alone, the second alone, and both.
+fn with_both(genes: &RecordBatch, first: String, second: String) -> Result<RecordBatch> {
+    let failed = |e| Error::internal("cannot rebuild the moments").because(e);
+    let Ok(at) = genes.schema().index_of("moments") else { return Err(Error::invalid("ranking genes needs a column \"moments\"")) };
+    let column = genes.column(at);
+    let results = Results::open(column.as_ref())?;
+    let names: Arc<[String]> = [first, second].into();
+    let mut store = MomentStore::default();
+    store.reserve(&names, genes.num_rows())?;
+    for row in 0..genes.num_rows() {
+        let range = results.range(row);
+        if range.len() != 4 || column.is_null(row) {
+            return Err(Error::invalid("two sets of cells that overlap need three groups: first alone, second alone, both"));
+        }
+        let [a, b, both, rest] = [0, 1, 2, 3].map(|i| results.moments(range.start + i));
+        let (a, b) = overlapping(&a, &b, &both);
+        for (group, moments) in [a, b, rest].iter().enumerate() {
+            store.merge(row, group, moments);
+        }
+    }
+    let rebuilt: ArrayRef = store.result(EmitTo::All, genes.num_rows())?;
+    debug_assert!(rebuilt.as_list_opt::<i32>().is_some());
+    let mut columns = genes.columns().to_vec();
+    let mut fields: Vec<_> = genes.schema().fields().iter().cloned().collect();
+    fields[at] = Arc::new(Field::new("moments", rebuilt.data_type().clone(), true));
+    columns[at] = rebuilt;
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).map_err(failed)
+}

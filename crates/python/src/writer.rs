@@ -1,0 +1,186 @@
+//! Writing a data set table by table and matrix by matrix.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::array::{ArrayRef, Float32Array};
+use arrow::datatypes::{DataType, Field, Schema};
+use arrow::record_batch::RecordBatch;
+use pyo3::prelude::*;
+use pyo3_arrow::{PyRecordBatchReader, PyTable};
+use skytether_common::{Error, Result};
+use skytether_fleet::{DatasetWriter, Placement};
+use skytether_matrix::{MtxReader, TransposeOptions, Transposer};
+use tokio::sync::Mutex as AsyncMutex;
+
+use crate::buffers::{Indices, Lent, Numbers, with_indices, with_numbers};
+use crate::errors::OrRaise;
+use crate::runtime::block;
+
+/// Entries of a Matrix Market file that are read before they are transposed.
+const MTX_CHUNK: usize = 1 << 16;
+
+type Shared = Arc<AsyncMutex<Option<DatasetWriter>>>;
+
+/// An ingest under way; see `DatasetWriter`.
+#[pyclass(name = "Writer", module = "skytether._internal", frozen)]
+pub struct PyWriter(Shared);
+
+fn over() -> Error {
+    Error::invalid("this ingest is over: begin another")
+}
+
+impl PyWriter {
+    pub(crate) fn new(writer: DatasetWriter) -> Self {
+        Self(Arc::new(AsyncMutex::new(Some(writer))))
+    }
+}
+
+#[pymethods]
+impl PyWriter {
+    /// Writes a table from anything with `__arrow_c_stream__`; `placement` is `spread` or `everywhere`.
+    fn table(&self, py: Python<'_>, name: String, placement: &str, rows: PyRecordBatchReader) -> PyResult<()> {
+        let placement = match placement {
+            "spread" => Placement::Spread,
+            "everywhere" => Placement::Everywhere,
+            _ => return Err(Error::invalid(format!("there is no placement {placement:?}: use 'spread' or 'everywhere'"))).or_raise(),
+        };
+        let reader = rows.into_reader()?;
+        let shared = Arc::clone(&self.0);
+        block(py, async move {
+            let mut guard = shared.lock().await;
+            let writer = guard.as_mut().ok_or_else(over)?;
+            let schema = reader.schema();
+            let batches = reader.map(|batch| batch.map_err(|e| Error::invalid("the source of rows failed").because(e)));
+            writer.write_table(&name, placement, schema, batches).await
+        })
+    }
+
+    /// A matrix of `n_cells` x `n_genes` that takes its values in parts; it is written when it is finished.
+    fn matrix(&self, name: String, n_cells: u64, n_genes: u64) -> PyResult<PyMatrixWriter> {
+        let size = |n: u64, what: &str| u32::try_from(n).map_err(|_| Error::invalid(format!("{n} {what} are more than the supported {}", u32::MAX)));
+        let (cells, genes) = (size(n_cells, "cells").or_raise()?, size(n_genes, "genes").or_raise()?);
+        let transposer = Transposer::new(cells, genes, TransposeOptions::default()).or_raise()?;
+        Ok(PyMatrixWriter { shared: Arc::clone(&self.0), name, n_genes, transposer: Mutex::new(Some(transposer)) })
+    }
+
+    /// Keeps a text with the data set.
+    fn application(&self, py: Python<'_>, key: String, value: String) -> PyResult<()> {
+        let shared = Arc::clone(&self.0);
+        block(py, async move {
+            shared.lock().await.as_mut().ok_or_else(over)?.application(key, value);
+            Ok(())
+        })
+    }
+
+    /// Makes everything visible at once; the report as JSON.
+    fn commit(&self, py: Python<'_>) -> PyResult<String> {
+        let shared = Arc::clone(&self.0);
+        block(py, async move {
+            let writer = shared.lock().await.take().ok_or_else(over)?;
+            let report = writer.commit().await?;
+            serde_json::to_string(&report).map_err(|e| Error::internal("cannot write the report").because(e))
+        })
+    }
+
+    /// Deletes what was written so far. After a commit, or a second time, it does nothing.
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        let shared = Arc::clone(&self.0);
+        block(py, async move {
+            let writer = shared.lock().await.take();
+            match writer {
+                Some(writer) => writer.abort().await,
+                None => Ok(()),
+            }
+        })
+    }
+}
+
+/// A matrix that takes its values in parts of any shape; see `Transposer`.
+#[pyclass(name = "MatrixWriter", module = "skytether._internal", frozen)]
+pub struct PyMatrixWriter {
+    shared: Shared,
+    name: String,
+    n_genes: u64,
+    transposer: Mutex<Option<Transposer>>,
+}
+
+impl PyMatrixWriter {
+    fn push(&self, py: Python<'_>, work: impl FnOnce(&mut Transposer) -> Result<()> + Send) -> PyResult<()> {
+        py.detach(|| {
+            let mut guard = self.transposer.lock().unwrap_or_else(PoisonError::into_inner);
+            work(guard.as_mut().ok_or_else(over)?)
+        })
+        .or_raise()
+    }
+}
+
+#[pymethods]
+impl PyMatrixWriter {
+    /// Consecutive cells in compressed sparse row form; `indptr` is int64.
+    fn push_rows(&self, py: Python<'_>, first: u64, indptr: &Bound<'_, PyAny>, indices: &Bound<'_, PyAny>, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let indptr = Lent::<i64>::new(indptr, "indptr").or_raise()?;
+        let (indices, data) = (Indices::new(indices, "indices").or_raise()?, Numbers::new(data, "data").or_raise()?);
+        self.push(py, |t| with_indices!(&indices, at => with_numbers!(&data, values => t.push_rows(first, indptr.slice(), at, values))))
+    }
+
+    /// Consecutive genes in compressed sparse column form; `indptr` is int64.
+    fn push_columns(&self, py: Python<'_>, first: u64, indptr: &Bound<'_, PyAny>, indices: &Bound<'_, PyAny>, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let indptr = Lent::<i64>::new(indptr, "indptr").or_raise()?;
+        let (indices, data) = (Indices::new(indices, "indices").or_raise()?, Numbers::new(data, "data").or_raise()?);
+        self.push(py, |t| with_indices!(&indices, at => with_numbers!(&data, values => t.push_columns(first, indptr.slice(), at, values))))
+    }
+
+    /// `rows` consecutive whole cells, dense, in row-major order.
+    fn push_dense(&self, py: Python<'_>, first: u64, rows: usize, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let data = Numbers::new(data, "data").or_raise()?;
+        self.push(py, |t| with_numbers!(&data, values => t.push_dense(first, rows, values)))
+    }
+
+    /// All of a Matrix Market file whose rows are genes and whose columns are cells; calls `step` with the number of entries after each part.
+    fn push_mtx(&self, py: Python<'_>, path: std::path::PathBuf, step: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut reader = py.detach(|| MtxReader::open(&path)).or_raise()?;
+        let (mut genes, mut cells, mut values) = (Vec::new(), Vec::new(), Vec::new());
+        loop {
+            let mut done = 0;
+            self.push(py, |t| {
+                // Some parts at a time, so that Python is not asked too often.
+                for _ in 0..16 {
+                    genes.clear();
+                    cells.clear();
+                    values.clear();
+                    let read = reader.read_chunk(MTX_CHUNK, &mut genes, &mut cells, &mut values)?;
+                    if read == 0 {
+                        break;
+                    }
+                    t.push_triplets(&genes, &cells, &values)?;
+                    done += read;
+                }
+                Ok(())
+            })?;
+            if done == 0 {
+                return Ok(());
+            }
+            step.call1((done,))?;
+            py.check_signals()?;
+        }
+    }
+
+    /// Writes the matrix. Gives the total of each cell (float32) as a table of one column.
+    fn finish(&self, py: Python<'_>) -> PyResult<PyTable> {
+        let transposer = self.transposer.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(over).or_raise()?;
+        let (shared, name) = (Arc::clone(&self.shared), self.name.clone());
+        let totals = block(py, async move {
+            let mut matrix = tokio::task::block_in_place(|| transposer.finish())?;
+            let mut guard = shared.lock().await;
+            guard.as_mut().ok_or_else(over)?.write_matrix(&name, &mut matrix).await?;
+            Ok(Float32Array::from(matrix.totals().to_vec()))
+        })?;
+        let schema = Arc::new(Schema::new(vec![Field::new("total", DataType::Float32, false)]));
+        let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(totals) as ArrayRef]).map_err(|e| Error::internal("cannot build totals").because(e)).or_raise()?;
+        PyTable::try_new(vec![batch], schema)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<MatrixWriter {}: {} genes>", self.name, self.n_genes)
+    }
+}

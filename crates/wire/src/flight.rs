@@ -1,0 +1,35 @@
+//! The Flight form of the [`Cse`](crate::Cse) trait: a server that offers any CSE, and a client that is one.
+//!
+//! | call | goes | comes |
+//! |---|---|---|
+//! | `DoGet` | ticket: u32 LE length of a JSON header, the header (a [`SubPlan`](crate::SubPlan)), the Substrait bytes | the schema, then [`Delivery`](crate::Delivery)s: see [`frames`] |
+//! | `DoAction info` | nothing | JSON: protocol number and [`CseInfo`](crate::CseInfo) |
+//! | `DoAction get`, `stat`, `list`, `usage` | JSON | JSON; for `get` u32 LE CRC-32C and the value |
+//! | `DoAction apply` | u32 LE length of a JSON header, the header (a list of changes with lengths and checksums), the values one after another | JSON: the versions |
+//!
+//! While a call works, the server sends a sign of life as often as the client asks for in the request's metadata
+//! (`skytether-heartbeat-ms`), so the client can tell a long query from a dead drive: silence for
+//! [`ConnectOptions::idle_timeout`] means dead. An error travels as a gRPC status with the [`Kind`](skytether_common::Kind) in its
+//! metadata (`skytether-kind`).
+
+pub mod client;
+pub mod frames;
+pub mod server;
+pub mod status;
+
+pub use client::{ConnectOptions, FlightCse};
+pub use server::{serve, service};
+
+use std::time::Duration;
+
+/// The version of what this module says over a connection; both sides must have the same.
+pub const PROTOCOL: u32 = 1;
+
+/// The longest gRPC message that either side takes. A batch of changes is one message, so this bounds it too.
+pub const MAX_MESSAGE: usize = 80 << 20;
+
+/// How often a server shows that it lives while it works and the client did not ask for another interval.
+pub const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// Metadata key of a request: the interval in milliseconds at which the client wants signs of life.
+pub(crate) const HEARTBEAT_KEY: &str = "skytether-heartbeat-ms";

@@ -1,0 +1,279 @@
+//! A CSE on the other side of a connection.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_flight::flight_service_client::FlightServiceClient;
+use arrow_flight::{Action, FlightData, Ticket};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream;
+use skytether_common::{Error, Key, Result};
+use skytether_store::{Entry, Op, Usage, Version};
+use tonic::metadata::MetadataValue;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status, Streaming};
+
+use crate::cse::{Cse, CseInfo, Delivery, DeliveryStream, Storage};
+use crate::flight::frames::{self, DeliveryDecoder, Incoming, KeyRequest, LIST_PAGE, ListRequest};
+use crate::flight::server::{ANSWER_ALIVE, ANSWER_VALUE};
+use crate::flight::status::from_status;
+use crate::flight::{HEARTBEAT_KEY, MAX_MESSAGE};
+use crate::subplan::SubPlan;
+
+/// How patient a connection is.
+#[derive(Debug, Clone)]
+pub struct ConnectOptions {
+    /// How long reaching the other side and its introduction may take.
+    pub connect_timeout: Duration,
+    /// Silence for so long means that the other side is dead. It sends signs of life at a quarter of this while it works.
+    pub idle_timeout: Duration,
+    /// How often an idle connection is probed.
+    pub keepalive: Option<Duration>,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self { connect_timeout: Duration::from_secs(5), idle_timeout: Duration::from_secs(30), keepalive: Some(Duration::from_secs(10)) }
+    }
+}
+
+/// A drive (or any CSE) behind a Flight connection. Calls after a broken connection reconnect by themselves.
+#[derive(Debug, Clone)]
+pub struct FlightCse {
+    client: FlightServiceClient<Channel>,
+    info: CseInfo,
+    peer: Peer,
+}
+
+/// Whom errors name, and how long to wait.
+#[derive(Debug, Clone)]
+struct Peer {
+    /// `drive drive-2 at 127.0.0.1:5301`.
+    title: String,
+    /// `drive-2`, where known.
+    name: Option<String>,
+    idle: Duration,
+}
+
+impl Peer {
+    /// Puts the drive's name and address in front; the drive's own mention of its name goes.
+    fn named(&self, error: &Error) -> Error {
+        let text = error.full_text();
+        let text = self.name.as_ref().and_then(|name| text.strip_prefix(name.as_str())?.strip_prefix(": ")).unwrap_or(&text);
+        Error::new(error.kind(), format!("{}: {text}", self.title))
+    }
+
+    fn status(&self, status: &Status) -> Error {
+        self.named(&from_status(status))
+    }
+
+    /// What `wait` gives, or the error of a dead drive after the idle time and `more`.
+    async fn patient<T>(&self, more: Duration, wait: impl Future<Output = Result<T, Status>>) -> Result<T> {
+        match tokio::time::timeout(self.idle + more, wait).await {
+            Ok(came) => came.map_err(|status| self.status(&status)),
+            Err(_) => Err(Error::unavailable(format!("{}: did not answer for {:.1} s", self.title, (self.idle + more).as_secs_f64()))),
+        }
+    }
+}
+
+/// `host:port` of an address or URL.
+fn authority(address: &str) -> Result<&str> {
+    let rest = match address.split_once("://") {
+        None => address,
+        Some(("grpc" | "grpc+tcp" | "http", rest)) => rest,
+        Some((scheme, _)) => return Err(Error::unsupported(format!("{address:?}: the scheme {scheme:?} is not known: use grpc://host:port"))),
+    };
+    let rest = rest.trim_end_matches('/');
+    match rest.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() && !rest.contains('/') => Ok(rest),
+        _ => Err(Error::invalid(format!("{address:?} is no address: write host:port or grpc://host:port"))),
+    }
+}
+
+impl FlightCse {
+    /// Connects to `address` (`host:port` or `grpc://host:port`) and learns who is there.
+    ///
+    /// # Errors
+    /// Invalid for an address that is none; Unavailable where nothing answers in time; Unsupported where it speaks another protocol.
+    pub async fn connect(address: &str, options: ConnectOptions) -> Result<Arc<Self>> {
+        let authority = authority(address)?;
+        let mut peer = Peer { title: format!("drive at {authority}"), name: None, idle: options.connect_timeout };
+        let mut endpoint = Endpoint::from_shared(format!("http://{authority}"))
+            .map_err(|e| Error::invalid(format!("{address:?} is no address: write host:port or grpc://host:port")).because(e))?
+            .connect_timeout(options.connect_timeout)
+            .tcp_nodelay(true)
+            .initial_stream_window_size(Some(2 << 20))
+            .initial_connection_window_size(Some(8 << 20));
+        if let Some(interval) = options.keepalive {
+            endpoint = endpoint.http2_keep_alive_interval(interval).keep_alive_timeout(interval).keep_alive_while_idle(true);
+        }
+        let channel = match tokio::time::timeout(options.connect_timeout, endpoint.connect()).await {
+            Ok(Ok(channel)) => channel,
+            Ok(Err(error)) => return Err(Error::unavailable(format!("cannot connect to {}: is it running?", peer.title)).because(error)),
+            Err(_) => return Err(Error::unavailable(format!("cannot connect to {} within {:.1} s: is it running?", peer.title, options.connect_timeout.as_secs_f64()))),
+        };
+        let client = FlightServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
+        let info = frames::decode_info(&act(&client, &peer, "info", Bytes::new()).await?).map_err(|e| peer.named(&e))?;
+        peer.title = format!("drive {} at {authority}", info.name);
+        peer.name = Some(info.name.clone());
+        peer.idle = options.idle_timeout;
+        Ok(Arc::new(Self { client, info, peer }))
+    }
+
+    async fn act(&self, action: &'static str, body: Bytes) -> Result<Bytes> {
+        act(&self.client, &self.peer, action, body).await
+    }
+
+    /// An answer of JSON.
+    fn json<T: serde::de::DeserializeOwned>(&self, action: &str, bytes: &[u8]) -> Result<T> {
+        frames::decode_json(&format!("the answer to `{action}`"), bytes).map_err(|e| self.peer.named(&Error::corrupt(e.full_text())))
+    }
+}
+
+/// A request with the interval at which signs of life are wanted.
+fn request<T>(message: T, idle: Duration) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert(HEARTBEAT_KEY, MetadataValue::from(u64::try_from(idle.as_millis() / 4).unwrap_or(u64::MAX).max(1)));
+    request
+}
+
+/// Sends an action and waits for its answer.
+async fn act(client: &FlightServiceClient<Channel>, peer: &Peer, action: &'static str, body: Bytes) -> Result<Bytes> {
+    // The other side is silent while a long message is on its way to it: allow for 1 MiB/s.
+    let upload = Duration::from_secs((body.len() >> 20) as u64);
+    let mut client = client.clone();
+    let mut answers = peer.patient(upload, client.do_action(request(Action::new(action, body), peer.idle))).await?.into_inner();
+    loop {
+        match peer.patient(upload, answers.message()).await? {
+            Some(answer) => match answer.body.first() {
+                Some(&ANSWER_ALIVE) => {}
+                Some(&ANSWER_VALUE) => return Ok(answer.body.slice(1..)),
+                _ => return Err(Error::corrupt(format!("{}: the answer to `{action}` has no known form", peer.title))),
+            },
+            None => return Err(Error::unavailable(format!("{}: closed the connection before it answered `{action}`", peer.title))),
+        }
+    }
+}
+
+#[async_trait]
+impl Storage for FlightCse {
+    fn info(&self) -> &CseInfo {
+        &self.info
+    }
+
+    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        let body = frames::encode_batch(&batch)?;
+        drop(batch);
+        self.json("apply", &self.act("apply", body).await?)
+    }
+
+    async fn get(&self, key: &Key) -> Result<Bytes> {
+        let answer = self.act("get", frames::encode_json(&KeyRequest { key: key.clone() })?).await?;
+        frames::decode_value(&answer).map_err(|e| self.peer.named(&e.while_doing(format!("cannot read {key}"))))
+    }
+
+    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+        self.json("stat", &self.act("stat", frames::encode_json(&KeyRequest { key: key.clone() })?).await?)
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
+        let mut entries: Vec<Entry> = Vec::new();
+        while entries.len() < limit {
+            let page = (limit - entries.len()).min(LIST_PAGE);
+            let after = entries.last().map(|e| &e.key).or(after).cloned();
+            let request = ListRequest { prefix: prefix.to_owned(), after, limit: page };
+            let came: Vec<Entry> = self.json("list", &self.act("list", frames::encode_json(&request)?).await?)?;
+            let last = came.len() < page;
+            entries.extend(came);
+            if last {
+                break;
+            }
+        }
+        Ok(entries)
+    }
+
+    async fn usage(&self) -> Result<Usage> {
+        self.json("usage", &self.act("usage", Bytes::new()).await?)
+    }
+}
+
+/// A running sub-plan, seen from above.
+struct Running {
+    peer: Peer,
+    stream: Streaming<FlightData>,
+    decoder: DeliveryDecoder,
+    done: bool,
+}
+
+impl Running {
+    /// The next message that says something; `None` at the end of the stream.
+    async fn message(&mut self) -> Result<Option<Incoming>> {
+        loop {
+            let Some(data) = self.peer.patient(Duration::ZERO, self.stream.message()).await? else {
+                return Ok(None);
+            };
+            match self.decoder.decode(data).map_err(|e| self.peer.named(&e))? {
+                Incoming::Nothing => {}
+                said => return Ok(Some(said)),
+            }
+        }
+    }
+
+    async fn next(mut self) -> Option<(Result<Delivery>, Self)> {
+        if self.done {
+            return None;
+        }
+        let delivery = match self.message().await {
+            Ok(Some(Incoming::Delivery(delivery))) => Ok(delivery),
+            Ok(Some(_)) => Err(Error::corrupt(format!("{}: sent a second schema", self.peer.title))),
+            Ok(None) => Err(Error::unavailable(format!("{}: closed the connection before the sub-plan was done", self.peer.title))),
+            Err(error) => Err(error),
+        };
+        self.done = !matches!(delivery, Ok(Delivery::Batch { .. } | Delivery::EpochComplete { .. }));
+        Some((delivery, self))
+    }
+}
+
+#[async_trait]
+impl Cse for FlightCse {
+    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
+        let ticket = frames::encode_ticket(&plan)?;
+        let mut client = self.client.clone();
+        let upload = Duration::from_secs((ticket.len() >> 20) as u64);
+        let stream = self.peer.patient(upload, client.do_get(request(Ticket::new(ticket), self.peer.idle))).await?.into_inner();
+        let mut running = Running { peer: self.peer.clone(), stream, decoder: DeliveryDecoder::default(), done: false };
+        let schema = match running.message().await? {
+            Some(Incoming::Schema(schema)) => schema,
+            Some(_) => return Err(Error::corrupt(format!("{}: sent rows before their schema", self.peer.title))),
+            None => return Err(Error::unavailable(format!("{}: closed the connection before it answered", self.peer.title))),
+        };
+        Ok(DeliveryStream { schema, messages: Box::pin(stream::unfold(running, Running::next)) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skytether_common::Kind;
+
+    #[test]
+    fn addresses_in_every_spelling() {
+        for good in ["127.0.0.1:5300", "grpc://127.0.0.1:5300", "grpc+tcp://127.0.0.1:5300/", "http://127.0.0.1:5300"] {
+            assert_eq!(authority(good).unwrap(), "127.0.0.1:5300");
+        }
+        assert_eq!(authority("[::1]:80").unwrap(), "[::1]:80");
+        for bad in ["", "localhost", ":1", "localhost:99999", "grpc://a:1/b", "a:b"] {
+            assert_eq!(authority(bad).unwrap_err().kind(), Kind::Invalid, "{bad}");
+        }
+        assert_eq!(authority("https://a:1").unwrap_err().kind(), Kind::Unsupported);
+    }
+
+    #[test]
+    fn the_drive_is_named_once() {
+        let peer = Peer { title: "drive drive-1 at 127.0.0.1:9".into(), name: Some("drive-1".into()), idle: Duration::ZERO };
+        assert_eq!(peer.named(&Error::invalid("drive-1: no such table")).to_string(), "drive drive-1 at 127.0.0.1:9: no such table");
+        assert_eq!(peer.named(&Error::invalid("drive-10: x")).to_string(), "drive drive-1 at 127.0.0.1:9: drive-10: x");
+    }
+}

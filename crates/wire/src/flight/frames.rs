@@ -1,0 +1,610 @@
+//! Byte layouts of tickets, deliveries and actions. Pure: bytes in, values out; everything that comes in is checked.
+//!
+//! A delivery's `app_metadata` is JSON: `{"epoch":0}` on a batch, and on messages without Arrow data `{"complete":0}`,
+//! `{"done":{annotation}}` or `"alive"`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use arrow::buffer::Buffer;
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::ipc::reader::{RecordBatchDecoder, read_dictionary};
+use arrow::ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
+use arrow::ipc::{MessageHeader, root_as_message};
+use arrow::record_batch::RecordBatch;
+use arrow_flight::FlightData;
+use bytes::{BufMut, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use skytether_common::checksum::crc32c;
+use skytether_common::{Error, Key, Result};
+use skytether_store::{Expect, MAX_VALUE, Op};
+
+use crate::annotation::Annotation;
+use crate::cse::{CseInfo, Delivery};
+use crate::flight::{MAX_MESSAGE, PROTOCOL};
+use crate::size::batch_bytes;
+use crate::subplan::SubPlan;
+
+/// The longest JSON header of a ticket or of a batch of changes.
+pub const MAX_HEADER: usize = 4 << 20;
+
+/// The longest plan.
+pub const MAX_PLAN: usize = 16 << 20;
+
+/// The most changes in one batch.
+pub const MAX_CHANGES: usize = 16_384;
+
+/// The most entries that one `list` call answers; a client asks again for more.
+pub const LIST_PAGE: usize = 4096;
+
+/// A batch of more bytes is sent in pieces of about this size.
+const TARGET_MESSAGE: usize = 8 << 20;
+
+/// `header length | header | rest`.
+fn framed(header: &[u8], rest_len: usize) -> Result<BytesMut> {
+    if header.len() > MAX_HEADER {
+        return Err(Error::invalid(format!("a header of {} bytes is too long: at most {MAX_HEADER}", header.len())));
+    }
+    let mut out = BytesMut::with_capacity(4 + header.len() + rest_len);
+    out.put_u32_le(u32::try_from(header.len()).unwrap_or(u32::MAX));
+    out.put_slice(header);
+    Ok(out)
+}
+
+/// Takes `what` apart into header and rest.
+fn unframed(what: &str, bytes: &Bytes) -> Result<(Bytes, Bytes)> {
+    let Some(length) = bytes.first_chunk::<4>() else {
+        return Err(Error::invalid(format!("{what} of {} bytes is cut off: it has no header length", bytes.len())));
+    };
+    let length = u32::from_le_bytes(*length) as usize;
+    if length > MAX_HEADER {
+        return Err(Error::invalid(format!("{what} announces a header of {length} bytes: at most {MAX_HEADER}")));
+    }
+    if bytes.len() - 4 < length {
+        return Err(Error::invalid(format!("{what} is cut off: its header has {length} bytes, {} are there", bytes.len() - 4)));
+    }
+    Ok((bytes.slice(4..4 + length), bytes.slice(4 + length..)))
+}
+
+fn json<T: Serialize>(what: &str, value: &T) -> Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|e| Error::internal(format!("cannot write {what} as JSON")).because(e))
+}
+
+fn from_json<'a, T: Deserialize<'a>>(what: &str, bytes: &'a [u8]) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(|e| Error::invalid(format!("{what} is no JSON of the expected form")).because(e))
+}
+
+/// The ticket of a `DoGet`.
+///
+/// # Errors
+/// Invalid where header or plan is too long.
+pub fn encode_ticket(plan: &SubPlan) -> Result<Bytes> {
+    if plan.plan.len() > MAX_PLAN {
+        return Err(Error::invalid(format!("a plan of {} bytes is too long: at most {MAX_PLAN}", plan.plan.len())));
+    }
+    let mut out = framed(&json("a sub-plan's header", plan)?, plan.plan.len())?;
+    out.put_slice(&plan.plan);
+    Ok(out.freeze())
+}
+
+/// Reads a ticket.
+///
+/// # Errors
+/// Invalid where it is cut off, too long or not of this form.
+pub fn decode_ticket(ticket: &Bytes) -> Result<SubPlan> {
+    let (header, rest) = unframed("a ticket", ticket)?;
+    if rest.len() > MAX_PLAN {
+        return Err(Error::invalid(format!("a ticket with a plan of {} bytes is too long: at most {MAX_PLAN}", rest.len())));
+    }
+    let mut plan: SubPlan = from_json("a ticket's header", &header)?;
+    plan.plan = rest;
+    Ok(plan)
+}
+
+/// What `info` answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Hello {
+    protocol: u32,
+    cse: CseInfo,
+}
+
+/// The answer to `info`.
+///
+/// # Errors
+/// Internal only.
+pub fn encode_info(info: &CseInfo) -> Result<Bytes> {
+    Ok(json("a CSE's description", &Hello { protocol: PROTOCOL, cse: info.clone() })?.into())
+}
+
+/// Reads the answer to `info`.
+///
+/// # Errors
+/// Unsupported, with both numbers, where the other side speaks another protocol; Invalid where this is no such answer.
+pub fn decode_info(bytes: &[u8]) -> Result<CseInfo> {
+    // The number first: a later version may describe itself in another way.
+    #[derive(Deserialize)]
+    struct Number {
+        protocol: u32,
+    }
+    let Number { protocol } = from_json("the answer to `info`", bytes)?;
+    if protocol != PROTOCOL {
+        return Err(Error::unsupported(format!("it speaks protocol {protocol}, this program speaks {PROTOCOL}: run the same version on both sides")));
+    }
+    Ok(from_json::<Hello>("the answer to `info`", bytes)?.cse)
+}
+
+/// What `list` asks.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListRequest {
+    /// Keys that begin with this,
+    pub prefix: String,
+    /// and come after this,
+    pub after: Option<Key>,
+    /// at most so many.
+    pub limit: usize,
+}
+
+/// What `get` and `stat` ask.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyRequest {
+    /// The key.
+    pub key: Key,
+}
+
+/// Any JSON request or answer, as bytes.
+///
+/// # Errors
+/// Internal only.
+pub fn encode_json<T: Serialize>(value: &T) -> Result<Bytes> {
+    Ok(json("a message", value)?.into())
+}
+
+/// Any JSON request or answer, read back.
+///
+/// # Errors
+/// Invalid, naming `what`.
+pub fn decode_json<'a, T: Deserialize<'a>>(what: &str, bytes: &'a [u8]) -> Result<T> {
+    from_json(what, bytes)
+}
+
+/// The answer to `get`: checksum and value.
+#[must_use]
+pub fn encode_value(value: &Bytes) -> Bytes {
+    let mut out = BytesMut::with_capacity(4 + value.len());
+    out.put_u32_le(crc32c(value));
+    out.put_slice(value);
+    out.freeze()
+}
+
+/// Reads the answer to `get`.
+///
+/// # Errors
+/// Corrupt where the value is not what was sent.
+pub fn decode_value(bytes: &Bytes) -> Result<Bytes> {
+    let Some(sum) = bytes.first_chunk::<4>() else {
+        return Err(Error::corrupt("the value came cut off"));
+    };
+    let value = bytes.slice(4..);
+    if crc32c(&value) != u32::from_le_bytes(*sum) {
+        return Err(Error::corrupt("the value's checksum is wrong: it was changed on the way"));
+    }
+    Ok(value)
+}
+
+/// A change as the header of `apply` describes it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+enum Change {
+    Put { key: Key, expect: Expect, len: usize, crc32c: u32 },
+    Delete { key: Key, expect: Expect },
+}
+
+/// The body of `apply`.
+///
+/// # Errors
+/// Invalid where there are too many changes; Exhausted where they are too long for one message.
+pub fn encode_batch(batch: &[Op]) -> Result<Bytes> {
+    if batch.len() > MAX_CHANGES {
+        return Err(Error::invalid(format!("{} changes are too many for one batch: at most {MAX_CHANGES}", batch.len())));
+    }
+    let changes: Vec<Change> = batch
+        .iter()
+        .map(|op| match op {
+            Op::Put { key, value, expect } => Change::Put { key: key.clone(), expect: *expect, len: value.len(), crc32c: crc32c(value) },
+            Op::Delete { key, expect } => Change::Delete { key: key.clone(), expect: *expect },
+        })
+        .collect();
+    let header = json("a batch of changes", &changes)?;
+    let values: usize = batch.iter().map(|op| if let Op::Put { value, .. } = op { value.len() } else { 0 }).sum();
+    // Some room for the frames around it.
+    if 4 + header.len() + values > MAX_MESSAGE - 4096 {
+        return Err(Error::exhausted(format!("a batch of {} bytes is too long for one message: at most {}", header.len() + values, MAX_MESSAGE - 4096)));
+    }
+    let mut out = framed(&header, values)?;
+    for op in batch {
+        if let Op::Put { value, .. } = op {
+            out.put_slice(value);
+        }
+    }
+    Ok(out.freeze())
+}
+
+/// Reads the body of `apply`.
+///
+/// # Errors
+/// Invalid where lengths and bytes do not fit together; Corrupt where a value's checksum is wrong.
+pub fn decode_batch(bytes: &Bytes) -> Result<Vec<Op>> {
+    let (header, mut values) = unframed("a batch of changes", bytes)?;
+    let changes: Vec<Change> = from_json("the header of a batch of changes", &header)?;
+    if changes.len() > MAX_CHANGES {
+        return Err(Error::invalid(format!("{} changes are too many for one batch: at most {MAX_CHANGES}", changes.len())));
+    }
+    let mut batch = Vec::with_capacity(changes.len());
+    for change in changes {
+        batch.push(match change {
+            Change::Delete { key, expect } => Op::Delete { key, expect },
+            Change::Put { key, expect, len, crc32c: sum } => {
+                if len > MAX_VALUE {
+                    return Err(Error::invalid(format!("the value of {key} has {len} bytes: at most {MAX_VALUE}")));
+                }
+                if len > values.len() {
+                    return Err(Error::invalid(format!("a batch of changes is cut off in the value of {key}")));
+                }
+                let value = values.split_to(len);
+                if crc32c(&value) != sum {
+                    return Err(Error::corrupt(format!("the value of {key} was changed on the way: its checksum is wrong")));
+                }
+                Op::Put { key, value, expect }
+            }
+        });
+    }
+    if !values.is_empty() {
+        return Err(Error::invalid(format!("a batch of changes has {} bytes too many", values.len())));
+    }
+    Ok(batch)
+}
+
+/// The `app_metadata` of a delivery.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Note {
+    Epoch(u32),
+    Complete(u32),
+    Done(Box<Annotation>),
+    Alive,
+}
+
+/// A message of a `DoGet` answer, read.
+#[derive(Debug)]
+pub enum Incoming {
+    /// The schema of all batches; always first.
+    Schema(SchemaRef),
+    /// A delivery.
+    Delivery(Delivery),
+    /// Nothing but a sign of life, or a part of what comes next.
+    Nothing,
+}
+
+/// Writes deliveries as Flight messages and counts their bytes.
+pub struct DeliveryEncoder {
+    generator: IpcDataGenerator,
+    dictionaries: DictionaryTracker,
+    context: IpcWriteContext,
+    options: IpcWriteOptions,
+    bytes: u64,
+}
+
+impl std::fmt::Debug for DeliveryEncoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DeliveryEncoder").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl DeliveryEncoder {
+    /// An encoder, and the first message, which holds `schema`.
+    #[must_use]
+    pub fn new(schema: &Schema) -> (Self, FlightData) {
+        let mut encoder = Self {
+            generator: IpcDataGenerator::default(),
+            dictionaries: DictionaryTracker::new(false),
+            context: IpcWriteContext::default(),
+            options: IpcWriteOptions::default(),
+            bytes: 0,
+        };
+        let first = encoder.generator.schema_to_bytes_with_dictionary_tracker(schema, &mut encoder.dictionaries, &encoder.options);
+        let first = encoder.counted(first.into());
+        (encoder, first)
+    }
+
+    fn counted(&mut self, data: FlightData) -> FlightData {
+        self.bytes += (data.data_header.len() + data.data_body.len() + data.app_metadata.len()) as u64;
+        data
+    }
+
+    /// The messages for `delivery`, in order. The annotation of `Done` gets the bytes that this encoder wrote as `bytes_sent`.
+    ///
+    /// # Errors
+    /// Exhausted where one row is too long for a message; Internal where Arrow can't write the batch.
+    pub fn encode(&mut self, delivery: Delivery) -> Result<Vec<FlightData>> {
+        match delivery {
+            Delivery::Batch { epoch, batch } => self.encode_batch(epoch, &batch),
+            Delivery::EpochComplete { epoch } => Ok(vec![note(&Note::Complete(epoch))?]),
+            Delivery::Done(mut annotation) => {
+                annotation.bytes_sent = self.bytes;
+                Ok(vec![note(&Note::Done(Box::new(annotation)))?])
+            }
+        }
+    }
+
+    fn encode_batch(&mut self, epoch: u32, batch: &RecordBatch) -> Result<Vec<FlightData>> {
+        let pieces = (batch_bytes(batch) as usize).div_ceil(TARGET_MESSAGE).max(1);
+        let rows = batch.num_rows().div_ceil(pieces).max(1);
+        let mut messages = Vec::with_capacity(pieces);
+        let mut at = 0;
+        loop {
+            let piece = batch.slice(at, rows.min(batch.num_rows() - at));
+            let (dictionaries, data) = self
+                .generator
+                .encode(&piece, &mut self.dictionaries, &self.options, &mut self.context)
+                .map_err(|e| Error::internal("cannot write a batch as Arrow IPC").because(e))?;
+            for dictionary in dictionaries {
+                let dictionary = self.counted(dictionary.into());
+                messages.push(dictionary);
+            }
+            let data = FlightData::from(data).with_app_metadata(json("an epoch", &Note::Epoch(epoch))?);
+            messages.push(self.counted(data));
+            at += rows;
+            if at >= batch.num_rows() {
+                break;
+            }
+        }
+        if let Some(long) = messages.iter().map(|m| m.data_body.len() + m.data_header.len()).find(|&n| n > MAX_MESSAGE - 4096) {
+            return Err(Error::exhausted(format!("a row of the result needs a message of {long} bytes: at most {}", MAX_MESSAGE - 4096)));
+        }
+        Ok(messages)
+    }
+
+    /// A message that only shows that the sender lives.
+    #[must_use]
+    pub fn alive() -> FlightData {
+        FlightData::new().with_app_metadata(&b"\"alive\""[..])
+    }
+}
+
+fn note(note: &Note) -> Result<FlightData> {
+    Ok(FlightData::new().with_app_metadata(json("a delivery's note", note)?))
+}
+
+/// Reads the Flight messages of a `DoGet` answer.
+#[derive(Debug, Default)]
+pub struct DeliveryDecoder {
+    schema: Option<SchemaRef>,
+    dictionaries: HashMap<i64, ArrayRef>,
+}
+
+impl DeliveryDecoder {
+    /// What `data` says.
+    ///
+    /// # Errors
+    /// Corrupt where it is no message of this form.
+    pub fn decode(&mut self, data: FlightData) -> Result<Incoming> {
+        if data.data_header.is_empty() {
+            let note: Note = from_json("a delivery's note", &data.app_metadata).map_err(garbled)?;
+            return match note {
+                Note::Complete(epoch) => Ok(Incoming::Delivery(Delivery::EpochComplete { epoch })),
+                Note::Done(annotation) => Ok(Incoming::Delivery(Delivery::Done(*annotation))),
+                Note::Alive => Ok(Incoming::Nothing),
+                Note::Epoch(_) => Err(Error::corrupt("a batch came without its rows")),
+            };
+        }
+        // Arrow's IPC reader panics on some malformed headers (an unknown type in a schema, for one).
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.decode_arrow(data)))
+            .unwrap_or_else(|_| Err(Error::corrupt("an Arrow IPC message is malformed")))
+    }
+
+    fn decode_arrow(&mut self, data: FlightData) -> Result<Incoming> {
+        let message = root_as_message(&data.data_header).map_err(|e| Error::corrupt(format!("an Arrow IPC message is malformed: {e}")))?;
+        match message.header_type() {
+            MessageHeader::Schema => {
+                let schema = message.header_as_schema().map(arrow::ipc::convert::fb_to_schema).ok_or_else(|| Error::corrupt("a schema message holds none"))?;
+                let schema = Arc::new(schema);
+                self.schema = Some(Arc::clone(&schema));
+                Ok(Incoming::Schema(schema))
+            }
+            MessageHeader::DictionaryBatch => {
+                let schema = self.known_schema()?;
+                let batch = message.header_as_dictionary_batch().ok_or_else(|| Error::corrupt("a dictionary message holds none"))?;
+                read_dictionary(&Buffer::from(data.data_body), batch, &schema, &mut self.dictionaries, &message.version()).map_err(arrow_error)?;
+                Ok(Incoming::Nothing)
+            }
+            MessageHeader::RecordBatch => {
+                let schema = self.known_schema()?;
+                let Note::Epoch(epoch) = from_json("a batch's note", &data.app_metadata).map_err(garbled)? else {
+                    return Err(Error::corrupt("a batch came without its epoch"));
+                };
+                let batch = message.header_as_record_batch().ok_or_else(|| Error::corrupt("a batch message holds none"))?;
+                let body = Buffer::from(data.data_body);
+                let batch = RecordBatchDecoder::try_new(&body, batch, schema, &self.dictionaries, &message.version())
+                    .and_then(RecordBatchDecoder::read_record_batch)
+                    .map_err(arrow_error)?;
+                Ok(Incoming::Delivery(Delivery::Batch { epoch, batch }))
+            }
+            other => Err(Error::corrupt(format!("an Arrow IPC message of kind {} was not expected", other.variant_name().unwrap_or("unknown")))),
+        }
+    }
+
+    fn known_schema(&self) -> Result<SchemaRef> {
+        self.schema.clone().ok_or_else(|| Error::corrupt("rows came before their schema"))
+    }
+}
+
+fn garbled(error: Error) -> Error {
+    Error::corrupt(error.full_text())
+}
+
+fn arrow_error(error: arrow::error::ArrowError) -> Error {
+    Error::corrupt("an Arrow IPC message is malformed").because(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::array::{Array, AsArray, DictionaryArray, Int32Array, StringViewArray};
+    use arrow::datatypes::{DataType, Field, Int32Type};
+    use skytether_common::{Generation, Kind, PartitionName};
+    use std::collections::BTreeMap;
+    use uuid::Uuid;
+
+    fn plan() -> SubPlan {
+        let partition = PartitionName { dataset: "a.b".parse().unwrap(), generation: Generation(3), table: "layer_ü".into(), slot: 1 };
+        SubPlan {
+            query: Uuid::from_u128(1),
+            dataset: partition.dataset.clone(),
+            partitions: BTreeMap::from([(partition.table.clone(), partition)]),
+            rung: crate::Rung::Filter,
+            plan: Bytes::from_static(b"substrait"),
+            batch_rows: 77,
+        }
+    }
+
+    #[test]
+    fn tickets_survive_and_every_cut_is_an_error() {
+        let ticket = encode_ticket(&plan()).unwrap();
+        assert_eq!(decode_ticket(&ticket).unwrap(), plan());
+        for n in 0..ticket.len() - plan().plan.len() {
+            assert_eq!(decode_ticket(&ticket.slice(..n)).unwrap_err().kind(), Kind::Invalid, "{n}");
+        }
+        let long = SubPlan { plan: Bytes::from(vec![0; MAX_PLAN + 1]), ..plan() };
+        assert_eq!(encode_ticket(&long).unwrap_err().kind(), Kind::Invalid);
+    }
+
+    #[test]
+    fn batches_of_changes_survive_and_every_cut_is_an_error() {
+        let key = |k: &str| Key::new(k).unwrap();
+        let batch = vec![
+            Op::Put { key: key("a/b"), value: Bytes::from_static(b"one"), expect: Expect::Absent },
+            Op::Delete { key: key("c"), expect: Expect::Version(7) },
+            Op::Put { key: key("d"), value: Bytes::new(), expect: Expect::Any },
+            Op::Put { key: key("e"), value: Bytes::from_static(&[0, 255]), expect: Expect::Version(u64::MAX) },
+        ];
+        let bytes = encode_batch(&batch).unwrap();
+        assert_eq!(decode_batch(&bytes).unwrap(), batch);
+        for n in 0..bytes.len() {
+            assert!(decode_batch(&bytes.slice(..n)).is_err(), "{n}");
+        }
+        let mut flipped = bytes.to_vec();
+        *flipped.last_mut().unwrap() ^= 4;
+        assert_eq!(decode_batch(&flipped.into()).unwrap_err().kind(), Kind::Corrupt);
+    }
+
+    #[test]
+    fn a_value_that_changed_on_the_way_is_found() {
+        let mut bytes = encode_value(&Bytes::from_static(b"value")).to_vec();
+        assert_eq!(decode_value(&bytes.clone().into()).unwrap(), "value");
+        bytes[6] ^= 1;
+        assert_eq!(decode_value(&bytes.into()).unwrap_err().kind(), Kind::Corrupt);
+        assert_eq!(decode_value(&Bytes::from_static(b"123")).unwrap_err().kind(), Kind::Corrupt);
+    }
+
+    #[test]
+    fn another_protocol_is_refused_with_both_numbers() {
+        let info = CseInfo { id: Uuid::from_u128(4), name: "drive-0".into(), format: 1, memory_limit: 5 };
+        assert_eq!(decode_info(&encode_info(&info).unwrap()).unwrap(), info);
+        let error = decode_info(br#"{"protocol": 4711, "greeting": "from the future"}"#).unwrap_err();
+        assert_eq!(error.kind(), Kind::Unsupported);
+        assert!(error.to_string().contains("4711") && error.to_string().contains(&PROTOCOL.to_string()), "{error}");
+        assert_eq!(decode_info(b"220 mail").unwrap_err().kind(), Kind::Invalid);
+    }
+
+    fn batch() -> RecordBatch {
+        let words: DictionaryArray<Int32Type> = ["x", "y", "x", "z"].into_iter().collect();
+        let names = StringViewArray::from(vec![Some("a"), None, Some("a long name that is not inline"), Some("d")]);
+        let schema = Schema::new(vec![
+            Field::new("n", DataType::Int32, false),
+            Field::new("w", words.data_type().clone(), true),
+            Field::new("name", DataType::Utf8View, true),
+        ]);
+        RecordBatch::try_new(Arc::new(schema), vec![Arc::new(Int32Array::from(vec![1, 2, 3, 4])), Arc::new(words), Arc::new(names)]).unwrap()
+    }
+
+    fn messages() -> Vec<FlightData> {
+        let (mut encoder, first) = DeliveryEncoder::new(&batch().schema());
+        let mut all = vec![first, DeliveryEncoder::alive()];
+        all.extend(encoder.encode(Delivery::Batch { epoch: 3, batch: batch() }).unwrap());
+        all.extend(encoder.encode(Delivery::Batch { epoch: 3, batch: batch().slice(1, 2) }).unwrap());
+        all.extend(encoder.encode(Delivery::EpochComplete { epoch: 3 }).unwrap());
+        all.extend(encoder.encode(Delivery::Done(Annotation { cse: "drive-0".into(), ..Annotation::default() })).unwrap());
+        all
+    }
+
+    #[test]
+    fn deliveries_survive() {
+        let sent: u64 = messages().iter().filter(|m| !m.data_header.is_empty()).map(|m| (m.data_header.len() + m.data_body.len() + m.app_metadata.len()) as u64).sum();
+        let mut decoder = DeliveryDecoder::default();
+        let mut came: Vec<Incoming> = messages().into_iter().map(|m| decoder.decode(m).unwrap()).filter(|i| !matches!(i, Incoming::Nothing)).collect();
+        let Some(Incoming::Delivery(Delivery::Done(annotation))) = came.pop() else { panic!("{came:?}") };
+        assert_eq!((annotation.cse.as_str(), annotation.bytes_sent), ("drive-0", sent));
+        assert!(matches!(came.pop(), Some(Incoming::Delivery(Delivery::EpochComplete { epoch: 3 }))));
+        let Some(Incoming::Delivery(Delivery::Batch { epoch: 3, batch: second })) = came.pop() else { panic!("{came:?}") };
+        assert_eq!(second, batch().slice(1, 2));
+        let Some(Incoming::Delivery(Delivery::Batch { epoch: 3, batch: first })) = came.pop() else { panic!("{came:?}") };
+        assert_eq!(first, batch());
+        assert!(matches!(&came[..], [Incoming::Schema(schema)] if *schema == batch().schema()));
+    }
+
+    #[test]
+    fn long_batches_go_in_pieces_and_empty_ones_whole() {
+        let schema = Arc::new(Schema::new(vec![Field::new("n", DataType::Int32, false)]));
+        let long = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(Int32Array::from_iter_values(0..6_000_000))]).unwrap();
+        let (mut encoder, first) = DeliveryEncoder::new(&schema);
+        let mut decoder = DeliveryDecoder::default();
+        decoder.decode(first).unwrap();
+        let pieces = encoder.encode(Delivery::Batch { epoch: 0, batch: long.clone() }).unwrap();
+        assert_eq!(pieces.len(), 3);
+        let mut next = 0;
+        for piece in pieces {
+            let Incoming::Delivery(Delivery::Batch { batch, .. }) = decoder.decode(piece).unwrap() else { panic!("no batch") };
+            assert_eq!(batch.column(0).as_primitive::<Int32Type>().value(0), next);
+            next += batch.num_rows() as i32;
+        }
+        assert_eq!(next, 6_000_000);
+        let empty = encoder.encode(Delivery::Batch { epoch: 0, batch: long.slice(0, 0) }).unwrap();
+        assert_eq!(empty.len(), 1);
+    }
+
+    /// Each message with each of its bytes changed in some ways, and cut: an error or some other message, never a panic that escapes.
+    #[test]
+    fn garbled_messages_are_errors() {
+        let quiet = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let all = messages();
+        for (n, message) in all.iter().enumerate() {
+            let damaged = |header: Vec<u8>, body: Vec<u8>, note: Vec<u8>| {
+                let mut decoder = DeliveryDecoder::default();
+                for before in &all[..n] {
+                    decoder.decode(before.clone()).unwrap();
+                }
+                let _ = decoder.decode(FlightData::new().with_data_header(header).with_data_body(body).with_app_metadata(note));
+            };
+            let (header, body, note) = (message.data_header.to_vec(), message.data_body.to_vec(), message.app_metadata.to_vec());
+            for at in 0..header.len() {
+                for flip in [1, 0x80, 0xff] {
+                    let mut header = header.clone();
+                    header[at] ^= flip;
+                    damaged(header, body.clone(), note.clone());
+                }
+            }
+            for len in 0..body.len().min(64) {
+                damaged(header.clone(), body[..len].to_vec(), note.clone());
+            }
+            damaged(header.clone(), body.clone(), b"{".to_vec());
+        }
+        std::panic::set_hook(quiet);
+        let mut decoder = DeliveryDecoder::default();
+        let rows = all.iter().find(|m| !m.data_body.is_empty()).unwrap().clone();
+        assert_eq!(decoder.decode(rows).unwrap_err().kind(), Kind::Corrupt, "rows before their schema");
+    }
+}

@@ -1,0 +1,299 @@
+//! Any CSE as a Flight service.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_flight::flight_service_server::{FlightService, FlightServiceServer};
+use arrow_flight::{
+    Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo, HandshakeRequest, HandshakeResponse, PollInfo, PutResult, SchemaResult,
+    Ticket,
+};
+use async_trait::async_trait;
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::stream::{self, BoxStream};
+use futures::{FutureExt, Stream, StreamExt};
+use skytether_common::{Error, Result};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::annotation::Annotation;
+use crate::cse::{Cse, Delivery};
+use crate::flight::frames::{self, DeliveryEncoder, KeyRequest, LIST_PAGE, ListRequest};
+use crate::flight::status::to_status;
+use crate::flight::{DEFAULT_HEARTBEAT, HEARTBEAT_KEY, MAX_MESSAGE};
+
+/// First byte of an action's answers: a sign of life,
+pub(crate) const ANSWER_ALIVE: u8 = 0;
+/// or the answer.
+pub(crate) const ANSWER_VALUE: u8 = 1;
+
+/// How long running calls may go on after a shutdown began.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Serves `cse` on `listener` until `shutdown` is ready. Calls that run then end with `Unavailable`.
+///
+/// Whatever bytes come in, they end in an error status or a closed connection, and the server goes on.
+///
+/// # Errors
+/// Unavailable where the listener fails.
+pub async fn serve(cse: Arc<dyn Cse>, listener: TcpListener, shutdown: impl Future<Output = ()> + Send) -> Result<()> {
+    let name = cse.info().name.clone();
+    let (stop, stopping) = watch::channel(false);
+    let server = Server::builder()
+        .tcp_nodelay(true)
+        .tcp_keepalive(Some(Duration::from_secs(30)))
+        .http2_keepalive_interval(Some(Duration::from_secs(15)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(15)))
+        .http2_max_header_list_size(Some(64 << 10))
+        .max_concurrent_streams(Some(256))
+        .initial_stream_window_size(Some(1 << 20))
+        .initial_connection_window_size(Some(8 << 20))
+        .add_service(service(cse, stopping.clone()))
+        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), async move {
+            shutdown.await;
+            tracing::info!("stopping");
+            // It fails where no call runs and nobody listens.
+            let _ = stop.send(true);
+        });
+    let patience = async move {
+        let mut stopping = stopping;
+        // An error means that the server future, which owns the sender, has ended.
+        if stopping.wait_for(|stop| *stop).await.is_ok() {
+            tokio::time::sleep(GRACE).await;
+        } else {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        ended = server => ended.map_err(|e| Error::unavailable(format!("{name} cannot serve its port")).because(e)),
+        () = patience => Ok(()),
+    }
+}
+
+/// The Flight service over `cse`, to be added to a server. When `stopping` becomes true, running calls end with `Unavailable`.
+#[must_use]
+pub fn service(cse: Arc<dyn Cse>, stopping: watch::Receiver<bool>) -> FlightServiceServer<CseService> {
+    FlightServiceServer::new(CseService { cse, stopping }).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE)
+}
+
+/// See [`service`].
+#[derive(Debug, Clone)]
+pub struct CseService {
+    cse: Arc<dyn Cse>,
+    stopping: watch::Receiver<bool>,
+}
+
+/// The interval that the client asks for, within bounds.
+fn heartbeat<T>(request: &Request<T>) -> Duration {
+    request
+        .metadata()
+        .get(HEARTBEAT_KEY)
+        .and_then(|v| v.to_str().ok())
+        .and_then(|v| v.parse::<u64>().ok())
+        .map_or(DEFAULT_HEARTBEAT, |ms| Duration::from_millis(ms.clamp(20, 60_000)))
+}
+
+/// Ready when the server is to stop.
+async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    // A closed channel means that the owner of the service does not tell: then never.
+    if stopping.wait_for(|stop| *stop).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn stopping_error(name: &str) -> Error {
+    Error::unavailable(format!("{name}: is shutting down"))
+}
+
+/// A running `DoGet`.
+struct Answer {
+    name: String,
+    received: u64,
+    messages: Pin<Box<dyn Stream<Item = Result<Delivery>> + Send>>,
+    encoder: DeliveryEncoder,
+    queue: VecDeque<FlightData>,
+    heartbeat: Duration,
+    stopping: watch::Receiver<bool>,
+    ended: bool,
+}
+
+impl Answer {
+    async fn next(mut self) -> Option<(Result<FlightData, Status>, Self)> {
+        loop {
+            if let Some(data) = self.queue.pop_front() {
+                return Some((Ok(data), self));
+            }
+            if self.ended {
+                return None;
+            }
+            let came = tokio::select! {
+                biased;
+                () = stopped(&mut self.stopping) => Some(Err(stopping_error(&self.name))),
+                came = self.messages.next() => came,
+                () = tokio::time::sleep(self.heartbeat) => return Some((Ok(DeliveryEncoder::alive()), self)),
+            };
+            let encoded = match came {
+                None => {
+                    self.ended = true;
+                    continue;
+                }
+                Some(came) => came.and_then(|delivery| self.encode(delivery)),
+            };
+            match encoded {
+                Ok(messages) => self.queue.extend(messages),
+                Err(error) => {
+                    self.ended = true;
+                    return Some((Err(to_status(&error)), self));
+                }
+            }
+        }
+    }
+
+    fn encode(&mut self, delivery: Delivery) -> Result<Vec<FlightData>> {
+        let delivery = match delivery {
+            Delivery::Done(annotation) => Delivery::Done(Annotation { bytes_received: self.received, ..annotation }),
+            other => other,
+        };
+        self.encoder.encode(delivery).map_err(|e| e.while_doing(self.name.clone()))
+    }
+}
+
+/// Carries out an action.
+async fn act(cse: &dyn Cse, action: Action) -> Result<Bytes> {
+    let body = action.body;
+    match action.r#type.as_str() {
+        "info" => frames::encode_info(cse.info()),
+        "get" => {
+            let KeyRequest { key } = frames::decode_json("a `get` request", &body)?;
+            Ok(frames::encode_value(&cse.get(&key).await?))
+        }
+        "stat" => {
+            let KeyRequest { key } = frames::decode_json("a `stat` request", &body)?;
+            frames::encode_json(&cse.stat(&key).await?)
+        }
+        "list" => {
+            let ListRequest { prefix, after, limit } = frames::decode_json("a `list` request", &body)?;
+            frames::encode_json(&cse.list(&prefix, after.as_ref(), limit.min(LIST_PAGE)).await?)
+        }
+        "usage" => frames::encode_json(&cse.usage().await?),
+        "apply" => frames::encode_json(&cse.apply(frames::decode_batch(&body)?).await?),
+        other => Err(Error::unsupported(format!("there is no action {:?}: info, get, stat, list, usage, apply", other.chars().take(40).collect::<String>()))),
+    }
+}
+
+type Answers<T> = BoxStream<'static, Result<T, Status>>;
+
+#[async_trait]
+impl FlightService for CseService {
+    type HandshakeStream = Answers<HandshakeResponse>;
+    type ListFlightsStream = Answers<FlightInfo>;
+    type DoGetStream = Answers<FlightData>;
+    type DoPutStream = Answers<PutResult>;
+    type DoExchangeStream = Answers<FlightData>;
+    type DoActionStream = Answers<arrow_flight::Result>;
+    type ListActionsStream = Answers<ActionType>;
+
+    async fn do_get(&self, request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
+        let name = self.cse.info().name.clone();
+        let heartbeat = heartbeat(&request);
+        let ticket = request.into_inner().ticket;
+        let mut stopping = self.stopping.clone();
+        let started = async {
+            let plan = frames::decode_ticket(&ticket).map_err(|e| e.while_doing(name.clone()))?;
+            tokio::select! {
+                biased;
+                () = stopped(&mut stopping) => Err(stopping_error(&name)),
+                started = self.cse.execute(plan) => started,
+            }
+        };
+        let answer = started.await.map_err(|e| to_status(&e))?;
+        let (encoder, first) = DeliveryEncoder::new(&answer.schema);
+        let answer = Answer {
+            name,
+            received: ticket.len() as u64,
+            messages: answer.messages,
+            encoder,
+            queue: VecDeque::from([first]),
+            heartbeat,
+            stopping: self.stopping.clone(),
+            ended: false,
+        };
+        Ok(Response::new(stream::unfold(answer, Answer::next).boxed()))
+    }
+
+    async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
+        let heartbeat = heartbeat(&request);
+        let cse = Arc::clone(&self.cse);
+        let action = request.into_inner();
+        let work = async move { act(cse.as_ref(), action).await.map_err(|e| if e.message().starts_with(&cse.info().name) { e } else { e.while_doing(cse.info().name.clone()) }) };
+        let answers = stream::unfold(Some(work.boxed()), move |work| async move {
+            let mut work = work?;
+            tokio::select! {
+                biased;
+                answer = &mut work => Some((
+                    answer.map_err(|e| to_status(&e)).map(|value| {
+                        let mut body = BytesMut::with_capacity(1 + value.len());
+                        body.put_u8(ANSWER_VALUE);
+                        body.put_slice(&value);
+                        arrow_flight::Result { body: body.freeze() }
+                    }),
+                    None,
+                )),
+                () = tokio::time::sleep(heartbeat) => Some((Ok(arrow_flight::Result { body: Bytes::from_static(&[ANSWER_ALIVE]) }), Some(work))),
+            }
+        });
+        Ok(Response::new(answers.boxed()))
+    }
+
+    async fn handshake(&self, _: Request<Streaming<HandshakeRequest>>) -> Result<Response<Self::HandshakeStream>, Status> {
+        Err(self.absent("Handshake"))
+    }
+
+    async fn list_flights(&self, _: Request<Criteria>) -> Result<Response<Self::ListFlightsStream>, Status> {
+        Err(self.absent("ListFlights"))
+    }
+
+    async fn get_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
+        Err(self.absent("GetFlightInfo"))
+    }
+
+    async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status> {
+        Err(self.absent("PollFlightInfo"))
+    }
+
+    async fn get_schema(&self, _: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
+        Err(self.absent("GetSchema"))
+    }
+
+    async fn do_put(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
+        Err(self.absent("DoPut"))
+    }
+
+    async fn do_exchange(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoExchangeStream>, Status> {
+        Err(self.absent("DoExchange"))
+    }
+
+    async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {
+        let actions = [
+            ("info", "who this is, and the protocol"),
+            ("get", "a value"),
+            ("stat", "what is known of a key"),
+            ("list", "keys by prefix"),
+            ("usage", "how much is stored"),
+            ("apply", "a batch of changes, atomically"),
+        ];
+        Ok(Response::new(stream::iter(actions.map(|(r#type, description)| Ok(ActionType { r#type: r#type.into(), description: description.into() }))).boxed()))
+    }
+}
+
+impl CseService {
+    fn absent(&self, call: &str) -> Status {
+        to_status(&Error::unsupported(format!("{}: a drive does not offer {call}: send sub-plans to DoGet, or connect to a host", self.cse.info().name)))
+    }
+}

@@ -1,0 +1,16 @@
+"""MSG Express: differential expression over single-cell data that lives on a fleet of drives.
+
+>>> import msgexpress                                                       # doctest: +SKIP
+>>> db = msgexpress.open("fleet", drives=4)                                 # doctest: +SKIP
+>>> ds = db.ingest("pbmc3k.h5ad", "blood/pbmc3k")                           # doctest: +SKIP
+>>> res = ds.rank_genes_groups("cell_type", transform="log1p_cp10k")        # doctest: +SKIP
+>>> res.to_df("B").head(); print(res.receipt); res.plot_volcano("B")        # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from ._dataset import Dataset
+from ._db import MsgExpress, connect, open
+from ._rank import RankResult
+
+__all__ = ["Dataset", "MsgExpress", "RankResult", "connect", "open"]

@@ -1,0 +1,345 @@
+"""One expression data set."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Iterable, Literal
+
+import numpy as np
+
+from skytether import CorruptError, Fleet, InvalidError, NotFoundError, UnsupportedError, _internal
+
+from ._source import APPLICATION, FORMAT
+
+if TYPE_CHECKING:
+    import anndata
+    import pandas as pd
+
+    from ._rank import RankResult
+
+#: Tests that `rank_genes_groups` knows, by scanpy's names; `student` is what the t-test with equal variances is called.
+METHODS = ("t-test", "t-test_overestim_var", "student")
+CORRECTIONS = ("benjamini-hochberg", "bonferroni")
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "<required>"
+
+
+_MISSING: Any = _Missing()
+
+
+class Dataset:
+    """A data set on a fleet: a matrix of cells and genes with everything that AnnData keeps beside it."""
+
+    def __init__(self, fleet: Fleet, name: str) -> None:
+        self.fleet = fleet
+        found = fleet.describe(name)
+        if found["kind"] != "expression":
+            raise InvalidError(f"{name} is a {found['kind']}, not an expression data set: use skytether's sql")
+        self.name: str = found["name"].replace(".", "/", 1)
+        try:
+            self._kept: dict[str, Any] = json.loads(found["application"][APPLICATION])
+        except KeyError as e:
+            raise UnsupportedError(f"{self.name} was not ingested with msgexpress: it lacks what is needed to read it as AnnData") from e
+        if self._kept["format"] > FORMAT:
+            raise UnsupportedError(f"{self.name} was ingested with a newer msgexpress (format {self._kept['format']}, this one knows {FORMAT})")
+
+    # ---- what it holds
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of cells and genes."""
+        cells, genes = self._kept["shape"]
+        return cells, genes
+
+    @property
+    def n_obs(self) -> int:
+        """Number of cells."""
+        return self.shape[0]
+
+    @property
+    def n_vars(self) -> int:
+        """Number of genes."""
+        return self.shape[1]
+
+    @property
+    def layers(self) -> list[str]:
+        """What `layer=` may be (beside None): the names of the other matrices."""
+        return [label for label in self._tables() if label is not None]
+
+    @property
+    def obs(self) -> pd.DataFrame:
+        """The cells, as AnnData's obs."""
+        return self._shell.obs
+
+    @property
+    def var(self) -> pd.DataFrame:
+        """The genes, as AnnData's var."""
+        return self._shell.raw.var if self._swapped else self._shell.var
+
+    @property
+    def obs_names(self) -> pd.Index:
+        """The cells' names."""
+        return self.obs.index
+
+    @property
+    def var_names(self) -> pd.Index:
+        """The genes' names."""
+        return self.var.index
+
+    def table(self, name: str) -> str:
+        """The quoted SQL name of one of its tables: ``x``, ``x_rows``, ``obs``, ``var``, ..."""
+        domain, dataset = self.name.split("/", 1)
+        return ".".join('"' + part.replace('"', '""') + '"' for part in (domain, dataset, name))
+
+    def __repr__(self) -> str:
+        more = f", layers {', '.join(self.layers)}" if self.layers else ""
+        return f"<msgexpress.Dataset {self.name}: {self.n_obs:,} cells x {self.n_vars:,} genes{more}>"
+
+    # ---- back to AnnData
+
+    def to_anndata(self, genes: Any = None, cells: Any = None) -> anndata.AnnData:
+        """The data set as an AnnData in memory: what went in, or the given genes and cells of it.
+
+        Parameters
+        ----------
+        genes, cells
+            A boolean mask, names, or numbers, in the order wanted; None for all. `raw` keeps its own genes, as in AnnData.
+        """
+        import anndata
+
+        from . import _export, _select
+
+        shell = self._shell
+        all_genes, all_cells = genes is None, cells is None
+        gene_at = None if all_genes else _select.positions(genes, shell.var.index, "gene")
+        cell_at = None if all_cells else _select.positions(cells, shell.obs.index, "cell")
+        gene_set = None if gene_at is None else np.unique(gene_at)
+        cell_set = None if cell_at is None else np.unique(cell_at)
+
+        matrices: dict[str, Any] = {}
+        for table, kept in self._kept["matrices"].items():
+            of_raw = kept["origin"] == "raw/X"
+            matrices[kept["origin"]] = _export.matrix(self.fleet, self.table(f"{table}_rows"), kept, None if of_raw else gene_set, cell_set)
+        bare = shell if gene_set is None and cell_set is None else shell[_all(cell_set), _all(gene_set)].copy()
+        raw = None
+        if "raw/X" in matrices and bare.raw is not None:
+            raw = {"X": matrices["raw/X"], "var": bare.raw.var.copy(), "varm": dict(bare.raw.varm)}
+        whole = anndata.AnnData(
+            X=matrices.get("X", bare.X if "X" not in self._origins and bare.X is not None else None),
+            obs=bare.obs.copy(),
+            var=bare.var.copy(),
+            uns=bare.uns.copy(),
+            obsm=dict(bare.obsm),
+            varm=dict(bare.varm),
+            obsp=dict(bare.obsp),
+            varp=dict(bare.varp),
+            layers={**dict(bare.layers), **{o.removeprefix("layers/"): m for o, m in matrices.items() if o.startswith("layers/")}},
+            raw=raw,
+        )
+        if gene_set is None and cell_set is None:
+            return whole
+        # In the order and as often as asked for.
+        cell_order = slice(None) if cell_at is None else np.searchsorted(cell_set, cell_at)
+        gene_order = slice(None) if gene_at is None else np.searchsorted(gene_set, gene_at)
+        if _ascending(cell_order) and _ascending(gene_order):
+            return whole
+        return whole[cell_order, gene_order].copy()
+
+    # ---- differential expression
+
+    def rank_genes_groups(
+        self,
+        groupby: str,
+        method: Literal["t-test", "t-test_overestim_var", "student"] = "t-test",
+        reference: str = "rest",
+        groups: Literal["all"] | Iterable[str] = "all",
+        *,
+        transform: Literal["log1p_cp10k"] | None = _MISSING,
+        corr_method: Literal["benjamini-hochberg", "bonferroni"] = "benjamini-hochberg",
+        n_genes: int | None = None,
+        layer: str | None = None,
+    ) -> RankResult:
+        """Ranks genes by how differently groups of cells express them, like ``scanpy.tl.rank_genes_groups``. The drives do the work.
+
+        Parameters
+        ----------
+        groupby
+            The obs column that groups the cells. Cells without a value are in no group, but count as rest.
+        method
+            ``"t-test"`` (Welch), ``"t-test_overestim_var"`` (scanpy's, with the group's size for both), ``"student"`` (equal variances).
+        reference
+            ``"rest"`` (each group against all other cells), or the group to compare with.
+        groups
+            Which groups to test; all others still count as rest.
+        transform
+            Required, because nobody should have to guess: ``"log1p_cp10k"`` for raw counts (each cell scaled to 10,000, then
+            ``log1p``, done by the drives), None where the matrix is normalised and logarithmic already.
+        corr_method
+            How p-values are corrected for the number of genes: ``"benjamini-hochberg"`` or ``"bonferroni"``.
+        n_genes
+            How many genes each group's tables show; None for all. All are tested in any case.
+        layer
+            Which matrix: None for the one that the data set is about, else one of `layers`.
+
+        Raises
+        ------
+        NotFoundError
+            No such column, group or layer.
+        InvalidError
+            A group of fewer than two cells; transform left out.
+        """
+        if transform is _MISSING:
+            raise InvalidError(
+                f"say transform=: {self._what_values(layer)}. Use transform=\"log1p_cp10k\" for raw counts (scaled to 10,000 per cell, then log1p), "
+                "transform=None for values that are normalised and logarithmic already"
+            )
+        _check(method, METHODS, "method")
+        matrix = self._matrix(layer)
+        wanted = None if isinstance(groups, str) and groups == "all" else [str(g) for g in ([groups] if isinstance(groups, str) else groups)]
+        spec = _internal.moments_spec(self.name, matrix, transform, groupby, None)
+        return self._rank(
+            spec,
+            matrix,
+            {"method": method, "reference": None if reference == "rest" else str(reference), "groups": wanted, "correction": corr_method},
+            {"groupby": groupby, "reference": reference, "method": method, "use_raw": matrix.startswith("raw_"), "layer": layer, "corr_method": corr_method, "transform": transform},
+            n_genes,
+            self._kept["categories"].get(groupby),
+        )
+
+    def ttest(
+        self,
+        a: Any,
+        b: Any,
+        equal_var: bool = True,
+        *,
+        transform: Literal["log1p_cp10k"] | None = _MISSING,
+        corr_method: Literal["benjamini-hochberg", "bonferroni"] = "benjamini-hochberg",
+        layer: str | None = None,
+    ) -> RankResult:
+        """Compares two sets of cells gene by gene, like ``scipy.stats.ttest_ind``. The sets may overlap.
+
+        Parameters
+        ----------
+        a, b
+            A dict of obs column to value or list of values (all must match), a boolean mask, a list of cell names or of numbers.
+        equal_var
+            True: Student's test. False: Welch's.
+        transform
+            As in `rank_genes_groups`. Left out, the values are compared as they are stored, with a warning if they are counts.
+        corr_method, layer
+            As in `rank_genes_groups`.
+        """
+        from . import _select
+
+        if transform is _MISSING:
+            transform = None
+            if self._is_counts(layer):
+                warnings.warn(f"{self.name} holds counts, and they are compared as they are: pass transform=\"log1p_cp10k\" to normalise them, or transform=None to mean it", stacklevel=2)
+        matrix = self._matrix(layer)
+        method = "student" if equal_var else "t-test"
+        label_a, label_b = _select.label(a, "first"), _select.label(b, "second")
+        if label_a == label_b:
+            label_a, label_b = f"{label_a} (first)", f"{label_b} (second)"
+        in_a, in_b = _select.mask(a, self.obs, "the first set"), _select.mask(b, self.obs, "the second set")
+        for label, chosen in ((label_a, in_a), (label_b, in_b)):
+            if chosen.sum() < 2:
+                raise InvalidError(f"{label!r} has {chosen.sum()} cells: a t-test needs at least two on each side")
+        overlap = bool((in_a & in_b).any())
+        codes = np.where(in_a, 0, np.where(in_b, 1, -1)).astype(np.int32)
+        names = [label_a, label_b]
+        if overlap:  # a cell is in one group only: those in both sets get one of their own
+            codes[in_a & in_b] = 2
+            names = ["first alone", "second alone", "both"]
+        spec = _internal.moments_spec(self.name, matrix, transform, None, (names, codes))
+        return self._rank(
+            spec,
+            matrix,
+            {"method": method, "reference": label_b, "groups": [label_a], "correction": corr_method, "overlap": [label_a, label_b] if overlap else None},
+            {"groupby": None, "reference": label_b, "method": method, "use_raw": matrix.startswith("raw_"), "layer": layer, "corr_method": corr_method, "transform": transform},
+            None,
+            None,
+            double=True,
+        )
+
+    # ---- inside
+
+    def _rank(
+        self, spec: str, matrix: str, options: dict[str, Any], params: dict[str, Any], n_genes: int | None, order: list[str] | None, double: bool = False
+    ) -> RankResult:
+        from ._rank import RankResult
+
+        _check(options["correction"], CORRECTIONS, "corr_method")
+        if n_genes is not None and n_genes < 1:
+            raise InvalidError(f"n_genes is {n_genes}: show at least one gene, or None for all")
+        literal = spec.replace("'", "''")
+        query = self.fleet.sql(f"SELECT gene_id, gene, moments(idx, val, block, '{literal}') AS moments FROM {self.table(matrix + '_rows')} GROUP BY gene_id, gene")
+        options["log_base"] = self._kept["log1p_base"] if params["transform"] is None else None
+        ranked = _internal.rank_genes(query._inner, json.dumps(options))
+        return RankResult(self.name, ranked, query.receipt, params, n_genes, order, double)
+
+    @property
+    def _origins(self) -> dict[str, str]:
+        return {m["origin"]: table for table, m in self._kept["matrices"].items()}
+
+    @property
+    def _swapped(self) -> bool:
+        """Whether the data set is about `raw`, so that its genes are raw's."""
+        return self._kept["matrices"]["x"]["origin"] == "raw/X"
+
+    def _tables(self) -> dict[str | None, str]:
+        """The matrices' tables by what `layer=` says."""
+        found: dict[str | None, str] = {None: "x"}
+        for table, m in self._kept["matrices"].items():
+            if table != "x":
+                origin = m["origin"]
+                found["raw" if origin == "raw/X" else origin.removeprefix("layers/")] = table
+        return found
+
+    def _matrix(self, layer: str | None) -> str:
+        tables = self._tables()
+        if layer not in tables:
+            there = ", ".join(repr(n) for n in self.layers)
+            raise NotFoundError(f"{self.name} has no layer {layer!r}: " + (f"it has {there}, and None for the main one" if there else "it has only the main matrix (layer=None)"))
+        return tables[layer]
+
+    def _is_counts(self, layer: str | None) -> bool:
+        import pyarrow as pa
+
+        rows = self.table(f"{self._matrix(layer)}_rows")
+        field = pa.schema(self.fleet.sql(f"SELECT val FROM {rows} LIMIT 0")).field(0)
+        return pa.types.is_integer(field.type.value_type)
+
+    def _what_values(self, layer: str | None) -> str:
+        which = "its values" if layer is None else f"the values of layer {layer!r}"
+        if self._is_counts(layer):
+            return f"{which} are all non-negative integers, which looks like raw counts"
+        return f"{which} are not all integers, which looks like normalised data"
+
+    @cached_property
+    def _shell(self) -> anndata.AnnData:
+        from . import _h5ad
+
+        rows = self.fleet.sql(f"SELECT part, bytes FROM {self.table('shell')}").to_arrow()
+        parts = dict(zip(rows.column("part").to_pylist(), rows.column("bytes").to_pylist()))
+        shell = _h5ad.open_shell(b"".join(parts[i] for i in sorted(parts)), self.name)
+        if shell.n_obs != self.n_obs:
+            raise CorruptError(f"{self.name}: its shell is of {shell.n_obs} cells instead of {self.n_obs}")
+        return shell
+
+
+def _check(value: str, allowed: tuple[str, ...], what: str) -> None:
+    if value not in allowed:
+        raise InvalidError(f"{what} {value!r} does not exist: use one of {', '.join(map(repr, allowed))}")
+
+
+def _all(chosen: np.ndarray | None) -> Any:
+    return slice(None) if chosen is None else chosen
+
+
+def _ascending(order: Any) -> bool:
+    return isinstance(order, slice) or np.array_equal(order, np.arange(len(order)))

@@ -1,0 +1,119 @@
+"""The expression data sets of a fleet."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Callable, Iterator
+
+import skytether
+from skytether import Fleet, InvalidError
+
+from ._dataset import Dataset
+
+if TYPE_CHECKING:
+    import anndata
+
+
+def open(path: str | os.PathLike[str], drives: int | None = None, **options: Any) -> MsgExpress:  # noqa: A001
+    """Opens the embedded fleet in directory `path`, and makes it where there is none; options as of `skytether.open`."""
+    return MsgExpress(skytether.open(path, drives, **options))
+
+
+def connect(url: str) -> MsgExpress:
+    """Connects to a host that serves a fleet, for example ``grpc://127.0.0.1:5300``."""
+    return MsgExpress(skytether.connect(url))
+
+
+class MsgExpress:
+    """The expression data sets of a fleet, by name: ``db["blood/pbmc3k"]``. Usable in a ``with`` statement."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+
+    def ingest(
+        self,
+        source: str | os.PathLike[str] | anndata.AnnData,
+        name: str,
+        layer: str | None = None,
+        replace: bool = False,
+        progress: Callable[[int, int], None] | bool | None = None,
+        genome: str | None = None,
+    ) -> Dataset:
+        """Stores an expression matrix and all that belongs to it under `name`; all of it or nothing.
+
+        Parameters
+        ----------
+        source
+            An h5ad file, a 10x ``.h5`` file, a 10x mtx directory (of version 2 or 3), an EBI Expression Atlas bundle (its
+            directory), or an AnnData in memory. Files are streamed.
+        name
+            ``domain/dataset``.
+        layer
+            Which matrix of an AnnData the data set is about: None for X, ``"raw"``, or a layer's name. The others are kept too.
+        replace
+            True: put it in the place of a data set of that name, atomically. False: a data set of that name is a `ConflictError`.
+        progress
+            Called with values done and values in all; True for a bar on stderr; None for a bar where stderr is a terminal; False
+            for nothing.
+        genome
+            Which genome of a 10x ``.h5`` file of Cell Ranger 2 with several.
+
+        Raises
+        ------
+        CorruptError
+            The input is cut short or damaged.
+        InvalidError
+            It is none of the above, or holds values that are no finite numbers.
+        """
+        from . import _open, _progress
+
+        made = _open.open_source(source, genome)
+        try:
+            made.arrange(layer)
+            with _progress.reporter(progress, f"ingesting {name}") as report:
+                made.write(self.fleet, name, replace, report)
+        finally:
+            made.close()
+        return self[name]
+
+    def __getitem__(self, name: str) -> Dataset:
+        """The data set `name` (``domain/dataset``); `NotFoundError` where there is none."""
+        return Dataset(self.fleet, name)
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            domain, _, dataset = str(name).replace("/", ".", 1).partition(".")
+        except ValueError:
+            return False
+        return f"{domain}/{dataset}" in self.ls()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ls())
+
+    def __len__(self) -> int:
+        return len(self.ls())
+
+    def ls(self) -> list[str]:
+        """The names of the expression data sets, ``domain/dataset`` each."""
+        return sorted(d["name"].replace(".", "/", 1) for d in self.fleet.ls() if d["kind"] == "expression")
+
+    def drop(self, name: str) -> None:
+        """Removes a data set. There is no way back."""
+        if name not in self:
+            # Says that it is not there, or that it is a table, which is not ours to drop.
+            Dataset(self.fleet, name)
+            raise InvalidError(f"{name} is no expression data set")
+        self.fleet.drop(name)
+
+    def close(self) -> None:
+        """Lets go of the fleet."""
+        self.fleet.close()
+
+    def __enter__(self) -> MsgExpress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<msgexpress.MsgExpress {self.fleet!r}>"

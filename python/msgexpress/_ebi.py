@@ -1,0 +1,102 @@
+"""Bundles of EBI's Single Cell Expression Atlas: a Matrix Market file with its row and column names, clusters, and cell metadata."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skytether import CorruptError, InvalidError, NotFoundError, _internal
+
+from ._source import Source
+from ._tenx import mtx_matrix, read_tsv
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_COUNTS = "aggregated_filtered_counts"
+_NORMALISED = "aggregated_filtered_normalised_counts"
+
+
+def is_bundle(directory: Path) -> bool:
+    """Whether a directory holds a bundle."""
+    return any(directory.glob("*.mtx_rows*"))
+
+
+def source(directory: Path) -> Source:
+    """A bundle: counts as X, normalised counts (where they are there, for the same genes and cells) as the layer ``normalised``.
+
+    obs gets the columns of ``cell_metadata.tsv``, a categorical column ``clusters_<K>`` per row of ``clusters.tsv``, and ``clusters``,
+    the clustering that the bundle marks as chosen. Genes are named as in ``mtx_rows``.
+    """
+    import pandas as pd
+
+    from . import _memory
+
+    files = _files(directory, _COUNTS) or _files(directory, _NORMALISED) or _files(directory, "")
+    if files is None:
+        raise NotFoundError(f"{directory} has no complete matrix: .mtx, .mtx_rows and .mtx_cols belong together")
+    mtx, genes, cells = files
+    names, second, _ = _internal.read_features(str(genes))
+    barcodes = _internal.read_barcodes(str(cells))
+    var = pd.DataFrame(index=names)
+    if second != names:
+        var["gene_name"] = second
+    obs = pd.DataFrame(index=barcodes)
+    for path in sorted(directory.glob("*cell_metadata.tsv*")):
+        _add_metadata(obs, path)
+    for path in sorted(directory.glob("*clusters.tsv*")):
+        _add_clusters(obs, path)
+    matrices = [mtx_matrix("X", mtx, len(barcodes), len(names))]
+    normalised = _files(directory, _NORMALISED)
+    if normalised is not None and normalised[0] != mtx:
+        if _internal.read_features(str(normalised[1]))[0] == names and _internal.read_barcodes(str(normalised[2])) == barcodes:
+            matrices.append(mtx_matrix("layers/normalised", normalised[0], len(barcodes), len(names)))
+        else:
+            warnings.warn(f"{normalised[0]} is for other genes or cells than {mtx} and is left out", stacklevel=4)
+    return _memory.frames_source(str(directory), obs, var, matrices)
+
+
+def _files(directory: Path, stem: str) -> tuple[Path, Path, Path] | None:
+    """The matrix whose name ends in `stem` with its row and column names, each compressed or not."""
+    found = []
+    for ending in (".mtx", ".mtx_rows", ".mtx_cols"):
+        hits = sorted(p for p in directory.iterdir() if p.name.removesuffix(".gz").endswith(stem + ending))
+        if not hits:
+            return None
+        if len({p.name.removesuffix(".gz") for p in hits}) > 1:
+            raise InvalidError(f"{directory} has several matrices: {', '.join(p.name for p in hits)}")
+        found.append(hits[0])
+    return found[0], found[1], found[2]
+
+
+def _add_metadata(obs: pd.DataFrame, path: Path) -> None:
+    import pandas as pd
+
+    rows = read_tsv(path)
+    if not rows or any(len(row) != len(rows[0]) for row in rows):
+        raise CorruptError(f"{path}: the lines do not all have the columns of the first")
+    table = pd.DataFrame(rows[1:], columns=rows[0])
+    by_cell = table.drop_duplicates(rows[0][0]).set_index(rows[0][0])
+    for label in by_cell.columns:
+        values = by_cell[label].reindex(obs.index)
+        numbers = pd.to_numeric(values, errors="coerce")
+        is_number = bool(numbers.notna().any()) and not (numbers.isna() & values.notna() & (values != "")).any()
+        obs[label] = numbers if is_number else pd.Categorical(values.where(values != ""))
+
+
+def _add_clusters(obs: pd.DataFrame, path: Path) -> None:
+    import pandas as pd
+
+    rows = read_tsv(path)
+    if not rows or rows[0][:2] != ["sel.K", "K"] or any(len(row) != len(rows[0]) for row in rows):
+        raise CorruptError(f"{path}: expected a line of 'sel.K', 'K' and the cells, then a line per clustering of the same length")
+    for chosen, k, *labels in rows[1:]:
+        values = pd.Series(labels, index=rows[0][2:])
+        values = values[~values.index.duplicated()].reindex(obs.index)
+        values = values.where(~values.isin(["", "NA"]))
+        order = sorted(values.dropna().unique(), key=lambda v: (not v.isdigit(), int(v) if v.isdigit() else 0, v))
+        column = pd.Categorical(values, categories=order)
+        obs[f"clusters_{k}"] = column
+        if chosen.upper() == "TRUE":
+            obs["clusters"] = column

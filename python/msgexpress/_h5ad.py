@@ -1,0 +1,214 @@
+"""AnnData files (.h5ad), of today and of before anndata 0.7, streamed: only the matrices' structure is ever held whole."""
+
+from __future__ import annotations
+
+import io
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Callable, Iterator
+
+import h5py
+import numpy as np
+
+from skytether import CorruptError, InvalidError
+
+from . import _h5
+from ._source import Encoding, Matrix, Source, push_compressed, push_dense
+
+if TYPE_CHECKING:
+    import anndata
+
+
+def is_h5ad(file: h5py.File) -> bool:
+    """Whether an open HDF5 file is AnnData's."""
+    return "obs" in file and "var" in file
+
+
+def source(path: str) -> Source:
+    """Reads all but the matrices of an h5ad file; the file stays open until `Source.close`.
+
+    Raises
+    ------
+    CorruptError
+        The file is cut short or damaged; the text names the data set.
+    InvalidError
+        It is no AnnData file.
+    """
+    file = _h5.open_file(path)
+    try:
+        if not is_h5ad(file):
+            raise InvalidError(f"{path} is no h5ad file: it has no obs and var")
+        found = [m for m in (_element(file, path, o) for o in _origins(file)) if m is not None]
+        raw_genes = next((m.shape[1] for m in found if m.origin == "raw/X"), None)
+        with _h5.reading(path, "obs, var and the like"):
+            shell = _shell(file, path, {m.origin for m in found}, raw_genes)
+        adata = open_shell(shell, path)
+    except BaseException:
+        file.close()
+        raise
+    for m in found:
+        genes = raw_genes if m.origin == "raw/X" else adata.n_vars
+        if m.shape != (adata.n_obs, genes):
+            file.close()
+            raise CorruptError(f"{path}: {m.origin} is {m.shape[0]} x {m.shape[1]}, but obs and var say {adata.n_obs} x {genes}")
+    raw_var = adata.raw.var if raw_genes is not None else None
+    return Source(path, adata.obs, adata.var, found, shell, raw_var, log1p_base(adata.uns), file.close)
+
+
+def log1p_base(uns: Any) -> float | None:
+    """The base of the logarithm that scanpy's `log1p` noted in `uns`, where it is not e."""
+    try:
+        base = uns["log1p"]["base"]
+    except (KeyError, TypeError, IndexError):
+        return None
+    return None if base is None else float(base)
+
+
+def open_shell(shell: bytes, what: str) -> anndata.AnnData:
+    """The AnnData in a shell; its matrices hold nothing."""
+    import warnings
+
+    import anndata
+
+    with _h5.reading(what, "obs, var and the like"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return anndata.read_h5ad(io.BytesIO(shell))  # type: ignore[arg-type]
+        except (anndata._io.utils.AnnDataReadError, ValueError, TypeError, IndexError) as e:
+            raise CorruptError(f"{what}: cannot read obs, var and the like: {e}") from e
+
+
+def _origins(file: h5py.File) -> Iterator[str]:
+    yield "X"
+    if isinstance(file.get("raw"), h5py.Group):
+        yield "raw/X"
+    elif "raw.X" in file:  # before anndata 0.7
+        yield "raw.X"
+    layers = file.get("layers")
+    if isinstance(layers, h5py.Group):
+        yield from (f"layers/{name}" for name in layers)
+
+
+def _element(file: h5py.File, path: str, key: str) -> Matrix | None:
+    """The matrix below `key`, or None where there is none that could be stored as one (it stays in the shell then)."""
+    with _h5.reading(path, key):
+        element = file.get(key)
+        if element is None:
+            return None
+        origin = "raw/X" if key == "raw.X" else key
+        if isinstance(element, h5py.Group):
+            layout = _sparse_layout(element)
+            return None if layout is None else _sparse(element, path, origin, layout)
+        encoding = _h5.text(element.attrs.get("encoding-type", "array"))
+        if element.ndim == 2 and element.dtype.kind in "iufb" and encoding == "array":
+            return _dense(element, path, origin)
+        if origin != "X" or element.shape is None or encoding == "null":
+            return None
+        if element.ndim == 2:
+            raise InvalidError(f"{path}: X holds {element.dtype}, which are no expression values")
+        raise CorruptError(f"{path}: X has {element.ndim} dimensions instead of 2")
+
+
+def _sparse_layout(group: h5py.Group) -> str | None:
+    written = group.attrs.get("encoding-type", group.attrs.get("h5sparse_format"))
+    if written is None:
+        return None
+    return {"csr_matrix": "csr", "csc_matrix": "csc", "csr": "csr", "csc": "csc"}.get(_h5.text(written))
+
+
+def _sparse(group: h5py.Group, path: str, origin: str, layout: str) -> Matrix:
+    shape = group.attrs.get("shape", group.attrs.get("h5sparse_shape"))
+    if shape is None or len(shape) != 2 or min(shape) < 0:
+        raise CorruptError(f"{path}: {origin} has no shape")
+    missing = {"data", "indices", "indptr"} - set(group)
+    if missing:
+        raise CorruptError(f"{path}: {origin} has no {' and no '.join(sorted(missing))}")
+    cells, genes = (int(n) for n in shape)
+    by_gene = layout == "csc"
+    data, indices, pointers = (_h5.Vector(group[part], path) for part in ("data", "indices", "indptr"))
+    if data.size != indices.size:
+        raise CorruptError(f"{path}: {origin} has {data.size} values but {indices.size} indices")
+    if indices.dtype.kind not in "iu" or pointers.dtype.kind not in "iu":
+        raise CorruptError(f"{path}: the indices of {origin} are no integers")
+    indptr = pointers.read(0, pointers.size).astype(np.int64) if pointers.size else np.zeros(0, np.int64)
+    _h5.check_indptr(indptr, genes if by_gene else cells, data.size, path, origin)
+
+    def parts() -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+        for a, b in _h5.ranges(indptr):
+            low, high = int(indptr[a]), int(indptr[b])
+            yield a, indptr[a : b + 1] - low, indices.read(low, high), data.read(low, high)
+
+    def push(sink: Any, step: Callable[[int], None]) -> None:
+        with closing(_h5.prefetched(parts())) as ahead:
+            push_compressed(sink, step, by_gene, ahead)
+
+    encoding = Encoding(layout, data.dtype.name, indices.dtype.name, pointers.dtype.name)
+    return Matrix(origin, (cells, genes), encoding, int(indptr[-1]), push)
+
+
+def _dense(dset: h5py.Dataset, path: str, origin: str) -> Matrix:
+    cells, genes = dset.shape
+
+    def parts() -> Iterator[tuple[int, np.ndarray]]:
+        step = max(1, _h5.BATCH // max(genes, 1))
+        if dset.chunks:  # whole chunks, so that none is decompressed twice
+            step = max(dset.chunks[0], step - step % dset.chunks[0])
+        for first in range(0, cells, step):
+            with _h5.reading(path, f"{origin} from row {first}"):
+                yield first, dset[first : first + step]
+
+    def push(sink: Any, step: Callable[[int], None]) -> None:
+        with closing(_h5.prefetched(parts())) as ahead:
+            push_dense(sink, step, ahead)
+
+    return Matrix(origin, (cells, genes), Encoding("dense", dset.dtype.name), cells * genes, push)
+
+
+def _shell(file: h5py.File, path: str, matrices: set[str], raw_genes: int | None) -> bytes:
+    """A copy of the file in memory, with an empty sparse matrix in the place of each of `matrices`."""
+    with h5py.File("shell.h5ad", "w", driver="core", backing_store=False) as shell:
+        _copy_attributes(file, shell)
+        for key in file:
+            if key == "X" or key == "raw.X":
+                if (key if key == "X" else "raw/X") not in matrices:
+                    file.copy(file[key], shell, name=key)
+            elif key in ("layers", "raw") and isinstance(file[key], h5py.Group):
+                inside = shell.create_group(key)
+                _copy_attributes(file[key], inside)
+                for part in file[key]:
+                    if f"{key}/{part}" not in matrices:
+                        file.copy(file[key][part], inside, name=part)
+            else:
+                file.copy(file[key], shell, name=key)
+        cells, genes = _length(file["obs"]), _length(file["var"])
+        if "X" in matrices:
+            empty_matrix(shell, "X", cells, genes)
+        if raw_genes is not None:
+            empty_matrix(shell, "raw/X" if "raw" in file else "raw.X", cells, raw_genes)
+        shell.flush()
+        return shell.id.get_file_image()
+
+
+def empty_matrix(file: h5py.File, key: str, cells: int, genes: int) -> None:
+    """Writes a CSR matrix without values, as anndata does."""
+    group = file.create_group(key)
+    group.attrs["encoding-type"] = "csr_matrix"
+    group.attrs["encoding-version"] = "0.1.0"
+    group.attrs["shape"] = np.array([cells, genes], np.int64)
+    group.create_dataset("data", data=np.zeros(0, np.float32))
+    group.create_dataset("indices", data=np.zeros(0, np.int32))
+    group.create_dataset("indptr", data=np.zeros(cells + 1, np.int32), compression="gzip")
+
+
+def _length(frame: h5py.Group | h5py.Dataset) -> int:
+    """Rows of obs or var, as a group of columns or (before anndata 0.7) a table of records."""
+    if isinstance(frame, h5py.Dataset):
+        return frame.shape[0]
+    index = frame[_h5.text(frame.attrs.get("_index", "_index"))]
+    if isinstance(index, h5py.Group):  # categories or nullable text
+        index = index["codes"] if "codes" in index else index["values"]
+    return index.shape[0]
+
+
+def _copy_attributes(source: Any, target: Any) -> None:
+    for key, value in source.attrs.items():
+        target.attrs[key] = value

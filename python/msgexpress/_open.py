@@ -1,0 +1,51 @@
+"""Finding out what a path or object is, and opening it as a source."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skytether import InvalidError, NotFoundError
+
+if TYPE_CHECKING:
+    from ._source import Source
+
+
+def open_source(source: Any, genome: str | None = None) -> Source:
+    """`source` as what it is: an h5ad or 10x .h5 file, a 10x mtx directory, an EBI bundle, or an AnnData object."""
+    if not isinstance(source, (str, os.PathLike)):
+        if type(source).__name__ == "AnnData" and hasattr(source, "obs"):
+            from . import _memory
+
+            return _memory.source(source)
+        raise InvalidError(f"a {type(source).__name__} can't be ingested: give an AnnData, or the path of an h5ad or 10x .h5 file, a 10x mtx directory or an EBI bundle")
+    path = os.fspath(source)
+    if not os.path.exists(path):
+        raise NotFoundError(f"there is no file or directory {path}")
+    if os.path.isdir(path):
+        return _directory(Path(path))
+    name = os.path.basename(path).removesuffix(".gz")
+    if name.endswith((".mtx", ".mtx_rows", ".mtx_cols")):
+        return _directory(Path(path).parent)
+    from . import _h5, _h5ad, _tenx
+
+    with _h5.open_file(path) as file:
+        with _h5.reading(path, "the file"):
+            h5ad, tenx = _h5ad.is_h5ad(file), _tenx.is_tenx(file)
+    if h5ad:
+        return _h5ad.source(path)
+    if tenx:
+        return _tenx.h5_source(path, genome)
+    raise InvalidError(f"{path} is neither an h5ad file (obs, var) nor a 10x .h5 file (barcodes beside a matrix)")
+
+
+def _directory(path: Path) -> Source:
+    from . import _ebi, _tenx
+
+    if _ebi.is_bundle(path):
+        return _ebi.source(path)
+    found = _tenx.mtx_directory(str(path))
+    if found is not None:
+        return _tenx.mtx_source(found)
+    raise InvalidError(f"{path} is neither a 10x mtx directory (matrix.mtx, barcodes.tsv, features.tsv or genes.tsv) nor an EBI bundle (*.mtx, *.mtx_rows, *.mtx_cols)")

@@ -1,0 +1,182 @@
+"""The result of a differential expression test, in the shapes that scanpy users know."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skytether import InvalidError, NotFoundError, Receipt
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import pandas as pd
+
+#: scanpy's columns and their types.
+_COLUMNS = {
+    "names": object,
+    "scores": np.float32,
+    "logfoldchanges": np.float32,
+    "pvals": np.float64,
+    "pvals_adj": np.float64,
+}
+
+
+class RankResult:
+    """Genes ranked for one or more groups of cells; best score first."""
+
+    def __init__(self, dataset: str, ranked: Any, receipt: Receipt, params: dict[str, Any], n_genes: int | None, order: list[str] | None, double: bool) -> None:
+        import pyarrow as pa
+
+        #: The data set's name.
+        self.dataset = dataset
+        #: What ran where, and how little moved.
+        self.receipt = receipt
+        #: What was asked for, `transform` included; the keys of scanpy's ``uns["rank_genes_groups"]["params"]`` and ``transform``.
+        self.params = params
+        self._n_genes, self._double = n_genes, double
+        self._table = pa.table(ranked)
+        runs = pa.chunked_array(self._table.column("group"), pa.string_view()).cast(pa.string()).combine_chunks().dictionary_encode()
+        codes = runs.indices.to_numpy()
+        names = runs.dictionary.to_pylist()
+        # The rows of a group are consecutive.
+        bounds = np.flatnonzero(np.diff(codes, prepend=-1, append=-1))
+        self._rows = {names[codes[a]]: slice(int(a), int(b)) for a, b in zip(bounds[:-1], bounds[1:])}
+        known = {g: i for i, g in enumerate(order or [])}
+        #: The groups tested, in the order of the obs column's categories.
+        self.groups: list[str] = sorted(self._rows, key=lambda g: known.get(g, len(known)))
+
+    def to_df(self, group: str | list[str] | None = None) -> pd.DataFrame:
+        """One row per gene (and group), with the columns of ``scanpy.get.rank_genes_groups_df``.
+
+        Columns: `group` (categorical; only if there are several), `names`, `scores`, `logfoldchanges` (base 2), `pvals`, `pvals_adj`,
+        `pct_nz_group` and `pct_nz_reference` (shares of cells with the gene, 0 to 1). Scores are float32 as in scanpy, float64 from `Dataset.ttest`.
+        """
+        import pandas as pd
+
+        chosen = self.groups if group is None else [group] if isinstance(group, str) else [str(g) for g in group]
+        parts = []
+        for name in chosen:
+            columns = {label: self._column(name, label) for label in _COLUMNS}
+            columns["pct_nz_group"] = self._values(name, "pct_nz_group")
+            columns["pct_nz_reference"] = self._values(name, "pct_nz_reference")
+            parts.append(columns)
+        whole = {label: np.concatenate([p[label] for p in parts]) if parts else np.zeros(0) for label in (parts[0] if parts else [*_COLUMNS, "pct_nz_group", "pct_nz_reference"])}
+        frame = pd.DataFrame(whole)
+        if len(chosen) > 1:
+            codes = np.repeat(np.arange(len(chosen)), [len(p["names"]) for p in parts])
+            frame.insert(0, "group", pd.Categorical.from_codes(codes, categories=chosen))
+        return frame
+
+    def to_uns(self) -> dict[str, Any]:
+        """What ``scanpy.tl.rank_genes_groups(..., pts=True)`` puts into ``adata.uns["rank_genes_groups"]``, so that scanpy's plots and getters work on it."""
+        import pandas as pd
+
+        out: dict[str, Any] = {"params": dict(self.params)}
+        lengths = {len(self._column(g, "names")) for g in self.groups}
+        for label, kind in _COLUMNS.items():
+            records = np.empty(max(lengths, default=0), dtype=[(g, kind) for g in self.groups])
+            for g in self.groups:
+                records[g] = self._column(g, label)
+            out[label] = records
+        out["pts"] = pd.DataFrame({g: self._in_gene_order(g, "pct_nz_group") for g in self.groups}, index=self._genes)
+        rest = pd.DataFrame({g: self._in_gene_order(g, "pct_nz_reference") for g in self.groups}, index=self._genes)
+        if self.params["reference"] == "rest":
+            out["pts_rest"] = rest
+        elif self.groups:
+            out["pts"][self.params["reference"]] = rest[self.groups[0]]
+        return out
+
+    to_adata_uns = to_uns
+
+    def top(self, n: int = 10) -> pd.DataFrame:
+        """The names of the `n` best genes of each group: a column per group."""
+        import pandas as pd
+
+        return pd.DataFrame({g: pd.Series(self._column(g, "names")[:n]) for g in self.groups})
+
+    def plot_volcano(
+        self, group: str | None = None, ax: matplotlib.axes.Axes | None = None, path: str | os.PathLike[str] | None = None, *, label: int = 12, lfc: float = 1.0, p: float = 0.05
+    ) -> matplotlib.axes.Axes:
+        """Log fold changes against p-values of one group.
+
+        Parameters
+        ----------
+        group
+            Which group; may be left out if there is only one.
+        ax
+            Where to draw; None for a new figure.
+        path
+            Where to save it; the ending chooses the format (.png, .svg, .pdf).
+        label
+            How many genes to name on each side.
+        lfc, p
+            Where the lines are: genes beyond both in colour.
+        """
+        from ._plot import volcano
+
+        if group is None:
+            if len(self.groups) != 1:
+                raise InvalidError(f"say which group: {', '.join(map(repr, self.groups))}")
+            group = self.groups[0]
+        frame = self._frame_of_all(group)
+        reference = "all other cells" if self.params["reference"] == "rest" else str(self.params["reference"])
+        return volcano(frame, f"{group} against {reference}", self._subtitle(), ax, path, label, lfc, p)
+
+    def __repr__(self) -> str:
+        return f"<msgexpress.RankResult of {self.dataset}: {len(self.groups)} groups, {len(self._genes):,} genes, {self._subtitle()}>"
+
+    def _repr_html_(self) -> str:
+        import html
+
+        return f"<p>{html.escape(self.dataset)}: {html.escape(self._subtitle())}</p>{self.top(10).to_html(na_rep='')}"
+
+    # ---- inside
+
+    def _subtitle(self) -> str:
+        names = {"t-test": "Welch's t-test", "t-test_overestim_var": "t-test with overestimated variance", "student": "Student's t-test"}
+        values = "log1p of counts per 10,000" if self.params["transform"] == "log1p_cp10k" else "values as stored"
+        return f"{names[self.params['method']]}, {values}, {self.params['corr_method']}"
+
+    def _values(self, group: str, column: str, everything: bool = False) -> np.ndarray:
+        if group not in self._rows:
+            raise NotFoundError(f"there is no group {group!r} in this result: there are {', '.join(map(repr, self.groups)) or 'none'}")
+        rows = self._rows[group]
+        stop = rows.stop if everything or self._n_genes is None else min(rows.stop, rows.start + self._n_genes)
+        return self._numbers[column][rows.start : stop]
+
+    def _column(self, group: str, label: str) -> np.ndarray:
+        if label == "names":
+            return self._genes[self._values(group, "gene_id")]
+        return self._values(group, label).astype(np.float64 if self._double else _COLUMNS[label], copy=False)
+
+    def _frame_of_all(self, group: str) -> pd.DataFrame:
+        import pandas as pd
+
+        columns = {"names": self._genes[self._values(group, "gene_id", True)]}
+        for label in _COLUMNS:
+            if label != "names":
+                columns[label] = self._values(group, label, True)
+        return pd.DataFrame(columns)
+
+    def _in_gene_order(self, group: str, column: str) -> np.ndarray:
+        out = np.empty(len(self._genes))
+        out[self._values(group, "gene_id", True)] = self._values(group, column, True)
+        return out
+
+    @cached_property
+    def _numbers(self) -> dict[str, np.ndarray]:
+        return {name: self._table.column(name).to_numpy() for name in ("gene_id", "scores", "logfoldchanges", "pvals", "pvals_adj", "pct_nz_group", "pct_nz_reference")}
+
+    @cached_property
+    def _genes(self) -> np.ndarray:
+        """The genes' names by number; any group has them all."""
+        if not self._rows:
+            return np.zeros(0, object)
+        rows = next(iter(self._rows.values()))
+        part = self._table.slice(rows.start, rows.stop - rows.start)
+        names = np.empty(len(part), object)
+        names[part.column("gene_id").to_numpy()] = part.column("names").to_pandas().to_numpy(object)
+        return names

@@ -1,0 +1,107 @@
+"""Choosing cells and genes: by obs columns, masks, names or numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skytether import InvalidError, NotFoundError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def positions(chosen: Any, names: pd.Index, what: str) -> np.ndarray:
+    """The numbers of the cells or genes (`what`) that `chosen` means: a boolean mask, names, numbers or a slice, in that order.
+
+    Raises
+    ------
+    NotFoundError
+        A name that is not there.
+    InvalidError
+        A name that is there twice, a number out of range, a mask of another length.
+    """
+    n = len(names)
+    if isinstance(chosen, slice):
+        return np.arange(n)[chosen]
+    if isinstance(chosen, str):
+        chosen = [chosen]
+    values = np.asarray(chosen)
+    if values.ndim != 1:
+        raise InvalidError(f"choose {what}s with a mask, names or numbers in one dimension, not {values.ndim}")
+    if values.size == 0:
+        return np.zeros(0, np.int64)
+    if values.dtype == np.bool_:
+        if len(values) != n:
+            raise InvalidError(f"the mask is for {len(values)} {what}s, but there are {n}")
+        return np.flatnonzero(values)
+    if values.dtype.kind in "iu":
+        numbers = values.astype(np.int64)
+        numbers = np.where(numbers < 0, numbers + n, numbers)
+        out = (numbers < 0) | (numbers >= n)
+        if out.any():
+            raise InvalidError(f"there is no {what} {values[out][0]}: they are numbered 0 to {n - 1}")
+        return numbers
+    return _by_name([str(v) for v in values], names, what)
+
+
+def _by_name(wanted: list[str], names: pd.Index, what: str) -> np.ndarray:
+    if names.is_unique:
+        found = names.get_indexer(wanted)
+        if (found < 0).any():
+            missing = [w for w, at in zip(wanted, found) if at < 0]
+            raise NotFoundError(f"there is no {what} {missing[0]!r}" + (f" (and {len(missing) - 1} more are missing)" if len(missing) > 1 else ""))
+        return found.astype(np.int64)
+    where: dict[str, list[int]] = {}
+    for number, name in enumerate(names):
+        where.setdefault(str(name), []).append(number)
+    for name in wanted:
+        hits = where.get(name, [])
+        if not hits:
+            raise NotFoundError(f"there is no {what} {name!r}")
+        if len(hits) > 1:
+            raise InvalidError(f"{len(hits)} {what}s are called {name!r}: choose by number ({', '.join(map(str, hits[:5]))})")
+    return np.array([where[name][0] for name in wanted], np.int64)
+
+
+def mask(chosen: Any, obs: pd.DataFrame, what: str) -> np.ndarray:
+    """The cells that a selector means: a dict of obs column to value or values (all must match), or as in `positions`."""
+    chosen_cells = np.zeros(len(obs), bool)
+    if isinstance(chosen, dict):
+        if not chosen:
+            raise InvalidError(f"{what} chooses no cells: name an obs column")
+        chosen_cells[:] = True
+        for column, wanted in chosen.items():
+            chosen_cells &= _matching(obs, column, wanted)
+    else:
+        chosen_cells[positions(chosen, obs.index, "cell")] = True
+    return chosen_cells
+
+
+def _matching(obs: pd.DataFrame, column: str, wanted: Any) -> np.ndarray:
+    if column not in obs.columns:
+        raise NotFoundError(f"obs has no column {column!r}: it has {', '.join(map(repr, obs.columns)) or 'none'}")
+    values = obs[column].astype(object)
+    several = isinstance(wanted, (list, tuple, set, frozenset, np.ndarray)) or type(wanted).__module__.startswith("pandas")
+    asked = list(wanted) if several else [wanted]
+    there = set(values.dropna().unique())
+    by_text = {str(v): v for v in there}
+    chosen = []
+    for value in asked:
+        if value not in there and str(value) not in by_text:
+            some = ", ".join(sorted(by_text)[:12])
+            raise NotFoundError(f"no cell has {value!r} in obs column {column!r}: there are {some}{', ...' if len(there) > 12 else ''}")
+        chosen.append(value if value in there else by_text[str(value)])
+    return values.isin(chosen).to_numpy()
+
+
+def label(chosen: Any, otherwise: str) -> str:
+    """A short name for a set of cells."""
+    if not isinstance(chosen, dict):
+        return otherwise
+    parts = []
+    for wanted in chosen.values():
+        several = isinstance(wanted, (list, tuple, set, frozenset, np.ndarray))
+        parts.append(", ".join(str(v) for v in wanted) if several else str(wanted))
+    return " & ".join(parts)

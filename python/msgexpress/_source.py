@@ -1,0 +1,211 @@
+"""What an ingest is made of, whatever it was read from, and its way onto the drives."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Callable, Iterator
+
+import numpy as np
+
+from skytether import InvalidError
+
+from . import _tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from skytether import Fleet
+
+#: Version of the JSON that is kept with a data set (below `APPLICATION`).
+FORMAT = 1
+#: The key of that JSON among the data set's application metadata.
+APPLICATION = "msgexpress"
+#: Bytes of the shell per row of its table.
+SHELL_ROW = 1 << 18
+
+
+@dataclass
+class Encoding:
+    """How a matrix was represented, so that it can be given back the same."""
+
+    #: ``csr``, ``csc`` or ``dense``.
+    layout: str
+    #: numpy name of the values' type.
+    dtype: str
+    #: numpy name of the type of the indices, and of the row pointers; None where dense.
+    index: str | None = None
+    indptr: str | None = None
+    #: True: a scipy sparse array rather than a sparse matrix.
+    array: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {"layout": self.layout, "dtype": self.dtype, "index": self.index, "indptr": self.indptr, "array": self.array}
+
+
+@dataclass
+class Matrix:
+    """One matrix of a source: cells as rows, genes as columns."""
+
+    #: Where it is in AnnData: ``X``, ``raw/X`` or ``layers/<name>``.
+    origin: str
+    shape: tuple[int, int]
+    encoding: Encoding
+    #: Values that will be pushed, for the progress bar.
+    values: int
+    #: Pushes all of it into the writer given, calling the second argument with the number of values after each part.
+    push: Callable[[Any, Callable[[int], None]], None]
+    #: The table it is stored as; `Source.arrange` decides.
+    table: str = ""
+
+
+@dataclass
+class Source:
+    """Everything that is stored of one file or object."""
+
+    #: For messages: the path, or ``AnnData``.
+    what: str
+    obs: pd.DataFrame
+    var: pd.DataFrame
+    matrices: list[Matrix]
+    #: An h5ad file with everything but the matrices' values.
+    shell: bytes
+    #: var of ``raw``, where there is one.
+    raw_var: pd.DataFrame | None = None
+    #: ``uns["log1p"]["base"]``, where there is one.
+    log1p_base: float | None = None
+    close: Callable[[], None] = field(default=lambda: None)
+
+    def arrange(self, layer: str | None) -> None:
+        """Gives each matrix its table: `layer` (None: X) becomes ``x``."""
+        origins = {m.origin: m for m in self.matrices}
+        wanted = "X" if layer is None else "raw/X" if layer == "raw" else f"layers/{layer}"
+        if wanted not in origins:
+            there = ", ".join(repr(_short(o)) for o in origins) or "none at all"
+            if layer is None:
+                raise InvalidError(f"{self.what} has no matrix X: say with layer= which of its matrices is meant ({there})")
+            raise InvalidError(f"{self.what} has no layer {layer!r}: it has {there}")
+        if wanted == "raw/X":
+            # raw has genes of its own: it changes places with X.
+            assert self.raw_var is not None
+            self.var, self.raw_var = self.raw_var, self.var
+        taken: set[str] = set()
+        for matrix in self.matrices:
+            matrix.table = _table(matrix.origin, wanted, taken)
+            taken.add(matrix.table)
+
+    def write(self, fleet: Fleet, name: str, replace: bool, progress: Callable[[int, int], None]) -> dict[str, Any]:
+        """Stores everything under `name`, all or nothing; `progress` is called with values done and values in all."""
+        self._warn()
+        n_cells = len(self.obs)
+        total, done = sum(m.values for m in self.matrices), 0
+
+        def step(values: int) -> None:
+            nonlocal done
+            done += values
+            progress(done, total)
+
+        progress(0, total)
+        obs, obs_skipped = _tables.to_arrow(self.obs, "cell")
+        var, var_skipped = _tables.to_arrow(self.var, "gene")
+        writer = fleet._inner.writer(name, "expression", replace)
+        try:
+            totals = {}
+            for matrix in sorted(self.matrices, key=lambda m: m.table != "x"):
+                sink = writer.matrix(matrix.table, *matrix.shape)
+                try:
+                    matrix.push(sink, step)
+                    totals[f"total_{matrix.table}"] = sink.finish()
+                except InvalidError as e:
+                    raise type(e)(f"{self.what}: {matrix.origin}: {e}") from e
+            import pyarrow as pa
+
+            writer.table("obs", "everywhere", obs)
+            writer.table("var", "everywhere", var)
+            if self.raw_var is not None:
+                raw_var, _ = _tables.to_arrow(self.raw_var, "gene")
+                writer.table("raw_var", "everywhere", raw_var)
+            cells = [pa.table(t).column(0) for t in totals.values()]
+            writer.table("cells", "everywhere", pa.table(cells, names=list(totals)))
+            writer.table("shell", "spread", _shell_rows(self.shell))
+            writer.application(APPLICATION, json.dumps(self._kept(n_cells, obs_skipped, var_skipped), ensure_ascii=False))
+            return json.loads(writer.commit())
+        except BaseException:
+            writer.abort()
+            raise
+
+    def _kept(self, n_cells: int, obs_skipped: list[str], var_skipped: list[str]) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "source": self.what,
+            "shape": [n_cells, len(self.var)],
+            "matrices": {m.table: {"origin": m.origin, "shape": list(m.shape), **m.encoding.to_json()} for m in self.matrices},
+            "log1p_base": self.log1p_base,
+            "categories": _tables.category_orders(self.obs),
+            "not_in_sql": {"obs": obs_skipped, "var": var_skipped},
+        }
+
+    def _warn(self) -> None:
+        for what, names in (("cell", self.obs.index), ("gene", self.var.index)):
+            twice = names[names.duplicated()]
+            if len(twice):
+                some = ", ".join(repr(str(n)) for n in twice.unique()[:3])
+                warnings.warn(f"{self.what}: {len(twice)} {what} names repeat ({some}{', ...' if len(twice.unique()) > 3 else ''}); they are kept apart by their numbers", stacklevel=5)
+
+
+def _short(origin: str) -> str:
+    return "raw" if origin == "raw/X" else origin.removeprefix("layers/")
+
+
+def _table(origin: str, wanted: str, taken: set[str]) -> str:
+    if origin == wanted:
+        return "x"
+    of_raw = wanted == "raw/X"
+    if origin == "raw/X":
+        name = "raw_x"
+    elif origin == "X":
+        name = "raw_x" if of_raw else "layer_X"
+    else:
+        name = ("raw_layer_" if of_raw else "layer_") + origin.removeprefix("layers/")
+    number, free = 0, name
+    while free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    return free
+
+
+def _shell_rows(shell: bytes) -> Any:
+    import pyarrow as pa
+
+    rows = [shell[i : i + SHELL_ROW] for i in range(0, len(shell), SHELL_ROW)]
+    return pa.table([pa.array(range(len(rows)), pa.uint32()), pa.array(rows, pa.binary())], names=["part", "bytes"])
+
+
+def plain(values: np.ndarray) -> np.ndarray:
+    """`values` as the transposition takes them: contiguous, in this machine's byte order, bool and float16 widened."""
+    kind = values.dtype
+    if kind == np.bool_:
+        values = values.view(np.uint8)
+    elif kind == np.float16:
+        values = values.astype(np.float32)
+    elif kind.kind not in "iuf" or kind.itemsize > 8:
+        raise InvalidError(f"values of type {kind} are no expression values: use integers or floats of at most 64 bits")
+    elif not kind.isnative:
+        values = values.astype(kind.newbyteorder("="))
+    return np.ascontiguousarray(values)
+
+
+def push_compressed(sink: Any, step: Callable[[int], None], by_gene: bool, parts: Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]) -> None:
+    """Pushes parts of a CSR (or, `by_gene`, CSC) matrix: the first row, row pointers from 0, indices, values."""
+    push = sink.push_columns if by_gene else sink.push_rows
+    for first, indptr, indices, data in parts:
+        push(first, indptr.astype(np.int64, copy=False), np.ascontiguousarray(indices), plain(data))
+        step(len(data))
+
+
+def push_dense(sink: Any, step: Callable[[int], None], parts: Iterator[tuple[int, np.ndarray]]) -> None:
+    """Pushes runs of whole rows of a dense matrix."""
+    for first, block in parts:
+        sink.push_dense(first, len(block), plain(block).reshape(-1))
+        step(block.size)

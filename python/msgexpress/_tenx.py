@@ -1,0 +1,161 @@
+"""10x Genomics: .h5 files of Cell Ranger 3 and later and of 2, and mtx directories of both (`genes.tsv` or `features.tsv`).
+
+Genes are named and described as scanpy's `read_10x_h5` and `read_10x_mtx` do: by symbol, with `gene_ids` beside it; values are float32.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Iterator
+
+import numpy as np
+
+from skytether import CorruptError, InvalidError, NotFoundError, _internal
+
+from ._source import Encoding, Matrix, Source, push_compressed
+
+if TYPE_CHECKING:
+    import h5py
+
+_COMPRESSED = Encoding("csr", "float32", "int32", "int32")
+
+
+def is_tenx(file: h5py.File) -> bool:
+    """Whether an open HDF5 file is one of Cell Ranger's."""
+    return bool(_groups(file))
+
+
+def h5_source(path: str, genome: str | None = None) -> Source:
+    """A 10x .h5 file; `genome` chooses among several (only in files of Cell Ranger 2).
+
+    Raises
+    ------
+    CorruptError
+        The file is cut short or damaged; the text names the data set.
+    InvalidError
+        `genome` is needed or not there.
+    """
+    import pandas as pd
+
+    from . import _h5, _memory
+
+    file = _h5.open_file(path)
+    try:
+        there = _groups(file)
+        if not there:
+            raise InvalidError(f"{path} is no 10x .h5 file: it has no barcodes beside a matrix")
+        if genome is not None and genome not in there and there != ["matrix"]:
+            raise InvalidError(f"{path} has no genome {genome!r}: it has {', '.join(there)}")
+        if genome is None and len(there) > 1:
+            raise InvalidError(f"{path} has several genomes: say which with genome= ({', '.join(there)})")
+        group = file[there[0] if genome is None or there == ["matrix"] else genome]
+        with _h5.reading(path, group.name.lstrip("/")):
+            genes, cells = (int(n) for n in group["shape"][:])
+            barcodes = _h5.strings(group["barcodes"], path)
+            features = group.get("features")
+            if features is None:
+                names, columns = _h5.strings(group["gene_names"], path), {"gene_ids": _h5.strings(group["genes"], path)}
+            else:
+                names = _h5.strings(features["name"], path)
+                columns = {"gene_ids": _h5.strings(features["id"], path), "feature_types": _h5.strings(features["feature_type"], path)}
+                for more in ("genome", "pattern", "read", "sequence"):
+                    if more in features:
+                        columns[more] = _h5.strings(features[more], path)
+            data, indices, pointers = (_h5.Vector(group[part], path) for part in ("data", "indices", "indptr"))
+        indptr = pointers.read(0, pointers.size).astype(np.int64)
+        _h5.check_indptr(indptr, cells, min(data.size, indices.size), path, there[0])
+        if len(barcodes) != cells or len(names) != genes or any(len(c) != genes for c in columns.values()):
+            raise CorruptError(f"{path}: {len(barcodes)} barcodes and {len(names)} genes are named, but the matrix is {cells} x {genes}")
+    except BaseException:
+        file.close()
+        raise
+
+    def parts() -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+        for a, b in _h5.ranges(indptr):
+            low, high = int(indptr[a]), int(indptr[b])
+            yield a, indptr[a : b + 1] - low, indices.read(low, high), data.read(low, high)
+
+    def push(sink: Any, step: Callable[[int], None]) -> None:
+        with closing(_h5.prefetched(parts())) as ahead:
+            push_compressed(sink, step, False, ahead)
+
+    var = pd.DataFrame(columns, index=names)
+    matrix = Matrix("X", (cells, genes), _COMPRESSED, int(indptr[-1]), push)
+    made = _memory.frames_source(path, pd.DataFrame(index=barcodes), var, [matrix])
+    made.close = file.close
+    return made
+
+
+def _groups(file: h5py.File) -> list[str]:
+    """The groups that hold a matrix: ``matrix``, or one per genome."""
+    import h5py
+
+    return [k for k in file if isinstance(file[k], h5py.Group) and {"barcodes", "data", "indices", "indptr", "shape"} <= set(file[k])]
+
+
+def mtx_directory(path: str) -> Path | None:
+    """The directory at `path`, or the only one right below it, that holds a 10x matrix."""
+    here = Path(path)
+    if _beside(here, "matrix.mtx"):
+        return here
+    below = [d for d in sorted(here.iterdir()) if d.is_dir() and _beside(d, "matrix.mtx")]
+    if len(below) > 1:
+        raise InvalidError(f"{path} has several matrices: give one of {', '.join(d.name for d in below)}")
+    return below[0] if below else None
+
+
+def mtx_source(directory: Path) -> Source:
+    """A 10x mtx directory, of version 2 (`genes.tsv`) or 3 (`features.tsv`), each file compressed with gzip or not."""
+    import pandas as pd
+
+    from . import _memory
+
+    what = str(directory)
+    mtx, barcodes_file = _beside(directory, "matrix.mtx"), _beside(directory, "barcodes.tsv")
+    features_file = _beside(directory, "features.tsv") or _beside(directory, "genes.tsv")
+    if mtx is None or barcodes_file is None or features_file is None:
+        missing = "matrix.mtx" if mtx is None else "barcodes.tsv" if barcodes_file is None else "features.tsv or genes.tsv"
+        raise NotFoundError(f"{what} has no {missing} (.gz or not)")
+    barcodes = _internal.read_barcodes(str(barcodes_file))
+    ids, names, types = _internal.read_features(str(features_file))
+    var = pd.DataFrame({"gene_ids": ids} if types is None else {"gene_ids": ids, "feature_types": types}, index=names)
+    return _memory.frames_source(what, pd.DataFrame(index=barcodes), var, [mtx_matrix("X", mtx, len(barcodes), len(names))])
+
+
+def mtx_matrix(origin: str, path: Path, cells: int, genes: int) -> Matrix:
+    """A Matrix Market file with a line per gene and cell, for `cells` cells and `genes` genes."""
+    rows, columns, entries = _internal.mtx_shape(str(path))
+    if (rows, columns) != (genes, cells):
+        raise CorruptError(f"{path} is {rows} genes x {columns} cells, but {genes} genes and {cells} cells are named beside it")
+
+    def push(sink: Any, step: Callable[[int], None]) -> None:
+        sink.push_mtx(str(path), step)
+
+    return Matrix(origin, (cells, genes), _COMPRESSED, entries, push)
+
+
+def read_tsv(path: Path) -> list[list[str]]:
+    """The fields of each line of a tab-separated file, compressed with gzip or not; blank lines at the end do not count."""
+    import gzip
+    import zlib
+
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="") as lines:
+            text = lines.read()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as e:
+        if isinstance(e, FileNotFoundError):
+            raise NotFoundError(f"there is no file {path}") from e
+        raise CorruptError(f"cannot read {path}: {e}") from e
+    rows = [line.rstrip("\r").split("\t") for line in text.split("\n")]
+    while rows and rows[-1] == [""]:
+        rows.pop()
+    return rows
+
+
+def _beside(directory: Path, name: str) -> Path | None:
+    for candidate in (name, f"{name}.gz"):
+        if os.path.isfile(directory / candidate):
+            return directory / candidate
+    return None

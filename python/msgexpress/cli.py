@@ -1,0 +1,294 @@
+"""The command `msgx`: differential expression from the shell.
+
+Exit status 0 done, 1 the work failed, 2 the call was wrong. Results go to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any, Callable
+
+if TYPE_CHECKING:
+    from ._db import MsgExpress
+
+_EPILOG = "DIR is an embedded fleet (made where there is none), URL a host, for example grpc://127.0.0.1:5300. MSGX_FLEET is the default of --fleet; MSGX_DEBUG=1 shows tracebacks."
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command and returns its exit status."""
+    arguments = _parser().parse_args(argv)
+    warnings.showwarning = lambda message, *_: print(f"msgx: warning: {message}", file=sys.stderr)
+    warnings.simplefilter("ignore", DeprecationWarning)
+    warnings.simplefilter("ignore", FutureWarning)
+    try:
+        code = arguments.run(arguments)
+        sys.stdout.flush()
+        return code or 0
+    except BrokenPipeError:
+        # Whoever read our output has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("msgx: interrupted", file=sys.stderr)
+        return 130
+    except _UsageError as e:
+        print(f"msgx: {e}", file=sys.stderr)
+        return 2
+    except Exception as e:
+        if os.environ.get("MSGX_DEBUG"):
+            raise
+        print(f"msgx: {_sentence(e)}", file=sys.stderr)
+        return 1
+
+
+class _UsageError(Exception):
+    """The call is wrong in a way that argparse can't see."""
+
+
+def _sentence(error: Exception) -> str:
+    from skytether import SkytetherError
+
+    text = " ".join(str(error).split())
+    if isinstance(error, SkytetherError) or isinstance(error, OSError):
+        return text
+    return f"{type(error).__name__}: {text} (MSGX_DEBUG=1 shows where)"
+
+
+# ---- commands
+
+
+def _ingest(a: argparse.Namespace) -> int:
+    with _open(a, create=True) as db:
+        ds = db.ingest(a.file, a.to, layer=a.layer, replace=a.replace, genome=a.genome)
+        print(_summary(ds), file=sys.stderr)
+    return 0
+
+
+def _ls(a: argparse.Namespace) -> int:
+    import pandas as pd
+
+    from ._text import write_frame
+
+    with _open(a) as db:
+        rows = [(n, ds.n_obs, ds.n_vars, ", ".join(ds.layers)) for n, ds in ((n, db[n]) for n in db)]
+    write_frame(pd.DataFrame(rows, columns=["name", "cells", "genes", "layers"]), a.format, sys.stdout)
+    return 0
+
+
+def _info(a: argparse.Namespace) -> int:
+    from ._text import human_bytes, table
+
+    with _open(a) as db:
+        ds = db[a.name]
+        about = ds.fleet.describe(ds.name)
+        kept = ds._kept
+        print(_summary(ds))
+        print(f"from {kept['source']}; {human_bytes(about['bytes'])} stored")
+        print()
+        matrices = [(t, m["origin"], f"{m['shape'][0]:,} x {m['shape'][1]:,}", m["layout"], m["dtype"]) for t, m in kept["matrices"].items()]
+        print(table(["matrix", "from", "cells x genes", "was", "type"], matrices))
+        print()
+        obs = ds.obs
+        columns = [(str(c), str(obs[c].dtype), int(obs[c].nunique()), _some(obs[c])) for c in obs.columns]
+        print(table(["obs column", "type", "values", "for example"], columns))
+    return 0
+
+
+def _de(a: argparse.Namespace) -> int:
+    from ._text import write_frame
+
+    with _open(a) as db:
+        ds = db[a.name]
+        transform = {"none": None, None: None}.get(a.transform, a.transform)
+        options: dict[str, Any] = {"transform": transform} if a.transform is not None else {}
+        res = ds.rank_genes_groups(
+            a.groupby, method=a.method, reference=a.reference, groups=a.group or "all", corr_method=a.correction, n_genes=a.top, layer=a.layer, **options
+        )
+        frame = res.to_df()
+        if "group" not in frame and res.groups:
+            frame.insert(0, "group", res.groups[0])
+        write_frame(frame, a.format, sys.stdout)
+        if a.receipt:
+            print(res.receipt, file=sys.stderr)
+        if a.volcano:
+            for path in _volcanoes(res, a.volcano):
+                print(f"drew {path}", file=sys.stderr)
+    return 0
+
+
+def _export(a: argparse.Namespace) -> int:
+    if os.path.exists(a.out) and not a.force:
+        raise _UsageError(f"{a.out} exists already: choose another name, or --force")
+    with _open(a) as db:
+        adata = db[a.name].to_anndata()
+        aside = f"{a.out}.part"
+        try:
+            adata.write_h5ad(aside, compression="gzip")
+            os.replace(aside, a.out)
+        finally:
+            if os.path.exists(aside):
+                os.remove(aside)
+    print(f"wrote {a.out}: {adata.n_obs:,} cells x {adata.n_vars:,} genes", file=sys.stderr)
+    return 0
+
+
+def _drop(a: argparse.Namespace) -> int:
+    with _open(a) as db:
+        db.drop(a.name)
+    print(f"dropped {a.name}", file=sys.stderr)
+    return 0
+
+
+def _demo(a: argparse.Namespace) -> int:
+    from . import open as open_fleet
+    from ._text import table
+
+    if not os.path.exists(a.data):
+        raise _UsageError(f"{a.data} is not here: run this where the project is, or give --data")
+    os.makedirs(a.out, exist_ok=True)
+    fleet = os.path.join(a.out, "fleet")
+    print(f"A fleet of 4 drives in {fleet}; {a.data} goes in ...", file=sys.stderr)
+    with open_fleet(fleet, drives=4) as db:
+        ds = db.ingest(a.data, "blood/pbmc3k", replace=True)
+        print(f"{_summary(ds)}.\nEach cell type against all other cells, tested where the data are ...\n", file=sys.stderr)
+        res = ds.rank_genes_groups("cell_type", transform="log1p_cp10k")
+        types = [g for g in res.groups if g != "unassigned"]
+        cells = ds.obs["cell_type"].value_counts()
+        rows = []
+        for g in types:
+            best = res.to_df(g).iloc[0]
+            rows.append((g, int(cells[g]), "  ".join(f"{n:<8}" for n in res.top(6)[g]).rstrip(), float(best["scores"])))
+        print(f"Marker genes of {ds.name}, best first ({res._subtitle()})\n")
+        print(table(["cell type", "cells", "marker genes", "best score"], rows))
+        print(f"\n{res.receipt}")
+        for g in types:
+            res.plot_volcano(g, path=os.path.join(a.out, f"volcano-{_file_name(g)}.png"))
+        res.to_df().to_csv(os.path.join(a.out, "markers.csv"), index=False)
+    print(f"\nVolcano plots ({len(types)}) and markers.csv are in {a.out}.")
+    return 0
+
+
+# ---- helpers
+
+
+def _open(a: argparse.Namespace, create: bool = False) -> MsgExpress:
+    from . import connect, open as open_fleet
+
+    where = a.fleet or os.environ.get("MSGX_FLEET")
+    if not where:
+        raise _UsageError("say which fleet: --fleet DIR, or --fleet URL of a host")
+    drives = getattr(a, "drives", None)
+    if "://" in where:
+        if drives is not None:
+            raise _UsageError("--drives is for a fleet in a directory; a host has its drives")
+        return connect(where)
+    return open_fleet(where, drives=drives, create=create)
+
+
+def _summary(ds: Any) -> str:
+    more = f", layers {', '.join(ds.layers)}" if ds.layers else ""
+    return f"{ds.name}: {ds.n_obs:,} cells x {ds.n_vars:,} genes{more}"
+
+
+def _some(column: Any) -> str:
+    some = [str(v) for v in column.dropna().unique()[:3]]
+    text = ", ".join(some)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _volcanoes(res: Any, target: str) -> list[str]:
+    """One file for one group, else a file per group in a directory."""
+    single = os.path.splitext(target)[1] in (".png", ".svg", ".pdf", ".jpg")
+    if single:
+        if len(res.groups) != 1:
+            raise _UsageError(f"{len(res.groups)} groups do not fit into one plot: give a directory to --volcano, or one --group")
+        res.plot_volcano(res.groups[0], path=target)
+        return [target]
+    os.makedirs(target, exist_ok=True)
+    paths = []
+    for g in res.groups:
+        path = os.path.join(target, f"volcano-{_file_name(g)}.png")
+        res.plot_volcano(g, path=path)
+        paths.append(path)
+    return paths
+
+
+def _file_name(group: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_+" else "-" for c in group)[:80] or "group"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="msgx", description="Differential expression over single-cell data on a fleet of drives.", epilog=_EPILOG)
+    parser.add_argument("--version", action="version", version=f"msgx {_version()}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], text: str, fleet: bool = True) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", epilog=_EPILOG if fleet else None)
+        sub.set_defaults(run=run)
+        if fleet:
+            sub.add_argument("--fleet", metavar="DIR|URL", help="where the data are")
+        return sub
+
+    p = command("ingest", _ingest, "store an h5ad or 10x .h5 file, a 10x mtx directory or an EBI bundle")
+    p.add_argument("file", metavar="FILE")
+    p.add_argument("--to", required=True, metavar="DOMAIN/DATASET", help="its name on the fleet")
+    p.add_argument("--drives", type=_positive, metavar="N", help="how many drives a new fleet gets (default 4)")
+    p.add_argument("--layer", metavar="NAME", help="the matrix that the data set is about: a layer, or raw (default X)")
+    p.add_argument("--genome", metavar="NAME", help="which genome of a 10x .h5 file with several")
+    p.add_argument("--replace", action="store_true", help="put it in the place of a data set of that name")
+
+    p = command("ls", _ls, "list the expression data sets")
+    p.add_argument("--format", choices=("table", "csv", "json", "arrow"), default="table")
+
+    p = command("info", _info, "describe a data set")
+    p.add_argument("name", metavar="DOMAIN/DATASET")
+
+    p = command("de", _de, "rank the genes of groups of cells by differential expression")
+    p.add_argument("name", metavar="DOMAIN/DATASET")
+    p.add_argument("--groupby", required=True, metavar="COLUMN", help="the obs column that groups the cells")
+    p.add_argument("--reference", default="rest", metavar="GROUP", help="the group to compare with (default: all other cells)")
+    p.add_argument("--group", action="append", metavar="GROUP", help="test just this group; may be repeated")
+    p.add_argument("--method", default="t-test", choices=("t-test", "t-test_overestim_var", "student"), help="Welch's test (default), scanpy's variant, or Student's")
+    p.add_argument("--transform", choices=("log1p_cp10k", "none"), help="log1p_cp10k for raw counts, none for values normalised already (required)")
+    p.add_argument("--correction", default="benjamini-hochberg", choices=("benjamini-hochberg", "bonferroni"))
+    p.add_argument("--layer", metavar="NAME", help="another matrix than the main one")
+    p.add_argument("--top", type=_positive, metavar="N", help="the N best genes of each group (default: all)")
+    p.add_argument("--format", choices=("table", "csv", "json", "arrow"), default="table")
+    p.add_argument("--receipt", action="store_true", help="say on stderr what ran where")
+    p.add_argument("--volcano", metavar="DIR|FILE", help="draw volcano plots: FILE (.png, .svg, .pdf) for one group, else one per group in DIR")
+
+    p = command("export", _export, "write a data set as an h5ad file")
+    p.add_argument("name", metavar="DOMAIN/DATASET")
+    p.add_argument("out", metavar="OUT.h5ad")
+    p.add_argument("--force", action="store_true", help="overwrite the file")
+
+    p = command("drop", _drop, "remove a data set")
+    p.add_argument("name", metavar="DOMAIN/DATASET")
+
+    p = command("demo", _demo, "marker genes of 2,700 blood cells, found by four drives", fleet=False)
+    p.add_argument("--data", default=os.path.join("examples", "data", "pbmc3k.h5ad"), metavar="FILE")
+    p.add_argument("--out", default="demo-out", metavar="DIR")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return number
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("skytether")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""Skytether: tables on a fleet of drives that run the queries themselves.
+
+>>> import skytether                                              # doctest: +SKIP
+>>> fleet = skytether.open("fleet", drives=4)                     # doctest: +SKIP
+>>> fleet.ingest("trips.parquet", "city.trips")                   # doctest: +SKIP
+>>> result = fleet.sql("SELECT vendor, avg(fare) FROM city.trips GROUP BY vendor")   # doctest: +SKIP
+>>> result.to_pandas(); print(result.receipt)                     # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from .errors import (
+    ConflictError,
+    CorruptError,
+    ExhaustedError,
+    InternalError,
+    InvalidError,
+    NotFoundError,
+    SkytetherError,
+    UnavailableError,
+    UnsupportedError,
+)
+from ._fleet import Fleet, Receipt, Result, connect, open
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ConflictError",
+    "CorruptError",
+    "ExhaustedError",
+    "Fleet",
+    "InternalError",
+    "InvalidError",
+    "NotFoundError",
+    "Receipt",
+    "Result",
+    "SkytetherError",
+    "UnavailableError",
+    "UnsupportedError",
+    "connect",
+    "open",
+]

@@ -1,0 +1,227 @@
+"""A fleet as Python sees it: thin over the Rust classes of `skytether._internal`."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable
+
+from . import _internal
+from .errors import InvalidError, NotFoundError
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+#: What may be told how far an ingest is: called with the bytes or rows done.
+Progress = Callable[[int], None]
+
+
+def open(  # noqa: A001 - the name users expect
+    path: str | os.PathLike[str],
+    drives: int | None = None,
+    redundancy: str = "none",
+    profile: str = "unlimited",
+    *,
+    create: bool = True,
+    memory_per_drive: int | None = None,
+) -> Fleet:
+    """Opens the embedded fleet in directory `path`, and makes it where there is none.
+
+    Parameters
+    ----------
+    path
+        The fleet's directory; drive n lives in ``path/drives/n``.
+    drives
+        How many drives a new fleet gets (default 4). For a fleet that exists it must be left out or be right.
+    redundancy, profile
+        How data is protected, and which hardware the drives imitate. Only the defaults exist so far.
+    create
+        False: fail with `NotFoundError` where there is no fleet.
+    memory_per_drive
+        Bytes that each drive's engine may use for a query.
+
+    Raises
+    ------
+    ConflictError
+        Another process has the fleet open.
+    UnsupportedError
+        A newer version of Skytether made it.
+    """
+    return Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, profile, create, memory_per_drive))
+
+
+def connect(url: str) -> Fleet:
+    """Connects to a host that serves a fleet, for example ``grpc://127.0.0.1:5300``."""
+    return Fleet(_internal.Fleet.connect(url))
+
+
+class Fleet:
+    """Drives and a host over them. Make one with `skytether.open` or `skytether.connect`; usable in a ``with`` statement."""
+
+    def __init__(self, inner: _internal.Fleet) -> None:
+        self._inner = inner
+
+    def ingest(self, source: Any, name: str, replace: bool = False, progress: Progress | None = None) -> None:
+        """Stores a table under `name` (``domain.dataset``), spread over the drives; all of it or nothing.
+
+        Parameters
+        ----------
+        source
+            A path or glob of Parquet, Arrow IPC/Feather, CSV or JSON lines files; or a table in memory: a pyarrow Table
+            or RecordBatchReader, a pandas or polars data frame, anything with ``__arrow_c_stream__``.
+        replace
+            True: put it in the place of a data set of that name, atomically. False: a data set of that name is a `ConflictError`.
+        progress
+            Called now and then with the number of rows stored so far.
+        """
+        if isinstance(source, (str, os.PathLike)):
+            self._inner.ingest_files(_files(os.fspath(source)), name, replace, progress)
+        else:
+            self._inner.ingest_stream(_as_stream(source), name, replace, progress)
+
+    def sql(self, text: str, cut: str = "adaptive") -> Result:
+        """Plans a query; it runs when its result is first asked for.
+
+        Parameters
+        ----------
+        text
+            One SQL query over ``domain.dataset`` tables.
+        cut
+            How much may run on the drives: ``"adaptive"`` (the system decides), ``"full"``, ``"filter"`` or ``"raw"``.
+        """
+        return Result(self._inner.sql(text, cut))
+
+    def explain(self, text: str, analyze: bool = False) -> str:
+        """How a query is cut: the super-plan that the host keeps and the sub-plans for the drives.
+
+        `analyze` runs it, and adds what each operator took.
+        """
+        return self._inner.explain(text, analyze)
+
+    def ls(self) -> list[dict[str, Any]]:
+        """The data sets: a dict each with at least `name`, `kind` and `tables`."""
+        return json.loads(self._inner.list())
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """What is known of one data set without reading its data: kind, tables, rows, bytes, application metadata."""
+        return json.loads(self._inner.describe(name))
+
+    def drop(self, name: str) -> None:
+        """Removes a data set. There is no way back."""
+        self._inner.drop(name)
+
+    def status(self) -> dict[str, Any]:
+        """The drives: whether they answer, and what they hold."""
+        return json.loads(self._inner.status())
+
+    def close(self) -> None:
+        """Lets go of the drives; whatever was ingested is safe already. Closing twice is fine."""
+        self._inner.close()
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<skytether.Fleet {self._inner.location()}>"
+
+
+class Result:
+    """The result of a query. It runs when first asked for rows, and again each time `__arrow_c_stream__` is called."""
+
+    def __init__(self, inner: _internal.Result) -> None:
+        self._inner = inner
+        self._table: pyarrow.Table | None = None
+
+    def __arrow_c_schema__(self) -> object:
+        return self._inner.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """An Arrow C stream of the rows, as they arrive: nothing is kept."""
+        return self._inner.__arrow_c_stream__(requested_schema)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """All rows as a pyarrow Table. The query runs once, however often this is called."""
+        if self._table is None:
+            import pyarrow
+
+            self._table = pyarrow.table(self._inner.collect())
+        return self._table
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """All rows as a pandas DataFrame."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> polars.DataFrame:
+        """All rows as a polars DataFrame (needs polars)."""
+        import polars
+
+        return polars.from_arrow(self.to_arrow())  # type: ignore[return-value]
+
+    @property
+    def receipt(self) -> Receipt:
+        """What ran where in the last run, and how little moved. Runs the query where that was not done yet."""
+        found = self._inner.receipt()
+        if found is None:
+            self.to_arrow()
+            found = self._inner.receipt()
+        if found is None:
+            raise InvalidError("the result was not read to its end: there is no receipt for half a query")
+        return Receipt(*found)
+
+    def __repr__(self) -> str:
+        return f"<skytether.Result {self._inner.describe()}>"
+
+
+class Receipt:
+    """What a query cost: where each part ran, what was read, what moved. Prints as a small tree."""
+
+    def __init__(self, json_text: str, tree: str) -> None:
+        self._json, self._tree = json_text, tree
+
+    def to_dict(self) -> dict[str, Any]:
+        """At least `bytes_stored`, `bytes_read`, `bytes_moved`, `seconds` and `drives`: a dict per CSE with `name`, `rung`
+        (``full``, ``filter``, ``raw``), `slices`, `slices_pruned`, `rows_out`, `bytes_read`, `bytes_sent`, `seconds`, `reason`."""
+        return json.loads(self._json)
+
+    def __str__(self) -> str:
+        return self._tree
+
+    def __repr__(self) -> str:
+        return self._tree
+
+    def _repr_html_(self) -> str:
+        import html
+
+        return f"<pre>{html.escape(self._tree)}</pre>"
+
+
+def _files(pattern: str) -> list[str]:
+    if os.path.exists(pattern):
+        if not os.path.isdir(pattern):
+            return [pattern]
+        found = sorted(str(p) for p in Path(pattern).iterdir() if p.is_file() and not p.name.startswith((".", "_")))
+    else:
+        found = sorted(p for p in glob.glob(pattern, recursive=True) if os.path.isfile(p))
+    if not found:
+        raise NotFoundError(f"no file is called or matches {pattern}")
+    return found
+
+
+def _as_stream(source: Any) -> Any:
+    """`source` as something with ``__arrow_c_stream__``."""
+    if type(source).__module__.partition(".")[0] == "pandas":
+        import pyarrow
+
+        return pyarrow.Table.from_pandas(source, preserve_index=False)
+    if hasattr(source, "__arrow_c_stream__"):
+        return source
+    raise InvalidError(
+        f"a {type(source).__name__} can't be ingested: give a path, a pyarrow Table or RecordBatchReader, a data frame, or anything with __arrow_c_stream__"
+    )

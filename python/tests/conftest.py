@@ -1,0 +1,106 @@
+"""What the tests share: small data sets with everything that AnnData can hold, and fleets that vanish."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+import msgexpress
+
+PROJECT = Path(__file__).resolve().parents[2]
+PBMC3K = PROJECT / "examples" / "data" / "pbmc3k.h5ad"
+
+
+def counts(cells: int = 60, genes: int = 40, seed: int = 1, share: float = 0.3) -> np.ndarray:
+    """Counts of about `share` nonzeros; one gene is zero everywhere, one cell has a high depth."""
+    rng = np.random.default_rng(seed)
+    x = rng.poisson(2.0, (cells, genes)) * (rng.random((cells, genes)) < share)
+    x[0] *= 50
+    x[:, genes // 2] = 0
+    return x.astype(np.float32)
+
+
+def rich(x: object = None, cells: int = 60, genes: int = 40) -> ad.AnnData:
+    """An AnnData with a bit of everything."""
+    rng = np.random.default_rng(2)
+    x = sp.csr_matrix(counts(cells, genes)) if x is None else x
+    obs = pd.DataFrame(
+        {
+            "type": pd.Categorical(np.array(["T", "B", "NK"])[np.arange(cells) % 3], categories=["T", "B", "NK", "unused"]),
+            "batch": pd.Categorical.from_codes(np.arange(cells) % 2, ["zwei", "eins"], ordered=True),
+            "depth": rng.random(cells),
+            "n": np.arange(cells, dtype=np.int32),
+            "ok": np.arange(cells) % 2 == 0,
+            "maybe": pd.array([None if i % 5 == 0 else i for i in range(cells)], dtype="Int64"),
+            "note": [f"note {i}" for i in range(cells)],
+            "cell": [f"inner {i}" for i in range(cells)],
+        },
+        index=[f"cell-{i}" for i in range(cells)],
+    )
+    var = pd.DataFrame({"symbol": [f"S{i}" for i in range(genes)], "high": np.arange(genes) % 2 == 0}, index=[f"g{i}" for i in range(genes)])
+    return ad.AnnData(
+        X=x,
+        obs=obs,
+        var=var,
+        uns={"title": "a test", "nested": {"numbers": np.arange(3), "deep": {"x": 1.5}}, "type_colors": np.array(["#ff0000", "#00ff00", "#0000ff"])},
+        obsm={"X_pca": rng.random((cells, 3)), "frame": pd.DataFrame({"a": np.arange(cells)}, index=obs.index)},
+        varm={"loadings": rng.random((genes, 3))},
+        obsp={"distances": sp.random(cells, cells, 0.1, format="csr", random_state=3)},
+        varp={"links": sp.random(genes, genes, 0.1, format="csr", random_state=4)},
+    )
+
+
+def assert_same(a: ad.AnnData, b: ad.AnnData) -> None:
+    """That two AnnData hold the same, of the same classes and types."""
+    from anndata.tests.helpers import assert_equal
+
+    same_matrix(a.X, b.X)
+    assert set(a.layers) == set(b.layers)
+    for name in a.layers:
+        same_matrix(a.layers[name], b.layers[name])
+    assert (a.raw is None) == (b.raw is None)
+    if a.raw is not None:
+        same_matrix(a.raw.X, b.raw.X)
+        pd.testing.assert_frame_equal(a.raw.var, b.raw.var)
+    assert_equal(a, b, exact=True)
+
+
+def same_matrix(a: object, b: object) -> None:
+    if a is None or b is None:
+        assert a is b
+        return
+    assert type(a) is type(b) and a.dtype == b.dtype and a.shape == b.shape, (type(a), type(b), a.dtype, b.dtype)
+    if sp.issparse(a):
+        assert a.indices.dtype == b.indices.dtype and a.indptr.dtype == b.indptr.dtype
+        assert (abs(a - b)).nnz == 0
+    else:
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.fixture
+def db(tmp_path: Path):
+    with msgexpress.open(tmp_path / "fleet", drives=3) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def pbmc3k_fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fleet's directory with pbmc3k in it; nobody has it open."""
+    path = tmp_path_factory.mktemp("pbmc3k") / "fleet"
+    with msgexpress.open(path, drives=4) as opened:
+        opened.ingest(PBMC3K, "blood/pbmc3k")
+    return path
+
+
+def command(*arguments: object, module: str = "msgexpress.cli", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command of ours as a process of its own."""
+    env = {**os.environ, "COLUMNS": "120", **environment}
+    return subprocess.run([sys.executable, "-m", module, *map(str, arguments)], capture_output=True, text=True, env=env, timeout=120)

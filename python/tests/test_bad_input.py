@@ -1,0 +1,305 @@
+"""Bad input gives one clear error, or a defined answer, and nothing is lost."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import anndata as ad
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.io
+import scipy.sparse as sp
+from conftest import counts, rich
+
+import msgexpress
+import skytether
+
+GENES = "".join(f"E{i}\tg{i}\n" for i in range(3))
+
+
+@pytest.fixture
+def h5ad(tmp_path) -> Path:
+    path = tmp_path / "good.h5ad"
+    big = ad.AnnData(X=sp.csr_matrix(counts(300, 400)), obs=pd.DataFrame({"type": ["a", "b"] * 150}, index=[f"c{i}" for i in range(300)]))
+    big.write_h5ad(path, compression="gzip")
+    return path
+
+
+def test_a_truncated_h5ad_is_corrupt_and_what_was_there_stays(db, h5ad, tmp_path):
+    db.ingest(h5ad, "t/x")
+    whole = h5ad.read_bytes()
+    for share in (0.02, 0.3, 0.6, 0.99):
+        cut = tmp_path / "cut.h5ad"
+        cut.write_bytes(whole[: int(len(whole) * share)])
+        with pytest.raises(skytether.CorruptError, match="cut.h5ad"):
+            db.ingest(cut, "t/x", replace=True)
+    assert db["t/x"].to_anndata().X.sum() == counts(300, 400).sum()
+
+
+@pytest.mark.parametrize("part", ["data", "indices", "indptr"])
+def test_a_damaged_chunk_names_file_and_data_set(db, h5ad, part):
+    with h5py.File(h5ad) as f:
+        where = f["X"][part].id.get_chunk_info(0)
+    with open(h5ad, "r+b") as f:
+        f.seek(where.byte_offset + where.size // 2)
+        f.write(b"\xa5" * 8)
+    with pytest.raises(skytether.CorruptError, match=f"good.h5ad.*X/{part}"):
+        db.ingest(h5ad, "t/x")
+    assert list(db) == []
+
+
+def test_an_h5ad_that_contradicts_itself(db, h5ad):
+    with h5py.File(h5ad, "a") as f:
+        f["X/indptr"][5] = 10**6
+    with pytest.raises(skytether.CorruptError, match="indptr"):
+        db.ingest(h5ad, "t/x")
+    with h5py.File(h5ad, "a") as f:
+        f["X/indptr"][5] = f["X/indptr"][4]
+        f["X/indices"][7] = 400
+    with pytest.raises(skytether.SkytetherError, match="good.h5ad.*400"):
+        db.ingest(h5ad, "t/x")
+    with h5py.File(h5ad, "a") as f:
+        del f["X/indices"]
+    with pytest.raises(skytether.CorruptError, match="no indices"):
+        db.ingest(h5ad, "t/x")
+
+
+def test_files_that_are_something_else(db, tmp_path):
+    (tmp_path / "text.h5ad").write_text("not hdf5")
+    (tmp_path / "empty.h5ad").write_bytes(b"")
+    (tmp_path / "nothing").mkdir()
+    with h5py.File(tmp_path / "other.h5", "w") as f:
+        f["a"] = 1
+    with pytest.raises(skytether.InvalidError, match="no HDF5 file"):
+        db.ingest(tmp_path / "text.h5ad", "t/x")
+    with pytest.raises(skytether.CorruptError, match="empty"):
+        db.ingest(tmp_path / "empty.h5ad", "t/x")
+    with pytest.raises(skytether.InvalidError, match="neither an h5ad"):
+        db.ingest(tmp_path / "other.h5", "t/x")
+    with pytest.raises(skytether.InvalidError, match="neither a 10x mtx directory"):
+        db.ingest(tmp_path / "nothing", "t/x")
+    with pytest.raises(skytether.NotFoundError, match="there is no file or directory"):
+        db.ingest(tmp_path / "missing.h5ad", "t/x")
+    with pytest.raises(skytether.InvalidError, match="int can't be ingested"):
+        db.ingest(3, "t/x")
+
+
+def mtx_directory(place: Path, mtx: bytes, packed: bool = False) -> Path:
+    place.mkdir()
+    (place / ("matrix.mtx.gz" if packed else "matrix.mtx")).write_bytes(mtx)
+    (place / "genes.tsv").write_text(GENES)
+    (place / "barcodes.tsv").write_text("A\nB\n")
+    return place
+
+
+HEAD = b"%%MatrixMarket matrix coordinate integer general\n3 2 3\n"
+
+
+@pytest.mark.parametrize(
+    ("mtx", "says"),
+    [
+        (HEAD + b"1 1 5\n2 2 1\n", "2 of 3 entries"),
+        (HEAD + b"1 1 5\n2 2 1\n4 1 1\n", "row 4 does not exist"),
+        (HEAD + b"1 1 5\n2 2 x\n3 1 1\n", "line 4"),
+        (HEAD + b"1 1 5\n1 1 5\n3 1 1\n", "twice"),
+        (b"hello\n", "not a Matrix Market file"),
+        (b"", "not a Matrix Market file"),
+        (HEAD.replace(b"3 2 3", b"4 2 3") + b"1 1 5\n2 2 1\n3 1 1\n", "4 genes x 2 cells"),
+    ],
+)
+def test_bad_mtx(db, tmp_path, mtx, says):
+    with pytest.raises(skytether.SkytetherError, match=says):
+        db.ingest(mtx_directory(tmp_path / "d", mtx), "t/x")
+    assert list(db) == []
+
+
+def test_truncated_gzip_mtx(db, tmp_path):
+    import random
+
+    body = HEAD.replace(b"3 2 3", b"3 2 6") + b"".join(b"%d %d %d\n" % (g, c, random.Random(g * c).randrange(10**6)) for g in (1, 2, 3) for c in (1, 2))
+    packed = gzip.compress(body)
+    with pytest.raises(skytether.CorruptError, match="matrix.mtx.gz"):
+        db.ingest(mtx_directory(tmp_path / "d", packed[:-14], packed=True), "t/x")
+    (tmp_path / "d" / "barcodes.tsv").unlink()
+    with pytest.raises(skytether.NotFoundError, match="barcodes.tsv"):
+        db.ingest(tmp_path / "d", "t/x")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_values_that_are_no_numbers_name_their_place(db, bad):
+    x = counts()
+    x[7, 3] = bad
+    for kind in (sp.csr_matrix, sp.csc_matrix, np.asarray):
+        with pytest.raises(skytether.InvalidError, match=r"gene.*3.*cell.*7|cell.*7.*gene.*3"):
+            db.ingest(ad.AnnData(X=kind(x)), "t/x")
+    assert list(db) == []
+
+
+def test_negative_values_are_fine_until_they_are_to_be_counts(db):
+    x = counts()
+    x[7, 3] = -1.5
+    adata = ad.AnnData(X=sp.csr_matrix(x), obs=pd.DataFrame({"g": ["a", "b"] * 30}, index=[str(i) for i in range(60)]))
+    ds = db.ingest(adata, "t/x")
+    assert ds.to_anndata().X[7, 3] == -1.5
+    assert len(ds.rank_genes_groups("g", transform=None).to_df("a")) == 40
+    with pytest.raises(skytether.InvalidError, match="negative"):
+        ds.rank_genes_groups("g", transform="log1p_cp10k")
+
+
+def test_values_of_no_number_type(db, tmp_path):
+    with pytest.raises(skytether.InvalidError, match="complex"):
+        db.ingest(ad.AnnData(X=np.zeros((2, 2), np.complex64)), "t/x")
+
+
+def test_a_value_given_twice(db, tmp_path):
+    path = tmp_path / "twice.h5ad"
+    ad.AnnData(X=sp.csr_matrix(counts(5, 5, share=1.0))).write_h5ad(path)
+    with h5py.File(path, "a") as f:
+        f["X/indices"][1] = f["X/indices"][0]
+    with pytest.raises(skytether.InvalidError, match="twice"):
+        db.ingest(path, "t/x")
+
+
+def test_questions_about_what_is_not_there(db):
+    ds = db.ingest(rich(), "t/x")
+    with pytest.raises(skytether.NotFoundError, match="t.nope"):
+        db["t/nope"]
+    with pytest.raises(skytether.NotFoundError, match="no_column"):
+        ds.rank_genes_groups("no_column", transform=None)
+    with pytest.raises(skytether.NotFoundError, match='"X".*"B"'):
+        ds.rank_genes_groups("type", transform=None, groups=["X"])
+    with pytest.raises(skytether.NotFoundError, match="there is no group"):
+        ds.rank_genes_groups("type", transform=None, reference="X")
+    with pytest.raises(skytether.NotFoundError, match="layer 'x'"):
+        ds.rank_genes_groups("type", transform=None, layer="x")
+    with pytest.raises(skytether.InvalidError, match="method 'wilcox'"):
+        ds.rank_genes_groups("type", "wilcox", transform=None)
+    with pytest.raises(skytether.InvalidError, match="corr_method"):
+        ds.rank_genes_groups("type", transform=None, corr_method="fdr")
+    with pytest.raises(skytether.InvalidError, match="transform"):
+        ds.rank_genes_groups("type", transform="log")
+    with pytest.raises(skytether.NotFoundError, match="no cell has 'X'.*B, NK, T"):
+        ds.ttest({"type": "X"}, {"type": "B"}, transform=None)
+    with pytest.raises(skytether.NotFoundError, match="no column 'x'"):
+        ds.ttest({"x": 1}, {"type": "B"}, transform=None)
+    with pytest.raises(skytether.InvalidError, match="at least two"):
+        ds.ttest([0], {"type": "B"}, transform=None)
+    res = ds.rank_genes_groups("type", transform=None)
+    with pytest.raises(KeyError, match="no group 'X'"):
+        res.to_df("X")
+    assert not str(pytest.raises(KeyError, lambda: db["t/nope"]).value).startswith("'")
+
+
+def test_a_transform_must_be_said_and_the_error_shows_the_data(db):
+    ds = db.ingest(rich(), "t/counts")
+    with pytest.raises(skytether.InvalidError, match="raw counts.*log1p_cp10k"):
+        ds.rank_genes_groups("type")
+    logged = rich()
+    logged.X = logged.X.log1p()
+    with pytest.raises(skytether.InvalidError, match="not all integers"):
+        db.ingest(logged, "t/logged").rank_genes_groups("type")
+
+
+def test_a_group_of_one_cell(db):
+    adata = rich()
+    adata.obs["g"] = ["lonely"] + ["many"] * 59
+    ds = db.ingest(adata, "t/x")
+    for options in ({}, {"groups": ["many"]}, {"reference": "lonely"}):
+        with pytest.raises(skytether.InvalidError, match="at least two"):
+            ds.rank_genes_groups("g", transform=None, **options)
+
+
+def test_no_cells_no_groups(db):
+    adata = ad.AnnData(X=np.zeros((0, 3), np.float32), obs=pd.DataFrame({"g": pd.Categorical([])}))
+    res = db.ingest(adata, "t/x").rank_genes_groups("g", transform="log1p_cp10k")
+    assert res.groups == [] and len(res.to_df()) == 0
+
+
+def test_ingest_to_a_name_that_is_taken_or_wrong(db):
+    db.ingest(rich(), "t/x")
+    with pytest.raises(skytether.ConflictError, match="exists already"):
+        db.ingest(rich(), "t/x")
+    db.ingest(rich(cells=30), "t/x", replace=True)
+    assert db["t/x"].n_obs == 30
+    for name in ("x", "t/", "../x", "t x/y"):
+        with pytest.raises(skytether.InvalidError):
+            db.ingest(rich(), name)
+
+
+def test_an_ingest_that_fails_leaves_nothing(db, tmp_path):
+    db.ingest(rich(), "t/x")
+    before = {p for p in (tmp_path / "fleet").rglob("*") if p.is_file() and "slices" in p.parts}
+    bad = rich()
+    bad.X[50, 3] = np.nan
+    with pytest.raises(skytether.InvalidError):
+        db.ingest(bad, "t/x", replace=True)
+
+    def stop(done: int, total: int) -> None:
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        db.ingest(rich(), "t/x", replace=True, progress=stop)
+    assert {p for p in (tmp_path / "fleet").rglob("*") if p.is_file() and "slices" in p.parts} == before
+    assert db["t/x"].shape == (60, 40)
+
+
+def test_two_processes_with_one_fleet(db, tmp_path):
+    code = "import sys, skytether\ntry:\n    skytether.open(sys.argv[1])\nexcept skytether.ConflictError as e:\n    print(e)"
+    other = subprocess.run([sys.executable, "-c", code, str(tmp_path / "fleet")], capture_output=True, text=True, timeout=60)
+    assert str(os.getpid()) in other.stdout and other.returncode == 0, other
+
+
+def test_a_fleet_of_a_newer_version(tmp_path):
+    msgexpress.open(tmp_path / "fleet", drives=2).close()
+    about = json.loads((tmp_path / "fleet" / "fleet.json").read_text())
+    (tmp_path / "fleet" / "fleet.json").write_text(json.dumps({**about, "format": 99}))
+    with pytest.raises(skytether.UnsupportedError, match="99"):
+        msgexpress.open(tmp_path / "fleet")
+    with pytest.raises(skytether.NotFoundError):
+        msgexpress.open(tmp_path / "nowhere", create=False)
+
+
+def test_a_flipped_bit_on_a_drive_is_found_and_named(db, tmp_path):
+    db.ingest(rich(), "t/x")
+    db.close()
+    slices = sorted((p for p in (tmp_path / "fleet" / "drives").rglob("slices/*/*")), key=lambda p: p.stat().st_size)
+    for path in slices:
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    with msgexpress.open(tmp_path / "fleet") as again, pytest.raises(skytether.CorruptError, match="drive-"):
+        again["t/x"].to_anndata()
+
+
+def test_anndata_that_cannot_be_kept(db):
+    adata = rich()
+    adata.uns["bad"] = object()
+    with pytest.raises(skytether.InvalidError, match="can't be kept"):
+        db.ingest(adata, "t/x")
+    without = rich()
+    without.X = None
+    with pytest.raises(skytether.InvalidError, match="no matrix X"):
+        db.ingest(without, "t/x")
+    with pytest.raises(skytether.InvalidError, match="no layer 'q'"):
+        db.ingest(rich(), "t/x", layer="q")
+
+
+def test_no_warning_is_given_for_good_input(db):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ds = db.ingest(rich(), "t/x")
+        ds.rank_genes_groups("type", transform="log1p_cp10k").to_df()
+        ds.to_anndata()
+
+
+def test_scipy_mtx_reads_as_ours(db, tmp_path):
+    place = mtx_directory(tmp_path / "d", HEAD + b"1 1 5\n2 2 1\n3 1 7\n")
+    assert (db.ingest(place, "t/x").to_anndata().X.T != scipy.io.mmread(place / "matrix.mtx").tocsr()).nnz == 0

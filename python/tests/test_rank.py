@@ -1,0 +1,259 @@
+"""Differential expression equals scanpy's and scipy's."""
+
+from __future__ import annotations
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scanpy as sc
+import scipy.sparse as sp
+import scipy.stats
+from conftest import PBMC3K, counts, rich
+
+import msgexpress
+
+METHODS = ["t-test", "t-test_overestim_var"]
+
+
+def normalised(adata: ad.AnnData) -> ad.AnnData:
+    adata = adata.copy()
+    sc.pp.normalize_total(adata, target_sum=1e4)
+    sc.pp.log1p(adata)
+    return adata
+
+
+def scanpy_says(adata: ad.AnnData, groupby: str, **options) -> ad.AnnData:
+    sc.tl.rank_genes_groups(adata, groupby, pts=True, use_raw=False, **options)
+    return adata
+
+
+def assert_agree(res: msgexpress.RankResult, adata: ad.AnnData, groups: list[str], reference: str = "rest", n_genes: int | None = None) -> None:
+    """Scores within 1e-6 (relative; absolute below 1), log p-values and fold changes within 1e-5, the same order but for ties."""
+    assert res.groups == groups
+    for group in groups:
+        ours, theirs = res.to_df(group), sc.get.rank_genes_groups_df(adata, group=group)
+        assert [c for c in theirs.columns if c != "pct_nz_reference"] == [c for c in ours.columns if c != "pct_nz_reference"]
+        assert len(ours) == len(theirs) == (n_genes or adata.n_vars)
+        if n_genes is None:
+            assert list(ours["names"]) == list(ours["names"].unique())
+            by_gene = theirs.set_index("names").loc[ours["names"]].reset_index()
+        else:
+            by_gene = theirs
+        for column in ("scores", "logfoldchanges", "pvals", "pvals_adj"):
+            assert ours[column].dtype == theirs[column].dtype
+        scale = np.maximum(1, np.abs(by_gene["scores"]))
+        assert (np.abs(ours["scores"] - by_gene["scores"]) / scale).max() < 1e-6
+        for column in ("pvals", "pvals_adj"):
+            some = (by_gene[column] > 1e-290) & (by_gene[column] < 1)
+            np.testing.assert_allclose(np.log(ours[column][some]), np.log(by_gene[column][some]), rtol=1e-5, atol=1e-5)
+            assert (ours[column][by_gene[column] == 1] > 1 - 1e-6).all()
+        np.testing.assert_allclose(ours["logfoldchanges"], by_gene["logfoldchanges"], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(ours["pct_nz_group"], by_gene["pct_nz_group"], rtol=1e-12)
+        # The order: where it differs, the scores do not.
+        assert (np.abs(ours["scores"].to_numpy() - theirs["scores"].to_numpy()) / np.maximum(1, np.abs(theirs["scores"]))).max() < 1e-6
+
+
+@pytest.fixture(scope="module")
+def pbmc3k():
+    return normalised(ad.read_h5ad(PBMC3K))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("reference", ["rest", "B"])
+def test_pbmc3k_agrees_with_scanpy(pbmc3k_fleet, pbmc3k, method, reference):
+    groups = [g for g in pbmc3k.obs["cell_type"].cat.categories if g != reference]
+    adata = scanpy_says(pbmc3k, "cell_type", method=method, reference=reference)
+    with msgexpress.open(pbmc3k_fleet) as db:
+        res = db["blood/pbmc3k"].rank_genes_groups("cell_type", method=method, reference=reference, transform="log1p_cp10k")
+    assert_agree(res, adata, groups, reference)
+
+
+@pytest.mark.parametrize("cut", ["full", "filter", "raw"])
+def test_every_cut_gives_the_same(pbmc3k_fleet, cut):
+    from skytether import _internal
+
+    spec = _internal.moments_spec("blood.pbmc3k", "x", "log1p_cp10k", "cell_type", None)
+    sql = f"SELECT gene_id, moments(idx, val, block, '{spec}') AS m FROM blood.pbmc3k.x_rows WHERE gene_id < 2000 GROUP BY gene_id ORDER BY gene_id"
+    with msgexpress.open(pbmc3k_fleet) as db:
+        wanted, found = db.fleet.sql(sql).to_arrow(), db.fleet.sql(sql, cut=cut).to_arrow()
+    assert wanted.column(0).equals(found.column(0)) and wanted.num_rows == 2000
+    for part in ("n", "nnz", "mean", "m2"):
+        a, b = (np.array([[e[part] for e in row] for row in t.column(1).to_pylist()], float) for t in (wanted, found))
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+@pytest.fixture
+def unlabelled(db):
+    """Counts whose cells are not all labelled, with a category that sorts otherwise than its text."""
+    adata = rich()
+    labels = pd.Series(np.array(["ten", "two", "one", None], dtype=object)[np.arange(60) % 4], index=adata.obs_names)
+    adata.obs["g"] = pd.Categorical(labels, categories=["two", "one", "ten"])
+    return adata, db.ingest(adata, "t/x")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("corr_method", ["benjamini-hochberg", "bonferroni"])
+@pytest.mark.parametrize(("reference", "groups"), [("rest", "all"), ("one", "all"), ("rest", ["ten", "two"]), ("two", ["ten"])])
+def test_unlabelled_cells_references_and_choices(unlabelled, method, corr_method, reference, groups):
+    adata, ds = unlabelled
+    res = ds.rank_genes_groups("g", method, reference, groups, transform="log1p_cp10k", corr_method=corr_method)
+    theirs = scanpy_says(normalised(adata), "g", method=method, reference=reference, groups=groups, corr_method=corr_method)
+    wanted = [g for g in ("two", "one", "ten") if g != reference and (groups == "all" or g in groups)]
+    assert_agree(res, theirs, wanted, reference)
+
+
+def test_values_as_they_are_and_another_base(db):
+    adata = rich()
+    adata.layers["counts"] = adata.X.copy()
+    adata = normalised(adata)
+    adata.X = adata.X / np.float32(np.log(2))
+    adata.uns["log1p"] = {"base": 2.0}
+    ds = db.ingest(adata, "t/x")
+    assert_agree(ds.rank_genes_groups("batch", transform=None), scanpy_says(adata, "batch"), ["zwei", "eins"])
+    counted = ds.rank_genes_groups("batch", transform="log1p_cp10k", layer="counts")
+    del adata.uns["log1p"]
+    plain = adata.copy()
+    plain.X = adata.layers["counts"]
+    assert_agree(counted, scanpy_says(normalised(plain), "batch"), ["zwei", "eins"])
+
+
+def test_the_result_works_in_scanpy(unlabelled):
+    adata, ds = unlabelled
+    theirs = scanpy_says(normalised(adata), "g", n_genes=7)
+    res = ds.rank_genes_groups("g", transform="log1p_cp10k", n_genes=7)
+    ours = normalised(adata)
+    ours.uns["rank_genes_groups"] = res.to_uns()
+    for key in ("names", "scores", "logfoldchanges", "pvals", "pvals_adj"):
+        a, b = ours.uns["rank_genes_groups"][key], theirs.uns["rank_genes_groups"][key]
+        assert a.dtype == b.dtype and a.shape == b.shape == (7,), key
+    for key in ("pts", "pts_rest"):
+        pd.testing.assert_frame_equal(ours.uns["rank_genes_groups"][key], theirs.uns["rank_genes_groups"][key])
+    assert set(theirs.uns["rank_genes_groups"]["params"]) <= set(res.params) and res.params["transform"] == "log1p_cp10k"
+    pd.testing.assert_frame_equal(sc.get.rank_genes_groups_df(ours, None)[["group", "names"]], res.to_df()[["group", "names"]])
+    assert_agree(res, theirs, ["two", "one", "ten"], n_genes=7)
+    assert res.top(3).shape == (3, 3) and list(res.top(3).columns) == res.groups
+    import matplotlib
+
+    matplotlib.use("Agg")
+    sc.pl.rank_genes_groups(ours, show=False)
+    sc.pl.rank_genes_groups_dotplot(ours, n_genes=2, show=False)
+    assert "Welch" in repr(res) and "<table" in res._repr_html_()
+
+
+def selected(adata: ad.AnnData, in_a: np.ndarray, in_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    x = np.log1p(adata.X.toarray() / (adata.X.toarray().sum(axis=1, keepdims=True) / np.float32(1e4))).astype(np.float64)
+    return x[in_a], x[in_b]
+
+
+@pytest.mark.parametrize("equal_var", [True, False])
+def test_ttest_equals_scipy(db, equal_var):
+    adata = rich()
+    ds = db.ingest(adata, "t/x")
+    kind = adata.obs["type"].to_numpy()
+    n = np.arange(60)
+    pairs = [
+        ({"type": "T"}, {"type": "B"}, kind == "T", kind == "B"),
+        ({"type": ["T", "NK"], "ok": True}, {"type": "B"}, (kind != "B") & (n % 2 == 0), kind == "B"),
+        (n < 30, n >= 20, n < 30, n >= 20),  # they overlap
+        (list(adata.obs_names[:10]), {"batch": "eins"}, n < 10, n % 2 == 1),  # they overlap
+        ({"n": [1, 2, 3, 4]}, list(range(40, 60)), (n > 0) & (n < 5), n >= 40),
+    ]
+    for a, b, in_a, in_b in pairs:
+        res = ds.ttest(a, b, equal_var=equal_var, transform="log1p_cp10k")
+        x, y = selected(adata, in_a, in_b)
+        with np.errstate(invalid="ignore"):
+            wanted = scipy.stats.ttest_ind(x, y, equal_var=equal_var)
+        frame = res.to_df().set_index("names").loc[adata.var_names]
+        t, p = np.nan_to_num(wanted.statistic, nan=0.0), np.where(np.isnan(wanted.pvalue), 1.0, wanted.pvalue)
+        np.testing.assert_allclose(frame["scores"], t, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(frame["pvals"], p, rtol=1e-8, atol=1e-12)
+        np.testing.assert_allclose(frame["pct_nz_group"], (x > 0).mean(axis=0))
+        np.testing.assert_allclose(frame["pct_nz_reference"], (y > 0).mean(axis=0))
+        assert res.params["transform"] == "log1p_cp10k"
+
+
+def test_student_of_groups_equals_scipy(db):
+    adata = rich()
+    frame = db.ingest(adata, "t/x").rank_genes_groups("type", "student", transform=None, groups=["B"]).to_df().set_index("names").loc[adata.var_names]
+    x = adata.X.toarray().astype(np.float64)
+    in_b = (adata.obs["type"] == "B").to_numpy()
+    with np.errstate(invalid="ignore"):
+        wanted = scipy.stats.ttest_ind(x[in_b], x[~in_b]).statistic
+    np.testing.assert_allclose(frame["scores"], np.nan_to_num(wanted), rtol=1e-6, atol=1e-6)
+
+
+def test_ttest_of_counts_as_they_are_warns(db):
+    ds = db.ingest(rich(), "t/x")
+    with pytest.warns(UserWarning, match="log1p_cp10k"):
+        res = ds.ttest({"type": "T"}, {"type": "B"})
+    assert res.params["transform"] is None
+    pd.testing.assert_frame_equal(res.to_df(), ds.ttest({"type": "T"}, {"type": "B"}, transform=None).to_df())
+
+
+def test_a_gene_of_zeros_is_no_difference(db):
+    frame = db.ingest(rich(), "t/x").rank_genes_groups("type", transform="log1p_cp10k").to_df("B").set_index("names")
+    gene = frame.loc["g20"]
+    assert (gene["scores"], gene["logfoldchanges"], gene["pvals"], gene["pvals_adj"], gene["pct_nz_group"]) == (0, 0, 1, 1, 0)
+
+
+def test_the_receipt_says_what_ran_where(pbmc3k_fleet):
+    with msgexpress.open(pbmc3k_fleet) as db:
+        res = db["blood/pbmc3k"].rank_genes_groups("cell_type", transform="log1p_cp10k")
+    receipt = res.receipt.to_dict()
+    assert {"bytes_stored", "bytes_read", "bytes_moved", "seconds", "drives"} <= set(receipt)
+    assert sorted(d["name"] for d in receipt["drives"]) == [f"drive-{i}" for i in range(4)]
+    for drive in receipt["drives"]:
+        assert {"name", "rung", "slices", "slices_pruned", "rows_out", "bytes_read", "bytes_sent", "seconds", "reason"} <= set(drive)
+        assert drive["rung"] == "full" and drive["reason"] is None and drive["bytes_read"] > 0
+    assert receipt["bytes_moved"] >= sum(d["bytes_sent"] for d in receipt["drives"]) > 0
+    assert "drive-3" in str(res.receipt) and "├─" in str(res.receipt)
+
+
+def test_the_dense_view_gives_the_same_numbers(pbmc3k_fleet):
+    with msgexpress.open(pbmc3k_fleet) as db:
+        frame = db["blood/pbmc3k"].rank_genes_groups("cell_type", transform="log1p_cp10k", groups=["B"]).to_df("B").set_index("names")
+        dense = db.fleet.sql("SELECT sum(value) AS s, count(*) AS n FROM blood.pbmc3k.x WHERE gene = 'CD79A'").to_pandas().iloc[0]
+    adata = ad.read_h5ad(PBMC3K)
+    assert dense["n"] == 2700 and dense["s"] == adata[:, "CD79A"].X.sum()
+    assert frame.index[0] in ("CD79A", "CD74", "HLA-DRA", "CD79B")
+
+
+def test_volcano(unlabelled, tmp_path):
+    _, ds = unlabelled
+    res = ds.rank_genes_groups("g", transform="log1p_cp10k")
+    for ending in ("png", "svg"):
+        res.plot_volcano("two", path=tmp_path / f"v.{ending}")
+        assert (tmp_path / f"v.{ending}").stat().st_size > 5000
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    _, ax = plt.subplots()
+    assert res.plot_volcano("one", ax=ax) is ax and "one against all other cells" in ax.get_title(loc="left")
+    with pytest.raises(ValueError, match="say which group"):
+        res.plot_volcano()
+    plt.close("all")
+
+
+def test_names_in_the_plot_do_not_overlap(pbmc3k_fleet, tmp_path):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with msgexpress.open(pbmc3k_fleet) as db:
+        res = db["blood/pbmc3k"].rank_genes_groups("cell_type", transform="log1p_cp10k", groups=["B"])
+    figure = Figure(figsize=(8, 6), dpi=150)
+    canvas = FigureCanvasAgg(figure)
+    ax = res.plot_volcano(ax=figure.add_subplot())
+    canvas.draw()
+    boxes = [t.get_window_extent() for t in ax.texts if t.get_text() in set(res.to_df()["names"])]
+    assert len(boxes) >= 10
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
+def test_nothing_to_rank(db):
+    no_genes = ad.AnnData(X=sp.csr_matrix((6, 0), dtype=np.float32), obs=pd.DataFrame({"g": list("aabbcc")}, index=list("123456")))
+    res = db.ingest(no_genes, "t/genes").rank_genes_groups("g", transform=None)
+    assert len(res.to_df()) == 0 and list(res.to_df().columns)[:2] == ["names", "scores"] and res.top().empty
+    assert counts().shape == (60, 40)

@@ -1,0 +1,183 @@
+"""The system's Python interface: plain tables, SQL, results and their errors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import skytether
+
+TABLE = pa.table({"k": ["a", "b", None] * 1000, "v": np.arange(3000), "x": np.linspace(0, 1, 3000)})
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    with skytether.open(tmp_path / "fleet", drives=3) as opened:
+        opened.ingest(TABLE, "d.t")
+        yield opened
+
+
+def rows(fleet, name: str) -> pa.Table:
+    return fleet.sql(f"SELECT * FROM {name} ORDER BY v").to_arrow()
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow", "csv", "jsonl"])
+def test_files(fleet, tmp_path, ending):
+    frame = TABLE.to_pandas()
+    paths = [tmp_path / f"part-{i}.{ending}" for i in range(2)]
+    for path, part in zip(paths, (frame[:1500], frame[1500:])):
+        if ending == "parquet":
+            part.to_parquet(path, index=False)
+        elif ending == "arrow":
+            part.reset_index(drop=True).to_feather(path, compression="uncompressed")
+        elif ending == "csv":
+            part.to_csv(path, index=False)
+        else:
+            part.to_json(path, orient="records", lines=True)
+    done = []
+    fleet.ingest(tmp_path / f"*.{ending}", "d.files", progress=done.append)
+    assert done[-1] == 3000
+    pd.testing.assert_frame_equal(rows(fleet, "d.files").to_pandas(), frame, check_dtype=False)
+
+
+@pytest.mark.parametrize("kind", ["table", "reader", "pandas", "polars", "duckdb"])
+def test_tables_in_memory(fleet, kind):
+    source = {
+        "table": lambda: TABLE,
+        "reader": lambda: TABLE.to_reader(max_chunksize=100),
+        "pandas": TABLE.to_pandas,
+        "polars": lambda: pl.from_arrow(TABLE),
+        "duckdb": lambda: duckdb.sql("SELECT * FROM TABLE"),
+    }[kind]()
+    fleet.ingest(source, "d.copy")
+    assert rows(fleet, "d.copy").to_pydict() == TABLE.to_pydict()
+
+
+def test_results_in_every_shape(fleet):
+    sql = "SELECT k, sum(v) AS s, count(*) AS n FROM d.t GROUP BY k ORDER BY k"
+    result = fleet.sql(sql)
+    wanted = {"k": ["a", "b", None], "s": [1498500, 1499500, 1500500], "n": [1000] * 3}
+    assert result.to_arrow().to_pydict() == wanted
+    assert result.to_pandas()["s"].tolist() == wanted["s"]
+    assert result.to_polars()["n"].to_list() == wanted["n"]
+    # A stream may be taken more than once, and by anybody.
+    for _ in range(2):
+        assert pa.table(result).to_pydict() == wanted
+    assert pl.DataFrame(result)["s"].to_list() == wanted["s"]
+    stream = pa.RecordBatchReader.from_stream(result)
+    assert duckdb.sql("SELECT sum(s) FROM stream").fetchone() == (4498500,)
+    assert pa.schema(result).names == ["k", "s", "n"]
+    receipt = result.receipt.to_dict()
+    assert len(receipt["drives"]) == 3 and receipt["bytes_moved"] > 0
+    assert "drive-0" in repr(result.receipt) and "<pre>" in result.receipt._repr_html_()
+
+
+@pytest.mark.parametrize("cut", ["adaptive", "full", "filter", "raw"])
+def test_cuts(fleet, cut):
+    result = fleet.sql("SELECT k, avg(x) AS m FROM d.t WHERE v >= 1500 GROUP BY k ORDER BY k", cut=cut)
+    assert result.to_pandas()["m"].tolist() == pytest.approx([0.75 - 0.5 / 2999 + i / 2999 - 0.5 / 2999 for i in range(3)], abs=1e-3)
+    rungs = {d["rung"] for d in result.receipt.to_dict()["drives"]}
+    assert rungs == {"full" if cut == "adaptive" else cut}
+
+
+def test_explain_and_catalog(fleet):
+    text = fleet.explain("SELECT k, count(*) FROM d.t GROUP BY k")
+    assert "d.t" in text and "Aggregate" in text
+    assert "receipt" in fleet.explain("SELECT k FROM d.t", analyze=True)
+    assert [(d["name"], d["kind"], d["rows"]) for d in fleet.ls()] == [("d.t", "table", 3000)]
+    assert fleet.describe("d/t")["tables"]["data"]["rows"] == 3000
+    assert len(fleet.status()) == 3
+    fleet.drop("d.t")
+    assert fleet.ls() == []
+
+
+def test_errors(fleet, tmp_path):
+    with pytest.raises(skytether.NotFoundError, match="d.nope"):
+        fleet.sql("SELECT * FROM d.nope")
+    with pytest.raises(skytether.InvalidError):
+        fleet.sql("SELEC 1")
+    with pytest.raises(skytether.InvalidError):
+        fleet.sql("SELECT nope FROM d.t")
+    with pytest.raises(skytether.UnsupportedError):
+        fleet.sql("DROP TABLE d.t")
+    with pytest.raises(skytether.InvalidError, match="half"):
+        fleet.sql("SELECT 1", cut="half")
+    with pytest.raises(skytether.ConflictError):
+        fleet.ingest(TABLE, "d.t")
+    with pytest.raises(skytether.NotFoundError, match="matches"):
+        fleet.ingest(tmp_path / "none-*.csv", "d.u")
+    with pytest.raises(skytether.InvalidError, match="object can't be ingested"):
+        fleet.ingest(object(), "d.u")
+    with pytest.raises(skytether.InvalidError, match="redundancy|replicas"):
+        skytether.open(tmp_path / "other", redundancy="replicas:one")
+    with pytest.raises(skytether.SkytetherError):
+        skytether.connect("grpc://127.0.0.1:1")
+    fleet.close()
+    with pytest.raises(skytether.InvalidError, match="closed"):
+        fleet.ls()
+    # Kinds are the built-in exceptions too.
+    assert issubclass(skytether.NotFoundError, KeyError) and issubclass(skytether.InvalidError, ValueError)
+    assert issubclass(skytether.UnavailableError, ConnectionError) and issubclass(skytether.ExhaustedError, OSError)
+
+
+def test_a_corrupt_file_is_named(fleet, tmp_path):
+    path = tmp_path / "t.parquet"
+    pq.write_table(TABLE, path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(skytether.SkytetherError, match="t.parquet"):
+        fleet.ingest(path, "d.u")
+    assert [d["name"] for d in fleet.ls()] == ["d.t"]
+
+
+def test_a_source_that_fails_leaves_nothing(fleet):
+    def batches():
+        yield TABLE.to_batches()[0]
+        raise RuntimeError("the source broke")
+
+    with pytest.raises(skytether.InvalidError, match="the source broke"):
+        fleet.ingest(pa.RecordBatchReader.from_batches(TABLE.schema, batches()), "d.u")
+    assert [d["name"] for d in fleet.ls()] == ["d.t"]
+
+
+def test_replacing_is_atomic_for_a_result_that_is_open(fleet):
+    fleet.ingest(TABLE.slice(0, 10), "d.t", replace=True)
+    assert fleet.sql("SELECT count(*) AS n FROM d.t").to_arrow().to_pydict() == {"n": [10]}
+
+
+def test_control_c_interrupts_a_long_query(tmp_path):
+    code = f"""
+import skytether, pyarrow as pa
+fleet = skytether.open({str(tmp_path / "f")!r}, drives=2)
+fleet.ingest(pa.table({{"v": range(60000)}}), "d.t")
+result = fleet.sql("SELECT count(*) FROM d.t a, d.t b, d.t c WHERE a.v + b.v + c.v = 17")
+try:
+    print("go", flush=True)
+    result.to_arrow()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "go\n"
+    process.send_signal(signal.SIGINT)
+    try:
+        # Uninterrupted it would take longer than anybody waits.
+        said, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert said == "interrupted\n"
+
+
+def test_importing_is_light():
+    code = "import sys, skytether, msgexpress; print([m for m in ('pyarrow', 'pandas', 'scipy', 'anndata', 'h5py', 'matplotlib') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=dict(os.environ))
+    assert done.stdout.strip() == "[]", done
