@@ -21,9 +21,19 @@ pub(crate) struct Sink<W: Write> {
 
 enum Inner<W: Write> {
     Table { out: W, schema: SchemaRef, kept: Vec<RecordBatch>, shown: usize, total: usize },
-    Csv(arrow::csv::Writer<BufWriter<W>>),
-    Json(arrow::json::LineDelimitedWriter<BufWriter<W>>),
+    Text { out: W, encode: fn(&RecordBatch, bool, &mut Vec<u8>) -> Result<()>, schema: SchemaRef, begun: bool },
     Arrow(Box<arrow::ipc::writer::StreamWriter<BufWriter<W>>>),
+}
+
+/// Rows as CSV; `first` is where the header goes.
+fn csv(batch: &RecordBatch, first: bool, out: &mut Vec<u8>) -> Result<()> {
+    arrow::csv::WriterBuilder::new().with_header(first).build(out).write(batch).map_err(printing)
+}
+
+/// Rows as JSON, an object a line.
+fn json(batch: &RecordBatch, _first: bool, out: &mut Vec<u8>) -> Result<()> {
+    let mut writer = arrow::json::LineDelimitedWriter::new(out);
+    writer.write(batch).and_then(|()| writer.finish()).map_err(printing)
 }
 
 impl<W: Write> Sink<W> {
@@ -31,13 +41,8 @@ impl<W: Write> Sink<W> {
     pub(crate) fn new(out: W, schema: &SchemaRef, format: Format) -> Result<Self> {
         let inner = match format {
             Format::Table => Inner::Table { out, schema: schema.clone(), kept: Vec::new(), shown: 0, total: 0 },
-            Format::Csv => {
-                let mut writer = arrow::csv::WriterBuilder::new().with_header(true).build(BufWriter::new(out));
-                // The header is written even if no row comes.
-                writer.write(&RecordBatch::new_empty(schema.clone())).map_err(printing)?;
-                Inner::Csv(writer)
-            }
-            Format::Json => Inner::Json(arrow::json::LineDelimitedWriter::new(BufWriter::new(out))),
+            Format::Csv => Inner::Text { out, encode: csv, schema: schema.clone(), begun: false },
+            Format::Json => Inner::Text { out, encode: json, schema: schema.clone(), begun: false },
             Format::Arrow => Inner::Arrow(Box::new(arrow::ipc::writer::StreamWriter::try_new_buffered(out, schema).map_err(printing)?)),
         };
         Ok(Self { inner, gone: false })
@@ -55,11 +60,15 @@ impl<W: Write> Sink<W> {
                 }
                 Ok(())
             }
-            Inner::Csv(w) => w.write(batch),
-            Inner::Json(w) => w.write(batch),
-            Inner::Arrow(w) => w.write(batch),
+            Inner::Text { out, encode, begun, .. } => {
+                let mut text = Vec::new();
+                let encoded = encode(batch, !*begun, &mut text);
+                *begun = true;
+                encoded.and_then(|()| out.write_all(&text).map_err(|e| Error::io("write", "standard output", e)))
+            }
+            Inner::Arrow(w) => w.write(batch).map_err(printing),
         };
-        self.settle(done.map_err(printing))
+        self.settle(done)
     }
 
     /// Writes what is left and flushes.
@@ -75,8 +84,12 @@ impl<W: Write> Sink<W> {
                     writeln!(out, "{text}{more}").map_err(|e| Error::io("write", "standard output", e))
                 })
             }
-            Inner::Csv(w) => w.flush().map_err(|e| Error::io("write", "standard output", e)),
-            Inner::Json(w) => w.finish().map_err(printing),
+            Inner::Text { out, encode, schema, begun } => {
+                let mut text = Vec::new();
+                // The header is written even if no row came.
+                let encoded = if *begun { Ok(()) } else { encode(&RecordBatch::new_empty(schema.clone()), true, &mut text) };
+                encoded.and_then(|()| out.write_all(&text).and_then(|()| out.flush()).map_err(|e| Error::io("write", "standard output", e)))
+            }
             Inner::Arrow(w) => w.finish().and_then(|()| w.flush()).map_err(printing),
         };
         self.settle(done)

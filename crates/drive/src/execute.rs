@@ -183,7 +183,8 @@ impl Job {
 
     /// Runs the plan; the annotation, or nothing where nobody listens any more.
     async fn run(mut self, sender: &mpsc::Sender<Result<Delivery>>) -> Result<Option<Annotation>> {
-        let _turn = self.engine.running.acquire().await.map_err(|_| Error::unavailable("the drive is shutting down"))?;
+        let engine = Arc::clone(&self.engine);
+        let _turn = engine.running.acquire().await.map_err(|_| Error::unavailable("the drive is shutting down"))?;
         let mut rows = execute_stream(Arc::clone(&self.plan), self.state.task_ctx()).map_err(from_datafusion)?;
         let mut coalescer = Coalescer::new(rows.schema());
         let joined = |e: arrow::error::ArrowError| Error::internal("cannot join batches").because(e);

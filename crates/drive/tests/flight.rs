@@ -94,9 +94,11 @@ async fn pump(mut from: tokio::net::tcp::OwnedReadHalf, mut to: tokio::net::tcp:
     loop {
         let n = tokio::select! {
             biased;
-            _ = freezing.wait_for(|f| *f) => std::future::pending().await,
-            n = from.read(&mut buffer) => n.unwrap_or(0),
+            () = async { drop(freezing.wait_for(|f| *f).await) } => None,
+            n = from.read(&mut buffer) => Some(n.unwrap_or(0)),
         };
+        // Frozen: both halves stay open.
+        let Some(n) = n else { return std::future::pending().await };
         if n == 0 || to.write_all(&buffer[..n]).await.is_err() {
             return;
         }

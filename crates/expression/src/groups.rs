@@ -136,14 +136,15 @@ impl PreparedCache {
 /// The distinct values of an obs column in ascending order (numbers by value, texts by bytes), as text, and each cell's group.
 fn of_column(column: &str, values: &ArrayRef) -> Result<(Vec<String>, Vec<u16>)> {
     let failed = |e: arrow::error::ArrowError| Error::invalid(format!("obs column {column:?} of type {} can't be a grouping: use one of text, categories, integers or booleans", values.data_type())).because(e);
-    let (keys, distinct): (Vec<Option<usize>>, ArrayRef) = match values.data_type() {
+    // With a dictionary a value is known by its key.
+    let (keys, distinct): (Option<Vec<Option<usize>>>, ArrayRef) = match values.data_type() {
         DataType::Dictionary(_, _) => {
             let dictionary = values.as_any_dictionary();
             let normalised = if dictionary.values().is_empty() { vec![0; values.len()] } else { dictionary.normalized_keys() };
             let keys = normalised.into_iter().enumerate().map(|(i, k)| (!values.is_null(i) && !dictionary.values().is_null(k)).then_some(k)).collect();
-            (keys, Arc::clone(dictionary.values()))
+            (Some(keys), Arc::clone(dictionary.values()))
         }
-        _ => (Vec::new(), Arc::clone(values)),
+        _ => (None, Arc::clone(values)),
     };
     let text = cast(&distinct, &DataType::Utf8).map_err(failed)?;
     let text = text.as_string::<i32>();
@@ -152,9 +153,12 @@ fn of_column(column: &str, values: &ArrayRef) -> Result<(Vec<String>, Vec<u16>)>
     let mut number_of: HashMap<&str, u32> = HashMap::new();
     let mut first: Vec<u32> = Vec::new();
     let mut raw = Vec::with_capacity(values.len());
-    let mut by_key: Vec<u32> = vec![u32::MAX; if keys.is_empty() { 0 } else { distinct.len() }];
+    let mut by_key: Vec<u32> = vec![u32::MAX; if keys.is_some() { distinct.len() } else { 0 }];
     for cell in 0..values.len() {
-        let at = if by_key.is_empty() { (!text.is_null(cell)).then_some(cell) } else { keys[cell] };
+        let at = match &keys {
+            None => (!text.is_null(cell)).then_some(cell),
+            Some(keys) => keys[cell],
+        };
         let Some(at) = at else {
             raw.push(u32::MAX);
             continue;

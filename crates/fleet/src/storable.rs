@@ -34,7 +34,7 @@ pub fn batch(schema: &SchemaRef, batch: RecordBatch) -> Result<RecordBatch> {
         // Equal, or so different that whoever writes it says so best.
         return Ok(batch);
     }
-    let wrong = |column: &str, e| Error::invalid(format!("column {column:?} can't be converted to the type that is stored")).because::<arrow::error::ArrowError>(e);
+    let wrong = |column: &str, e: arrow::error::ArrowError| Error::invalid(format!("column {column:?} can't be converted to the type that is stored")).because(e);
     let mut fields = Vec::new();
     let mut columns = Vec::new();
     for ((column, own), to) in batch.columns().iter().zip(batch.schema().fields()).zip(schema.fields()) {
@@ -67,7 +67,7 @@ fn plain(of: &DataType) -> Option<DataType> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow::array::{Array, AsArray, DictionaryArray, Int32Array};
+    use arrow::array::{AsArray, DictionaryArray, Int32Array};
     use arrow::datatypes::{Int8Type, Int32Type};
 
     #[test]

@@ -53,13 +53,14 @@ struct Connection {
 
 impl Connection {
     async fn act(&self, kind: &str, body: Bytes) -> Result<Bytes> {
-        let at = || format!("the host at {}", self.url);
         let request = Action { r#type: kind.to_owned(), body };
         let mut answer = self.client.clone().do_action(request).await.map_err(|s| self.failed(&s))?.into_inner();
-        match answer.message().await.map_err(|s| self.failed(&s))? {
-            Some(result) => Ok(result.body),
-            None => Err(Error::unavailable(format!("{} gave no answer to {kind}", at()))),
+        let mut last = None;
+        // A server may send signs of life, which are empty, before its answer.
+        while let Some(result) = answer.message().await.map_err(|s| self.failed(&s))? {
+            last = Some(result.body);
         }
+        last.ok_or_else(|| Error::unavailable(format!("the host at {} gave no answer to {kind}", self.url)))
     }
 
     async fn ask<T: DeserializeOwned>(&self, kind: &str, body: Bytes) -> Result<T> {
@@ -99,7 +100,7 @@ impl RemoteHost {
             .await
             .map_err(|_| Error::unavailable(format!("what listens at {url} does not answer")))?
             .context(|| format!("what listens at {url} is no Skytether host"))?;
-        let said: serde_json::Value = frames::decode_json(&format!("the answer of {url}"), &answer)?;
+        let said: serde_json::Value = serde_json::from_slice(&answer).map_err(|e| Error::invalid(format!("what listens at {url} is no Skytether host")).because(e))?;
         let protocol = said.get("protocol").and_then(serde_json::Value::as_u64);
         if said.get("cse").is_some() {
             return Err(Error::invalid(format!("{url} is a drive, not a host: connect to a host in front of it (skytether host serve --drives ...)")));
@@ -209,7 +210,8 @@ impl RemoteHost {
     /// # Errors
     /// As [`DatasetWriter::begin`].
     pub async fn writer(&self, name: &DatasetName, kind: DatasetKind, replace: bool) -> Result<DatasetWriter> {
-        DatasetWriter::begin(self.catalog.clone(), SliceOptions::default(), name.clone(), kind, replace, new_generation()).await
+        let slices = SliceOptions { target_bytes: self.info.slice_bytes, zstd_level: self.info.zstd_level };
+        DatasetWriter::begin(self.catalog.clone(), slices, name.clone(), kind, replace, new_generation()).await
     }
 }
 

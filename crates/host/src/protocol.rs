@@ -33,6 +33,9 @@ pub(crate) struct HostInfo {
     /// New with each start.
     pub(crate) instance: Uuid,
     pub(crate) drives: Vec<CseInfo>,
+    /// How whoever ingests through this host cuts slices.
+    pub(crate) slice_bytes: usize,
+    pub(crate) zstd_level: i32,
 }
 
 /// A query.

@@ -66,7 +66,9 @@ impl HostService {
         match kind {
             "info" => {
                 let drives = self.host.drives().iter().map(|d| d.info().clone()).collect();
-                frames::encode_json(&HostInfo { protocol: PROTOCOL, instance: self.host.instance(), drives })
+                let slices = &self.host.options().slices;
+                let info = HostInfo { protocol: PROTOCOL, instance: self.host.instance(), drives, slice_bytes: slices.target_bytes, zstd_level: slices.zstd_level };
+                frames::encode_json(&info)
             }
             "list" => {
                 let list: Vec<DatasetInfo> = self.host.catalog().list().await?.iter().map(DatasetInfo::from).collect();

@@ -61,7 +61,7 @@ impl PyResultSet {
 }
 
 async fn plan(fleet: Arc<Fleet>, text: String, options: QueryOptions) -> Result<Query> {
-    fleet.sql(&text, options).await
+    fleet.sql(&text, &options).await
 }
 
 #[pymethods]

@@ -1,5 +1,5 @@
 //! Two small data sets on one drive, and what is needed to ask it questions.
-#![allow(dead_code, reason = "every test file uses its own part")]
+#![allow(dead_code, unreachable_pub, reason = "every test file uses its own part")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

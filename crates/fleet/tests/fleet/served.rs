@@ -66,7 +66,9 @@ async fn serve(dir: &Path) -> (Vec<Server>, Server, Fleet) {
         for address in addresses {
             connected.push(FlightCse::connect(&address, options.clone()).await.unwrap());
         }
-        let host = Host::new(connected, HostOptions { storage_deadline: Duration::from_secs(5), ..HostOptions::default() }).unwrap();
+        let mut options = HostOptions { storage_deadline: Duration::from_secs(5), ..HostOptions::default() };
+        options.slices.target_bytes = 64 << 10;
+        let host = Host::new(connected, options).unwrap();
         host.catalog().collect_garbage().await.unwrap();
         skytether_host::server::serve(host, listener, std::future::pending()).await.unwrap();
     });
@@ -79,7 +81,7 @@ async fn served_and_embedded_fleets_answer_alike() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let embedded = open(one.path(), 4).await.unwrap();
     let (_drives, _host, served) = serve(two.path()).await;
-    let rows = batches(30, 2000);
+    let rows = batches(10, 1000);
     for fleet in [&embedded, &served] {
         ingest(fleet, "lab.t", &rows, false).await.unwrap();
         crate::expression::write(fleet, "blood.tiny").await;
@@ -110,7 +112,7 @@ async fn served_and_embedded_fleets_answer_alike() {
     let error = ingest(&served, "lab.t", &rows, false).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Conflict);
     ingest(&served, "lab.t", &rows[..1], true).await.unwrap();
-    assert_eq!(value(&served, "SELECT count(*) FROM lab.t").await.unwrap(), "2000");
+    assert_eq!(value(&served, "SELECT count(*) FROM lab.t").await.unwrap(), "1000");
     served.drop_dataset(&name("lab.t")).await.unwrap();
     assert_eq!(crate::util::query(&served, "SELECT 1 FROM lab.t", Cut::Full).await.unwrap_err().kind(), Kind::NotFound);
 }
@@ -119,7 +121,7 @@ async fn served_and_embedded_fleets_answer_alike() {
 async fn a_dead_drive_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let (mut drives, _host, fleet) = serve(dir.path()).await;
-    ingest(&fleet, "lab.t", &batches(40, 4000), false).await.unwrap();
+    ingest(&fleet, "lab.t", &batches(20, 2000), false).await.unwrap();
     let parts = fleet.describe(&name("lab.t")).await.unwrap().tables["data"].partitions.len();
     assert_eq!(parts, 4, "every drive must hold a part");
     // Not the home drive, which would already fail the look-up.
@@ -132,7 +134,7 @@ async fn a_dead_drive_is_named() {
     assert!(error.to_string().contains(&format!("drive-{dead}")), "{error}");
     let status = fleet.status().await.unwrap();
     assert_eq!(status.iter().map(|d| d.usage.is_some()).collect::<Vec<_>>(), (0..4).map(|n| n != dead).collect::<Vec<_>>());
-    let error = ingest(&fleet, "lab.u", &batches(40, 4000), false).await.unwrap_err();
+    let error = ingest(&fleet, "lab.u", &batches(20, 2000), false).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
 }
 
