@@ -191,16 +191,21 @@ def plain(values: np.ndarray) -> np.ndarray:
         values = values.astype(np.float32)
     elif kind.kind not in "iuf" or kind.itemsize > 8:
         raise InvalidError(f"values of type {kind} are no expression values: use integers or floats of at most 64 bits")
-    elif not kind.isnative:
-        values = values.astype(kind.newbyteorder("="))
-    return np.ascontiguousarray(values)
+    return _native(values)
+
+
+def _native(values: np.ndarray) -> np.ndarray:
+    """`values` contiguous and in this machine's byte order, said the way the buffer protocol says it (h5py's types spell it out)."""
+    if values.dtype.isnative:
+        return np.ascontiguousarray(values).view(values.dtype.newbyteorder("="))
+    return np.ascontiguousarray(values.astype(values.dtype.newbyteorder("=")))
 
 
 def push_compressed(sink: Any, step: Callable[[int], None], by_gene: bool, parts: Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]) -> None:
     """Pushes parts of a CSR (or, `by_gene`, CSC) matrix: the first row, row pointers from 0, indices, values."""
     push = sink.push_columns if by_gene else sink.push_rows
     for first, indptr, indices, data in parts:
-        push(first, indptr.astype(np.int64, copy=False), np.ascontiguousarray(indices), plain(data))
+        push(first, indptr.astype(np.int64, copy=False), _native(indices), plain(data))
         step(len(data))
 
 

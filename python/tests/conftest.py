@@ -102,5 +102,5 @@ def pbmc3k_fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(*arguments: object, module: str = "msgexpress.cli", **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs a command of ours as a process of its own."""
-    env = {**os.environ, "COLUMNS": "120", **environment}
+    env = {**os.environ, "COLUMNS": "120", "MSGX_DEBUG": "", **environment}
     return subprocess.run([sys.executable, "-m", module, *map(str, arguments)], capture_output=True, text=True, env=env, timeout=120)

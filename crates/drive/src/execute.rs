@@ -80,7 +80,8 @@ impl Engine {
             .build();
         skytether_expression::register(&mut state, Arc::new(TicketCells(ticket.clone())))?;
         // The forms of what came with it; those of all others are in the base.
-        let new: Vec<_> = state.aggregate_functions().iter().filter(|(name, _)| !self.base.aggregate_functions().contains_key(*name)).map(|(_, f)| Arc::clone(f)).collect();
+        let new: Vec<_> =
+            state.aggregate_functions().iter().filter(|(name, _)| !self.base.aggregate_functions().contains_key(*name)).map(|(_, f)| Arc::clone(f)).collect();
         for form in new.iter().flat_map(skytether_plan::partial::forms) {
             state.register_udaf(form).map_err(from_datafusion)?;
         }

@@ -83,8 +83,7 @@ impl Reader {
     /// NotFound, Unavailable; Corrupt where another slice lies under the key.
     pub(crate) fn slice(&self, partition: &Partition, n: u32) -> Result<Bytes> {
         let key = partition.name.slice_key(n)?;
-        let expected =
-            partition.metadata.slices.get(n as usize).ok_or_else(|| Error::internal(format!("partition {} has no slice {n}", partition.key)))?;
+        let expected = partition.metadata.slices.get(n as usize).ok_or_else(|| Error::internal(format!("partition {} has no slice {n}", partition.key)))?;
         // The store checks that the bytes are those of its index; here, that its index has those of the metadata.
         let Some(entry) = self.store.stat(&key)? else {
             return Err(Error::not_found(format!("slice {key} is gone: the data set was replaced or dropped; ask again")));

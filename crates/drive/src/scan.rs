@@ -88,20 +88,14 @@ impl SliceScanExec {
         for (at, slice) in slices.into_iter().enumerate() {
             dealt[at % partitions].push(slice);
         }
-        let properties =
-            PlanProperties::new(EquivalenceProperties::new(schema), Partitioning::UnknownPartitioning(partitions), EmissionType::Incremental, Boundedness::Bounded)
-                .with_scheduling_type(SchedulingType::Cooperative);
-        Self {
-            reader,
-            partition,
-            shape,
-            projection,
-            slices: dealt,
-            pruned,
-            fetch,
-            properties: Arc::new(properties),
-            metrics: ExecutionPlanMetricsSet::new(),
-        }
+        let properties = PlanProperties::new(
+            EquivalenceProperties::new(schema),
+            Partitioning::UnknownPartitioning(partitions),
+            EmissionType::Incremental,
+            Boundedness::Bounded,
+        )
+        .with_scheduling_type(SchedulingType::Cooperative);
+        Self { reader, partition, shape, projection, slices: dealt, pruned, fetch, properties: Arc::new(properties), metrics: ExecutionPlanMetricsSet::new() }
     }
 
     /// The stored columns to read, ascending.
@@ -226,7 +220,8 @@ impl ExecutionPlan for SliceScanExec {
         let schema = Arc::clone(self.properties.eq_properties.schema());
         let stored = self.stored().map_err(to_datafusion)?;
         let batch_rows = self.batch_rows(context.session_config().batch_size());
-        let work = Arc::new(Work { scan: self.clone(), schema: Arc::clone(&schema), stored, batch_rows, read, bytes_read, time: baseline.elapsed_compute().clone() });
+        let work =
+            Arc::new(Work { scan: self.clone(), schema: Arc::clone(&schema), stored, batch_rows, read, bytes_read, time: baseline.elapsed_compute().clone() });
         let slices = stream::iter(slices).map(move |n| Arc::clone(&work).load(n)).buffered(PREFETCH);
         let inner = slices.map_ok(|loaded| stream::iter(loaded).map(|batch| batch.map_err(to_datafusion))).try_flatten().boxed();
         let memory = MemoryConsumer::new("SliceScanExec").register(context.memory_pool());
@@ -288,7 +283,8 @@ impl Work {
                     let genes = genes.as_ref().ok_or_else(|| Error::internal("sparse rows have no gene names"))?;
                     let numbers = stored(self.scan.partition.column("gene_id")?)?;
                     let numbers = numbers.as_primitive_opt::<UInt32Type>().ok_or_else(|| Error::corrupt("\"gene_id\" of a matrix is not UInt32"))?;
-                    take(genes, numbers, Some(TakeOptions { check_bounds: true })).map_err(|e| Error::corrupt("a matrix has a gene without a name").because(e))?
+                    take(genes, numbers, Some(TakeOptions { check_bounds: true }))
+                        .map_err(|e| Error::corrupt("a matrix has a gene without a name").because(e))?
                 }
                 Shape::Rows { .. } => Arc::clone(stored(column - 1)?),
                 _ => Arc::clone(stored(column)?),

@@ -77,7 +77,8 @@ impl PartitionTable {
         };
         let about = |column: &str| if self.view == View::Stored { Vec::new() } else { prune::only_about(filters, column) };
         let of_genes = about("gene");
-        let genes = if self.view != View::Stored && (projection.contains(&0) || !of_genes.is_empty()) { Some(self.names(Ticket::gene_names).await?) } else { None };
+        let genes =
+            if self.view != View::Stored && (projection.contains(&0) || !of_genes.is_empty()) { Some(self.names(Ticket::gene_names).await?) } else { None };
         let mut wanted_genes = None;
         if let (Some(genes), false) = (&genes, of_genes.is_empty())
             && let Some(mask) = prune::matching(state, of_genes, "gene", genes)

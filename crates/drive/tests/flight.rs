@@ -124,7 +124,10 @@ async fn answers_over_a_connection_equal_those_in_process() {
         let (there, theirs) = run(remote.as_ref(), plan).await.unwrap();
         assert_eq!(here.schema(), there.schema(), "{sql}");
         assert_eq!(lines(&here), lines(&there), "{sql}");
-        assert_eq!((mine.rows_out, mine.slices, mine.slices_pruned, mine.bytes_read), (theirs.rows_out, theirs.slices, theirs.slices_pruned, theirs.bytes_read));
+        assert_eq!(
+            (mine.rows_out, mine.slices, mine.slices_pruned, mine.bytes_read),
+            (theirs.rows_out, theirs.slices, theirs.slices_pruned, theirs.bytes_read)
+        );
         // IPC adds headers and padding, and little else.
         assert!(theirs.bytes_sent > 0 && theirs.bytes_sent < mine.bytes_sent * 2 + 4096, "{sql}: {} and {}", mine.bytes_sent, theirs.bytes_sent);
         assert!(theirs.bytes_received > mine.bytes_received, "a ticket is longer than its plan");
@@ -134,7 +137,10 @@ async fn answers_over_a_connection_equal_those_in_process() {
         let (here, there) = (run(drive.as_ref(), plan.clone()).await.unwrap_err(), run(remote.as_ref(), plan).await.unwrap_err());
         assert_eq!(here.kind(), there.kind());
         let text = there.to_string();
-        assert!(text.starts_with(&format!("drive drive-2 at {}: ", server.address)) && text.ends_with(here.to_string().strip_prefix("drive-2: ").unwrap()), "{text}");
+        assert!(
+            text.starts_with(&format!("drive drive-2 at {}: ", server.address)) && text.ends_with(here.to_string().strip_prefix("drive-2: ").unwrap()),
+            "{text}"
+        );
     }
 }
 
@@ -195,7 +201,12 @@ async fn the_largest_value_goes_both_ways_and_more_than_a_message_holds_does_not
 #[tokio::test]
 async fn whatever_comes_to_the_port_the_server_goes_on() {
     let server = Server::start(drive()).await;
-    for junk in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], b"\x00\x01\x02\x03\xff\xfe", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff\xff\xff\xff", &[0u8; 70_000]] {
+    for junk in [
+        &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..],
+        b"\x00\x01\x02\x03\xff\xfe",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+        &[0u8; 70_000],
+    ] {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         // The server may close before all is written.
         let _ = stream.write_all(junk).await;
@@ -259,7 +270,9 @@ async fn whatever_comes_to_the_port_the_server_goes_on() {
         let answer = client.do_action(Action::new(action, body.clone())).await;
         let status = match answer {
             Err(status) => status,
-            Ok(stream) => stream.into_inner().collect::<Vec<_>>().await.into_iter().find_map(std::result::Result::err).unwrap_or_else(|| panic!("{action} {body:?}")),
+            Ok(stream) => {
+                stream.into_inner().collect::<Vec<_>>().await.into_iter().find_map(std::result::Result::err).unwrap_or_else(|| panic!("{action} {body:?}"))
+            }
         };
         assert!(status.message().starts_with("drive-2: "), "{action} {body:?}: {status:?}");
     }

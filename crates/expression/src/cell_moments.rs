@@ -98,7 +98,9 @@ impl CellMoments {
 }
 
 fn usage() -> Error {
-    Error::invalid("cell_moments(cell, value, groups, transform) takes a cell's name (text), a number, groups (text: an obs column or JSON) and a transform ('log1p_cp10k' or NULL)")
+    Error::invalid(
+        "cell_moments(cell, value, groups, transform) takes a cell's name (text), a number, groups (text: an obs column or JSON) and a transform ('log1p_cp10k' or NULL)",
+    )
 }
 
 impl AggregateUDFImpl for CellMoments {
@@ -193,7 +195,9 @@ impl Input for DenseRows {
             }
             let name = if cells.is_null(i) { "" } else { cells.value(i) };
             let cell = match ready.numbers.get(name) {
-                Some(&AMBIGUOUS) => return Err(Error::invalid(format!("several cells of {} are named {name:?}: cell_moments can't tell them apart here", self.spec.dataset))),
+                Some(&AMBIGUOUS) => {
+                    return Err(Error::invalid(format!("several cells of {} are named {name:?}: cell_moments can't tell them apart here", self.spec.dataset)));
+                }
                 Some(&cell) => cell as usize,
                 None => return Err(Error::not_found(format!("{} has no cell {name:?}", self.spec.dataset))),
             };
@@ -203,7 +207,11 @@ impl Input for DenseRows {
                 Some(totals) => f64::from(log1p_cp10k(value as f32, totals.value(cell))),
             };
             if !y.is_finite() {
-                return Err(Error::invalid(format!("the value {value} of cell {name:?} of {} has no {}", self.spec.dataset, self.spec.transform.map_or("finite moments", Transform::as_str))));
+                return Err(Error::invalid(format!(
+                    "the value {value} of cell {name:?} of {} has no {}",
+                    self.spec.dataset,
+                    self.spec.transform.map_or("finite moments", Transform::as_str)
+                )));
             }
             store.add(row, usize::from(ready.prepared.codes[cell]), y);
         }

@@ -135,7 +135,10 @@ impl PreparedCache {
 
 /// The distinct values of an obs column in ascending order (numbers by value, texts by bytes), as text, and each cell's group.
 fn of_column(column: &str, values: &ArrayRef) -> Result<(Vec<String>, Vec<u16>)> {
-    let failed = |e: arrow::error::ArrowError| Error::invalid(format!("obs column {column:?} of type {} can't be a grouping: use one of text, categories, integers or booleans", values.data_type())).because(e);
+    let failed = |e: arrow::error::ArrowError| {
+        Error::invalid(format!("obs column {column:?} of type {} can't be a grouping: use one of text, categories, integers or booleans", values.data_type()))
+            .because(e)
+    };
     // With a dictionary a value is known by its key.
     let (keys, distinct): (Option<Vec<Option<usize>>>, ArrayRef) = match values.data_type() {
         DataType::Dictionary(_, _) => {

@@ -369,7 +369,9 @@ unsafe fn tabulated_avx2<T: Value, const R: usize, const CLAMP: bool>(
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn add_avx2(sums: *mut Sums, y: std::arch::x86_64::__m128d, one: f64) {
-    use std::arch::x86_64::{_mm_mul_sd, _mm_unpacklo_pd, _mm256_add_pd, _mm256_blend_pd, _mm256_castpd128_pd256, _mm256_loadu_pd, _mm256_set_pd, _mm256_storeu_pd};
+    use std::arch::x86_64::{
+        _mm_mul_sd, _mm_unpacklo_pd, _mm256_add_pd, _mm256_blend_pd, _mm256_castpd128_pd256, _mm256_loadu_pd, _mm256_set_pd, _mm256_storeu_pd,
+    };
     let new = _mm256_blend_pd::<0b1100>(_mm256_castpd128_pd256(_mm_unpacklo_pd(y, _mm_mul_sd(y, y))), _mm256_set_pd(0.0, one, 0.0, 0.0));
     // SAFETY: the caller's promise.
     unsafe {

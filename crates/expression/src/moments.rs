@@ -68,7 +68,9 @@ impl Moments {
 }
 
 fn usage() -> Error {
-    Error::invalid("moments(idx, val, block, spec) takes a list of cell numbers (List<UInt32>), a list of values (List of UInt16, UInt32, Float32 or Float64), a block (UInt32) and a spec (text)")
+    Error::invalid(
+        "moments(idx, val, block, spec) takes a list of cell numbers (List<UInt32>), a list of values (List of UInt16, UInt32, Float32 or Float64), a block (UInt32) and a spec (text)",
+    )
 }
 
 impl AggregateUDFImpl for Moments {
@@ -292,7 +294,12 @@ fn open_block<'a>(prepared: &'a Prepared, number: u32, last: &mut Option<(u32, A
     let start = number as usize * BLOCK as usize;
     let end = prepared.codes.len().min(start.saturating_add(BLOCK as usize));
     if start >= end {
-        return Err(Error::corrupt(format!("a row of {}.{} belongs to block {number}, but the data set has {} cells", spec.dataset, spec.matrix, prepared.codes.len())));
+        return Err(Error::corrupt(format!(
+            "a row of {}.{} belongs to block {number}, but the data set has {} cells",
+            spec.dataset,
+            spec.matrix,
+            prepared.codes.len()
+        )));
     }
     let table = prepared.totals.as_ref().map(|totals| match last {
         Some((of, table)) if *of == number => Arc::clone(table),
@@ -311,7 +318,9 @@ fn explain(fault: Fault, row: usize, block: u32, spec: &MomentsSpec, prepared: &
         Fault::Lengths => Error::corrupt(format!("row {row} (block {block}) of a batch of {matrix} has not as many values as cell numbers")),
         Fault::Outside(cell) => Error::corrupt(format!("row {row} (block {block}) of a batch of {matrix} names cell {cell}, which is not in the block")),
         Fault::Value { cell, value } => match &prepared.totals {
-            None => Error::invalid(format!("the value {value} of cell {cell} in row {row} (block {block}) of a batch of {matrix} has no finite moments: remove it")),
+            None => {
+                Error::invalid(format!("the value {value} of cell {cell} in row {row} (block {block}) of a batch of {matrix} has no finite moments: remove it"))
+            }
             Some(totals) => Error::invalid(format!(
                 "log1p_cp10k needs values that are not negative, in cells with a positive total: cell {cell} with total {} has the value {value} in row {row} (block {block}) of a batch of {matrix}; use transform NULL if the values are already normalised",
                 totals.values().get(cell as usize).copied().unwrap_or(f32::NAN)
@@ -330,7 +339,9 @@ struct Columns<'a> {
 impl<'a> Columns<'a> {
     fn open(values: &'a [ArrayRef]) -> Result<Self> {
         let [idx, val, block, ..] = values else { return Err(usage()) };
-        let (Some(idx), Some(val), Some(block)) = (idx.as_list_opt::<i32>(), val.as_list_opt::<i32>(), block.as_primitive_opt::<UInt32Type>()) else { return Err(usage()) };
+        let (Some(idx), Some(val), Some(block)) = (idx.as_list_opt::<i32>(), val.as_list_opt::<i32>(), block.as_primitive_opt::<UInt32Type>()) else {
+            return Err(usage());
+        };
         if idx.values().data_type() != &DataType::UInt32 {
             return Err(usage());
         }

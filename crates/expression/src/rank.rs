@@ -138,7 +138,11 @@ pub(crate) fn unknown_group<'a>(name: &str, there_are: impl Iterator<Item = &'a 
     const SHOWN: usize = 50;
     let all: Vec<&str> = there_are.collect();
     let more = if all.len() > SHOWN { format!(" and {} more", all.len() - SHOWN) } else { String::new() };
-    Error::not_found(format!("there is no group {:?}; the groups are {}{more}", shorten(name), all.iter().take(SHOWN).map(|n| format!("{:?}", shorten(n))).collect::<Vec<_>>().join(", ")))
+    Error::not_found(format!(
+        "there is no group {:?}; the groups are {}{more}",
+        shorten(name),
+        all.iter().take(SHOWN).map(|n| format!("{:?}", shorten(n))).collect::<Vec<_>>().join(", ")
+    ))
 }
 
 /// Does `work` to all `items`, on up to `threads` threads; results in the items' order.
@@ -183,7 +187,10 @@ impl<'a> Genes<'a> {
         for (b, batch) in batches.iter().enumerate() {
             let column = |name: &str| batch.column_by_name(name).ok_or_else(|| Error::invalid(format!("ranking genes needs a column {name:?}")));
             let ids = column("gene_id")?;
-            let ids = ids.as_primitive_opt::<UInt32Type>().filter(|ids| ids.null_count() == 0).ok_or_else(|| Error::invalid("gene_id must be UInt32 without NULLs"))?;
+            let ids = ids
+                .as_primitive_opt::<UInt32Type>()
+                .filter(|ids| ids.null_count() == 0)
+                .ok_or_else(|| Error::invalid("gene_id must be UInt32 without NULLs"))?;
             genes.ids.extend_from_slice(ids.values());
             names.push(cast(column("gene")?, &DataType::Utf8View).map_err(|e| Error::invalid("gene must be text").because(e))?);
             let moments = column("moments")?;
@@ -220,10 +227,21 @@ impl<'a> Genes<'a> {
         if results.name(last).is_some() {
             return Err(Error::invalid("moments must end with the cells in no group"));
         }
-        (range.start..last).map(|at| results.name(at).map(str::to_owned).ok_or_else(|| Error::invalid("moments name a group NULL"))).collect::<Result<Vec<_>>>().map(Some)
+        (range.start..last)
+            .map(|at| results.name(at).map(str::to_owned).ok_or_else(|| Error::invalid("moments name a group NULL")))
+            .collect::<Result<Vec<_>>>()
+            .map(Some)
     }
 
-    fn test(&self, names: &[String], chosen: &[usize], reference: Option<usize>, options: &RankOptions, threads: usize, tested: &mut [Vec<Tested>]) -> Result<()> {
+    fn test(
+        &self,
+        names: &[String],
+        chosen: &[usize],
+        reference: Option<usize>,
+        options: &RankOptions,
+        threads: usize,
+        tested: &mut [Vec<Tested>],
+    ) -> Result<()> {
         let chunk = self.len().div_ceil(threads * 4).max(1);
         let mut parts: Vec<(usize, Vec<&mut [Tested]>)> = (0..self.len().div_ceil(chunk)).map(|c| (c * chunk, Vec::with_capacity(chosen.len()))).collect();
         for group in tested.iter_mut() {
@@ -332,7 +350,16 @@ impl<'a> Tester<'a> {
                 }
             }
             let t = test_unchecked(options.method, mine, other);
-            put(place, Tested { score: t.t, p: t.p, fold: log_fold_change(mine.mean, other.mean, options.log_base), pct_group: mine.pct_nz(), pct_reference: other.pct_nz() });
+            put(
+                place,
+                Tested {
+                    score: t.t,
+                    p: t.p,
+                    fold: log_fold_change(mine.mean, other.mean, options.log_base),
+                    pct_group: mine.pct_nz(),
+                    pct_reference: other.pct_nz(),
+                },
+            );
             Ok(())
         };
         if let Some(r) = reference {

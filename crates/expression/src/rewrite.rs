@@ -86,7 +86,10 @@ impl Sparse {
 }
 
 fn rewrite_aggregate(aggregate: &Aggregate, rows_of: &RowsOf<'_>, moments: &Arc<AggregateUDF>) -> DfResult<Option<LogicalPlan>> {
-    if aggregate.aggr_expr.is_empty() || !aggregate.aggr_expr.iter().all(|e| call(e).is_some()) || aggregate.group_expr.iter().any(|e| matches!(e, Expr::GroupingSet(_))) {
+    if aggregate.aggr_expr.is_empty()
+        || !aggregate.aggr_expr.iter().all(|e| call(e).is_some())
+        || aggregate.group_expr.iter().any(|e| matches!(e, Expr::GroupingSet(_)))
+    {
         return Ok(None);
     }
     let Some(sparse) = sparse_input(&aggregate.input, rows_of)? else { return Ok(None) };
@@ -169,7 +172,12 @@ fn sparse_input(plan: &LogicalPlan, rows_of: &RowsOf<'_>) -> DfResult<Option<Spa
             }
             projection.sort_unstable();
             projection.dedup();
-            let filter_genes: Vec<usize> = scan.filters.iter().flat_map(|f| f.column_refs().into_iter().map(|c| c.name.clone()).collect::<Vec<_>>()).filter_map(|n| rows.index_of(&n).ok()).collect();
+            let filter_genes: Vec<usize> = scan
+                .filters
+                .iter()
+                .flat_map(|f| f.column_refs().into_iter().map(|c| c.name.clone()).collect::<Vec<_>>())
+                .filter_map(|n| rows.index_of(&n).ok())
+                .collect();
             for at in filter_genes {
                 if !projection.contains(&at) {
                     projection.push(at);

@@ -94,7 +94,13 @@ impl Groups {
             let code = match u16::try_from(code) {
                 _ if code == -1 => NO_GROUP,
                 Ok(c) if usize::from(c) < names.len() => c,
-                _ => return Err(Error::invalid(format!("cell {cell} has group {code}, but there are {} groups: use 0 to {} or -1", names.len(), names.len().saturating_sub(1)))),
+                _ => {
+                    return Err(Error::invalid(format!(
+                        "cell {cell} has group {code}, but there are {} groups: use 0 to {} or -1",
+                        names.len(),
+                        names.len().saturating_sub(1)
+                    )));
+                }
             };
             bytes.extend_from_slice(&code.to_le_bytes());
         }
@@ -221,7 +227,8 @@ mod tests {
 
     #[test]
     fn hostile_literals_give_errors() {
-        for text in ["", "{}", "[]", "null", r#"{"dataset":"nodot","matrix":"x","groups":{"obs":"c"}}"#, r#"{"dataset":"a.b","matrix":"x","groups":{"obs":1}}"#] {
+        for text in ["", "{}", "[]", "null", r#"{"dataset":"nodot","matrix":"x","groups":{"obs":"c"}}"#, r#"{"dataset":"a.b","matrix":"x","groups":{"obs":1}}"#]
+        {
             assert_eq!(MomentsSpec::from_literal(text).unwrap_err().kind(), Kind::Invalid, "{text}");
         }
     }

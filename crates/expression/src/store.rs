@@ -170,11 +170,14 @@ impl MomentStore {
             (Some(a), Some(b), Some(c)) => (a, b, c),
             _ => return Err(bad("needs lists")),
         };
-        let (nnz_of, mean_of, m2_of) =
-            match (nnz.values().as_primitive_opt::<UInt32Type>(), mean.values().as_primitive_opt::<Float64Type>(), m2.values().as_primitive_opt::<Float64Type>()) {
-                (Some(a), Some(b), Some(c)) => (a.values(), b.values(), c.values()),
-                _ => return Err(bad("holds lists of the wrong type")),
-            };
+        let (nnz_of, mean_of, m2_of) = match (
+            nnz.values().as_primitive_opt::<UInt32Type>(),
+            mean.values().as_primitive_opt::<Float64Type>(),
+            m2.values().as_primitive_opt::<Float64Type>(),
+        ) {
+            (Some(a), Some(b), Some(c)) => (a.values(), b.values(), c.values()),
+            _ => return Err(bad("holds lists of the wrong type")),
+        };
         let mut known: Option<(usize, Header, Vec<usize>)> = None;
         self.set_rows(rows);
         for (i, &row) in to.iter().enumerate() {
@@ -196,7 +199,12 @@ impl MomentStore {
                 self.reserve(&names, rows)?;
                 let mine = self.names.clone().unwrap_or_default();
                 let place: std::collections::HashMap<&str, usize> = mine.iter().enumerate().map(|(i, n)| (n.as_str(), i)).collect();
-                let map = header.groups.iter().map(|n| place.get(n.as_str()).copied().ok_or_else(|| Error::internal("a group was not added"))).chain([Ok(mine.len())]).collect::<Result<Vec<_>>>()?;
+                let map = header
+                    .groups
+                    .iter()
+                    .map(|n| place.get(n.as_str()).copied().ok_or_else(|| Error::internal("a group was not added")))
+                    .chain([Ok(mine.len())])
+                    .collect::<Result<Vec<_>>>()?;
                 known = Some((i, header, map));
             }
             let Some((_, header, map)) = &known else { continue };
@@ -259,7 +267,12 @@ impl MomentStore {
                 headers.append_value(r#"{"groups":[],"n":[]}"#);
             }
         }
-        let nnz = part.nnz.iter().map(|&n| u32::try_from(n)).collect::<std::result::Result<Vec<_>, _>>().map_err(|_| Error::invalid("a group has more nonzeros than there can be cells"))?;
+        let nnz = part
+            .nnz
+            .iter()
+            .map(|&n| u32::try_from(n))
+            .collect::<std::result::Result<Vec<_>, _>>()
+            .map_err(|_| Error::invalid("a group has more nonzeros than there can be cells"))?;
         Ok(vec![
             Arc::new(headers.finish()),
             lists(Arc::new(UInt32Array::from(nnz)), rows, width)?,
@@ -296,7 +309,8 @@ impl MomentStore {
     /// Bytes of memory.
     #[must_use]
     pub fn size(&self) -> usize {
-        (self.n.capacity() + self.nnz.capacity() + self.mean.capacity() + self.m2.capacity()) * 8 + self.names.as_ref().map_or(0, |n| n.iter().map(|n| n.len() + 24).sum())
+        (self.n.capacity() + self.nnz.capacity() + self.mean.capacity() + self.m2.capacity()) * 8
+            + self.names.as_ref().map_or(0, |n| n.iter().map(|n| n.len() + 24).sum())
     }
 }
 
@@ -306,9 +320,11 @@ fn header_text(names: &[String], n: &[u64]) -> Result<String> {
 
 /// Lists of `width` entries each.
 fn lists(values: ArrayRef, rows: usize, width: usize) -> Result<ArrayRef> {
-    let len = i32::try_from(rows * width).map_err(|_| Error::exhausted(format!("{rows} rows of {width} groups are more than one batch can hold: ask for fewer groups")))?;
+    let len = i32::try_from(rows * width)
+        .map_err(|_| Error::exhausted(format!("{rows} rows of {width} groups are more than one batch can hold: ask for fewer groups")))?;
     let offsets: ScalarBuffer<i32> = if width == 0 { vec![0; rows + 1].into() } else { (0..=len).step_by(width).collect::<Vec<_>>().into() };
-    let list = ListArray::try_new(item(values.data_type().clone()), OffsetBuffer::new(offsets), values, None).map_err(|e| Error::internal("cannot build moments").because(e))?;
+    let list = ListArray::try_new(item(values.data_type().clone()), OffsetBuffer::new(offsets), values, None)
+        .map_err(|e| Error::internal("cannot build moments").because(e))?;
     Ok(Arc::new(list))
 }
 
@@ -352,8 +368,16 @@ impl<'a> Results<'a> {
         let entries = list.values().as_struct_opt().ok_or_else(wrong)?;
         let [names, n, nnz, mean, m2] = entries.columns() else { return Err(wrong()) };
         use arrow::datatypes::UInt64Type;
-        match (names.as_string_view_opt(), n.as_primitive_opt::<UInt64Type>(), nnz.as_primitive_opt::<UInt64Type>(), mean.as_primitive_opt::<Float64Type>(), m2.as_primitive_opt::<Float64Type>()) {
-            (Some(names), Some(n), Some(nnz), Some(mean), Some(m2)) => Ok(Self { offsets: list.value_offsets(), names, n: n.values(), nnz: nnz.values(), mean: mean.values(), m2: m2.values() }),
+        match (
+            names.as_string_view_opt(),
+            n.as_primitive_opt::<UInt64Type>(),
+            nnz.as_primitive_opt::<UInt64Type>(),
+            mean.as_primitive_opt::<Float64Type>(),
+            m2.as_primitive_opt::<Float64Type>(),
+        ) {
+            (Some(names), Some(n), Some(nnz), Some(mean), Some(m2)) => {
+                Ok(Self { offsets: list.value_offsets(), names, n: n.values(), nnz: nnz.values(), mean: mean.values(), m2: m2.values() })
+            }
             _ => Err(wrong()),
         }
     }
@@ -383,4 +407,3 @@ impl<'a> Results<'a> {
         GroupMoments { n: self.n[at], nnz: self.nnz[at], mean: self.mean[at], m2: self.m2[at] }
     }
 }
-

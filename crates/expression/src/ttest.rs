@@ -43,8 +43,8 @@ impl GroupMoments {
         // Counts come from stored or received state: never trust their sum to fit.
         let n = self.n.saturating_add(other.n);
         let (a, b, all) = (self.n as f64, other.n as f64, n as f64);
-        let delta = other.mean - self.mean;
-        Self { n, nnz: self.nnz.saturating_add(other.nnz), mean: self.mean + delta * (b / all), m2: self.m2 + other.m2 + delta * delta * (a / all * b) }
+        let (delta, share) = (other.mean - self.mean, b / all);
+        Self { n, nnz: self.nnz.saturating_add(other.nnz), mean: self.mean + delta * share, m2: self.m2 + other.m2 + delta * delta * (a * share) }
     }
 
     /// The unbiased variance; NaN for fewer than two cells.

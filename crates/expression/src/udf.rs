@@ -133,13 +133,16 @@ fn test_rows(moments: &ArrayRef, group: &Texts, reference: &Texts, method: &Text
         }
     }
     let columns = columns.into_iter().map(|mut c| Arc::new(c.finish()) as ArrayRef).collect();
-    let result = StructArray::try_new(FIELDS.clone(), columns, Some(NullBuffer::from(valid))).map_err(|e| Error::internal("cannot build the result of t_test").because(e))?;
+    let result = StructArray::try_new(FIELDS.clone(), columns, Some(NullBuffer::from(valid)))
+        .map_err(|e| Error::internal("cannot build the result of t_test").because(e))?;
     Ok(Arc::new(result))
 }
 
 fn test_row(results: &Results<'_>, row: usize, group: &str, reference: &str, method: Method) -> Result<[f64; 8]> {
     let range = results.range(row);
-    let find = |name: &str| range.clone().find(|&at| results.name(at) == Some(name)).ok_or_else(|| unknown_group(name, range.clone().filter_map(|at| results.name(at))));
+    let find = |name: &str| {
+        range.clone().find(|&at| results.name(at) == Some(name)).ok_or_else(|| unknown_group(name, range.clone().filter_map(|at| results.name(at))))
+    };
     let at = find(group)?;
     let mine = results.moments(at);
     let other = if reference == REST {

@@ -61,7 +61,8 @@ fn agree(data: &Data, gene: usize, got: &[Entry], log: bool) {
 fn data() -> impl Strategy<Value = Data> {
     (1usize..40, 1usize..9).prop_flat_map(|(cells, genes)| {
         let value = prop_oneof![6 => Just(0u32), 3 => 1u32..5, 1 => 20u32..60_000];
-        (prop::collection::vec(prop::collection::vec(value, cells), genes), prop::collection::vec(prop::sample::select(&GROUPS[..]), cells)).prop_map(|(v, g)| Data::new(v, g))
+        (prop::collection::vec(prop::collection::vec(value, cells), genes), prop::collection::vec(prop::sample::select(&GROUPS[..]), cells))
+            .prop_map(|(v, g)| Data::new(v, g))
     })
 }
 
@@ -106,7 +107,11 @@ async fn without_group_by_and_without_rows() {
     assert_eq!(all, [[(Some("B".to_owned()), 4, 3, 2.25, 14.75), (None, 2, 0, 0.0, 0.0)]]);
     let none = moments(&context, &format!("SELECT moments(idx, val, block, '{}') FROM x_rows WHERE gene_id > 7", by_obs(false))).await;
     assert_eq!(none, [[]]);
-    let filtered = moments(&context, &format!("SELECT gene_id, moments(idx, val, block, '{}') FILTER (WHERE gene_id = 1) AS m FROM x_rows GROUP BY gene_id ORDER BY gene_id", by_obs(false))).await;
+    let filtered = moments(
+        &context,
+        &format!("SELECT gene_id, moments(idx, val, block, '{}') FILTER (WHERE gene_id = 1) AS m FROM x_rows GROUP BY gene_id ORDER BY gene_id", by_obs(false)),
+    )
+    .await;
     assert_eq!(filtered[1][0].1, 2);
     assert_eq!(filtered[0].iter().map(|e| e.1).sum::<u64>(), 0);
 }
@@ -140,7 +145,10 @@ async fn t_tests_in_sql() {
     let data = Data::new(vec![vec![1, 0, 3, 4, 9, 8, 7]], vec![Some("B"), Some("B"), Some("NK"), Some("NK"), None, Some("B"), None]);
     let context = session(Arc::new(data.clone()), 1);
     register_rows(&context, "x_rows", data.rows(1, false), 1);
-    let sql = format!("SELECT t_test(m, 'B', reference, method) AS t FROM (SELECT gene, moments(idx, val, block, '{}') AS m FROM x_rows GROUP BY gene) CROSS JOIN (VALUES ('rest', 't-test'), ('NK', 'student'), (NULL, 'student')) AS v (reference, method) ORDER BY reference DESC NULLS LAST", by_obs(false));
+    let sql = format!(
+        "SELECT t_test(m, 'B', reference, method) AS t FROM (SELECT gene, moments(idx, val, block, '{}') AS m FROM x_rows GROUP BY gene) CROSS JOIN (VALUES ('rest', 't-test'), ('NK', 'student'), (NULL, 'student')) AS v (reference, method) ORDER BY reference DESC NULLS LAST",
+        by_obs(false)
+    );
     let rows = run(&context, &sql).await.unwrap();
     let all = datafusion::arrow::compute::concat_batches(&rows[0].schema(), &rows).unwrap();
     let t = all.column(0).as_struct();
@@ -158,7 +166,9 @@ async fn t_tests_in_sql() {
         ("t_test(m, 'B', 'rest', 'wilcoxon')", "wilcoxon", Kind::Invalid),
         ("t_test(gene, 'B', 'rest', 't-test')", "t_test", Kind::Invalid),
     ] {
-        let error = run(&context, &format!("SELECT {call} FROM (SELECT gene, moments(idx, val, block, '{}') AS m FROM x_rows GROUP BY gene)", by_obs(false))).await.unwrap_err();
+        let error = run(&context, &format!("SELECT {call} FROM (SELECT gene, moments(idx, val, block, '{}') AS m FROM x_rows GROUP BY gene)", by_obs(false)))
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), kind, "{call}: {error}");
         assert!(error.to_string().contains(what), "{call}: {error}");
     }

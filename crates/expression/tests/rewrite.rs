@@ -78,7 +78,8 @@ async fn shapes_that_are_rewritten_give_the_same_answers() {
             insta::assert_snapshot!(format!("{name}{}", if optimised { "_optimised" } else { "" }), text);
             let got = world.context.execute_logical_plan(new.data).await.unwrap().collect().await.unwrap();
             let expected = world.context.sql(&dense).await.unwrap().collect().await.unwrap();
-            let column = |b: &[datafusion::arrow::record_batch::RecordBatch]| b.iter().flat_map(|b| entries(b.column_by_name("m").unwrap())).collect::<Vec<_>>();
+            let column =
+                |b: &[datafusion::arrow::record_batch::RecordBatch]| b.iter().flat_map(|b| entries(b.column_by_name("m").unwrap())).collect::<Vec<_>>();
             let (got, expected) = (column(&got), column(&expected));
             assert_eq!(got.len(), expected.len(), "{name}");
             for (got, expected) in got.iter().flatten().zip(expected.iter().flatten()) {
@@ -121,7 +122,9 @@ async fn wrong_literals_are_refused() {
     let world = world();
     let moments = datafusion::execution::registry::FunctionRegistry::udaf(&world.context, "moments").unwrap();
     let source = provider_as_source(Arc::clone(&world.rows) as Arc<dyn TableProvider>);
-    for (arguments, what) in [("'cell_type', 'log2'", "log2"), ("'{\"obs\": 7}', NULL", "obs"), (r#"'{"dataset":"a.b","matrix":"x","groups":{"obs":"c"}}', NULL"#, "a.b")] {
+    for (arguments, what) in
+        [("'cell_type', 'log2'", "log2"), ("'{\"obs\": 7}', NULL", "obs"), (r#"'{"dataset":"a.b","matrix":"x","groups":{"obs":"c"}}', NULL"#, "a.b")]
+    {
         let plan = world.plan(&format!("SELECT gene, cell_moments(cell, value, {arguments}) FROM x GROUP BY gene"), false).await;
         let rows_of = |_: &TableReference| Some((Arc::clone(&source), TableReference::bare("x_rows"), "d.s".parse().unwrap(), "x".to_owned()));
         let error = rewrite(plan, &rows_of, &moments).unwrap_err();

@@ -55,12 +55,8 @@ impl Connection {
     async fn act(&self, kind: &str, body: Bytes) -> Result<Bytes> {
         let request = Action { r#type: kind.to_owned(), body };
         let mut answer = self.client.clone().do_action(request).await.map_err(|s| self.failed(&s))?.into_inner();
-        let mut last = None;
-        // A server may send signs of life, which are empty, before its answer.
-        while let Some(result) = answer.message().await.map_err(|s| self.failed(&s))? {
-            last = Some(result.body);
-        }
-        last.ok_or_else(|| Error::unavailable(format!("the host at {} gave no answer to {kind}", self.url)))
+        let result = answer.message().await.map_err(|s| self.failed(&s))?;
+        result.map(|r| r.body).ok_or_else(|| Error::unavailable(format!("the host at {} gave no answer to {kind}", self.url)))
     }
 
     async fn ask<T: DeserializeOwned>(&self, kind: &str, body: Bytes) -> Result<T> {
@@ -100,11 +96,10 @@ impl RemoteHost {
             .await
             .map_err(|_| Error::unavailable(format!("what listens at {url} does not answer")))?
             .context(|| format!("what listens at {url} is no Skytether host"))?;
-        let said: serde_json::Value = serde_json::from_slice(&answer).map_err(|e| Error::invalid(format!("what listens at {url} is no Skytether host")).because(e))?;
+        let said: serde_json::Value = serde_json::from_slice(&answer).map_err(|e| {
+            Error::invalid(format!("what listens at {url} is no Skytether host; if it is a drive, put a host before it (skytether host serve --drives ...) and connect there")).because(e)
+        })?;
         let protocol = said.get("protocol").and_then(serde_json::Value::as_u64);
-        if said.get("cse").is_some() {
-            return Err(Error::invalid(format!("{url} is a drive, not a host: connect to a host in front of it (skytether host serve --drives ...)")));
-        }
         if protocol != Some(u64::from(PROTOCOL)) {
             return Err(Error::unsupported(format!("the host at {url} speaks protocol {}, this program {PROTOCOL}: run the same version on both sides", protocol.map_or("?".into(), |p| p.to_string()))));
         }

@@ -121,13 +121,14 @@ async fn fleet() -> (Host, Vec<Arc<TestDrive>>, DatasetName) {
         silence_deadline: Duration::from_millis(300),
         ..HostOptions::default()
     };
-    // A slice per row, so that both drives have one.
-    options.slices.target_bytes = 1;
+    options.slices.target_bytes = 4 << 10;
     let host = Host::new(drives.iter().map(|d| Arc::clone(d) as Arc<dyn Cse>).collect(), options).unwrap();
     let name: DatasetName = "lab.t".parse().unwrap();
     let mut writer = host.writer(&name, DatasetKind::Table, false).await.unwrap();
-    writer.write_table("data", Placement::Spread, rows().schema(), [Ok(rows())].into_iter()).await.unwrap();
-    writer.commit().await.unwrap();
+    // Enough for several slices, so that both drives have some.
+    let many = (0..20).map(|b| RecordBatch::try_from_iter_with_nullable([("id", Arc::new(Int64Array::from_iter_values((0..1000).map(|i| i * i * 7919 + b))) as ArrayRef, false)]).map_err(|e| Error::internal("a batch").because(e)));
+    writer.write_table("data", Placement::Spread, rows().schema(), many).await.unwrap();
+    assert!(writer.commit().await.unwrap().slices > 1);
     (host, drives, name)
 }
 

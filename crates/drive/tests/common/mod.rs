@@ -57,11 +57,8 @@ pub fn store_table(store: &dyn SliceStore, name: &PartitionName, batch: &RecordB
 
 /// `shop.sales (id, kind, price)`, ids ascending.
 pub fn sales() -> RecordBatch {
-    let schema = Schema::new(vec![
-        Field::new("id", DataType::Int64, false),
-        Field::new("kind", DataType::Utf8, true),
-        Field::new("price", DataType::Float64, true),
-    ]);
+    let schema =
+        Schema::new(vec![Field::new("id", DataType::Int64, false), Field::new("kind", DataType::Utf8, true), Field::new("price", DataType::Float64, true)]);
     let kinds: StringArray = (0..SALES).map(|i| (i % 11 != 0).then(|| format!("kind-{}", i % 5))).collect();
     let prices: Float64Array = (0..SALES).map(|i| (i % 13 != 0).then_some((i * 7919 % 10_007) as f64 / 8.0)).collect();
     let columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from_iter_values(0..SALES)), Arc::new(kinds), Arc::new(prices)];

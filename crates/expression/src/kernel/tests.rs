@@ -41,7 +41,8 @@ fn row() -> impl Strategy<Value = (usize, u32, Vec<u16>, Vec<f32>, Vec<(u32, u32
             Just(first),
             prop::collection::vec(0..width as u16, len),
             prop::collection::vec(1f32..9000f32, first as usize + len),
-            prop::collection::btree_map(first..first + len as u32, prop_oneof![8 => 0u32..5, 2 => 0u32..40, 1 => 30u32..60_000], 0..=len).prop_map(|m| m.into_iter().collect()),
+            prop::collection::btree_map(first..first + len as u32, prop_oneof![8 => 0u32..5, 2 => 0u32..40, 1 => 30u32..60_000], 0..=len)
+                .prop_map(|m| m.into_iter().collect()),
         )
     })
 }

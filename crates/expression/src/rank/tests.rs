@@ -69,7 +69,9 @@ fn highest_scores_first_and_ties_in_input_order() {
 fn groups_and_references_as_asked() {
     let genes = vec![vec![m(5, 1.0, 1.0), m(6, 2.0, 1.0), m(7, 3.0, 1.0), m(8, 9.0, 1.0)]; 3];
     let batches = [batch(&["a", "b", "c"], 0, &genes)];
-    let run = |groups: Option<&[&str]>, reference| rank_genes(&batches, &RankOptions { groups: groups.map(|g| g.iter().map(|s| (*s).to_owned()).collect()), reference, ..RankOptions::default() });
+    let run = |groups: Option<&[&str]>, reference| {
+        rank_genes(&batches, &RankOptions { groups: groups.map(|g| g.iter().map(|s| (*s).to_owned()).collect()), reference, ..RankOptions::default() })
+    };
     let against_b = run(None, Reference::Group("b".into())).unwrap();
     assert_eq!(groups(&against_b), ["a", "a", "a", "c", "c", "c"]);
     let expected = t_test(Method::Welch, &genes[0][0], &genes[0][1], "a", "b").unwrap();
@@ -142,7 +144,9 @@ proptest! {
 fn threads_change_nothing() {
     let width = 12;
     let genes: Vec<Vec<GroupMoments>> = (0..20_000u32)
-        .map(|i| (0..=width).map(|g| m(4000 + u64::from(g), f64::from((i * 7919 + g * 104_729) % 1000) * 1e-3, 50.0 + f64::from((i * 31 + g * 17) % 97))).collect())
+        .map(|i| {
+            (0..=width).map(|g| m(4000 + u64::from(g), f64::from((i * 7919 + g * 104_729) % 1000) * 1e-3, 50.0 + f64::from((i * 31 + g * 17) % 97))).collect()
+        })
         .collect();
     let names: Vec<String> = (0..width).map(|g| format!("group {g}")).collect();
     let refs: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -150,7 +154,8 @@ fn threads_change_nothing() {
     let start = Instant::now();
     let many = rank_genes(&batches, &RankOptions::default()).unwrap();
     println!("20,000 genes x 12 groups ranked in {:?}", start.elapsed());
-    let few: Vec<RecordBatch> = names.iter().map(|name| rank_genes(&batches, &RankOptions { groups: Some(vec![name.clone()]), ..RankOptions::default() }).unwrap()).collect();
+    let few: Vec<RecordBatch> =
+        names.iter().map(|name| rank_genes(&batches, &RankOptions { groups: Some(vec![name.clone()]), ..RankOptions::default() }).unwrap()).collect();
     let few = arrow::compute::concat_batches(&ranking_schema(), &few).unwrap();
     assert_eq!(ids(&many), ids(&few));
     assert_eq!(column(&many, "pvals_adj"), column(&few, "pvals_adj"));

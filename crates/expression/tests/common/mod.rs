@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, Float32Array, Float64Array, Float64Builder, Int32Array, ListBuilder, RecordBatch, StringViewArray, StructArray, UInt16Builder, UInt32Array, UInt32Builder};
+use datafusion::arrow::array::{
+    Array, ArrayRef, AsArray, Float32Array, Float64Array, Float64Builder, Int32Array, ListBuilder, RecordBatch, StringViewArray, StructArray, UInt16Builder,
+    UInt32Array, UInt32Builder,
+};
 use datafusion::arrow::datatypes::{DataType, Field, Float64Type, UInt64Type};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use skytether_common::{DatasetName, Error, Result};

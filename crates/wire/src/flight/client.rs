@@ -112,7 +112,13 @@ impl FlightCse {
         let channel = match tokio::time::timeout(options.connect_timeout, endpoint.connect()).await {
             Ok(Ok(channel)) => channel,
             Ok(Err(error)) => return Err(Error::unavailable(format!("cannot connect to {}: is it running?", peer.title)).because(error)),
-            Err(_) => return Err(Error::unavailable(format!("cannot connect to {} within {:.1} s: is it running?", peer.title, options.connect_timeout.as_secs_f64()))),
+            Err(_) => {
+                return Err(Error::unavailable(format!(
+                    "cannot connect to {} within {:.1} s: is it running?",
+                    peer.title,
+                    options.connect_timeout.as_secs_f64()
+                )));
+            }
         };
         let client = FlightServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
         let info = frames::decode_info(&act(&client, &peer, "info", Bytes::new()).await?).map_err(|e| peer.named(&e))?;

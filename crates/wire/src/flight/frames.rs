@@ -542,7 +542,8 @@ mod tests {
 
     #[test]
     fn deliveries_survive() {
-        let sent: u64 = messages().iter().filter(|m| !m.data_header.is_empty()).map(|m| (m.data_header.len() + m.data_body.len() + m.app_metadata.len()) as u64).sum();
+        let sent: u64 =
+            messages().iter().filter(|m| !m.data_header.is_empty()).map(|m| (m.data_header.len() + m.data_body.len() + m.app_metadata.len()) as u64).sum();
         let mut decoder = DeliveryDecoder::default();
         let mut came: Vec<Incoming> = messages().into_iter().map(|m| decoder.decode(m).unwrap()).filter(|i| !matches!(i, Incoming::Nothing)).collect();
         let Some(Incoming::Delivery(Delivery::Done(annotation))) = came.pop() else { panic!("{came:?}") };

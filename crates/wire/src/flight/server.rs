@@ -231,7 +231,9 @@ impl FlightService for CseService {
         let heartbeat = heartbeat(&request);
         let cse = Arc::clone(&self.cse);
         let action = request.into_inner();
-        let work = async move { act(cse.as_ref(), action).await.map_err(|e| if e.message().starts_with(&cse.info().name) { e } else { e.while_doing(cse.info().name.clone()) }) };
+        let work = async move {
+            act(cse.as_ref(), action).await.map_err(|e| if e.message().starts_with(&cse.info().name) { e } else { e.while_doing(cse.info().name.clone()) })
+        };
         let answers = stream::unfold(Some(work.boxed()), move |work| async move {
             let mut work = work?;
             tokio::select! {
