@@ -41,11 +41,18 @@ def main(argv: list[str] | None = None) -> int:
         if os.environ.get("MSGX_DEBUG"):
             raise
         print(f"msgx: {_sentence(e)}", file=sys.stderr)
-        return 1
+        return _status(e)
 
 
 class _UsageError(Exception):
     """The call is wrong in a way that argparse can't see."""
+
+
+def _status(error: Exception) -> int:
+    """What another call would mend is a wrong call; a missing or broken thing is work that failed. `skytether` has the same rule."""
+    from skytether import InvalidError
+
+    return 2 if isinstance(error, InvalidError) else 1
 
 
 def _sentence(error: Exception) -> str:

@@ -109,7 +109,7 @@ HEAD = b"%%MatrixMarket matrix coordinate integer general\n3 2 3\n"
         (HEAD + b"1 1 5\n2 2 1\n", "2 of 3 entries"),
         (HEAD + b"1 1 5\n2 2 1\n4 1 1\n", "row 4 does not exist"),
         (HEAD + b"1 1 5\n2 2 x\n3 1 1\n", "line 4"),
-        (HEAD + b"1 1 5\n1 1 5\n3 1 1\n", "twice"),
+        (HEAD + b"1 1 5\n1 1 5\n3 1 1\n", "more than one entry"),
         (b"hello\n", "not a Matrix Market file"),
         (b"", "not a Matrix Market file"),
         (HEAD.replace(b"3 2 3", b"4 2 3") + b"1 1 5\n2 2 1\n3 1 1\n", "4 genes x 2 cells"),

@@ -2,6 +2,10 @@
 
 use std::process::ExitCode;
 
+/// As in the Python module: see there.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     skytether_cli::main()
 }

@@ -94,13 +94,11 @@ impl Reader {
         self.store.get(&key)
     }
 
-    /// Slice `n`, decoded; also how many bytes were read.
+    /// `bytes`, which are slice `n`, decoded.
     ///
     /// # Errors
-    /// As [`Reader::slice`].
-    pub(crate) fn decoded(&self, partition: &Partition, n: u32, projection: &[usize], batch_rows: usize) -> Result<(Vec<RecordBatch>, usize)> {
-        let bytes = self.slice(partition, n)?;
-        let len = bytes.len();
+    /// Corrupt, naming slice and partition.
+    pub(crate) fn decode(&self, partition: &Partition, n: u32, bytes: Bytes, projection: &[usize], batch_rows: usize) -> Result<Vec<RecordBatch>> {
         let metadata = &partition.metadata;
         let batches = skytether_slice::decode(bytes, &metadata.layout, &metadata.schema, projection, batch_rows)
             .context(|| format!("cannot read slice {n} of partition {}", partition.key))?;
@@ -109,7 +107,7 @@ impl Reader {
         if rows != expected {
             return Err(Error::corrupt(format!("slice {n} of partition {} has {rows} rows, its metadata says {expected}", partition.key)));
         }
-        Ok((batches, len))
+        Ok(batches)
     }
 
     /// The whole column `name`, in row order. The same array as long as it stays in the cache.
@@ -124,7 +122,7 @@ impl Reader {
         }
         let mut parts = Vec::new();
         for n in 0..u32::try_from(partition.metadata.slices.len()).unwrap_or(u32::MAX) {
-            let (batches, _) = self.decoded(partition, n, &[at], 1 << 16)?;
+            let batches = self.decode(partition, n, self.slice(partition, n)?, &[at], 1 << 16)?;
             parts.extend(batches.iter().map(|batch| Arc::clone(batch.column(0))));
         }
         let column = if parts.is_empty() {

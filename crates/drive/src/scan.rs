@@ -1,4 +1,6 @@
-//! The physical operator that reads slices: prefetches, decodes off the runtime's threads, and counts.
+//! The physical operator that reads slices: reads ahead on threads that may block, decodes where the rows are wanted, and counts.
+//!
+//! Decoding is not done ahead: a decoded slice is several times its stored size, and its rows are used best while they are in the cache.
 
 use std::fmt;
 use std::pin::Pin;
@@ -10,6 +12,7 @@ use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::{TakeOptions, take};
 use arrow::datatypes::{SchemaRef, UInt32Type};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use bytes::Bytes;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result as DfResult;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
@@ -222,8 +225,10 @@ impl ExecutionPlan for SliceScanExec {
         let batch_rows = self.batch_rows(context.session_config().batch_size());
         let work =
             Arc::new(Work { scan: self.clone(), schema: Arc::clone(&schema), stored, batch_rows, read, bytes_read, time: baseline.elapsed_compute().clone() });
-        let slices = stream::iter(slices).map(move |n| Arc::clone(&work).load(n)).buffered(PREFETCH);
-        let inner = slices.map_ok(|loaded| stream::iter(loaded).map(|batch| batch.map_err(to_datafusion))).try_flatten().boxed();
+        let ahead = Arc::clone(&work);
+        let slices = stream::iter(slices).map(move |n| Arc::clone(&ahead).fetch(n)).buffered(PREFETCH);
+        let loaded = slices.map(move |fetched| fetched.and_then(|fetched| work.load(fetched)).map_err(to_datafusion));
+        let inner = loaded.map_ok(|loaded| stream::iter(loaded).map(|batch| batch.map_err(to_datafusion))).try_flatten().boxed();
         let memory = MemoryConsumer::new("SliceScanExec").register(context.memory_pool());
         Ok(Box::pin(cooperative(ScanStream { schema, inner: Some(inner), left: self.fetch.unwrap_or(usize::MAX), baseline, memory })))
     }
@@ -241,23 +246,35 @@ struct Work {
 }
 
 impl Work {
-    async fn load(self: Arc<Self>, n: u32) -> DfResult<Loaded> {
+    /// The bytes of slice `n`, verified; no bytes where its number of rows is all that is wanted.
+    async fn fetch(self: Arc<Self>, n: u32) -> Result<Fetched> {
         if self.scan.projection.is_empty()
             && let Some(rows) = self.scan.counted(n)
         {
-            return Ok(Loaded::Rows { schema: Arc::clone(&self.schema), left: rows });
+            return Ok(Fetched::Rows(rows));
         }
         blocking(move || {
             let started = Instant::now();
-            let (batches, bytes) = self.scan.reader.decoded(&self.scan.partition, n, &self.stored, self.batch_rows)?;
+            let bytes = self.scan.reader.slice(&self.scan.partition, n)?;
             self.read.add(1);
-            self.bytes_read.add(bytes);
-            let loaded = self.shaped(batches);
+            self.bytes_read.add(bytes.len());
             self.time.add_duration(started.elapsed());
-            loaded
+            Ok(Fetched::Slice(n, bytes))
         })
         .await
-        .map_err(to_datafusion)
+    }
+
+    fn load(&self, fetched: Fetched) -> Result<Loaded> {
+        match fetched {
+            Fetched::Rows(left) => Ok(Loaded::Rows { schema: Arc::clone(&self.schema), left }),
+            Fetched::Slice(n, bytes) => {
+                let started = Instant::now();
+                let batches = self.scan.reader.decode(&self.scan.partition, n, bytes, &self.stored, self.batch_rows)?;
+                let loaded = self.shaped(batches);
+                self.time.add_duration(started.elapsed());
+                loaded
+            }
+        }
     }
 
     fn shaped(&self, batches: Vec<RecordBatch>) -> Result<Loaded> {
@@ -294,6 +311,12 @@ impl Work {
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
             .map_err(|e| Error::corrupt(format!("a slice of {} does not have its table's columns", self.scan.partition.title())).because(e))
     }
+}
+
+/// A slice before it is decoded.
+enum Fetched {
+    Rows(u64),
+    Slice(u32, Bytes),
 }
 
 /// A slice's batches.

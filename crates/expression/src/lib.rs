@@ -11,6 +11,7 @@
 //! | [`log1p`] | `log1p(x / (total / 1e4))`, the same bits on every machine |
 //! | [`kernel`] | n, sum and sum of squares per group over one sparse row |
 //! | [`store`] | running moments per row of an aggregate and group of cells, their state and their result |
+//! | `state` | one row of that state as bytes |
 //! | [`moments`] | the aggregate `moments(idx, val, block, spec)` over sparse rows |
 //! | [`cell_moments`] | the aggregate `cell_moments(cell, value, groups, transform)` over the dense view |
 //! | [`rewrite`] | the plan rewrite from the second to the first |
@@ -27,6 +28,7 @@ pub mod moments;
 pub mod rank;
 pub mod rewrite;
 pub mod spec;
+mod state;
 pub mod store;
 pub mod students;
 pub mod ttest;

@@ -1,19 +1,21 @@
 //! Running moments: for each row of an aggregate (a gene) and each group of cells n, number of nonzeros, mean and M2 (the sum of squared
 //! differences from the mean), merged by Chan's update with exact counts.
 //!
-//! As state a row is four columns: `groups` (Utf8View: JSON with the groups' names and n, which is the same text for nearly all genes, so its
-//! views share one buffer), `nnz` (List<UInt32>), `mean` and `m2` (List<Float64>). 20,000 genes of 13 groups take 6 MB.
+//! As state a row is two columns: `groups` (Utf8View: JSON with the groups' names and n, which is the same text for nearly all genes, so its
+//! views share one buffer) and `moments` (Binary: the bytes of [`crate::state`], which hold only the groups in which the gene occurs).
 
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-use arrow::array::{Array, ArrayRef, AsArray, Float64Array, ListArray, StringViewBuilder, StructArray, UInt32Array, UInt64Array};
-use arrow::buffer::{OffsetBuffer, ScalarBuffer};
-use arrow::datatypes::{DataType, Field, FieldRef, Fields, Float64Type, UInt32Type};
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Float64Array, ListArray, StringViewBuilder, StructArray, UInt64Array};
+use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, Float64Type};
 use datafusion::logical_expr::EmitTo;
 use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Result};
 
 use crate::spec::{MAX_GROUPS, check_names};
+use crate::state;
 use crate::ttest::GroupMoments;
 
 /// The fields of an entry of the result: group, n, nnz, mean, m2.
@@ -39,20 +41,49 @@ pub fn result_type() -> DataType {
 
 /// Names and types of the state's columns.
 #[must_use]
-pub fn state_types() -> [(&'static str, DataType); 4] {
-    [
-        ("groups", DataType::Utf8View),
-        ("nnz", DataType::List(item(DataType::UInt32))),
-        ("mean", DataType::List(item(DataType::Float64))),
-        ("m2", DataType::List(item(DataType::Float64))),
-    ]
+pub fn state_types() -> [(&'static str, DataType); 2] {
+    [("groups", DataType::Utf8View), ("moments", DataType::Binary)]
 }
 
+/// The most moments that a store holds: as many as one result can.
+const MAX_ENTRIES: usize = i32::MAX as usize;
+
 /// What the state's column `groups` holds. `n` has one more entry than `groups`: the cells in no group.
-#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Serialize)]
+struct HeaderText<'a> {
+    groups: &'a [String],
+    n: &'a [u64],
+}
+
+/// The same, read.
 struct Header {
-    groups: Vec<String>,
+    names: Arc<[String]>,
     n: Vec<u64>,
+}
+
+impl Header {
+    /// Reads the text; `None` where it is that of a row without groups, which had no input.
+    fn read(text: &str) -> Result<Option<Self>> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Read {
+            groups: Vec<String>,
+            n: Vec<u64>,
+        }
+        let Read { groups, n } = serde_json::from_str(text).map_err(|e| bad("has no readable groups").because(e))?;
+        if n.is_empty() && groups.is_empty() {
+            return Ok(None);
+        }
+        if n.len() != groups.len() + 1 {
+            return Err(bad("counts other groups than it names"));
+        }
+        check_names(&groups)?;
+        Ok(Some(Self { names: groups.into(), n }))
+    }
+}
+
+fn bad(what: &str) -> Error {
+    Error::invalid(format!("the state of moments {what}"))
 }
 
 /// The moments of all rows of an aggregate.
@@ -94,17 +125,19 @@ impl MomentStore {
                 }
             }
         }
-        self.set_rows(rows);
-        Ok(())
+        self.set_rows(rows)
     }
 
-    fn set_rows(&mut self, rows: usize) {
-        self.rows = self.rows.max(rows);
-        let len = self.rows * self.width();
+    fn set_rows(&mut self, rows: usize) -> Result<()> {
+        let rows = self.rows.max(rows);
+        let too_many = || Error::exhausted(format!("{rows} rows of {} groups are more than one query can hold: ask for fewer groups", self.width()));
+        let len = rows.checked_mul(self.width()).filter(|&len| len <= MAX_ENTRIES).ok_or_else(too_many)?;
+        self.rows = rows;
         self.n.resize(len, 0);
         self.nnz.resize(len, 0);
         self.mean.resize(len, 0.0);
         self.m2.resize(len, 0.0);
+        Ok(())
     }
 
     /// Adds groups before the last, which stays that of the cells in none.
@@ -112,6 +145,9 @@ impl MomentStore {
         let (old, added) = (self.width(), new.len());
         if old + added > MAX_GROUPS + 1 {
             return Err(Error::invalid(format!("more than {MAX_GROUPS} groups of cells came together")));
+        }
+        if self.rows.saturating_mul(old + added) > MAX_ENTRIES {
+            return Err(Error::exhausted(format!("{} rows of {} groups are more than one query can hold: ask for fewer groups", self.rows, old + added)));
         }
         fn spread<T: Copy + Default>(from: &[T], old: usize, added: usize) -> Vec<T> {
             let mut to = Vec::with_capacity(from.len() / old * (old + added));
@@ -163,61 +199,56 @@ impl MomentStore {
     /// # Errors
     /// Invalid where the columns are no states.
     pub fn merge_states(&mut self, columns: &[ArrayRef], to: &[usize], rows: usize) -> Result<()> {
-        let bad = |what: &str| Error::invalid(format!("the state of moments {what}"));
-        let [groups, nnz, mean, m2] = columns else { return Err(bad("needs four columns")) };
-        let groups = groups.as_string_view_opt().ok_or_else(|| bad("has no column of groups"))?;
-        let (nnz, mean, m2) = match (nnz.as_list_opt::<i32>(), mean.as_list_opt::<i32>(), m2.as_list_opt::<i32>()) {
-            (Some(a), Some(b), Some(c)) => (a, b, c),
-            _ => return Err(bad("needs lists")),
+        let [groups, moments] = columns else { return Err(bad("needs two columns")) };
+        let (Some(groups), Some(moments)) = (groups.as_string_view_opt(), moments.as_binary_opt::<i32>()) else {
+            return Err(bad("needs a column of groups and one of bytes"));
         };
-        let (nnz_of, mean_of, m2_of) = match (
-            nnz.values().as_primitive_opt::<UInt32Type>(),
-            mean.values().as_primitive_opt::<Float64Type>(),
-            m2.values().as_primitive_opt::<Float64Type>(),
-        ) {
-            (Some(a), Some(b), Some(c)) => (a.values(), b.values(), c.values()),
-            _ => return Err(bad("holds lists of the wrong type")),
-        };
-        let mut known: Option<(usize, Header, Vec<usize>)> = None;
-        self.set_rows(rows);
+        if groups.len() != to.len() || moments.len() != to.len() {
+            return Err(Error::internal("states do not fit the rows that they are for"));
+        }
+        self.set_rows(rows)?;
+        // Nearly all rows share one header, and equal views are equal texts, so that few need be read.
+        let mut headers: HashMap<u128, Option<Arc<Header>>> = HashMap::new();
+        let mut last: Option<(u128, Option<Arc<Header>>, Vec<usize>)> = None;
         for (i, &row) in to.iter().enumerate() {
             if groups.is_null(i) {
                 continue;
             }
-            // Nearly all rows share one header; equal views are equal texts, so that most need not be read.
-            let same = known.as_ref().is_some_and(|(at, ..)| groups.views()[*at] == groups.views()[i] || groups.value(*at) == groups.value(i));
-            if !same {
-                let header: Header = serde_json::from_str(groups.value(i)).map_err(|e| bad("has no readable groups").because(e))?;
-                if header.n.is_empty() && header.groups.is_empty() {
-                    continue;
-                }
-                if header.n.len() != header.groups.len() + 1 {
-                    return Err(bad("counts other groups than it names"));
-                }
-                check_names(&header.groups)?;
-                let names: Arc<[String]> = header.groups.clone().into();
-                self.reserve(&names, rows)?;
-                let mine = self.names.clone().unwrap_or_default();
-                let place: std::collections::HashMap<&str, usize> = mine.iter().enumerate().map(|(i, n)| (n.as_str(), i)).collect();
-                let map = header
-                    .groups
-                    .iter()
-                    .map(|n| place.get(n.as_str()).copied().ok_or_else(|| Error::internal("a group was not added")))
-                    .chain([Ok(mine.len())])
-                    .collect::<Result<Vec<_>>>()?;
-                known = Some((i, header, map));
+            let view = groups.views()[i];
+            if last.as_ref().is_none_or(|(of, ..)| *of != view) {
+                let header = match headers.get(&view) {
+                    Some(known) => known.clone(),
+                    None => {
+                        let header = Header::read(groups.value(i))?.map(Arc::new);
+                        headers.insert(view, header.clone());
+                        header
+                    }
+                };
+                // Afresh each time: where a header brings new groups, places move.
+                let places = header.as_ref().map_or(Ok(Vec::new()), |h| self.places(h, rows))?;
+                last = Some((view, header, places));
             }
-            let Some((_, header, map)) = &known else { continue };
-            let (from_nnz, from_mean, from_m2) = (nnz.value_offsets()[i] as usize, mean.value_offsets()[i] as usize, m2.value_offsets()[i] as usize);
-            if [nnz.value_length(i), mean.value_length(i), m2.value_length(i)].iter().any(|&l| l as usize != map.len()) {
-                return Err(bad("has lists of the wrong length"));
+            let Some((_, Some(header), places)) = &last else { continue };
+            if moments.is_null(i) {
+                return Err(bad("has groups without moments"));
             }
-            for (k, &group) in map.iter().enumerate() {
-                let m = GroupMoments { n: header.n[k], nnz: u64::from(nnz_of[from_nnz + k]), mean: mean_of[from_mean + k], m2: m2_of[from_m2 + k] };
-                self.merge(row, group, &m);
-            }
+            state::read(moments.value(i), &header.n, |k, m| self.merge(row, places[k], m)).map_err(bad)?;
         }
         Ok(())
+    }
+
+    /// Where the header's groups are in this store, which gets those that it lacks.
+    fn places(&mut self, header: &Header, rows: usize) -> Result<Vec<usize>> {
+        if let Some(mine) = &self.names
+            && *mine == header.names
+        {
+            return Ok((0..=mine.len()).collect());
+        }
+        self.reserve(&header.names, rows)?;
+        let mine = self.names.as_deref().unwrap_or_default();
+        let place: HashMap<&str, usize> = mine.iter().enumerate().map(|(i, n)| (n.as_str(), i)).collect();
+        let of = |n: &String| place.get(n.as_str()).copied().ok_or_else(|| Error::internal("a group was not added"));
+        header.names.iter().map(of).chain([Ok(mine.len())]).collect()
     }
 
     fn emit(&mut self, emit: EmitTo) -> (usize, Self) {
@@ -228,13 +259,19 @@ impl MomentStore {
         let len = rows * self.width();
         let taken = EmitTo::First(len);
         let all = rows == self.rows;
+        // Without the room to grow: what is emitted may live on as it is.
+        fn out<T>(from: &mut Vec<T>, taken: &EmitTo, all: bool) -> Vec<T> {
+            let mut out = if all { std::mem::take(from) } else { taken.take_needed(from) };
+            out.shrink_to_fit();
+            out
+        }
         let part = Self {
             names: self.names.clone(),
             rows,
-            n: if all { std::mem::take(&mut self.n) } else { taken.take_needed(&mut self.n) },
-            nnz: if all { std::mem::take(&mut self.nnz) } else { taken.take_needed(&mut self.nnz) },
-            mean: if all { std::mem::take(&mut self.mean) } else { taken.take_needed(&mut self.mean) },
-            m2: if all { std::mem::take(&mut self.m2) } else { taken.take_needed(&mut self.m2) },
+            n: out(&mut self.n, &taken, all),
+            nnz: out(&mut self.nnz, &taken, all),
+            mean: out(&mut self.mean, &taken, all),
+            m2: out(&mut self.m2, &taken, all),
         };
         self.rows -= rows;
         (rows, part)
@@ -243,42 +280,53 @@ impl MomentStore {
     /// Takes rows out as the columns of [`state_types`]. `rows` is the number of rows of the aggregate, some of which may have had no input.
     ///
     /// # Errors
-    /// Invalid where a number of nonzeros exceeds 32 bits.
+    /// Exhausted where the bytes grow beyond what one array can hold.
     pub fn state(&mut self, emit: EmitTo, rows: usize) -> Result<Vec<ArrayRef>> {
-        self.set_rows(rows);
+        let failed = |e: arrow::error::ArrowError| Error::internal("cannot write the state of moments").because(e);
+        self.set_rows(rows)?;
         let (rows, part) = self.emit(emit);
         let width = part.width();
         let mut headers = StringViewBuilder::with_capacity(rows);
-        let mut last: Option<(&[u64], u32, u32)> = None;
-        for n in part.n.chunks_exact(width.max(1)) {
-            let (block, len) = match last {
-                Some((same, block, len)) if same == n => (block, len),
-                _ => {
-                    let text = header_text(part.names.as_deref().unwrap_or_default(), n)?;
-                    let len = text.len() as u32;
-                    (headers.append_block(text.into_bytes().into()), len)
-                }
-            };
-            headers.try_append_view(block, 0, len).map_err(|e| Error::internal("cannot write the state of moments").because(e))?;
-            last = Some((n, block, len));
-        }
         if width == 0 {
+            let text = header_text(&[], &[])?;
             for _ in 0..rows {
-                headers.append_value(r#"{"groups":[],"n":[]}"#);
+                headers.append_value(&text);
             }
         }
-        let nnz = part
-            .nnz
-            .iter()
-            .map(|&n| u32::try_from(n))
-            .collect::<std::result::Result<Vec<_>, _>>()
-            .map_err(|_| Error::invalid("a group has more nonzeros than there can be cells"))?;
-        Ok(vec![
-            Arc::new(headers.finish()),
-            lists(Arc::new(UInt32Array::from(nnz)), rows, width)?,
-            lists(Arc::new(Float64Array::from(part.mean)), rows, width)?,
-            lists(Arc::new(Float64Array::from(part.m2)), rows, width)?,
-        ])
+        let present = part.nnz.iter().filter(|n| **n > 0).count();
+        let mut bytes: Vec<u8> = Vec::with_capacity(rows * state::bound(width, 0) + present * (state::bound(width, 1) - state::bound(width, 0)));
+        let mut offsets = Vec::with_capacity(rows + 1);
+        offsets.push(0i32);
+        let mut written: HashMap<&[u64], (u32, u32)> = HashMap::new();
+        let mut last: Option<(&[u64], (u32, u32))> = None;
+        for row in 0..rows {
+            if width > 0 {
+                let range = row * width..(row + 1) * width;
+                let n = &part.n[range.clone()];
+                let (block, len) = match last {
+                    Some((same, place)) if same == n => place,
+                    _ => match written.get(n) {
+                        Some(&place) => place,
+                        None => {
+                            let text = header_text(part.names.as_deref().unwrap_or_default(), n)?;
+                            let len = text.len() as u32;
+                            let place = (headers.append_block(text.into_bytes().into()), len);
+                            written.insert(n, place);
+                            place
+                        }
+                    },
+                };
+                last = Some((n, (block, len)));
+                headers.try_append_view(block, 0, len).map_err(failed)?;
+                state::put(&mut bytes, n, &part.nnz[range.clone()], &part.mean[range.clone()], &part.m2[range]);
+            }
+            offsets.push(i32::try_from(bytes.len()).map_err(|_| {
+                Error::exhausted(format!("the states of {rows} rows of {width} groups are more than one batch can hold: ask for fewer groups"))
+            })?);
+        }
+        bytes.shrink_to_fit();
+        let moments = BinaryArray::try_new(OffsetBuffer::new(offsets.into()), Buffer::from_vec(bytes), None).map_err(failed)?;
+        Ok(vec![Arc::new(headers.finish()), Arc::new(moments)])
     }
 
     /// Takes rows out as a column of [`result_type`]. `rows` as in [`MomentStore::state`].
@@ -286,7 +334,7 @@ impl MomentStore {
     /// # Errors
     /// Exhausted where the lists grow beyond what one array can hold.
     pub fn result(&mut self, emit: EmitTo, rows: usize) -> Result<ArrayRef> {
-        self.set_rows(rows);
+        self.set_rows(rows)?;
         let (rows, part) = self.emit(emit);
         let names = part.names.clone().unwrap_or_default();
         let width = part.width();
@@ -314,8 +362,8 @@ impl MomentStore {
     }
 }
 
-fn header_text(names: &[String], n: &[u64]) -> Result<String> {
-    serde_json::to_string(&Header { groups: names.to_vec(), n: n.to_vec() }).map_err(|e| Error::internal("cannot write the state of moments").because(e))
+fn header_text(groups: &[String], n: &[u64]) -> Result<String> {
+    serde_json::to_string(&HeaderText { groups, n }).map_err(|e| Error::internal("cannot write the state of moments").because(e))
 }
 
 /// Lists of `width` entries each.
@@ -407,3 +455,6 @@ impl<'a> Results<'a> {
         GroupMoments { n: self.n[at], nnz: self.nnz[at], mean: self.mean[at], m2: self.m2[at] }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -109,16 +109,46 @@ impl Numbers {
 macro_rules! with_numbers {
     ($numbers:expr, $slice:ident => $body:expr) => {
         match $numbers {
-            $crate::buffers::Numbers::I8(n) => { let $slice = n.slice(); $body }
-            $crate::buffers::Numbers::I16(n) => { let $slice = n.slice(); $body }
-            $crate::buffers::Numbers::I32(n) => { let $slice = n.slice(); $body }
-            $crate::buffers::Numbers::I64(n) => { let $slice = n.slice(); $body }
-            $crate::buffers::Numbers::U8(n) => { let $slice = n.slice(); $body }
-            $crate::buffers::Numbers::U16(n) => { let $slice = n.slice(); $body }
-            $crate::buffers::Numbers::U32(n) => { let $slice = n.slice(); $body }
-            $crate::buffers::Numbers::U64(n) => { let $slice = n.slice(); $body }
-            $crate::buffers::Numbers::F32(n) => { let $slice = n.slice(); $body }
-            $crate::buffers::Numbers::F64(n) => { let $slice = n.slice(); $body }
+            $crate::buffers::Numbers::I8(n) => {
+                let $slice = n.slice();
+                $body
+            }
+            $crate::buffers::Numbers::I16(n) => {
+                let $slice = n.slice();
+                $body
+            }
+            $crate::buffers::Numbers::I32(n) => {
+                let $slice = n.slice();
+                $body
+            }
+            $crate::buffers::Numbers::I64(n) => {
+                let $slice = n.slice();
+                $body
+            }
+            $crate::buffers::Numbers::U8(n) => {
+                let $slice = n.slice();
+                $body
+            }
+            $crate::buffers::Numbers::U16(n) => {
+                let $slice = n.slice();
+                $body
+            }
+            $crate::buffers::Numbers::U32(n) => {
+                let $slice = n.slice();
+                $body
+            }
+            $crate::buffers::Numbers::U64(n) => {
+                let $slice = n.slice();
+                $body
+            }
+            $crate::buffers::Numbers::F32(n) => {
+                let $slice = n.slice();
+                $body
+            }
+            $crate::buffers::Numbers::F64(n) => {
+                let $slice = n.slice();
+                $body
+            }
         }
     };
 }
@@ -127,10 +157,22 @@ macro_rules! with_numbers {
 macro_rules! with_indices {
     ($indices:expr, $slice:ident => $body:expr) => {
         match $indices {
-            $crate::buffers::Indices::I32(n) => { let $slice = n.slice(); $body }
-            $crate::buffers::Indices::I64(n) => { let $slice = n.slice(); $body }
-            $crate::buffers::Indices::U32(n) => { let $slice = n.slice(); $body }
-            $crate::buffers::Indices::U64(n) => { let $slice = n.slice(); $body }
+            $crate::buffers::Indices::I32(n) => {
+                let $slice = n.slice();
+                $body
+            }
+            $crate::buffers::Indices::I64(n) => {
+                let $slice = n.slice();
+                $body
+            }
+            $crate::buffers::Indices::U32(n) => {
+                let $slice = n.slice();
+                $body
+            }
+            $crate::buffers::Indices::U64(n) => {
+                let $slice = n.slice();
+                $body
+            }
         }
     };
 }

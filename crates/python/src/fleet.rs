@@ -68,7 +68,15 @@ fn counted(batches: impl Iterator<Item = Result<RecordBatch>> + Send, progress: 
 impl PyFleet {
     /// Opens an embedded fleet, and makes it where `create` says so.
     #[staticmethod]
-    fn open(py: Python<'_>, path: PathBuf, drives: Option<usize>, redundancy: String, profile: String, create: bool, memory_per_drive: Option<u64>) -> PyResult<Self> {
+    fn open(
+        py: Python<'_>,
+        path: PathBuf,
+        drives: Option<usize>,
+        redundancy: String,
+        profile: String,
+        create: bool,
+        memory_per_drive: Option<u64>,
+    ) -> PyResult<Self> {
         let memory_per_drive = memory_per_drive.unwrap_or(OpenOptions::default().memory_per_drive);
         let options = OpenOptions { drives, redundancy, profile, create, memory_per_drive };
         block(py, async move { Fleet::open(&path, &options).await }).map(Self::new)

@@ -28,6 +28,11 @@ mod writer;
 
 use pyo3::prelude::*;
 
+/// Slices are decoded into buffers of some megabytes that live for milliseconds: the system's allocator gives each back to the kernel, which then clears
+/// it page by page for the next one.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Runs the `skytether` command with `arguments` (the first is the program's name) and returns its exit status.
 #[pyfunction]
 fn cli_main(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::compute::{concat_batches, sort_to_indices, take_record_batch};
-use arrow::datatypes::{Field, Schema};
+use arrow::compute::interleave_record_batch;
+use arrow::datatypes::{Field, Schema, UInt32Type};
 use arrow::record_batch::RecordBatch;
 use datafusion::logical_expr::EmitTo;
 use pyo3::prelude::*;
@@ -24,7 +24,13 @@ use crate::result::PyResultSet;
 /// (int32, -1 for none).
 #[pyfunction]
 #[pyo3(signature = (dataset, matrix, transform, column = None, codes = None))]
-pub fn moments_spec(dataset: &str, matrix: String, transform: Option<&str>, column: Option<String>, codes: Option<(Vec<String>, Bound<'_, PyAny>)>) -> PyResult<String> {
+pub fn moments_spec(
+    dataset: &str,
+    matrix: String,
+    transform: Option<&str>,
+    column: Option<String>,
+    codes: Option<(Vec<String>, Bound<'_, PyAny>)>,
+) -> PyResult<String> {
     let groups = match (column, codes) {
         (Some(column), None) => Groups::Obs { column },
         (None, Some((names, codes))) => Groups::codes(names, Lent::<i32>::new(&codes, "codes").or_raise()?.slice()).or_raise()?,
@@ -66,7 +72,9 @@ fn ranked(batches: Vec<RecordBatch>, asked: Asked) -> Result<RecordBatch> {
         n_genes: None,
         log_base: asked.log_base,
     };
-    let mut genes = in_gene_order(&batches)?;
+    let ordered = in_gene_order(&batches)?;
+    drop(batches);
+    let Some(mut genes) = ordered else { return rank(&[], &options) };
     if let Some((first, second)) = asked.overlap {
         genes = with_both(&genes, first, second)?;
     }
@@ -74,13 +82,21 @@ fn ranked(batches: Vec<RecordBatch>, asked: Asked) -> Result<RecordBatch> {
 }
 
 /// All rows in order of `gene_id`, so that genes of equal score come in the same order whichever drive is the fastest.
-fn in_gene_order(batches: &[RecordBatch]) -> Result<RecordBatch> {
+/// `None` where there are none.
+fn in_gene_order(batches: &[RecordBatch]) -> Result<Option<RecordBatch>> {
     let failed = |e| Error::internal("cannot put the genes in order").because(e);
-    let Some(first) = batches.first() else { return Ok(RecordBatch::new_empty(Arc::new(Schema::empty()))) };
-    let all = concat_batches(&first.schema(), batches).map_err(failed)?;
-    let Some(ids) = all.column_by_name("gene_id") else { return Err(Error::invalid("ranking genes needs a column \"gene_id\"")) };
-    let order = sort_to_indices(ids, None, None).map_err(failed)?;
-    take_record_batch(&all, &order).map_err(failed)
+    if batches.is_empty() {
+        return Ok(None);
+    }
+    let mut order = Vec::with_capacity(batches.iter().map(RecordBatch::num_rows).sum());
+    for (number, batch) in batches.iter().enumerate() {
+        let ids = batch.column_by_name("gene_id").and_then(|ids| ids.as_primitive_opt::<UInt32Type>());
+        let Some(ids) = ids else { return Err(Error::invalid("ranking genes needs a column \"gene_id\" of type UInt32")) };
+        order.extend(ids.values().iter().enumerate().map(|(row, &id)| (id, number, row)));
+    }
+    order.sort_unstable();
+    let places: Vec<(usize, usize)> = order.into_iter().map(|(_, number, row)| (number, row)).collect();
+    interleave_record_batch(&batches.iter().collect::<Vec<_>>(), &places).map(Some).map_err(failed)
 }
 
 /// `genes` with the moments of the two sets instead of those of the first alone, the second alone, and both.
@@ -104,7 +120,6 @@ fn with_both(genes: &RecordBatch, first: String, second: String) -> Result<Recor
         }
     }
     let rebuilt: ArrayRef = store.result(EmitTo::All, genes.num_rows())?;
-    debug_assert!(rebuilt.as_list_opt::<i32>().is_some());
     let mut columns = genes.columns().to_vec();
     let mut fields: Vec<_> = genes.schema().fields().iter().cloned().collect();
     fields[at] = Arc::new(Field::new("moments", rebuilt.data_type().clone(), true));

@@ -14,7 +14,6 @@ use pyo3_arrow::{PyRecordBatchReader, PySchema, PyTable};
 use skytether_common::Result;
 use skytether_fleet::{Fleet, Query, QueryOptions, ReceiptHandle};
 
-
 use crate::errors::OrRaise;
 use crate::runtime::{NOTICE, block, runtime};
 

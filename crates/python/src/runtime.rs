@@ -32,6 +32,10 @@ pub(crate) fn runtime() -> Result<&'static Runtime> {
     let made = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(std::thread::available_parallelism().map_or(2, usize::from).max(2))
         .thread_name("skytether")
+        // Blocking threads read slices and sync files; more of them than a disk can use only cost memory.
+        .max_blocking_threads(16)
+        // Planning recurses over expressions: long conditions need more than the usual 2 MiB. Address space only, until it is used.
+        .thread_stack_size(32 << 20)
         .enable_all()
         .build()
         .map_err(|e| Error::unavailable("cannot start threads").because(e))?;

@@ -176,7 +176,9 @@ impl PyMatrixWriter {
             Ok(Float32Array::from(matrix.totals().to_vec()))
         })?;
         let schema = Arc::new(Schema::new(vec![Field::new("total", DataType::Float32, false)]));
-        let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(totals) as ArrayRef]).map_err(|e| Error::internal("cannot build totals").because(e)).or_raise()?;
+        let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(totals) as ArrayRef])
+            .map_err(|e| Error::internal("cannot build totals").because(e))
+            .or_raise()?;
         PyTable::try_new(vec![batch], schema)
     }
 

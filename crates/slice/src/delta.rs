@@ -13,6 +13,8 @@ mod scalar;
 
 use skytether_common::{Error, Result};
 
+use crate::recycle::{self, Recycled};
+
 /// Values per block and per miniblock.
 const BLOCK_VALUES: usize = 128;
 const MINI: usize = 32;
@@ -101,7 +103,7 @@ pub(crate) fn decode<T: DecodeTarget>(page: &[u8], expected: usize) -> Result<De
 }
 
 /// A [`Target`] with its vectorised code.
-pub(crate) trait DecodeTarget: Target {
+pub(crate) trait DecodeTarget: Target + Recycled {
     fn block(engine: Engine) -> BlockFn<Self>;
 }
 
@@ -146,7 +148,7 @@ pub(crate) fn decode_with<T: DecodeTarget>(page: &[u8], expected: usize, engine:
     }
 
     let block = T::block(engine);
-    let mut values: Vec<T> = Vec::with_capacity(expected);
+    let mut values: Vec<T> = recycle::take(expected);
     let mut state = State { last: first, max: [first; 8], ascents: [0; 8] };
     values.push(T::from_u32(first));
     let mut padded = [0u8; 4 * BLOCK_VALUES + SLACK];

@@ -15,6 +15,7 @@ mod delta;
 mod guard;
 pub mod layout;
 pub mod metadata;
+mod recycle;
 pub mod sparse;
 pub mod stats;
 pub mod table;

@@ -1,6 +1,7 @@
 //! How many bytes a batch is.
 
 use arrow::array::{Array, AsArray};
+use arrow::buffer::Buffer;
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 
@@ -16,8 +17,8 @@ pub fn batch_bytes(batch: &RecordBatch) -> u64 {
 pub fn array_bytes(array: &dyn Array) -> u64 {
     let rows = array.len() as u64;
     let own = match array.data_type() {
-        DataType::Utf8View => 16 * rows + views_behind(array.as_string_view().views()),
-        DataType::BinaryView => 16 * rows + views_behind(array.as_binary_view().views()),
+        DataType::Utf8View => 16 * rows + views_behind(array.as_string_view().views(), array.as_string_view().data_buffers()),
+        DataType::BinaryView => 16 * rows + views_behind(array.as_binary_view().views(), array.as_binary_view().data_buffers()),
         DataType::List(_) => {
             let list = array.as_list::<i32>();
             let ends = list.value_offsets();
@@ -41,9 +42,11 @@ pub fn array_bytes(array: &dyn Array) -> u64 {
     own + if array.nulls().is_some() { array.len().div_ceil(8) as u64 } else { 0 }
 }
 
-/// Bytes outside the views: strings of more than 12 bytes lie in a data buffer.
-fn views_behind(views: &[u128]) -> u64 {
-    views.iter().map(|view| *view as u32).filter(|&len| len > 12).map(u64::from).sum()
+/// Bytes outside the views: strings of more than 12 bytes lie in a data buffer. Several views of the same bytes cost them once,
+/// so it is never more than the buffers hold.
+fn views_behind(views: &[u128], buffers: &[Buffer]) -> u64 {
+    let referred: u64 = views.iter().map(|view| *view as u32).filter(|&len| len > 12).map(u64::from).sum();
+    referred.min(buffers.iter().map(|buffer| buffer.len() as u64).sum())
 }
 
 #[cfg(test)]
@@ -67,6 +70,13 @@ mod tests {
         let views = StringViewArray::from(vec!["short", "a text of more than twelve bytes", "short"]);
         assert_eq!(array_bytes(&views), 48 + 32);
         assert_eq!(array_bytes(&views.slice(2, 1)), 16);
+    }
+
+    #[test]
+    fn views_of_the_same_bytes_cost_them_once() {
+        let one = StringViewArray::from(vec!["a text of more than twelve bytes"]);
+        let shared = StringViewArray::try_new(vec![one.views()[0]; 1000].into(), one.data_buffers().to_vec(), None).unwrap();
+        assert_eq!(array_bytes(&shared), 16_000 + one.data_buffers()[0].len() as u64);
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::MAX_ROWS;
 use crate::delta::{self, Column, Decoded};
 use crate::guard::{corrupt, guarded};
 use crate::layout::{Layout, ValueType};
+use crate::recycle;
 
 /// A matrix's limits, which its slices are held against.
 #[derive(Debug, Clone, Copy)]
@@ -162,7 +163,7 @@ impl<'a> Slice<'a> {
             let array: ArrayRef = match c {
                 column::GENE | column::BLOCK | column::NNZ => {
                     let column = known!(self.flat(c)?);
-                    let values = ScalarBuffer::from(column.values);
+                    let values = recycle::buffer(column.values);
                     self.check_flat(c, column.max)?;
                     match c {
                         column::BLOCK => block = Some(values.clone()),
@@ -175,7 +176,7 @@ impl<'a> Slice<'a> {
                     let offsets = nnz.as_ref().ok_or_else(|| Error::internal("nnz was not decoded"))?;
                     let page = known!(self.page(c, offsets.levels, Encoding::DELTA_BINARY_PACKED)?);
                     let decoded = known!(values(delta::decode::<u32>(&page, offsets.total)?));
-                    let array = self.list(c, offsets, Arc::new(UInt32Array::new(ScalarBuffer::from(decoded.values), None)))?;
+                    let array = self.list(c, offsets, Arc::new(UInt32Array::new(recycle::buffer(decoded.values), None)))?;
                     idx = Some((Arc::clone(&array), decoded.max, decoded.descents));
                     array
                 }
@@ -241,10 +242,10 @@ impl<'a> Slice<'a> {
         let Some(page) = self.page(column::VAL, levels, encoding)? else { return Ok(None) };
         Ok(match self.limits.value {
             ValueType::UInt16 => {
-                values(delta::decode::<u16>(&page, total)?).map(|c| Arc::new(PrimitiveArray::<UInt16Type>::new(ScalarBuffer::from(c.values), None)) as ArrayRef)
+                values(delta::decode::<u16>(&page, total)?).map(|c| Arc::new(PrimitiveArray::<UInt16Type>::new(recycle::buffer(c.values), None)) as ArrayRef)
             }
             ValueType::UInt32 => {
-                values(delta::decode::<u32>(&page, total)?).map(|c| Arc::new(PrimitiveArray::<UInt32Type>::new(ScalarBuffer::from(c.values), None)) as ArrayRef)
+                values(delta::decode::<u32>(&page, total)?).map(|c| Arc::new(PrimitiveArray::<UInt32Type>::new(recycle::buffer(c.values), None)) as ArrayRef)
             }
             ValueType::Float32 => Some(Arc::new(PrimitiveArray::<Float32Type>::new(plain(&page, total, f32::from_le_bytes)?, None))),
             ValueType::Float64 => Some(Arc::new(PrimitiveArray::<Float64Type>::new(plain(&page, total, f64::from_le_bytes)?, None))),
