@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -24,7 +26,8 @@ RESULTS: list[dict] = []
 
 def one(method: str, *args: object) -> dict:
     """Runs one measurement; its JSON."""
-    done = subprocess.run([sys.executable, str(HERE / "one.py"), method, *map(str, args)], capture_output=True, text=True, timeout=1800)
+    environment = {**os.environ, "BENCH_START": str(time.time())}
+    done = subprocess.run([sys.executable, str(HERE / "one.py"), method, *map(str, args)], capture_output=True, text=True, timeout=1800, env=environment)
     if done.returncode != 0:
         raise SystemExit(f"{method} failed:\n{done.stderr[-3000:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])

@@ -25,6 +25,7 @@ const STACK: usize = 32 << 20;
 
 /// Runs the command line `arguments` (the first is the program's name) and returns the exit status.
 pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    skytether_common::memory::few_arenas();
     let cli = match args::Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(e) => {
@@ -34,7 +35,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         }
     };
     log_to_stderr();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().thread_stack_size(STACK).build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().max_blocking_threads(16).thread_stack_size(STACK).build() {
         Ok(runtime) => runtime,
         Err(e) => return fail(&Error::unavailable("cannot start threads").because(e), FAILED),
     };

@@ -4,6 +4,7 @@
 
 pub mod checksum;
 pub mod error;
+pub mod memory;
 pub mod names;
 pub mod units;
 

@@ -189,11 +189,14 @@ impl Kernel {
     }
 
     fn counts<T: Value>(&mut self, block: &Block<'_>, table: &Table, idx: &[u32], val: &[T]) {
-        let (least, most) = range_of_counts(val, self.wide);
-        // Counts beyond the table look into the row of zero, which holds zeros, and follow afterwards.
+        let (least, most, present) = range_of_counts(val, self.wide);
+        // Counts beyond the table look into the row of zero, which holds zeros, and follow afterwards. Only what occurs is computed.
         let mut levels = [table.level(0); TABULATED + 2];
-        for (count, level) in levels.iter_mut().enumerate().take(most.min(TABULATED) + 1).skip(1) {
-            *level = table.level(count);
+        let mut left = present;
+        while left != 0 {
+            let count = left.trailing_zeros() as usize + 1;
+            levels[count] = table.level(count);
+            left &= left - 1;
         }
         let sums = &mut self.sums[..];
         match (self.wide, self.replicas, most > TABULATED) {
@@ -440,24 +443,27 @@ fn largest_offset(idx: &[u32], first: u32, wide: bool) -> u32 {
 }
 
 #[inline(always)]
-fn range_of_counts_body<T: Value>(val: &[T]) -> (usize, usize) {
-    let (mut least, mut most) = (u32::MAX, 0u32);
+fn range_of_counts_body<T: Value>(val: &[T]) -> (usize, usize, u32) {
+    let (mut least, mut most, mut present) = (u32::MAX, 0u32, 0u32);
     for v in val {
         let count = v.count() as u32;
         least = least.min(count);
         most = most.max(count);
+        let bit = count.wrapping_sub(1);
+        present |= if bit < 32 { 1 << (bit & 31) } else { 0 };
     }
-    (least as usize, most as usize)
+    (least as usize, most as usize, present)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn range_of_counts_avx2<T: Value>(val: &[T]) -> (usize, usize) {
+fn range_of_counts_avx2<T: Value>(val: &[T]) -> (usize, usize, u32) {
     range_of_counts_body(val)
 }
 
-/// The smallest and the largest count.
-fn range_of_counts<T: Value>(val: &[T], wide: bool) -> (usize, usize) {
+/// The smallest and the largest count, and which of the counts 1 to 32 occur (bit 0 is 1).
+fn range_of_counts<T: Value>(val: &[T], wide: bool) -> (usize, usize, u32) {
+    const { assert!(TABULATED == 32) };
     #[cfg(target_arch = "x86_64")]
     if wide {
         // SAFETY: as in `largest_offset`.

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Float64Array, RecordBatch, StringViewArray, StringViewBuilder, UInt32Array};
-use arrow::compute::{cast, concat, take};
+use arrow::buffer::NullBuffer;
+use arrow::compute::{cast, concat};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type};
 use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Result};
 
 use crate::spec::shorten;
 use crate::store::Results;
-use crate::ttest::{GroupMoments, Method, check_size, log_fold_change, test_unchecked};
+use crate::ttest::{GroupMoments, Method, Share, check_size, log_fold_change, test_unchecked};
 
 /// What a group is compared to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,12 +126,9 @@ pub fn rank_genes(batches: &[RecordBatch], options: &RankOptions) -> Result<Reco
     }
 
     let threads = if genes.len() * chosen.len() < 4096 { 1 } else { std::thread::available_parallelism().map_or(1, usize::from).min(16) };
-    let mut tested = vec![vec![Tested::default(); genes.len()]; chosen.len()];
-    genes.test(&names, &chosen, reference, options, threads, &mut tested)?;
-
+    let tested = genes.test(&names, &chosen, reference, options, threads)?;
     let keep = options.n_genes.unwrap_or(usize::MAX).min(genes.len());
-    let ranked = in_parallel(threads, tested.iter().collect(), |group: &Vec<Tested>| Ok(rank_one(group, options.correction, keep)))?;
-    genes.table(&names, &chosen, &tested, &ranked)
+    genes.table(&names, &chosen, &tested, options.correction, keep, threads)
 }
 
 /// Not found, listing the groups there are.
@@ -233,73 +231,101 @@ impl<'a> Genes<'a> {
             .map(Some)
     }
 
-    fn test(
-        &self,
-        names: &[String],
-        chosen: &[usize],
-        reference: Option<usize>,
-        options: &RankOptions,
-        threads: usize,
-        tested: &mut [Vec<Tested>],
-    ) -> Result<()> {
+    /// Tests every gene in every chosen group.
+    fn test(&self, names: &[String], chosen: &[usize], reference: Option<usize>, options: &RankOptions, threads: usize) -> Result<TestedGenes> {
         let chunk = self.len().div_ceil(threads * 4).max(1);
-        let mut parts: Vec<(usize, Vec<&mut [Tested]>)> = (0..self.len().div_ceil(chunk)).map(|c| (c * chunk, Vec::with_capacity(chosen.len()))).collect();
-        for group in tested.iter_mut() {
-            for (part, slice) in parts.iter_mut().zip(group.chunks_mut(chunk)) {
-                part.1.push(slice);
-            }
-        }
-        let end = |start: usize| self.len().min(start + chunk);
-        in_parallel(threads, parts, |(start, mut out)| {
+        let starts: Vec<usize> = (0..self.len()).step_by(chunk).collect();
+        let parts = in_parallel(threads, starts, |start| {
+            let end = self.len().min(start + chunk);
+            let mut out = vec![Tested::default(); (end - start) * chosen.len()];
             let mut tester = Tester::new(names);
-            for gene in start..end(start) {
+            for gene in start..end {
                 let (results, range) = self.entries(gene);
                 tester.read(self.place[gene].0 as usize, results, range).map_err(|e| e.while_doing(format!("gene number {}", self.ids[gene])))?;
-                tester.test(chosen, reference, options, |place, t| out[place][gene - start] = t)?;
+                tester.test(chosen, reference, options, |place, t| out[place * (end - start) + gene - start] = t)?;
+            }
+            Ok(out)
+        })?;
+        Ok(TestedGenes { parts, groups: chosen.len() })
+    }
+
+    /// Ranks and corrects group by group, straight into the result's columns.
+    fn table(&self, names: &[String], chosen: &[usize], tested: &TestedGenes, correction: Correction, keep: usize, threads: usize) -> Result<RecordBatch> {
+        let group_names = StringViewArray::from_iter_values(chosen.iter().map(|&g| &names[g]));
+        let total = keep * chosen.len();
+        // Zeroed memory comes from the system as it is first touched, by the thread that fills it.
+        let (mut groups, mut genes, mut ids) = (vec![0u128; total], vec![0u128; total], vec![0u32; total]);
+        let mut valid = vec![true; if self.names.null_count() > 0 { total } else { 0 }];
+        let mut numbers: [Vec<f64>; 6] = std::array::from_fn(|_| vec![0.0; total]);
+        let mut slots: Vec<Slot<'_>> = Vec::with_capacity(chosen.len());
+        if keep > 0 {
+            let mut columns = numbers.each_mut().map(|column| column.chunks_exact_mut(keep));
+            let mut valid = valid.chunks_exact_mut(keep);
+            let texts = groups.chunks_exact_mut(keep).zip(genes.chunks_exact_mut(keep));
+            for (place, ((groups, genes), ids)) in texts.zip(ids.chunks_exact_mut(keep)).enumerate() {
+                let numbers = columns.each_mut().map(|column| column.next().unwrap_or_default());
+                slots.push(Slot { place, groups, genes, ids, valid: valid.next().unwrap_or_default(), numbers });
+            }
+        }
+        in_parallel(threads, slots, |mut slot| {
+            let mut group = Vec::with_capacity(self.len());
+            group.extend(tested.of(slot.place));
+            let ranked = rank_one(&group, correction, keep);
+            slot.groups.fill(group_names.views()[slot.place]);
+            for (at, &gene) in ranked.order.iter().enumerate() {
+                let gene = gene as usize;
+                slot.genes[at] = self.names.views()[gene];
+                slot.ids[at] = self.ids[gene];
+                if let Some(valid) = slot.valid.get_mut(at) {
+                    *valid = !self.names.is_null(gene);
+                }
+                let t = group[gene];
+                for (column, value) in slot.numbers.iter_mut().zip([t.score, t.fold, t.p, ranked.adjusted[at], t.pct_group, t.pct_reference]) {
+                    column[at] = value;
+                }
             }
             Ok(())
         })?;
-        Ok(())
-    }
-
-    fn table(&self, names: &[String], chosen: &[usize], tested: &[Vec<Tested>], ranked: &[Ranked]) -> Result<RecordBatch> {
-        let failed = |e: arrow::error::ArrowError| Error::internal("cannot build the ranking").because(e);
-        let total: usize = ranked.iter().map(|r| r.order.len()).sum();
-        let mut groups = StringViewBuilder::with_capacity(total);
-        let mut order: Vec<u32> = Vec::with_capacity(total);
-        for (&g, ranked) in chosen.iter().zip(ranked) {
-            let len = names[g].len() as u32;
-            let block = groups.append_block(names[g].clone().into_bytes().into());
-            for _ in &ranked.order {
-                groups.try_append_view(block, 0, len).map_err(failed)?;
-            }
-            order.extend_from_slice(&ranked.order);
-        }
-        let column = |of: fn(&Tested) -> f64| -> ArrayRef {
-            let mut values = Vec::with_capacity(total);
-            for (tested, ranked) in tested.iter().zip(ranked) {
-                values.extend(ranked.order.iter().map(|&gene| of(&tested[gene as usize])));
-            }
-            Arc::new(Float64Array::from(values))
+        let nulls = (!valid.is_empty()).then(|| NullBuffer::from(valid));
+        // SAFETY: every view is that of an array with these very buffers.
+        let (groups, genes) = unsafe {
+            (
+                StringViewArray::new_unchecked(groups.into(), group_names.data_buffers().to_vec(), None),
+                StringViewArray::new_unchecked(genes.into(), self.names.data_buffers().to_vec(), nulls),
+            )
         };
-        let adjusted: Vec<f64> = ranked.iter().flat_map(|r| r.adjusted.iter().copied()).collect();
-        let ids: Vec<u32> = order.iter().map(|&gene| self.ids[gene as usize]).collect();
-        let names = take(&self.names, &UInt32Array::from(order), None).map_err(failed)?;
-        RecordBatch::try_new(
-            ranking_schema(),
-            vec![
-                Arc::new(groups.finish()),
-                Arc::new(UInt32Array::from(ids)),
-                names,
-                column(|t| t.score),
-                column(|t| t.fold),
-                column(|t| t.p),
-                Arc::new(Float64Array::from(adjusted)),
-                column(|t| t.pct_group),
-                column(|t| t.pct_reference),
-            ],
-        )
-        .map_err(failed)
+        let columns: [ArrayRef; 3] = [Arc::new(groups), Arc::new(UInt32Array::from(ids)), Arc::new(genes)];
+        let numbers = numbers.into_iter().map(|column| Arc::new(Float64Array::from(column)) as ArrayRef);
+        RecordBatch::try_new(ranking_schema(), columns.into_iter().chain(numbers).collect())
+            .map_err(|e| Error::internal("cannot build the ranking").because(e))
+    }
+}
+
+/// One group's rows in the columns of the result.
+struct Slot<'a> {
+    place: usize,
+    groups: &'a mut [u128],
+    genes: &'a mut [u128],
+    ids: &'a mut [u32],
+    /// Empty where all genes have names.
+    valid: &'a mut [bool],
+    numbers: [&'a mut [f64]; 6],
+}
+
+/// What came of all genes in all chosen groups.
+struct TestedGenes {
+    /// For each run of genes, group after group.
+    parts: Vec<Vec<Tested>>,
+    groups: usize,
+}
+
+impl TestedGenes {
+    /// The genes' results in the group at `place`, in order.
+    fn of(&self, place: usize) -> impl Iterator<Item = Tested> {
+        self.parts.iter().flat_map(move |part| {
+            let genes = part.len() / self.groups.max(1);
+            part[place * genes..(place + 1) * genes].iter().copied()
+        })
     }
 }
 
@@ -309,13 +335,18 @@ struct Tester<'a> {
     groups: Vec<GroupMoments>,
     /// `before[g]`: groups 0 to g - 1 merged.
     before: Vec<GroupMoments>,
+    /// The groups' sizes for which the shares hold; nearly always those of all genes.
+    sizes: Vec<u64>,
+    /// To merge `before[g]` with group `g`, group `g` with what lies after it, and `before[g]` with what lies after `g`.
+    shares: Vec<[Share; 3]>,
     /// The batch of the last gene, whose names were checked, and where its entries begin.
     checked: Option<(usize, usize)>,
 }
 
 impl<'a> Tester<'a> {
     fn new(names: &'a [String]) -> Self {
-        Self { names, groups: vec![GroupMoments::default(); names.len() + 1], before: vec![GroupMoments::default(); names.len() + 1], checked: None }
+        let none = vec![GroupMoments::default(); names.len() + 1];
+        Self { names, groups: none.clone(), before: none, sizes: vec![], shares: vec![], checked: None }
     }
 
     fn read(&mut self, batch: usize, results: &Results<'_>, range: std::ops::Range<usize>) -> Result<()> {
@@ -334,7 +365,28 @@ impl<'a> Tester<'a> {
         for (slot, at) in self.groups.iter_mut().zip(range) {
             *slot = results.moments(at);
         }
+        if self.sizes.len() != self.groups.len() || self.sizes.iter().zip(&self.groups).any(|(n, g)| *n != g.n) {
+            self.share();
+        }
         Ok(())
+    }
+
+    /// Divides once what does not change from gene to gene.
+    fn share(&mut self) {
+        self.sizes = self.groups.iter().map(|g| g.n).collect();
+        self.shares = vec![[Share::default(); 3]; self.sizes.len()];
+        let mut before = 0u64;
+        for (share, &n) in self.shares.iter_mut().zip(&self.sizes) {
+            share[0] = Share::of(before, n);
+            before = before.saturating_add(n);
+        }
+        let mut after = 0u64;
+        for (g, &n) in self.sizes.iter().enumerate().rev() {
+            let before = self.sizes[..g].iter().fold(0u64, |sum, n| sum.saturating_add(*n));
+            self.shares[g][1] = Share::of(n, after);
+            self.shares[g][2] = Share::of(before, after);
+            after = after.saturating_add(n);
+        }
     }
 
     fn test(&mut self, chosen: &[usize], reference: Option<usize>, options: &RankOptions, mut put: impl FnMut(usize, Tested)) -> Result<()> {
@@ -369,7 +421,7 @@ impl<'a> Tester<'a> {
         // The rest of g is what lies before it and what lies after it.
         let last = self.groups.len() - 1;
         for g in 0..last {
-            self.before[g + 1] = self.before[g].merged(&self.groups[g]);
+            self.before[g + 1] = self.before[g].merged_by(&self.groups[g], self.shares[g][0]);
         }
         if chosen.windows(2).all(|w| w[0] < w[1]) {
             let mut after = self.groups[last];
@@ -377,17 +429,17 @@ impl<'a> Tester<'a> {
             for (place, &g) in chosen.iter().enumerate().rev() {
                 while at > g + 1 {
                     at -= 1;
-                    after = self.groups[at].merged(&after);
+                    after = self.groups[at].merged_by(&after, self.shares[at][1]);
                 }
-                one(g, place, &self.before[g].merged(&after))?;
+                one(g, place, &self.before[g].merged_by(&after, self.shares[g][2]))?;
             }
         } else {
             let mut after = vec![self.groups[last]; last + 1];
             for g in (0..last).rev() {
-                after[g] = self.groups[g].merged(&after[g + 1]);
+                after[g] = self.groups[g].merged_by(&after[g + 1], self.shares[g][1]);
             }
             for (place, &g) in chosen.iter().enumerate() {
-                one(g, place, &self.before[g].merged(&after[g + 1]))?;
+                one(g, place, &self.before[g].merged_by(&after[g + 1], self.shares[g][2]))?;
             }
         }
         Ok(())

@@ -431,18 +431,21 @@ impl<'a> Results<'a> {
     }
 
     /// Where row `row`'s entries lie.
+    #[inline]
     #[must_use]
     pub fn range(&self, row: usize) -> std::ops::Range<usize> {
         self.offsets[row] as usize..self.offsets[row + 1] as usize
     }
 
     /// The name of the group of entry `at`; `None` for the cells in no group.
+    #[inline]
     #[must_use]
     pub fn name(&self, at: usize) -> Option<&'a str> {
         (!self.names.is_null(at)).then(|| self.names.value(at))
     }
 
     /// Whether the entries `a` and `b` are of the same group.
+    #[inline]
     #[must_use]
     pub fn same_name(&self, a: usize, b: usize) -> bool {
         // Equal views (length and place, or length and text) are equal texts.
@@ -450,6 +453,7 @@ impl<'a> Results<'a> {
     }
 
     /// The moments of entry `at`.
+    #[inline]
     #[must_use]
     pub fn moments(&self, at: usize) -> GroupMoments {
         GroupMoments { n: self.n[at], nnz: self.nnz[at], mean: self.mean[at], m2: self.m2[at] }

@@ -15,6 +15,9 @@ const NEAR: f64 = 2.0;
 /// Terms of BGRAT at most: enough for `NEAR`.
 const TERMS: usize = 16;
 
+/// `exp(-u)` is 0 from 745.2 on; BGRAT's u is at most 0.5 below `-a ln x`.
+const UNDERFLOW: f64 = 750.0;
+
 /// BGRAT's coefficients for b = 1/2: `p_n = (b - 1) / (2n + 1)! + 1/n sum_{m=1}^{n-1} (m b - n) / (2m + 1)! p_{n-m}`.
 const P: [f64; TERMS] = {
     let mut odd_factorial = [1.0; TERMS];
@@ -60,11 +63,19 @@ pub fn two_sided(t: f64, df: f64) -> f64 {
     // With r = t / sqrt(df): x = 1 / (1 + r^2) and y = 1 - x = r^2 / (1 + r^2).
     let (log_x, x, y) = if t < 1e100 && df > 1e-100 {
         let square = t * t / df;
-        (-square.ln_1p(), 1.0 / (1.0 + square), square / (1.0 + square))
+        let y = square / (1.0 + square);
+        // All of the formulas below have the factor exp(a ln x) or less, which is 0 here: -ln x >= y.
+        if a * y > UNDERFLOW {
+            return 0.0;
+        }
+        (-square.ln_1p(), 1.0 / (1.0 + square), y)
     } else {
         let log = 2.0 * (t.ln() - 0.5 * df.ln());
         (if log > 0.0 { -log - (-log).exp().ln_1p() } else { -log.exp().ln_1p() }, 1.0 / (1.0 + log.exp()), 1.0 / (1.0 + (-log).exp()))
     };
+    if a * -log_x > UNDERFLOW {
+        return 0.0;
+    }
     let p = if a >= LARGE && -log_x <= NEAR {
         bgrat(a, log_x)
     } else if x < 0.3 {

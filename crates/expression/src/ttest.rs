@@ -34,17 +34,26 @@ impl GroupMoments {
     #[inline]
     #[must_use]
     pub fn merged(&self, other: &Self) -> Self {
+        self.merged_by(other, Share::of(self.n, other.n))
+    }
+
+    /// As [`GroupMoments::merged`]; `share` is that of both counts, for whoever merges many of the same counts.
+    #[inline]
+    #[must_use]
+    pub(crate) fn merged_by(&self, other: &Self, share: Share) -> Self {
         if self.n == 0 {
             return *other;
         }
         if other.n == 0 {
             return *self;
         }
-        // Counts come from stored or received state: never trust their sum to fit.
-        let n = self.n.saturating_add(other.n);
-        let (a, b, all) = (self.n as f64, other.n as f64, n as f64);
-        let (delta, share) = (other.mean - self.mean, b / all);
-        Self { n, nnz: self.nnz.saturating_add(other.nnz), mean: self.mean + delta * share, m2: self.m2 + other.m2 + delta * delta * (a * share) }
+        let delta = other.mean - self.mean;
+        Self {
+            n: share.n,
+            nnz: self.nnz.saturating_add(other.nnz),
+            mean: self.mean + delta * share.second,
+            m2: self.m2 + other.m2 + delta * delta * share.weight,
+        }
     }
 
     /// The unbiased variance; NaN for fewer than two cells.
@@ -57,6 +66,26 @@ impl GroupMoments {
     #[must_use]
     pub fn pct_nz(&self) -> f64 {
         self.nnz as f64 / self.n as f64
+    }
+}
+
+/// What merging moments needs to know of the counts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Share {
+    n: u64,
+    /// The second's share of all.
+    second: f64,
+    /// The first's count times that share.
+    weight: f64,
+}
+
+impl Share {
+    #[inline]
+    pub(crate) fn of(a: u64, b: u64) -> Self {
+        // Counts come from stored or received state: never trust their sum to fit.
+        let n = a.saturating_add(b);
+        let second = b as f64 / n as f64;
+        Self { n, second, weight: a as f64 * second }
     }
 }
 

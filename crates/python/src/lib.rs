@@ -28,11 +28,6 @@ mod writer;
 
 use pyo3::prelude::*;
 
-/// Slices are decoded into buffers of some megabytes that live for milliseconds: the system's allocator gives each back to the kernel, which then clears
-/// it page by page for the next one.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Runs the `skytether` command with `arguments` (the first is the program's name) and returns its exit status.
 #[pyfunction]
 fn cli_main(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {
@@ -41,6 +36,7 @@ fn cli_main(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {
 
 #[pymodule]
 fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    skytether_common::memory::few_arenas();
     module.add_class::<fleet::PyFleet>()?;
     module.add_class::<result::PyResultSet>()?;
     module.add_class::<writer::PyWriter>()?;
