@@ -219,7 +219,7 @@ impl Input for DenseRows {
     }
 
     fn size(&self) -> usize {
-        self.ready.as_ref().map_or(0, |r| r.prepared.size() + r.numbers.iter().map(|(k, _)| k.len() + 48).sum::<usize>())
+        self.ready.as_ref().map_or(0, |r| r.prepared.size() + r.numbers.keys().map(|k| k.len() + 48).sum::<usize>())
     }
 
     fn fresh(&self) -> Self {

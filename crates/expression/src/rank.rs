@@ -268,8 +268,7 @@ impl<'a> Genes<'a> {
             }
         }
         in_parallel(threads, slots, |mut slot| {
-            let mut group = Vec::with_capacity(self.len());
-            group.extend(tested.of(slot.place));
+            let group = tested.of(slot.place);
             let ranked = rank_one(&group, correction, keep);
             slot.groups.fill(group_names.views()[slot.place]);
             for (at, &gene) in ranked.order.iter().enumerate() {
@@ -296,8 +295,7 @@ impl<'a> Genes<'a> {
         };
         let columns: [ArrayRef; 3] = [Arc::new(groups), Arc::new(UInt32Array::from(ids)), Arc::new(genes)];
         let numbers = numbers.into_iter().map(|column| Arc::new(Float64Array::from(column)) as ArrayRef);
-        RecordBatch::try_new(ranking_schema(), columns.into_iter().chain(numbers).collect())
-            .map_err(|e| Error::internal("cannot build the ranking").because(e))
+        RecordBatch::try_new(ranking_schema(), columns.into_iter().chain(numbers).collect()).map_err(|e| Error::internal("cannot build the ranking").because(e))
     }
 }
 
@@ -321,11 +319,12 @@ struct TestedGenes {
 
 impl TestedGenes {
     /// The genes' results in the group at `place`, in order.
-    fn of(&self, place: usize) -> impl Iterator<Item = Tested> {
-        self.parts.iter().flat_map(move |part| {
+    fn of(&self, place: usize) -> Vec<Tested> {
+        let slices = self.parts.iter().map(|part| {
             let genes = part.len() / self.groups.max(1);
-            part[place * genes..(place + 1) * genes].iter().copied()
-        })
+            &part[place * genes..(place + 1) * genes]
+        });
+        slices.collect::<Vec<_>>().concat()
     }
 }
 

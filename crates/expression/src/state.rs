@@ -74,7 +74,9 @@ pub(crate) fn read(bytes: &[u8], n: &[u64], mut each: impl FnMut(usize, &GroupMo
             continue;
         }
         let nnz = number(&mut rest)?;
-        let moments = if nnz == u64::from(SINGLE) { single(n, f32::from_le_bytes(take(&mut rest)?)) } else {
+        let moments = if nnz == u64::from(SINGLE) {
+            single(n, f32::from_le_bytes(take(&mut rest)?))
+        } else {
             GroupMoments { n, nnz, mean: f64::from_le_bytes(take(&mut rest)?), m2: f64::from_le_bytes(take(&mut rest)?) }
         };
         if nnz.max(1) > n {

@@ -46,11 +46,7 @@ fn states_of_different_groups_merge_by_name() {
     merged.merge_states(&first, &[1, 2], 3).unwrap();
     let none = GroupMoments::default();
     let of = [Some("a"), Some("b"), Some("c"), None];
-    let expected = [
-        [a.merged(&b), b, c, rest.merged(&rest)],
-        [b.merged(&a), a.merged(&b), none, rest.merged(&rest)],
-        [b.merged(&b), a, c, rest.merged(&rest)],
-    ];
+    let expected = [[a.merged(&b), b, c, rest.merged(&rest)], [b.merged(&a), a.merged(&b), none, rest.merged(&rest)], [b.merged(&b), a, c, rest.merged(&rest)]];
     assert_eq!(rows(&merged.result(EmitTo::All, 3).unwrap()), expected.map(|e| named(&of, &e)));
 }
 
