@@ -50,7 +50,7 @@ fn main() {
 }
 
 fn report<T: Value>(what: &str, block: &Block<'_>, idx: &[Vec<u32>], val: &[Vec<T>], nonzeros: usize) {
-    let mut kernel = Kernel::new(GROUPS as usize + 1);
+    let mut kernel = Kernel::new(GROUPS as usize + 1, skytether_expression::spec::Squares::Float32);
     let mut pass = || {
         let start = Instant::now();
         let mut sum = 0.0;

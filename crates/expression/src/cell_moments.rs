@@ -64,7 +64,7 @@ pub fn spec_of(of: Option<(&DatasetName, &str)>, groups: &str, transform: Option
     } else {
         Groups::Obs { column: groups.to_owned() }
     };
-    Ok(MomentsSpec { dataset: dataset.clone(), matrix: matrix.to_owned(), groups, transform })
+    Ok(MomentsSpec { dataset: dataset.clone(), matrix: matrix.to_owned(), groups, transform, squares: crate::spec::Squares::default() })
 }
 
 #[derive(Debug)]

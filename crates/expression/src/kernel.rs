@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use crate::log1p::{TABULATED, Table, each};
+use crate::spec::Squares;
 
 /// Sums of one group: sum, sum of squares, number of nonzeros, nothing.
 pub type Sums = [f64; 4];
@@ -124,6 +125,7 @@ pub struct Kernel {
     width: usize,
     replicas: usize,
     wide: bool,
+    squares: Squares,
     /// `replicas` times `width` accumulators; all zero between rows.
     sums: Vec<Sums>,
     out: Vec<Sums>,
@@ -132,13 +134,13 @@ pub struct Kernel {
 impl Kernel {
     /// For `width` groups, that of the cells in no group included.
     #[must_use]
-    pub fn new(width: usize) -> Self {
-        Self::with_avx2(width, has_avx2())
+    pub fn new(width: usize, squares: Squares) -> Self {
+        Self::with_avx2(width, squares, has_avx2())
     }
 
-    fn with_avx2(width: usize, wide: bool) -> Self {
+    fn with_avx2(width: usize, squares: Squares, wide: bool) -> Self {
         let replicas = if width <= REPLICATED { REPLICAS } else { 1 };
-        Self { width, replicas, wide: wide && has_avx2(), sums: vec![[0.0; 4]; width * replicas], out: vec![[0.0; 4]; width] }
+        Self { width, replicas, wide: wide && has_avx2(), squares, sums: vec![[0.0; 4]; width * replicas], out: vec![[0.0; 4]; width] }
     }
 
     /// Bytes of memory.
@@ -176,19 +178,33 @@ impl Kernel {
 
     /// Adds `val`'s values up as they are; `COUNT` says whether those that are not zero count as nonzeros.
     fn direct<T: Value, const COUNT: bool>(&mut self, block: &Block<'_>, idx: &[u32], val: &[T]) {
+        match self.squares {
+            Squares::Float32 => self.direct_in::<T, COUNT, true>(block, idx, val),
+            Squares::Float64 => self.direct_in::<T, COUNT, false>(block, idx, val),
+        }
+    }
+
+    fn direct_in<T: Value, const COUNT: bool, const SHORT: bool>(&mut self, block: &Block<'_>, idx: &[u32], val: &[T]) {
         let sums = &mut self.sums[..];
         match (self.wide, self.replicas) {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: AVX2 is there, see `with_avx2`; the rest as for `direct`.
-            (true, REPLICAS) => unsafe { direct_avx2::<T, REPLICAS, COUNT>(block, idx, val, sums, self.width) },
+            (true, REPLICAS) => unsafe { direct_avx2::<T, REPLICAS, COUNT, SHORT>(block, idx, val, sums, self.width) },
             // SAFETY: `row` has checked the indices; codes are below the width, of which `sums` holds one per replica.
-            (_, REPLICAS) => unsafe { direct::<T, REPLICAS, COUNT>(block, idx, val, sums, self.width) },
+            (_, REPLICAS) => unsafe { direct::<T, REPLICAS, COUNT, SHORT>(block, idx, val, sums, self.width) },
             // SAFETY: the same.
-            _ => unsafe { direct::<T, 1, COUNT>(block, idx, val, sums, self.width) },
+            _ => unsafe { direct::<T, 1, COUNT, SHORT>(block, idx, val, sums, self.width) },
         }
     }
 
     fn counts<T: Value>(&mut self, block: &Block<'_>, table: &Table, idx: &[u32], val: &[T]) {
+        match self.squares {
+            Squares::Float32 => self.counts_in::<T, true>(block, table, idx, val),
+            Squares::Float64 => self.counts_in::<T, false>(block, table, idx, val),
+        }
+    }
+
+    fn counts_in<T: Value, const SHORT: bool>(&mut self, block: &Block<'_>, table: &Table, idx: &[u32], val: &[T]) {
         let (least, most, present) = range_of_counts(val, self.wide);
         // Counts beyond the table look into the row of zero, which holds zeros, and follow afterwards. Only what occurs is computed.
         let mut levels = [table.level(0); TABULATED + 2];
@@ -202,17 +218,17 @@ impl Kernel {
         match (self.wide, self.replicas, most > TABULATED) {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: AVX2 is there, see `with_avx2`; the rest as for `tabulated`.
-            (true, REPLICAS, false) => unsafe { tabulated_avx2::<T, REPLICAS, false>(block, &levels, idx, val, sums, self.width) },
+            (true, REPLICAS, false) => unsafe { tabulated_avx2::<T, REPLICAS, false, SHORT>(block, &levels, idx, val, sums, self.width) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the same.
-            (true, REPLICAS, true) => unsafe { tabulated_avx2::<T, REPLICAS, true>(block, &levels, idx, val, sums, self.width) },
+            (true, REPLICAS, true) => unsafe { tabulated_avx2::<T, REPLICAS, true, SHORT>(block, &levels, idx, val, sums, self.width) },
             // SAFETY: `row` has checked the indices; every level has a value per cell of the block; codes are below the width, of which
             // `sums` holds one per replica; without CLAMP no count is above the table.
-            (_, REPLICAS, false) => unsafe { tabulated::<T, REPLICAS, false>(block, &levels, idx, val, sums, self.width) },
+            (_, REPLICAS, false) => unsafe { tabulated::<T, REPLICAS, false, SHORT>(block, &levels, idx, val, sums, self.width) },
             // SAFETY: the same; CLAMP brings counts above the table to its last row.
-            (_, REPLICAS, true) => unsafe { tabulated::<T, REPLICAS, true>(block, &levels, idx, val, sums, self.width) },
+            (_, REPLICAS, true) => unsafe { tabulated::<T, REPLICAS, true, SHORT>(block, &levels, idx, val, sums, self.width) },
             // SAFETY: the same.
-            (_, _, _) => unsafe { tabulated::<T, 1, true>(block, &levels, idx, val, sums, self.width) },
+            (_, _, _) => unsafe { tabulated::<T, 1, true, SHORT>(block, &levels, idx, val, sums, self.width) },
         }
         if most > TABULATED {
             self.large(block, table, idx, val);
@@ -291,7 +307,7 @@ impl Kernel {
 /// Every index must be a cell of the block, every level must have a value per cell of the block, every code must be below `width`, `sums` must
 /// hold `R * width`, and without `CLAMP` every count must be at most [`TABULATED`].
 #[inline(always)]
-unsafe fn tabulated<T: Value, const R: usize, const CLAMP: bool>(
+unsafe fn tabulated<T: Value, const R: usize, const CLAMP: bool, const SHORT: bool>(
     block: &Block<'_>,
     levels: &[&[f32]; TABULATED + 2],
     idx: &[u32],
@@ -306,12 +322,12 @@ unsafe fn tabulated<T: Value, const R: usize, const CLAMP: bool>(
             let cell = *idx.get_unchecked(k) as usize - first;
             let count = val.get_unchecked(k).count();
             let count = if CLAMP { count.min(TABULATED + 1) } else { count };
-            let y = f64::from(*levels.get_unchecked(count).get_unchecked(cell));
+            let y = *levels.get_unchecked(count).get_unchecked(cell);
             let code = *block.codes.get_unchecked(cell) as usize;
             (y, sums.get_unchecked_mut((k % R) * width + code))
         };
-        s[0] += y;
-        s[1] += y * y;
+        s[0] += f64::from(y);
+        s[1] += square::<SHORT>(y, f64::from(y));
         s[2] += 1.0;
     }
 }
@@ -322,7 +338,7 @@ unsafe fn tabulated<T: Value, const R: usize, const CLAMP: bool>(
 /// As [`tabulated`], and the processor must have AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-unsafe fn tabulated_avx2<T: Value, const R: usize, const CLAMP: bool>(
+unsafe fn tabulated_avx2<T: Value, const R: usize, const CLAMP: bool, const SHORT: bool>(
     block: &Block<'_>,
     levels: &[&[f32]; TABULATED + 2],
     idx: &[u32],
@@ -330,7 +346,6 @@ unsafe fn tabulated_avx2<T: Value, const R: usize, const CLAMP: bool>(
     sums: &mut [Sums],
     width: usize,
 ) {
-    use std::arch::x86_64::{_mm_cvtss_sd, _mm_set_ss, _mm_setzero_pd};
     let first = block.first as usize;
     // The pointers start at cell 0 of the data set, so that absolute cell numbers index them.
     let codes = block.codes.as_ptr().wrapping_sub(first);
@@ -345,9 +360,9 @@ unsafe fn tabulated_avx2<T: Value, const R: usize, const CLAMP: bool>(
             let cell = *idx.get_unchecked(k) as usize;
             let count = val.get_unchecked(k).count();
             let count = if CLAMP { count.min(TABULATED + 1) } else { count };
-            let y = _mm_cvtss_sd(_mm_setzero_pd(), _mm_set_ss(*rows.get_unchecked(count).wrapping_add(cell)));
+            let y = *rows.get_unchecked(count).wrapping_add(cell);
             let code = *codes.wrapping_add(cell) as usize;
-            add_avx2(sums.add(r * width + code), y, 1.0);
+            add_avx2(sums.add(r * width + code), f64::from(y), square::<SHORT>(y, f64::from(y)), 1.0);
         }
     };
     let whole = idx.len() / R * R;
@@ -364,18 +379,22 @@ unsafe fn tabulated_avx2<T: Value, const R: usize, const CLAMP: bool>(
     }
 }
 
-/// Adds `y` (the lower half), its square and `one` to a group's sums.
+/// `y` squared: of its float32 form in float32 if `SHORT`, of its double otherwise.
+#[inline(always)]
+fn square<const SHORT: bool>(short: f32, y: f64) -> f64 {
+    if SHORT { f64::from(short * short) } else { y * y }
+}
+
+/// Adds `y`, its square and `one` to a group's sums.
 ///
 /// # Safety
 /// `sums` must be valid, and the processor must have AVX2.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn add_avx2(sums: *mut Sums, y: std::arch::x86_64::__m128d, one: f64) {
-    use std::arch::x86_64::{
-        _mm_mul_sd, _mm_unpacklo_pd, _mm256_add_pd, _mm256_blend_pd, _mm256_castpd128_pd256, _mm256_loadu_pd, _mm256_set_pd, _mm256_storeu_pd,
-    };
-    let new = _mm256_blend_pd::<0b1100>(_mm256_castpd128_pd256(_mm_unpacklo_pd(y, _mm_mul_sd(y, y))), _mm256_set_pd(0.0, one, 0.0, 0.0));
+unsafe fn add_avx2(sums: *mut Sums, y: f64, square: f64, one: f64) {
+    use std::arch::x86_64::{_mm_set_pd, _mm256_add_pd, _mm256_blend_pd, _mm256_castpd128_pd256, _mm256_loadu_pd, _mm256_set_pd, _mm256_storeu_pd};
+    let new = _mm256_blend_pd::<0b1100>(_mm256_castpd128_pd256(_mm_set_pd(square, y)), _mm256_set_pd(0.0, one, 0.0, 0.0));
     // SAFETY: the caller's promise.
     unsafe {
         let sums = sums.cast::<f64>();
@@ -388,14 +407,14 @@ unsafe fn add_avx2(sums: *mut Sums, y: std::arch::x86_64::__m128d, one: f64) {
 /// # Safety
 /// Every index must be a cell of the block, every code must be below `width`, and `sums` must hold `R * width`.
 #[inline(always)]
-unsafe fn direct<T: Value, const R: usize, const COUNT: bool>(block: &Block<'_>, idx: &[u32], val: &[T], sums: &mut [Sums], width: usize) {
+unsafe fn direct<T: Value, const R: usize, const COUNT: bool, const SHORT: bool>(block: &Block<'_>, idx: &[u32], val: &[T], sums: &mut [Sums], width: usize) {
     let first = block.first as usize;
     for (k, (&cell, &v)) in idx.iter().zip(val).enumerate() {
         let y = v.as_f64();
         // SAFETY: the caller's promises.
         let s = unsafe { sums.get_unchecked_mut((k % R) * width + *block.codes.get_unchecked(cell as usize - first) as usize) };
         s[0] += y;
-        s[1] += y * y;
+        s[1] += square::<SHORT>(v.as_f32(), y);
         s[2] += if COUNT && y != 0.0 { 1.0 } else { 0.0 };
     }
 }
@@ -406,7 +425,7 @@ unsafe fn direct<T: Value, const R: usize, const COUNT: bool>(block: &Block<'_>,
 /// As [`direct`], and the processor must have AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-unsafe fn direct_avx2<T: Value, const R: usize, const COUNT: bool>(block: &Block<'_>, idx: &[u32], val: &[T], sums: &mut [Sums], width: usize) {
+unsafe fn direct_avx2<T: Value, const R: usize, const COUNT: bool, const SHORT: bool>(block: &Block<'_>, idx: &[u32], val: &[T], sums: &mut [Sums], width: usize) {
     let codes = block.codes.as_ptr().wrapping_sub(block.first as usize);
     let sums = sums.as_mut_ptr();
     for (k, (&cell, &v)) in idx.iter().zip(val).enumerate() {
@@ -415,7 +434,7 @@ unsafe fn direct_avx2<T: Value, const R: usize, const COUNT: bool>(block: &Block
         // SAFETY: the caller's promises.
         unsafe {
             let code = *codes.wrapping_add(cell as usize) as usize;
-            add_avx2(sums.add((k % R) * width + code), std::arch::x86_64::_mm_set_sd(y), one);
+            add_avx2(sums.add((k % R) * width + code), y, square::<SHORT>(v.as_f32(), y), one);
         }
     }
 }

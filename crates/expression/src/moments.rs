@@ -357,7 +357,7 @@ impl Input for SparseRows {
         let columns = Columns::open(values)?;
         if self.ready.is_none() {
             let prepared = self.cache.get(&self.spec, self.source.as_ref())?;
-            let kernel = Kernel::new(prepared.width());
+            let kernel = Kernel::new(prepared.width(), self.spec.squares);
             self.ready = Some(Ready { prepared, kernel, table: None });
         }
         if let Some(ready) = &self.ready {

@@ -32,6 +32,26 @@ pub struct MomentsSpec {
     /// What is done to each value before it counts; `None`: nothing.
     #[serde(default)]
     pub transform: Option<Transform>,
+    /// In which precision values are squared.
+    #[serde(default, skip_serializing_if = "Squares::is_exact")]
+    pub squares: Squares,
+}
+
+/// In which precision a value is squared before it is added up (in doubles, always).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Squares {
+    /// In doubles, which is exact for float32 values.
+    #[default]
+    Float64,
+    /// In float32, as scanpy squares float32 values (`value * value` in `sparse_mean_var_minor_axis`): in groups of few cells its scores can only be met so.
+    Float32,
+}
+
+impl Squares {
+    fn is_exact(&self) -> bool {
+        *self == Self::Float64
+    }
 }
 
 /// Which cell is in which group; a cell is in at most one.
@@ -181,7 +201,7 @@ mod tests {
     use super::*;
 
     fn spec(groups: Groups) -> MomentsSpec {
-        MomentsSpec { dataset: "blood.pbmc3k".parse().unwrap(), matrix: "x".into(), groups, transform: Some(Transform::Log1pCp10k) }
+        MomentsSpec { dataset: "blood.pbmc3k".parse().unwrap(), matrix: "x".into(), groups, transform: Some(Transform::Log1pCp10k), squares: Squares::default() }
     }
 
     #[test]

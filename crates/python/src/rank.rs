@@ -12,6 +12,7 @@ use pyo3_arrow::PyTable;
 use serde::Deserialize;
 use skytether_common::{Error, Result};
 use skytether_expression::rank::ranking_schema;
+use skytether_expression::spec::Squares;
 use skytether_expression::store::{MomentStore, Results};
 use skytether_expression::ttest::overlapping;
 use skytether_expression::{Correction, Groups, Method, MomentsSpec, RankOptions, Reference, Transform, rank_genes as rank};
@@ -21,7 +22,7 @@ use crate::errors::OrRaise;
 use crate::result::PyResultSet;
 
 /// The literal argument of `moments`: groups are those of obs column `column`, or `codes`: names, and for each cell the number of its group
-/// (int32, -1 for none).
+/// (int32, -1 for none). `single`: values are squared in float32, as scanpy does.
 #[pyfunction]
 #[pyo3(signature = (dataset, matrix, transform, column = None, codes = None))]
 pub fn moments_spec(
@@ -37,7 +38,7 @@ pub fn moments_spec(
         _ => return Err(Error::invalid("give an obs column or codes for the groups")).or_raise(),
     };
     let transform = transform.map(Transform::parse).transpose().or_raise()?;
-    MomentsSpec { dataset: dataset.parse().or_raise()?, matrix, groups, transform }.to_literal().or_raise()
+    MomentsSpec { dataset: dataset.parse().or_raise()?, matrix, groups, transform, squares: if single { Squares::Float32 } else { Squares::Float64 } }.to_literal().or_raise()
 }
 
 /// What `rank_genes` is told, as JSON.

@@ -5,22 +5,28 @@ use super::*;
 use crate::log1p::log1p_cp10k;
 
 /// What the kernel is about, one value at a time.
-fn model(width: usize, first: u32, codes: &[u16], totals: Option<&[f32]>, idx: &[u32], val: &[f64]) -> Vec<(u64, f64, f64)> {
+fn model(width: usize, first: u32, codes: &[u16], totals: Option<&[f32]>, idx: &[u32], val: &[f64], squares: Squares) -> Vec<(u64, f64, f64)> {
     let mut out = vec![(0, 0.0, 0.0); width];
     for (&i, &v) in idx.iter().zip(val) {
         let y = totals.map_or(v, |t| f64::from(log1p_cp10k(v as f32, t[i as usize])));
         let (n, s, q) = &mut out[usize::from(codes[(i - first) as usize])];
         *n += u64::from(v != 0.0);
         *s += y;
-        *q += y * y;
+        *q += if squares == Squares::Float32 { f64::from(y as f32 * y as f32) } else { y * y };
     }
     out
 }
 
 fn check<T: Value>(width: usize, first: u32, codes: &[u16], totals: Option<&Arc<Float32Array>>, idx: &[u32], val: &[T]) {
+    for squares in [Squares::Float32, Squares::Float64] {
+        check_with(width, first, codes, totals, idx, val, squares);
+    }
+}
+
+fn check_with<T: Value>(width: usize, first: u32, codes: &[u16], totals: Option<&Arc<Float32Array>>, idx: &[u32], val: &[T], squares: Squares) {
     let block = Block::new(first, codes, totals);
-    let mut wide = Kernel::new(width);
-    let mut narrow = Kernel::with_avx2(width, false);
+    let mut wide = Kernel::new(width, squares);
+    let mut narrow = Kernel::with_avx2(width, squares, false);
     // Twice: nothing of the first row may be left.
     wide.row(&block, idx, val).unwrap();
     let a = wide.row(&block, idx, val).unwrap();
@@ -28,7 +34,7 @@ fn check<T: Value>(width: usize, first: u32, codes: &[u16], totals: Option<&Arc<
     let bits = |s: &[Sums]| s.iter().flatten().map(|v| v.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(a), bits(b));
     let values: Vec<f64> = val.iter().map(|v| v.as_f64()).collect();
-    for (got, (n, s, q)) in a.iter().zip(model(width, first, codes, totals.map(|t| &t.values()[..]), idx, &values)) {
+    for (got, (n, s, q)) in a.iter().zip(model(width, first, codes, totals.map(|t| &t.values()[..]), idx, &values, squares)) {
         assert_eq!(got[2] as u64, n);
         assert!((got[0] - s).abs() <= 1e-12 * s.abs() && (got[1] - q).abs() <= 1e-12 * q.abs(), "{got:?} {s} {q}");
     }
@@ -67,7 +73,7 @@ proptest! {
 fn indices_outside_the_block_are_refused() {
     let codes = vec![0u16; 10];
     let block = Block::new(100, &codes, None);
-    let mut kernel = Kernel::new(1);
+    let mut kernel = Kernel::new(1, Squares::Float64);
     for outside in [0, 99, 110, u32::MAX] {
         assert_eq!(kernel.row(&block, &[100, outside, 105], &[1u16, 1, 1]).unwrap_err(), Fault::Outside(outside));
     }
@@ -82,7 +88,7 @@ fn values_without_a_transform_are_named_and_leave_nothing() {
     let codes = vec![0u16; 4];
     let totals = Arc::new(Float32Array::from(vec![10.0, 0.0, 10.0, 10.0]));
     let block = Block::new(0, &codes, Some(&totals));
-    let mut kernel = Kernel::new(1);
+    let mut kernel = Kernel::new(1, Squares::Float64);
     assert_eq!(kernel.row(&block, &[0, 1], &[1u16, 7]).unwrap_err(), Fault::Value { cell: 1, value: 7.0 });
     assert_eq!(kernel.row(&block, &[0, 1], &[1u16, 700]).unwrap_err(), Fault::Value { cell: 1, value: 700.0 });
     assert_eq!(kernel.row(&block, &[0, 2], &[1f32, -2.5]).unwrap_err(), Fault::Value { cell: 2, value: -2.5 });
