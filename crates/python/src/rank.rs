@@ -24,13 +24,14 @@ use crate::result::PyResultSet;
 /// The literal argument of `moments`: groups are those of obs column `column`, or `codes`: names, and for each cell the number of its group
 /// (int32, -1 for none). `single`: values are squared in float32, as scanpy does.
 #[pyfunction]
-#[pyo3(signature = (dataset, matrix, transform, column = None, codes = None))]
+#[pyo3(signature = (dataset, matrix, transform, column = None, codes = None, single = false))]
 pub fn moments_spec(
     dataset: &str,
     matrix: String,
     transform: Option<&str>,
     column: Option<String>,
     codes: Option<(Vec<String>, Bound<'_, PyAny>)>,
+    single: bool,
 ) -> PyResult<String> {
     let groups = match (column, codes) {
         (Some(column), None) => Groups::Obs { column },
