@@ -267,16 +267,26 @@ def test_a_fleet_of_a_newer_version(tmp_path):
         msgexpress.open(tmp_path / "nowhere", create=False)
 
 
-def test_a_flipped_bit_on_a_drive_is_found_and_named(db, tmp_path):
-    db.ingest(rich(), "t/x")
+@pytest.mark.parametrize(("which", "where", "bit"), [(0, 0.0, 0), (0, 0.5, 3), (1, 0.999, 7), (2, 0.25, 5)])
+def test_a_flipped_bit_on_a_drive_is_found_and_named(db, tmp_path, which, where, bit):
+    adata = ad.AnnData(X=sp.csr_matrix(counts(3000, 300)), obs=pd.DataFrame({"type": ["a", "b", "c"] * 1000}, index=[f"c{i}" for i in range(3000)]))
+    db.ingest(adata, "t/x")
     db.close()
-    slices = sorted((p for p in (tmp_path / "fleet" / "drives").rglob("slices/*/*")), key=lambda p: p.stat().st_size)
-    for path in slices:
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
-    with msgexpress.open(tmp_path / "fleet") as again, pytest.raises(skytether.CorruptError, match="drive-"):
-        again["t/x"].to_anndata()
+    # The largest files are the matrix's slices, one on each drive here.
+    path = sorted((tmp_path / "fleet" / "drives").rglob("slices/*/*"), key=lambda p: p.stat().st_size)[-1 - which]
+    drive = path.relative_to(tmp_path / "fleet" / "drives").parts[0]
+    whole = path.read_bytes()
+    content = bytearray(whole)
+    content[int(len(content) * where)] ^= 1 << bit
+    path.write_bytes(content)
+    with msgexpress.open(tmp_path / "fleet") as again:
+        for work in (lambda: again["t/x"].to_anndata(), lambda: again["t/x"].rank_genes_groups("type", transform="log1p_cp10k").to_df()):
+            with pytest.raises(skytether.CorruptError, match=r"t/x/\w+\.x\.\d+;\d+") as caught:
+                work()
+            assert f"drive-{drive}" in str(caught.value), caught.value
+        # It was that bit: put right, everything is as it was.
+        path.write_bytes(whole)
+        assert (again["t/x"].to_anndata().X != adata.X).nnz == 0
 
 
 def test_anndata_that_cannot_be_kept(db):

@@ -49,7 +49,7 @@ pub(crate) struct Init {
     /// The fleet's directory; it is made, with a directory for each drive in it.
     pub(crate) dir: PathBuf,
     /// How many drives.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) drives: u16,
     /// How the fleet survives the loss of drives. This version stores every byte once: none.
     #[arg(long, value_name = "none|replicas:R|ec:K+M", default_value = "none")]

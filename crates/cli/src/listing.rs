@@ -16,7 +16,10 @@ pub(crate) fn datasets(found: &[DatasetInfo]) -> String {
         .iter()
         .map(|d| {
             let size = d.cells.map_or_else(|| format!("{} rows", d.rows), |cells| format!("{cells} cells x {} genes", d.rows));
-            vec![d.name.to_string(), size, human_bytes(d.bytes), d.tables.join(", ")]
+            match &d.error {
+                None => vec![d.name.to_string(), size, human_bytes(d.bytes), d.tables.join(", ")],
+                Some(error) => vec![d.name.to_string(), "?".into(), "?".into(), error.clone()],
+            }
         })
         .collect();
     columns(&["data set", "size", "stored", "tables"], &[false, true, true, false], &rows)
@@ -27,10 +30,8 @@ pub(crate) fn drives(found: &[DriveStatus]) -> String {
     let rows: Vec<Vec<String>> = found
         .iter()
         .map(|d| {
-            let (keys, values, stored) = d.usage.map_or_else(
-                || ("?".into(), "?".into(), "?".into()),
-                |u| (u.keys.to_string(), human_bytes(u.value_bytes), human_bytes(u.stored_bytes)),
-            );
+            let (keys, values, stored) =
+                d.usage.map_or_else(|| ("?".into(), "?".into(), "?".into()), |u| (u.keys.to_string(), human_bytes(u.value_bytes), human_bytes(u.stored_bytes)));
             let state = if d.error.is_some() { "silent" } else { "up" };
             vec![d.info.name.clone(), state.into(), keys, values, stored, human_bytes(d.info.memory_limit), d.info.id.to_string()]
         })

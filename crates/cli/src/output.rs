@@ -30,9 +30,9 @@ fn csv(batch: &RecordBatch, first: bool, out: &mut Vec<u8>) -> Result<()> {
     arrow::csv::WriterBuilder::new().with_header(first).build(out).write(batch).map_err(printing)
 }
 
-/// Rows as JSON, an object a line.
+/// Rows as JSON, an object a line; every column has its key in every line, also where the value is null.
 fn json(batch: &RecordBatch, _first: bool, out: &mut Vec<u8>) -> Result<()> {
-    let mut writer = arrow::json::LineDelimitedWriter::new(out);
+    let mut writer = arrow::json::WriterBuilder::new().with_explicit_nulls(true).build::<_, arrow::json::writer::LineDelimited>(out);
     writer.write(batch).and_then(|()| writer.finish()).map_err(printing)
 }
 
@@ -131,7 +131,8 @@ fn broken_pipe(e: &Error) -> bool {
 
 /// Lays `rows` out in columns below `header`; numbers-like columns (`right`) are aligned to the right.
 pub(crate) fn columns(header: &[&str], right: &[bool], rows: &[Vec<String>]) -> String {
-    let width: Vec<usize> = header.iter().enumerate().map(|(i, h)| rows.iter().map(|r| r[i].chars().count()).chain([h.chars().count()]).max().unwrap_or(0)).collect();
+    let width: Vec<usize> =
+        header.iter().enumerate().map(|(i, h)| rows.iter().map(|r| r[i].chars().count()).chain([h.chars().count()]).max().unwrap_or(0)).collect();
     let line = |cells: &[String]| {
         let mut text = String::new();
         for (i, cell) in cells.iter().enumerate() {
@@ -184,7 +185,7 @@ mod tests {
     fn each_format_prints_rows_and_nulls() {
         let text = |f| String::from_utf8(printed(f, &[batch()])).unwrap();
         assert_eq!(text(Format::Csv), "n,s\n1,\"a,b\"\n,ü\n");
-        assert_eq!(text(Format::Json), "{\"n\":1,\"s\":\"a,b\"}\n{\"s\":\"ü\"}\n");
+        assert_eq!(text(Format::Json), "{\"n\":1,\"s\":\"a,b\"}\n{\"n\":null,\"s\":\"ü\"}\n");
         assert!(text(Format::Table).contains("| NULL | ü   |"), "{}", text(Format::Table));
         let arrow = printed(Format::Arrow, &[batch()]);
         let back: Vec<_> = arrow::ipc::reader::StreamReader::try_new(arrow.as_slice(), None).unwrap().map(|b| b.unwrap()).collect();

@@ -9,7 +9,7 @@ use skytether_common::units::{human_bytes, human_seconds};
 use skytether_common::{Context, DatasetName, Error, Result};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::{Fleet, OpenOptions, files};
-use skytether_host::{Cut, Host, HostOptions, QueryOptions};
+use skytether_host::{Cut, Founding, Host, HostOptions, QueryOptions};
 use skytether_store::disk::DriveIdentity;
 use skytether_wire::Cse;
 use skytether_wire::flight::{ConnectOptions, FlightCse};
@@ -66,6 +66,9 @@ fn name(text: &str) -> Result<DatasetName, Failure> {
 }
 
 async fn init(args: Init) -> Result<(), Failure> {
+    if args.redundancy != "none" {
+        return Err(Failure::Call(Error::unsupported(format!("redundancy {:?} is not known to this version; use none", args.redundancy))));
+    }
     if args.dir.join("fleet.json").exists() {
         return Err(Failure::Call(Error::conflict(format!("there is a fleet at {} already; `skytether status --fleet {0}` shows it", args.dir.display()))));
     }
@@ -119,8 +122,8 @@ async fn drive_serve(args: DriveServe) -> Result<(), Failure> {
         let create = (!data.join("drive.json").exists()).then(|| DriveIdentity { id: Uuid::new_v4(), name: label });
         Drive::open(&data, create, options)
     })
-        .await
-        .map_err(|e| Error::internal("opening the drive was interrupted").because(e))??;
+    .await
+    .map_err(|e| Error::internal("opening the drive was interrupted").because(e))??;
     let listener = listen(&args.listen).await?;
     let at = address(&listener)?;
     say(&format!("{} serves {} at {at}", drive_name(&drive), args.data.display()))?;
@@ -139,10 +142,14 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
     } else {
         let mut drives: Vec<std::sync::Arc<dyn Cse>> = Vec::new();
         for at in &args.drives {
-            drives.push(FlightCse::connect(at, ConnectOptions::default()).await.context(|| format!("cannot reach the drive at {at}; is `skytether drive serve` running there?"))?);
+            drives.push(
+                FlightCse::connect(at, ConnectOptions::default())
+                    .await
+                    .context(|| format!("cannot reach the drive at {at}; is `skytether drive serve` running there?"))?,
+            );
         }
-        let host = Host::new(drives, HostOptions::default())?;
-        host.catalog().collect_garbage().await?;
+        // The list was typed in: only empty drives become a fleet, and only exactly one fleet's drives are served.
+        let (host, _) = Host::join(drives, HostOptions::default(), Founding::EmptyDrives).await?;
         (host, format!("{} drives", args.drives.len()), None)
     };
     let listener = listen(&args.listen).await?;

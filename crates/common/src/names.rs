@@ -132,7 +132,7 @@ impl FromStr for DatasetName {
         let (domain, dataset) = text
             .split_once(['.', '/'])
             .ok_or_else(|| Error::invalid(format!("{text:?} is no data set name: write it as domain.dataset, for example blood.pbmc3k")))?;
-        Self::new(domain, dataset)
+        Self::new(domain, dataset).map_err(|e| e.while_doing(format!("{text:?} is no data set name")))
     }
 }
 

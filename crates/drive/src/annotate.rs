@@ -1,11 +1,12 @@
-//! The annotation of a sub-plan that ran, from the metrics of its physical operators.
+//! The annotation of a sub-plan that ran, from the metrics of its physical operators. The bytes read are the [`Reader`](crate::reader::Reader)'s
+//! to tell: operators don't see the metadata, names and totals that were read for them.
 
 use datafusion::physical_plan::ExecutionPlan;
 use skytether_wire::{Annotation, OperatorNote};
 
-use crate::scan::{BYTES_READ, SLICES, SLICES_PRUNED};
+use crate::scan::{SLICES, SLICES_PRUNED};
 
-/// Adds what the operators of `plan` counted: slices, bytes read, and a note per operator from the root down.
+/// Adds what the operators of `plan` counted: slices, and a note per operator from the root down.
 pub(crate) fn operators(plan: &dyn ExecutionPlan, annotation: &mut Annotation) {
     visit(plan, 0, annotation);
 }
@@ -18,7 +19,6 @@ fn visit(plan: &dyn ExecutionPlan, depth: u32, annotation: &mut Annotation) {
         seconds = metrics.elapsed_compute().unwrap_or(0) as f64 / 1e9;
         annotation.slices += sum(SLICES);
         annotation.slices_pruned += sum(SLICES_PRUNED);
-        annotation.bytes_read += sum(BYTES_READ);
     }
     annotation.operators.push(OperatorNote { name: plan.name().to_owned(), depth, rows_out, seconds });
     for child in plan.children() {

@@ -1,9 +1,12 @@
 //! Runs one sub-plan: decode, bind, optimise, run under the memory pool, deliver, annotate.
+//!
+//! A sub-plan that waits for its reader gives its turn back meanwhile: a slow reader holds up nobody else.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
+use arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::execution::context::SQLOptions;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
@@ -18,7 +21,8 @@ use skytether_common::{Error, Result};
 use skytether_plan::error::from_datafusion;
 use skytether_wire::size::batch_bytes;
 use skytether_wire::{Annotation, Delivery, DeliveryStream, SubPlan};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::annotate;
@@ -54,6 +58,11 @@ impl Engine {
         let mut base = SessionStateBuilder::new().with_default_features().build();
         skytether_plan::partial::register(&mut base).map_err(from_datafusion)?;
         Ok(Self { name, reader, pool, threads: threads.max(1), running: Arc::new(Semaphore::new(max_concurrent.max(1))), base })
+    }
+
+    /// Waits until one more sub-plan may run.
+    async fn turn(&self) -> Result<SemaphorePermit<'_>> {
+        self.running.acquire().await.map_err(|_| Error::unavailable("the drive is shutting down"))
     }
 
     /// Names this drive in an error.
@@ -92,7 +101,7 @@ impl Engine {
     pub(crate) async fn start(self: &Arc<Self>, plan: SubPlan) -> Result<DeliveryStream> {
         let started = Instant::now();
         bind::check(&plan)?;
-        let ticket = Ticket { reader: Arc::clone(&self.reader), dataset: plan.dataset.clone(), partitions: Arc::new(plan.partitions.clone()) };
+        let ticket = Ticket { reader: Arc::new(self.reader.counting()), dataset: plan.dataset.clone(), partitions: Arc::new(plan.partitions.clone()) };
         let pool = Arc::new(PeakRecordingPool::new(Arc::clone(&self.pool)));
         let mut state = self.session(&ticket, Arc::clone(&pool) as _)?;
         let logical = skytether_plan::codec::decode(&plan.plan, &state).await?;
@@ -105,6 +114,7 @@ impl Engine {
             engine: Arc::clone(self),
             annotation: Annotation { cse: self.name.clone(), rung: Some(plan.rung), bytes_received: plan.plan.len() as u64, ..Annotation::default() },
             plan: Arc::clone(&physical),
+            reader: Arc::clone(&ticket.reader),
             state,
             pool,
             started,
@@ -140,6 +150,8 @@ struct Job {
     engine: Arc<Engine>,
     annotation: Annotation,
     plan: Arc<dyn ExecutionPlan>,
+    /// Counts what this sub-plan reads.
+    reader: Arc<Reader>,
     state: SessionState,
     pool: Arc<PeakRecordingPool>,
     started: Instant,
@@ -185,7 +197,7 @@ impl Job {
     /// Runs the plan; the annotation, or nothing where nobody listens any more.
     async fn run(mut self, sender: &mpsc::Sender<Result<Delivery>>) -> Result<Option<Annotation>> {
         let engine = Arc::clone(&self.engine);
-        let _turn = engine.running.acquire().await.map_err(|_| Error::unavailable("the drive is shutting down"))?;
+        let mut turn = Some(engine.turn().await?);
         let mut rows = execute_stream(Arc::clone(&self.plan), self.state.task_ctx()).map_err(from_datafusion)?;
         let mut coalescer = Coalescer::new(rows.schema());
         let joined = |e: arrow::error::ArrowError| Error::internal("cannot join batches").because(e);
@@ -195,31 +207,49 @@ impl Job {
                 None => break,
             };
             if let Some(batch) = ready
-                && !self.send(sender, batch).await
+                && !self.send(sender, batch, &engine, &mut turn).await?
             {
                 return Ok(None);
             }
         }
         if let Some(batch) = coalescer.finish().map_err(joined)?
-            && !self.send(sender, batch).await
+            && !self.send(sender, batch, &engine, &mut turn).await?
         {
             return Ok(None);
         }
+        drop((rows, turn));
         if sender.send(Ok(Delivery::EpochComplete { epoch: EPOCH })).await.is_err() {
             return Ok(None);
         }
-        drop(rows);
         annotate::operators(self.plan.as_ref(), &mut self.annotation);
+        self.annotation.bytes_read = self.reader.bytes_read();
         self.annotation.peak_memory = self.pool.max_reserved() as u64;
         self.annotation.seconds = self.started.elapsed().as_secs_f64();
         Ok(Some(self.annotation))
     }
 
-    /// Whether somebody took it.
-    async fn send(&mut self, sender: &mpsc::Sender<Result<Delivery>>, batch: arrow::record_batch::RecordBatch) -> bool {
+    /// Whether somebody takes it. While nobody does yet, `turn` is given back.
+    async fn send<'a>(
+        &mut self,
+        sender: &mpsc::Sender<Result<Delivery>>,
+        batch: RecordBatch,
+        engine: &'a Engine,
+        turn: &mut Option<SemaphorePermit<'a>>,
+    ) -> Result<bool> {
         self.annotation.rows_out += batch.num_rows() as u64;
         self.annotation.bytes_sent += batch_bytes(&batch);
-        sender.send(Ok(Delivery::Batch { epoch: EPOCH, batch })).await.is_ok()
+        match sender.try_send(Ok(Delivery::Batch { epoch: EPOCH, batch })) {
+            Ok(()) => Ok(true),
+            Err(TrySendError::Closed(_)) => Ok(false),
+            Err(TrySendError::Full(message)) => {
+                *turn = None;
+                if sender.send(message).await.is_err() {
+                    return Ok(false);
+                }
+                *turn = Some(engine.turn().await?);
+                Ok(true)
+            }
+        }
     }
 }
 

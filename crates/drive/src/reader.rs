@@ -1,7 +1,10 @@
 //! Reads partitions out of the drive's store: metadata slices, slices, whole columns. Everything here blocks.
+//!
+//! Each sub-plan has a [`Reader`] of its own over shared caches, which counts every byte that it gets from the store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::array::{Array, ArrayRef, Float32Array};
 use arrow::record_batch::RecordBatch;
@@ -47,6 +50,12 @@ impl Partition {
 #[derive(Debug)]
 pub(crate) struct Reader {
     store: Arc<dyn SliceStore>,
+    caches: Arc<Caches>,
+    bytes_read: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Caches {
     metadata: Cache<(Key, Version), Arc<Partition>>,
     columns: Cache<(Key, Version, String), ArrayRef>,
     totals: Cache<(Key, Version, String), Arc<Float32Array>>,
@@ -54,7 +63,24 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) fn new(store: Arc<dyn SliceStore>) -> Self {
-        Self { store, metadata: Cache::new(METADATA_CACHE), columns: Cache::new(COLUMN_CACHE), totals: Cache::new(COLUMN_CACHE) }
+        let caches = Caches { metadata: Cache::new(METADATA_CACHE), columns: Cache::new(COLUMN_CACHE), totals: Cache::new(COLUMN_CACHE) };
+        Self { store, caches: Arc::new(caches), bytes_read: AtomicU64::new(0) }
+    }
+
+    /// The same reader with the same caches and a count of its own, from 0.
+    pub(crate) fn counting(&self) -> Self {
+        Self { store: Arc::clone(&self.store), caches: Arc::clone(&self.caches), bytes_read: AtomicU64::new(0) }
+    }
+
+    /// Bytes of values that came from the store; what a cache had is not among them.
+    pub(crate) fn bytes_read(&self) -> u64 {
+        self.bytes_read.load(Ordering::Relaxed)
+    }
+
+    fn get(&self, key: &Key) -> Result<Bytes> {
+        let bytes = self.store.get(key)?;
+        self.bytes_read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(bytes)
     }
 
     /// The partition `name`.
@@ -66,15 +92,15 @@ impl Reader {
         let Some(entry) = self.store.stat(&key)? else {
             return Err(Error::not_found(format!("there is no partition {key} here: the data set was replaced or dropped; ask again")));
         };
-        if let Some(known) = self.metadata.get(&(key.clone(), entry.version)) {
+        if let Some(known) = self.caches.metadata.get(&(key.clone(), entry.version)) {
             return Ok(known);
         }
-        let bytes = self.store.get(&key)?;
+        let bytes = self.get(&key)?;
         let metadata = Metadata::decode(&bytes).context(|| format!("cannot read the metadata of partition {key}"))?;
         let partition = Arc::new(Partition { name: name.clone(), key: key.clone(), version: entry.version, metadata });
         // Decoded statistics are about as long as their IPC form; entries and schema come on top.
         let weight = 4096 + 2 * bytes.len() + 64 * partition.metadata.slices.len();
-        Ok(self.metadata.put((key, entry.version), partition, weight))
+        Ok(self.caches.metadata.put((key, entry.version), partition, weight))
     }
 
     /// Slice `n` of `partition`, and proof that it is the one that the metadata describes.
@@ -91,7 +117,7 @@ impl Reader {
         if entry.len != expected.len || entry.crc32c != expected.crc32c {
             return Err(Error::corrupt(format!("slice {key} is not the one that its partition's metadata describes: restore it from elsewhere")));
         }
-        self.store.get(&key)
+        self.get(&key)
     }
 
     /// `bytes`, which are slice `n`, decoded.
@@ -117,7 +143,7 @@ impl Reader {
     pub(crate) fn column(&self, partition: &Partition, name: &str) -> Result<ArrayRef> {
         let at = partition.column(name)?;
         let cached = (partition.key.clone(), partition.version, name.to_owned());
-        if let Some(known) = self.columns.get(&cached) {
+        if let Some(known) = self.caches.columns.get(&cached) {
             return Ok(known);
         }
         let mut parts = Vec::new();
@@ -132,7 +158,7 @@ impl Reader {
             arrow::compute::concat(&parts).map_err(|e| Error::internal(format!("cannot join column {name:?} of {}", partition.title())).because(e))?
         };
         let weight = column.get_array_memory_size();
-        Ok(self.columns.put(cached, column, weight))
+        Ok(self.caches.columns.put(cached, column, weight))
     }
 
     /// The whole Float32 column `name`, without nulls. The same array as long as it stays in the cache, so that callers may tell by its address
@@ -142,12 +168,12 @@ impl Reader {
     /// As [`Reader::column`]; Corrupt where the column has another type or nulls.
     pub(crate) fn totals(&self, partition: &Partition, name: &str) -> Result<Arc<Float32Array>> {
         let cached = (partition.key.clone(), partition.version, name.to_owned());
-        if let Some(known) = self.totals.get(&cached) {
+        if let Some(known) = self.caches.totals.get(&cached) {
             return Ok(known);
         }
         let column = self.column(partition, name)?;
         match column.as_any().downcast_ref::<Float32Array>() {
-            Some(totals) if totals.null_count() == 0 => Ok(self.totals.put(cached, Arc::new(totals.clone()), column.get_array_memory_size())),
+            Some(totals) if totals.null_count() == 0 => Ok(self.caches.totals.put(cached, Arc::new(totals.clone()), column.get_array_memory_size())),
             _ => Err(Error::corrupt(format!("column {name:?} of {} has type {}, not Float32 without nulls", partition.title(), column.data_type()))),
         }
     }

@@ -40,8 +40,8 @@ const PREFETCH: usize = 2;
 pub(crate) const SLICES: &str = "slices";
 /// See [`SLICES`].
 pub(crate) const SLICES_PRUNED: &str = "slices_pruned";
-/// See [`SLICES`].
-pub(crate) const BYTES_READ: &str = "bytes_read";
+/// Shown beside [`SLICES`]; an annotation has the bytes from the reader, which sees more than scans.
+const BYTES_READ: &str = "bytes_read";
 
 /// How stored rows become rows of the table.
 #[derive(Debug, Clone)]

@@ -80,14 +80,50 @@ async fn a_limit_reads_no_more_slices_than_it_needs() {
 }
 
 #[tokio::test]
-async fn counting_rows_reads_nothing() {
+async fn counting_rows_reads_only_metadata_and_that_once() {
     let drive = drive();
+    let (_, cold) = ask(drive.as_ref(), "SELECT __count_state(1) AS n FROM shop.sales.data").await;
+    let metadata = drive.get(&partition(&dataset("shop.sales"), "data").key().unwrap()).await.unwrap().len() as u64;
+    assert_eq!(cold.bytes_read, metadata, "{cold:?}");
     let (rows, annotation) = ask(drive.as_ref(), "SELECT __count_state(1) AS n FROM shop.sales.data").await;
     assert_eq!(rows.column(0).as_struct().column(0).as_primitive::<Int64Type>().value(0), SALES);
     assert_eq!(annotation.bytes_read, 0, "{annotation:?}");
     let (rows, annotation) = ask(drive.as_ref(), "SELECT count(*) AS n FROM blood.tiny.x").await;
     assert_eq!(rows.column(0).as_primitive::<Int64Type>().value(0), i64::from(CELLS) * i64::from(GENES));
     assert!(annotation.slices <= 1, "only a slice with rows of both blocks must be read: {annotation:?}");
+}
+
+#[tokio::test]
+async fn names_that_are_read_for_a_query_count() {
+    let drive = drive();
+    let sql = "SELECT gene, count(*) AS n FROM blood.tiny.x WHERE gene = 'GENE-4' GROUP BY gene";
+    let (_, cold) = ask(drive.as_ref(), sql).await;
+    let (_, warm) = ask(drive.as_ref(), sql).await;
+    // The names of the genes and the metadata of both tables; the caches have them the second time.
+    let mut extra = 0;
+    for table in ["x", "var"] {
+        extra += drive.get(&partition(&dataset("blood.tiny"), table).key().unwrap()).await.unwrap().len() as u64;
+    }
+    extra += drive.get(&partition(&dataset("blood.tiny"), "var").slice_key(0).unwrap()).await.unwrap().len() as u64;
+    assert!(warm.bytes_read > 0 && cold.bytes_read >= warm.bytes_read + extra, "{} {} {extra}", cold.bytes_read, warm.bytes_read);
+}
+
+#[tokio::test]
+async fn a_reader_that_does_not_read_holds_up_nobody_else() {
+    let drive = drive_with(DriveOptions { max_concurrent: 1, ..DriveOptions::default() });
+    let unread = drive.execute(sub_plan("SELECT gene, cell, value FROM blood.tiny.x").await).await.unwrap();
+    let sql = "SELECT count(*) AS n FROM blood.tiny.obs WHERE cell_type = 'B'";
+    let next = tokio::time::timeout(Duration::from_secs(60), ask(drive.as_ref(), sql)).await;
+    next.expect("the sub-plan that nobody reads holds its turn");
+    // And that one still comes whole.
+    let mut rows = 0;
+    let mut messages = unread.messages;
+    while let Some(message) = messages.next().await {
+        if let Delivery::Batch { batch, .. } = message.unwrap() {
+            rows += batch.num_rows();
+        }
+    }
+    assert_eq!(rows, CELLS as usize * GENES as usize);
 }
 
 #[tokio::test]

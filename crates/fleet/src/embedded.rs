@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Result};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
-use skytether_host::{Host, HostOptions};
+use skytether_host::{Founding, Host, HostOptions};
 use skytether_store::disk::DriveIdentity;
 use uuid::Uuid;
 
@@ -62,12 +62,15 @@ impl Embedded {
         check(options)?;
         let (dir, own, memory) = (path.to_path_buf(), options.clone(), options.memory_per_drive);
         // Opening verifies what a crash left behind, which blocks.
-        let (lock, drives) = tokio::task::spawn_blocking(move || open_drives(&dir, &own, memory))
+        let opened = tokio::task::spawn_blocking(move || open_drives(&dir, &own, memory))
             .await
             .map_err(|e| Error::internal(format!("opening {} stopped", path.display())).because(e))??;
-        let host = Host::new(drives.into_iter().map(|d| d as Arc<dyn Cse>).collect(), host)?;
-        // The lock says that nobody else writes here, so what no root record names is garbage.
-        let deleted = host.catalog().collect_garbage().await?;
+        let Opened { lock, drives, new } = opened;
+        if new {
+            found(path, &drives).await?;
+        }
+        // The lock says that nobody else writes here, so what no root record names is garbage; `fleet.json` says that these are all drives.
+        let (host, deleted) = Host::join(drives.into_iter().map(|d| d as Arc<dyn Cse>).collect(), host, Founding::KnownList).await?;
         if deleted > 0 {
             tracing::info!("{}: {deleted} slices of an ingest that did not finish were deleted", path.display());
         }
@@ -96,11 +99,77 @@ fn check(options: &OpenOptions) -> Result<()> {
     }
 }
 
-fn open_drives(path: &Path, options: &OpenOptions, memory: u64) -> Result<(Lock, Vec<Arc<Drive>>)> {
+/// Drives that are open, before they are a fleet.
+struct Opened {
+    lock: Lock,
+    drives: Vec<Arc<Drive>>,
+    /// Whether `fleet.json` is still to be written.
+    new: bool,
+}
+
+/// Makes a fleet of `drives`: writes `fleet.json`, last, so that a fleet is there with all its drives or not at all.
+async fn found(path: &Path, drives: &[Arc<Drive>]) -> Result<()> {
+    for drive in drives {
+        // An attempt that was interrupted has stored nothing yet.
+        if drive.usage().await?.keys > 0 {
+            return Err(lost(path, &format!("{} holds data", drive.info().name)));
+        }
+    }
+    write(path, &FleetFile { format: FORMAT, drives: drives.iter().map(|d| d.info().id).collect() })
+}
+
+/// `fleet.json` is gone, and `sign` shows that there was a fleet.
+fn lost(path: &Path, sign: &str) -> Error {
+    let file = path.join("fleet.json");
+    let begun = begun(path).unwrap_or_default();
+    let dense = begun.iter().enumerate().all(|(at, n)| at == *n);
+    let ids: Option<Vec<String>> = begun.iter().map(|n| id_of(&drive_dir(path, *n))).collect();
+    let text = match ids {
+        // The order of the directories is the order of the ids.
+        Some(ids) if dense && !ids.is_empty() => format!(
+            "bring it back, or write it anew if all drives are still in their places: {{\"format\": {FORMAT}, \"drives\": [{}]}}",
+            ids.iter().map(|id| format!("\"{id}\"")).collect::<Vec<_>>().join(", ")
+        ),
+        _ => "bring it and the drives that are missing back".to_owned(),
+    };
+    Error::corrupt(format!("{} is missing although {sign}: {text}", file.display()))
+}
+
+/// The numbers of the directories that hold a drive, in order.
+fn begun(path: &Path) -> Result<Vec<usize>> {
+    let dir = path.join("drives");
+    let entries = match fs::read_dir(&dir) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(Error::io("open", dir, e)),
+    };
+    let mut numbers = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|e| Error::io("read", &dir, e))?;
+        if let Some(n) = entry.file_name().to_str().and_then(|n| n.parse().ok())
+            && entry.path().join("drive.json").exists()
+        {
+            numbers.push(n);
+        }
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// The id that the drive in `dir` says it has; only for a text.
+fn id_of(dir: &Path) -> Option<String> {
+    let identity: serde_json::Value = serde_json::from_slice(&fs::read(dir.join("drive.json")).ok()?).ok()?;
+    identity["id"].as_str().and_then(|id| id.parse::<Uuid>().ok()).map(|id| id.to_string())
+}
+
+fn open_drives(path: &Path, options: &OpenOptions, memory: u64) -> Result<Opened> {
     let file = path.join("fleet.json");
     let there = file.try_exists().map_err(|e| Error::io("look for", &file, e))?;
     if !there {
         if !options.create {
+            if !begun(path)?.is_empty() {
+                return Err(lost(path, "there are drives"));
+            }
             return Err(Error::not_found(format!("there is no fleet at {}: make one with `skytether init`", path.display())));
         }
         check_empty(path)?;
@@ -110,6 +179,7 @@ fn open_drives(path: &Path, options: &OpenOptions, memory: u64) -> Result<(Lock,
     // Only now: somebody else may have made it just before.
     let known = if file.try_exists().map_err(|e| Error::io("look for", &file, e))? { Some(read(&file)?) } else { None };
     let options_of = || DriveOptions { memory_limit: memory, ..DriveOptions::default() };
+    let new = known.is_none();
     let drives = match known {
         Some(fleet) => {
             if let Some(n) = options.drives
@@ -120,13 +190,14 @@ fn open_drives(path: &Path, options: &OpenOptions, memory: u64) -> Result<(Lock,
             fleet.drives.iter().enumerate().map(|(n, id)| open_known(path, n, *id, options_of())).collect::<Result<Vec<_>>>()?
         }
         None => {
-            let drives = (0..options.drives.unwrap_or(DEFAULT_DRIVES)).map(|n| make(path, n, options_of())).collect::<Result<Vec<_>>>()?;
-            // Written last: a fleet is there with all its drives or not at all.
-            write(path, &FleetFile { format: FORMAT, drives: drives.iter().map(|d| d.info().id).collect() })?;
-            drives
+            let wanted = options.drives.unwrap_or(DEFAULT_DRIVES);
+            if let Some(n) = begun(path)?.into_iter().find(|n| *n >= wanted) {
+                return Err(lost(path, &format!("there is a drive {n} where {wanted} drives were to be made")));
+            }
+            (0..wanted).map(|n| make(path, n, options_of())).collect::<Result<Vec<_>>>()?
         }
     };
-    Ok((lock, drives))
+    Ok(Opened { lock, drives, new })
 }
 
 /// Whether `path` may become a fleet: empty, absent, or begun and not finished before.
@@ -199,7 +270,16 @@ fn write(path: &Path, fleet: &FleetFile) -> Result<()> {
 /// The fleet's lock, held as long as this lives.
 #[derive(Debug)]
 struct Lock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Explicitly: a process forked meanwhile has the same lock, which closing would leave with it.
+        if let Err(e) = self.file.unlock() {
+            tracing::warn!("cannot unlock a fleet: {e}");
+        }
+    }
 }
 
 impl Lock {
@@ -225,6 +305,23 @@ impl Lock {
         if let Err(e) = hint {
             tracing::debug!("cannot write the holder into {}: {e}", name.display());
         }
-        Ok(Self { _file: file })
+        Ok(Self { file })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fleet_closes_although_a_forked_process_shares_its_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = Lock::take(dir.path()).unwrap();
+        // A clone shares the lock as a fork does.
+        let shared = lock.file.try_clone().unwrap();
+        assert!(Lock::take(dir.path()).is_err());
+        drop(lock);
+        Lock::take(dir.path()).unwrap();
+        drop(shared);
     }
 }

@@ -33,7 +33,7 @@ impl Fleet {
     ///
     /// # Errors
     /// `Conflict` while another process has it open (its number is in the text); `NotFound` where there is no fleet; `Invalid` for another
-    /// number of drives than it has; `Unsupported` for a newer format and for what this version does not have; `Unavailable` for a drive
+    /// number of drives than it has; `Corrupt` where `fleet.json` is damaged or gone; `Unsupported` for a newer format and for what this version does not have; `Unavailable` for a drive
     /// that is missing.
     pub async fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         Self::open_with(path, options, HostOptions::default()).await
@@ -96,13 +96,13 @@ impl Fleet {
         }
     }
 
-    /// The data sets, in order of their names.
+    /// The data sets, in order of their names; one whose root record can't be read comes with its error.
     ///
     /// # Errors
-    /// `Unavailable`, `Corrupt`, `Unsupported`.
+    /// `Unavailable`.
     pub async fn list(&self) -> Result<Vec<DatasetInfo>> {
         match &self.0 {
-            Inner::Embedded(fleet) => Ok(fleet.host().catalog().list().await?.iter().map(DatasetInfo::from).collect()),
+            Inner::Embedded(fleet) => fleet.host().catalog().list().await,
             Inner::Remote(host) => host.list().await,
         }
     }

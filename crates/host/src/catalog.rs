@@ -207,6 +207,16 @@ pub struct DatasetInfo {
     pub bytes: u64,
     /// Names of its tables.
     pub tables: Vec<String>,
+    /// Why its root record can't be read; all else but the name means nothing then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl DatasetInfo {
+    /// A data set of which only its name can be told.
+    fn broken(name: DatasetName, error: &Error) -> Self {
+        Self { name, kind: DatasetKind::Table, rows: 0, cells: None, bytes: 0, tables: Vec::new(), error: Some(error.full_text()) }
+    }
 }
 
 impl From<&RootRecord> for DatasetInfo {
@@ -218,6 +228,7 @@ impl From<&RootRecord> for DatasetInfo {
             cells: record.tables.values().find_map(|t| t.matrix).map(|m| m.cells),
             bytes: record.bytes(),
             tables: record.tables.keys().cloned().collect(),
+            error: None,
         }
     }
 }
@@ -402,21 +413,25 @@ impl Catalog {
         }
     }
 
-    /// All data sets with their root records, in order of their names.
+    /// All data sets in order of their names; one whose root record can't be read comes with its error and hides no other.
     ///
     /// # Errors
-    /// `Unavailable`, `Corrupt`, `Unsupported`.
-    pub async fn list(&self) -> Result<Vec<RootRecord>> {
-        let mut records = Vec::new();
+    /// `Unavailable`.
+    pub async fn list(&self) -> Result<Vec<DatasetInfo>> {
+        let mut found = Vec::new();
         for name in self.names().await? {
             match self.read(&name).await {
-                Ok((record, _)) => records.push(record),
+                Ok((record, _)) => found.push(DatasetInfo::from(&record)),
                 // Dropped since its name was read.
                 Err(e) if e.kind() == Kind::NotFound => {}
+                Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) => {
+                    tracing::warn!("{e}");
+                    found.push(DatasetInfo::broken(name, &e));
+                }
                 Err(e) => return Err(e),
             }
         }
-        Ok(records)
+        Ok(found)
     }
 
     /// Makes `record` the truth, if the root record is still what `expect` says: the one commit point of an ingest.
@@ -435,13 +450,20 @@ impl Catalog {
         })
     }
 
-    /// Removes the data set: first its root record, then what it named.
+    /// Removes the data set: first its root record, then what it named. Of one whose root record is corrupt only that goes at once, since
+    /// nobody can tell which slices it named; they are collected when the fleet is opened next.
     ///
     /// # Errors
-    /// `NotFound`; `Conflict` when it is replaced at the same moment.
+    /// `NotFound`; `Conflict` when it is replaced at the same moment; `Unsupported` for a data set of a newer version.
     pub async fn drop_dataset(&self, name: &DatasetName) -> Result<()> {
-        let Some((record, version)) = self.read_versioned(name).await? else { return Err(self.unknown(name).await) };
         let home = self.home(name);
+        let before = self.ask(home, "look up a root record", self.drives[home].stat(&name.root_key())).await?;
+        let (generation, version) = match (self.read_versioned(name).await, before) {
+            (Ok(Some((record, version))), _) => (Some(record.generation), version),
+            (Ok(None), _) => return Err(self.unknown(name).await),
+            (Err(e), Some(entry)) if e.kind() == Kind::Corrupt => (None, entry.version),
+            (Err(e), _) => return Err(e),
+        };
         let delete = Op::Delete { key: name.root_key(), expect: Expect::Version(version) };
         self.ask(home, &format!("drop {name}"), self.drives[home].apply(vec![delete])).await.map_err(|e| {
             if e.kind() == Kind::Conflict {
@@ -450,7 +472,10 @@ impl Catalog {
                 e
             }
         })?;
-        self.delete_generation(name, record.generation).await
+        match generation {
+            Some(generation) => self.delete_generation(name, generation).await,
+            None => Ok(()),
+        }
     }
 
     /// Deletes all partitions of one generation, on all drives.
@@ -481,8 +506,10 @@ impl Catalog {
     /// The number of keys deleted.
     ///
     /// # Errors
-    /// `Unavailable` if any drive can't be read; nothing is deleted on a guess.
+    /// `Unavailable` if any drive can't be read, `Invalid` unless the drives are exactly one fleet
+    /// ([`Self::establish_membership`]); nothing is deleted on a guess.
     pub async fn collect_garbage(&self) -> Result<u64> {
+        self.check_membership().await?;
         let mut named: HashMap<DatasetName, Option<BTreeSet<(Uuid, String)>>> = HashMap::new();
         for name in self.names().await? {
             let known = match self.read(&name).await {

@@ -30,8 +30,9 @@ pub(crate) struct HostCells {
     known: Mutex<HashMap<DatasetName, Known>>,
 }
 
-/// The aggregates that ask a [`CellSource`] for what their spec names.
-const ASKING: [&str; 3] = ["moments", "__moments_state", "__moments_merge"];
+/// The aggregates that ask a [`CellSource`] for what their spec names. Merging does not: states carry all that it needs, so that what a
+/// query moves does not grow with the number of cells.
+const ASKING: [&str; 2] = ["moments", "__moments_state"];
 
 /// What the aggregates that `plan` keeps on the host will ask for. Sub-plans are leaves, so what went down is not seen.
 pub(crate) fn needs(plan: &LogicalPlan) -> Result<HashSet<MomentsSpec>> {

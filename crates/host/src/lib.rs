@@ -7,9 +7,10 @@
 //! | room | subject |
 //! |---|---|
 //! | [`catalog`] | root records, home drives, commit, drop, garbage |
+//! | [`membership`] | which drives belong together |
 //! | [`writer`], `matrix_writer`, `outbox` | ingest |
 //! | `tables` | from names in SQL to tables, schemas and views |
-//! | [`session`] | a query from its text to its rows |
+//! | [`session`], [`sql_limits`] | a query from its text to its rows, and how long and deep it may be |
 //! | `dense`, `cells` | grouped moments over the dense view, and what the host must know of cells |
 //! | [`scan`] | the operator that reads from drives |
 //! | [`receipt`], [`explain`] | what ran where |
@@ -21,6 +22,7 @@ pub mod client;
 mod dense;
 pub mod explain;
 mod matrix_writer;
+pub mod membership;
 pub mod options;
 mod outbox;
 mod protocol;
@@ -28,12 +30,14 @@ pub mod receipt;
 pub mod scan;
 pub mod server;
 pub mod session;
+pub mod sql_limits;
 pub mod status;
 mod tables;
 pub mod writer;
 
 pub use catalog::{Catalog, DatasetInfo, DatasetKind, RootRecord};
 pub use client::RemoteHost;
+pub use membership::{Founding, Membership};
 pub use options::{HostOptions, QueryOptions};
 pub use receipt::{Receipt, ReceiptHandle};
 pub use session::{Host, Query};

@@ -7,6 +7,7 @@ use std::time::Instant;
 use datafusion::physical_plan::ExecutionPlan;
 use serde::{Deserialize, Serialize};
 use skytether_common::units::{human_bytes, human_seconds};
+use skytether_plan::Cut;
 use skytether_wire::{Annotation, OperatorNote, Rung};
 
 /// What one CSE did for a query; figures of several sub-plans are added up.
@@ -32,7 +33,7 @@ pub struct DriveReceipt {
     pub seconds: f64,
     /// The highest use of its engine's memory, in bytes.
     pub peak_memory: u64,
-    /// Why less than everything ran there.
+    /// Why less than everything ran there: what was asked for, what the drive says, or what stayed on the host and why.
     pub reason: Option<String>,
 }
 
@@ -89,14 +90,15 @@ impl Receipt {
 impl fmt::Display for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let part = if self.bytes_stored > 0 { format!(" ({:.2}% of what is stored)", 100.0 * self.bytes_moved as f64 / self.bytes_stored as f64) } else { String::new() };
-        let rows = if self.rows == 1 { "1 row".to_owned() } else { format!("{} rows", self.rows) };
-        write!(f, "{rows} in {}", human_seconds(self.seconds))?;
+        write!(f, "{} in {}", counted(self.rows, "row"), human_seconds(self.seconds))?;
         writeln!(f, "{}", if self.finished { "" } else { ", not finished" })?;
         writeln!(f, "├─ stored {}, read by the drives {}, moved {}{part}", human_bytes(self.bytes_stored), human_bytes(self.bytes_read), human_bytes(self.bytes_moved))?;
         let host: f64 = self.host.iter().map(|o| o.seconds).sum();
-        writeln!(f, "{} host: {} of work in {} steps", if self.drives.is_empty() && self.notes.is_empty() { "└─" } else { "├─" }, human_seconds(host), self.host.len())?;
-        for (i, note) in self.notes.iter().enumerate() {
-            let last = self.drives.is_empty() && i + 1 == self.notes.len();
+        let notes: Vec<_> = telling(&self.notes).collect();
+        let (said, steps) = (notes.join("; "), if self.host.len() == 1 { "step" } else { "steps" });
+        writeln!(f, "{} host: {} of work in {} {steps}", if self.drives.is_empty() && notes.is_empty() { "└─" } else { "├─" }, human_seconds(host), self.host.len())?;
+        for (i, note) in notes.iter().enumerate() {
+            let last = self.drives.is_empty() && i + 1 == notes.len();
             writeln!(f, "{} on the host because {note}", if last { "└─" } else { "├─" })?;
         }
         for (i, d) in self.drives.iter().enumerate() {
@@ -110,16 +112,16 @@ impl fmt::Display for Receipt {
             let pruned = if d.slices_pruned > 0 { format!(" ({} skipped)", d.slices_pruned) } else { String::new() };
             writeln!(
                 f,
-                "{} {}: {rung}; {} slices{pruned}, {} read, {} rows, {} sent, {}",
+                "{} {}: {rung}; {}{pruned}, {} read, {}, {} sent, {}",
                 if last { "└─" } else { "├─" },
                 d.name,
-                d.slices,
+                counted(d.slices, "slice"),
                 human_bytes(d.bytes_read),
-                d.rows_out,
+                counted(d.rows_out, "row"),
                 human_bytes(d.bytes_sent),
                 human_seconds(d.seconds)
             )?;
-            if let Some(reason) = &d.reason {
+            if let Some(reason) = d.reason.as_ref().filter(|r| **r != said) {
                 writeln!(f, "{}  └─ {reason}", if last { " " } else { "│" })?;
             }
         }
@@ -127,10 +129,29 @@ impl fmt::Display for Receipt {
     }
 }
 
+fn counted(n: u64, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+/// Notes that give a reason of their own; the others only follow from one below them.
+fn telling(notes: &[String]) -> impl Iterator<Item = &str> {
+    notes.iter().map(String::as_str).filter(|n| !n.ends_with("what is below it stays on the host"))
+}
+
+/// Why a drive did less than everything although it did all that it was sent.
+fn shortened(cut: Cut, notes: &[String]) -> Option<String> {
+    match cut {
+        Cut::Raw => Some("asked for raw slices only (cut = raw)".to_owned()),
+        Cut::Filter => Some("asked for scan, filter and projection only (cut = filter)".to_owned()),
+        Cut::Adaptive | Cut::Full => Some(telling(notes).collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty()),
+    }
+}
+
 /// Gathers a query's annotations while it runs.
 #[derive(Debug)]
 pub(crate) struct Collector {
     started: Instant,
+    cut: Cut,
     state: Mutex<State>,
 }
 
@@ -141,8 +162,8 @@ struct State {
 }
 
 impl Collector {
-    pub(crate) fn new(started: Instant) -> Self {
-        Self { started, state: Mutex::new(State::default()) }
+    pub(crate) fn new(started: Instant, cut: Cut) -> Self {
+        Self { started, cut, state: Mutex::new(State::default()) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -230,13 +251,14 @@ impl Collector {
             receipt.seconds = self.started.elapsed().as_secs_f64();
         }
         drop(state);
-        sum_up(&mut receipt);
+        sum_up(&mut receipt, self.cut);
         receipt
     }
 }
 
-fn sum_up(receipt: &mut Receipt) {
+fn sum_up(receipt: &mut Receipt, cut: Cut) {
     receipt.drives.clear();
+    let why = shortened(cut, &receipt.notes);
     for scan in &receipt.scans {
         for a in &scan.annotations {
             let at = receipt.drives.iter().position(|d| d.name == a.cse).unwrap_or_else(|| {
@@ -255,6 +277,9 @@ fn sum_up(receipt: &mut Receipt) {
             d.peak_memory = d.peak_memory.max(a.peak_memory);
             d.reason = d.reason.take().or_else(|| a.reason.clone());
         }
+    }
+    for d in &mut receipt.drives {
+        d.reason = d.reason.take().or_else(|| why.clone());
     }
     receipt.drives.sort_by(|a, b| natural(&a.name).cmp(&natural(&b.name)));
     receipt.bytes_read = receipt.drives.iter().map(|d| d.bytes_read).sum();
@@ -312,7 +337,7 @@ mod tests {
 
     #[test]
     fn figures_of_all_scans_add_up_per_drive() {
-        let collector = Collector::new(Instant::now());
+        let collector = Collector::new(Instant::now(), Cut::Full);
         collector.stored(10_000);
         collector.metadata(7);
         let a = collector.scan("a.b".into(), Rung::Full, "TableScan".into());
@@ -338,8 +363,29 @@ mod tests {
     }
 
     #[test]
+    fn reasons_say_why_less_than_everything_ran_below() {
+        for (cut, word) in [(Cut::Raw, Some("cut = raw")), (Cut::Filter, Some("cut = filter")), (Cut::Full, None)] {
+            let collector = Collector::new(Instant::now(), cut);
+            let scan = collector.scan("a.b".into(), Rung::Full, "TableScan".into());
+            collector.begin(scan, Annotation { slices: 1, rows_out: 1, ..annotation("drive-0", Rung::Full, 1) });
+            collector.note("Projection: what is below it stays on the host".into());
+            let receipt = collector.receipt();
+            assert_eq!(receipt.drives[0].reason.is_some(), word.is_some(), "{cut}");
+            let text = receipt.to_string();
+            assert!(word.is_none_or(|w| text.contains(w)) && !text.contains("Projection"), "{text}");
+            assert!(text.contains("1 slice (1 skipped)") && text.contains("1 row,"), "{text}");
+            if word.is_none() {
+                collector.note("Window: needs all rows".into());
+                let receipt = collector.receipt();
+                assert_eq!(receipt.drives[0].reason.as_deref(), Some("Window: needs all rows"));
+                assert_eq!(receipt.to_string().matches("needs all rows").count(), 1, "{receipt}");
+            }
+        }
+    }
+
+    #[test]
     fn time_stands_still_once_the_query_is_over() {
-        let collector = Collector::new(Instant::now());
+        let collector = Collector::new(Instant::now(), Cut::Full);
         collector.finish(true);
         let first = collector.receipt().seconds;
         assert_eq!(collector.receipt().seconds, first);

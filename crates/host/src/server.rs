@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use arrow_flight::flight_service_server::{FlightService, FlightServiceServer};
 use arrow_flight::{Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo, HandshakeRequest, HandshakeResponse, PollInfo, PutResult, SchemaResult, Ticket};
@@ -13,28 +14,55 @@ use skytether_wire::flight::status::to_status;
 use skytether_wire::flight::MAX_MESSAGE;
 use skytether_wire::{Cse, Delivery};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::catalog::{DatasetInfo, within};
+use crate::catalog::within;
 use crate::protocol::{HostInfo, Last, MAX_REQUEST, NameRequest, PROTOCOL, QueryRequest, of_instance};
 use crate::session::Host;
 
 /// Messages of an answer that wait for a slow client.
 const BACKLOG: usize = 4;
 
-/// Serves `host` on `listener` until `stop` is ready. Call [`crate::Catalog::collect_garbage`] before, while nobody can write yet.
+/// Calls that one connection may have under way at once.
+const MAX_STREAMS: u32 = 256;
+
+/// How long running calls may go on after a shutdown began.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Serves `host`, made by [`Host::join`], on `listener` until `stop` is ready. Calls that run then have a few seconds to end.
 ///
 /// # Errors
 /// `Unavailable` if the listener fails.
 pub async fn serve(host: Host, listener: TcpListener, stop: impl Future<Output = ()>) -> Result<()> {
-    tonic::transport::Server::builder()
+    let (begin, stopping) = oneshot::channel::<()>();
+    let server = tonic::transport::Server::builder()
         .tcp_nodelay(true)
+        .tcp_keepalive(Some(Duration::from_secs(30)))
+        .http2_keepalive_interval(Some(Duration::from_secs(15)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(15)))
+        .http2_max_header_list_size(Some(64 << 10))
+        .max_concurrent_streams(Some(MAX_STREAMS))
+        .initial_stream_window_size(Some(1 << 20))
+        .initial_connection_window_size(Some(8 << 20))
         .add_service(service(host))
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop)
-        .await
-        .map_err(|e| Error::unavailable("the host's port failed").because(e))
+        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), async move {
+            stop.await;
+            // It fails only where nobody waits for it any more.
+            let _ = begin.send(());
+        });
+    let patience = async move {
+        match stopping.await {
+            Ok(()) => tokio::time::sleep(GRACE).await,
+            // The server has ended by itself.
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        ended = server => ended.map_err(|e| Error::unavailable("the host's port failed").because(e)),
+        () = patience => Ok(()),
+    }
 }
 
 /// The Flight service of `host`.
@@ -71,8 +99,7 @@ impl HostService {
                 frames::encode_json(&info)
             }
             "list" => {
-                let list: Vec<DatasetInfo> = self.host.catalog().list().await?.iter().map(DatasetInfo::from).collect();
-                frames::encode_json(&list)
+                frames::encode_json(&self.host.catalog().list().await?)
             }
             "status" => frames::encode_json(&self.host.status().await),
             "describe" => {

@@ -1,6 +1,6 @@
 //! A query from its text to its rows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use datafusion::catalog::Session;
 use datafusion::error::Result as DfResult;
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
@@ -35,6 +36,7 @@ use crate::catalog::{Catalog, DatasetKind};
 use crate::cells::{HostCells, needs};
 use crate::options::{HostOptions, QueryOptions};
 use crate::receipt::{Collector, ReceiptHandle, Source};
+use crate::sql_limits;
 use crate::scan::{DriveScanExec, Patience, QueryContext, ScanParts, Target};
 use crate::tables::{Named, NamedTables, PLAIN, SchemaCache};
 use crate::writer::DatasetWriter;
@@ -102,8 +104,9 @@ impl Host {
     /// A host over `drives`, which may be in this process or behind a wire.
     ///
     /// # Errors
-    /// Invalid for no drive or one drive twice; internal if the functions can't be registered.
+    /// Invalid for no drive, one drive twice or two drives of one name; internal if the functions can't be registered.
     pub fn new(drives: Vec<Arc<dyn Cse>>, options: HostOptions) -> Result<Self> {
+        check_names(&drives)?;
         let storages = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Storage>).collect();
         let catalog = Catalog::new(storages, options.storage_deadline)?;
         let base = base_state(&options)?;
@@ -155,14 +158,14 @@ impl Host {
         let Planned { physical, state, collector, .. } = planned;
         collector.plan(Arc::clone(&physical));
         let schema = physical.schema();
-        let stream = execute_stream(physical, state.task_ctx()).map_err(from_datafusion)?;
         let receipt = ReceiptHandle(Source::Here(Arc::clone(&collector)));
-        let stream = Counted { inner: Some(stream), collector }.boxed();
+        // Begun at the first poll: a query that nobody reads must not hold the drives' turns.
+        let stream = Counted { inner: Running::Planned(physical, state.task_ctx()), collector }.boxed();
         Ok(Query { schema, stream, receipt })
     }
 
     pub(crate) async fn plan(&self, text: &str, options: &QueryOptions) -> Result<Planned> {
-        let collector = Arc::new(Collector::new(Instant::now()));
+        let collector = Arc::new(Collector::new(Instant::now(), options.cut));
         let statement = parse(&self.0.base, text)?;
         let references = self.0.base.resolve_table_references(&statement).map_err(from_datafusion)?;
         let tables = Arc::new(NamedTables::resolve(references, &self.0.catalog, &self.0.schemas, &collector).await?);
@@ -232,7 +235,25 @@ fn base_state(options: &HostOptions) -> Result<SessionState> {
     Ok(state)
 }
 
+/// Errors and receipts name drives by their names, so these must differ.
+fn check_names(drives: &[Arc<dyn Cse>]) -> Result<()> {
+    let mut seen = HashMap::new();
+    for drive in drives {
+        let info = drive.info();
+        if let Some(other) = seen.insert(info.name.as_str(), info.id)
+            && other != info.id
+        {
+            return Err(Error::invalid(format!(
+                "two drives ({other} and {}) are called {:?}: make one of them with another `--name`, or change the name in its drive.json while it is stopped",
+                info.id, info.name
+            )));
+        }
+    }
+    Ok(())
+}
+
 fn parse(state: &SessionState, text: &str) -> Result<Statement> {
+    sql_limits::check(text)?;
     let dialect = state.config_options().sql_parser.dialect;
     let statement = state.sql_to_statement(text, &dialect).map_err(from_datafusion)?;
     let what = match &statement {
@@ -359,15 +380,32 @@ impl ScanPlanner {
 
 /// The result's stream: counts rows, turns errors into ours and closes the receipt.
 struct Counted {
-    inner: Option<datafusion::execution::SendableRecordBatchStream>,
+    inner: Running,
     collector: Arc<Collector>,
+}
+
+/// How far a query's execution is.
+enum Running {
+    Planned(Arc<dyn ExecutionPlan>, Arc<TaskContext>),
+    Begun(SendableRecordBatchStream),
+    Over,
 }
 
 impl Stream for Counted {
     type Item = Result<RecordBatch>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
-        let Some(inner) = self.inner.as_mut() else { return Poll::Ready(None) };
+        if let Running::Planned(plan, context) = &self.inner {
+            match execute_stream(Arc::clone(plan), Arc::clone(context)) {
+                Ok(stream) => self.inner = Running::Begun(stream),
+                Err(e) => {
+                    self.inner = Running::Over;
+                    self.collector.finish(false);
+                    return Poll::Ready(Some(Err(from_datafusion(e))));
+                }
+            }
+        }
+        let Running::Begun(inner) = &mut self.inner else { return Poll::Ready(None) };
         match inner.poll_next_unpin(cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Some(Ok(batch))) => {
@@ -376,7 +414,7 @@ impl Stream for Counted {
             }
             Poll::Ready(end) => {
                 // Dropping the stream first lets scans file what they know.
-                self.inner = None;
+                self.inner = Running::Over;
                 self.collector.finish(end.is_none());
                 Poll::Ready(end.map(|e| e.map_err(from_datafusion)))
             }
@@ -386,7 +424,7 @@ impl Stream for Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        if self.inner.take().is_some() {
+        if !matches!(std::mem::replace(&mut self.inner, Running::Over), Running::Over) {
             self.collector.finish(false);
         }
     }

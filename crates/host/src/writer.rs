@@ -254,7 +254,8 @@ impl DatasetWriter {
     /// Makes all tables visible at once, in place of what was there before.
     ///
     /// # Errors
-    /// `Conflict` when somebody else wrote this data set in the meantime; nothing was changed then, and what was written is deleted.
+    /// `Conflict` when somebody else wrote this data set in the meantime; nothing was changed then, and what was written is deleted. After
+    /// any other error the data set may be there: look. A caller that stops waiting does not stop the commit.
     pub async fn commit(mut self) -> Result<IngestReport> {
         if self.state != State::Writing {
             return Err(Error::invalid(format!("this ingest of {} has failed before: begin again", self.name)));
@@ -270,11 +271,19 @@ impl DatasetWriter {
             tables: std::mem::take(&mut self.tables),
             application: std::mem::take(&mut self.application),
         };
-        let committed = self.catalog.commit(&record, self.expect).await;
-        // Unreachable drives may have committed all the same: then only what nobody names may go, which opening the fleet decides.
-        let certain = !matches!(&committed, Err(e) if e.kind() == Kind::Unavailable);
+        // From here on dropping the writer deletes nothing: the root record may name what was written.
         self.state = State::Settled;
-        if let Err(e) = committed {
+        let name = self.name.clone();
+        let runtime = self.runtime.clone();
+        runtime.spawn(self.settle_commit(record)).await.map_err(|e| Error::internal(format!("the commit of {name} stopped: see whether it is there")).because(e))?
+    }
+
+    /// The part of a commit that must not end half-way, as a task of its own.
+    async fn settle_commit(self, record: RootRecord) -> Result<IngestReport> {
+        if let Err(e) = self.catalog.commit(&record, self.expect).await {
+            // After any other error the drive may have committed all the same, so only what no root record names may go, which opening the
+            // fleet decides.
+            let certain = matches!(e.kind(), Kind::Conflict | Kind::Invalid);
             if certain && let Err(left) = self.catalog.delete_generation(&self.name, self.generation).await {
                 tracing::debug!("{left}");
             }

@@ -10,10 +10,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use skytether_common::{DatasetName, Error, Key, Kind, Result};
-use skytether_host::{Catalog, Cut, DatasetKind, Host, HostOptions, Placement, QueryOptions};
+use skytether_host::{Catalog, Cut, DatasetKind, Founding, Host, HostOptions, Placement, QueryOptions};
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
 use skytether_wire::{Annotation, Cse, CseInfo, Delivery, DeliveryStream, Storage, SubPlan};
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 /// What the drive does with a sub-plan.
@@ -45,6 +46,17 @@ struct TestDrive {
     store: MemoryStore,
     behaviour: Mutex<Behaviour>,
     storage_hangs: Mutex<bool>,
+    /// What becomes of the next root record that is put.
+    commit: Mutex<Commit>,
+}
+
+#[derive(Debug, Clone)]
+enum Commit {
+    Works,
+    /// Says that it has begun, and waits for leave.
+    Waits(Arc<Semaphore>, Arc<Semaphore>),
+    /// Is carried out and answered with an error all the same.
+    Loses(Kind),
 }
 
 #[async_trait]
@@ -53,7 +65,25 @@ impl Storage for TestDrive {
         &self.info
     }
     async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.store.apply(batch)
+        let root = batch.iter().any(|op| matches!(op, Op::Put { key, .. } if key.as_str().matches('/').count() == 1));
+        let commit = if root { self.commit.lock().unwrap().clone() } else { Commit::Works };
+        match commit {
+            Commit::Works => self.store.apply(batch),
+            Commit::Waits(begun, leave) => {
+                begun.add_permits(1);
+                leave.acquire().await.unwrap().forget();
+                self.store.apply(batch)
+            }
+            Commit::Loses(kind) => {
+                self.store.apply(batch)?;
+                Err(match kind {
+                    Kind::Exhausted => Error::exhausted("no room for the answer"),
+                    Kind::Corrupt => Error::corrupt("the answer is garbled"),
+                    Kind::Unavailable => Error::unavailable("the answer was lost"),
+                    _ => Error::internal("the answer panicked"),
+                })
+            }
+        }
     }
     async fn get(&self, key: &Key) -> Result<Bytes> {
         let hangs = *self.storage_hangs.lock().unwrap();
@@ -112,7 +142,7 @@ async fn fleet() -> (Host, Vec<Arc<TestDrive>>, DatasetName) {
     let drives: Vec<_> = (0..2)
         .map(|n| {
             let info = CseInfo { id: Uuid::from_u128(n + 1), name: format!("drive-{n}"), format: 1, memory_limit: 1 << 20 };
-            Arc::new(TestDrive { info, store: MemoryStore::new(), behaviour: Mutex::new(Behaviour::Good), storage_hangs: Mutex::new(false) })
+            Arc::new(TestDrive { info, store: MemoryStore::new(), behaviour: Mutex::new(Behaviour::Good), storage_hangs: Mutex::new(false), commit: Mutex::new(Commit::Works) })
         })
         .collect();
     let mut options = HostOptions {
@@ -122,7 +152,7 @@ async fn fleet() -> (Host, Vec<Arc<TestDrive>>, DatasetName) {
         ..HostOptions::default()
     };
     options.slices.target_bytes = 4 << 10;
-    let host = Host::new(drives.iter().map(|d| Arc::clone(d) as Arc<dyn Cse>).collect(), options).unwrap();
+    let (host, _) = Host::join(drives.iter().map(|d| Arc::clone(d) as Arc<dyn Cse>).collect(), options, Founding::EmptyDrives).await.unwrap();
     let name: DatasetName = "lab.t".parse().unwrap();
     let mut writer = host.writer(&name, DatasetKind::Table, false).await.unwrap();
     // Enough for several slices, so that both drives have some.
@@ -195,6 +225,152 @@ fn a_host_refuses_no_drive_and_one_drive_twice() {
     let deadline = Duration::from_secs(1);
     assert_eq!(Catalog::new(vec![], deadline).unwrap_err().kind(), Kind::Invalid);
     let info = CseInfo { id: Uuid::from_u128(1), name: "drive-0".into(), format: 1, memory_limit: 1 };
-    let drive: Arc<dyn Storage> = Arc::new(TestDrive { info, store: MemoryStore::new(), behaviour: Mutex::new(Behaviour::Good), storage_hangs: Mutex::new(false) });
+    let drive: Arc<dyn Storage> = Arc::new(TestDrive { info, store: MemoryStore::new(), behaviour: Mutex::new(Behaviour::Good), storage_hangs: Mutex::new(false), commit: Mutex::new(Commit::Works) });
     assert_eq!(Catalog::new(vec![Arc::clone(&drive), drive], deadline).unwrap_err().kind(), Kind::Invalid);
+}
+
+async fn written(host: &Host, name: &DatasetName) -> skytether_host::DatasetWriter {
+    let mut writer = host.writer(name, DatasetKind::Table, false).await.unwrap();
+    writer.write_table("data", Placement::Spread, rows().schema(), [Ok(rows())].into_iter()).await.unwrap();
+    writer
+}
+
+fn slices_of(drives: &[Arc<TestDrive>], prefix: &str) -> usize {
+    drives.iter().map(|d| d.store.list(prefix, None, 100).unwrap().len()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_stops_waiting_for_a_commit_does_not_stop_it() {
+    let (host, drives, _) = fleet().await;
+    let name: DatasetName = "lab.left".parse().unwrap();
+    let (begun, leave) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    for drive in &drives {
+        *drive.commit.lock().unwrap() = Commit::Waits(Arc::clone(&begun), Arc::clone(&leave));
+    }
+    let writer = written(&host, &name).await;
+    let slices = slices_of(&drives, "lab/left/");
+    let committing = tokio::spawn(writer.commit());
+    begun.acquire().await.unwrap().forget();
+    committing.abort();
+    assert!(committing.await.unwrap_err().is_cancelled());
+    leave.add_permits(1);
+    // The record comes with the commit's own task, which the drive's deadline bounds.
+    let record = loop {
+        match host.catalog().read(&name).await {
+            Ok((record, _)) => break record,
+            Err(e) => assert_eq!(e.kind(), Kind::NotFound),
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(record.tables["data"].rows, 2);
+    assert_eq!(slices_of(&drives, "lab/left/"), slices, "slices of a committed data set were deleted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_whose_answer_is_lost_keeps_its_slices() {
+    let (host, drives, _) = fleet().await;
+    for (n, kind) in [Kind::Unavailable, Kind::Internal, Kind::Exhausted, Kind::Corrupt].into_iter().enumerate() {
+        let name: DatasetName = format!("lab.lost{n}").parse().unwrap();
+        for drive in &drives {
+            *drive.commit.lock().unwrap() = Commit::Loses(kind);
+        }
+        let writer = written(&host, &name).await;
+        let slices = slices_of(&drives, &name.prefix());
+        assert_eq!(writer.commit().await.unwrap_err().kind(), kind);
+        assert_eq!(slices_of(&drives, &name.prefix()), slices, "{kind:?}");
+        assert_eq!(host.catalog().collect_garbage().await.unwrap(), 0);
+        assert_eq!(host.catalog().read(&name).await.unwrap().0.tables["data"].rows, 2);
+    }
+}
+
+fn again(drives: &[&Arc<TestDrive>]) -> Vec<Arc<dyn Cse>> {
+    drives.iter().map(|d| Arc::clone(*d) as Arc<dyn Cse>).collect()
+}
+
+fn another(id: u128, name: &str) -> Arc<TestDrive> {
+    let info = CseInfo { id: Uuid::from_u128(id), name: name.into(), format: 1, memory_limit: 1 };
+    Arc::new(TestDrive { info, store: MemoryStore::new(), behaviour: Mutex::new(Behaviour::Good), storage_hangs: Mutex::new(false), commit: Mutex::new(Commit::Works) })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn too_few_and_too_many_drives_are_refused_and_nothing_is_deleted() {
+    let (_, drives, name) = fleet().await;
+    let whole = slices_of(&drives, "");
+    let join = |drives: Vec<Arc<dyn Cse>>| Host::join(drives, HostOptions::default(), Founding::EmptyDrives);
+    for one in &drives {
+        let error = join(again(&[one])).await.unwrap_err();
+        let other = drives.iter().find(|d| d.info.id != one.info.id).unwrap();
+        assert_eq!(error.kind(), Kind::Invalid);
+        assert!(error.to_string().contains("missing") && error.to_string().contains(&other.info.id.to_string()) && error.to_string().contains(&other.info.name), "{error}");
+        let catalog = Catalog::new(vec![Arc::clone(one) as Arc<dyn Storage>], Duration::from_secs(1)).unwrap();
+        assert_eq!(catalog.collect_garbage().await.unwrap_err().kind(), Kind::Invalid);
+    }
+    let more = another(9, "drive-9");
+    let error = join(again(&[&more, &drives[0], &drives[1]])).await.unwrap_err();
+    assert!(error.kind() == Kind::Invalid && error.to_string().contains("not of this fleet: drive-9"), "{error}");
+    assert_eq!((slices_of(&drives, ""), more.store.usage().unwrap().keys), (whole, 0));
+
+    // Another order is the same fleet.
+    let (host, deleted) = join(again(&[&drives[1], &drives[0]])).await.unwrap();
+    assert_eq!((deleted, slices_of(&drives, "")), (0, whole));
+    assert_eq!(host.catalog().read(&name).await.unwrap().0.name, name);
+
+    // What a crash in the middle of founding left undone is done by the next start.
+    let key = Key::new(skytether_host::membership::MEMBERSHIP_KEY).unwrap();
+    drives[1].store.apply(vec![Op::Delete { key: key.clone(), expect: skytether_store::Expect::Any }]).unwrap();
+    join(again(&[&drives[0], &drives[1]])).await.unwrap();
+    assert!(drives[1].store.stat(&key).unwrap().is_some());
+
+    // Drives with data that know no fleet are not adopted from a typed list.
+    for drive in &drives {
+        drive.store.apply(vec![Op::Delete { key: key.clone(), expect: skytether_store::Expect::Any }]).unwrap();
+    }
+    let error = join(again(&[&drives[0], &drives[1]])).await.unwrap_err();
+    assert!(error.kind() == Kind::Invalid && error.to_string().contains("does not know its fleet"), "{error}");
+}
+
+#[test]
+fn two_drives_of_one_name_are_refused() {
+    let error = Host::new(again(&[&another(1, "a"), &another(2, "a")]), HostOptions::default()).unwrap_err();
+    assert!(error.kind() == Kind::Invalid && error.to_string().contains("--name"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broken_root_record_hides_no_other_and_can_be_dropped() {
+    let (host, drives, name) = fleet().await;
+    let broken: DatasetName = "lab.broken".parse().unwrap();
+    let newer: DatasetName = "lab.newer".parse().unwrap();
+    let whole = slices_of(&drives, "");
+    let put = |name: &DatasetName, value: &'static [u8]| {
+        let op = Op::Put { key: name.root_key(), value: Bytes::from_static(value), expect: skytether_store::Expect::Any };
+        drives[host.catalog().home(name)].store.apply(vec![op]).unwrap();
+    };
+    put(&broken, b"{ no json");
+    put(&newer, br#"{"format": 77}"#);
+    let list = host.catalog().list().await.unwrap();
+    assert_eq!(list.iter().map(|d| (d.name.to_string(), d.error.is_some())).collect::<Vec<_>>(), [("lab.broken".to_owned(), true), ("lab.newer".into(), true), (name.to_string(), false)]);
+    assert!(list[1].error.as_ref().unwrap().contains("newer version"), "{list:?}");
+    host.catalog().drop_dataset(&broken).await.unwrap();
+    assert_eq!(host.catalog().drop_dataset(&newer).await.unwrap_err().kind(), Kind::Unsupported);
+    assert_eq!(slices_of(&drives, ""), whole + 1);
+}
+
+/// Threads of hosts have stacks of 32 MiB. The longest chains that are let through must fit with room to spare.
+#[test]
+fn the_deepest_query_fits_the_stack_of_a_host() {
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_stack_size(32 << 20).enable_all().build().unwrap();
+        let task = runtime.spawn(async {
+            let (host, _, _) = fleet().await;
+            let limit = skytether_host::sql_limits::MAX_OPERATORS - 8;
+            for chain in [" + id", " || 'x'", "::bigint", " IS NULL", " OR id % 7 = 3"] {
+                let n = limit / if chain.starts_with(" OR") { 3 } else { 1 };
+                // What comes of it does not matter, only that it ends.
+                let _ = host.explain(&format!("SELECT id{} FROM lab.t", chain.repeat(n)), false, &QueryOptions::default()).await;
+            }
+            host.explain(&format!("SELECT id{} AS n FROM lab.t", " + id".repeat(limit)), false, &QueryOptions::default()).await.map(drop)
+        });
+        runtime.block_on(task).unwrap()
+    };
+    run().unwrap();
 }

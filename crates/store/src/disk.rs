@@ -2,7 +2,7 @@
 //!
 //! Layout: ARCHITECTURE.md, "A drive's directory". A batch is written aside, flushed, moved into place and then made visible by one
 //! transaction of the index. Whatever happens before that transaction is garbage that the next opening removes; whatever
-//! happens after it is only tidying.
+//! happens after it is only tidying. Where nobody can know whether it happened, the error is `Unavailable`; other errors change nothing.
 
 mod backend;
 #[doc(hidden)]
@@ -232,7 +232,8 @@ impl SliceStore for DiskStore {
             Err(failed) => {
                 // The files must stay: the batch may turn out to be there.
                 let _ = self.broken.set(failed.error.to_string());
-                Err(failed.error)
+                // Of this kind whatever failed: any other would say that nothing has changed.
+                Err(Error::unavailable(format!("nobody can know whether the batch reached the drive in {}: open it again", self.dir.display())).because(failed.error))
             }
         }
     }

@@ -108,7 +108,7 @@ pub trait SliceStore: Send + Sync + std::fmt::Debug {
     /// Carries out `batch` as one; the new versions of what was put (0 for deletes), in order.
     ///
     /// # Errors
-    /// `Conflict`, `Invalid`, `Exhausted` (disk full), `Unavailable`; nothing has changed then.
+    /// `Conflict`, `Invalid`, `Exhausted` (disk full): nothing has changed. `Unavailable`: where a commit's outcome is unknown, all may have.
     fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>>;
 
     /// The value of `key`, verified.

@@ -147,15 +147,21 @@ fn a_step_that_the_system_refuses_changes_nothing_and_leaves_nothing() {
                 assert_eq!(everything(&store), new);
             } else {
                 let error = done.unwrap_err();
-                assert_eq!(error.kind(), kind, "{step:?}, step {n}: {error}");
                 if let Err(e) = store.usage() {
+                    assert_eq!(error.kind(), Kind::Unavailable, "{step:?}, step {n}: {error}");
+                    assert!(error.to_string().contains("nobody can know") && std::error::Error::source(&error).is_some(), "{error}");
                     // Nobody can know what a failed flush left on the disk; the store says so instead of guessing.
                     assert_eq!(e.kind(), Kind::Unavailable, "{e}");
                     assert!(e.to_string().contains("open it again"), "{e}");
                     unknown.push(step);
                 } else {
+                    assert_eq!(error.kind(), kind, "{step:?}, step {n}: {error}");
                     assert_eq!(everything(&store), old, "{step:?}, step {n}");
                     assert_no_leaks(dir.path(), &store);
+                    // What is certain stays so across another end of the process: no copy of the refused batch may come back.
+                    let copy = tempfile::tempdir().unwrap();
+                    copy_tree(dir.path(), copy.path());
+                    assert_eq!(everything(&open(copy.path())), old, "{step:?}, step {n}: opened after a crash");
                     store.apply(new_batch()).unwrap();
                     assert_eq!(everything(&store), new, "{step:?}, step {n}");
                     assert_no_leaks(dir.path(), &store);
@@ -171,6 +177,62 @@ fn a_step_that_the_system_refuses_changes_nothing_and_leaves_nothing() {
         println!("{refusal:?}: outcome unknown after {unknown:?}");
         assert!(unknown.iter().all(|step| matches!(step, Step::WriteIndex | Step::SyncIndex)), "{unknown:?}");
     }
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            std::fs::create_dir_all(&target).unwrap();
+            copy_tree(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_crash_and_a_damaged_header_never_give_an_older_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.apply(old_batch()).unwrap();
+    store.apply(new_batch()).unwrap();
+    store.apply(vec![put("add/3", bytes(6, 77))]).unwrap();
+    let before = everything(&store);
+    // The directory as it is while the store is open is what a killed process leaves.
+    let dead = tempfile::tempdir().unwrap();
+    copy_tree(dir.path(), dead.path());
+    drop(store);
+    let index = std::fs::read(dead.path().join("index.redb")).unwrap();
+    assert_eq!(index[9] & 2, 2, "the copy looks properly closed");
+    let (mut found, mut harmless) = (0, 0);
+    for at in 0..320 {
+        for bit in 0..8 {
+            // All of the byte that has no checksum, and one bit of each other.
+            if at != 9 && bit != at % 8 {
+                continue;
+            }
+            let copy = tempfile::tempdir().unwrap();
+            copy_tree(dead.path(), copy.path());
+            let mut bad = index.clone();
+            bad[at] ^= 1 << bit;
+            std::fs::write(copy.path().join("index.redb"), bad).unwrap();
+            match DiskStore::open(copy.path(), common::options(Sync::None)) {
+                Ok(store) => {
+                    assert_eq!(everything(&store), before, "bit {bit} of byte {at}");
+                    assert_eq!(store.recovery().damaged, [], "bit {bit} of byte {at}");
+                    harmless += 1;
+                }
+                Err(e) => {
+                    assert_eq!(e.kind(), Kind::Corrupt, "bit {bit} of byte {at}: {e}");
+                    found += 1;
+                }
+            }
+        }
+    }
+    println!("{found} found, {harmless} harmless");
+    assert!(found > 100 && harmless > 0, "{found} {harmless}");
 }
 
 const DIRECTORY: &str = "SKYTETHER_TEST_INGEST_DIRECTORY";

@@ -266,6 +266,16 @@ fn damage_to_the_index_is_found_or_harmless() {
 }
 
 #[test]
+fn a_lock_file_that_takes_no_process_id_still_locks() {
+    let dir = tempfile::tempdir().unwrap();
+    // Whatever is written there fails as on a full disk.
+    std::os::unix::fs::symlink("/dev/full", dir.path().join("LOCK")).unwrap();
+    let store = open(dir.path());
+    store.apply(vec![put("a", b"1".as_slice())]).unwrap();
+    assert_eq!(everything(&store).len(), 1);
+}
+
+#[test]
 fn the_index_of_another_time_is_found() {
     let (dir, store) = filled();
     drop(store);

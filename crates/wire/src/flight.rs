@@ -14,6 +14,7 @@
 
 pub mod client;
 pub mod frames;
+mod limits;
 pub mod server;
 pub mod status;
 

@@ -75,3 +75,30 @@ async fn what_was_stored_is_there_after_reopening() {
     assert_eq!(fleet.status().await.unwrap().len(), 3);
     assert_eq!(fleet.describe(&name("lab.t")).await.unwrap().rows(), 1200);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_fleet_file_is_told_and_nothing_is_adopted_or_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 3).await.unwrap();
+    ingest(&fleet, "lab.t", &batches(4, 300), false).await.unwrap();
+    drop(fleet);
+    let file = dir.path().join("fleet.json");
+    fs::rename(&file, dir.path().join("away")).unwrap();
+    fs::rename(dir.path().join("away"), dir.path().join("fleet.json.new")).unwrap();
+    // With as many drives, fewer and more, made or only opened.
+    for options in [Some(3), Some(2), Some(5), None].map(|drives| OpenOptions { drives, ..OpenOptions::default() }).into_iter().chain([OpenOptions { create: false, ..OpenOptions::default() }]) {
+        let error = Fleet::open(dir.path(), &options).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Corrupt, "{options:?}: {error}");
+        assert!(error.to_string().contains("fleet.json is missing"), "{error}");
+        assert!(!file.exists(), "{options:?}");
+        // Opening with more makes new drives aside of the old ones before it notices.
+        for n in 3..5 {
+            let _ = fs::remove_dir_all(dir.path().join("drives").join(n.to_string()));
+        }
+    }
+    let error = Fleet::open(dir.path(), &OpenOptions { create: false, ..OpenOptions::default() }).await.unwrap_err().to_string();
+    let text = &error[error.find('{').unwrap()..=error.rfind('}').unwrap()];
+    fs::write(&file, text).unwrap();
+    let fleet = open(dir.path(), 3).await.unwrap();
+    assert_eq!(value(&fleet, "SELECT count(*) FROM lab.t").await.unwrap(), "1200");
+}

@@ -31,6 +31,12 @@ async fn pushing_down_moves_less_and_says_so() {
         assert_eq!(r.to_json()["drives"][0]["rung"], rung);
         assert!(r.bytes_read > 0 && r.seconds > 0.0);
         assert!(r.to_string().contains("drive-2"), "{r}");
+        for d in &r.drives {
+            match (rung, &d.reason) {
+                ("full", reason) => assert_eq!(*reason, None),
+                (rung, reason) => assert!(reason.as_ref().is_some_and(|r| r.contains(&format!("cut = {rung}"))), "{reason:?}"),
+            }
+        }
     }
     assert_eq!(raw.drives.iter().map(|d| d.rows_out).sum::<u64>(), 5000);
     assert!(full.drives.iter().map(|d| d.rows_out).sum::<u64>() <= 12);
@@ -48,6 +54,33 @@ async fn statistics_save_reading_and_the_receipt_counts_it() {
     let one = receipt(&fleet, "SELECT sum(n) FROM lab.t WHERE id = 77", Cut::Full).await;
     let pruned: u64 = one.drives.iter().map(|d| d.slices_pruned).sum();
     assert!(pruned > 0 && one.bytes_read < all.bytes_read, "{pruned} skipped, {} of {} read", one.bytes_read, all.bytes_read);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_moments_query_moves_does_not_depend_on_the_cells() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 2).await.unwrap();
+    crate::expression::write(&fleet, "blood.tiny").await;
+    let sql = "SELECT gene, cell_moments(cell, value, 'cell_type', 'log1p_cp10k') FROM blood.tiny.x GROUP BY gene";
+    receipt(&fleet, sql, Cut::Full).await;
+    // Schemas are known by now: what is left is the root record, and nothing of obs and cells.
+    let again = receipt(&fleet, sql, Cut::Full).await;
+    let root = fleet.describe(&name("blood.tiny")).await.unwrap().encode().unwrap().len() as u64;
+    assert_eq!(again.bytes_metadata, root);
+    assert!(receipt(&fleet, sql, Cut::Raw).await.bytes_metadata > root, "the host itself needs obs and totals");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_that_nobody_reads_does_not_begin() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 2).await.unwrap();
+    ingest(&fleet, "lab.t", &batches(4, 500), false).await.unwrap();
+    let query = fleet.sql("SELECT * FROM lab.t", &QueryOptions::default()).await.unwrap();
+    tokio::task::yield_now().await;
+    assert!(query.receipt.receipt().scans.iter().all(|s| s.annotations.is_empty()), "a drive has begun");
+    let handle = query.receipt.clone();
+    assert_eq!(query.collect().await.unwrap().iter().map(|b| b.num_rows()).sum::<usize>(), 2000);
+    assert_eq!(handle.receipt().drives.len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

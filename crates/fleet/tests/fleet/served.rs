@@ -8,7 +8,7 @@ use futures::StreamExt;
 use skytether_common::Kind;
 use skytether_drive::{Cse, Drive, DriveOptions};
 use skytether_fleet::{Cut, Fleet, HostOptions, QueryOptions};
-use skytether_host::Host;
+use skytether_host::{Founding, Host};
 use skytether_store::disk::DriveIdentity;
 use skytether_wire::flight::{ConnectOptions, FlightCse};
 use tokio::net::TcpListener;
@@ -68,8 +68,7 @@ async fn serve(dir: &Path) -> (Vec<Server>, Server, Fleet) {
         }
         let mut options = HostOptions { storage_deadline: Duration::from_secs(5), ..HostOptions::default() };
         options.slices.target_bytes = 64 << 10;
-        let host = Host::new(connected, options).unwrap();
-        host.catalog().collect_garbage().await.unwrap();
+        let (host, _) = Host::join(connected, options, Founding::EmptyDrives).await.unwrap();
         skytether_host::server::serve(host, listener, std::future::pending()).await.unwrap();
     });
     let fleet = Fleet::connect(&format!("grpc://{}", host.address)).await.unwrap();

@@ -3,6 +3,7 @@
 use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Result};
@@ -92,25 +93,42 @@ impl Drop for Lock {
     }
 }
 
+/// Between two looks at a lock.
+const PAUSE: Duration = Duration::from_millis(10);
+/// How long a drive that this very process has open is waited for: whoever closes a fleet may open it again at once, while the last reads of a query that
+/// nobody wants any more still hold the drive for some milliseconds.
+const CLOSING: Duration = Duration::from_secs(1);
+
 /// Takes the drive for this process. The holder's process id is in the file.
 pub(super) fn lock(dir: &Path) -> Result<Lock> {
     let path = dir.join("LOCK");
     let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(|e| Error::io("open", &path, e))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::Error(e)) => return Err(Error::io("lock", &path, e)),
-        Err(TryLockError::WouldBlock) => {
-            let mut pid = String::new();
-            let _ = file.take(32).read_to_string(&mut pid);
-            let holder = match pid.trim() {
-                "" => "another process".to_owned(),
-                pid if pid == std::process::id().to_string() => format!("this process itself (pid {pid})"),
-                pid => format!("process {pid}"),
-            };
-            return Err(Error::conflict(format!("the drive in {} is open in {holder}: close it there, or connect to that process instead", dir.display())));
+    let patience = CLOSING.as_millis() / PAUSE.as_millis();
+    for attempt in 0..=patience {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::Error(e)) => return Err(Error::io("lock", &path, e)),
+            Err(TryLockError::WouldBlock) => {
+                let mut pid = String::new();
+                let _ = file.seek(SeekFrom::Start(0)).and_then(|_| (&file).take(32).read_to_string(&mut pid));
+                let ours = pid.trim() == std::process::id().to_string();
+                if ours && attempt < patience {
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
+                let holder = match pid.trim() {
+                    "" => "another process".to_owned(),
+                    pid if ours => format!("this process itself (pid {pid})"),
+                    pid => format!("process {pid}"),
+                };
+                return Err(Error::conflict(format!("the drive in {} is open in {holder}: close it there, or connect to that process instead", dir.display())));
+            }
         }
     }
     let noted = file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0))).and_then(|_| write!(file, "{}", std::process::id()));
-    noted.map_err(|e| Error::io("write", &path, e))?;
+    if let Err(error) = noted {
+        // A hint for whoever finds the drive taken: a full disk must still open, or nobody could make room on it.
+        tracing::warn!(%error, path = %path.display(), "cannot note the process id");
+    }
     Ok(Lock(file))
 }

@@ -2,8 +2,10 @@
 //!
 //! Tables: `values` holds a [`Row`] per key, `drive` one [`State`] and the checksum of `drive.json`. redb checks its pages
 //! only while it repairs, so rows and state carry checksums of their own, and opening checks the whole file once.
+//! Batches are committed in two phases, so that after a crash a damaged commit slot is `Corrupt` and never an older state.
 
 use std::ops::Bound;
+use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
@@ -25,6 +27,16 @@ const IDENTITY: &str = "identity";
 
 /// Memory that redb may use for pages.
 const CACHE_BYTES: usize = 8 << 20;
+
+/// Length of redb's header: 64 bytes and two commit slots of 128 (its source, `page_store/header.rs`).
+const HEADER: usize = 320;
+/// The byte with these bits: which slot counts, not closed properly, committed in two phases.
+const FLAGS: usize = 9;
+const PRIMARY: u8 = 1;
+const UNCLEAN: u8 = 2;
+const TWO_PHASES: u8 = 4;
+/// Where the slots' transaction ids are.
+const SLOT_IDS: [usize; 2] = [64 + 104, 192 + 104];
 
 /// What the index says about one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,7 +211,8 @@ impl Index {
         std::fs::File::create_new(path).map_err(|e| Error::io("create", path, e))?;
         let db = index.connect()?;
         index.guard(|| {
-            let txn = db.begin_write().map_err(redb::Error::from)?;
+            let mut txn = db.begin_write().map_err(redb::Error::from)?;
+            txn.set_two_phase_commit(true);
             txn.open_table(VALUES)?;
             {
                 let mut drive = txn.open_table(DRIVE)?;
@@ -253,28 +266,49 @@ impl Index {
         Ok((index, state))
     }
 
-    /// Lets redb verify every page, on a copy on write: where it finds damage it "repairs" by going back to an older
-    /// transaction, and with the files of the newer one unnamed that would lose acknowledged batches.
+    /// Lets redb verify every page, on a copy on write, before the file itself may be repaired.
+    ///
+    /// The byte that says which of the two commit slots counts has no checksum. Where the other slot is newer, either that byte is
+    /// damaged or a crash came between the two phases of a commit; the newer one is then complete or does not verify, and what is
+    /// complete counts: it loses nothing that was acknowledged, and its files were there before it.
     fn check(&self) -> Result<()> {
-        let god_byte = {
-            let mut start = [0; 10];
-            let overlay = Overlay::open(&self.path).map_err(|e| Error::io("open", &self.path, e))?;
-            overlay.read(0, &mut start).map_err(|_| corrupt(&self.path, "is cut off"))?;
-            start[9]
+        let mut header = [0; HEADER];
+        let file = std::fs::File::options().read(true).write(true).open(&self.path).map_err(|e| Error::io("open", &self.path, e))?;
+        file.read_exact_at(&mut header, 0).map_err(|_| corrupt(&self.path, "is cut off"))?;
+        let flags = header[FLAGS];
+        if flags & TWO_PHASES == 0 {
+            return Err(corrupt(&self.path, "has a damaged header"));
+        }
+        let other_is_newer = {
+            let ids = SLOT_IDS.map(|at| u64_at(&header, at));
+            let primary = usize::from(flags & PRIMARY);
+            ids[1 - primary] > ids[primary]
         };
-        // Bit 1 of the byte after redb's magic number: not closed properly, so that a repair is to be expected.
-        let crashed = god_byte & 2 != 0;
+        if other_is_newer && self.verify(Some(flags ^ PRIMARY)).is_ok() {
+            let put = file.write_all_at(&[flags ^ PRIMARY], FLAGS as u64).and_then(|()| if self.sync { file.sync_data() } else { Ok(()) });
+            return put.map_err(|e| Error::io("write", &self.path, e));
+        }
+        self.verify(None)
+    }
+
+    /// Checks the file as it is, or as if its header had other `flags`.
+    fn verify(&self, flags: Option<u8>) -> Result<()> {
         let repaired = Arc::new(AtomicBool::new(false));
-        let clean = self.guard(|| {
+        let (clean, crashed) = self.guard(|| {
             let noted = repaired.clone();
             let overlay = Overlay::open(&self.path).map_err(redb::Error::from)?;
+            if let Some(flags) = flags {
+                overlay.write(FLAGS as u64, &[flags]).map_err(redb::Error::from)?;
+            }
+            let mut start = [0];
+            overlay.read(FLAGS as u64, &mut start).map_err(redb::Error::from)?;
             let mut builder = Database::builder();
             builder.set_cache_size(CACHE_BYTES).set_repair_callback(move |_| noted.store(true, Ordering::Relaxed));
             let mut db = builder.create_with_backend(overlay)?;
             let clean = db.check_integrity()?;
             // Inside the guard, since closing may meet damage as well.
             drop(db);
-            Ok(clean)
+            Ok((clean, start[0] & UNCLEAN != 0))
         })?;
         if !clean || (repaired.load(Ordering::Relaxed) && !crashed) {
             return Err(corrupt(&self.path, "does not match its checksums"));
@@ -396,7 +430,8 @@ impl Index {
             let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
             let db = db.as_ref().ok_or_else(|| self.lost())?;
             self.guard(|| {
-                let txn = db.begin_write().map_err(redb::Error::from)?;
+                let mut txn = db.begin_write().map_err(redb::Error::from)?;
+                txn.set_two_phase_commit(true);
                 let planned = {
                     let mut values = txn.open_table(VALUES)?;
                     let mut drive = txn.open_table(DRIVE)?;

@@ -1,4 +1,7 @@
 //! A CSE on the other side of a connection.
+//!
+//! Signs of life end here: they keep a call's idle timeout from running out, but [`Delivery`] has no form for them. Who puts a
+//! limit of its own on the time between deliveries counts slow work as silence. A garbled answer to `apply` is `Unavailable`: the batch may be there.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -138,6 +141,19 @@ impl FlightCse {
     }
 }
 
+/// The versions in the answer to an `apply` of so many `changes`. Whatever is wrong with it, the batch may have been carried out.
+fn versions(peer: &Peer, changes: usize, answer: &[u8]) -> Result<Vec<Version>> {
+    match frames::decode_json::<Vec<Version>>("the answer to `apply`", answer) {
+        Ok(versions) if versions.len() == changes => Ok(versions),
+        Ok(versions) => Err(unknown_outcome(peer, &format!("{} versions for {changes} changes", versions.len()))),
+        Err(error) => Err(unknown_outcome(peer, &error.full_text())),
+    }
+}
+
+fn unknown_outcome(peer: &Peer, what: &str) -> Error {
+    Error::unavailable(format!("{}: nobody can know whether the batch was carried out, since its answer is garbled ({what}): read its keys to see", peer.title))
+}
+
 /// A request with the interval at which signs of life are wanted.
 fn request<T>(message: T, idle: Duration) -> Request<T> {
     let mut request = Request::new(message);
@@ -156,6 +172,7 @@ async fn act(client: &FlightServiceClient<Channel>, peer: &Peer, action: &'stati
             Some(answer) => match answer.body.first() {
                 Some(&ANSWER_ALIVE) => {}
                 Some(&ANSWER_VALUE) => return Ok(answer.body.slice(1..)),
+                _ if action == "apply" => return Err(unknown_outcome(peer, "it has no known form")),
                 _ => return Err(Error::corrupt(format!("{}: the answer to `{action}` has no known form", peer.title))),
             },
             None => return Err(Error::unavailable(format!("{}: closed the connection before it answered `{action}`", peer.title))),
@@ -171,8 +188,9 @@ impl Storage for FlightCse {
 
     async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
         let body = frames::encode_batch(&batch)?;
+        let changes = batch.len();
         drop(batch);
-        self.json("apply", &self.act("apply", body).await?)
+        versions(&self.peer, changes, &self.act("apply", body).await?)
     }
 
     async fn get(&self, key: &Key) -> Result<Bytes> {
@@ -274,6 +292,17 @@ mod tests {
             assert_eq!(authority(bad).unwrap_err().kind(), Kind::Invalid, "{bad}");
         }
         assert_eq!(authority("https://a:1").unwrap_err().kind(), Kind::Unsupported);
+    }
+
+    #[test]
+    fn a_garbled_answer_to_apply_tells_nothing_about_the_batch() {
+        let peer = Peer { title: "drive d at a:9".into(), name: None, idle: Duration::ZERO };
+        assert_eq!(versions(&peer, 2, b"[7, 0]").unwrap(), [7, 0]);
+        for garbled in [&b""[..], b"[7", b"[7]", b"[1, 2, 3]", b"{}", b"[-1, 2]", b"\xff\xff"] {
+            let error = versions(&peer, 2, garbled).unwrap_err();
+            assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+            assert!(error.to_string().contains("drive d at a:9: nobody can know"), "{error}");
+        }
     }
 
     #[test]

@@ -18,13 +18,13 @@ use futures::{FutureExt, Stream, StreamExt};
 use skytether_common::{Error, Result};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::annotation::Annotation;
 use crate::cse::{Cse, Delivery};
 use crate::flight::frames::{self, DeliveryEncoder, KeyRequest, LIST_PAGE, ListRequest};
+use crate::flight::limits::{self, Bounded, Held};
 use crate::flight::status::to_status;
 use crate::flight::{DEFAULT_HEARTBEAT, HEARTBEAT_KEY, MAX_MESSAGE};
 
@@ -38,7 +38,8 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Serves `cse` on `listener` until `shutdown` is ready. Calls that run then end with `Unavailable`.
 ///
-/// Whatever bytes come in, they end in an error status or a closed connection, and the server goes on.
+/// Whatever bytes come in, they end in an error status or a closed connection, and the server goes on. At most 256 connections are
+/// held; large requests hold at most 256 MiB together, and what is above that is refused as `Exhausted`.
 ///
 /// # Errors
 /// Unavailable where the listener fails.
@@ -46,16 +47,14 @@ pub async fn serve(cse: Arc<dyn Cse>, listener: TcpListener, shutdown: impl Futu
     let name = cse.info().name.clone();
     let (stop, stopping) = watch::channel(false);
     let server = Server::builder()
-        .tcp_nodelay(true)
-        .tcp_keepalive(Some(Duration::from_secs(30)))
         .http2_keepalive_interval(Some(Duration::from_secs(15)))
         .http2_keepalive_timeout(Some(Duration::from_secs(15)))
         .http2_max_header_list_size(Some(64 << 10))
         .max_concurrent_streams(Some(256))
         .initial_stream_window_size(Some(1 << 20))
         .initial_connection_window_size(Some(8 << 20))
-        .add_service(service(cse, stopping.clone()))
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), async move {
+        .add_service(Bounded::new(service(cse, stopping.clone()), limits::MAX_REQUEST_BYTES))
+        .serve_with_incoming_shutdown(limits::connections(listener, limits::MAX_CONNECTIONS), async move {
             shutdown.await;
             tracing::info!("stopping");
             // It fails where no call runs and nobody listens.
@@ -202,6 +201,7 @@ impl FlightService for CseService {
     async fn do_get(&self, request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
         let name = self.cse.info().name.clone();
         let heartbeat = heartbeat(&request);
+        let _held = request.extensions().get::<Arc<Held>>().cloned();
         let ticket = request.into_inner().ticket;
         let mut stopping = self.stopping.clone();
         let started = async {
@@ -230,8 +230,10 @@ impl FlightService for CseService {
     async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
         let heartbeat = heartbeat(&request);
         let cse = Arc::clone(&self.cse);
+        let held = request.extensions().get::<Arc<Held>>().cloned();
         let action = request.into_inner();
         let work = async move {
+            let _held = held;
             act(cse.as_ref(), action).await.map_err(|e| if e.message().starts_with(&cse.info().name) { e } else { e.while_doing(cse.info().name.clone()) })
         };
         let answers = stream::unfold(Some(work.boxed()), move |work| async move {

@@ -1,0 +1,243 @@
+//! Each command over an embedded fleet.
+
+use arrow::array::{ArrayRef, Int64Array, StringArray};
+use arrow::record_batch::RecordBatch;
+use serde_json::{Value, json};
+
+use crate::util::{arrow_file, file, fleet, parquet, rows, run, run_and_leave, run_with, text};
+
+const CSV: &str = "k,v\na,1\n\"b, c\",2\nü,\n";
+
+/// The rows of [`CSV`] as one table in a fleet; its path.
+fn small(dir: &std::path::Path) -> String {
+    let at = fleet(dir, "2");
+    let done = run(&["ingest", &file(dir, "t.csv", CSV), "--to", "d.t", "--fleet", &at]).code(0);
+    assert!(done.out.starts_with("d.t: 3 rows in 1 slices"), "{done:?}");
+    at
+}
+
+#[test]
+fn help_explains_every_command() {
+    for command in [
+        &[][..],
+        &["init"],
+        &["drive"],
+        &["drive", "serve"],
+        &["host"],
+        &["host", "serve"],
+        &["ingest"],
+        &["sql"],
+        &["explain"],
+        &["ls"],
+        &["status"],
+        &["drop"],
+    ] {
+        let done = run(&[command, &["--help"]].concat()).code(0);
+        assert!(done.out.contains("Usage: skytether") && done.err.is_empty(), "{command:?}: {done:?}");
+        for word in command {
+            assert!(done.out.contains(word), "{command:?}: {}", done.out);
+        }
+        assert_eq!(run(&[command, &["--version"]].concat()).code(0).out.trim().rsplit(' ').next(), Some(env!("CARGO_PKG_VERSION")));
+    }
+    // Without a command there is nothing to do: help, but on stderr.
+    let done = run(&[]);
+    assert!(done.code == Some(2) && done.out.is_empty() && done.err.contains("Usage: skytether"), "{done:?}");
+}
+
+#[test]
+fn wrong_calls_are_2_and_say_what_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = small(dir.path());
+    let csv = file(dir.path(), "other.csv", CSV);
+    let new = dir.path().join("new");
+    let new = text(&new);
+    for (args, says) in [
+        (&["frobnicate"][..], "frobnicate"),
+        (&["drive", "frobnicate"], "frobnicate"),
+        (&["sql"], "<QUERY>"),
+        (&["sql", "SELECT 1"], "--fleet"),
+        (&["ls", "--fleet", &at, "--format", "xml"], "xml"),
+        (&["sql", "SELECT 1", "--fleet", &at, "--format", "parquet"], "parquet"),
+        (&["sql", "SELECT 1", "--fleet", &at, "--cut", "half"], "adaptive, full, filter or raw"),
+        (&["ingest", "--to", "d.u", "--fleet", &at], "<FILE>"),
+        (&["ingest", &csv, "--to", "nodot", "--fleet", &at], "nodot"),
+        (&["ingest", &csv, "--to", "../x.y", "--fleet", &at], "is no domain name"),
+        (&["ingest", &csv, "--to", "d.u u", "--fleet", &at], "u u"),
+        (&["drop", "nodot", "--fleet", &at], "nodot"),
+        (&["init", new, "--drives", "300"], "300"),
+        (&["init", new, "--drives", "257"], "256"),
+        (&["init", new, "--drives", "0"], "0"),
+        (&["init", new, "--drives", "many"], "many"),
+        (&["init", new, "--redundancy", "replicas:2"], "replicas:2"),
+        (&["init", new, "--redundancy", "nonsense"], "nonsense"),
+        (&["init", &at], "already"),
+        (&["drive", "serve", "--data", new, "--profile", "hdd"], "hdd"),
+        (&["drive", "serve", "--data", new, "--memory", "1"], "16"),
+        (&["drive", "serve"], "--data"),
+        (&["host", "serve"], "--fleet"),
+        (&["host", "serve", "--fleet", &at, "--drives", "127.0.0.1:1"], "cannot be used with"),
+    ] {
+        let said = run(args).fails(2);
+        assert!(said.contains(says), "{args:?}: {said}");
+    }
+    assert!(!std::path::Path::new(new).exists(), "a wrong call makes nothing");
+    assert_eq!(run(&["sql", "SELECT count(*) AS n FROM d.t", "--fleet", &at, "--format", "csv"]).code(0).out, "n\n3\n");
+}
+
+#[test]
+fn work_that_fails_is_1_and_names_its_object() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = small(dir.path());
+    let csv = file(dir.path(), "other.csv", CSV);
+    let none = dir.path().join("none");
+    let none = text(&none);
+    let bad = file(dir.path(), "bad.csv", "k,v\na,1\nb\n");
+    let not_parquet = file(dir.path(), "not.parquet", "hello");
+    let odd = file(dir.path(), "odd.xls", "hello");
+    for (args, says) in [
+        (&["sql", "SELECT * FROM d.nope", "--fleet", &at][..], "d.nope"),
+        (&["sql", "SELECT nope FROM d.t", "--fleet", &at], "nope"),
+        (&["sql", "SELEC 1", "--fleet", &at], "SELEC"),
+        (&["sql", "DROP TABLE d.t", "--fleet", &at], "drop"),
+        (&["explain", "SELECT * FROM d.nope", "--fleet", &at], "d.nope"),
+        (&["ls", "--fleet", none], "skytether init"),
+        (&["sql", "SELECT 1", "--fleet", none], none),
+        (&["status", "--fleet", none], none),
+        (&["ls", "--fleet", "grpc://127.0.0.1:1"], "127.0.0.1:1"),
+        (&["ls", "--fleet", "http:// :1"], "http"),
+        (&["host", "serve", "--drives", "127.0.0.1:1"], "127.0.0.1:1"),
+        (&["host", "serve", "--fleet", none], none),
+        (&["drive", "serve", "--data", none, "--listen", "nowhere"], "nowhere"),
+        (&["drop", "d.nope", "--fleet", &at], "d.nope"),
+        (&["ingest", &csv, "--to", "d.t", "--fleet", &at], "d.t"),
+        (&["ingest", none, "--to", "d.u", "--fleet", &at], none),
+        (&["ingest", &bad, "--to", "d.u", "--fleet", &at], "bad.csv"),
+        (&["ingest", &not_parquet, "--to", "d.u", "--fleet", &at], "not.parquet"),
+        (&["ingest", &odd, "--to", "d.u", "--fleet", &at], "odd.xls"),
+    ] {
+        let said = run(args).fails(1);
+        assert!(said.to_lowercase().contains(&says.to_lowercase()), "{args:?}: {said}");
+        assert!(said.starts_with("skytether: "), "{args:?}: {said}");
+    }
+    assert!(!std::path::Path::new(none).join("fleet.json").exists());
+    // What failed left nothing, and what was there is whole.
+    let listed: Value = serde_json::from_str(&run(&["ls", "--fleet", &at, "--format", "json"]).code(0).out).unwrap();
+    assert_eq!(listed.as_array().unwrap().iter().map(|d| (d["name"].as_str().unwrap(), d["rows"].as_u64().unwrap())).collect::<Vec<_>>(), [("d.t", 3)]);
+}
+
+#[test]
+fn a_result_in_every_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = small(dir.path());
+    let sql = |format| run(&["sql", "SELECT k, v FROM d.t ORDER BY k", "--fleet", &at, "--format", format]).code(0);
+    assert_eq!(sql("csv").out, "k,v\na,1\n\"b, c\",2\nü,\n");
+    let lines: Vec<Value> = sql("json").out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines, [json!({"k": "a", "v": 1}), json!({"k": "b, c", "v": 2}), json!({"k": "ü", "v": null})], "a null keeps its key");
+    assert!(sql("table").out.contains("| ü    | NULL |"), "{}", sql("table").out);
+    let batches: Vec<RecordBatch> = arrow::ipc::reader::StreamReader::try_new(sql("arrow").bytes.as_slice(), None).unwrap().map(|b| b.unwrap()).collect();
+    assert_eq!(batches.iter().map(RecordBatch::num_rows).sum::<usize>(), 3);
+    assert_eq!(batches[0].schema().field(1).name(), "v");
+    // No row still has its columns.
+    assert_eq!(run(&["sql", "SELECT k, v FROM d.t WHERE v > 5", "--fleet", &at, "--format", "csv"]).code(0).out, "k,v\n");
+    assert_eq!(run(&["sql", "SELECT k, v FROM d.t WHERE v > 5", "--fleet", &at, "--format", "json"]).code(0).out, "");
+    // The fleet may be said in the environment.
+    assert_eq!(run_with(&["sql", "SELECT 1 AS one", "--format", "csv"], &[("SKYTETHER_FLEET", &at)]).code(0).out, "one\n1\n");
+}
+
+#[test]
+fn every_kind_of_file_is_the_same_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = fleet(dir.path(), "2");
+    let columns: Vec<(&str, ArrayRef)> =
+        vec![("k", std::sync::Arc::new(StringArray::from(vec!["a", "b, c", "ü"]))), ("v", std::sync::Arc::new(Int64Array::from(vec![Some(1), Some(2), None])))];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let jsonl = "{\"k\":\"a\",\"v\":1}\n{\"k\":\"b, c\",\"v\":2}\n{\"k\":\"ü\",\"v\":null}\n";
+    for (name, path) in [
+        ("csv", file(dir.path(), "t.csv", CSV)),
+        ("tsv", file(dir.path(), "t.tsv", "k\tv\na\t1\nb, c\t2\nü\t\n")),
+        ("jsonl", file(dir.path(), "t.jsonl", jsonl)),
+        ("ndjson", file(dir.path(), "t.ndjson", jsonl)),
+        ("parquet", parquet(dir.path(), "t.parquet", &batch)),
+        ("arrow", arrow_file(dir.path(), "t.arrow", &batch)),
+        ("feather", arrow_file(dir.path(), "t.feather", &batch)),
+    ] {
+        run(&["ingest", &path, "--to", &format!("d.{name}"), "--fleet", &at]).code(0);
+        let found = run(&["sql", &format!("SELECT k, v FROM d.{name} ORDER BY k"), "--fleet", &at, "--format", "csv"]).code(0).out;
+        assert_eq!(found, CSV, "{name}");
+        // Several files are one table, and one that is there is replaced when that is asked for.
+        run(&["ingest", &path, &path, "--to", &format!("d.{name}"), "--fleet", &at, "--replace"]).code(0);
+        assert_eq!(
+            run(&["sql", &format!("SELECT count(*) AS n, count(v) AS v FROM d.{name}"), "--fleet", &at, "--format", "csv"]).code(0).out,
+            "n,v\n6,4\n",
+            "{name}"
+        );
+    }
+    let listed: Value = serde_json::from_str(&run(&["ls", "--fleet", &at, "--format", "json"]).code(0).out).unwrap();
+    assert_eq!(listed.as_array().unwrap().len(), 7);
+}
+
+#[test]
+fn catalog_and_drives_for_people_and_programs() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = fleet(dir.path(), "3");
+    assert_eq!(run(&["ls", "--fleet", &at]).code(0).out, "no data sets\n");
+    assert_eq!(serde_json::from_str::<Value>(&run(&["ls", "--fleet", &at, "--format", "json"]).code(0).out).unwrap(), json!([]));
+    run(&["ingest", &file(dir.path(), "t.csv", CSV), "--to", "d.t", "--fleet", &at]).code(0);
+    let people = run(&["ls", "--fleet", &at]).code(0);
+    assert!(people.out.contains("d.t") && people.out.contains("3 rows") && people.err.is_empty(), "{people:?}");
+    let programs: Value = serde_json::from_str(&run(&["ls", "--fleet", &at, "--format", "json"]).code(0).out).unwrap();
+    assert_eq!((&programs[0]["name"], &programs[0]["kind"], &programs[0]["rows"]), (&json!("d.t"), &json!("table"), &json!(3)));
+
+    let people = run(&["status", "--fleet", &at]).code(0).out;
+    assert_eq!(people.lines().filter(|line| line.contains("drive-") && line.contains(" up ")).count(), 3, "{people}");
+    let drives: Value = serde_json::from_str(&run(&["status", "--fleet", &at, "--format", "json"]).code(0).out).unwrap();
+    let names: Vec<_> = drives.as_array().unwrap().iter().map(|d| d["info"]["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["drive-0", "drive-1", "drive-2"]);
+    assert!(
+        drives.as_array().unwrap().iter().all(|d| d["error"].is_null()) && drives.as_array().unwrap().iter().any(|d| d["usage"]["keys"].as_u64().unwrap() > 0),
+        "{drives}"
+    );
+
+    assert_eq!(run(&["drop", "d.t", "--fleet", &at]).code(0).out, "dropped d.t\n");
+    assert_eq!(run(&["ls", "--fleet", &at]).code(0).out, "no data sets\n");
+}
+
+#[test]
+fn a_query_is_explained_and_its_receipt_is_on_stderr_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = fleet(dir.path(), "2");
+    run(&["ingest", &parquet(dir.path(), "t.parquet", &rows(0, 5000)), "--to", "d.t", "--fleet", &at]).code(0);
+    let sql = "SELECT k, count(*) AS n FROM d.t WHERE v >= 1000 GROUP BY k ORDER BY k";
+    let plan = run(&["explain", sql, "--fleet", &at]).code(0);
+    assert!(plan.out.contains("sub-plan") && plan.out.contains("d.t") && !plan.out.contains("bytes moved") && plan.err.is_empty(), "{}", plan.out);
+    let ran = run(&["explain", sql, "--fleet", &at, "--analyze"]).code(0);
+    assert!(ran.out.contains("receipt") && ran.out.contains("drive-"), "{}", ran.out);
+
+    let quiet = run(&["sql", sql, "--fleet", &at, "--format", "csv"]).code(0);
+    assert_eq!(quiet.err, "");
+    for cut in ["adaptive", "full", "filter", "raw"] {
+        let told = run(&["sql", sql, "--fleet", &at, "--format", "csv", "--receipt", "--cut", cut]).code(0);
+        assert_eq!(told.out, quiet.out, "{cut}");
+        let rung = match cut {
+            "filter" => "filtered here",
+            "raw" => "only read here",
+            _ => "everything ran here",
+        };
+        assert!(told.err.contains("drive-") && told.err.contains(rung), "{cut}: {}", told.err);
+    }
+    assert_eq!(quiet.out.lines().count(), 7, "five groups, those without and the header: {}", quiet.out);
+}
+
+#[test]
+fn a_reader_that_leaves_is_success() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = fleet(dir.path(), "2");
+    run(&["ingest", &parquet(dir.path(), "t.parquet", &rows(0, 50_000)), "--to", "d.t", "--fleet", &at]).code(0);
+    for format in ["csv", "json", "table"] {
+        // Far more than a pipe holds.
+        let done = run_and_leave(&["sql", "SELECT v, k, noise FROM d.t", "--fleet", &at, "--format", format], 1);
+        assert!(done.code == Some(0) && done.err.is_empty() && done.out.lines().count() == 1, "{format}: {done:?}");
+    }
+    let done = run_and_leave(&["sql", "SELECT v, k, noise FROM d.t", "--fleet", &at, "--format", "arrow"], 0);
+    assert!(done.code == Some(0) && done.err.is_empty(), "{done:?}");
+}

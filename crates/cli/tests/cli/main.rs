@@ -1,0 +1,6 @@
+//! The `skytether` command as its users meet it: a process with arguments, two outputs and an exit status.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod commands;
+mod processes;
+mod util;

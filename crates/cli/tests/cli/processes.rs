@@ -1,0 +1,116 @@
+//! Drives and hosts as processes of their own, on loopback.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::util::{Served, file, fleet, parquet, rows, run, text};
+
+/// After this the death of a drive counts as unnoticed.
+const DEADLINE: Duration = Duration::from_secs(40);
+
+fn drive(dir: &Path, n: usize, listen: &str) -> Served {
+    Served::start(&["drive", "serve", "--data", text(&dir.join(format!("drive-{n}"))), "--listen", listen])
+}
+
+#[test]
+fn four_drives_and_a_host_answer_as_an_embedded_fleet_and_a_dead_drive_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut drives: Vec<_> = (0..4).map(|n| drive(dir.path(), n, "127.0.0.1:0")).collect();
+    let addresses = drives.iter().map(Served::address).collect::<Vec<_>>().join(",");
+    let host = Served::start(&["host", "serve", "--drives", &addresses, "--listen", "127.0.0.1:0"]);
+    let embedded = fleet(dir.path(), "4");
+
+    // More than enough for a slice on each drive.
+    let files: Vec<_> = (0..4).map(|n| parquet(dir.path(), &format!("part-{n}.parquet"), &rows(n * 75_000, 75_000))).collect();
+    for at in [embedded.as_str(), &host.url] {
+        let mut args = vec!["ingest", "--to", "d.t", "--fleet", at];
+        args.extend(files.iter().map(String::as_str));
+        assert!(run(&args).code(0).out.contains("d.t: 300000 rows"));
+        run(&["ingest", &file(dir.path(), "names.csv", "k,title\ngroup 1,one\ngroup 2,two\ngroup 9,nine\n"), "--to", "d.names", "--fleet", at]).code(0);
+    }
+    for sql in [
+        "SELECT count(*), count(x), sum(v), sum(x), min(noise), max(noise), max(k) FROM d.t",
+        "SELECT k, count(*) AS n, avg(x) AS m, min(v) AS first FROM d.t WHERE v >= 1000 GROUP BY k ORDER BY k",
+        "SELECT v, k, x, noise FROM d.t WHERE v % 5000 = 7 OR noise BETWEEN 0 AND 100000000000000 ORDER BY v",
+        "SELECT v FROM d.t WHERE v BETWEEN 149990 AND 150010 ORDER BY v DESC LIMIT 7 OFFSET 3",
+        "SELECT count(DISTINCT k) AS k, count(DISTINCT x) AS x FROM d.t",
+        "SELECT n.title, count(t.v) AS n, sum(t.x) AS s FROM d.names n LEFT JOIN d.t t ON n.k = t.k GROUP BY n.title ORDER BY n.title",
+        "SELECT k, v, sum(x) OVER (PARTITION BY k ORDER BY v) AS s FROM d.t WHERE v < 50 ORDER BY k, v",
+    ] {
+        let wanted = run(&["sql", sql, "--fleet", &embedded, "--format", "json"]).code(0).out;
+        assert!(!wanted.is_empty(), "{sql}");
+        assert_eq!(run(&["sql", sql, "--fleet", &host.url, "--format", "json"]).code(0).out, wanted, "{sql}");
+    }
+    let all = &["sql", "SELECT count(*) AS n, sum(x) AS s FROM d.t", "--fleet", &host.url, "--format", "csv", "--receipt"];
+    let before = run(all).code(0);
+    for n in 0..4 {
+        assert!(before.err.contains(&format!("drive-{n}")), "every drive has a part: {}", before.err);
+    }
+
+    // One drive dies.
+    let dead = drives.remove(2);
+    let address = dead.address().to_owned();
+    dead.kill();
+    let began = Instant::now();
+    let said = run(all).fails(1);
+    assert!(said.contains("drive-2") && said.lines().count() == 1, "{said}");
+    for other in ["drive-0", "drive-1", "drive-3"] {
+        assert!(!said.contains(other), "{said}");
+    }
+    assert!(began.elapsed() < DEADLINE, "{:?}", began.elapsed());
+    let status = run(&["status", "--fleet", &host.url]).code(1);
+    assert!(status.out.lines().any(|line| line.contains("drive-2") && line.contains("silent")) && status.err.contains("drive-2"), "{status:?}");
+    assert_eq!(status.out.lines().filter(|line| line.contains(" up ")).count(), 3, "{}", status.out);
+    let told = run(&["status", "--fleet", &host.url, "--format", "json"]).code(1).out;
+    let silent: Vec<Value> = serde_json::from_str::<Vec<Value>>(&told).unwrap().into_iter().filter(|d| !d["error"].is_null()).collect();
+    assert!(silent.len() == 1 && silent[0]["info"]["name"] == "drive-2" && silent[0]["usage"].is_null(), "{told}");
+
+    // It comes back on its directory, and nothing was lost.
+    drives.push(drive(dir.path(), 2, &address));
+    assert_eq!(run(all).code(0).out, before.out);
+    run(&["status", "--fleet", &host.url]).code(0);
+
+    // Asked to end, each ends well: the host first, and the drives as well with nobody connected.
+    for served in std::iter::once(host).chain(drives) {
+        let done = served.stop().code(0);
+        assert!(done.out.is_empty() && done.err.trim_end().ends_with("stopped"), "{done:?}");
+    }
+}
+
+#[test]
+fn an_embedded_fleet_belongs_to_one_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = fleet(dir.path(), "2");
+    let host = Served::start(&["host", "serve", "--fleet", &at, "--listen", "127.0.0.1:0"]);
+    let csv = file(dir.path(), "t.csv", "v\n1\n2\n");
+    for args in [
+        &["ls", "--fleet", &at][..],
+        &["sql", "SELECT 1", "--fleet", &at],
+        &["ingest", &csv, "--to", "d.t", "--fleet", &at],
+        &["host", "serve", "--fleet", &at],
+    ] {
+        let said = run(args).fails(1);
+        assert!(said.contains(&host.id().to_string()), "the holder's number {}: {said}", host.id());
+    }
+    // A single drive of it is held as well.
+    let drive = dir.path().join("fleet/drives/0");
+    let said = run(&["drive", "serve", "--data", text(&drive)]).fails(1);
+    assert!(said.contains("drives/0"), "{said}");
+    // Through the host everybody is served.
+    run(&["ingest", &csv, "--to", "d.t", "--fleet", &host.url]).code(0);
+    assert_eq!(run(&["sql", "SELECT sum(v) AS s FROM d.t", "--fleet", &host.url, "--format", "csv"]).code(0).out, "s\n3\n");
+    // A holder that was killed holds nothing.
+    host.kill();
+    assert_eq!(run(&["sql", "SELECT sum(v) AS s FROM d.t", "--fleet", &at, "--format", "csv"]).code(0).out, "s\n3\n");
+}
+
+#[test]
+fn a_taken_port_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = drive(dir.path(), 0, "127.0.0.1:0");
+    let said = run(&["drive", "serve", "--data", text(&dir.path().join("drive-1")), "--listen", first.address()]).fails(1);
+    assert!(said.contains(first.address()), "{said}");
+    first.stop().code(0);
+}

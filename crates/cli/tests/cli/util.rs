@@ -1,0 +1,231 @@
+//! Running the command, once or as a server, for a bounded time.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
+use arrow::record_batch::RecordBatch;
+
+/// The program under test.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_skytether");
+
+/// How long one call may take; a call that takes longer has hung. More than any deadline of the system's own, so that those are seen.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+/// How a call ended.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) code: Option<i32>,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Done {
+    /// That it ended with `code`; the outputs are shown where not.
+    #[track_caller]
+    pub(crate) fn code(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.out, self.err);
+        self
+    }
+
+    /// A failure: one sentence on stderr, nothing on stdout; the sentence.
+    #[track_caller]
+    pub(crate) fn fails(self, code: i32) -> String {
+        let done = self.code(code);
+        assert_eq!(done.out, "", "a failure prints no result");
+        assert!(!done.err.contains("panicked") && !done.err.contains("RUST_BACKTRACE"), "{}", done.err);
+        done.err
+    }
+}
+
+/// The command, with none of our surroundings in its way.
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command
+        .args(args)
+        .env_remove("SKYTETHER_FLEET")
+        .env_remove("SKYTETHER_LOG")
+        .env("COLUMNS", "120")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Everything that can be read from `from`, on a thread of its own.
+fn drain(mut from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (send, receive) = channel();
+    std::thread::spawn(move || {
+        let mut all = Vec::new();
+        let _ = from.read_to_end(&mut all);
+        let _ = send.send(all);
+    });
+    receive
+}
+
+/// Runs the command to its end.
+#[track_caller]
+pub(crate) fn run(args: &[&str]) -> Done {
+    run_with(args, &[])
+}
+
+/// [`run`] with variables in its environment.
+#[track_caller]
+pub(crate) fn run_with(args: &[&str], environment: &[(&str, &str)]) -> Done {
+    let mut child = Killed(command(args).envs(environment.iter().copied()).spawn().unwrap());
+    let (out, err) = (drain(child.0.stdout.take().unwrap()), drain(child.0.stderr.take().unwrap()));
+    // Its outputs are closed when it ends; they are what can be waited for with a bound.
+    let bytes = out.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("`skytether {}` has hung", args.join(" ")));
+    let err = err.recv_timeout(PATIENCE).unwrap();
+    let code = child.0.wait().unwrap().code();
+    Done { code, out: String::from_utf8_lossy(&bytes).into_owned(), bytes, err: String::from_utf8(err).unwrap() }
+}
+
+/// Runs the command and reads `lines` lines of what it prints before closing the pipe.
+pub(crate) fn run_and_leave(args: &[&str], lines: usize) -> Done {
+    let mut child = Killed(command(args).spawn().unwrap());
+    let err = drain(child.0.stderr.take().unwrap());
+    let mut read = BufReader::with_capacity(16, child.0.stdout.take().unwrap());
+    let mut out = String::new();
+    for _ in 0..lines {
+        read.read_line(&mut out).unwrap();
+    }
+    drop(read);
+    let err = err.recv_timeout(PATIENCE).expect("the command goes on writing to nobody");
+    let code = child.0.wait().unwrap().code();
+    Done { code, bytes: Vec::new(), out, err: String::from_utf8(err).unwrap() }
+}
+
+/// A process that is killed, and awaited, with its owner.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A drive or host as a process.
+pub(crate) struct Served {
+    child: Killed,
+    /// Where it listens: `grpc://HOST:PORT`.
+    pub(crate) url: String,
+    out: Receiver<Vec<u8>>,
+    err: Receiver<Vec<u8>>,
+}
+
+impl Served {
+    /// Starts `skytether ARGS`, which prints its address when it is ready.
+    #[track_caller]
+    pub(crate) fn start(args: &[&str]) -> Self {
+        let mut child = Killed(command(args).spawn().unwrap());
+        let err = drain(child.0.stderr.take().unwrap());
+        let mut stdout = BufReader::new(child.0.stdout.take().unwrap());
+        let (send, first) = channel();
+        let (rest, out) = channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            let _ = stdout.read_line(&mut line);
+            let _ = send.send(line);
+            let mut all = Vec::new();
+            let _ = stdout.read_to_end(&mut all);
+            let _ = rest.send(all);
+        });
+        let line = first.recv_timeout(PATIENCE).unwrap();
+        let Some(url) = line.split_whitespace().last().filter(|word| word.starts_with("grpc://")) else {
+            drop(child);
+            panic!("`skytether {}` said {line:?} and {:?}", args.join(" "), err.recv().map(|e| String::from_utf8_lossy(&e).into_owned()));
+        };
+        Self { child, url: url.to_owned(), out, err }
+    }
+
+    /// `HOST:PORT`.
+    pub(crate) fn address(&self) -> &str {
+        self.url.trim_start_matches("grpc://")
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.0.id()
+    }
+
+    /// Ends it as a power cut does.
+    pub(crate) fn kill(mut self) {
+        self.child.0.kill().unwrap();
+        self.child.0.wait().unwrap();
+    }
+
+    /// Asks it to end, with SIGTERM, and waits until it has.
+    #[track_caller]
+    pub(crate) fn stop(mut self) -> Done {
+        // SAFETY: kill(2) takes no memory; the process is our child and was not awaited, so that the number is still its own.
+        assert_eq!(unsafe { libc::kill(self.child.0.id() as libc::pid_t, libc::SIGTERM) }, 0);
+        let bytes = self.out.recv_timeout(PATIENCE).expect("SIGTERM does not end it");
+        let err = self.err.recv_timeout(PATIENCE).unwrap();
+        let code = self.child.0.wait().unwrap().code();
+        Done { code, out: String::from_utf8_lossy(&bytes).into_owned(), bytes, err: String::from_utf8(err).unwrap() }
+    }
+}
+
+/// A directory as text; test directories have names that are text.
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A fleet of `drives` drives in `dir`; its path.
+#[track_caller]
+pub(crate) fn fleet(dir: &Path, drives: &str) -> String {
+    let at = text(&dir.join("fleet")).to_owned();
+    let done = run(&["init", &at, "--drives", drives]).code(0);
+    assert!(done.out.contains(&format!("{drives} drives")) && done.err.is_empty(), "{done:?}");
+    at
+}
+
+/// Writes `content` to a file called `name`; its path.
+pub(crate) fn file(dir: &Path, name: &str, content: &str) -> String {
+    let path = dir.join(name);
+    std::fs::File::create(&path).unwrap().write_all(content.as_bytes()).unwrap();
+    text(&path).to_owned()
+}
+
+/// `rows` rows of (k, v, x, noise): x in eighths, so that sums are exact in any order; noise, so that nothing is small when compressed.
+pub(crate) fn rows(from: i64, rows: i64) -> RecordBatch {
+    let v: Vec<i64> = (from..from + rows).collect();
+    let noise: Vec<i64> = v.iter().map(|&v| scramble(v as u64) as i64).collect();
+    let x = Float64Array::from_iter(noise.iter().map(|n| (n % 9 != 0).then_some((n % 1000) as f64 / 8.0)));
+    let k = StringArray::from_iter(v.iter().map(|v| (v % 7 != 0).then(|| format!("group {}", v % 5))));
+    let columns: Vec<(&str, ArrayRef)> =
+        vec![("k", Arc::new(k)), ("v", Arc::new(Int64Array::from(v))), ("x", Arc::new(x)), ("noise", Arc::new(Int64Array::from(noise)))];
+    RecordBatch::try_from_iter(columns).unwrap()
+}
+
+/// The finaliser of splitmix64: bits without pattern.
+fn scramble(v: u64) -> u64 {
+    let v = v.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let v = (v ^ (v >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let v = (v ^ (v >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    v ^ (v >> 31)
+}
+
+/// `batch` as a Parquet file; its path.
+pub(crate) fn parquet(dir: &Path, name: &str, batch: &RecordBatch) -> String {
+    let path = dir.join(name);
+    let mut writer = parquet::arrow::ArrowWriter::try_new(std::fs::File::create(&path).unwrap(), batch.schema(), None).unwrap();
+    writer.write(batch).unwrap();
+    writer.close().unwrap();
+    text(&path).to_owned()
+}
+
+/// `batch` as an Arrow IPC file; its path.
+pub(crate) fn arrow_file(dir: &Path, name: &str, batch: &RecordBatch) -> String {
+    let path = dir.join(name);
+    let mut writer = arrow::ipc::writer::FileWriter::try_new(std::fs::File::create(&path).unwrap(), &batch.schema()).unwrap();
+    writer.write(batch).unwrap();
+    writer.finish().unwrap();
+    text(&path).to_owned()
+}
