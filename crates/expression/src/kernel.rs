@@ -425,7 +425,13 @@ unsafe fn direct<T: Value, const R: usize, const COUNT: bool, const SHORT: bool>
 /// As [`direct`], and the processor must have AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-unsafe fn direct_avx2<T: Value, const R: usize, const COUNT: bool, const SHORT: bool>(block: &Block<'_>, idx: &[u32], val: &[T], sums: &mut [Sums], width: usize) {
+unsafe fn direct_avx2<T: Value, const R: usize, const COUNT: bool, const SHORT: bool>(
+    block: &Block<'_>,
+    idx: &[u32],
+    val: &[T],
+    sums: &mut [Sums],
+    width: usize,
+) {
     let codes = block.codes.as_ptr().wrapping_sub(block.first as usize);
     let sums = sums.as_mut_ptr();
     for (k, (&cell, &v)) in idx.iter().zip(val).enumerate() {

@@ -201,7 +201,13 @@ mod tests {
     use super::*;
 
     fn spec(groups: Groups) -> MomentsSpec {
-        MomentsSpec { dataset: "blood.pbmc3k".parse().unwrap(), matrix: "x".into(), groups, transform: Some(Transform::Log1pCp10k), squares: Squares::default() }
+        MomentsSpec {
+            dataset: "blood.pbmc3k".parse().unwrap(),
+            matrix: "x".into(),
+            groups,
+            transform: Some(Transform::Log1pCp10k),
+            squares: Squares::default(),
+        }
     }
 
     #[test]

@@ -185,7 +185,11 @@ fn open_drives(path: &Path, options: &OpenOptions, memory: u64) -> Result<Opened
             if let Some(n) = options.drives
                 && n != fleet.drives.len()
             {
-                return Err(Error::invalid(format!("the fleet at {} has {} drives, not {n}: open it without a number, or make another fleet", path.display(), fleet.drives.len())));
+                return Err(Error::invalid(format!(
+                    "the fleet at {} has {} drives, not {n}: open it without a number, or make another fleet",
+                    path.display(),
+                    fleet.drives.len()
+                )));
             }
             fleet.drives.iter().enumerate().map(|(n, id)| open_known(path, n, *id, options_of())).collect::<Result<Vec<_>>>()?
         }
@@ -210,7 +214,11 @@ fn check_empty(path: &Path) -> Result<()> {
     for entry in entries {
         let name = entry.map_err(|e| Error::io("read", path, e))?.file_name();
         if !["drives", "LOCK", "fleet.json.new"].iter().any(|own| name == *own) {
-            return Err(Error::invalid(format!("{} is no fleet and holds other things ({}): choose an empty directory", path.display(), name.to_string_lossy())));
+            return Err(Error::invalid(format!(
+                "{} is no fleet and holds other things ({}): choose an empty directory",
+                path.display(),
+                name.to_string_lossy()
+            )));
         }
     }
     Ok(())
@@ -223,7 +231,10 @@ fn drive_dir(path: &Path, n: usize) -> PathBuf {
 fn open_known(path: &Path, n: usize, id: Uuid, options: DriveOptions) -> Result<Arc<Drive>> {
     let dir = drive_dir(path, n);
     if !dir.join("drive.json").try_exists().map_err(|e| Error::io("look for", &dir, e))? {
-        return Err(Error::unavailable(format!("drive {n} of the fleet is missing: there is no drive in {}; bring it back, its data are nowhere else", dir.display())));
+        return Err(Error::unavailable(format!(
+            "drive {n} of the fleet is missing: there is no drive in {}; bring it back, its data are nowhere else",
+            dir.display()
+        )));
     }
     let drive = Drive::open(&dir, None, options)?;
     if drive.info().id != id {
@@ -249,7 +260,11 @@ fn read(file: &Path) -> Result<FleetFile> {
     let corrupt = |e| Error::corrupt(format!("{} is damaged", file.display())).because(e);
     let head: Head = serde_json::from_slice(&bytes).map_err(corrupt)?;
     if head.format > FORMAT {
-        return Err(Error::unsupported(format!("{} was made by a newer version of Skytether (format {}, this version reads up to {FORMAT}): upgrade to open it", file.display(), head.format)));
+        return Err(Error::unsupported(format!(
+            "{} was made by a newer version of Skytether (format {}, this version reads up to {FORMAT}): upgrade to open it",
+            file.display(),
+            head.format
+        )));
     }
     let fleet: FleetFile = serde_json::from_slice(&bytes).map_err(corrupt)?;
     if fleet.drives.is_empty() || fleet.drives.len() > MAX_DRIVES {
@@ -296,7 +311,10 @@ impl Lock {
                     Ok(pid) => format!("process {pid}"),
                     Err(_) => "another process".to_owned(),
                 };
-                return Err(Error::conflict(format!("{who} has the fleet at {} open: close it there, or serve it with `skytether host serve` and connect", path.display())));
+                return Err(Error::conflict(format!(
+                    "{who} has the fleet at {} open: close it there, or serve it with `skytether host serve` and connect",
+                    path.display()
+                )));
             }
             Err(TryLockError::Error(e)) => return Err(Error::io("lock", &name, e)),
         }

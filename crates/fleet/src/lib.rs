@@ -15,7 +15,9 @@ use skytether_host::{Host, RemoteHost, RootRecord};
 
 pub use embedded::{FORMAT, OpenOptions};
 pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, TableRecord};
-pub use skytether_host::{Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, HostOptions, IngestReport, Placement, Query, QueryOptions, Receipt, ReceiptHandle};
+pub use skytether_host::{
+    Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, HostOptions, IngestReport, Placement, Query, QueryOptions, Receipt, ReceiptHandle,
+};
 
 /// A fleet of drives with a host before them. Cheap to clone; an embedded fleet is closed with its last clone.
 #[derive(Debug, Clone)]
@@ -156,7 +158,13 @@ impl Fleet {
     ///
     /// # Errors
     /// The iterator's; `Conflict` where the data set exists and `replace` is false; what the drives say. Nothing is left behind then.
-    pub async fn ingest_table(&self, name: &DatasetName, schema: SchemaRef, batches: impl Iterator<Item = Result<RecordBatch>> + Send, replace: bool) -> Result<IngestReport> {
+    pub async fn ingest_table(
+        &self,
+        name: &DatasetName,
+        schema: SchemaRef,
+        batches: impl Iterator<Item = Result<RecordBatch>> + Send,
+        replace: bool,
+    ) -> Result<IngestReport> {
         let schema = storable::schema(name, &schema)?;
         let mut writer = self.writer(name, DatasetKind::Table, replace).await?;
         let batches = batches.map(|batch| storable::batch(&schema, batch?));

@@ -17,9 +17,9 @@ pub fn schema(name: &DatasetName, schema: &SchemaRef) -> Result<SchemaRef> {
         .fields()
         .iter()
         .map(|f| {
-            plain(f.data_type())
-                .map(|t| Field::new(f.name(), t, f.is_nullable()))
-                .ok_or_else(|| Error::unsupported(format!("column {:?} of {name} has the type {}, which can't be stored: convert it first", f.name(), f.data_type())))
+            plain(f.data_type()).map(|t| Field::new(f.name(), t, f.is_nullable())).ok_or_else(|| {
+                Error::unsupported(format!("column {:?} of {name} has the type {}, which can't be stored: convert it first", f.name(), f.data_type()))
+            })
         })
         .collect::<Result<Vec<_>>>()?;
     Ok(Arc::new(Schema::new(fields)))
@@ -30,11 +30,14 @@ pub fn schema(name: &DatasetName, schema: &SchemaRef) -> Result<SchemaRef> {
 /// # Errors
 /// `Invalid` where it has other columns, or a value does not fit.
 pub fn batch(schema: &SchemaRef, batch: RecordBatch) -> Result<RecordBatch> {
-    if batch.schema().fields().len() != schema.fields().len() || batch.schema().fields().iter().zip(schema.fields()).all(|(a, b)| a.data_type() == b.data_type()) {
+    if batch.schema().fields().len() != schema.fields().len()
+        || batch.schema().fields().iter().zip(schema.fields()).all(|(a, b)| a.data_type() == b.data_type())
+    {
         // Equal, or so different that whoever writes it says so best.
         return Ok(batch);
     }
-    let wrong = |column: &str, e: arrow::error::ArrowError| Error::invalid(format!("column {column:?} can't be converted to the type that is stored")).because(e);
+    let wrong =
+        |column: &str, e: arrow::error::ArrowError| Error::invalid(format!("column {column:?} can't be converted to the type that is stored")).because(e);
     let mut fields = Vec::new();
     let mut columns = Vec::new();
     for ((column, own), to) in batch.columns().iter().zip(batch.schema().fields()).zip(schema.fields()) {
@@ -44,7 +47,8 @@ pub fn batch(schema: &SchemaRef, batch: RecordBatch) -> Result<RecordBatch> {
         fields.push(Field::new(own.name(), plain, to.is_nullable() || own.is_nullable()));
     }
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &options).map_err(|e| Error::invalid("a batch does not keep its schema").because(e))
+    RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &options)
+        .map_err(|e| Error::invalid("a batch does not keep its schema").because(e))
 }
 
 /// The plain form of a type.

@@ -302,10 +302,12 @@ impl Catalog {
     /// # Errors
     /// `Unavailable`, naming the data set whose part it holds.
     pub fn drive(&self, id: &Uuid, dataset: &DatasetName) -> Result<usize> {
-        self.drives
-            .iter()
-            .position(|d| d.info().id == *id)
-            .ok_or_else(|| Error::unavailable(format!("drive {id}, which holds a part of {dataset}, is not among this host's {} drives: open the fleet with all of them", self.drives.len())))
+        self.drives.iter().position(|d| d.info().id == *id).ok_or_else(|| {
+            Error::unavailable(format!(
+                "drive {id}, which holds a part of {dataset}, is not among this host's {} drives: open the fleet with all of them",
+                self.drives.len()
+            ))
+        })
     }
 
     /// The drive that holds the root record of `name`.
@@ -443,7 +445,11 @@ impl Catalog {
         let put = Op::Put { key: record.name.root_key(), value: record.encode()?, expect };
         self.ask(home, &format!("commit {}", record.name), self.drives[home].apply(vec![put])).await.map(drop).map_err(|e| {
             if e.kind() == Kind::Conflict {
-                Error::conflict(format!("somebody else wrote, replaced or dropped {} in the meantime: nothing was changed; look at what is there now and ingest again", record.name)).because(e)
+                Error::conflict(format!(
+                    "somebody else wrote, replaced or dropped {} in the meantime: nothing was changed; look at what is there now and ingest again",
+                    record.name
+                ))
+                .because(e)
             } else {
                 e.while_doing(format!("cannot commit {}", record.name))
             }
@@ -484,7 +490,10 @@ impl Catalog {
     /// `Unavailable`; what is left then is collected when the fleet is opened next.
     pub async fn delete_generation(&self, name: &DatasetName, generation: Generation) -> Result<()> {
         let prefix = format!("{}{:016x}.", name.prefix(), generation.0);
-        try_join_all((0..self.drives.len()).map(|drive| self.delete_prefix(drive, &prefix))).await.map(drop).context(|| format!("cannot delete old partitions of {name}"))
+        try_join_all((0..self.drives.len()).map(|drive| self.delete_prefix(drive, &prefix)))
+            .await
+            .map(drop)
+            .context(|| format!("cannot delete old partitions of {name}"))
     }
 
     async fn delete_prefix(&self, drive: usize, prefix: &str) -> Result<()> {

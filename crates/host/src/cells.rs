@@ -45,7 +45,9 @@ pub(crate) fn needs(plan: &LogicalPlan) -> Result<HashSet<MomentsSpec>> {
                     && ASKING.contains(&call.func.name())
                 {
                     // The spec is the last argument of each form.
-                    if let Some(Expr::Literal(ScalarValue::Utf8(Some(text)) | ScalarValue::Utf8View(Some(text)) | ScalarValue::LargeUtf8(Some(text)), _)) = call.params.args.last() {
+                    if let Some(Expr::Literal(ScalarValue::Utf8(Some(text)) | ScalarValue::Utf8View(Some(text)) | ScalarValue::LargeUtf8(Some(text)), _)) =
+                        call.params.args.last()
+                    {
                         match MomentsSpec::from_literal(text) {
                             Ok(spec) => drop(specs.insert(spec)),
                             Err(e) => failed = Some(e),
@@ -99,7 +101,9 @@ impl HostCells {
         let mut parts = Vec::new();
         for n in 0..partition.slices {
             let key = name.slice_key(n)?;
-            let bytes = crate::catalog::within(catalog.deadline(), &drive.info().name, "read a slice", drive.get(&key)).await.map_err(|e| replaced(record, &drive.info().name, e))?;
+            let bytes = crate::catalog::within(catalog.deadline(), &drive.info().name, "read a slice", drive.get(&key))
+                .await
+                .map_err(|e| replaced(record, &drive.info().name, e))?;
             collector.metadata(bytes.len() as u64);
             for batch in skytether_slice::decode(bytes, &metadata.layout, &metadata.schema, &[at], 1 << 16)? {
                 parts.push(Arc::clone(batch.column(0)));
@@ -120,10 +124,9 @@ impl HostCells {
     }
 
     fn column(&self, dataset: &DatasetName, table: &'static str, column: &str) -> Result<ArrayRef> {
-        self.lock()
-            .get(dataset)
-            .and_then(|k| k.columns.get(&(table, column.to_owned())).cloned())
-            .ok_or_else(|| Error::unsupported(format!("{column:?} of {dataset} ({table}) is not known to the host in the middle of a query: run it with cut=\"full\"")))
+        self.lock().get(dataset).and_then(|k| k.columns.get(&(table, column.to_owned())).cloned()).ok_or_else(|| {
+            Error::unsupported(format!("{column:?} of {dataset} ({table}) is not known to the host in the middle of a query: run it with cut=\"full\""))
+        })
     }
 }
 

@@ -78,7 +78,8 @@ impl RemoteHost {
     /// Invalid for a URL of another form, `Unavailable` where nobody answers, `Unsupported` where the host speaks another protocol.
     pub async fn connect(url: &str) -> Result<Self> {
         let address = url.strip_prefix("grpc+tcp://").or_else(|| url.strip_prefix("grpc://")).or_else(|| url.strip_prefix("http://")).unwrap_or(url);
-        let good = !address.contains("://") && address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.trim_end_matches('/').parse::<u16>().is_ok());
+        let good = !address.contains("://")
+            && address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.trim_end_matches('/').parse::<u16>().is_ok());
         if !good {
             return Err(Error::invalid(format!("{url:?} is no address of a host: write grpc://host:port, for example grpc://127.0.0.1:5300")));
         }
@@ -89,7 +90,10 @@ impl RemoteHost {
             .http2_keep_alive_interval(KEEPALIVE.0)
             .keep_alive_timeout(KEEPALIVE.1)
             .keep_alive_while_idle(true);
-        let channel = endpoint.connect().await.map_err(|e| Error::unavailable(format!("no host answers at {url}: is `skytether host serve` running there?")).because(e))?;
+        let channel = endpoint
+            .connect()
+            .await
+            .map_err(|e| Error::unavailable(format!("no host answers at {url}: is `skytether host serve` running there?")).because(e))?;
         let client = FlightServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
         let connection = Connection { url: url.into(), client };
         let answer = tokio::time::timeout(CONNECT, connection.act("info", Bytes::new()))
@@ -97,11 +101,17 @@ impl RemoteHost {
             .map_err(|_| Error::unavailable(format!("what listens at {url} does not answer")))?
             .context(|| format!("what listens at {url} is no Skytether host"))?;
         let said: serde_json::Value = serde_json::from_slice(&answer).map_err(|e| {
-            Error::invalid(format!("what listens at {url} is no Skytether host; if it is a drive, put a host before it (skytether host serve --drives ...) and connect there")).because(e)
+            Error::invalid(format!(
+                "what listens at {url} is no Skytether host; if it is a drive, put a host before it (skytether host serve --drives ...) and connect there"
+            ))
+            .because(e)
         })?;
         let protocol = said.get("protocol").and_then(serde_json::Value::as_u64);
         if protocol != Some(u64::from(PROTOCOL)) {
-            return Err(Error::unsupported(format!("the host at {url} speaks protocol {}, this program {PROTOCOL}: run the same version on both sides", protocol.map_or("?".into(), |p| p.to_string()))));
+            return Err(Error::unsupported(format!(
+                "the host at {url} speaks protocol {}, this program {PROTOCOL}: run the same version on both sides",
+                protocol.map_or("?".into(), |p| p.to_string())
+            )));
         }
         let info: HostInfo = frames::decode_json(&format!("the answer of {url}"), &answer)?;
         let drives = info

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use datafusion::physical_plan::display::DisplayableExecutionPlan;
 use futures::StreamExt;
-use skytether_common::units::{human_bytes, human_seconds};
 use skytether_common::Result;
+use skytether_common::units::{human_bytes, human_seconds};
 use skytether_plan::describe;
 
 use crate::options::QueryOptions;
@@ -55,7 +55,16 @@ fn analysed(receipt: &Receipt) -> String {
     for scan in &receipt.scans {
         let _ = writeln!(out, "on the drives, of {} ({}, a plan of {})", scan.table, scan.rung.as_str(), human_bytes(scan.plan_bytes));
         for a in &scan.annotations {
-            let _ = writeln!(out, "  {}: {} slice(s), {} skipped, {} rows, {} sent, {}", a.cse, a.slices, a.slices_pruned, a.rows_out, human_bytes(a.bytes_sent), human_seconds(a.seconds));
+            let _ = writeln!(
+                out,
+                "  {}: {} slice(s), {} skipped, {} rows, {} sent, {}",
+                a.cse,
+                a.slices,
+                a.slices_pruned,
+                a.rows_out,
+                human_bytes(a.bytes_sent),
+                human_seconds(a.seconds)
+            );
             for o in &a.operators {
                 let _ = writeln!(out, "    {}{}: {} rows, {}", "  ".repeat(o.depth as usize), o.name, o.rows_out, human_seconds(o.seconds));
             }

@@ -84,9 +84,7 @@ fn write_range(
     let of = matrix.value_type();
     let mut partition = PartitionWriter::new(outbox, name, vec![drive], Layout::sparse(matrix.n_cells(), matrix.n_genes(), of), sparse_schema(of));
     let mut slicer = SparseSlicer::new(matrix.n_cells(), matrix.n_genes(), of, options.clone());
-    matrix.rows(genes, &mut |gene, block, idx, values| {
-        slicer.push(gene, block, idx, values)?.map_or(Ok(()), |slice| partition.add(&slice))
-    })?;
+    matrix.rows(genes, &mut |gene, block, idx, values| slicer.push(gene, block, idx, values)?.map_or(Ok(()), |slice| partition.add(&slice)))?;
     if let Some(slice) = slicer.finish()? {
         partition.add(&slice)?;
     }

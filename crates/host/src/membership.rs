@@ -117,7 +117,9 @@ impl Catalog {
             let (drive, name) = (&self.drives()[at], &self.drives()[at].info().name);
             let put = Op::Put { key: Key::new(MEMBERSHIP_KEY)?, value: value.clone(), expect: Expect::Absent };
             within(self.deadline(), name, "note its fleet", drive.apply(vec![put])).await.map_err(|e| match e.kind() {
-                Kind::Conflict => Error::conflict(format!("another host puts a fleet together from {name} at this moment: stop one of them and start again")).because(e),
+                Kind::Conflict => {
+                    Error::conflict(format!("another host puts a fleet together from {name} at this moment: stop one of them and start again")).because(e)
+                }
                 _ => e.while_doing(format!("{name} could not note its fleet")),
             })?;
         }

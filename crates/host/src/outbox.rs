@@ -50,10 +50,7 @@ impl Outbox {
     /// # Errors
     /// Only that the lane has failed; [`Self::finish`] tells why.
     pub(crate) fn put(&self, drive: usize, key: Key, value: Bytes) -> Result<()> {
-        self.lanes[drive]
-            .send
-            .blocking_send(Op::Put { key, value, expect: Expect::Absent })
-            .map_err(|_| Error::unavailable("a drive took no more slices"))
+        self.lanes[drive].send.blocking_send(Op::Put { key, value, expect: Expect::Absent }).map_err(|_| Error::unavailable("a drive took no more slices"))
     }
 
     /// Waits until everything is durable.

@@ -89,14 +89,30 @@ impl Receipt {
 
 impl fmt::Display for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let part = if self.bytes_stored > 0 { format!(" ({:.2}% of what is stored)", 100.0 * self.bytes_moved as f64 / self.bytes_stored as f64) } else { String::new() };
+        let part = if self.bytes_stored > 0 {
+            format!(" ({:.2}% of what is stored)", 100.0 * self.bytes_moved as f64 / self.bytes_stored as f64)
+        } else {
+            String::new()
+        };
         write!(f, "{} in {}", counted(self.rows, "row"), human_seconds(self.seconds))?;
         writeln!(f, "{}", if self.finished { "" } else { ", not finished" })?;
-        writeln!(f, "├─ stored {}, read by the drives {}, moved {}{part}", human_bytes(self.bytes_stored), human_bytes(self.bytes_read), human_bytes(self.bytes_moved))?;
+        writeln!(
+            f,
+            "├─ stored {}, read by the drives {}, moved {}{part}",
+            human_bytes(self.bytes_stored),
+            human_bytes(self.bytes_read),
+            human_bytes(self.bytes_moved)
+        )?;
         let host: f64 = self.host.iter().map(|o| o.seconds).sum();
         let notes: Vec<_> = telling(&self.notes).collect();
         let (said, steps) = (notes.join("; "), if self.host.len() == 1 { "step" } else { "steps" });
-        writeln!(f, "{} host: {} of work in {} {steps}", if self.drives.is_empty() && notes.is_empty() { "└─" } else { "├─" }, human_seconds(host), self.host.len())?;
+        writeln!(
+            f,
+            "{} host: {} of work in {} {steps}",
+            if self.drives.is_empty() && notes.is_empty() { "└─" } else { "├─" },
+            human_seconds(host),
+            self.host.len()
+        )?;
         for (i, note) in notes.iter().enumerate() {
             let last = self.drives.is_empty() && i + 1 == notes.len();
             writeln!(f, "{} on the host because {note}", if last { "└─" } else { "├─" })?;
@@ -332,7 +348,16 @@ mod tests {
     use super::*;
 
     fn annotation(cse: &str, rung: Rung, sent: u64) -> Annotation {
-        Annotation { cse: cse.to_owned(), rung: Some(rung), slices: 2, slices_pruned: 1, rows_out: 5, bytes_read: 1000, bytes_sent: sent, ..Annotation::default() }
+        Annotation {
+            cse: cse.to_owned(),
+            rung: Some(rung),
+            slices: 2,
+            slices_pruned: 1,
+            rows_out: 5,
+            bytes_read: 1000,
+            bytes_sent: sent,
+            ..Annotation::default()
+        }
     }
 
     #[test]
@@ -351,7 +376,10 @@ mod tests {
         collector.rows(3);
         collector.finish(true);
         let receipt = collector.receipt();
-        assert_eq!(receipt.drives.iter().map(|d| (d.name.as_str(), d.rung, d.slices)).collect::<Vec<_>>(), [("drive-9", Some(Rung::Raw), 4), ("drive-10", Some(Rung::Full), 2)]);
+        assert_eq!(
+            receipt.drives.iter().map(|d| (d.name.as_str(), d.rung, d.slices)).collect::<Vec<_>>(),
+            [("drive-9", Some(Rung::Raw), 4), ("drive-10", Some(Rung::Full), 2)]
+        );
         assert_eq!((receipt.bytes_moved, receipt.bytes_read, receipt.rows), (407, 3000, 3));
         let json = receipt.to_json();
         for key in ["bytes_stored", "bytes_read", "bytes_moved", "seconds", "drives"] {

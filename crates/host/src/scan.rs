@@ -217,7 +217,8 @@ impl Reading {
             }
         };
         self.note.collector.sent(self.note.scan, plan.plan.len() as u64);
-        let DeliveryStream { schema, mut messages } = within(self.patience.begin, &name, "begin a sub-plan", self.drive.execute(plan)).await.map_err(&at_fault)?;
+        let DeliveryStream { schema, mut messages } =
+            within(self.patience.begin, &name, "begin a sub-plan", self.drive.execute(plan)).await.map_err(&at_fault)?;
         check(&schema, &self.schema, &name)?;
         let mut open_epoch = None;
         loop {
@@ -225,7 +226,9 @@ impl Reading {
                 .await
                 .map_err(|_| Error::unavailable(format!("{name} has been silent for {} s in the middle of a query", self.patience.silence.as_secs_f64())))?;
             match next {
-                None => return Err(Error::unavailable(format!("{name} ended its answer about {dataset} without finishing it: it may have stopped; try again"))),
+                None => {
+                    return Err(Error::unavailable(format!("{name} ended its answer about {dataset} without finishing it: it may have stopped; try again")));
+                }
                 Some(Err(e)) => return Err(at_fault(e)),
                 Some(Ok(Delivery::Batch { epoch, batch })) => {
                     open_epoch = Some(epoch);
@@ -261,12 +264,21 @@ impl Reading {
 
 /// Whether batches of `given` can become `wanted`, column by column.
 fn check(given: &SchemaRef, wanted: &SchemaRef, name: &str) -> Result<()> {
-    let fits = given.fields().len() == wanted.fields().len() && given.fields().iter().zip(wanted.fields()).all(|(g, w)| g.data_type() == w.data_type() || arrow::compute::can_cast_types(g.data_type(), w.data_type()));
+    let fits = given.fields().len() == wanted.fields().len()
+        && given
+            .fields()
+            .iter()
+            .zip(wanted.fields())
+            .all(|(g, w)| g.data_type() == w.data_type() || arrow::compute::can_cast_types(g.data_type(), w.data_type()));
     if fits {
         return Ok(());
     }
     let list = |s: &SchemaRef| s.fields().iter().take(20).map(|f| format!("{} {}", f.name(), f.data_type())).collect::<Vec<_>>().join(", ");
-    Err(Error::internal(format!("{name} answers with columns ({}) where ({}) were asked for: do host and drive have the same version?", list(given), list(wanted))))
+    Err(Error::internal(format!(
+        "{name} answers with columns ({}) where ({}) were asked for: do host and drive have the same version?",
+        list(given),
+        list(wanted)
+    )))
 }
 
 /// `batch` with the names and types of `schema`, by position.
@@ -275,13 +287,8 @@ fn adapt(batch: &RecordBatch, schema: &SchemaRef, name: &str) -> Result<RecordBa
     if batch.num_columns() != schema.fields().len() {
         return Err(Error::internal(format!("{name} sent a batch of {} columns where {} were announced", batch.num_columns(), schema.fields().len())));
     }
-    let columns = batch
-        .columns()
-        .iter()
-        .zip(schema.fields())
-        .map(|(column, field)| retype(column, field.data_type()))
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(wrong)?;
+    let columns =
+        batch.columns().iter().zip(schema.fields()).map(|(column, field)| retype(column, field.data_type())).collect::<Result<Vec<_>, _>>().map_err(wrong)?;
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     RecordBatch::try_new_with_options(schema.clone(), columns, &options).map_err(wrong)
 }

@@ -5,13 +5,16 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use arrow_flight::flight_service_server::{FlightService, FlightServiceServer};
-use arrow_flight::{Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo, HandshakeRequest, HandshakeResponse, PollInfo, PutResult, SchemaResult, Ticket};
+use arrow_flight::{
+    Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo, HandshakeRequest, HandshakeResponse, PollInfo, PutResult, SchemaResult,
+    Ticket,
+};
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
 use skytether_common::{Error, Result};
+use skytether_wire::flight::MAX_MESSAGE;
 use skytether_wire::flight::frames::{self, DeliveryEncoder};
 use skytether_wire::flight::status::to_status;
-use skytether_wire::flight::MAX_MESSAGE;
 use skytether_wire::{Cse, Delivery};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -84,7 +87,11 @@ impl HostService {
         if let Some(rest) = kind.strip_prefix("drive/") {
             let (n, what) = rest.split_once('/').ok_or_else(|| unknown(kind))?;
             let drives = self.host.drives();
-            let drive = n.parse::<usize>().ok().and_then(|n| drives.get(n)).ok_or_else(|| Error::invalid(format!("there is no drive {n}: this host has {}", drives.len())))?;
+            let drive = n
+                .parse::<usize>()
+                .ok()
+                .and_then(|n| drives.get(n))
+                .ok_or_else(|| Error::invalid(format!("there is no drive {n}: this host has {}", drives.len())))?;
             let name = &drive.info().name;
             return within(self.host.options().storage_deadline, name, what, self.storage(drive.as_ref(), kind, what, body)).await;
         }
@@ -95,12 +102,11 @@ impl HostService {
             "info" => {
                 let drives = self.host.drives().iter().map(|d| d.info().clone()).collect();
                 let slices = &self.host.options().slices;
-                let info = HostInfo { protocol: PROTOCOL, instance: self.host.instance(), drives, slice_bytes: slices.target_bytes, zstd_level: slices.zstd_level };
+                let info =
+                    HostInfo { protocol: PROTOCOL, instance: self.host.instance(), drives, slice_bytes: slices.target_bytes, zstd_level: slices.zstd_level };
                 frames::encode_json(&info)
             }
-            "list" => {
-                frames::encode_json(&self.host.catalog().list().await?)
-            }
+            "list" => frames::encode_json(&self.host.catalog().list().await?),
             "status" => frames::encode_json(&self.host.status().await),
             "describe" => {
                 let asked: NameRequest = frames::decode_json("a request", body)?;

@@ -14,8 +14,8 @@ use datafusion::catalog::Session;
 use datafusion::error::Result as DfResult;
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
@@ -36,8 +36,8 @@ use crate::catalog::{Catalog, DatasetKind};
 use crate::cells::{HostCells, needs};
 use crate::options::{HostOptions, QueryOptions};
 use crate::receipt::{Collector, ReceiptHandle, Source};
-use crate::sql_limits;
 use crate::scan::{DriveScanExec, Patience, QueryContext, ScanParts, Target};
+use crate::sql_limits;
 use crate::tables::{Named, NamedTables, PLAIN, SchemaCache};
 use crate::writer::DatasetWriter;
 
@@ -177,7 +177,14 @@ impl Host {
         self.plan_logical(plan, state, tables, collector, options).await
     }
 
-    async fn plan_logical(&self, plan: LogicalPlan, state: SessionState, mut tables: Arc<NamedTables>, collector: Arc<Collector>, options: &QueryOptions) -> Result<Planned> {
+    async fn plan_logical(
+        &self,
+        plan: LogicalPlan,
+        state: SessionState,
+        mut tables: Arc<NamedTables>,
+        collector: Arc<Collector>,
+        options: &QueryOptions,
+    ) -> Result<Planned> {
         let plan = if crate::dense::calls_cell_moments(&plan)? {
             // The rewrite reads the sparse rows of a dense view, which the text of the query does not name.
             tables = Arc::new(tables.with_rows(&self.0.catalog, &self.0.schemas, &collector).await?);
@@ -196,7 +203,9 @@ impl Host {
         } else {
             let cells = Arc::new(HostCells::default());
             for spec in specs {
-                let record = tables.record(&spec.dataset).ok_or_else(|| Error::invalid(format!("the spec of moments names {}, which the query does not read", spec.dataset)))?;
+                let record = tables
+                    .record(&spec.dataset)
+                    .ok_or_else(|| Error::invalid(format!("the spec of moments names {}, which the query does not read", spec.dataset)))?;
                 cells.fetch(&spec, record, &self.0.catalog, &collector).await?;
             }
             with_cells(cut.super_plan.clone(), cells)?
@@ -244,7 +253,7 @@ fn check_names(drives: &[Arc<dyn Cse>]) -> Result<()> {
             && other != info.id
         {
             return Err(Error::invalid(format!(
-                "two drives ({other} and {}) are called {:?}: make one of them with another `--name`, or change the name in its drive.json while it is stopped",
+                "two drives ({other} and {}) are called {:?}: make one of them on a new directory with another `--name`",
                 info.id, info.name
             )));
         }
@@ -259,7 +268,9 @@ fn parse(state: &SessionState, text: &str) -> Result<Statement> {
     let what = match &statement {
         Statement::Statement(inner) => match inner.as_ref() {
             ast::Statement::Query(_) => return Ok(statement),
-            ast::Statement::Explain { .. } | ast::Statement::ExplainTable { .. } => return Err(Error::unsupported("EXPLAIN is a call of its own: use `explain` instead of sql")),
+            ast::Statement::Explain { .. } | ast::Statement::ExplainTable { .. } => {
+                return Err(Error::unsupported("EXPLAIN is a call of its own: use `explain` instead of sql"));
+            }
             other => other.to_string(),
         },
         Statement::Explain(_) => return Err(Error::unsupported("EXPLAIN is a call of its own: use `explain` instead of sql")),

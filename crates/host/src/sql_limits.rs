@@ -13,7 +13,7 @@ use crate::protocol::MAX_REQUEST;
 /// The longest text without what is quoted: groups of cells may be spelled out in a literal, which is only a value to the parser.
 pub const MAX_TEXT: usize = 1 << 20;
 
-/// The most operators in one query. Twice as many still fit into the stacks of 32 MiB that threads of hosts have, also without optimisation.
+/// The most operators in one query: chains of about so many are tested to be planned on stacks of 32 MiB, which the threads of hosts have.
 pub const MAX_OPERATORS: usize = 1000;
 
 /// Refuses texts that parser and planner should not see.
@@ -26,13 +26,17 @@ pub(crate) fn check(text: &str) -> Result<()> {
     }
     let bare = unquoted(text);
     if bare > MAX_TEXT {
-        return Err(Error::invalid(format!("a query of {bare} bytes besides its quoted texts is too long: at most {MAX_TEXT}; write long lists as a data set and join it")));
+        return Err(Error::invalid(format!(
+            "a query of {bare} bytes besides its quoted texts is too long: at most {MAX_TEXT}; write long lists as a data set and join it"
+        )));
     }
     // What is no sequence of tokens is for the parser to refuse.
     let Ok(tokens) = Tokenizer::new(&GenericDialect {}, text).tokenize() else { return Ok(()) };
     let operators = tokens.iter().filter(|t| nests(t)).count();
     if operators > MAX_OPERATORS {
-        return Err(Error::invalid(format!("a query with {operators} operators is too deep: at most {MAX_OPERATORS}; use IN for long lists of values, or a join")));
+        return Err(Error::invalid(format!(
+            "a query with {operators} operators is too deep: at most {MAX_OPERATORS}; use IN for long lists of values, or a join"
+        )));
     }
     Ok(())
 }

@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use async_trait::async_trait;
-use datafusion::catalog::{CatalogProvider, CatalogProviderList, MemoryCatalogProvider, MemoryCatalogProviderList, MemorySchemaProvider, SchemaProvider, Session, TableProvider};
+use datafusion::catalog::{
+    CatalogProvider, CatalogProviderList, MemoryCatalogProvider, MemoryCatalogProviderList, MemorySchemaProvider, SchemaProvider, Session, TableProvider,
+};
 use datafusion::common::TableReference;
-use datafusion::error::Result as DfResult;
 use datafusion::datasource::provider_as_source;
+use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, TableSource, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 use skytether_common::{DatasetName, Error, Key, Kind, Result};
@@ -109,7 +111,15 @@ impl NamedTables {
         Ok(tables)
     }
 
-    pub(crate) async fn add(&mut self, reference: TableReference, name: DatasetName, shown: Option<String>, catalog: &Catalog, schemas: &SchemaCache, collector: &Collector) -> Result<()> {
+    pub(crate) async fn add(
+        &mut self,
+        reference: TableReference,
+        name: DatasetName,
+        shown: Option<String>,
+        catalog: &Catalog,
+        schemas: &SchemaCache,
+        collector: &Collector,
+    ) -> Result<()> {
         let record = match self.records.get(&name) {
             Some(record) => Arc::clone(record),
             None => {
@@ -203,7 +213,11 @@ fn shown_tables(record: &RootRecord) -> String {
 /// The schema of a matrix's dense view.
 #[must_use]
 pub(crate) fn dense_schema() -> SchemaRef {
-    Arc::new(Schema::new(vec![Field::new("gene", DataType::Utf8View, false), Field::new("cell", DataType::Utf8View, false), Field::new("value", DataType::Float64, false)]))
+    Arc::new(Schema::new(vec![
+        Field::new("gene", DataType::Utf8View, false),
+        Field::new("cell", DataType::Utf8View, false),
+        Field::new("value", DataType::Float64, false),
+    ]))
 }
 
 /// The schema of a matrix's rows: the gene's name, then the sparse columns.
@@ -251,7 +265,14 @@ impl SchemaCache {
 }
 
 /// The metadata slice under `key` at `drive`.
-pub(crate) async fn read_metadata(record: &RootRecord, table: &str, drive: uuid::Uuid, key: &Key, catalog: &Catalog, collector: &Collector) -> Result<Metadata> {
+pub(crate) async fn read_metadata(
+    record: &RootRecord,
+    table: &str,
+    drive: uuid::Uuid,
+    key: &Key,
+    catalog: &Catalog,
+    collector: &Collector,
+) -> Result<Metadata> {
     let drive = &catalog.drives()[catalog.drive(&drive, &record.name)?];
     let name = &drive.info().name;
     let what = format!("read the metadata of {} ({table})", record.name);
@@ -290,4 +311,3 @@ impl TableProvider for Provider {
         Err(to_datafusion(Error::internal(format!("the scan of {} was not cut", self.table))))
     }
 }
-

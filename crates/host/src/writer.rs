@@ -152,7 +152,13 @@ impl DatasetWriter {
     /// # Errors
     /// The iterator's errors; `Invalid` for a batch of another schema, a column name twice or a table twice; what the drives say. After
     /// an error the writer can only be dropped.
-    pub async fn write_table(&mut self, table: &str, placement: Placement, schema: SchemaRef, batches: impl Iterator<Item = Result<RecordBatch>> + Send) -> Result<()> {
+    pub async fn write_table(
+        &mut self,
+        table: &str,
+        placement: Placement,
+        schema: SchemaRef,
+        batches: impl Iterator<Item = Result<RecordBatch>> + Send,
+    ) -> Result<()> {
         self.check_table(table)?;
         check_schema(&self.name, &schema)?;
         self.state = State::Failed;
@@ -275,7 +281,10 @@ impl DatasetWriter {
         self.state = State::Settled;
         let name = self.name.clone();
         let runtime = self.runtime.clone();
-        runtime.spawn(self.settle_commit(record)).await.map_err(|e| Error::internal(format!("the commit of {name} stopped: see whether it is there")).because(e))?
+        runtime
+            .spawn(self.settle_commit(record))
+            .await
+            .map_err(|e| Error::internal(format!("the commit of {name} stopped: see whether it is there")).because(e))?
     }
 
     /// The part of a commit that must not end half-way, as a task of its own.
@@ -374,12 +383,18 @@ fn check_schema(name: &DatasetName, schema: &SchemaRef) -> Result<()> {
 }
 
 fn conform(name: &DatasetName, table: &str, schema: &SchemaRef, batch: RecordBatch) -> Result<RecordBatch> {
-    let same = batch.num_columns() == schema.fields().len() && batch.schema().fields().iter().zip(schema.fields()).all(|(a, b)| a.name() == b.name() && a.data_type() == b.data_type());
+    let same = batch.num_columns() == schema.fields().len()
+        && batch.schema().fields().iter().zip(schema.fields()).all(|(a, b)| a.name() == b.name() && a.data_type() == b.data_type());
     if !same {
-        return Err(Error::invalid(format!("a batch of {name} ({table}) has other columns than the first: {} instead of {}", columns(&batch.schema()), columns(schema))));
+        return Err(Error::invalid(format!(
+            "a batch of {name} ({table}) has other columns than the first: {} instead of {}",
+            columns(&batch.schema()),
+            columns(schema)
+        )));
     }
     // Nullability and metadata of single batches may differ; the declared schema holds.
-    RecordBatch::try_new(schema.clone(), batch.columns().to_vec()).map_err(|e| Error::invalid(format!("a batch of {name} ({table}) does not keep its schema")).because(e))
+    RecordBatch::try_new(schema.clone(), batch.columns().to_vec())
+        .map_err(|e| Error::invalid(format!("a batch of {name} ({table}) does not keep its schema")).because(e))
 }
 
 fn columns(schema: &SchemaRef) -> String {

@@ -142,7 +142,13 @@ async fn fleet() -> (Host, Vec<Arc<TestDrive>>, DatasetName) {
     let drives: Vec<_> = (0..2)
         .map(|n| {
             let info = CseInfo { id: Uuid::from_u128(n + 1), name: format!("drive-{n}"), format: 1, memory_limit: 1 << 20 };
-            Arc::new(TestDrive { info, store: MemoryStore::new(), behaviour: Mutex::new(Behaviour::Good), storage_hangs: Mutex::new(false), commit: Mutex::new(Commit::Works) })
+            Arc::new(TestDrive {
+                info,
+                store: MemoryStore::new(),
+                behaviour: Mutex::new(Behaviour::Good),
+                storage_hangs: Mutex::new(false),
+                commit: Mutex::new(Commit::Works),
+            })
         })
         .collect();
     let mut options = HostOptions {
@@ -156,7 +162,10 @@ async fn fleet() -> (Host, Vec<Arc<TestDrive>>, DatasetName) {
     let name: DatasetName = "lab.t".parse().unwrap();
     let mut writer = host.writer(&name, DatasetKind::Table, false).await.unwrap();
     // Enough for several slices, so that both drives have some.
-    let many = (0..20).map(|b| RecordBatch::try_from_iter_with_nullable([("id", Arc::new(Int64Array::from_iter_values((0..1000).map(|i| i * i * 7919 + b))) as ArrayRef, false)]).map_err(|e| Error::internal("a batch").because(e)));
+    let many = (0..20).map(|b| {
+        RecordBatch::try_from_iter_with_nullable([("id", Arc::new(Int64Array::from_iter_values((0..1000).map(|i| i * i * 7919 + b))) as ArrayRef, false)])
+            .map_err(|e| Error::internal("a batch").because(e))
+    });
     writer.write_table("data", Placement::Spread, rows().schema(), many).await.unwrap();
     assert!(writer.commit().await.unwrap().slices > 1);
     (host, drives, name)
@@ -225,7 +234,13 @@ fn a_host_refuses_no_drive_and_one_drive_twice() {
     let deadline = Duration::from_secs(1);
     assert_eq!(Catalog::new(vec![], deadline).unwrap_err().kind(), Kind::Invalid);
     let info = CseInfo { id: Uuid::from_u128(1), name: "drive-0".into(), format: 1, memory_limit: 1 };
-    let drive: Arc<dyn Storage> = Arc::new(TestDrive { info, store: MemoryStore::new(), behaviour: Mutex::new(Behaviour::Good), storage_hangs: Mutex::new(false), commit: Mutex::new(Commit::Works) });
+    let drive: Arc<dyn Storage> = Arc::new(TestDrive {
+        info,
+        store: MemoryStore::new(),
+        behaviour: Mutex::new(Behaviour::Good),
+        storage_hangs: Mutex::new(false),
+        commit: Mutex::new(Commit::Works),
+    });
     assert_eq!(Catalog::new(vec![Arc::clone(&drive), drive], deadline).unwrap_err().kind(), Kind::Invalid);
 }
 
@@ -289,7 +304,13 @@ fn again(drives: &[&Arc<TestDrive>]) -> Vec<Arc<dyn Cse>> {
 
 fn another(id: u128, name: &str) -> Arc<TestDrive> {
     let info = CseInfo { id: Uuid::from_u128(id), name: name.into(), format: 1, memory_limit: 1 };
-    Arc::new(TestDrive { info, store: MemoryStore::new(), behaviour: Mutex::new(Behaviour::Good), storage_hangs: Mutex::new(false), commit: Mutex::new(Commit::Works) })
+    Arc::new(TestDrive {
+        info,
+        store: MemoryStore::new(),
+        behaviour: Mutex::new(Behaviour::Good),
+        storage_hangs: Mutex::new(false),
+        commit: Mutex::new(Commit::Works),
+    })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -301,7 +322,10 @@ async fn too_few_and_too_many_drives_are_refused_and_nothing_is_deleted() {
         let error = join(again(&[one])).await.unwrap_err();
         let other = drives.iter().find(|d| d.info.id != one.info.id).unwrap();
         assert_eq!(error.kind(), Kind::Invalid);
-        assert!(error.to_string().contains("missing") && error.to_string().contains(&other.info.id.to_string()) && error.to_string().contains(&other.info.name), "{error}");
+        assert!(
+            error.to_string().contains("missing") && error.to_string().contains(&other.info.id.to_string()) && error.to_string().contains(&other.info.name),
+            "{error}"
+        );
         let catalog = Catalog::new(vec![Arc::clone(one) as Arc<dyn Storage>], Duration::from_secs(1)).unwrap();
         assert_eq!(catalog.collect_garbage().await.unwrap_err().kind(), Kind::Invalid);
     }
@@ -348,7 +372,10 @@ async fn a_broken_root_record_hides_no_other_and_can_be_dropped() {
     put(&broken, b"{ no json");
     put(&newer, br#"{"format": 77}"#);
     let list = host.catalog().list().await.unwrap();
-    assert_eq!(list.iter().map(|d| (d.name.to_string(), d.error.is_some())).collect::<Vec<_>>(), [("lab.broken".to_owned(), true), ("lab.newer".into(), true), (name.to_string(), false)]);
+    assert_eq!(
+        list.iter().map(|d| (d.name.to_string(), d.error.is_some())).collect::<Vec<_>>(),
+        [("lab.broken".to_owned(), true), ("lab.newer".into(), true), (name.to_string(), false)]
+    );
     assert!(list[1].error.as_ref().unwrap().contains("newer version"), "{list:?}");
     host.catalog().drop_dataset(&broken).await.unwrap();
     assert_eq!(host.catalog().drop_dataset(&newer).await.unwrap_err().kind(), Kind::Unsupported);

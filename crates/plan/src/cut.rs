@@ -264,7 +264,8 @@ impl Walk<'_> {
             }
         }
         let extra = columns.len() > projection.len();
-        let source: SchemaRef = Arc::new(Schema::new_with_metadata(columns.iter().map(|i| Arc::clone(&full.fields()[*i])).collect::<Vec<_>>(), full.metadata().clone()));
+        let source: SchemaRef =
+            Arc::new(Schema::new_with_metadata(columns.iter().map(|i| Arc::clone(&full.fields()[*i])).collect::<Vec<_>>(), full.metadata().clone()));
         let stored_as = partitioning.stored_as.clone().unwrap_or_else(|| scan.table_name.clone());
         let renamed = stored_as != scan.table_name;
         let mut plan = LogicalPlan::TableScan(TableScanBuilder::new(stored_as, Arc::new(Columns(source))).build()?);
@@ -334,7 +335,8 @@ fn with_input(node: LogicalPlan, input: LogicalPlan) -> DfResult<LogicalPlan> {
 
 /// The same names, qualifiers and types in the same order.
 fn same_columns(a: &DFSchema, b: &DFSchema) -> bool {
-    a.fields().len() == b.fields().len() && a.iter().zip(b.iter()).all(|((qa, fa), (qb, fb))| qa == qb && fa.name() == fb.name() && fa.data_type() == fb.data_type())
+    a.fields().len() == b.fields().len()
+        && a.iter().zip(b.iter()).all(|((qa, fa), (qb, fb))| qa == qb && fa.name() == fb.name() && fa.data_type() == fb.data_type())
 }
 
 /// A table of which only these columns are of interest. Sub-plans never carry more: encoding names every column of a table, and

@@ -55,4 +55,3 @@ pub fn scans(plan: &LogicalPlan) -> Vec<DriveScan> {
 fn indent(text: &str) -> String {
     text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }
-

@@ -104,9 +104,11 @@ fn kind_of(error: &DataFusionError) -> Kind {
         D::Collection(all) => all.first().map_or(Kind::Internal, kind_of),
         D::ArrowError(arrow, _) => match arrow.as_ref() {
             ArrowError::NotYetImplemented(_) => Kind::Unsupported,
-            ArrowError::CastError(_) | ArrowError::ParseError(_) | ArrowError::ComputeError(_) | ArrowError::ArithmeticOverflow(_) | ArrowError::DivideByZero => {
-                Kind::Invalid
-            }
+            ArrowError::CastError(_)
+            | ArrowError::ParseError(_)
+            | ArrowError::ComputeError(_)
+            | ArrowError::ArithmeticOverflow(_)
+            | ArrowError::DivideByZero => Kind::Invalid,
             ArrowError::MemoryError(_) => Kind::Exhausted,
             ArrowError::IpcError(_) | ArrowError::ParquetError(_) => Kind::Corrupt,
             ArrowError::IoError(..) => Kind::Unavailable,
@@ -119,7 +121,15 @@ fn kind_of(error: &DataFusionError) -> Kind {
 /// The text without backtrace and without the class that DataFusion puts in front ("Error during planning: ").
 fn text_of(error: &DataFusionError) -> String {
     let text = error.strip_backtrace();
-    for class in ["Error during planning: ", "Execution error: ", "This feature is not implemented: ", "Resources exhausted: ", "Schema error: ", "SQL error: ", "Substrait error: "] {
+    for class in [
+        "Error during planning: ",
+        "Execution error: ",
+        "This feature is not implemented: ",
+        "Resources exhausted: ",
+        "Schema error: ",
+        "SQL error: ",
+        "Substrait error: ",
+    ] {
         if let Some(rest) = text.strip_prefix(class) {
             return rest.to_owned();
         }

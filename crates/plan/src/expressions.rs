@@ -59,8 +59,7 @@ pub fn check_aggregate<'e>(expr: &'e Expr, schema: &DFSchema, registry: &dyn Fun
 
 /// `WITHIN GROUP (ORDER BY x ASC)` over the call's own first argument is what the call means without it.
 fn default_order(call: &AggregateFunction) -> bool {
-    call.func.inner().supports_within_group_clause()
-        && matches!(call.params.order_by.as_slice(), [by] if by.asc && call.params.args.first() == Some(&by.expr))
+    call.func.inner().supports_within_group_clause() && matches!(call.params.order_by.as_slice(), [by] if by.asc && call.params.args.first() == Some(&by.expr))
 }
 
 /// Whether a column of type `t` keeps its type where Substrait names it (casts, literals).
@@ -226,7 +225,9 @@ impl Checker<'_> {
                 self.result_type(expr)?;
                 self.expr(e, depth + 1)
             }
-            Expr::BinaryExpr(BinaryExpr { op: op @ (Operator::And | Operator::Or), .. }) => chain(expr, *op).into_iter().try_for_each(|e| self.expr(e, depth + 1)),
+            Expr::BinaryExpr(BinaryExpr { op: op @ (Operator::And | Operator::Or), .. }) => {
+                chain(expr, *op).into_iter().try_for_each(|e| self.expr(e, depth + 1))
+            }
             Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
                 if !operator(*op) {
                     return Err(format!("the operator {op} is not carried by sub-plans"));

@@ -132,12 +132,21 @@ async fn every_cut_gives_the_same_answer() {
         for policy in [Cut::Adaptive, Cut::Full, Cut::Filter, Cut::Raw] {
             let cut = cut_with(&host, plan.clone(), policy);
             let (a, b) = (plan.schema(), cut.super_plan.schema());
-            assert_eq!(a.iter().map(|(q, f)| (q.cloned(), f.name().clone(), f.data_type().clone(), f.is_nullable())).collect::<Vec<_>>(),
-                b.iter().map(|(q, f)| (q.cloned(), f.name().clone(), f.data_type().clone(), f.is_nullable())).collect::<Vec<_>>(), "{sql}");
+            assert_eq!(
+                a.iter().map(|(q, f)| (q.cloned(), f.name().clone(), f.data_type().clone(), f.is_nullable())).collect::<Vec<_>>(),
+                b.iter().map(|(q, f)| (q.cloned(), f.name().clone(), f.data_type().clone(), f.is_nullable())).collect::<Vec<_>>(),
+                "{sql}"
+            );
             for fleet in &fleets {
                 let got = run(&host, fleet, &cut).await;
                 if text(&got, ordered) != text(&expected, ordered) {
-                    failed.push(format!("{sql} cut={policy} drives={}\nexpected {:#?}\ngot {:#?}\n{}", fleet.len(), text(&expected, ordered), text(&got, ordered), describe::cut_plan(&cut)));
+                    failed.push(format!(
+                        "{sql} cut={policy} drives={}\nexpected {:#?}\ngot {:#?}\n{}",
+                        fleet.len(),
+                        text(&expected, ordered),
+                        text(&got, ordered),
+                        describe::cut_plan(&cut)
+                    ));
                 }
             }
         }

@@ -37,7 +37,8 @@ async fn expressions_go_down_to_the_greatest_depth_and_no_deeper() {
 #[tokio::test]
 async fn a_column_of_a_wide_table_takes_a_small_plan() {
     let host = session();
-    let fields: Vec<Field> = (0..20_000).map(|i| Field::new(format!("column{i}"), if i % 2 == 0 { DataType::Decimal64(9, 2) } else { DataType::Int32 }, true)).collect();
+    let fields: Vec<Field> =
+        (0..20_000).map(|i| Field::new(format!("column{i}"), if i % 2 == 0 { DataType::Decimal64(9, 2) } else { DataType::Int32 }, true)).collect();
     register(&host, "t", RecordBatch::new_empty(Arc::new(Schema::new(fields))));
     let cut = cut_with(&host, optimized(&host, "SELECT sum(column777) FROM t WHERE column13 > 4").await, Cut::Full);
     let bytes = codec::encode(&cut.scans[0].sub_plan, &host.state()).unwrap();

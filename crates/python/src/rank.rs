@@ -39,7 +39,9 @@ pub fn moments_spec(
         _ => return Err(Error::invalid("give an obs column or codes for the groups")).or_raise(),
     };
     let transform = transform.map(Transform::parse).transpose().or_raise()?;
-    MomentsSpec { dataset: dataset.parse().or_raise()?, matrix, groups, transform, squares: if single { Squares::Float32 } else { Squares::Float64 } }.to_literal().or_raise()
+    MomentsSpec { dataset: dataset.parse().or_raise()?, matrix, groups, transform, squares: if single { Squares::Float32 } else { Squares::Float64 } }
+        .to_literal()
+        .or_raise()
 }
 
 /// What `rank_genes` is told, as JSON.

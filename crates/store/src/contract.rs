@@ -120,7 +120,11 @@ fn expectations_that_hold_pass(store: &dyn SliceStore) {
 }
 
 fn a_key_twice_is_invalid(store: &dyn SliceStore) {
-    for batch in [vec![put("a", b"1"), put("b", b"1"), put("a", b"2")], vec![put("a", b"1"), delete_if("a", Expect::Any)], vec![delete_if("a", Expect::Any), delete_if("a", Expect::Any)]] {
+    for batch in [
+        vec![put("a", b"1"), put("b", b"1"), put("a", b"2")],
+        vec![put("a", b"1"), delete_if("a", Expect::Any)],
+        vec![delete_if("a", Expect::Any), delete_if("a", Expect::Any)],
+    ] {
         let error = store.apply(batch).unwrap_err();
         assert_eq!(error.kind(), Kind::Invalid);
         assert!(error.to_string().contains("key a "), "{error}");

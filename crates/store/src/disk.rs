@@ -233,7 +233,8 @@ impl SliceStore for DiskStore {
                 // The files must stay: the batch may turn out to be there.
                 let _ = self.broken.set(failed.error.to_string());
                 // Of this kind whatever failed: any other would say that nothing has changed.
-                Err(Error::unavailable(format!("nobody can know whether the batch reached the drive in {}: open it again", self.dir.display())).because(failed.error))
+                Err(Error::unavailable(format!("nobody can know whether the batch reached the drive in {}: open it again", self.dir.display()))
+                    .because(failed.error))
             }
         }
     }
@@ -335,7 +336,8 @@ fn recover(files: &Files, mut rows: Vec<(u64, u64, String)>) -> Result<Recovery>
             recovery.damaged.push(Damaged { key: key.clone(), file, expected_len: *len, found_len });
         }
     }
-    let orphans: Vec<u64> = found.values.iter().map(|(number, _)| *number).filter(|n| rows.binary_search_by_key(n, |(number, _, _)| *number).is_err()).collect();
+    let orphans: Vec<u64> =
+        found.values.iter().map(|(number, _)| *number).filter(|n| rows.binary_search_by_key(n, |(number, _, _)| *number).is_err()).collect();
     for number in &orphans {
         let path = files.path(*number);
         fs::remove_file(&path).map_err(|e| Error::io("remove", &path, e))?;

@@ -272,7 +272,11 @@ mod tests {
 
     #[test]
     fn damage_is_either_reported_or_delivered() {
-        let store = FaultStore::new(MemoryStore::new()).with(Rule::new(Operation::Get, When::Nth(1), Fault::Corrupt)).with(Rule::new(Operation::Get, When::Nth(2), Fault::FlipBit));
+        let store = FaultStore::new(MemoryStore::new()).with(Rule::new(Operation::Get, When::Nth(1), Fault::Corrupt)).with(Rule::new(
+            Operation::Get,
+            When::Nth(2),
+            Fault::FlipBit,
+        ));
         store.apply(vec![put("a", b"abcdef")]).unwrap();
         let error = store.get(&key("a")).unwrap_err();
         assert_eq!(error.kind(), Kind::Corrupt);
@@ -297,7 +301,8 @@ mod tests {
     #[test]
     fn draws_repeat_with_their_seed() {
         let run = |seed| {
-            let store = FaultStore::new(MemoryStore::new()).with(Rule::new(Operation::Stat, When::Chance { per_mille: 300, seed }, Fault::Fail(Kind::Unavailable)));
+            let store =
+                FaultStore::new(MemoryStore::new()).with(Rule::new(Operation::Stat, When::Chance { per_mille: 300, seed }, Fault::Fail(Kind::Unavailable)));
             (0..1000).map(|_| store.stat(&key("a")).is_err()).collect::<Vec<_>>()
         };
         assert_eq!(run(7), run(7));

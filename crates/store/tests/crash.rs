@@ -110,7 +110,11 @@ fn a_batch_stopped_at_any_step_is_there_whole_or_not_at_all() {
             assert_eq!(found, old, "stopped at {step:?}, step {n}");
         }
         assert!(found == old || found == new, "half a batch after {step:?}, step {n}: {found:?}");
-        if found == old { olds += 1 } else { news += 1 }
+        if found == old {
+            olds += 1
+        } else {
+            news += 1
+        }
         assert_eq!(store.recovery().damaged, []);
         assert_no_leaks(dir.path(), &store);
         // It goes on, and versions do not come again.
@@ -119,7 +123,17 @@ fn a_batch_stopped_at_any_step_is_there_whole_or_not_at_all() {
         assert_eq!(everything(&store), new);
         assert_no_leaks(dir.path(), &store);
     }
-    for step in [Step::WriteValue, Step::SyncValue, Step::Rename, Step::SyncDirectories, Step::CommitIndex, Step::WriteIndex, Step::SyncIndex, Step::Committed, Step::Unlink] {
+    for step in [
+        Step::WriteValue,
+        Step::SyncValue,
+        Step::Rename,
+        Step::SyncDirectories,
+        Step::CommitIndex,
+        Step::WriteIndex,
+        Step::SyncIndex,
+        Step::Committed,
+        Step::Unlink,
+    ] {
         assert!(steps.contains(&step), "{step:?} was never reached: {steps:?}");
     }
     assert!(olds > 0 && news > 0, "{olds} {news}");

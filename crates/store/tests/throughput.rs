@@ -32,7 +32,11 @@ fn throughput() {
                 }
             });
             let seconds = start.elapsed().as_secs_f64();
-            println!("{sync:?}: {threads} writers: {:.0} MB/s, {:.1} ms per batch of 8", (batches * 8) as f64 * VALUE as f64 / seconds / 1e6, seconds * 1e3 / batches as f64);
+            println!(
+                "{sync:?}: {threads} writers: {:.0} MB/s, {:.1} ms per batch of 8",
+                (batches * 8) as f64 * VALUE as f64 / seconds / 1e6,
+                seconds * 1e3 / batches as f64
+            );
         }
         let n = 1000u64;
         let start = Instant::now();

@@ -55,7 +55,10 @@ impl Format {
             "csv" => Ok(Format::Separated(b',')),
             "tsv" | "tab" => Ok(Format::Separated(b'\t')),
             "jsonl" | "ndjson" | "json" => Ok(Format::JsonLines),
-            _ => Err(Error::unsupported(format!("{}: the ending {ending:?} is not known; use .parquet, .arrow, .feather, .csv, .tsv, .jsonl or .ndjson", path.display()))),
+            _ => Err(Error::unsupported(format!(
+                "{}: the ending {ending:?} is not known; use .parquet, .arrow, .feather, .csv, .tsv, .jsonl or .ndjson",
+                path.display()
+            ))),
         }
     }
 }
@@ -71,7 +74,8 @@ pub fn open<P: AsRef<Path>>(paths: &[P]) -> Result<TableFile> {
     let mut all = open_one(&first)?;
     for path in paths {
         let next = open_one(&path)?;
-        let same = next.schema.fields().len() == all.schema.fields().len() && next.schema.fields().iter().zip(all.schema.fields()).all(|(a, b)| a.name() == b.name() && a.data_type() == b.data_type());
+        let same = next.schema.fields().len() == all.schema.fields().len()
+            && next.schema.fields().iter().zip(all.schema.fields()).all(|(a, b)| a.name() == b.name() && a.data_type() == b.data_type());
         if !same {
             return Err(Error::invalid(format!("{} has other columns than {}: {}", path.display(), first.display(), difference(&all.schema, &next.schema))));
         }

@@ -30,7 +30,11 @@ fn corrupt(path: &Path, what: &str, e: impl std::error::Error + Send + Sync + 's
 }
 
 /// Names the file in the errors of `batches`, with the rows that were read before.
-fn named(path: PathBuf, wrong: fn(String) -> Error, batches: impl Iterator<Item = std::result::Result<RecordBatch, ArrowError>> + Send + 'static) -> Box<dyn Iterator<Item = Result<RecordBatch>> + Send> {
+fn named(
+    path: PathBuf,
+    wrong: fn(String) -> Error,
+    batches: impl Iterator<Item = std::result::Result<RecordBatch, ArrowError>> + Send + 'static,
+) -> Box<dyn Iterator<Item = Result<RecordBatch>> + Send> {
     let mut rows = 0;
     let mut over = false;
     Box::new(batches.map_while(move |batch| {

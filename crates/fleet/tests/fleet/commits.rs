@@ -110,7 +110,10 @@ async fn data_sets_are_listed_and_dropped() {
     }
     let list = fleet.list().await.unwrap();
     let shown: Vec<_> = list.iter().map(|d| (d.name.to_string(), d.rows, d.kind)).collect();
-    assert_eq!(shown, [("a.one".to_owned(), 2000, DatasetKind::Table), ("a.one-more".into(), 2000, DatasetKind::Table), ("b.two".into(), 2000, DatasetKind::Table)]);
+    assert_eq!(
+        shown,
+        [("a.one".to_owned(), 2000, DatasetKind::Table), ("a.one-more".into(), 2000, DatasetKind::Table), ("b.two".into(), 2000, DatasetKind::Table)]
+    );
     assert_eq!(list.iter().map(|d| d.bytes).sum::<u64>(), usage(&fleet).await.1 - empty.1 - roots(&fleet).await);
     for d in &list {
         fleet.drop_dataset(&d.name).await.unwrap();

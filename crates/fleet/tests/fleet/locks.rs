@@ -86,7 +86,11 @@ async fn a_lost_fleet_file_is_told_and_nothing_is_adopted_or_deleted() {
     fs::rename(&file, dir.path().join("away")).unwrap();
     fs::rename(dir.path().join("away"), dir.path().join("fleet.json.new")).unwrap();
     // With as many drives, fewer and more, made or only opened.
-    for options in [Some(3), Some(2), Some(5), None].map(|drives| OpenOptions { drives, ..OpenOptions::default() }).into_iter().chain([OpenOptions { create: false, ..OpenOptions::default() }]) {
+    for options in [Some(3), Some(2), Some(5), None]
+        .map(|drives| OpenOptions { drives, ..OpenOptions::default() })
+        .into_iter()
+        .chain([OpenOptions { create: false, ..OpenOptions::default() }])
+    {
         let error = Fleet::open(dir.path(), &options).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Corrupt, "{options:?}: {error}");
         assert!(error.to_string().contains("fleet.json is missing"), "{error}");

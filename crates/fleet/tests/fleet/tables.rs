@@ -113,7 +113,14 @@ async fn what_is_no_query_is_refused_in_plain_words() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 1).await.unwrap();
     ingest(&fleet, "lab.plain", &batches(1, 10), false).await.unwrap();
-    for sql in ["DROP TABLE lab.plain", "INSERT INTO lab.plain VALUES (1)", "DELETE FROM lab.plain", "CREATE TABLE a AS SELECT 1", "COPY lab.plain TO 'x.csv'", "SET a = 1"] {
+    for sql in [
+        "DROP TABLE lab.plain",
+        "INSERT INTO lab.plain VALUES (1)",
+        "DELETE FROM lab.plain",
+        "CREATE TABLE a AS SELECT 1",
+        "COPY lab.plain TO 'x.csv'",
+        "SET a = 1",
+    ] {
         let error = query(&fleet, sql, Cut::Full).await.unwrap_err();
         assert!(matches!(error.kind(), Kind::Unsupported | Kind::Invalid), "{sql}: {error:?}");
         assert!(error.to_string().contains("no query"), "{sql}: {error}");

@@ -9,25 +9,41 @@ use datafusion_substrait::logical_plan::consumer::{name_to_op, substrait_fun_nam
 use datafusion_substrait::substrait::proto::expression::field_reference::{ReferenceType, RootType};
 use datafusion_substrait::substrait::proto::expression::literal::LiteralType;
 use datafusion_substrait::substrait::proto::expression::{FieldReference, Literal, RexType, reference_segment};
-use datafusion_substrait::substrait::proto::extensions::simple_extension_declaration::MappingType;
 use datafusion_substrait::substrait::proto::extensions::AdvancedExtension;
+use datafusion_substrait::substrait::proto::extensions::simple_extension_declaration::MappingType;
 use datafusion_substrait::substrait::proto::function_argument::ArgType;
 use datafusion_substrait::substrait::proto::read_rel::ReadType;
 use datafusion_substrait::substrait::proto::rel::RelType;
 use datafusion_substrait::substrait::proto::rel_common::EmitKind;
 use datafusion_substrait::substrait::proto::sort_field::SortKind;
 use datafusion_substrait::substrait::proto::r#type::Kind;
-use datafusion_substrait::substrait::proto::{
-    AggregateRel, Expression, FunctionArgument, Plan, ReadRel, Rel, RelCommon, Type, fetch_rel, plan_rel,
-};
+use datafusion_substrait::substrait::proto::{AggregateRel, Expression, FunctionArgument, Plan, ReadRel, Rel, RelCommon, Type, fetch_rel, plan_rel};
 use skytether_common::{Error, Result};
 
 use super::MAX_WIDTH;
 
 /// Functions that the reader builds into expressions of their own.
 const BUILT_IN: [&str; 20] = [
-    "not", "like", "ilike", "like_match", "like_imatch", "like_not_match", "like_not_imatch", "is_null", "is_not_null", "is_true", "is_false", "is_not_true",
-    "is_not_false", "is_unknown", "is_not_unknown", "negative", "negate", "and_not", "between", "logb",
+    "not",
+    "like",
+    "ilike",
+    "like_match",
+    "like_imatch",
+    "like_not_match",
+    "like_not_imatch",
+    "is_null",
+    "is_not_null",
+    "is_true",
+    "is_false",
+    "is_not_true",
+    "is_not_false",
+    "is_unknown",
+    "is_not_unknown",
+    "negative",
+    "negate",
+    "and_not",
+    "between",
+    "logb",
 ];
 
 /// Checks `plan` and returns its functions, by anchor.
@@ -228,7 +244,11 @@ impl Check<'_> {
             RexType::Selection(reference) => field(reference, columns),
             RexType::ScalarFunction(f) => {
                 let name = self.function(f.function_reference)?;
-                let known = BUILT_IN.contains(&name) || name == "xor" || name_to_op(name).is_some() || self.state.udf(name).is_ok() || substrait_to_df_name(name).is_some();
+                let known = BUILT_IN.contains(&name)
+                    || name == "xor"
+                    || name_to_op(name).is_some()
+                    || self.state.udf(name).is_ok()
+                    || substrait_to_df_name(name).is_some();
                 if !known {
                     return Err(Error::unsupported(format!("the plan calls the function {name:?}, which this engine does not know")));
                 }

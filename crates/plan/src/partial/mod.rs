@@ -89,18 +89,15 @@ pub fn register_with(builder: &mut SessionStateBuilder) {
 /// Both forms of `udaf`; none where it is not mergeable.
 #[must_use]
 pub fn forms(udaf: &Arc<AggregateUDF>) -> Vec<Arc<AggregateUDF>> {
-    if is_mergeable(udaf) {
-        vec![Arc::new(state_udaf(Arc::clone(udaf))), Arc::new(merge_udaf(Arc::clone(udaf)))]
-    } else {
-        vec![]
-    }
+    if is_mergeable(udaf) { vec![Arc::new(state_udaf(Arc::clone(udaf))), Arc::new(merge_udaf(Arc::clone(udaf)))] } else { vec![] }
 }
 
 /// The struct's fields: one per state column of `inner` over `inputs`, named `s0..`, all nullable.
 ///
 /// `inner` names its state after the call, which differs between levels; the position is what counts.
 fn struct_fields(inner: &AggregateUDF, inputs: &[FieldRef]) -> Result<Fields> {
-    let args = StateFieldsArgs { name: inner.name(), input_fields: inputs, return_field: inner.return_field(inputs)?, ordering_fields: &[], is_distinct: false };
+    let args =
+        StateFieldsArgs { name: inner.name(), input_fields: inputs, return_field: inner.return_field(inputs)?, ordering_fields: &[], is_distinct: false };
     Ok(inner.state_fields(args)?.iter().enumerate().map(|(i, f)| Field::new(format!("s{i}"), f.data_type().clone(), true)).collect())
 }
 
@@ -127,12 +124,7 @@ fn from_struct(column: &ArrayRef, fields: &Fields) -> Result<Vec<ArrayRef>> {
     if states.num_columns() != fields.len() {
         return exec_err!("a merge form was given a state of {} columns where it needs {}", states.num_columns(), fields.len());
     }
-    states
-        .columns()
-        .iter()
-        .zip(fields)
-        .map(|(c, f)| if c.data_type() == f.data_type() { Ok(Arc::clone(c)) } else { Ok(cast(c, f.data_type())?) })
-        .collect()
+    states.columns().iter().zip(fields).map(|(c, f)| if c.data_type() == f.data_type() { Ok(Arc::clone(c)) } else { Ok(cast(c, f.data_type())?) }).collect()
 }
 
 /// `args` as `inner` wants to see them: its own result field, and of the arguments those from `skip` on.

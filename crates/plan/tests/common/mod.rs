@@ -8,13 +8,13 @@ use datafusion::arrow::array::*;
 use datafusion::arrow::compute::{cast, concat_batches};
 use datafusion::arrow::datatypes::{DataType, Field, Float64Type, Int32Type, Schema, TimeUnit};
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::catalog::{MemorySchemaProvider, MemoryCatalogProvider, CatalogProvider};
+use datafusion::catalog::{CatalogProvider, MemoryCatalogProvider, MemorySchemaProvider};
 use datafusion::common::tree_node::Transformed;
 use datafusion::common::{Column, TableReference};
 use datafusion::datasource::{MemTable, provider_as_source};
+use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::expr::Alias;
 use datafusion::logical_expr::{Expr, LogicalPlan, Projection, TableScanBuilder};
-use datafusion::execution::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use skytether_plan::{Cut, CutPlan, DriveScan, Partitioning, Placement, Tables, codec, cut, partial};
 
@@ -47,9 +47,29 @@ pub fn rows() -> RecordBatch {
     let k: Int64Array = (0..n as i64).map(|i| (i % 11 != 0).then_some(i % 5)).collect();
     let i: Int32Array = (0..n as i32).map(|i| (i % 7 != 3).then_some((i * 37) % 101 - 50)).collect();
     let u: UInt64Array = (0..n as u64).map(|i| Some(i * i)).collect();
-    let f: Float64Array = (0..n).map(|i| match i % 13 { 4 => None, 9 => Some(f64::from(i as u32) / 3.0), _ => Some((i as f64) * 0.37 - 11.0) }).collect();
-    let g: Float32Array = (0..n).map(|i| match i % 17 { 2 => Some(f32::NAN), 5 => None, 8 => Some(-0.0), _ => Some(i as f32 * 1.5) }).collect();
-    let s: StringArray = (0..n).map(|i| match i % 6 { 0 => None, 1 => Some(format!("Gene_{}%", i % 10)), 2 => Some(String::new()), _ => Some(format!("änder{}", i % 4)) }).collect();
+    let f: Float64Array = (0..n)
+        .map(|i| match i % 13 {
+            4 => None,
+            9 => Some(f64::from(i as u32) / 3.0),
+            _ => Some((i as f64) * 0.37 - 11.0),
+        })
+        .collect();
+    let g: Float32Array = (0..n)
+        .map(|i| match i % 17 {
+            2 => Some(f32::NAN),
+            5 => None,
+            8 => Some(-0.0),
+            _ => Some(i as f32 * 1.5),
+        })
+        .collect();
+    let s: StringArray = (0..n)
+        .map(|i| match i % 6 {
+            0 => None,
+            1 => Some(format!("Gene_{}%", i % 10)),
+            2 => Some(String::new()),
+            _ => Some(format!("änder{}", i % 4)),
+        })
+        .collect();
     let v: StringViewArray = (0..n).map(|i| (i % 9 != 0).then(|| format!("a string that is long enough to be out of line {}", i % 3))).collect();
     let b: BooleanArray = (0..n).map(|i| (i % 5 != 2).then_some(i % 3 == 0)).collect();
     let d: Date32Array = (0..n as i32).map(|i| (i % 8 != 1).then_some(18_000 + i * 11)).collect();
@@ -59,8 +79,20 @@ pub fn rows() -> RecordBatch {
     let c: DictionaryArray<Int32Type> = (0..n).map(|i| ["B", "NK", "CD4 T"].get(i % 4).copied()).collect();
     let l = ListArray::from_iter_primitive::<Float64Type, _, _>((0..n).map(|i| (i % 5 != 0).then(|| (0..i % 4).map(|j| Some(j as f64)).collect::<Vec<_>>())));
     let columns: Vec<(&str, ArrayRef)> = vec![
-        ("k", Arc::new(k)), ("i", Arc::new(i)), ("u", Arc::new(u)), ("f", Arc::new(f)), ("g", Arc::new(g)), ("s", Arc::new(s)), ("v", Arc::new(v)), ("b", Arc::new(b)),
-        ("d", Arc::new(d)), ("ts", Arc::new(ts)), ("tz", Arc::new(tz)), ("m", Arc::new(m)), ("c", Arc::new(c)), ("l", Arc::new(l)),
+        ("k", Arc::new(k)),
+        ("i", Arc::new(i)),
+        ("u", Arc::new(u)),
+        ("f", Arc::new(f)),
+        ("g", Arc::new(g)),
+        ("s", Arc::new(s)),
+        ("v", Arc::new(v)),
+        ("b", Arc::new(b)),
+        ("d", Arc::new(d)),
+        ("ts", Arc::new(ts)),
+        ("tz", Arc::new(tz)),
+        ("m", Arc::new(m)),
+        ("c", Arc::new(c)),
+        ("l", Arc::new(l)),
     ];
     let fields: Vec<Field> = columns.iter().map(|(name, a)| Field::new(*name, a.data_type().clone(), *name != "u")).collect();
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.into_iter().map(|c| c.1).collect()).unwrap()
@@ -152,8 +184,7 @@ pub async fn run(context: &SessionContext, drives: &[SessionContext], cut: &CutP
         .transform_down_with_subqueries(|node| {
             let Some(scan) = DriveScan::of(&node) else { return Ok(Transformed::no(node)) };
             let batches = &answers.iter().find(|(s, _)| s == scan).unwrap().1;
-            let fields: Vec<Field> =
-                scan.schema().fields().iter().enumerate().map(|(i, f)| Field::new(format!("c{i}"), f.data_type().clone(), true)).collect();
+            let fields: Vec<Field> = scan.schema().fields().iter().enumerate().map(|(i, f)| Field::new(format!("c{i}"), f.data_type().clone(), true)).collect();
             let schema = Arc::new(Schema::new(fields));
             let bound = batches
                 .iter()

@@ -8,9 +8,9 @@ use std::ops::Bound;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
 
 use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 use skytether_common::checksum::{crc32c, crc32c_append};
@@ -228,7 +228,9 @@ impl Index {
 
     /// Opens an index after checking all of it, and shows every row to `each`.
     pub(super) fn open(path: &Path, sync: bool, hook: Hook, identity: u32, mut each: impl FnMut(&str, &Row)) -> Result<(Self, State)> {
-        let len = std::fs::metadata(path).map_err(|e| if e.kind() == std::io::ErrorKind::NotFound { corrupt(path, "is missing") } else { Error::io("open", path, e) })?.len();
+        let len = std::fs::metadata(path)
+            .map_err(|e| if e.kind() == std::io::ErrorKind::NotFound { corrupt(path, "is missing") } else { Error::io("open", path, e) })?
+            .len();
         if len == 0 {
             return Err(corrupt(path, "is empty"));
         }
@@ -337,9 +339,12 @@ impl Index {
             E::Io(e) => Error::io("use", &self.path, e),
             E::PreviousIo => Error::unavailable(format!("the index {} had an I/O error before: open the drive again", self.path.display())),
             // No drive of format 1 ever had an index in one of redb's older formats.
-            E::UpgradeRequired(_) | E::Corrupted(_) | E::TableTypeMismatch { .. } | E::TableDoesNotExist(_) | E::TableIsMultimap(_) | E::TypeDefinitionChanged { .. } => {
-                corrupt(&self.path, "is damaged").because(error)
-            }
+            E::UpgradeRequired(_)
+            | E::Corrupted(_)
+            | E::TableTypeMismatch { .. }
+            | E::TableDoesNotExist(_)
+            | E::TableIsMultimap(_)
+            | E::TypeDefinitionChanged { .. } => corrupt(&self.path, "is damaged").because(error),
             other => Error::internal(format!("the index {} failed", self.path.display())).because(other),
         }
     }
