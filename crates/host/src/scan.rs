@@ -208,8 +208,12 @@ impl Reading {
     async fn run(self, plan: SubPlan, send: &Sender) -> Result<()> {
         let name = self.drive.info().name.clone();
         let dataset = plan.dataset.clone();
+        // What is missing is a slice of this generation (its key is named), or something that the query asks for in vain, such as a column.
+        let generations: Vec<String> = plan.partitions.values().map(|p| format!("{}{:016x}.", p.dataset.prefix(), p.generation.0)).collect();
         let at_fault = |e: Error| match e.kind() {
-            Kind::NotFound => Error::conflict(format!("{dataset} was replaced or dropped while {name} read it: run the query again")).because(e),
+            Kind::NotFound if generations.iter().any(|g| e.full_text().contains(g)) => {
+                Error::conflict(format!("{dataset} was replaced or dropped while {name} read it: run the query again")).because(e)
+            }
             _ if e.full_text().contains(&name) => e,
             _ => {
                 let what = format!("{name} failed while it read {dataset}");
