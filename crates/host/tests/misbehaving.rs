@@ -114,7 +114,7 @@ fn other_rows() -> RecordBatch {
 
 #[async_trait]
 impl Cse for TestDrive {
-    async fn execute(&self, _: SubPlan) -> Result<DeliveryStream> {
+    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
         let behaviour = *self.behaviour.lock().unwrap();
         let batch = |batch| Ok(Delivery::Batch { epoch: 0, batch });
         let complete = || Ok(Delivery::EpochComplete { epoch: 0 });
@@ -131,7 +131,7 @@ impl Cse for TestDrive {
                 stream::iter(vec![batch(other_rows()), complete(), done()]).boxed()
             }
             Behaviour::OtherBatches => stream::iter(vec![batch(other_rows()), complete(), done()]).boxed(),
-            Behaviour::HasLostIt => return Err(Error::not_found("no such partition")),
+            Behaviour::HasLostIt => return Err(Error::not_found(format!("there is no {}", plan.partitions["data"].key()?))),
             Behaviour::Fails => stream::iter(vec![batch(rows()), Err(Error::corrupt("slice 3 is damaged"))]).boxed(),
         };
         Ok(DeliveryStream { schema, messages })
