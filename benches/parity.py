@@ -79,7 +79,7 @@ def student(path: Path, db) -> float:
     with np.errstate(invalid="ignore", divide="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         want = stats.ttest_ind(x[(names == a).to_numpy()].astype(np.float64), x[(names == b).to_numpy()].astype(np.float64), equal_var=True)
-    ranked = ds.ttest({label: a}, {label: b}, equal_var=True, transform=None)._table
+    (ranked,) = ds.ttest({label: a}, {label: b}, equal_var=True, transform=None)._ranked.values()
     # Gene by gene, by number: names may repeat.
     ours = np.full(adata.n_vars, np.nan)
     ours[ranked["gene_id"].to_numpy()] = ranked["scores"].to_numpy()

@@ -37,16 +37,11 @@ class RankResult:
         #: What was asked for, `transform` included; the keys of scanpy's ``uns["rank_genes_groups"]["params"]`` and ``transform``.
         self.params = params
         self._n_genes, self._double = n_genes, double
-        self._table = pa.table(ranked)
-        runs = pa.chunked_array(self._table.column("group"), pa.string_view()).cast(pa.string()).combine_chunks().dictionary_encode()
-        codes = runs.indices.to_numpy()
-        names = runs.dictionary.to_pylist()
-        # The rows of a group are consecutive.
-        bounds = np.flatnonzero(np.diff(codes, prepend=-1, append=-1))
-        self._rows = {names[codes[a]]: slice(int(a), int(b)) for a, b in zip(bounds[:-1], bounds[1:])}
+        # A batch per group, all of them with every gene.
+        self._ranked: dict[str, pa.RecordBatch] = {batch.column("group")[0].as_py(): batch for batch in pa.table(ranked).to_batches()}
         known = {g: i for i, g in enumerate(order or [])}
         #: The groups tested, in the order of the obs column's categories.
-        self.groups: list[str] = sorted(self._rows, key=lambda g: known.get(g, len(known)))
+        self.groups: list[str] = sorted(self._ranked, key=lambda g: known.get(g, len(known)))
 
     def to_df(self, group: str | list[str] | None = None) -> pd.DataFrame:
         """One row per gene (and group), with the columns of ``scanpy.get.rank_genes_groups_df``.
@@ -57,18 +52,21 @@ class RankResult:
         import pandas as pd
 
         chosen = self.groups if group is None else [group] if isinstance(group, str) else [str(g) for g in group]
-        parts = []
-        for name in chosen:
-            columns = {label: self._column(name, label) for label in _COLUMNS}
-            columns["pct_nz_group"] = self._values(name, "pct_nz_group")
-            columns["pct_nz_reference"] = self._values(name, "pct_nz_reference")
-            parts.append(columns)
-        whole = {label: np.concatenate([p[label] for p in parts]) if parts else np.zeros(0) for label in (parts[0] if parts else [*_COLUMNS, "pct_nz_group", "pct_nz_reference"])}
-        frame = pd.DataFrame(whole)
+        lengths = [len(self._values(name, "gene_id")) for name in chosen]
+        ends = np.cumsum([0, *lengths])
+
+        def joined(label: str, kind: Any) -> np.ndarray:
+            out = np.empty(ends[-1], kind)
+            for name, start, stop in zip(chosen, ends[:-1], ends[1:]):
+                out[start:stop] = self._genes[self._values(name, "gene_id")] if label == "names" else self._values(name, label)
+            return out
+
+        columns = {label: joined(label, self._kind(label)) for label in _COLUMNS}
+        columns["pct_nz_group"] = joined("pct_nz_group", np.float64)
+        columns["pct_nz_reference"] = joined("pct_nz_reference", np.float64)
         if len(chosen) > 1:
-            codes = np.repeat(np.arange(len(chosen)), [len(p["names"]) for p in parts])
-            frame.insert(0, "group", pd.Categorical.from_codes(codes, categories=chosen))
-        return frame
+            columns = {"group": pd.Categorical.from_codes(np.repeat(np.arange(len(chosen)), lengths), categories=chosen), **columns}
+        return pd.DataFrame(columns, copy=False)
 
     def to_uns(self) -> dict[str, Any]:
         """What ``scanpy.tl.rank_genes_groups(..., pts=True)`` puts into ``adata.uns["rank_genes_groups"]``, so that scanpy's plots and getters work on it."""
@@ -141,16 +139,18 @@ class RankResult:
         return f"{names[self.params['method']]}, {values}, {self.params['corr_method']}"
 
     def _values(self, group: str, column: str, everything: bool = False) -> np.ndarray:
-        if group not in self._rows:
+        if group not in self._ranked:
             raise NotFoundError(f"there is no group {group!r} in this result: there are {', '.join(map(repr, self.groups)) or 'none'}")
-        rows = self._rows[group]
-        stop = rows.stop if everything or self._n_genes is None else min(rows.stop, rows.start + self._n_genes)
-        return self._numbers[column][rows.start : stop]
+        values = self._ranked[group].column(column).to_numpy()
+        return values if everything else values[: self._n_genes]
+
+    def _kind(self, label: str) -> Any:
+        return object if label == "names" else np.float64 if self._double else _COLUMNS[label]
 
     def _column(self, group: str, label: str) -> np.ndarray:
         if label == "names":
             return self._genes[self._values(group, "gene_id")]
-        return self._values(group, label).astype(np.float64 if self._double else _COLUMNS[label], copy=False)
+        return self._values(group, label).astype(self._kind(label), copy=False)
 
     def _frame_of_all(self, group: str) -> pd.DataFrame:
         import pandas as pd
@@ -167,16 +167,11 @@ class RankResult:
         return out
 
     @cached_property
-    def _numbers(self) -> dict[str, np.ndarray]:
-        return {name: self._table.column(name).to_numpy() for name in ("gene_id", "scores", "logfoldchanges", "pvals", "pvals_adj", "pct_nz_group", "pct_nz_reference")}
-
-    @cached_property
     def _genes(self) -> np.ndarray:
         """The genes' names by number; any group has them all."""
-        if not self._rows:
+        if not self._ranked:
             return np.zeros(0, object)
-        rows = next(iter(self._rows.values()))
-        part = self._table.slice(rows.start, rows.stop - rows.start)
-        names = np.empty(len(part), object)
-        names[part.column("gene_id").to_numpy()] = part.column("names").to_pandas().to_numpy(object)
+        batch = next(iter(self._ranked.values()))
+        names = np.empty(len(batch), object)
+        names[batch.column("gene_id").to_numpy()] = batch.column("names").to_pandas().to_numpy(object)
         return names

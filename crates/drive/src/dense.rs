@@ -1,6 +1,5 @@
 //! The dense view of a matrix: `(gene, cell, value)` with zeros, made row by row out of sparse slices, never as a whole.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Float64Array, UInt32Array};
@@ -8,6 +7,8 @@ use arrow::compute::{cast, take};
 use arrow::datatypes::{DataType, Float64Type, SchemaRef, UInt32Type};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use skytether_common::{Error, Result};
+
+use crate::reader::SliceBatches;
 
 /// The columns of a dense view, in this order.
 pub(crate) const COLUMNS: [&str; 3] = ["gene", "cell", "value"];
@@ -58,11 +59,12 @@ impl Dense {
     }
 
     /// The dense rows of `slice`, at most `batch_rows` at a time.
-    pub(crate) fn expand(self: &Arc<Self>, schema: SchemaRef, slice: Vec<RecordBatch>, batch_rows: usize) -> Expansion {
+    pub(crate) fn expand(self: &Arc<Self>, schema: SchemaRef, slice: SliceBatches, batch_rows: usize) -> Expansion {
         Expansion {
             dense: Arc::clone(self),
             schema,
-            slice: slice.into(),
+            slice,
+            current: None,
             row: 0,
             gene: 0,
             cells: Vec::new(),
@@ -78,8 +80,9 @@ impl Dense {
 pub(crate) struct Expansion {
     dense: Arc<Dense>,
     schema: SchemaRef,
-    slice: VecDeque<RecordBatch>,
-    /// The next sparse row of the first batch.
+    slice: SliceBatches,
+    current: Option<RecordBatch>,
+    /// The next sparse row of the current batch.
     row: usize,
     /// The current sparse row: its gene, the cells it gives, their values (if wanted), and how many have gone out.
     gene: u32,
@@ -97,12 +100,15 @@ impl Expansion {
         self.at = 0;
         self.cells.clear();
         self.values.clear();
-        while let Some(batch) = self.slice.front() {
-            if self.row == batch.num_rows() {
-                self.slice.pop_front();
+        loop {
+            let Some(batch) = self.current.as_ref().filter(|batch| self.row < batch.num_rows()) else {
                 self.row = 0;
+                self.current = self.slice.next().transpose()?;
+                if self.current.is_none() {
+                    return Ok(false);
+                }
                 continue;
-            }
+            };
             let row = self.row;
             self.row += 1;
             self.gene = number(batch, "gene_id", row)?;
@@ -155,7 +161,6 @@ impl Expansion {
                 return Ok(true);
             }
         }
-        Ok(false)
     }
 
     fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
@@ -210,7 +215,8 @@ impl Iterator for Expansion {
     fn next(&mut self) -> Option<Self::Item> {
         let batch = self.next_batch().transpose();
         if matches!(batch, Some(Err(_))) {
-            self.slice.clear();
+            self.slice.end();
+            self.current = None;
             self.cells.clear();
             self.at = 0;
         }

@@ -10,7 +10,7 @@ use arrow::array::{Array, ArrayRef, Float32Array};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use skytether_common::{Context, DatasetName, Error, Key, PartitionName, Result};
-use skytether_slice::{Layout, Metadata};
+use skytether_slice::{Batches, Layout, Metadata};
 use skytether_store::{SliceStore, Version};
 
 use crate::cache::Cache;
@@ -120,27 +120,22 @@ impl Reader {
         self.get(&key)
     }
 
-    /// `bytes`, which are slice `n`, decoded.
+    /// `bytes`, which are slice `n`, decoded batch by batch.
     ///
     /// # Errors
-    /// Corrupt, naming slice and partition.
-    pub(crate) fn decode(&self, partition: &Partition, n: u32, bytes: Bytes, projection: &[usize], batch_rows: usize) -> Result<Vec<RecordBatch>> {
+    /// Corrupt, naming slice and partition; so may the batches be.
+    pub(crate) fn decode(partition: &Arc<Partition>, n: u32, bytes: Bytes, projection: &[usize], batch_rows: usize) -> Result<SliceBatches> {
         let metadata = &partition.metadata;
         let batches = skytether_slice::decode(bytes, &metadata.layout, &metadata.schema, projection, batch_rows)
             .context(|| format!("cannot read slice {n} of partition {}", partition.key))?;
-        let rows: u64 = batches.iter().map(|b| b.num_rows() as u64).sum();
-        let expected = metadata.slices.get(n as usize).map_or(0, |s| s.rows);
-        if rows != expected {
-            return Err(Error::corrupt(format!("slice {n} of partition {} has {rows} rows, its metadata says {expected}", partition.key)));
-        }
-        Ok(batches)
+        Ok(SliceBatches { partition: Arc::clone(partition), n, batches: Some(batches), rows: 0 })
     }
 
     /// The whole column `name`, in row order. The same array as long as it stays in the cache.
     ///
     /// # Errors
     /// NotFound where there is no such column; as [`Reader::slice`].
-    pub(crate) fn column(&self, partition: &Partition, name: &str) -> Result<ArrayRef> {
+    pub(crate) fn column(&self, partition: &Arc<Partition>, name: &str) -> Result<ArrayRef> {
         let at = partition.column(name)?;
         let cached = (partition.key.clone(), partition.version, name.to_owned());
         if let Some(known) = self.caches.columns.get(&cached) {
@@ -148,8 +143,9 @@ impl Reader {
         }
         let mut parts = Vec::new();
         for n in 0..u32::try_from(partition.metadata.slices.len()).unwrap_or(u32::MAX) {
-            let batches = self.decode(partition, n, self.slice(partition, n)?, &[at], 1 << 16)?;
-            parts.extend(batches.iter().map(|batch| Arc::clone(batch.column(0))));
+            for batch in Self::decode(partition, n, self.slice(partition, n)?, &[at], 1 << 16)? {
+                parts.push(Arc::clone(batch?.column(0)));
+            }
         }
         let column = if parts.is_empty() {
             arrow::array::new_empty_array(partition.metadata.schema.field(at).data_type())
@@ -166,7 +162,7 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Reader::column`]; Corrupt where the column has another type or nulls.
-    pub(crate) fn totals(&self, partition: &Partition, name: &str) -> Result<Arc<Float32Array>> {
+    pub(crate) fn totals(&self, partition: &Arc<Partition>, name: &str) -> Result<Arc<Float32Array>> {
         let cached = (partition.key.clone(), partition.version, name.to_owned());
         if let Some(known) = self.caches.totals.get(&cached) {
             return Ok(known);
@@ -175,6 +171,47 @@ impl Reader {
         match column.as_any().downcast_ref::<Float32Array>() {
             Some(totals) if totals.null_count() == 0 => Ok(self.caches.totals.put(cached, Arc::new(totals.clone()), column.get_array_memory_size())),
             _ => Err(Error::corrupt(format!("column {name:?} of {} has type {}, not Float32 without nulls", partition.title(), column.data_type()))),
+        }
+    }
+}
+
+/// A slice's batches, in the end as many rows as the metadata says.
+#[derive(Debug)]
+pub(crate) struct SliceBatches {
+    partition: Arc<Partition>,
+    n: u32,
+    /// Nothing once it ended.
+    batches: Option<Batches>,
+    rows: u64,
+}
+
+impl SliceBatches {
+    /// Nothing more will be asked for.
+    pub(crate) fn end(&mut self) {
+        self.batches = None;
+    }
+}
+
+impl Iterator for SliceBatches {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let key = &self.partition.key;
+        match self.batches.as_mut()?.next() {
+            Some(Ok(batch)) => {
+                self.rows += batch.num_rows() as u64;
+                Some(Ok(batch))
+            }
+            Some(Err(error)) => {
+                self.batches = None;
+                Some(Err(error.while_doing(format!("cannot read slice {} of partition {key}", self.n))))
+            }
+            None => {
+                self.batches = None;
+                let expected = self.partition.metadata.slices.get(self.n as usize).map_or(0, |s| s.rows);
+                let rows = self.rows;
+                (rows != expected).then(|| Err(Error::corrupt(format!("slice {} of partition {key} has {rows} rows, its metadata says {expected}", self.n))))
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The physical operator that reads slices: reads ahead on threads that may block, decodes where the rows are wanted, and counts.
 //!
-//! Decoding is not done ahead: a decoded slice is several times its stored size, and its rows are used best while they are in the cache.
+//! Decoding is not done ahead: a decoded slice is several times its stored size, and its rows are used best while they are in the cache. So a sparse
+//! slice is decoded batch by batch, some 64 thousand values at a time.
 
 use std::fmt;
 use std::pin::Pin;
@@ -20,7 +21,7 @@ use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskCo
 use datafusion::physical_expr::{EquivalenceProperties, Partitioning};
 use datafusion::physical_plan::coop::cooperative;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType};
-use datafusion::physical_plan::metrics::{BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
+use datafusion::physical_plan::metrics::{BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet, Time};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties};
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt, TryStreamExt};
@@ -30,7 +31,7 @@ use skytether_wire::size::batch_bytes;
 
 use crate::dense::{Dense, Expansion};
 use crate::prune;
-use crate::reader::{Partition, Reader};
+use crate::reader::{Partition, Reader, SliceBatches};
 use crate::table::blocking;
 
 /// Slices that are read at the same time per partition: the one that is wanted next and one more.
@@ -242,7 +243,7 @@ struct Work {
     batch_rows: usize,
     read: Count,
     bytes_read: Count,
-    time: datafusion::physical_plan::metrics::Time,
+    time: Time,
 }
 
 impl Work {
@@ -264,25 +265,18 @@ impl Work {
         .await
     }
 
-    fn load(&self, fetched: Fetched) -> Result<Loaded> {
+    fn load(self: &Arc<Self>, fetched: Fetched) -> Result<Loaded> {
         match fetched {
             Fetched::Rows(left) => Ok(Loaded::Rows { schema: Arc::clone(&self.schema), left }),
             Fetched::Slice(n, bytes) => {
-                let started = Instant::now();
-                let batches = self.scan.reader.decode(&self.scan.partition, n, bytes, &self.stored, self.batch_rows)?;
-                let loaded = self.shaped(batches);
-                self.time.add_duration(started.elapsed());
-                loaded
-            }
-        }
-    }
-
-    fn shaped(&self, batches: Vec<RecordBatch>) -> Result<Loaded> {
-        match &self.scan.shape {
-            Shape::Dense(dense) => Ok(Loaded::Dense(Box::new(dense.expand(Arc::clone(&self.schema), batches, self.batch_rows)))),
-            Shape::Stored | Shape::Rows { .. } => {
-                let batches = batches.iter().map(|batch| self.arranged(batch)).collect::<Result<Vec<_>>>()?;
-                Ok(Loaded::Batches(batches.into_iter()))
+                let _timer = self.time.timer();
+                let batches = Reader::decode(&self.scan.partition, n, bytes, &self.stored, self.batch_rows)?;
+                Ok(match &self.scan.shape {
+                    Shape::Dense(dense) => {
+                        Loaded::Dense(Box::new(dense.expand(Arc::clone(&self.schema), batches, self.batch_rows)), self.time.clone())
+                    }
+                    Shape::Stored | Shape::Rows { .. } => Loaded::Batches(Box::new(batches), Arc::clone(self)),
+                })
             }
         }
     }
@@ -322,8 +316,8 @@ enum Fetched {
 /// A slice's batches.
 enum Loaded {
     Rows { schema: SchemaRef, left: u64 },
-    Batches(std::vec::IntoIter<RecordBatch>),
-    Dense(Box<Expansion>),
+    Batches(Box<SliceBatches>, Arc<Work>),
+    Dense(Box<Expansion>, Time),
 }
 
 impl Iterator for Loaded {
@@ -339,8 +333,14 @@ impl Iterator for Loaded {
                 let options = RecordBatchOptions::new().with_row_count(usize::try_from(n).ok());
                 Some(RecordBatch::try_new_with_options(Arc::clone(schema), Vec::new(), &options).map_err(|e| Error::internal("cannot count rows").because(e)))
             }
-            Loaded::Batches(batches) => batches.next().map(Ok),
-            Loaded::Dense(rows) => rows.next(),
+            Loaded::Batches(batches, work) => {
+                let _timer = work.time.timer();
+                batches.next().map(|batch| work.arranged(&batch?))
+            }
+            Loaded::Dense(rows, time) => {
+                let _timer = time.timer();
+                rows.next()
+            }
         }
     }
 }

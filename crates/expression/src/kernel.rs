@@ -45,7 +45,7 @@ mod sealed {
 }
 
 /// The value types that matrices have.
-pub trait Value: Copy + sealed::Sealed {
+pub trait Value: Copy + PartialOrd + sealed::Sealed {
     /// Exact.
     fn as_f64(self) -> f64;
     /// Rounded where need be, as scanpy does.
@@ -54,10 +54,17 @@ pub trait Value: Copy + sealed::Sealed {
     fn count(self) -> usize;
     /// Whether the type holds counts.
     const COUNTS: bool;
+    /// Four counts that lie side by side, in as few loads as possible.
+    ///
+    /// # Safety
+    /// Four values must be readable.
+    #[cfg(target_arch = "x86_64")]
+    #[doc(hidden)]
+    unsafe fn four_counts(from: *const Self) -> [usize; 4];
 }
 
 macro_rules! value {
-    ($($t:ty, $counts:literal, $count:expr;)*) => {$(
+    ($($t:ty, $counts:literal, $count:expr, $four:expr;)*) => {$(
         impl Value for $t {
             #[inline(always)]
             fn as_f64(self) -> f64 {
@@ -73,15 +80,55 @@ macro_rules! value {
                 count(self)
             }
             const COUNTS: bool = $counts;
+            #[cfg(target_arch = "x86_64")]
+            #[inline(always)]
+            unsafe fn four_counts(from: *const Self) -> [usize; 4] {
+                // SAFETY: the caller's promise.
+                unsafe { $four(from) }
+            }
         }
     )*};
 }
 
 value! {
-    u16, true, |v| v as usize;
-    u32, true, |v| v as usize;
-    f32, false, |_| usize::MAX;
-    f64, false, |_| usize::MAX;
+    u16, true, |v| v as usize, four_u16;
+    u32, true, |v| v as usize, four_u32;
+    f32, false, |_| usize::MAX, no_counts;
+    f64, false, |_| usize::MAX, no_counts;
+}
+
+/// Four numbers in one load: the kernel is bound by its loads, so that taking a word apart is cheaper than loading its parts.
+///
+/// # Safety
+/// Four values must be readable.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn four_u16(from: *const u16) -> [usize; 4] {
+    // SAFETY: the caller's promise. This processor is little-endian.
+    let word = unsafe { from.cast::<u64>().read_unaligned() };
+    [word & 0xffff, word >> 16 & 0xffff, word >> 32 & 0xffff, word >> 48].map(|v| v as usize)
+}
+
+/// As [`four_u16`], in two loads.
+///
+/// # Safety
+/// As [`four_u16`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn four_u32(from: *const u32) -> [usize; 4] {
+    // SAFETY: the caller's promise. This processor is little-endian.
+    let (low, high) = unsafe { (from.cast::<u64>().read_unaligned(), from.add(2).cast::<u64>().read_unaligned()) };
+    [low & 0xffff_ffff, low >> 32, high & 0xffff_ffff, high >> 32].map(|v| v as usize)
+}
+
+/// Nothing: only counts are looked up.
+///
+/// # Safety
+/// None is needed.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn no_counts<T>(_: *const T) -> [usize; 4] {
+    [usize::MAX; 4]
 }
 
 /// The cells of one block, as one spec sees them.
@@ -205,14 +252,11 @@ impl Kernel {
     }
 
     fn counts_in<T: Value, const SHORT: bool>(&mut self, block: &Block<'_>, table: &Table, idx: &[u32], val: &[T]) {
-        let (least, most, present) = range_of_counts(val, self.wide);
-        // Counts beyond the table look into the row of zero, which holds zeros, and follow afterwards. Only what occurs is computed.
+        let (least, most) = range_of_counts(val, self.wide);
+        // Counts beyond the table look into the row of zero, which holds zeros, and follow afterwards.
         let mut levels = [table.level(0); TABULATED + 2];
-        let mut left = present;
-        while left != 0 {
-            let count = left.trailing_zeros() as usize + 1;
-            levels[count] = table.level(count);
-            left &= left - 1;
+        for (count, level) in levels.iter_mut().enumerate().take(TABULATED.min(most) + 1).skip(1) {
+            *level = table.level(count);
         }
         let sums = &mut self.sums[..];
         match (self.wide, self.replicas, most > TABULATED) {
@@ -354,27 +398,28 @@ unsafe fn tabulated_avx2<T: Value, const R: usize, const CLAMP: bool, const SHOR
         *row = level.as_ptr().wrapping_sub(first);
     }
     let sums = sums.as_mut_ptr();
-    let step = |k: usize, r: usize| {
+    let add = |cell: usize, count: usize, r: usize| {
         // SAFETY: the caller's promises.
         unsafe {
-            let cell = *idx.get_unchecked(k) as usize;
-            let count = val.get_unchecked(k).count();
             let count = if CLAMP { count.min(TABULATED + 1) } else { count };
             let y = *rows.get_unchecked(count).wrapping_add(cell);
             let code = *codes.wrapping_add(cell) as usize;
             add_avx2(sums.add(r * width + code), f64::from(y), square::<SHORT>(y, f64::from(y)), 1.0);
         }
     };
+    const { assert!(R == 4) };
     let whole = idx.len() / R * R;
     let mut k = 0;
     while k < whole {
+        // SAFETY: there are four more of each; lengths are equal.
+        let (cells, counts) = unsafe { (four_u32(idx.as_ptr().add(k)), T::four_counts(val.as_ptr().add(k))) };
         for r in 0..R {
-            step(k + r, r);
+            add(cells[r], counts[r], r);
         }
         k += R;
     }
     while k < idx.len() {
-        step(k, k % R);
+        add(idx[k] as usize, val[k].count(), k % R);
         k += 1;
     }
 }
@@ -468,27 +513,20 @@ fn largest_offset(idx: &[u32], first: u32, wide: bool) -> u32 {
 }
 
 #[inline(always)]
-fn range_of_counts_body<T: Value>(val: &[T]) -> (usize, usize, u32) {
-    let (mut least, mut most, mut present) = (u32::MAX, 0u32, 0u32);
-    for v in val {
-        let count = v.count() as u32;
-        least = least.min(count);
-        most = most.max(count);
-        let bit = count.wrapping_sub(1);
-        present |= if bit < 32 { 1 << (bit & 31) } else { 0 };
-    }
-    (least as usize, most as usize, present)
+fn range_of_counts_body<T: Value>(val: &[T]) -> (usize, usize) {
+    let Some(&first) = val.first() else { return (usize::MAX, 0) };
+    let (least, most) = val.iter().fold((first, first), |(least, most), &v| (if v < least { v } else { least }, if v > most { v } else { most }));
+    (least.count(), most.count())
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn range_of_counts_avx2<T: Value>(val: &[T]) -> (usize, usize, u32) {
+fn range_of_counts_avx2<T: Value>(val: &[T]) -> (usize, usize) {
     range_of_counts_body(val)
 }
 
-/// The smallest and the largest count, and which of the counts 1 to 32 occur (bit 0 is 1).
-fn range_of_counts<T: Value>(val: &[T], wide: bool) -> (usize, usize, u32) {
-    const { assert!(TABULATED == 32) };
+/// The smallest and the largest count.
+fn range_of_counts<T: Value>(val: &[T], wide: bool) -> (usize, usize) {
     #[cfg(target_arch = "x86_64")]
     if wide {
         // SAFETY: as in `largest_offset`.

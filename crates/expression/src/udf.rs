@@ -153,5 +153,5 @@ fn test_row(results: &Results<'_>, row: usize, group: &str, reference: &str, met
     check_size(group, mine.n)?;
     check_size(reference, other.n)?;
     let t = test_unchecked(method, &mine, &other);
-    Ok([t.t, t.df, t.p, log_fold_change(mine.mean, other.mean, None), mine.mean, other.mean, mine.pct_nz(), other.pct_nz()])
+    Ok([t.t, t.df, t.p, log_fold_change(mine.mean, other.mean, 1.0), mine.mean, other.mean, mine.pct_nz(), other.pct_nz()])
 }

@@ -106,7 +106,7 @@ impl HostCells {
                 .map_err(|e| replaced(record, &drive.info().name, e))?;
             collector.metadata(bytes.len() as u64);
             for batch in skytether_slice::decode(bytes, &metadata.layout, &metadata.schema, &[at], 1 << 16)? {
-                parts.push(Arc::clone(batch.column(0)));
+                parts.push(Arc::clone(batch?.column(0)));
             }
         }
         let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();

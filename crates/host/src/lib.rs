@@ -23,6 +23,7 @@ mod dense;
 pub mod explain;
 mod matrix_writer;
 pub mod membership;
+mod merge_once;
 pub mod options;
 mod outbox;
 mod protocol;

@@ -34,6 +34,7 @@ use uuid::Uuid;
 
 use crate::catalog::{Catalog, DatasetKind};
 use crate::cells::{HostCells, needs};
+use crate::merge_once::MergeOnce;
 use crate::options::{HostOptions, QueryOptions};
 use crate::receipt::{Collector, ReceiptHandle, Source};
 use crate::scan::{DriveScanExec, Patience, QueryContext, ScanParts, Target};
@@ -237,7 +238,11 @@ fn base_state(options: &HostOptions) -> Result<SessionState> {
     // What the drives send is spread over their number already, and usually small.
     config.options_mut().optimizer.enable_round_robin_repartition = false;
     let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(FairSpillPool::new(options.memory_limit))).build_arc().map_err(from_datafusion)?;
-    let mut state = SessionStateBuilder::new_with_default_features().with_config(config).with_runtime_env(runtime).build();
+    let mut state = SessionStateBuilder::new_with_default_features()
+        .with_config(config)
+        .with_runtime_env(runtime)
+        .with_physical_optimizer_rule(Arc::new(MergeOnce))
+        .build();
     let nothing: Arc<dyn CellSource> = Arc::new(HostCells::default());
     skytether_expression::register(&mut state, nothing)?;
     partial::register(&mut state).map_err(from_datafusion)?;

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::compute::interleave_record_batch;
-use arrow::datatypes::{Field, Schema, UInt32Type};
+use arrow::array::{Array, ArrayRef};
+use arrow::datatypes::{Field, Schema};
 use arrow::record_batch::RecordBatch;
 use datafusion::logical_expr::EmitTo;
 use pyo3::prelude::*;
@@ -58,13 +57,15 @@ struct Asked {
     overlap: Option<(String, String)>,
 }
 
-/// Runs `query` (columns `gene_id`, `gene`, `moments`) and ranks its genes; the columns are those of `ranking_schema`.
+/// Runs `query` (columns `gene_id`, `gene`, `moments`) and ranks its genes; the columns are those of `ranking_schema`, each group's rows are a batch.
 #[pyfunction]
 pub fn rank_genes(py: Python<'_>, query: &PyResultSet, options: &str) -> PyResult<PyTable> {
     let asked: Asked = serde_json::from_str(options).map_err(|e| Error::invalid("these are no options of a ranking").because(e)).or_raise()?;
     let batches = query.batches(py)?;
+    // Every group ranks all genes.
+    let genes = batches.iter().map(RecordBatch::num_rows).sum::<usize>().max(1);
     let ranked = py.detach(|| ranked(batches, asked)).or_raise()?;
-    PyTable::try_new(vec![ranked], ranking_schema())
+    PyTable::try_new((0..ranked.num_rows()).step_by(genes).map(|at| ranked.slice(at, genes.min(ranked.num_rows() - at))).collect(), ranking_schema())
 }
 
 fn ranked(batches: Vec<RecordBatch>, asked: Asked) -> Result<RecordBatch> {
@@ -76,42 +77,24 @@ fn ranked(batches: Vec<RecordBatch>, asked: Asked) -> Result<RecordBatch> {
         n_genes: None,
         log_base: asked.log_base,
     };
-    let ordered = in_gene_order(&batches)?;
-    drop(batches);
-    let Some(mut genes) = ordered else { return rank(&[], &options) };
-    if let Some((first, second)) = asked.overlap {
-        genes = with_both(&genes, first, second)?;
+    match asked.overlap {
+        None => rank(&batches, &options),
+        Some((first, second)) => {
+            let names: Arc<[String]> = [first, second].into();
+            let both = batches.iter().map(|batch| with_both(batch, &names)).collect::<Result<Vec<_>>>()?;
+            rank(&both, &options)
+        }
     }
-    rank(&[genes], &options)
-}
-
-/// All rows in order of `gene_id`, so that genes of equal score come in the same order whichever drive is the fastest.
-/// `None` where there are none.
-fn in_gene_order(batches: &[RecordBatch]) -> Result<Option<RecordBatch>> {
-    let failed = |e| Error::internal("cannot put the genes in order").because(e);
-    if batches.is_empty() {
-        return Ok(None);
-    }
-    let mut order = Vec::with_capacity(batches.iter().map(RecordBatch::num_rows).sum());
-    for (number, batch) in batches.iter().enumerate() {
-        let ids = batch.column_by_name("gene_id").and_then(|ids| ids.as_primitive_opt::<UInt32Type>());
-        let Some(ids) = ids else { return Err(Error::invalid("ranking genes needs a column \"gene_id\" of type UInt32")) };
-        order.extend(ids.values().iter().enumerate().map(|(row, &id)| (id, number, row)));
-    }
-    order.sort_unstable();
-    let places: Vec<(usize, usize)> = order.into_iter().map(|(_, number, row)| (number, row)).collect();
-    interleave_record_batch(&batches.iter().collect::<Vec<_>>(), &places).map(Some).map_err(failed)
 }
 
 /// `genes` with the moments of the two sets instead of those of the first alone, the second alone, and both.
-fn with_both(genes: &RecordBatch, first: String, second: String) -> Result<RecordBatch> {
+fn with_both(genes: &RecordBatch, names: &Arc<[String]>) -> Result<RecordBatch> {
     let failed = |e| Error::internal("cannot rebuild the moments").because(e);
     let Ok(at) = genes.schema().index_of("moments") else { return Err(Error::invalid("ranking genes needs a column \"moments\"")) };
     let column = genes.column(at);
     let results = Results::open(column.as_ref())?;
-    let names: Arc<[String]> = [first, second].into();
     let mut store = MomentStore::default();
-    store.reserve(&names, genes.num_rows())?;
+    store.reserve(names, genes.num_rows())?;
     for row in 0..genes.num_rows() {
         let range = results.range(row);
         if range.len() != 4 || column.is_null(row) {

@@ -13,22 +13,43 @@ use skytether_common::{Error, Result};
 use crate::MAX_ROWS;
 use crate::guard::{corrupt, corrupt_arrow, guarded};
 use crate::layout::Layout;
-use crate::sparse::decode_sparse;
+use crate::sparse::SparseBatches;
+
+/// Values that a batch of sparse rows has at most, but for single rows with more: with their cell numbers they fit a core's second-level cache.
+const SPARSE_VALUES: usize = 1 << 16;
+
+/// A slice's batches.
+#[derive(Debug)]
+pub enum Batches {
+    /// Of a plain table.
+    Table(std::vec::IntoIter<RecordBatch>),
+    /// Of a matrix, decoded as they are asked for.
+    Sparse(Box<SparseBatches>),
+}
+
+impl Iterator for Batches {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Batches::Table(batches) => batches.next().map(Ok),
+            Batches::Sparse(batches) => batches.next(),
+        }
+    }
+}
 
 /// Decodes a slice of a table with `schema` to batches of at most `batch_rows` rows, with the columns `projection` in that order.
 /// Other columns are not read. An empty projection gives batches without columns that have row counts. A slice without rows gives no batch.
 ///
 /// # Errors
-/// `Corrupt` where the bytes are no slice of this layout and schema; `Invalid` for a column number that the schema does not have.
-pub fn decode(bytes: Bytes, layout: &Layout, schema: &SchemaRef, projection: &[usize], batch_rows: usize) -> Result<Vec<RecordBatch>> {
+/// `Corrupt` where the bytes are no slice of this layout and schema (of a sparse slice's lists that is found batch by batch); `Invalid` for a column number
+/// that the schema does not have.
+pub fn decode(bytes: Bytes, layout: &Layout, schema: &SchemaRef, projection: &[usize], batch_rows: usize) -> Result<Batches> {
     let batch_rows = batch_rows.max(1);
-    match layout {
-        Layout::Table => guarded("a slice", || read_table(bytes, schema, projection, batch_rows)),
-        Layout::Sparse { .. } => {
-            let whole = decode_sparse(&bytes, layout, projection)?;
-            Ok((0..whole.num_rows()).step_by(batch_rows).map(|at| whole.slice(at, batch_rows.min(whole.num_rows() - at))).collect())
-        }
-    }
+    Ok(match layout {
+        Layout::Table => Batches::Table(guarded("a slice", || read_table(bytes, schema, projection, batch_rows))?.into_iter()),
+        Layout::Sparse { .. } => Batches::Sparse(Box::new(SparseBatches::open(bytes, layout, projection, batch_rows, SPARSE_VALUES)?)),
+    })
 }
 
 /// Reads Parquet bytes of any kind with Arrow's reader; see [`decode`].

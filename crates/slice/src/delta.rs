@@ -3,7 +3,7 @@
 //! Layout (Parquet format, "Delta Encoding"): a header of block size, miniblocks per block, number of values and first value; then per block the least
 //! delta (zigzag), one bit width per miniblock and the miniblocks, each value's delta minus the least one, packed from the lowest bit on.
 //! This decoder takes blocks of 128 values in four miniblocks of 32, which is what writers write for 32-bit columns, and widths up to 32;
-//! it says [`Decoded::Foreign`] to anything else, which Arrow's decoder may then try.
+//! it gives nothing for anything else, which Arrow's decoder may then try.
 //!
 //! Alongside the values it finds what validation needs, at no measurable cost: the largest value, and how many deltas are not positive.
 
@@ -11,21 +11,13 @@
 mod avx2;
 mod scalar;
 
+use bytes::Bytes;
 use skytether_common::{Error, Result};
-
-use crate::recycle::{self, Recycled};
 
 /// Values per block and per miniblock.
 const BLOCK_VALUES: usize = 128;
 const MINI: usize = 32;
 const MINIS: usize = BLOCK_VALUES / MINI;
-
-/// A decoded page, or the finding that its parameters are not those that this decoder takes.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Decoded<T> {
-    Values(Column<T>),
-    Foreign,
-}
 
 /// A column's values and what is known about them.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,6 +34,7 @@ pub(crate) trait Target: Copy + 'static {
     /// The largest value that fits.
     const MAX: u32;
     fn from_u32(value: u32) -> Self;
+    fn to_u32(self) -> u32;
 }
 
 impl Target for u32 {
@@ -50,6 +43,10 @@ impl Target for u32 {
     fn from_u32(value: u32) -> Self {
         value
     }
+    #[inline(always)]
+    fn to_u32(self) -> u32 {
+        self
+    }
 }
 
 impl Target for u16 {
@@ -57,6 +54,10 @@ impl Target for u16 {
     #[inline(always)]
     fn from_u32(value: u32) -> Self {
         value as u16
+    }
+    #[inline(always)]
+    fn to_u32(self) -> u32 {
+        u32::from(self)
     }
 }
 
@@ -94,16 +95,8 @@ impl Engine {
     }
 }
 
-/// Decodes the values of a page, of which there must be exactly `expected`.
-///
-/// # Errors
-/// `Corrupt` where lengths or counts do not fit, or a value does not fit `T`.
-pub(crate) fn decode<T: DecodeTarget>(page: &[u8], expected: usize) -> Result<Decoded<T>> {
-    decode_with(page, expected, Engine::best())
-}
-
 /// A [`Target`] with its vectorised code.
-pub(crate) trait DecodeTarget: Target + Recycled {
+pub(crate) trait DecodeTarget: Target {
     fn block(engine: Engine) -> BlockFn<Self>;
 }
 
@@ -127,65 +120,136 @@ impl DecodeTarget for u16 {
     }
 }
 
-pub(crate) fn decode_with<T: DecodeTarget>(page: &[u8], expected: usize, engine: Engine) -> Result<Decoded<T>> {
-    let mut input = Input { bytes: page, at: 0 };
-    let (block, minis) = (input.vlq()?, input.vlq()?);
-    let count = input.vlq()?;
-    let first = unzigzag(input.vlq()?) as u32;
-    if block != BLOCK_VALUES as u64 || minis != MINIS as u64 {
-        return Ok(Decoded::Foreign);
-    }
-    if count != expected as u64 {
-        return Err(Error::corrupt(format!("a page says it has {count} values where {expected} are due")));
-    }
-    if expected == 0 {
-        return Ok(Decoded::Values(Column { values: Vec::new(), descents: 0, max: 0 }));
-    }
-    // A block takes at least 5 bytes, so this bounds what a short page can make us allocate.
-    let blocks = (expected - 1).div_ceil(BLOCK_VALUES);
-    if blocks > (page.len() - input.at) / (1 + MINIS) {
-        return Err(Error::corrupt(format!("a page of {} bytes cannot hold {expected} values", page.len())));
+/// A page's values, taken run by run: what is decoded is used while it is in the cache.
+#[derive(Debug)]
+pub(crate) struct Stream<T> {
+    page: Bytes,
+    /// How far the page is read.
+    at: usize,
+    expected: usize,
+    engine: Engine,
+    state: State,
+    /// Values decoded, `carry` included.
+    decoded: usize,
+    /// Decoded with the last block, but not taken yet: fewer than a block.
+    carry: Vec<T>,
+    /// The last value that was taken.
+    previous: Option<T>,
+    /// How many of the values taken are descents.
+    descents: usize,
+}
+
+impl<T: DecodeTarget> Stream<T> {
+    /// Begins to decode `page`, which must hold exactly `expected` values; `None` where its parameters are not those that this decoder takes.
+    ///
+    /// # Errors
+    /// `Corrupt` where lengths or counts do not fit.
+    pub(crate) fn open(page: Bytes, expected: usize) -> Result<Option<Self>> {
+        Self::open_with(page, expected, Engine::best())
     }
 
-    let block = T::block(engine);
-    let mut values: Vec<T> = recycle::take(expected);
-    let mut state = State { last: first, max: [first; 8], ascents: [0; 8] };
-    values.push(T::from_u32(first));
-    let mut padded = [0u8; 4 * BLOCK_VALUES + SLACK];
-    while values.len() < expected {
-        let left = expected - values.len();
+    fn open_with(page: Bytes, expected: usize, engine: Engine) -> Result<Option<Self>> {
+        let mut input = Input { bytes: &page, at: 0 };
+        let (block, minis) = (input.vlq()?, input.vlq()?);
+        let count = input.vlq()?;
+        let first = unzigzag(input.vlq()?) as u32;
+        if block != BLOCK_VALUES as u64 || minis != MINIS as u64 {
+            return Ok(None);
+        }
+        if count != expected as u64 {
+            return Err(Error::corrupt(format!("a page says it has {count} values where {expected} are due")));
+        }
+        // A block takes at least 5 bytes, so this bounds what a short page can make us allocate.
+        let blocks = expected.saturating_sub(1).div_ceil(BLOCK_VALUES);
+        if blocks > (page.len() - input.at) / (1 + MINIS) {
+            return Err(Error::corrupt(format!("a page of {} bytes cannot hold {expected} values", page.len())));
+        }
+        let carry = if expected == 0 { Vec::new() } else { vec![T::from_u32(first)] };
+        let state = State { last: first, max: [if expected == 0 { 0 } else { first }; 8], ascents: [0; 8] };
+        let at = input.at;
+        Ok(Some(Self { at, page, expected, engine, state, decoded: carry.len(), carry, previous: None, descents: 0 }))
+    }
+
+    /// The next `n` values (or as many as are left); `None` where a block is not of the form that this decoder takes.
+    /// [`Column::max`] may be that of values soon to come. After an error or `None`, nothing that follows means anything.
+    ///
+    /// # Errors
+    /// `Corrupt` where the page ends too early, or a value does not fit `T`.
+    pub(crate) fn take(&mut self, n: usize) -> Result<Option<Column<T>>> {
+        let n = n.min(self.carry.len() + self.expected - self.decoded);
+        let mut values: Vec<T> = Vec::with_capacity(n + BLOCK_VALUES);
+        values.append(&mut self.carry);
+        while values.len() < n {
+            if !self.block(&mut values)? {
+                return Ok(None);
+            }
+        }
+        let max = self.state.max.iter().fold(0, |a, &b| a.max(b));
+        if max > T::MAX {
+            return Err(Error::corrupt(format!("a value of {max} is too large for its column")));
+        }
+        self.carry.extend_from_slice(&values[n..]);
+        values.truncate(n);
+        // What is decoded and not taken does not count yet.
+        let ascents: usize = self.state.ascents.iter().map(|&n| n as usize).sum();
+        self.previous = values.last().copied().or(self.previous);
+        let mut ahead = 0;
+        let mut before = self.previous;
+        for &value in &self.carry {
+            ahead += usize::from(before.is_some_and(|b| value.to_u32().wrapping_sub(b.to_u32()) as i32 <= 0));
+            before = Some(value);
+        }
+        let descents = self.decoded.saturating_sub(1 + ascents + ahead);
+        let here = descents.saturating_sub(self.descents);
+        self.descents = descents;
+        Ok(Some(Column { values, descents: here, max }))
+    }
+
+    /// Decodes one block onto `values`, which has room for it; false where the block is of another form.
+    fn block(&mut self, values: &mut Vec<T>) -> Result<bool> {
+        let mut input = Input { bytes: &self.page, at: self.at };
+        let left = self.expected - self.decoded;
         let min_delta = unzigzag(input.vlq()?) as u32;
         let mut widths: [u8; MINIS] = input.take(MINIS)?.try_into().map_err(|_| Error::internal("a block has no widths"))?;
         // Miniblocks after the last value have no body, whatever their width says.
         widths.iter_mut().skip(left.div_ceil(MINI)).for_each(|w| *w = 0);
         if widths.iter().any(|&w| w > 32) {
-            return Ok(Decoded::Foreign);
+            return Ok(false);
         }
         let at = input.at;
         let packed = input.take(widths.iter().map(|&w| usize::from(w) * MINI / 8).sum())?;
-        let near_the_end = page.len() - at < packed.len() + SLACK;
-        if near_the_end || left < BLOCK_VALUES {
-            padded[..packed.len()].copy_from_slice(packed);
-        }
+        self.at = input.at;
         if left < BLOCK_VALUES {
             // What lies beyond the last value is padding, which must not count.
-            scalar::some(&padded, widths, left, min_delta, &mut state, &mut values);
-            break;
+            scalar::some(&padded(packed), widths, left, min_delta, &mut self.state, values);
+            self.decoded = self.expected;
+            return Ok(true);
         }
-        let source = if near_the_end { padded.as_ptr() } else { packed.as_ptr() };
-        // SAFETY: `source` is followed by the block's bytes and `SLACK` more (of the page, as checked, or of `padded`, which is that long); `values` has room for
-        // `expected` values, of which at least 128 are missing, and the function writes exactly 128; widths are at most 32; the engine was detected.
+        values.reserve(BLOCK_VALUES);
+        // Near the page's end a copy, so that vector loads may reach beyond; made only there.
+        let copy;
+        let source = if self.page.len() - at < packed.len() + SLACK {
+            copy = padded(packed);
+            copy.as_ptr()
+        } else {
+            packed.as_ptr()
+        };
+        // SAFETY: `source` is followed by the block's bytes and `SLACK` more (of the page, as checked, or of `copy`, which is that long); `values` has room for
+        // 128 more values, of which the function writes exactly 128; widths are at most 32; the engine was detected.
         unsafe {
-            block(source, widths, min_delta, &mut state, values.as_mut_ptr().add(values.len()));
+            T::block(self.engine)(source, widths, min_delta, &mut self.state, values.as_mut_ptr().add(values.len()));
             values.set_len(values.len() + BLOCK_VALUES);
         }
+        self.decoded += BLOCK_VALUES;
+        Ok(true)
     }
-    let max = state.max.iter().fold(0, |a, &b| a.max(b));
-    if max > T::MAX {
-        return Err(Error::corrupt(format!("a value of {max} is too large for its column")));
-    }
-    let ascents: usize = state.ascents.iter().map(|&n| n as usize).sum();
-    Ok(Decoded::Values(Column { descents: expected - 1 - ascents, values, max }))
+}
+
+/// The packed bytes of a block, followed by zeros.
+fn padded(packed: &[u8]) -> [u8; 4 * BLOCK_VALUES + SLACK] {
+    let mut padded = [0u8; 4 * BLOCK_VALUES + SLACK];
+    padded[..packed.len()].copy_from_slice(packed);
+    padded
 }
 
 /// A page's bytes and how far they are read.

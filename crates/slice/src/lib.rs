@@ -15,7 +15,6 @@ mod delta;
 mod guard;
 pub mod layout;
 pub mod metadata;
-mod recycle;
 pub mod sparse;
 pub mod stats;
 pub mod table;
@@ -24,11 +23,11 @@ use bytes::Bytes;
 
 pub use layout::{BLOCK, Layout, Narrowest, ValueType};
 pub use metadata::{Metadata, MetadataBuilder, SliceEntry, StatsTable};
-pub use sparse::{SparseSlicer, Values, decode_sparse, sparse_schema};
+pub use sparse::{SparseBatches, SparseSlicer, Values, decode_sparse, sparse_schema};
 pub use stats::{ColumnStats, SliceStats};
 pub use table::TableSlicer;
 
-pub use decode::decode;
+pub use decode::{Batches, decode};
 
 /// The most rows that a slice may hold. A megabyte of constant columns could otherwise claim billions.
 pub const MAX_ROWS: u64 = 1 << 20;

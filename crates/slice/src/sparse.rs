@@ -1,10 +1,12 @@
 //! The layout of expression matrices: one row per gene and block of 65,536 cells, the cells' numbers and values as lists.
 //!
 //! Written as plain Parquet in one fixed form (uncompressed, V2 data pages, one page per column, no dictionary, `DELTA_BINARY_PACKED` integers), which
-//! [`decode_sparse`] reads page by page with its own unpacking. The lists' offsets come from the `nnz` column, so list levels are never decoded: those are what makes
+//! [`SparseBatches`] reads page by page with its own unpacking. The lists' offsets come from the `nnz` column, so list levels are never decoded: those are what makes
 //! general readers slow here.
 
+mod check;
 mod encode;
+mod pages;
 mod read;
 
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 pub use encode::SparseSlicer;
-pub use read::decode_sparse;
+pub use read::{SparseBatches, decode_sparse};
 
 use crate::layout::ValueType;
 
@@ -48,6 +50,20 @@ pub fn sparse_schema(value: ValueType) -> SchemaRef {
         field("sum", DataType::Float64),
         field("sumsq", DataType::Float64),
     ]))
+}
+
+/// The columns that validation needs and the projection lacks.
+fn needs(projection: &[usize]) -> Vec<usize> {
+    let lists = projection.iter().any(|&c| c == column::IDX || c == column::VAL);
+    let idx = projection.contains(&column::IDX);
+    let mut needs = Vec::new();
+    if lists && !projection.contains(&column::NNZ) {
+        needs.push(column::NNZ);
+    }
+    if idx && !projection.contains(&column::BLOCK) {
+        needs.push(column::BLOCK);
+    }
+    needs
 }
 
 /// The values of one row, in any of the stored types.

@@ -33,7 +33,7 @@ fn sparse() -> (Vec<u8>, Layout) {
 /// An error of a kind that says "these bytes are wrong", or batches of the right shape.
 fn try_table(bytes: &[u8], schema: &SchemaRef) {
     for projection in [&[2, 0, 1][..], &[]] {
-        match decode(Bytes::copy_from_slice(bytes), &Layout::Table, schema, projection, 16) {
+        match decode(Bytes::copy_from_slice(bytes), &Layout::Table, schema, projection, 16).and_then(|b| b.collect::<Result<Vec<_>, _>>()) {
             Ok(batches) => assert!(batches.iter().all(|b| b.num_columns() == projection.len() && b.num_rows() <= 16)),
             Err(error) => assert_eq!(error.kind(), Kind::Corrupt, "{error}"),
         }

@@ -40,6 +40,12 @@ pub fn merge_name(f: &str) -> String {
     format!("{PREFIX}{f}_merge")
 }
 
+/// Whether `udaf` is the merging form of some aggregate.
+#[must_use]
+pub fn is_merge(udaf: &AggregateUDF) -> bool {
+    (udaf.inner().as_ref() as &dyn std::any::Any).is::<merge::MergeForm>()
+}
+
 /// The form of `inner` that returns its partial state as a struct.
 #[must_use]
 pub fn state_udaf(inner: Arc<AggregateUDF>) -> AggregateUDF {

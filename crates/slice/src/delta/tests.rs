@@ -48,19 +48,52 @@ fn engines() -> Vec<Engine> {
     all
 }
 
+/// The whole page, taken `run` values at a time.
+fn decode_in_runs<T: DecodeTarget>(page: &[u8], expected: usize, engine: Engine, run: usize) -> Result<Option<Column<T>>> {
+    let Some(mut stream) = Stream::<T>::open_with(Bytes::copy_from_slice(page), expected, engine)? else { return Ok(None) };
+    let mut all = Column { values: Vec::new(), descents: 0, max: 0 };
+    loop {
+        let Some(part) = stream.take(run)? else { return Ok(None) };
+        assert!(part.values.iter().all(|v| v.to_u32() <= part.max));
+        let from = all.values.len().saturating_sub(1);
+        all.values.extend_from_slice(&part.values);
+        let descents = all.values[from..].windows(2).filter(|w| w[1].to_u32().wrapping_sub(w[0].to_u32()) as i32 <= 0).count();
+        assert_eq!(part.descents, descents, "of this run");
+        all.descents += part.descents;
+        all.max = part.max;
+        if part.values.len() < run || all.values.len() == expected {
+            assert!(stream.take(run)?.is_some_and(|c| c.values.is_empty() && c.descents == 0));
+            return Ok(Some(all));
+        }
+    }
+}
+
+fn decode_with<T: DecodeTarget>(page: &[u8], expected: usize, engine: Engine) -> Result<Option<Column<T>>> {
+    decode_in_runs(page, expected, engine, usize::MAX)
+}
+
+fn decode<T: DecodeTarget>(page: &[u8], expected: usize) -> Result<Option<Column<T>>> {
+    decode_with(page, expected, Engine::best())
+}
+
 fn check(values: &[u32], min_width: u32) {
-    let page = encode(values, min_width).into_boxed_slice();
+    let (page, len) = (encode(values, min_width).into_boxed_slice(), values.len());
     let max = values.iter().copied().max().unwrap_or(0);
     let descents = values.windows(2).filter(|w| w[1].wrapping_sub(w[0]) as i32 <= 0).count();
     for engine in engines() {
         let wide = decode_with::<u32>(&page, values.len(), engine).unwrap();
-        assert_eq!(wide, Decoded::Values(Column { values: values.to_vec(), descents, max }), "{engine:?}");
+        assert_eq!(wide, Some(Column { values: values.to_vec(), descents, max }), "{engine:?}");
+        for run in [1, 5, 127, 128, 129, 300] {
+            assert_eq!(decode_in_runs::<u32>(&page, values.len(), engine, run).unwrap(), wide, "{engine:?} in runs of {run}");
+        }
         let narrow = decode_with::<u16>(&page, values.len(), engine);
         if max > 0xffff {
             assert_eq!(narrow.unwrap_err().kind(), skytether_common::Kind::Corrupt);
         } else {
             let values = values.iter().map(|&v| v as u16).collect();
-            assert_eq!(narrow.unwrap(), Decoded::Values(Column { values, descents, max }), "{engine:?}");
+            let whole = Some(Column { values, descents, max });
+            assert_eq!(narrow.unwrap(), whole, "{engine:?}");
+            assert_eq!(decode_in_runs::<u16>(&page, len, engine, 100).unwrap(), whole, "{engine:?} in runs");
         }
     }
 }
@@ -87,13 +120,13 @@ fn wide_or_unusual_pages_are_left_to_others() {
     let mut page = encode(&[1, 5, 2, 9], 0);
     page[0] = 0x80;
     page[1] = 0x02; // blocks of 256
-    assert_eq!(decode::<u32>(&page, 4).unwrap(), Decoded::Foreign);
+    assert_eq!(decode::<u32>(&page, 4).unwrap(), None);
     let mut page = encode(&[1, 5, 2, 9], 0);
     // Five bytes of header, one of least delta, then the widths.
     assert_eq!(page[6..10], [4, 77, 77, 77]);
     page[6] = 33;
     page.extend([0; 200]);
-    assert_eq!(decode::<u32>(&page, 4).unwrap(), Decoded::Foreign);
+    assert_eq!(decode::<u32>(&page, 4).unwrap(), None);
 }
 
 #[test]

@@ -104,3 +104,23 @@ proptest! {
         prop_assert!(predicted <= written + 1300 + 32 * lens.len(), "{predicted} >> {written}");
     }
 }
+
+#[test]
+fn a_row_out_of_order_is_found_whatever_the_batches() {
+    let good: Vec<u32> = (0..1000).collect();
+    let ones = [1u16; 1000];
+    // Cells that descend or repeat within a row; a row between others, so that borders of batches fall before, in and after it.
+    for wrong in [[5u32, 9, 7, 12], [5, 9, 9, 12], [5, 4, 9, 12]] {
+        let mut rows = Rows::default();
+        for (gene, cells) in [&good[..], &wrong, &good].into_iter().enumerate() {
+            rows.push(gene as u32, 0, cells, Values::U16(&ones[..cells.len()]));
+        }
+        let bytes = bytes_of(&rows, ValueType::UInt16);
+        for values in [1, 3, 1002, 1004, usize::MAX] {
+            let layout = Layout::sparse(2000, 3, ValueType::UInt16);
+            let mut batches = crate::SparseBatches::open(bytes.clone(), &layout, &[3], usize::MAX, values).unwrap();
+            assert!(batches.any(|b| b.is_err()), "{wrong:?} in batches of {values}");
+            assert!(batches.next().is_none());
+        }
+    }
+}

@@ -1,8 +1,12 @@
 use super::*;
+use arrow::array::{Array, AsArray};
+use crate::layout::ValueType;
+use crate::sparse::column;
 use crate::sparse::{SparseSlicer, Values};
 use crate::{BLOCK, SliceOptions};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::file::metadata::ParquetMetaDataReader;
 
 const CELLS: u32 = 150_000;
 
@@ -28,11 +32,21 @@ fn slice(value: ValueType) -> (Bytes, Layout) {
     (slicer.finish().unwrap().unwrap().bytes, Layout::sparse(CELLS, 40, value))
 }
 
-fn fast(bytes: &Bytes, layout: &Layout, projection: &[usize]) -> Option<RecordBatch> {
-    match decode_fast(bytes, Limits::of(layout).unwrap(), projection).unwrap() {
-        Fast::Batch(batch) => Some(batch),
-        Fast::Foreign => None,
+/// In batches of at most `values` values, joined; `None` where that took Arrow's reader.
+fn fast_in(bytes: &Bytes, layout: &Layout, projection: &[usize], values: usize) -> Option<RecordBatch> {
+    let mut batches = SparseBatches::open(bytes.clone(), layout, projection, usize::MAX, values).unwrap();
+    let mut all = Vec::new();
+    while let Some(batch) = batches.next() {
+        if matches!(batches.source, Source::Whole(..)) {
+            return None;
+        }
+        all.push(batch.unwrap());
     }
+    Some(compute::concat_batches(&batches.schema, &all).unwrap())
+}
+
+fn fast(bytes: &Bytes, layout: &Layout, projection: &[usize]) -> Option<RecordBatch> {
+    fast_in(bytes, layout, projection, usize::MAX)
 }
 
 #[test]
@@ -47,6 +61,9 @@ fn the_fast_path_reads_what_arrow_reads() {
         for projection in [&[4, 3][..], &[3], &[1, 1, 6], &[]] {
             let ours = fast(&bytes, &layout, projection).unwrap();
             assert_eq!(ours, theirs[0].project(projection).unwrap());
+            for values in [1, 1000, 1 << 16] {
+                assert_eq!(fast_in(&bytes, &layout, projection, values).unwrap(), ours, "{projection:?} in batches of {values} values");
+            }
             assert_eq!(decode_slow(&bytes, Limits::of(&layout).unwrap(), projection).unwrap(), ours);
         }
     }
@@ -77,4 +94,18 @@ fn what_is_not_wanted_is_not_decoded() {
     let broken = Bytes::from(broken);
     assert!(decode_sparse(&broken, &layout, &[column::IDX]).is_err());
     assert_eq!(decode_sparse(&broken, &layout, &[0, 2, 4, 5]).unwrap(), decode_sparse(&bytes, &layout, &[0, 2, 4, 5]).unwrap());
+}
+
+#[test]
+fn batches_are_as_large_as_was_asked_for() {
+    let (bytes, layout) = slice(ValueType::UInt16);
+    for (rows, values) in [(7, usize::MAX), (usize::MAX, 30_000), (3, 100_000)] {
+        let batches: Vec<_> = SparseBatches::open(bytes.clone(), &layout, &[2, 3], rows, values).unwrap().map(Result::unwrap).collect();
+        assert!(batches.len() > 1);
+        assert_eq!(batches.iter().map(RecordBatch::num_rows).sum::<usize>(), 120);
+        for batch in &batches {
+            let lists = batch.column(1).as_list::<i32>();
+            assert!(batch.num_rows() <= rows && (batch.num_rows() == 1 || lists.values().len() <= values));
+        }
+    }
 }

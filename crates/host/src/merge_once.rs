@@ -1,0 +1,60 @@
+//! States are merged in one phase.
+//!
+//! DataFusion aggregates in two phases, so that rows are few before they are dealt out by group. What comes from drives is few already: each has merged its own rows,
+//! and no drive sends a group twice. A first phase would only merge states with nothing and write them out once more.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::{ExecutionPlan, Partitioning};
+use skytether_plan::partial::is_merge;
+
+/// Turns `FinalPartitioned <- Repartition <- Partial` over merge forms into `SinglePartitioned <- Repartition`.
+#[derive(Debug)]
+pub(crate) struct MergeOnce;
+
+impl PhysicalOptimizerRule for MergeOnce {
+    fn name(&self) -> &str {
+        "merge_once"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        plan.transform_up(|node| match merged_once(&node)? {
+            Some(better) => Ok(Transformed::yes(better)),
+            None => Ok(Transformed::no(node)),
+        })
+        .data()
+    }
+}
+
+fn merged_once(node: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    let Some(last) = node.downcast_ref::<AggregateExec>().filter(|a| *a.mode() == AggregateMode::FinalPartitioned) else { return Ok(None) };
+    let Some(dealt) = last.input().downcast_ref::<RepartitionExec>() else { return Ok(None) };
+    let Partitioning::Hash(_, partitions) = dealt.partitioning() else { return Ok(None) };
+    let Some(first) = dealt.input().downcast_ref::<AggregateExec>().filter(|a| *a.mode() == AggregateMode::Partial) else { return Ok(None) };
+    let merges = first.aggr_expr().iter().all(|f| is_merge(f.fun())) && !first.aggr_expr().is_empty();
+    if !merges || !first.group_expr().is_single() || first.group_expr().is_true_no_grouping() {
+        return Ok(None);
+    }
+    let by = Partitioning::Hash(first.group_expr().input_exprs(), *partitions);
+    let input = Arc::new(RepartitionExec::try_new(Arc::clone(first.input()), by)?);
+    let single = AggregateExec::try_new(
+        AggregateMode::SinglePartitioned,
+        first.group_expr().clone(),
+        first.aggr_expr().to_vec(),
+        first.filter_expr().to_vec(),
+        input,
+        first.input_schema(),
+    )?
+    .with_limit_options(last.limit_options());
+    Ok((single.schema() == last.schema()).then(|| Arc::new(single) as _))
+}
