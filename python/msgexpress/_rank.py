@@ -58,7 +58,10 @@ class RankResult:
         def joined(label: str, kind: Any) -> np.ndarray:
             out = np.empty(ends[-1], kind)
             for name, start, stop in zip(chosen, ends[:-1], ends[1:]):
-                out[start:stop] = self._genes[self._values(name, "gene_id")] if label == "names" else self._values(name, label)
+                if label == "names":
+                    np.take(self._genes, self._values(name, "gene_id"), out=out[start:stop], mode="clip")
+                else:
+                    out[start:stop] = self._values(name, label)
             return out
 
         columns = {label: joined(label, self._kind(label)) for label in _COLUMNS}

@@ -25,7 +25,7 @@ const STACK: usize = 32 << 20;
 
 /// Runs the command line `arguments` (the first is the program's name) and returns the exit status.
 pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
-    skytether_common::memory::few_arenas();
+    skytether_common::memory::tune_allocator();
     let cli = match args::Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(e) => {

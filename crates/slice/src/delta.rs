@@ -30,6 +30,8 @@ pub(crate) struct Column<T> {
 }
 
 /// What values are decoded to: `u32`, or `u16` (values that do not fit are an error).
+///
+/// It is one of the two: what is not two bytes long is taken to be four.
 pub(crate) trait Target: Copy + 'static {
     /// The largest value that fits.
     const MAX: u32;
@@ -70,9 +72,6 @@ pub(crate) struct State {
     ascents: [u32; 8],
 }
 
-/// A block of 128 packed deltas, decoded onto `out` (128 values long). The packed bytes are followed by at least [`SLACK`] readable ones.
-type BlockFn<T> = unsafe fn(packed: *const u8, widths: [u8; MINIS], min_delta: u32, state: &mut State, out: *mut T);
-
 /// How far vector loads may reach beyond a miniblock.
 const SLACK: usize = 16;
 
@@ -95,31 +94,6 @@ impl Engine {
     }
 }
 
-/// A [`Target`] with its vectorised code.
-pub(crate) trait DecodeTarget: Target {
-    fn block(engine: Engine) -> BlockFn<Self>;
-}
-
-impl DecodeTarget for u32 {
-    fn block(engine: Engine) -> BlockFn<Self> {
-        match engine {
-            Engine::Scalar => scalar::block::<u32>,
-            #[cfg(target_arch = "x86_64")]
-            Engine::Avx2 => avx2::block_u32,
-        }
-    }
-}
-
-impl DecodeTarget for u16 {
-    fn block(engine: Engine) -> BlockFn<Self> {
-        match engine {
-            Engine::Scalar => scalar::block::<u16>,
-            #[cfg(target_arch = "x86_64")]
-            Engine::Avx2 => avx2::block_u16,
-        }
-    }
-}
-
 /// A page's values, taken run by run: what is decoded is used while it is in the cache.
 #[derive(Debug)]
 pub(crate) struct Stream<T> {
@@ -139,7 +113,7 @@ pub(crate) struct Stream<T> {
     descents: usize,
 }
 
-impl<T: DecodeTarget> Stream<T> {
+impl<T: Target> Stream<T> {
     /// Begins to decode `page`, which must hold exactly `expected` values; `None` where its parameters are not those that this decoder takes.
     ///
     /// # Errors
@@ -180,7 +154,9 @@ impl<T: DecodeTarget> Stream<T> {
         let mut values: Vec<T> = Vec::with_capacity(n + BLOCK_VALUES);
         values.append(&mut self.carry);
         while values.len() < n {
-            if !self.block(&mut values)? {
+            let blocks = (n - values.len()).div_ceil(BLOCK_VALUES);
+            self.ordinary_blocks(&mut values, blocks);
+            if values.len() < n && !self.block(&mut values)? {
                 return Ok(None);
             }
         }
@@ -205,10 +181,28 @@ impl<T: DecodeTarget> Stream<T> {
         Ok(Some(Column { values, descents: here, max }))
     }
 
-    /// Decodes one block onto `values`, which has room for it; false where the block is of another form.
+    /// Decodes blocks onto `values`, at most `count`, as long as they need no special care.
+    fn ordinary_blocks(&mut self, values: &mut Vec<T>, count: usize) {
+        let count = count.min((self.expected - self.decoded) / BLOCK_VALUES);
+        match self.engine {
+            Engine::Scalar => {}
+            #[cfg(target_arch = "x86_64")]
+            Engine::Avx2 => {
+                values.reserve(count * BLOCK_VALUES);
+                // SAFETY: the engine was detected; there is room for `count` blocks, and all values of `done` blocks were written.
+                unsafe {
+                    let done = avx2::blocks(&self.page, &mut self.at, count, &mut self.state, values.as_mut_ptr().add(values.len()));
+                    values.set_len(values.len() + done * BLOCK_VALUES);
+                    self.decoded += done * BLOCK_VALUES;
+                }
+            }
+        }
+    }
+
+    /// Decodes one block onto `values`; false where it is of another form.
     fn block(&mut self, values: &mut Vec<T>) -> Result<bool> {
         let mut input = Input { bytes: &self.page, at: self.at };
-        let left = self.expected - self.decoded;
+        let left = (self.expected - self.decoded).min(BLOCK_VALUES);
         let min_delta = unzigzag(input.vlq()?) as u32;
         let mut widths: [u8; MINIS] = input.take(MINIS)?.try_into().map_err(|_| Error::internal("a block has no widths"))?;
         // Miniblocks after the last value have no body, whatever their width says.
@@ -216,31 +210,11 @@ impl<T: DecodeTarget> Stream<T> {
         if widths.iter().any(|&w| w > 32) {
             return Ok(false);
         }
-        let at = input.at;
         let packed = input.take(widths.iter().map(|&w| usize::from(w) * MINI / 8).sum())?;
+        // What lies beyond the last value is padding, which must not count.
+        scalar::some(&padded(packed), widths, left, min_delta, &mut self.state, values);
         self.at = input.at;
-        if left < BLOCK_VALUES {
-            // What lies beyond the last value is padding, which must not count.
-            scalar::some(&padded(packed), widths, left, min_delta, &mut self.state, values);
-            self.decoded = self.expected;
-            return Ok(true);
-        }
-        values.reserve(BLOCK_VALUES);
-        // Near the page's end a copy, so that vector loads may reach beyond; made only there.
-        let copy;
-        let source = if self.page.len() - at < packed.len() + SLACK {
-            copy = padded(packed);
-            copy.as_ptr()
-        } else {
-            packed.as_ptr()
-        };
-        // SAFETY: `source` is followed by the block's bytes and `SLACK` more (of the page, as checked, or of `copy`, which is that long); `values` has room for
-        // 128 more values, of which the function writes exactly 128; widths are at most 32; the engine was detected.
-        unsafe {
-            T::block(self.engine)(source, widths, min_delta, &mut self.state, values.as_mut_ptr().add(values.len()));
-            values.set_len(values.len() + BLOCK_VALUES);
-        }
-        self.decoded += BLOCK_VALUES;
+        self.decoded += left;
         Ok(true)
     }
 }

@@ -7,7 +7,7 @@
 use std::arch::x86_64::*;
 
 use super::scalar;
-use super::{MINI, MINIS, SLACK, State};
+use super::{MINI, MINIS, SLACK, State, Target, unzigzag};
 
 /// The largest width that the shuffle can take: 25 bits and an offset of 7 are 32.
 const SHUFFLED: usize = 25;
@@ -58,10 +58,10 @@ struct Lanes {
 impl Lanes {
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn load(state: &State, min_delta: u32) -> Self {
+    fn load(state: &State) -> Self {
         // SAFETY: the arrays are 32 bytes long.
         let (max, ascents) = unsafe { (_mm256_loadu_si256(state.max.as_ptr().cast()), _mm256_loadu_si256(state.ascents.as_ptr().cast())) };
-        Self { last: _mm256_set1_epi32(state.last as i32), max, ascents, min_delta: _mm256_set1_epi32(min_delta as i32) }
+        Self { last: _mm256_set1_epi32(state.last as i32), max, ascents, min_delta: _mm256_setzero_si256() }
     }
 
     /// Eight values from their packed deltas.
@@ -97,7 +97,7 @@ impl Lanes {
 /// The 32 packed deltas of a miniblock, eight by eight, each register handed to `take` with its number.
 ///
 /// # Safety
-/// As [`block_u32`], for one miniblock.
+/// `packed` is followed by the miniblock's `4 * width` bytes and [`SLACK`] more, all readable; `width` is at most 32.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn groups(packed: *const u8, width: usize, mut take: impl FnMut(usize, __m256i)) {
@@ -130,45 +130,71 @@ unsafe fn groups(packed: *const u8, width: usize, mut take: impl FnMut(usize, __
     }
 }
 
-/// A whole block, to 32 bits.
+/// Up to `count` blocks in a row, as long as they are well within the page and right; how many. The page's last bytes and what is wrong are for
+/// whoever takes it block by block. Values too large for `T` are seen in `state.max` by the caller.
 ///
 /// # Safety
-/// The machine has AVX2; `packed` is followed by the miniblocks' bytes (four times each width) and [`SLACK`] more, all readable; `out` has room for 128 values;
-/// widths are at most 32.
+/// The machine has AVX2; `out` has room for `count` times 128 values.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn block_u32(mut packed: *const u8, widths: [u8; MINIS], min_delta: u32, state: &mut State, mut out: *mut u32) {
-    let mut lanes = Lanes::load(state, min_delta);
-    for width in widths.map(usize::from) {
-        // SAFETY: the caller's promise; group numbers are below four.
-        unsafe {
-            groups(packed, width, |group, eight| _mm256_storeu_si256(out.add(group * 8).cast(), lanes.step(eight)));
-            packed = packed.add(4 * width);
-            out = out.add(MINI);
+pub(super) unsafe fn blocks<T: Target>(page: &[u8], at: &mut usize, count: usize, state: &mut State, out: *mut T) -> usize {
+    const { assert!(size_of::<T>() == 2 || size_of::<T>() == 4) };
+    let mut lanes = Lanes::load(state);
+    let mut out = out.cast::<u8>();
+    let mut done = 0;
+    while done < count {
+        let Some((min_delta, widths, body, len)) = head(page, *at) else { break };
+        lanes.min_delta = _mm256_set1_epi32(min_delta as i32);
+        // SAFETY: `head` has found the block's bytes and `SLACK` more, and widths of at most 32.
+        let mut packed = unsafe { page.as_ptr().add(body) };
+        for width in widths.map(usize::from) {
+            let store = |group: usize, eight: __m256i| {
+                let values = lanes.step(eight);
+                // SAFETY: the caller's promise; group numbers are below four.
+                unsafe {
+                    if size_of::<T>() == 2 {
+                        let narrow = _mm_packus_epi32(_mm256_castsi256_si128(values), _mm256_extracti128_si256::<1>(values));
+                        _mm_storeu_si128(out.add(group * 16).cast(), narrow);
+                    } else {
+                        _mm256_storeu_si256(out.add(group * 32).cast(), values);
+                    }
+                }
+            };
+            // SAFETY: as above.
+            unsafe {
+                groups(packed, width, store);
+                packed = packed.add(4 * width);
+                out = out.add(MINI * size_of::<T>());
+            }
         }
+        *at = body + len;
+        done += 1;
     }
     lanes.store(state);
+    done
 }
 
-/// A whole block, to 16 bits: values above 65,535 are seen in `state.max` by the caller.
-///
-/// # Safety
-/// As [`block_u32`].
-#[target_feature(enable = "avx2")]
-pub(super) unsafe fn block_u16(mut packed: *const u8, widths: [u8; MINIS], min_delta: u32, state: &mut State, mut out: *mut u16) {
-    let mut lanes = Lanes::load(state, min_delta);
-    for width in widths.map(usize::from) {
-        let store = |group: usize, eight: __m256i| {
-            let values = lanes.step(eight);
-            let narrow = _mm_packus_epi32(_mm256_castsi256_si128(values), _mm256_extracti128_si256::<1>(values));
-            // SAFETY: the caller's promise; group numbers are below four.
-            unsafe { _mm_storeu_si128(out.add(group * 8).cast(), narrow) };
-        };
-        // SAFETY: the caller's promise.
-        unsafe {
-            groups(packed, width, store);
-            packed = packed.add(4 * width);
-            out = out.add(MINI);
+/// The head of the block at `at`: least delta, widths, where its packed bytes begin and how many they are. `None` where the least delta has more than five bytes,
+/// a width is above 32, or fewer than [`SLACK`] bytes follow.
+#[inline(always)]
+fn head(page: &[u8], mut at: usize) -> Option<(u32, [u8; MINIS], usize, usize)> {
+    let mut number = 0u64;
+    let mut shift = 0;
+    loop {
+        let byte = *page.get(at)?;
+        at += 1;
+        number |= u64::from(byte & 0x7f) << shift;
+        shift += 7;
+        if byte < 0x80 {
+            break;
+        }
+        if shift == 35 {
+            return None;
         }
     }
-    lanes.store(state);
+    let widths: [u8; MINIS] = page.get(at..at + MINIS)?.try_into().ok()?;
+    if widths.iter().any(|&w| w > 32) {
+        return None;
+    }
+    let (body, len) = (at + MINIS, widths.iter().map(|&w| usize::from(w) * MINI / 8).sum::<usize>());
+    (page.len() - body >= len + SLACK).then_some((unzigzag(number) as u32, widths, body, len))
 }

@@ -1,6 +1,6 @@
 //! The portable code: what the vectorised code must agree with, and what runs where there is none.
 
-use super::{MINI, MINIS, SLACK, State, Target};
+use super::{MINI, MINIS, State, Target};
 
 /// Value `i` of a miniblock of `width` bits (0 to 32). `packed` holds the miniblock and at least 8 bytes after it.
 #[inline(always)]
@@ -31,26 +31,6 @@ pub(super) fn some<T: Target>(packed: &[u8], widths: [u8; MINIS], n: usize, min_
         let width = usize::from(width);
         for i in 0..MINI.min(n.saturating_sub(m * MINI)) {
             out.push(T::from_u32(step(unpack(&packed[at..], width, i), min_delta, state)));
-        }
-        at += width * MINI / 8;
-    }
-}
-
-/// A whole block.
-///
-/// # Safety
-/// `packed` is followed by the miniblocks' bytes (four times each width) and [`SLACK`] more, all readable; `out` has room for 128 values; widths are at most 32.
-pub(super) unsafe fn block<T: Target>(packed: *const u8, widths: [u8; MINIS], min_delta: u32, state: &mut State, out: *mut T) {
-    let len: usize = widths.iter().map(|&w| usize::from(w) * MINI / 8).sum();
-    // SAFETY: the caller's promise.
-    let bytes = unsafe { std::slice::from_raw_parts(packed, len + SLACK) };
-    let mut at = 0;
-    for (m, width) in widths.into_iter().enumerate() {
-        let width = usize::from(width);
-        for i in 0..MINI {
-            let value = step(unpack(&bytes[at..], width, i), min_delta, state);
-            // SAFETY: below `BLOCK_VALUES`.
-            unsafe { out.add(m * MINI + i).write(T::from_u32(value)) };
         }
         at += width * MINI / 8;
     }

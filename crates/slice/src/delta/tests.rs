@@ -49,7 +49,7 @@ fn engines() -> Vec<Engine> {
 }
 
 /// The whole page, taken `run` values at a time.
-fn decode_in_runs<T: DecodeTarget>(page: &[u8], expected: usize, engine: Engine, run: usize) -> Result<Option<Column<T>>> {
+fn decode_in_runs<T: Target>(page: &[u8], expected: usize, engine: Engine, run: usize) -> Result<Option<Column<T>>> {
     let Some(mut stream) = Stream::<T>::open_with(Bytes::copy_from_slice(page), expected, engine)? else { return Ok(None) };
     let mut all = Column { values: Vec::new(), descents: 0, max: 0 };
     loop {
@@ -68,11 +68,11 @@ fn decode_in_runs<T: DecodeTarget>(page: &[u8], expected: usize, engine: Engine,
     }
 }
 
-fn decode_with<T: DecodeTarget>(page: &[u8], expected: usize, engine: Engine) -> Result<Option<Column<T>>> {
+fn decode_with<T: Target>(page: &[u8], expected: usize, engine: Engine) -> Result<Option<Column<T>>> {
     decode_in_runs(page, expected, engine, usize::MAX)
 }
 
-fn decode<T: DecodeTarget>(page: &[u8], expected: usize) -> Result<Option<Column<T>>> {
+fn decode<T: Target>(page: &[u8], expected: usize) -> Result<Option<Column<T>>> {
     decode_with(page, expected, Engine::best())
 }
 
