@@ -25,15 +25,14 @@ demo: setup ## everything that is needed, then marker genes of pbmc3k found by t
 
 test: setup test-rust test-python ## everything that is needed, then every test
 
-bench: setup ## the benchmarks, each beside what people would use instead
-	@$(BIN)/python -m pip install -q -r requirements-dev.txt
+bench: setup $(VENV)/.dev ## the benchmarks, each beside what people would use instead
 	@$(BIN)/python benches/run.py
 
 lint: setup ## format, clippy
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 
-setup: $(VENV)/.installed
+setup: $(VENV)/.built $(VENV)/.installed
 
 # 1. Tools: what the build itself needs (maturin, protoc), as wheels, so that no system package is asked for.
 $(VENV)/.tools: requirements-build.txt
@@ -45,22 +44,29 @@ $(VENV)/.tools: requirements-build.txt
 	@$(BIN)/python -m pip install -q -r requirements-build.txt
 	@touch $@
 
-# 2. Python packages that ours stand on.
-$(VENV)/.packages: $(VENV)/.tools requirements.txt requirements-dev.txt
-	@echo "Installing the Python packages ..." >&2
-	@$(BIN)/python -m pip install -q -r requirements.txt -r requirements-dev.txt
+# 2. Our own: the Rust workspace (the long part; cargo shows how far it is), and meanwhile the Python packages that ours stand on.
+$(VENV)/.built: $(VENV)/.tools requirements.txt $(RUST_SOURCES) pyproject.toml
+	@echo "Building Skytether (some 13 minutes the first time, on two cores) ..." >&2
+	@$(BIN)/python -m pip install -q -r requirements.txt & packages=$$!; built=0; \
+	  $(BIN)/maturin develop --skip-install || built=$$?; wait $$packages; exit $$built
 	@touch $@
 
-# 3. Our own: the Rust workspace (the long part; cargo shows how far it is) and the Python package around it.
-$(VENV)/.installed: $(VENV)/.packages $(RUST_SOURCES) pyproject.toml
-	@echo "Building Skytether (the first time takes several minutes) ..." >&2
-	@$(BIN)/maturin develop
+# 3. The Python package, in place: what changes later need not be installed again.
+$(VENV)/.installed: pyproject.toml | $(VENV)/.built
+	@echo "Installing Skytether into $(VENV) ..." >&2
+	@$(BIN)/maturin develop -q
+	@touch $@
+
+# 4. What tests and benchmarks compare with.
+$(VENV)/.dev: requirements-dev.txt | $(VENV)/.installed
+	@echo "Installing what the tests compare with ..." >&2
+	@$(BIN)/python -m pip install -q -r requirements-dev.txt
 	@touch $@
 
 test-rust: setup
 	cargo test --workspace --exclude skytether-python
 
-test-python: setup
+test-python: setup $(VENV)/.dev
 	$(BIN)/python -m pytest -q python/tests
 
 clean: ## remove what was built (not your data)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import warnings
+from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Iterable, Literal
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, Literal
 
 import numpy as np
 
-from skytether import CorruptError, Fleet, InvalidError, NotFoundError, UnsupportedError, _internal
+from skytether import ConflictError, CorruptError, Fleet, InvalidError, NotFoundError, SkytetherError, UnsupportedError, _internal
 
-from ._source import APPLICATION, FORMAT
+from ._source import APPLICATION, FORMAT, labels
 
 if TYPE_CHECKING:
     import anndata
@@ -33,7 +35,11 @@ _MISSING: Any = _Missing()
 
 
 class Dataset:
-    """A data set on a fleet: a matrix of cells and genes with everything that AnnData keeps beside it."""
+    """A data set on a fleet: a matrix of cells and genes with everything that AnnData keeps beside it.
+
+    It stands for what was stored when it was made. Once another data set has been put in the place of that, its methods raise
+    `ConflictError`, rather than mix the two: take ``db[name]`` again.
+    """
 
     def __init__(self, fleet: Fleet, name: str) -> None:
         self.fleet = fleet
@@ -41,12 +47,16 @@ class Dataset:
         if found["kind"] != "expression":
             raise InvalidError(f"{name} is a {found['kind']}, not an expression data set: use skytether's sql")
         self.name: str = found["name"].replace(".", "/", 1)
+        self._generation: int = found["generation"]
         try:
             self._kept: dict[str, Any] = json.loads(found["application"][APPLICATION])
+            written = int(self._kept["format"])
+        except (ValueError, TypeError) as e:
+            raise CorruptError(f"{self.name}: what msgexpress keeps with it can't be read: {e}") from e
         except KeyError as e:
             raise UnsupportedError(f"{self.name} was not ingested with msgexpress: it lacks what is needed to read it as AnnData") from e
-        if self._kept["format"] > FORMAT:
-            raise UnsupportedError(f"{self.name} was ingested with a newer msgexpress (format {self._kept['format']}, this one knows {FORMAT})")
+        if written > FORMAT:
+            raise UnsupportedError(f"{self.name} was ingested with a newer msgexpress (format {written}, this one knows {FORMAT}): upgrade this one")
 
     # ---- what it holds
 
@@ -73,23 +83,23 @@ class Dataset:
 
     @property
     def obs(self) -> pd.DataFrame:
-        """The cells, as AnnData's obs."""
-        return self._shell.obs
+        """The cells, as AnnData's obs; a copy."""
+        return self._shell.obs.copy()
 
     @property
     def var(self) -> pd.DataFrame:
-        """The genes, as AnnData's var."""
-        return self._shell.raw.var if self._swapped else self._shell.var
+        """The genes, as AnnData's var (that of `raw` where the data set is about `raw`); a copy."""
+        return self._genes.copy()
 
     @property
     def obs_names(self) -> pd.Index:
         """The cells' names."""
-        return self.obs.index
+        return self._shell.obs.index.copy()
 
     @property
     def var_names(self) -> pd.Index:
         """The genes' names."""
-        return self.var.index
+        return self._genes.index.copy()
 
     def table(self, name: str) -> str:
         """The quoted SQL name of one of its tables: ``x``, ``x_rows``, ``obs``, ``var``, ..."""
@@ -105,35 +115,54 @@ class Dataset:
     def to_anndata(self, genes: Any = None, cells: Any = None) -> anndata.AnnData:
         """The data set as an AnnData in memory: what went in, or the given genes and cells of it.
 
+        Zeros that a sparse matrix stored explicitly are not stored, and so do not come back as such.
+
         Parameters
         ----------
         genes, cells
-            A boolean mask, names, or numbers, in the order wanted; None for all. `raw` keeps its own genes, as in AnnData.
+            A boolean mask, names, or numbers, in the order wanted; None for all. Genes are chosen among `var_names`. `raw` keeps its
+            own genes, as in AnnData. Where the data set is about `raw`, though, the genes are raw's: what comes back for some of them
+            is an AnnData of raw's values and genes, without X's and the layers.
+
+        Raises
+        ------
+        NotFoundError
+            A name that is not there.
+        InvalidError
+            A name that is there twice, a number out of range, a mask of another length.
+        ConflictError
+            The data set was replaced.
         """
+        from . import _select
+
+        with self._unchanged():
+            gene_at = None if genes is None else _select.positions(genes, self._genes.index, "gene")
+            cell_at = None if cells is None else _select.positions(cells, self._shell.obs.index, "cell")
+            gene_set = None if gene_at is None else np.unique(gene_at)
+            cell_set = None if cell_at is None else np.unique(cell_at)
+            whole = self._raw_part(gene_set, cell_set) if self._swapped and gene_set is not None else self._part(gene_set, cell_set)
+        # In the order and as often as asked for.
+        cell_order = slice(None) if cell_at is None else np.searchsorted(cell_set, cell_at)
+        gene_order = slice(None) if gene_at is None else np.searchsorted(gene_set, gene_at)
+        if _ascending(cell_order, whole.n_obs) and _ascending(gene_order, whole.n_vars):
+            return whole
+        return whole[cell_order, gene_order].copy()
+
+    def _part(self, genes: np.ndarray | None, cells: np.ndarray | None) -> anndata.AnnData:
+        """Everything of the given genes and cells, and `raw` whole."""
         import anndata
 
-        from . import _export, _select
-
-        shell = self._shell
-        all_genes, all_cells = genes is None, cells is None
-        gene_at = None if all_genes else _select.positions(genes, shell.var.index, "gene")
-        cell_at = None if all_cells else _select.positions(cells, shell.obs.index, "cell")
-        gene_set = None if gene_at is None else np.unique(gene_at)
-        cell_set = None if cell_at is None else np.unique(cell_at)
-
-        matrices: dict[str, Any] = {}
-        for table, kept in self._kept["matrices"].items():
-            of_raw = kept["origin"] == "raw/X"
-            matrices[kept["origin"]] = _export.matrix(self.fleet, self.table(f"{table}_rows"), kept, None if of_raw else gene_set, cell_set)
-        bare = shell if gene_set is None and cell_set is None else shell[_all(cell_set), _all(gene_set)].copy()
+        # Nothing of what is kept here is given away: whoever gets it may change it.
+        bare = self._shell_part(cells, genes)
+        matrices = {kept["origin"]: self._matrix_part(table, None if kept["origin"] == "raw/X" else genes, cells) for table, kept in self._kept["matrices"].items()}
         raw = None
         if "raw/X" in matrices and bare.raw is not None:
-            raw = {"X": matrices["raw/X"], "var": bare.raw.var.copy(), "varm": dict(bare.raw.varm)}
-        whole = anndata.AnnData(
+            raw = {"X": matrices["raw/X"], "var": bare.raw.var.copy(), "varm": {k: copy.deepcopy(v) for k, v in bare.raw.varm.items()}}
+        return anndata.AnnData(
             X=matrices.get("X", bare.X if "X" not in self._origins and bare.X is not None else None),
-            obs=bare.obs.copy(),
-            var=bare.var.copy(),
-            uns=bare.uns.copy(),
+            obs=bare.obs,
+            var=bare.var,
+            uns=copy.deepcopy(dict(bare.uns)),
             obsm=dict(bare.obsm),
             varm=dict(bare.varm),
             obsp=dict(bare.obsp),
@@ -141,14 +170,31 @@ class Dataset:
             layers={**dict(bare.layers), **{o.removeprefix("layers/"): m for o, m in matrices.items() if o.startswith("layers/")}},
             raw=raw,
         )
-        if gene_set is None and cell_set is None:
-            return whole
-        # In the order and as often as asked for.
-        cell_order = slice(None) if cell_at is None else np.searchsorted(cell_set, cell_at)
-        gene_order = slice(None) if gene_at is None else np.searchsorted(gene_set, gene_at)
-        if _ascending(cell_order) and _ascending(gene_order):
-            return whole
-        return whole[cell_order, gene_order].copy()
+
+    def _raw_part(self, genes: np.ndarray, cells: np.ndarray | None) -> anndata.AnnData:
+        """Raw's values of the given genes of raw, with everything about the cells."""
+        import anndata
+
+        bare = self._shell_part(cells, None)
+        raw = self._shell.raw
+        return anndata.AnnData(
+            X=self._matrix_part("x", genes, cells),
+            obs=bare.obs,
+            var=raw.var.iloc[genes].copy(),
+            uns=copy.deepcopy(dict(bare.uns)),
+            obsm=dict(bare.obsm),
+            varm={k: copy.deepcopy(v.iloc[genes] if hasattr(v, "iloc") else v[genes]) for k, v in raw.varm.items()},
+            obsp=dict(bare.obsp),
+        )
+
+    def _shell_part(self, cells: np.ndarray | None, genes: np.ndarray | None) -> anndata.AnnData:
+        """A copy of the shell, or of some cells and genes of it (and then without unused categories, as in AnnData)."""
+        return self._shell.copy() if cells is None and genes is None else self._shell[_all(cells), _all(genes)].copy()
+
+    def _matrix_part(self, table: str, genes: np.ndarray | None, cells: np.ndarray | None) -> Any:
+        from . import _export
+
+        return _export.matrix(self.fleet, self.table(f"{table}_rows"), self._kept["matrices"][table], genes, cells)
 
     # ---- differential expression
 
@@ -192,6 +238,10 @@ class Dataset:
             No such column, group or layer.
         InvalidError
             A group of fewer than two cells; transform left out.
+        UnsupportedError
+            The column holds what a table can't.
+        ConflictError
+            The data set was replaced.
         """
         if transform is _MISSING:
             raise InvalidError(
@@ -199,18 +249,21 @@ class Dataset:
                 "transform=None for values that are normalised and logarithmic already"
             )
         _check(method, METHODS, "method")
-        matrix = self._matrix(layer)
-        wanted = None if isinstance(groups, str) and groups == "all" else [str(g) for g in ([groups] if isinstance(groups, str) else groups)]
+        matrix, column = self._matrix(layer), self._column(groupby)
+        order = self._kept["categories"].get(groupby)
+        several = not isinstance(groups, str) and isinstance(groups, Iterable)
+        wanted = None if isinstance(groups, str) and groups == "all" else [_group(g, order) for g in (groups if several else [groups])]
+        reference = _group(reference, order)
         # scanpy squares float32 values in float32; Student's test is compared with scipy, which works in doubles.
         single = method != "student" and self._kept["matrices"][matrix]["dtype"] != "float64"
-        spec = _internal.moments_spec(self.name, matrix, transform, groupby, None, single)
+        spec = _internal.moments_spec(self.name, matrix, transform, column, None, single)
         return self._rank(
             spec,
             matrix,
-            {"method": method, "reference": None if reference == "rest" else str(reference), "groups": wanted, "correction": corr_method},
-            {"groupby": groupby, "reference": reference, "method": method, "use_raw": matrix.startswith("raw_"), "layer": layer, "corr_method": corr_method, "transform": transform},
+            {"method": method, "reference": None if reference == "rest" else reference, "groups": wanted, "correction": corr_method},
+            {"groupby": groupby, "reference": reference, "method": method, **self._place(matrix), "corr_method": corr_method, "transform": transform},
             n_genes,
-            self._kept["categories"].get(groupby),
+            order,
         )
 
     def ttest(
@@ -238,6 +291,7 @@ class Dataset:
         """
         from . import _select
 
+        a, b = _select.settled(a), _select.settled(b)
         if transform is _MISSING:
             transform = None
             if self._is_counts(layer):
@@ -247,7 +301,7 @@ class Dataset:
         label_a, label_b = _select.label(a, "first"), _select.label(b, "second")
         if label_a == label_b:
             label_a, label_b = f"{label_a} (first)", f"{label_b} (second)"
-        in_a, in_b = _select.mask(a, self.obs, "the first set"), _select.mask(b, self.obs, "the second set")
+        in_a, in_b = _select.mask(a, self._shell.obs, "the first set"), _select.mask(b, self._shell.obs, "the second set")
         for label, chosen in ((label_a, in_a), (label_b, in_b)):
             if chosen.sum() < 2:
                 raise InvalidError(f"{label!r} has {chosen.sum()} cells: a t-test needs at least two on each side")
@@ -262,7 +316,7 @@ class Dataset:
             spec,
             matrix,
             {"method": method, "reference": label_b, "groups": [label_a], "correction": corr_method, "overlap": [label_a, label_b] if overlap else None},
-            {"groupby": None, "reference": label_b, "method": method, "use_raw": matrix.startswith("raw_"), "layer": layer, "corr_method": corr_method, "transform": transform},
+            {"groupby": None, "reference": label_b, "method": method, **self._place(matrix), "corr_method": corr_method, "transform": transform},
             None,
             None,
             double=True,
@@ -279,10 +333,32 @@ class Dataset:
         if n_genes is not None and n_genes < 1:
             raise InvalidError(f"n_genes is {n_genes}: show at least one gene, or None for all")
         literal = spec.replace("'", "''")
-        query = self.fleet.sql(f"SELECT gene_id, gene, moments(idx, val, block, '{literal}') AS moments FROM {self.table(matrix + '_rows')} GROUP BY gene_id, gene")
         options["log_base"] = self._kept["log1p_base"] if params["transform"] is None else None
-        ranked = _internal.rank_genes(query._inner, json.dumps(options))
+        with self._unchanged():
+            query = self.fleet.sql(f"SELECT gene_id, gene, moments(idx, val, block, '{literal}') AS moments FROM {self.table(matrix + '_rows')} GROUP BY gene_id, gene")
+            ranked = _internal.rank_genes(query._inner, json.dumps(options))
         return RankResult(self.name, ranked, query.receipt, params, n_genes, order, double)
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Around reads that belong together: all of them are of the data set that this object stands for, or it is a `ConflictError`."""
+        self._check_generation()
+        try:
+            yield
+        except Exception as e:
+            # It may have gone wrong because half of it was of another data set.
+            try:
+                self._check_generation()
+            except ConflictError as replaced:
+                raise replaced from e
+            except SkytetherError:
+                pass
+            raise
+        self._check_generation()
+
+    def _check_generation(self) -> None:
+        if self.fleet.describe(self.name)["generation"] != self._generation:
+            raise ConflictError(f"{self.name} was replaced since this object was made: take db[{self.name!r}] again")
 
     @property
     def _origins(self) -> dict[str, str]:
@@ -295,12 +371,26 @@ class Dataset:
 
     def _tables(self) -> dict[str | None, str]:
         """The matrices' tables by what `layer=` says."""
+        there = self._origins
         found: dict[str | None, str] = {None: "x"}
-        for table, m in self._kept["matrices"].items():
-            if table != "x":
-                origin = m["origin"]
-                found["raw" if origin == "raw/X" else origin.removeprefix("layers/")] = table
+        found.update((label, there[origin]) for label, origin in labels(there).items() if there[origin] != "x")
         return found
+
+    def _place(self, matrix: str) -> dict[str, Any]:
+        """Where a matrix is in AnnData, as scanpy's parameters say it."""
+        origin = self._kept["matrices"][matrix]["origin"]
+        return {"use_raw": origin == "raw/X", "layer": origin.removeprefix("layers/") if origin.startswith("layers/") else None}
+
+    def _column(self, groupby: str) -> str:
+        """What the obs column `groupby` is called in SQL."""
+        known = self._kept.get("obs_in_sql")
+        if known is None:  # ingested before this was noted
+            return groupby
+        if groupby in known:
+            return known[groupby]
+        if groupby in self._kept["not_in_sql"]["obs"]:
+            raise UnsupportedError(f"obs column {groupby!r} of {self.name} holds what a table can't: make it text, numbers or categories, and ingest it again")
+        raise NotFoundError(f"obs of {self.name} has no column {groupby!r}: it has {', '.join(map(repr, known)) or 'none'}")
 
     def _matrix(self, layer: str | None) -> str:
         tables = self._tables()
@@ -313,7 +403,8 @@ class Dataset:
         import pyarrow as pa
 
         rows = self.table(f"{self._matrix(layer)}_rows")
-        field = pa.schema(self.fleet.sql(f"SELECT val FROM {rows} LIMIT 0")).field(0)
+        with self._unchanged():
+            field = pa.schema(self.fleet.sql(f"SELECT val FROM {rows} LIMIT 0")).field(0)
         return pa.types.is_integer(field.type.value_type)
 
     def _what_values(self, layer: str | None) -> str:
@@ -326,12 +417,23 @@ class Dataset:
     def _shell(self) -> anndata.AnnData:
         from . import _h5ad
 
-        rows = self.fleet.sql(f"SELECT part, bytes FROM {self.table('shell')}").to_arrow()
+        with self._unchanged():
+            rows = self.fleet.sql(f"SELECT part, bytes FROM {self.table('shell')}").to_arrow()
         parts = dict(zip(rows.column("part").to_pylist(), rows.column("bytes").to_pylist()))
         shell = _h5ad.open_shell(b"".join(parts[i] for i in sorted(parts)), self.name)
         if shell.n_obs != self.n_obs:
             raise CorruptError(f"{self.name}: its shell is of {shell.n_obs} cells instead of {self.n_obs}")
         return shell
+
+    @property
+    def _genes(self) -> pd.DataFrame:
+        return self._shell.raw.var if self._swapped else self._shell.var
+
+
+def _group(group: Any, order: list[str] | None) -> str:
+    """A group's name as the drives say it: booleans are ``true`` and ``false``, unless they are categories."""
+    text = str(group)
+    return text.lower() if isinstance(group, (bool, np.bool_)) and text not in (order or ()) else text
 
 
 def _check(value: str, allowed: tuple[str, ...], what: str) -> None:
@@ -343,5 +445,5 @@ def _all(chosen: np.ndarray | None) -> Any:
     return slice(None) if chosen is None else chosen
 
 
-def _ascending(order: Any) -> bool:
-    return isinstance(order, slice) or np.array_equal(order, np.arange(len(order)))
+def _ascending(order: Any, n: int) -> bool:
+    return isinstance(order, slice) or np.array_equal(order, np.arange(n))

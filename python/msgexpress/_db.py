@@ -13,6 +13,8 @@ from ._dataset import Dataset
 if TYPE_CHECKING:
     import anndata
 
+    from ._source import Source
+
 
 def open(path: str | os.PathLike[str], drives: int | None = None, **options: Any) -> MsgExpress:  # noqa: A001
     """Opens the embedded fleet in directory `path`, and makes it where there is none; options as of `skytether.open`."""
@@ -56,24 +58,30 @@ class MsgExpress:
             Called with values done and values in all; True for a bar on stderr; None for a bar where stderr is a terminal; False
             for nothing.
         genome
-            Which genome of a 10x ``.h5`` file of Cell Ranger 2 with several.
+            Which genome of a 10x ``.h5`` file of Cell Ranger 2 with several; an error for any other source.
 
         Raises
         ------
         CorruptError
             The input is cut short or damaged.
         InvalidError
-            It is none of the above, or holds values that are no finite numbers.
+            It is none of the above, or holds values that are no finite numbers; `layer` or `genome` is not there.
         """
-        from . import _open, _progress
+        from . import _open
 
         made = _open.open_source(source, genome)
         try:
             made.arrange(layer)
-            with _progress.reporter(progress, f"ingesting {name}") as report:
-                made.write(self.fleet, name, replace, report)
+            return self._store(made, name, replace, progress)
         finally:
             made.close()
+
+    def _store(self, source: Source, name: str, replace: bool, progress: Callable[[int, int], None] | bool | None) -> Dataset:
+        """Stores a source that is open and arranged; whoever opened it closes it."""
+        from . import _progress
+
+        with _progress.reporter(progress, f"ingesting {name}") as report:
+            source.write(self.fleet, name, replace, report)
         return self[name]
 
     def __getitem__(self, name: str) -> Dataset:
@@ -95,7 +103,7 @@ class MsgExpress:
 
     def ls(self) -> list[str]:
         """The names of the expression data sets, ``domain/dataset`` each."""
-        return sorted(d["name"].replace(".", "/", 1) for d in self.fleet.ls() if d["kind"] == "expression")
+        return sorted(d["name"].replace(".", "/", 1) for d in self.fleet.ls() if d.get("kind") == "expression")
 
     def drop(self, name: str) -> None:
         """Removes a data set. There is no way back."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from skytether import CorruptError, InvalidError, NotFoundError, _internal
 
@@ -80,9 +81,34 @@ def _add_metadata(obs: pd.DataFrame, path: Path) -> None:
     by_cell = table.drop_duplicates(rows[0][0]).set_index(rows[0][0])
     for label in by_cell.columns:
         values = by_cell[label].reindex(obs.index)
-        numbers = pd.to_numeric(values, errors="coerce")
-        is_number = bool(numbers.notna().any()) and not (numbers.isna() & values.notna() & (values != "")).any()
-        obs[label] = numbers if is_number else pd.Categorical(values.where(values != ""))
+        obs[label] = _typed(values.where(values != ""))
+
+
+def _typed(values: pd.Series) -> Any:
+    """A column of texts (missing where there is none) as numbers, if every one of them is how Python writes a number, else as categories.
+
+    Whole numbers with gaps become ``Int64``. ``000``, ``1.50`` and ``nan`` are no numbers: they would come back as something else.
+    """
+    import pandas as pd
+
+    there = values.dropna()
+    if len(there) and all(map(_is_int, there)):
+        return pd.array([None if pd.isna(v) else int(v) for v in values], dtype="Int64" if len(there) < len(values) else "int64")
+    if len(there) and all(_is_int(v, 1 << 53) or _is_float(v) for v in there):
+        return values.astype("float64")
+    return pd.Categorical(values)
+
+
+def _is_int(text: str, limit: int = 1 << 63) -> bool:
+    digits = text.removeprefix("-")
+    return len(digits) < 20 and digits.isascii() and digits.isdecimal() and str(int(text)) == text and abs(int(text)) < limit
+
+
+def _is_float(text: str) -> bool:
+    try:
+        return repr(float(text)) == text and math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _add_clusters(obs: pd.DataFrame, path: Path) -> None:

@@ -11,12 +11,18 @@ from skytether import CorruptError
 if TYPE_CHECKING:
     from skytether import Fleet
 
+#: How many genes a query names one by one; with more it reads all from the first to the last, and the rest is dropped here.
+_MOST_NAMED = 20_000
+#: How many runs of neighbouring genes a query names by their ends, and how long a run must be to be worth it.
+_MOST_RUNS, _LONG_RUN = 100, 16
+
 
 def matrix(fleet: Fleet, rows_table: str, kept: dict[str, Any], genes: np.ndarray | None, cells: np.ndarray | None) -> Any:
-    """One matrix as it was ingested, or just the given genes and cells of it (numbers, in the order wanted, each at most once).
+    """One matrix as it was ingested, or just the given genes and cells of it (numbers, ascending, each once).
 
-    Gives a numpy array or a scipy sparse matrix or array, cells as rows, of the class and type that went in. Takes about twice the memory of
-    the result where that is CSR, once where it is CSC.
+    Gives a numpy array or a scipy sparse matrix or array, cells as rows, of the class and type that went in. Zeros that were stored
+    explicitly are gone, as zeros are never stored. Takes about twice the memory of the result where that is CSR or some of the cells,
+    once where it is CSC.
     """
     import scipy.sparse
 
@@ -25,10 +31,12 @@ def matrix(fleet: Fleet, rows_table: str, kept: dict[str, Any], genes: np.ndarra
     cell_to = _renumber(cells, n_cells)
     shape = (n_cells if cells is None else len(cells), n_genes if genes is None else len(genes))
     where = _where(genes)
-    csc = _compressed(fleet, rows_table, where, kept, gene_to, cell_to, shape)
+    # scipy can't work with float16, which float32 holds exactly.
+    dtype = np.dtype("float32" if kept["dtype"] == "float16" else kept["dtype"])
+    csc = _of_all_cells(fleet, rows_table, where, dtype, gene_to, shape) if cell_to is None else _of_some_cells(fleet, rows_table, where, dtype, gene_to, cell_to, shape)
     layout = kept["layout"]
     if layout == "dense":
-        return csc.toarray()
+        return csc.toarray().astype(kept["dtype"], copy=False)
     out: Any = csc.tocsr() if layout == "csr" else csc
     if layout == "csc":
         out.sort_indices()
@@ -37,74 +45,113 @@ def matrix(fleet: Fleet, rows_table: str, kept: dict[str, Any], genes: np.ndarra
     # scipy picks the narrowest index type; give back what went in.
     out.indices = out.indices.astype(kept["index"], copy=False)
     out.indptr = out.indptr.astype(kept["indptr"], copy=False)
+    out.data = out.data.astype(kept["dtype"], copy=False)
     return out
 
 
-def _compressed(
-    fleet: Fleet, table: str, where: str, kept: dict[str, Any], gene_to: np.ndarray | None, cell_to: np.ndarray | None, shape: tuple[int, int]
-) -> Any:
+def _of_all_cells(fleet: Fleet, table: str, where: str, dtype: np.dtype, gene_to: np.ndarray | None, shape: tuple[int, int]) -> Any:
+    """The CSC matrix of some or all genes, written straight to where each value belongs."""
     import pyarrow as pa
     import scipy.sparse
 
     # How long each row is tells where it goes, so that rows may come in any order.
     lengths = fleet.sql(f"SELECT gene_id, block, nnz FROM {table}{where}").to_arrow()
     gene, block, nnz = (lengths.column(i).to_numpy() for i in range(3))
-    column = gene.astype(np.int64) if gene_to is None else gene_to[gene]
-    gene, block, nnz, column = (a[column >= 0] for a in (gene, block, nnz, column))
+    column = gene.astype(np.int64) if gene_to is None else gene_to[gene].astype(np.int64)
+    block, nnz, column = (a[column >= 0] for a in (block, nnz, column))
     blocks = int(block.max()) + 1 if len(block) else 1
     per_row = np.zeros(shape[1] * blocks + 1, np.int64)
     per_row[column * blocks + block + 1] = nnz
     starts = np.cumsum(per_row)
     indices = np.empty(int(starts[-1]), np.int32)
-    data = np.empty(int(starts[-1]), kept["dtype"])
+    data = np.empty(int(starts[-1]), dtype)
 
     stream = pa.RecordBatchReader.from_stream(fleet.sql(f"SELECT gene_id, block, idx, val FROM {table}{where}"))
     for batch in stream:
-        if gene_to is not None:
-            batch = batch.filter(pa.array(gene_to[batch.column(0).to_numpy()] >= 0))
-        gene, block = batch.column(0).to_numpy(), batch.column(1).to_numpy()
-        idx, val = batch.column(2), batch.column(3)
-        bounds = idx.offsets.to_numpy().astype(np.int64)
-        of_idx, of_val = idx.values.to_numpy(zero_copy_only=False), val.values.to_numpy(zero_copy_only=False)
-        shift = int(val.offsets[0].as_py()) - int(bounds[0]) if len(bounds) else 0
-        column = gene.astype(np.int64) if gene_to is None else gene_to[gene]
-        at = starts[column * blocks + block]
-        # A row's entries are consecutive here and there: where each begins, plus the place within.
-        lengths_here = np.diff(bounds)
-        if len(lengths_here) == 0:
+        column, batch = _wanted(batch, gene_to)
+        if not batch.num_rows:
             continue
-        if (at + lengths_here > starts[column * blocks + block + 1]).any():
+        slot = column * blocks + batch.column(1).to_numpy()
+        bounds, of_idx, of_val = _entries(batch.column(2), batch.column(3))
+        at, lengths_here = starts[slot], np.diff(bounds)
+        if (at + lengths_here > starts[slot + 1]).any():
             raise CorruptError(f"{table} changed while it was read")
-        target = np.repeat(at - bounds[:-1], lengths_here) + np.arange(bounds[0], bounds[-1])
-        indices[target] = of_idx[bounds[0] : bounds[-1]]
-        data[target] = of_val[bounds[0] + shift : bounds[-1] + shift]
-    indptr = starts[::blocks]
-    if cell_to is not None:
-        new = cell_to[indices]
-        stays = new >= 0
-        indptr = np.concatenate([[0], np.cumsum(stays)])[indptr]
-        indices, data = new[stays].astype(np.int32), data[stays]
-    return scipy.sparse.csc_matrix((data, indices, indptr), shape=shape)
+        # A row's entries are consecutive here and there: where each begins, plus the place within.
+        target = np.repeat(at - bounds[:-1], lengths_here) + np.arange(bounds[-1])
+        indices[target] = of_idx
+        data[target] = of_val
+    return scipy.sparse.csc_matrix((data, indices, starts[::blocks]), shape=shape)
+
+
+def _of_some_cells(fleet: Fleet, table: str, where: str, dtype: np.dtype, gene_to: np.ndarray | None, cell_to: np.ndarray, shape: tuple[int, int]) -> Any:
+    """The CSC matrix of some cells: of each batch only their values are kept."""
+    import pyarrow as pa
+    import scipy.sparse
+
+    columns, rows, values = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)], [np.zeros(0, dtype)]
+    for batch in pa.RecordBatchReader.from_stream(fleet.sql(f"SELECT gene_id, block, idx, val FROM {table}{where}")):
+        column, batch = _wanted(batch, gene_to)
+        bounds, of_idx, of_val = _entries(batch.column(2), batch.column(3))
+        row = cell_to[of_idx]
+        at = np.flatnonzero(row >= 0)
+        columns.append(column[np.searchsorted(bounds, at, side="right") - 1].astype(np.int32))
+        rows.append(row[at])
+        values.append(of_val[at].astype(dtype, copy=False))
+    return scipy.sparse.coo_matrix((np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=shape, dtype=dtype).tocsc()
+
+
+def _wanted(batch: Any, gene_to: np.ndarray | None) -> tuple[np.ndarray, Any]:
+    """The rows of a batch whose genes are wanted, and the columns that they become."""
+    import pyarrow as pa
+
+    gene = batch.column(0).to_numpy()
+    if gene_to is None:
+        return gene.astype(np.int64), batch
+    column = gene_to[gene].astype(np.int64)
+    stays = column >= 0
+    return (column, batch) if stays.all() else (column[stays], batch.filter(pa.array(stays)))
+
+
+def _entries(idx: Any, val: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where each row's entries begin and end, and all of the rows' indices and values."""
+    bounds, of_val = idx.offsets.to_numpy().astype(np.int64), val.offsets.to_numpy()
+    if not len(bounds):
+        bounds, of_val = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    first, last, shift = int(bounds[0]), int(bounds[-1]), int(of_val[0]) - int(bounds[0])
+    indices = idx.values.to_numpy(zero_copy_only=False)[first:last]
+    return bounds - first, indices, val.values.to_numpy(zero_copy_only=False)[first + shift : last + shift]
 
 
 def _renumber(chosen: np.ndarray | None, n: int) -> np.ndarray | None:
     if chosen is None:
         return None
-    to = np.full(n, -1, np.int64)
+    to = np.full(n, -1, np.int32)
     to[chosen] = np.arange(len(chosen))
     return to
 
 
 def _where(genes: np.ndarray | None) -> str:
+    """The condition on `gene_id` (ascending) that lets drives skip slices and send little more than what is wanted."""
     if genes is None:
         return ""
     if len(genes) == 0:
         return " WHERE FALSE"
-    ordered = np.unique(genes)
-    # Runs of neighbours become ranges, which keeps the query short and lets drives skip slices.
-    breaks = np.flatnonzero(np.diff(ordered) > 1)
-    firsts, lasts = ordered[np.r_[0, breaks + 1]], ordered[np.r_[breaks, len(ordered) - 1]]
-    if len(firsts) > 2000:  # too scattered to say: read the span and drop the rest
-        return f" WHERE gene_id BETWEEN {ordered[0]} AND {ordered[-1]}"
-    terms = [f"gene_id = {a}" if a == b else f"gene_id BETWEEN {a} AND {b}" for a, b in zip(firsts, lasts)]
-    return " WHERE " + " OR ".join(terms)
+    span = f"gene_id BETWEEN {genes[0]} AND {genes[-1]}"
+    if genes[-1] - genes[0] + 1 == len(genes):
+        return f" WHERE {span}"
+    # Long runs of neighbours by their ends, all others in one list: a planner counts operators, and a list is one.
+    breaks = np.flatnonzero(np.diff(genes) > 1)
+    firsts, stops = np.r_[0, breaks + 1], np.r_[breaks, len(genes) - 1] + 1
+    runs = np.argsort(firsts - stops, kind="stable")[:_MOST_RUNS]
+    runs = runs[(stops - firsts)[runs] >= _LONG_RUN]
+    single = np.ones(len(genes), bool)
+    terms = []
+    for run in np.sort(runs):
+        single[firsts[run] : stops[run]] = False
+        terms.append(f"gene_id BETWEEN {genes[firsts[run]]} AND {genes[stops[run] - 1]}")
+    named = genes[single]
+    if len(named) > _MOST_NAMED:
+        return f" WHERE {span}"
+    if len(named):
+        terms.append(f"gene_id IN ({', '.join(map(str, named))})")
+    return f" WHERE {span} AND ({' OR '.join(terms)})"

@@ -13,7 +13,25 @@ if TYPE_CHECKING:
 
 
 def open_source(source: Any, genome: str | None = None) -> Source:
-    """`source` as what it is: an h5ad or 10x .h5 file, a 10x mtx directory, an EBI bundle, or an AnnData object."""
+    """`source` as what it is: an h5ad or 10x .h5 file, a 10x mtx directory, an EBI bundle, or an AnnData object.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such file or directory.
+    CorruptError
+        It is cut short or damaged.
+    InvalidError
+        It is none of these; `genome` is given, but what it is has no genomes to choose from.
+    """
+    made = _opened(source, genome)
+    if genome is not None and not made.genomes:
+        made.close()
+        raise InvalidError(f"{made.what} has no genomes to choose from: leave genome= out (it is for 10x .h5 files)")
+    return made
+
+
+def _opened(source: Any, genome: str | None) -> Source:
     if not isinstance(source, (str, os.PathLike)):
         if type(source).__name__ == "AnnData" and hasattr(source, "obs"):
             from . import _memory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Iterable
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class RankResult:
         #: The groups tested, in the order of the obs column's categories.
         self.groups: list[str] = sorted(self._ranked, key=lambda g: known.get(g, len(known)))
 
-    def to_df(self, group: str | list[str] | None = None) -> pd.DataFrame:
+    def to_df(self, group: str | Iterable[str] | None = None) -> pd.DataFrame:
         """One row per gene (and group), with the columns of ``scanpy.get.rank_genes_groups_df``.
 
         Columns: `group` (categorical; only if there are several), `names`, `scores`, `logfoldchanges` (base 2), `pvals`, `pvals_adj`,
@@ -51,7 +51,8 @@ class RankResult:
         """
         import pandas as pd
 
-        chosen = self.groups if group is None else [group] if isinstance(group, str) else [str(g) for g in group]
+        several = isinstance(group, Iterable) and not isinstance(group, str)
+        chosen = self.groups if group is None else [self._name(g) for g in (group if several else [group])]
         lengths = [len(self._values(name, "gene_id")) for name in chosen]
         ends = np.cumsum([0, *lengths])
 
@@ -79,9 +80,10 @@ class RankResult:
         lengths = {len(self._column(g, "names")) for g in self.groups}
         for label, kind in _COLUMNS.items():
             records = np.empty(max(lengths, default=0), dtype=[(g, kind) for g in self.groups])
-            for g in self.groups:
-                records[g] = self._column(g, label)
-            out[label] = records
+            # By position: numpy has no fields without a name, but a group may have none.
+            for g, called in zip(self.groups, records.dtype.names or ()):
+                records[called] = self._column(g, label)
+            out[label] = records.view(np.recarray)
         out["pts"] = pd.DataFrame({g: self._in_gene_order(g, "pct_nz_group") for g in self.groups}, index=self._genes)
         rest = pd.DataFrame({g: self._in_gene_order(g, "pct_nz_reference") for g in self.groups}, index=self._genes)
         if self.params["reference"] == "rest":
@@ -122,6 +124,7 @@ class RankResult:
             if len(self.groups) != 1:
                 raise InvalidError(f"say which group: {', '.join(map(repr, self.groups))}")
             group = self.groups[0]
+        group = self._name(group)
         frame = self._frame_of_all(group)
         reference = "all other cells" if self.params["reference"] == "rest" else str(self.params["reference"])
         return volcano(frame, f"{group} against {reference}", self._subtitle(), ax, path, label, lfc, p)
@@ -135,6 +138,11 @@ class RankResult:
         return f"<p>{html.escape(self.dataset)}: {html.escape(self._subtitle())}</p>{self.top(10).to_html(na_rep='')}"
 
     # ---- inside
+
+    def _name(self, group: Any) -> str:
+        """A group as `groups` names it: numbers are written out, and booleans as the drives do."""
+        text = str(group)
+        return text.lower() if isinstance(group, (bool, np.bool_)) and text not in self._ranked else text
 
     def _subtitle(self) -> str:
         names = {"t-test": "Welch's t-test", "t-test_overestim_var": "t-test with overestimated variance", "student": "Student's t-test"}

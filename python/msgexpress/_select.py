@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Iterable
 
 import numpy as np
 
@@ -66,7 +66,7 @@ def _by_name(wanted: list[str], names: pd.Index, what: str) -> np.ndarray:
 
 
 def mask(chosen: Any, obs: pd.DataFrame, what: str) -> np.ndarray:
-    """The cells that a selector means: a dict of obs column to value or values (all must match), or as in `positions`."""
+    """The cells that a selector (`settled`) means: a dict of obs column to value or list of values (all must match), or as in `positions`."""
     chosen_cells = np.zeros(len(obs), bool)
     if isinstance(chosen, dict):
         if not chosen:
@@ -83,8 +83,7 @@ def _matching(obs: pd.DataFrame, column: str, wanted: Any) -> np.ndarray:
     if column not in obs.columns:
         raise NotFoundError(f"obs has no column {column!r}: it has {', '.join(map(repr, obs.columns)) or 'none'}")
     values = obs[column].astype(object)
-    several = isinstance(wanted, (list, tuple, set, frozenset, np.ndarray)) or type(wanted).__module__.startswith("pandas")
-    asked = list(wanted) if several else [wanted]
+    asked = wanted if isinstance(wanted, list) else [wanted]
     there = set(values.dropna().unique())
     by_text = {str(v): v for v in there}
     chosen = []
@@ -100,8 +99,11 @@ def label(chosen: Any, otherwise: str) -> str:
     """A short name for a set of cells."""
     if not isinstance(chosen, dict):
         return otherwise
-    parts = []
-    for wanted in chosen.values():
-        several = isinstance(wanted, (list, tuple, set, frozenset, np.ndarray))
-        parts.append(", ".join(str(v) for v in wanted) if several else str(wanted))
-    return " & ".join(parts)
+    return " & ".join(", ".join(map(str, wanted)) if isinstance(wanted, list) else str(wanted) for wanted in chosen.values())
+
+
+def settled(chosen: Any) -> Any:
+    """A selector that can be looked at more than once: of a dict's values, what holds several (a range, a series, a generator, ...) as a list."""
+    if not isinstance(chosen, dict):
+        return chosen if hasattr(chosen, "__len__") or not isinstance(chosen, Iterable) else list(chosen)
+    return {column: list(wanted) if isinstance(wanted, Iterable) and not isinstance(wanted, (str, bytes)) else wanted for column, wanted in chosen.items()}

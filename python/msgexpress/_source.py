@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -24,6 +24,8 @@ FORMAT = 1
 APPLICATION = "msgexpress"
 #: Bytes of the shell per row of its table.
 SHELL_ROW = 1 << 18
+#: Bytes of the longest name of a table.
+LONGEST_TABLE = 200
 
 
 @dataclass
@@ -76,16 +78,18 @@ class Source:
     #: ``uns["log1p"]["base"]``, where there is one.
     log1p_base: float | None = None
     close: Callable[[], None] = field(default=lambda: None)
+    #: Whether there are genomes to choose from.
+    genomes: bool = False
 
     def arrange(self, layer: str | None) -> None:
         """Gives each matrix its table: `layer` (None: X) becomes ``x``."""
-        origins = {m.origin: m for m in self.matrices}
-        wanted = "X" if layer is None else "raw/X" if layer == "raw" else f"layers/{layer}"
-        if wanted not in origins:
-            there = ", ".join(repr(_short(o)) for o in origins) or "none at all"
+        there = labels(m.origin for m in self.matrices)
+        wanted = "X" if layer is None else there.get(layer)
+        if wanted not in there.values():
+            known = ", ".join(map(repr, there)) or "none at all"
             if layer is None:
-                raise InvalidError(f"{self.what} has no matrix X: say with layer= which of its matrices is meant ({there})")
-            raise InvalidError(f"{self.what} has no layer {layer!r}: it has {there}")
+                raise InvalidError(f"{self.what} has no matrix X: say with layer= which of its matrices is meant ({known})")
+            raise InvalidError(f"{self.what} has no layer {layer!r}: it has {known}")
         if wanted == "raw/X":
             # raw has genes of its own: it changes places with X.
             assert self.raw_var is not None
@@ -107,8 +111,8 @@ class Source:
             progress(done, total)
 
         progress(0, total)
-        obs, obs_skipped = _tables.to_arrow(self.obs, "cell")
-        var, var_skipped = _tables.to_arrow(self.var, "gene")
+        obs, obs_names, obs_skipped = _tables.to_arrow(self.obs, "cell")
+        var, _, var_skipped = _tables.to_arrow(self.var, "gene")
         writer = fleet._inner.writer(name, "expression", replace)
         try:
             totals = {}
@@ -124,18 +128,18 @@ class Source:
             writer.table("obs", "everywhere", obs)
             writer.table("var", "everywhere", var)
             if self.raw_var is not None:
-                raw_var, _ = _tables.to_arrow(self.raw_var, "gene")
+                raw_var, _, _ = _tables.to_arrow(self.raw_var, "gene")
                 writer.table("raw_var", "everywhere", raw_var)
             cells = [pa.table(t).column(0) for t in totals.values()]
             writer.table("cells", "everywhere", pa.table(cells, names=list(totals)))
             writer.table("shell", "spread", _shell_rows(self.shell))
-            writer.application(APPLICATION, json.dumps(self._kept(n_cells, obs_skipped, var_skipped), ensure_ascii=False))
+            writer.application(APPLICATION, json.dumps(self._kept(n_cells, obs_names, obs_skipped, var_skipped), ensure_ascii=False))
             return json.loads(writer.commit())
         except BaseException:
             writer.abort()
             raise
 
-    def _kept(self, n_cells: int, obs_skipped: list[str], var_skipped: list[str]) -> dict[str, Any]:
+    def _kept(self, n_cells: int, obs_names: dict[str, str], obs_skipped: list[str], var_skipped: list[str]) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "source": self.what,
@@ -143,6 +147,7 @@ class Source:
             "matrices": {m.table: {"origin": m.origin, "shape": list(m.shape), **m.encoding.to_json()} for m in self.matrices},
             "log1p_base": self.log1p_base,
             "categories": _tables.category_orders(self.obs),
+            "obs_in_sql": obs_names,
             "not_in_sql": {"obs": obs_skipped, "var": var_skipped},
         }
 
@@ -154,11 +159,25 @@ class Source:
                 warnings.warn(f"{self.what}: {len(twice)} {what} names repeat ({some}{', ...' if len(twice.unique()) > 3 else ''}); they are kept apart by their numbers", stacklevel=5)
 
 
-def _short(origin: str) -> str:
-    return "raw" if origin == "raw/X" else origin.removeprefix("layers/")
+def labels(origins: Iterable[str]) -> dict[str, str]:
+    """What `layer=` calls each of a data set's matrices, and where that is in AnnData.
+
+    ``X`` and ``raw`` are AnnData's own where it has them, and a layer goes by its name. A layer whose name is taken so is called
+    ``layers/<name>``.
+    """
+    there = list(origins)
+    found = {label: origin for label, origin in (("X", "X"), ("raw", "raw/X")) if origin in there}
+    layers = [origin for origin in there if origin.startswith("layers/")]
+    for origin in sorted(layers, key=lambda o: o.removeprefix("layers/") in found):  # those that keep their names first
+        label = origin.removeprefix("layers/")
+        while label in found:
+            label = f"layers/{label}"
+        found[label] = origin
+    return found
 
 
 def _table(origin: str, wanted: str, taken: set[str]) -> str:
+    """A table name for the matrix at `origin` that neither is taken nor looks like the sparse rows of another (``<matrix>_rows``)."""
     if origin == wanted:
         return "x"
     of_raw = wanted == "raw/X"
@@ -168,8 +187,11 @@ def _table(origin: str, wanted: str, taken: set[str]) -> str:
         name = "raw_x" if of_raw else "layer_X"
     else:
         name = ("raw_layer_" if of_raw else "layer_") + origin.removeprefix("layers/")
+    # The name becomes a part of the drives' keys, with three bytes for a byte that is no letter or digit.
+    if len(name.encode()) > LONGEST_TABLE:
+        name = name.encode()[:LONGEST_TABLE].decode(errors="ignore")
     number, free = 0, name
-    while free in taken:
+    while free in taken or free.removesuffix("_rows") in taken or f"{free}_rows" in taken:
         number += 1
         free = f"{name}_{number}"
     return free
@@ -205,6 +227,8 @@ def push_compressed(sink: Any, step: Callable[[int], None], by_gene: bool, parts
     """Pushes parts of a CSR (or, `by_gene`, CSC) matrix: the first row, row pointers from 0, indices, values."""
     push = sink.push_columns if by_gene else sink.push_rows
     for first, indptr, indices, data in parts:
+        if indices.dtype.itemsize < 4:
+            indices = indices.astype(np.int32)
         push(first, indptr.astype(np.int64, copy=False), _native(indices), plain(data))
         step(len(data))
 

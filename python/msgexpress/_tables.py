@@ -11,16 +11,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def to_arrow(frame: pd.DataFrame, index: str) -> tuple[pa.Table, list[str]]:
+def to_arrow(frame: pd.DataFrame, index: str) -> tuple[pa.Table, dict[str, str], list[str]]:
     """`frame` as an Arrow table whose first column, called `index`, holds the row names.
 
     Categories become text, so that SQL can compare them. A column whose name is taken (by `index`, or by an earlier column) gets
-    the suffix ``_1``, ``_2``, ... Gives the table, and the names of the columns that Arrow can't hold and that are left out.
+    the suffix ``_1``, ``_2``, ... Gives the table, what each of `frame`'s columns is called in it (the first of several of one
+    name), and the names of the columns that Arrow can't hold and that are left out.
     """
     import pandas as pd
     import pyarrow as pa
 
     names, arrays, skipped = [index], [_text(pd.Index(frame.index).astype(str).to_numpy(object))], []
+    known: dict[str, str] = {}
     for position, label in enumerate(frame.columns):
         array = _column(frame.iloc[:, position])
         if array is None:
@@ -28,7 +30,8 @@ def to_arrow(frame: pd.DataFrame, index: str) -> tuple[pa.Table, list[str]]:
             continue
         names.append(_free(str(label), names))
         arrays.append(array)
-    return pa.table(arrays, names=names), skipped
+        known.setdefault(str(label), names[-1])
+    return pa.table(arrays, names=names), known, skipped
 
 
 def category_orders(frame: pd.DataFrame, most: int = 1000) -> dict[str, list[str]]:

@@ -28,7 +28,7 @@ def is_tenx(file: h5py.File) -> bool:
 
 
 def h5_source(path: str, genome: str | None = None) -> Source:
-    """A 10x .h5 file; `genome` chooses among several (only in files of Cell Ranger 2).
+    """A 10x .h5 file; `genome` chooses among several (in files of Cell Ranger 2; later ones hold one matrix, so there it must be the only one).
 
     Raises
     ------
@@ -66,6 +66,10 @@ def h5_source(path: str, genome: str | None = None) -> Source:
             data, indices, pointers = (_h5.Vector(group[part], path) for part in ("data", "indices", "indptr"))
         indptr = pointers.read(0, pointers.size).astype(np.int64)
         _h5.check_indptr(indptr, cells, min(data.size, indices.size), path, there[0])
+        of = set(columns.get("genome", ()))
+        if genome is not None and there == ["matrix"] and of != {genome}:
+            known = f"its genes are of {', '.join(map(repr, sorted(of)))}" if of else "it does not say of which genome its genes are"
+            raise InvalidError(f"{path} holds one matrix that can't be divided by genome ({known}): leave genome= out, and choose genes afterwards")
         if len(barcodes) != cells or len(names) != genes or any(len(c) != genes for c in columns.values()):
             raise CorruptError(f"{path}: {len(barcodes)} barcodes and {len(names)} genes are named, but the matrix is {cells} x {genes}")
     except BaseException:
@@ -84,7 +88,7 @@ def h5_source(path: str, genome: str | None = None) -> Source:
     var = pd.DataFrame(columns, index=names)
     matrix = Matrix("X", (cells, genes), _COMPRESSED, int(indptr[-1]), push)
     made = _memory.frames_source(path, pd.DataFrame(index=barcodes), var, [matrix])
-    made.close = file.close
+    made.close, made.genomes = file.close, True
     return made
 
 

@@ -1,12 +1,15 @@
 """The command `msgx`: differential expression from the shell.
 
-Exit status 0 done, 1 the work failed, 2 the call was wrong. Results go to stdout, everything else to stderr.
+Exit status 0 done; 2 the call was wrong in itself (an option, a name's spelling, a file that is there already: whatever can be seen
+before any work begins); 1 everything that goes wrong at work, be it that what the call names is missing, damaged, or holds values
+that can't be used. Results go to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Callable
@@ -14,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable
 if TYPE_CHECKING:
     from ._db import MsgExpress
 
-_EPILOG = "DIR is an embedded fleet (made where there is none), URL a host, for example grpc://127.0.0.1:5300. MSGX_FLEET is the default of --fleet; MSGX_DEBUG=1 shows tracebacks."
+_EPILOG = "DIR is an embedded fleet (made where there is none), URL a host, for example grpc://127.0.0.1:5300 (or just 127.0.0.1:5300). MSGX_FLEET is the default of --fleet; MSGX_DEBUG=1 shows tracebacks."
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -41,24 +44,30 @@ def main(argv: list[str] | None = None) -> int:
         if os.environ.get("MSGX_DEBUG"):
             raise
         print(f"msgx: {_sentence(e)}", file=sys.stderr)
-        return _status(e)
+        return 1
 
 
 class _UsageError(Exception):
     """The call is wrong in a way that argparse can't see."""
 
 
-def _status(error: Exception) -> int:
-    """What another call would mend is a wrong call; a missing or broken thing is work that failed. `skytether` has the same rule."""
-    from skytether import InvalidError
-
-    return 2 if isinstance(error, InvalidError) else 1
+#: What messages call the arguments of Python's functions, and what they are here.
+_IN_THE_SHELL = {
+    'transform="log1p_cp10k"': "--transform log1p_cp10k",
+    "transform=None": "--transform none",
+    "transform=": "--transform",
+    "layer=None": "no --layer",
+    "layer=": "--layer",
+    "genome=": "--genome",
+}
 
 
 def _sentence(error: Exception) -> str:
     from skytether import SkytetherError
 
     text = " ".join(str(error).split())
+    for python, shell in _IN_THE_SHELL.items():
+        text = text.replace(python, shell)
     if isinstance(error, SkytetherError) or isinstance(error, OSError):
         return text
     return f"{type(error).__name__}: {text} (MSGX_DEBUG=1 shows where)"
@@ -68,9 +77,17 @@ def _sentence(error: Exception) -> str:
 
 
 def _ingest(a: argparse.Namespace) -> int:
-    with _open(a, create=True) as db:
-        ds = db.ingest(a.file, a.to, layer=a.layer, replace=a.replace, genome=a.genome)
-        print(_summary(ds), file=sys.stderr)
+    from ._open import open_source
+
+    _fleet_of(a)
+    # The source first: where it is no good, no fleet is made.
+    source = open_source(a.file, a.genome)
+    try:
+        source.arrange(a.layer)
+        with _open(a, create=True) as db:
+            print(_summary(db._store(source, a.to, a.replace, None)), file=sys.stderr)
+    finally:
+        source.close()
     return 0
 
 
@@ -80,9 +97,27 @@ def _ls(a: argparse.Namespace) -> int:
     from ._text import write_frame
 
     with _open(a) as db:
-        rows = [(n, ds.n_obs, ds.n_vars, ", ".join(ds.layers)) for n, ds in ((n, db[n]) for n in db)]
-    write_frame(pd.DataFrame(rows, columns=["name", "cells", "genes", "layers"]), a.format, sys.stdout)
+        rows = [_row(db, entry) for entry in sorted(db.fleet.ls(), key=lambda e: e["name"]) if entry.get("kind") == "expression" or entry.get("error")]
+    columns = ["name", "cells", "genes", "layers", "error"]
+    # A column of errors only where there is one.
+    shown = columns if any(row["error"] for row in rows) else columns[:-1]
+    write_frame(pd.DataFrame(rows, columns=shown, dtype=object), a.format, sys.stdout)
     return 0
+
+
+def _row(db: MsgExpress, entry: dict[str, Any]) -> dict[str, Any]:
+    """What `ls` says of a data set; of one that can't be read, why."""
+    from skytether import SkytetherError
+
+    name = entry["name"].replace(".", "/", 1)
+    error = entry.get("error")
+    if not error:
+        try:
+            ds = db[name]
+            return {"name": name, "cells": ds.n_obs, "genes": ds.n_vars, "layers": ", ".join(ds.layers), "error": None}
+        except SkytetherError as e:
+            error = str(e)
+    return {"name": name, "cells": None, "genes": None, "layers": None, "error": " ".join(str(error).split())}
 
 
 def _info(a: argparse.Namespace) -> int:
@@ -107,13 +142,24 @@ def _info(a: argparse.Namespace) -> int:
 def _de(a: argparse.Namespace) -> int:
     from ._text import write_frame
 
+    if a.volcano:
+        _check_volcano(a.volcano, a.group or [])
     with _open(a) as db:
         ds = db[a.name]
-        transform = {"none": None, None: None}.get(a.transform, a.transform)
-        options: dict[str, Any] = {"transform": transform} if a.transform is not None else {}
+        if a.transform is None:
+            raise _UsageError(f"say --transform log1p_cp10k (each cell scaled to 10,000, then log1p) or --transform none: {ds._what_values(a.layer)}")
         res = ds.rank_genes_groups(
-            a.groupby, method=a.method, reference=a.reference, groups=a.group or "all", corr_method=a.correction, n_genes=a.top, layer=a.layer, **options
+            a.groupby,
+            method=a.method,
+            reference=a.reference,
+            groups=a.group or "all",
+            corr_method=a.correction,
+            n_genes=a.top,
+            layer=a.layer,
+            transform=None if a.transform == "none" else a.transform,
         )
+        if a.volcano and _is_picture(a.volcano) and len(res.groups) != 1:
+            raise _UsageError(f"{len(res.groups)} groups do not fit into one plot: give a directory to --volcano, or one --group")
         frame = res.to_df()
         if "group" not in frame and res.groups:
             frame.insert(0, "group", res.groups[0])
@@ -129,11 +175,13 @@ def _de(a: argparse.Namespace) -> int:
 def _export(a: argparse.Namespace) -> int:
     if os.path.exists(a.out) and not a.force:
         raise _UsageError(f"{a.out} exists already: choose another name, or --force")
+    _check_parent(a.out)
     with _open(a) as db:
         adata = db[a.name].to_anndata()
         aside = f"{a.out}.part"
         try:
-            adata.write_h5ad(aside, compression="gzip")
+            # Text stays text: what was ingested is what is written.
+            adata.write_h5ad(aside, compression="gzip", convert_strings_to_categoricals=False)
             os.replace(aside, a.out)
         finally:
             if os.path.exists(aside):
@@ -184,15 +232,19 @@ def _demo(a: argparse.Namespace) -> int:
 def _open(a: argparse.Namespace, create: bool = False) -> MsgExpress:
     from . import connect, open as open_fleet
 
+    where, is_host = _fleet_of(a)
+    return connect(where) if is_host else open_fleet(where, drives=getattr(a, "drives", None), create=create)
+
+
+def _fleet_of(a: argparse.Namespace) -> tuple[str, bool]:
+    """Which fleet is meant, and whether it is a host: a URL, or host:port where no directory is called so."""
     where = a.fleet or os.environ.get("MSGX_FLEET")
     if not where:
         raise _UsageError("say which fleet: --fleet DIR, or --fleet URL of a host")
-    drives = getattr(a, "drives", None)
-    if "://" in where:
-        if drives is not None:
-            raise _UsageError("--drives is for a fleet in a directory; a host has its drives")
-        return connect(where)
-    return open_fleet(where, drives=drives, create=create)
+    is_host = "://" in where or (re.fullmatch(r"([\w.-]+|\[[\da-fA-F:.]+\]):\d+", where) is not None and not os.path.isdir(where))
+    if is_host and getattr(a, "drives", None) is not None:
+        raise _UsageError("--drives is for a fleet in a directory; a host has its drives")
+    return where, is_host
 
 
 def _summary(ds: Any) -> str:
@@ -208,10 +260,7 @@ def _some(column: Any) -> str:
 
 def _volcanoes(res: Any, target: str) -> list[str]:
     """One file for one group, else a file per group in a directory."""
-    single = os.path.splitext(target)[1] in (".png", ".svg", ".pdf", ".jpg")
-    if single:
-        if len(res.groups) != 1:
-            raise _UsageError(f"{len(res.groups)} groups do not fit into one plot: give a directory to --volcano, or one --group")
+    if _is_picture(target):
         res.plot_volcano(res.groups[0], path=target)
         return [target]
     os.makedirs(target, exist_ok=True)
@@ -221,6 +270,39 @@ def _volcanoes(res: Any, target: str) -> list[str]:
         res.plot_volcano(g, path=path)
         paths.append(path)
     return paths
+
+
+def _is_picture(target: str) -> bool:
+    """Whether the target of `--volcano` is a file: it ends as pictures do, and no directory is called so."""
+    return os.path.splitext(target)[1].lower().removeprefix(".") in _pictures() and not os.path.isdir(target)
+
+
+def _pictures() -> dict[str, str]:
+    """The endings of the pictures that matplotlib can write."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    return FigureCanvasAgg.get_supported_filetypes()
+
+
+def _check_volcano(target: str, groups: list[str]) -> None:
+    """Refuses a target of `--volcano` that could not be drawn to, before any work is done for it."""
+    if _is_picture(target):
+        if len(groups) > 1:
+            raise _UsageError(f"{len(groups)} groups do not fit into one plot: give a directory to --volcano, or one --group")
+        _check_parent(target)
+    elif os.path.isdir(target) or target.endswith(os.sep):
+        pass
+    elif os.path.exists(target):
+        raise _UsageError(f"{target} is a file, and no picture by its name: give --volcano a directory, or a file that ends in .png, .svg or .pdf")
+    elif os.path.splitext(target)[1]:
+        raise _UsageError(f"{target}: pictures end in one of {', '.join('.' + e for e in sorted(_pictures()))}; for a directory of that name, put {os.sep} behind it")
+
+
+def _check_parent(path: str) -> None:
+    """Refuses a file in a directory that is not there."""
+    parent = os.path.dirname(path)
+    if parent and not os.path.isdir(parent):
+        raise _UsageError(f"there is no directory {parent} to put {os.path.basename(path)} into")
 
 
 def _file_name(group: str) -> str:
@@ -241,7 +323,7 @@ def _parser() -> argparse.ArgumentParser:
 
     p = command("ingest", _ingest, "store an h5ad or 10x .h5 file, a 10x mtx directory or an EBI bundle")
     p.add_argument("file", metavar="FILE")
-    p.add_argument("--to", required=True, metavar="DOMAIN/DATASET", help="its name on the fleet")
+    p.add_argument("--to", required=True, type=_name, metavar="DOMAIN/DATASET", help="its name on the fleet")
     p.add_argument("--drives", type=_positive, metavar="N", help="how many drives a new fleet gets (default 4)")
     p.add_argument("--layer", metavar="NAME", help="the matrix that the data set is about: a layer, or raw (default X)")
     p.add_argument("--genome", metavar="NAME", help="which genome of a 10x .h5 file with several")
@@ -251,10 +333,10 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--format", choices=("table", "csv", "json", "arrow"), default="table")
 
     p = command("info", _info, "describe a data set")
-    p.add_argument("name", metavar="DOMAIN/DATASET")
+    p.add_argument("name", type=_name, metavar="DOMAIN/DATASET")
 
     p = command("de", _de, "rank the genes of groups of cells by differential expression")
-    p.add_argument("name", metavar="DOMAIN/DATASET")
+    p.add_argument("name", type=_name, metavar="DOMAIN/DATASET")
     p.add_argument("--groupby", required=True, metavar="COLUMN", help="the obs column that groups the cells")
     p.add_argument("--reference", default="rest", metavar="GROUP", help="the group to compare with (default: all other cells)")
     p.add_argument("--group", action="append", metavar="GROUP", help="test just this group; may be repeated")
@@ -268,12 +350,12 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--volcano", metavar="DIR|FILE", help="draw volcano plots: FILE (.png, .svg, .pdf) for one group, else one per group in DIR")
 
     p = command("export", _export, "write a data set as an h5ad file")
-    p.add_argument("name", metavar="DOMAIN/DATASET")
+    p.add_argument("name", type=_name, metavar="DOMAIN/DATASET")
     p.add_argument("out", metavar="OUT.h5ad")
     p.add_argument("--force", action="store_true", help="overwrite the file")
 
     p = command("drop", _drop, "remove a data set")
-    p.add_argument("name", metavar="DOMAIN/DATASET")
+    p.add_argument("name", type=_name, metavar="DOMAIN/DATASET")
 
     p = command("demo", _demo, "marker genes of 2,700 blood cells, found by four drives", fleet=False)
     p.add_argument("--data", default=os.path.join("examples", "data", "pbmc3k.h5ad"), metavar="FILE")
@@ -282,10 +364,20 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return number
+
+
+def _name(text: str) -> str:
+    """A data set's name as far as it can be checked without a fleet."""
+    if not re.fullmatch(r"[A-Za-z0-9_][\w-]*[./][A-Za-z0-9_][\w-]*", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is no data set's name: write DOMAIN/DATASET, of letters, digits, '_' and '-', for example blood/pbmc3k")
+    return text
 
 
 def _version() -> str:

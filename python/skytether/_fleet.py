@@ -28,6 +28,7 @@ def open(  # noqa: A001 - the name users expect
     *,
     create: bool = True,
     memory_per_drive: int | None = None,
+    spill_limit: int | None = None,
 ) -> Fleet:
     """Opens the embedded fleet in directory `path`, and makes it where there is none.
 
@@ -43,6 +44,9 @@ def open(  # noqa: A001 - the name users expect
         False: fail with `NotFoundError` where there is no fleet.
     memory_per_drive
         Bytes that each drive's engine may use for a query.
+    spill_limit
+        Bytes that queries may put aside in ``path/spill`` for sorting, joining and merging what memory can't hold (default 10 GiB).
+        A query that needs more raises `ExhaustedError`.
 
     Raises
     ------
@@ -51,7 +55,7 @@ def open(  # noqa: A001 - the name users expect
     UnsupportedError
         A newer version of Skytether made it.
     """
-    return Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, profile, create, memory_per_drive))
+    return Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, profile, create, memory_per_drive, spill_limit))
 
 
 def connect(url: str) -> Fleet:
@@ -72,7 +76,8 @@ class Fleet:
         ----------
         source
             A path or glob of Parquet, Arrow IPC/Feather, CSV or JSON lines files; or a table in memory: a pyarrow Table
-            or RecordBatchReader, a pandas or polars data frame, anything with ``__arrow_c_stream__``.
+            or RecordBatchReader, a pandas or polars data frame, anything with ``__arrow_c_stream__``. The index of a pandas data
+            frame becomes columns, as pyarrow does it, unless it is a range without a name.
         replace
             True: put it in the place of a data set of that name, atomically. False: a data set of that name is a `ConflictError`.
         progress
@@ -103,7 +108,7 @@ class Fleet:
         return self._inner.explain(text, analyze)
 
     def ls(self) -> list[dict[str, Any]]:
-        """The data sets: a dict each with at least `name`, `kind` and `tables`."""
+        """The data sets: a dict each with at least `name`, `kind` and `tables`; one that can't be read has `kind` None and an `error`."""
         return json.loads(self._inner.list())
 
     def describe(self, name: str) -> dict[str, Any]:
@@ -114,12 +119,15 @@ class Fleet:
         """Removes a data set. There is no way back."""
         self._inner.drop(name)
 
-    def status(self) -> dict[str, Any]:
-        """The drives: whether they answer, and what they hold."""
+    def status(self) -> list[dict[str, Any]]:
+        """The drives, a dict each: `info` and `usage` (what it is and holds), or `error` (why it does not answer)."""
         return json.loads(self._inner.status())
 
     def close(self) -> None:
-        """Lets go of the drives; whatever was ingested is safe already. Closing twice is fine."""
+        """Lets go of the drives; whatever was ingested is safe already. Closing twice is fine.
+
+        Results that were not read before can't be read any more. An Arrow stream that somebody is reading keeps the drives until its end.
+        """
         self._inner.close()
 
     def __enter__(self) -> Fleet:
@@ -138,6 +146,7 @@ class Result:
     def __init__(self, inner: _internal.Result) -> None:
         self._inner = inner
         self._table: pyarrow.Table | None = None
+        self._finished: tuple[str, str] | None = None
 
     def __arrow_c_schema__(self) -> object:
         return self._inner.__arrow_c_schema__()
@@ -152,6 +161,7 @@ class Result:
             import pyarrow
 
             self._table = pyarrow.table(self._inner.collect())
+            self._finished = self._inner.receipt()
         return self._table
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -166,14 +176,13 @@ class Result:
 
     @property
     def receipt(self) -> Receipt:
-        """What ran where in the last run, and how little moved. Runs the query where that was not done yet."""
-        found = self._inner.receipt()
-        if found is None:
+        """What ran where in the last run that was read to its end, and how little moved. Runs the query where there was none yet."""
+        self._finished = self._inner.receipt() or self._finished
+        if self._finished is None:
             self.to_arrow()
-            found = self._inner.receipt()
-        if found is None:
+        if self._finished is None:
             raise InvalidError("the result was not read to its end: there is no receipt for half a query")
-        return Receipt(*found)
+        return Receipt(*self._finished)
 
     def __repr__(self) -> str:
         return f"<skytether.Result {self._inner.describe()}>"
@@ -216,10 +225,15 @@ def _files(pattern: str) -> list[str]:
 
 def _as_stream(source: Any) -> Any:
     """`source` as something with ``__arrow_c_stream__``."""
-    if type(source).__module__.partition(".")[0] == "pandas":
+    kind, package = type(source).__name__, type(source).__module__.partition(".")[0]
+    if kind == "Series" and package in ("pandas", "polars"):
+        raise InvalidError(f"the Series {source.name!r} can't be ingested, as it is a column and no table: give its .to_frame()")
+    if kind == "DataFrame" and package == "pandas":
         import pyarrow
 
-        return pyarrow.Table.from_pandas(source, preserve_index=False)
+        # By its default pyarrow keeps an index as columns, but leaves out ranges, with a name or without.
+        named = any(name is not None for name in source.index.names)
+        return pyarrow.Table.from_pandas(source, preserve_index=True if named else None)
     if hasattr(source, "__arrow_c_stream__"):
         return source
     raise InvalidError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -138,7 +139,7 @@ def test_values_that_are_no_numbers_name_their_place(db, bad):
     x = counts()
     x[7, 3] = bad
     for kind in (sp.csr_matrix, sp.csc_matrix, np.asarray):
-        with pytest.raises(skytether.InvalidError, match=r"gene.*3.*cell.*7|cell.*7.*gene.*3"):
+        with pytest.raises(skytether.InvalidError, match=r"^AnnData: X: gene 3, cell 7: "):
             db.ingest(ad.AnnData(X=kind(x)), "t/x")
     assert list(db) == []
 
@@ -150,7 +151,7 @@ def test_negative_values_are_fine_until_they_are_to_be_counts(db):
     ds = db.ingest(adata, "t/x")
     assert ds.to_anndata().X[7, 3] == -1.5
     assert len(ds.rank_genes_groups("g", transform=None).to_df("a")) == 40
-    with pytest.raises(skytether.InvalidError, match="negative"):
+    with pytest.raises(skytether.InvalidError, match=r"not negative.*cell 7 .*-1\.5 in row 3\b"):
         ds.rank_genes_groups("g", transform="log1p_cp10k")
 
 
@@ -230,7 +231,7 @@ def test_ingest_to_a_name_that_is_taken_or_wrong(db):
     db.ingest(rich(cells=30), "t/x", replace=True)
     assert db["t/x"].n_obs == 30
     for name in ("x", "t/", "../x", "t x/y"):
-        with pytest.raises(skytether.InvalidError):
+        with pytest.raises(skytether.InvalidError, match=re.escape(name) + ".* is no (data set|domain) name"):
             db.ingest(rich(), name)
 
 
@@ -239,7 +240,7 @@ def test_an_ingest_that_fails_leaves_nothing(db, tmp_path):
     before = {p for p in (tmp_path / "fleet").rglob("*") if p.is_file() and "slices" in p.parts}
     bad = rich()
     bad.X[50, 3] = np.nan
-    with pytest.raises(skytether.InvalidError):
+    with pytest.raises(skytether.InvalidError, match="gene 3, cell 50: "):
         db.ingest(bad, "t/x", replace=True)
 
     def stop(done: int, total: int) -> None:
@@ -254,7 +255,7 @@ def test_an_ingest_that_fails_leaves_nothing(db, tmp_path):
 def test_two_processes_with_one_fleet(db, tmp_path):
     code = "import sys, skytether\ntry:\n    skytether.open(sys.argv[1])\nexcept skytether.ConflictError as e:\n    print(e)"
     other = subprocess.run([sys.executable, "-c", code, str(tmp_path / "fleet")], capture_output=True, text=True, timeout=60)
-    assert str(os.getpid()) in other.stdout and other.returncode == 0, other
+    assert f"process {os.getpid()} has the fleet" in other.stdout and other.returncode == 0, other
 
 
 def test_a_fleet_of_a_newer_version(tmp_path):

@@ -1,28 +1,134 @@
-"""The documents' examples run, in order, as a reader would type them."""
+"""The documents' examples run, in order, as a reader would type them, and print what the documents say they print."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from conftest import command
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/biologists.md"])
-def test_the_python_examples_of_a_document_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def blocks(document: str) -> list[tuple[str, str]]:
+    """The language (empty where none is said) and the text of each block of code."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / document).read_text(encoding="utf-8"), re.M | re.S)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the examples' data, as the project's root has them, and with our commands on the path."""
     (tmp_path / "examples" / "data").mkdir(parents=True)
     shutil.copy(ROOT / "examples" / "data" / "pbmc3k.h5ad", tmp_path / "examples" / "data")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(os.environ, "MPLBACKEND", "Agg")
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / document).read_text(encoding="utf-8"), re.M | re.S)
-    assert blocks, f"{document} has no example"
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.setenv("PATH", os.fspath(Path(sys.executable).parent), prepend=os.pathsep)
+    return tmp_path
+
+
+def in_the_shell(text: str) -> str:
+    done = subprocess.run(["bash", "-eu", "-o", "pipefail", "-c", text], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, (text, done.stdout, done.stderr)
+    return done.stdout
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/biologists.md"])
+def test_the_examples_of_a_document_run(document: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {}
-    for number, block in enumerate(blocks, 1):
-        exec(compile(block, f"{document}, example {number}", "exec"), names)  # noqa: S102
+    ran = {"python": 0, "sh": 0}
+    follows = None
+    for number, (language, text) in enumerate(blocks(document), 1):
+        if language == "python":
+            capsys.readouterr()
+            exec(compile(text, f"{document}, example {number}", "exec"), names)  # noqa: S102
+            follows = capsys.readouterr().out
+        elif language == "sh":
+            follows = in_the_shell(text)
+        elif follows is not None:
+            assert_begins(follows, text)
+            follows = None
+        ran.update({language: ran.get(language, 0) + 1})
+    assert ran["python"] > 1 and (ran["sh"] > 0 or document == "README.md")
     db = names.get("db")
     if db is not None:
         db.close()  # type: ignore[attr-defined]
+    if document == "docs/biologists.md":
+        assert (place / "b.png").stat().st_size > 5000 and (place / "again.h5ad").exists()
+
+
+def assert_begins(printed: str, shown: str) -> None:
+    """That what was printed begins as the document shows; numbers may differ in their seventh digit."""
+    lines = shown.rstrip("\n").splitlines()
+    for found, wanted in zip(printed.splitlines(), lines, strict=False):
+        for a, b in zip(found.split(), wanted.split(), strict=True):
+            assert a == b or float(a) == pytest.approx(float(b), rel=1e-6), (found, wanted)
+    assert len(printed.splitlines()) >= len(lines) > 1
+
+
+def test_what_the_readme_says_the_demo_prints(place: Path) -> None:
+    """The table of marker genes, and the receipt but for times. An ellipsis stands for lines left out."""
+    (_, shown), *more = [(language, text) for language, text in blocks("README.md") if text.startswith("cell type ")]
+    assert not more
+    done = command("demo")
+    assert done.returncode == 0, done.stderr
+
+    def timeless(text: str) -> list[str]:
+        return [re.sub(r"\b[\d.]+ (us|ms|s)\b", "TIME", line) for line in text.splitlines()]
+
+    printed = timeless(done.stdout)
+    at = next(i for i, line in enumerate(printed) if line.startswith("cell type "))
+    skipping, compared = False, 0
+    for line in timeless(shown):
+        if line == "...":
+            skipping = True
+            continue
+        at = printed.index(line, at) if skipping and line in printed[at:] else at
+        assert printed[at] == line, (line, printed[at:])
+        at, skipping, compared = at + 1, False, compared + 1
+    assert compared >= 9
+    assert len(pd.read_csv(place / "demo-out" / "markers.csv")) > 0
+
+
+def test_the_examples_for_storage_run(place: Path) -> None:
+    """Commands that serve run beside the others; directories and ports are this test's own."""
+    ports: dict[str, int] = {}
+
+    def ours(text: str) -> str:
+        with contextlib.ExitStack() as taken:  # all at once, so that none is given twice
+            for port in re.findall(r":(\d{4})\b", text):
+                if port not in ports:
+                    line = taken.enter_context(socket.socket())
+                    line.bind(("127.0.0.1", 0))
+                    ports[port] = line.getsockname()[1]
+        text = re.sub(r":(\d{4})\b", lambda m: f":{ports[m[1]]}", text)
+        return text.replace("0.0.0.0", "127.0.0.1").replace("/srv/", f"{place}/srv/")
+
+    shell = [text for language, text in blocks("docs/storage.md") if language == "sh"]
+    assert len(shell) == 2
+    serving: list[subprocess.Popen[str]] = []
+    printed: list[str] = []
+    try:
+        for text in shell:
+            for line in ours(text).splitlines():
+                if " serve " in line:
+                    process = subprocess.Popen(["bash", "-c", f"exec {line}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                    serving.append(process)
+                    assert "127.0.0.1" in process.stdout.readline(), process.stderr.read()
+                else:
+                    printed.append(in_the_shell(line))
+    finally:
+        for process in serving:
+            process.kill()
+            process.communicate()
+    assert len(serving) == 3
+    status = next(text for text in printed if "d0" in text)
+    assert "d1" in status
+    assert any("10.25" in text and "31" in text for text in printed), printed

@@ -9,9 +9,10 @@ import pytest
 import scanpy as sc
 import scipy.sparse as sp
 import scipy.stats
-from conftest import PBMC3K, counts, rich
+from conftest import PBMC3K, rich
 
 import msgexpress
+import skytether
 
 METHODS = ["t-test", "t-test_overestim_var"]
 
@@ -121,6 +122,24 @@ def test_values_as_they_are_and_another_base(db):
     assert_agree(counted, scanpy_says(normalised(plain), "batch"), ["zwei", "eins"])
 
 
+@pytest.mark.parametrize("with_raw", [True, False])
+def test_how_to_match_what_scanpy_does_by_default(db, with_raw):
+    """scanpy's default is raw where there is one, and X where not; ours is X, and raw by `layer="raw"`."""
+    adata = normalised(rich())
+    if with_raw:
+        adata.raw = adata.copy()
+        adata = adata[:, 5:30].copy()
+        adata.X = adata.X * 2
+    ds = db.ingest(adata, "t/x")
+    res = ds.rank_genes_groups("batch", transform=None, layer="raw" if with_raw else None)
+    sc.tl.rank_genes_groups(adata, "batch", pts=True)
+    params = adata.uns["rank_genes_groups"]["params"]
+    assert {key: res.params[key] for key in params} == params and params["use_raw"] == with_raw
+    theirs = adata.raw.to_adata() if with_raw else adata
+    theirs.uns["rank_genes_groups"] = adata.uns["rank_genes_groups"]
+    assert_agree(res, theirs, ["zwei", "eins"])
+
+
 def test_the_result_works_in_scanpy(unlabelled):
     adata, ds = unlabelled
     theirs = scanpy_says(normalised(adata), "g", n_genes=7)
@@ -129,7 +148,7 @@ def test_the_result_works_in_scanpy(unlabelled):
     ours.uns["rank_genes_groups"] = res.to_uns()
     for key in ("names", "scores", "logfoldchanges", "pvals", "pvals_adj"):
         a, b = ours.uns["rank_genes_groups"][key], theirs.uns["rank_genes_groups"][key]
-        assert a.dtype == b.dtype and a.shape == b.shape == (7,), key
+        assert type(a) is type(b) is np.recarray and a.dtype == b.dtype and a.shape == b.shape == (7,), key
     for key in ("pts", "pts_rest"):
         pd.testing.assert_frame_equal(ours.uns["rank_genes_groups"][key], theirs.uns["rank_genes_groups"][key])
     assert set(theirs.uns["rank_genes_groups"]["params"]) <= set(res.params) and res.params["transform"] == "log1p_cp10k"
@@ -208,13 +227,17 @@ def test_the_receipt_says_what_ran_where(pbmc3k_fleet):
     assert "drive-3" in str(res.receipt) and "├─" in str(res.receipt)
 
 
-def test_the_dense_view_gives_the_same_numbers(pbmc3k_fleet):
+def test_the_dense_view_has_the_numbers_of_the_matrix(pbmc3k_fleet):
+    genes = ["CD79A", "NKG7", "MALAT1"]
+    asked = "SELECT gene, sum(value) AS s, sum(value * value) AS q, sum(CASE WHEN value > 0 THEN 1 ELSE 0 END) AS nz, count(*) AS n FROM blood.pbmc3k.x"
     with msgexpress.open(pbmc3k_fleet) as db:
-        frame = db["blood/pbmc3k"].rank_genes_groups("cell_type", transform="log1p_cp10k", groups=["B"]).to_df("B").set_index("names")
-        dense = db.fleet.sql("SELECT sum(value) AS s, count(*) AS n FROM blood.pbmc3k.x WHERE gene = 'CD79A'").to_pandas().iloc[0]
-    adata = ad.read_h5ad(PBMC3K)
-    assert dense["n"] == 2700 and dense["s"] == adata[:, "CD79A"].X.sum()
-    assert frame.index[0] in ("CD79A", "CD74", "HLA-DRA", "CD79B")
+        dense = db.fleet.sql(f"{asked} WHERE gene IN ('CD79A', 'NKG7', 'MALAT1') GROUP BY gene").to_pandas().set_index("gene").loc[genes]
+    x = ad.read_h5ad(PBMC3K)[:, genes].X.toarray().astype(np.float64)
+    assert dense["n"].tolist() == [2700] * 3
+    # Counts: all sums are whole numbers, and exact.
+    for column, wanted in (("s", x.sum(axis=0)), ("q", (x**2).sum(axis=0)), ("nz", (x > 0).sum(axis=0))):
+        assert dense[column].tolist() == wanted.tolist(), column
+    assert x.sum() > 1000 and 0 < (x > 0).mean() < 1
 
 
 SCORES = """
@@ -300,5 +323,83 @@ def test_names_in_the_plot_do_not_overlap(pbmc3k_fleet, tmp_path):
 def test_nothing_to_rank(db):
     no_genes = ad.AnnData(X=sp.csr_matrix((6, 0), dtype=np.float32), obs=pd.DataFrame({"g": list("aabbcc")}, index=list("123456")))
     res = db.ingest(no_genes, "t/genes").rank_genes_groups("g", transform=None)
-    assert len(res.to_df()) == 0 and list(res.to_df().columns)[:2] == ["names", "scores"] and res.top().empty
-    assert counts().shape == (60, 40)
+    assert len(res.to_df()) == 0 and list(res.to_df().columns)[:2] == ["names", "scores"] and res.top().empty and res.groups == []
+
+
+def test_an_obs_column_whose_name_sql_needs_itself(db):
+    """`cell` is the cells' names in SQL, and the column of that name is called otherwise there."""
+    adata = rich()
+    adata.obs["cell"] = pd.Categorical(adata.obs["type"], categories=["NK", "T", "B"])
+    ds = db.ingest(adata, "t/x")
+    res = ds.rank_genes_groups("cell", transform="log1p_cp10k")
+    assert res.groups == ["NK", "T", "B"] and res.params["groupby"] == "cell"
+    pd.testing.assert_frame_equal(res.to_df("T"), ds.rank_genes_groups("type", transform="log1p_cp10k").to_df("T"))
+    # Without such a column the cells' names are no groups, nor is what only SQL calls a column.
+    ds = db.ingest(ad.AnnData(X=adata.X, obs=adata.obs[["type"]]), "t/x", replace=True)
+    for name in ("cell", "cell_1"):
+        with pytest.raises(skytether.NotFoundError, match=f"no column '{name}': it has 'type'"):
+            ds.rank_genes_groups(name, transform=None)
+
+
+def test_a_column_that_a_table_cannot_hold(db):
+    adata = rich()
+    adata.obs["span"] = pd.to_timedelta(np.arange(60), unit="s")
+    from msgexpress import _memory
+
+    # h5ad files have no such columns, but a source may.
+    source = _memory.source(rich())
+    source.obs = adata.obs
+    source.arrange(None)
+    ds = db._store(source, "t/x", False, False)
+    with pytest.raises(skytether.UnsupportedError, match="'span'.*what a table can't"):
+        ds.rank_genes_groups("span", transform=None)
+
+
+def test_groups_that_are_no_text(db):
+    adata = rich()
+    adata.obs["level"] = np.arange(60) % 3
+    adata.obs["yes"] = pd.Categorical(np.arange(60) % 2 == 0)
+    ds = db.ingest(adata, "t/x")
+    whole = ds.rank_genes_groups("ok", transform=None)
+    assert whole.groups == ["false", "true"]
+    for true in (True, np.True_, "true"):
+        for groups in ([true], true):
+            pd.testing.assert_frame_equal(ds.rank_genes_groups("ok", transform=None, groups=groups).to_df(), whole.to_df("true"))
+        pd.testing.assert_frame_equal(whole.to_df(true), whole.to_df("true"))
+    assert ds.rank_genes_groups("ok", transform=None, reference=True).groups == ["false"]
+    # As categories they are written as pandas writes them.
+    assert ds.rank_genes_groups("yes", transform=None, groups=[True]).groups == ["True"]
+    levels = ds.rank_genes_groups("level", transform=None, groups=range(2))
+    assert levels.groups == ["0", "1"]
+    pd.testing.assert_frame_equal(levels.to_df(1), levels.to_df("1"))
+    pd.testing.assert_frame_equal(levels.to_df(range(2)), levels.to_df())
+    with pytest.raises(KeyError, match="no group '3'"):
+        levels.to_df(3)
+
+
+def test_a_group_without_a_name(db, tmp_path):
+    adata = rich()
+    adata.obs["g"] = pd.Categorical(np.array(["", "x", "y"])[np.arange(60) % 3])
+    ds = db.ingest(adata, "t/x")
+    res = ds.rank_genes_groups("g", transform="log1p_cp10k")
+    assert_agree(res, scanpy_says(normalised(adata), "g"), ["", "x", "y"])
+    records = res.to_uns()["names"]
+    assert [records[f].tolist() for f in records.dtype.names] == [res.to_df(g)["names"].tolist() for g in res.groups]
+    assert ds.rank_genes_groups("g", transform=None, reference="").groups == ["x", "y"]
+    assert ds.rank_genes_groups("g", transform=None, groups="").groups == [""]
+    res.plot_volcano("", path=tmp_path / "v.png")
+    assert (tmp_path / "v.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    "wanted", [range(4), pd.Series([0, 1, 2, 3]), pd.Index([0, 1, 2, 3]), {0: "a", 1: "b", 2: "c", 3: "d"}.keys(), (i for i in range(4)), np.arange(4), {0, 1, 2, 3}], ids=lambda w: type(w).__name__
+)
+def test_sets_of_cells_by_several_values(db, wanted):
+    adata = normalised(rich())
+    res = db.ingest(adata, "t/x").ttest({"n": wanted}, {"type": "B", "ok": True}, transform=None)
+    assert res.groups == ["0, 1, 2, 3"] and res.params["reference"] == "B & True"
+    x = adata.X.toarray()
+    with np.errstate(invalid="ignore"):
+        wanted_scores = scipy.stats.ttest_ind(x[:4], x[(adata.obs["type"] == "B") & adata.obs["ok"]]).statistic
+    frame = res.to_df().set_index("names").loc[adata.var_names]
+    np.testing.assert_allclose(frame["scores"], np.nan_to_num(wanted_scores), rtol=1e-9, atol=1e-9)

@@ -63,6 +63,50 @@ def test_tables_in_memory(fleet, kind):
     assert rows(fleet, "d.copy").to_pydict() == TABLE.to_pydict()
 
 
+def test_the_index_of_a_data_frame_is_kept(fleet):
+    frame = TABLE.to_pandas().set_index(["k", pd.Index(range(10, 3010), name="number")])
+    fleet.ingest(frame, "d.named")
+    assert rows(fleet, "d.named").column_names == ["v", "x", "k", "number"]
+    assert rows(fleet, "d.named").select(["v", "x", "k", "number"]).to_pydict() == {**TABLE.select(["v", "x", "k"]).to_pydict(), "number": list(range(10, 3010))}
+    fleet.ingest(TABLE.to_pandas().rename_axis("row"), "d.range")
+    assert rows(fleet, "d.range").column("row").to_pylist() == list(range(3000))
+    chosen = TABLE.to_pandas().query("v % 7 < 3")
+    fleet.ingest(chosen, "d.unnamed")
+    assert rows(fleet, "d.unnamed").column("__index_level_0__").to_pylist() == chosen.index.tolist() == chosen["v"].tolist()
+    # A range without a name says nothing.
+    fleet.ingest(TABLE.to_pandas(), "d.plain")
+    assert rows(fleet, "d.plain").column_names == TABLE.column_names
+
+
+@pytest.mark.parametrize("series", [pd.Series([1, 2], name="fare"), pl.Series("fare", [1, 2])], ids=["pandas", "polars"])
+def test_a_series_is_no_table(fleet, series):
+    with pytest.raises(skytether.InvalidError, match="Series 'fare'.*to_frame"):
+        fleet.ingest(series, "d.series")
+    fleet.ingest(series.to_frame(), "d.series")
+    assert fleet.sql("SELECT sum(fare) AS s FROM d.series").to_arrow().to_pydict() == {"s": [3]}
+
+
+def rows_of(receipt: skytether.Receipt) -> int:
+    return sum(drive["rows_out"] for drive in receipt.to_dict()["drives"])
+
+
+def test_the_receipt_is_of_the_last_run_that_ended(fleet):
+    result = fleet.sql("SELECT v FROM d.t")
+    stream = pa.RecordBatchReader.from_stream(result)
+    with pytest.raises(StopIteration):
+        while True:
+            stream.read_next_batch()
+    assert rows_of(result.receipt) == 3000
+    assert result.to_arrow().num_rows == 3000
+    # A stream that is taken and not read does not take the receipt away.
+    begun = pa.RecordBatchReader.from_stream(result)
+    assert rows_of(result.receipt) == 3000
+    del begun
+    unread = fleet.sql("SELECT v FROM d.t")
+    begun = pa.RecordBatchReader.from_stream(unread)
+    assert rows_of(unread.receipt) == 3000 and begun.schema.names == ["v"]
+
+
 def test_results_in_every_shape(fleet):
     sql = "SELECT k, sum(v) AS s, count(*) AS n FROM d.t GROUP BY k ORDER BY k"
     result = fleet.sql(sql)
@@ -85,8 +129,10 @@ def test_results_in_every_shape(fleet):
 
 @pytest.mark.parametrize("cut", ["adaptive", "full", "filter", "raw"])
 def test_cuts(fleet, cut):
-    result = fleet.sql("SELECT k, avg(x) AS m FROM d.t WHERE v >= 1500 GROUP BY k ORDER BY k", cut=cut)
-    assert result.to_pandas()["m"].tolist() == pytest.approx([0.75 - 0.5 / 2999 + i / 2999 - 0.5 / 2999 for i in range(3)], abs=1e-3)
+    result = fleet.sql("SELECT k, avg(x) AS m, min(v) AS low, count(*) AS n FROM d.t WHERE v >= 1500 GROUP BY k ORDER BY k", cut=cut)
+    # Of v = 1500 + i, 1503 + i, ..., 2997 + i the mean is 2248.5 + i, and x is v / 2999.
+    assert result.to_pandas()["m"].tolist() == pytest.approx([(2248.5 + i) / 2999 for i in range(3)], rel=1e-12)
+    assert result.to_arrow().drop_columns("m").to_pydict() == {"k": ["a", "b", None], "low": [1500, 1501, 1502], "n": [500] * 3}
     rungs = {d["rung"] for d in result.receipt.to_dict()["drives"]}
     assert rungs == {"full" if cut == "adaptive" else cut}
 
@@ -97,7 +143,7 @@ def test_explain_and_catalog(fleet):
     assert "receipt" in fleet.explain("SELECT k FROM d.t", analyze=True)
     assert [(d["name"], d["kind"], d["rows"]) for d in fleet.ls()] == [("d.t", "table", 3000)]
     assert fleet.describe("d/t")["tables"]["data"]["rows"] == 3000
-    assert len(fleet.status()) == 3
+    assert [drive["info"]["name"] for drive in fleet.status()] == ["drive-0", "drive-1", "drive-2"]
     fleet.drop("d.t")
     assert fleet.ls() == []
 
@@ -190,15 +236,22 @@ def test_a_result_that_is_open_while_its_data_set_changes(tmp_path, begun, chang
             fleet.sql("SELECT * FROM d.big")
 
 
-def test_control_c_interrupts_a_long_query(tmp_path):
+@pytest.mark.parametrize("read", ["result.to_arrow()", "pa.table(result)"])
+def test_control_c_interrupts_a_long_query(tmp_path, read):
+    # The small side is kept and the large one streams by: nothing is put aside on disk.
     code = f"""
 import skytether, pyarrow as pa
-fleet = skytether.open({str(tmp_path / "f")!r}, drives=2)
+fleet = skytether.open({str(tmp_path / "f")!r}, drives=2, spill_limit=1 << 20)
 fleet.ingest(pa.table({{"v": range(60000)}}), "d.t")
-result = fleet.sql("SELECT count(*) FROM d.t a, d.t b, d.t c WHERE a.v + b.v + c.v = 17")
+result = fleet.sql("SELECT count(*) FROM d.t c, (SELECT a.v + b.v AS s FROM d.t a, d.t b) ab WHERE ab.s + c.v = 17")
 try:
     print("go", flush=True)
-    result.to_arrow()
+    try:
+        {read}
+    except pa.ArrowException:
+        # An Arrow stream knows no KeyboardInterrupt: Python raises it next.
+        while True:
+            pass
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
@@ -211,6 +264,76 @@ except KeyboardInterrupt:
     finally:
         process.kill()
     assert said == "interrupted\n"
+
+
+def test_a_closed_fleet_is_closed_whatever_is_left_of_it(tmp_path):
+    with skytether.open(tmp_path / "f", drives=2) as fleet:
+        fleet.ingest(TABLE, "d.t")
+        read, unread = fleet.sql("SELECT count(*) AS n FROM d.t"), fleet.sql("SELECT v FROM d.t")
+        assert read.to_arrow().to_pydict() == {"n": [3000]}
+        assert pa.table(fleet.sql("SELECT v FROM d.t LIMIT 5")).num_rows == 5
+    with skytether.open(tmp_path / "f") as again:
+        assert [d["name"] for d in again.ls()] == ["d.t"]
+        # What was read stays; what would have to run does not.
+        assert read.to_arrow().to_pydict() == {"n": [3000]} and read.receipt.to_dict()["bytes_moved"] > 0
+        for run in (lambda: pa.table(read), unread.to_arrow, lambda: pa.table(unread)):
+            with pytest.raises(skytether.InvalidError, match="closed: open it again"):
+                run()
+
+
+def test_a_stream_under_way_outlives_its_fleet(tmp_path):
+    fleet = skytether.open(tmp_path / "f", drives=1)
+    fleet.ingest(noise(500_000, 1), "d.big")
+    stream = pa.RecordBatchReader.from_stream(fleet.sql("SELECT v FROM d.big", cut="raw"))
+    rows = stream.read_next_batch().num_rows
+    fleet.close()
+    with pytest.raises(skytether.ConflictError):
+        skytether.open(tmp_path / "f")
+    assert rows + stream.read_all().num_rows == 500_000
+    skytether.open(tmp_path / "f").close()
+
+
+def test_a_result_without_its_fleet_object(tmp_path):
+    skytether.open(tmp_path / "f", drives=1).ingest(TABLE, "d.t")
+    result = skytether.open(tmp_path / "f").sql("SELECT sum(v) AS s FROM d.t")
+    for _ in range(2):
+        assert pa.table(result).to_pydict() == {"s": [4498500]}
+
+
+def test_a_result_is_a_source(fleet):
+    fleet.ingest(fleet.sql("SELECT v, x FROM d.t WHERE v < 100"), "d.part")
+    assert fleet.sql("SELECT count(*) AS n FROM d.part").to_arrow().to_pydict() == {"n": [100]}
+
+
+def test_what_does_not_fit_on_disk_either(tmp_path):
+    with skytether.open(tmp_path / "f", drives=1, spill_limit=0) as fleet:
+        fleet.ingest(TABLE, "d.t")
+        # Far more pairs than memory holds, kept as the side that is joined with.
+        pairs = fleet.sql("SELECT count(*) FROM d.t a, d.t b, d.t c, d.t d WHERE a.v + b.v + c.v = d.v * 7919 + a.v * b.v")
+        with pytest.raises(skytether.ExhaustedError, match="spill limit"):
+            pairs.to_arrow()
+        assert fleet.sql("SELECT count(*) AS n FROM d.t").to_arrow().to_pydict() == {"n": [3000]}
+
+
+@pytest.mark.parametrize("source", ["table", "pandas", "csv"])
+def test_a_column_without_a_value(fleet, tmp_path, source):
+    table = pa.table({"v": [1, 2], "nothing": pa.nulls(2)})
+    path = tmp_path / "n.csv"
+    path.write_text("v,nothing\n1,\n2,\n")
+    fleet.ingest({"table": table, "pandas": table.to_pandas(), "csv": path}[source], "d.n")
+    assert fleet.sql("SELECT v, nothing FROM d.n ORDER BY v").to_arrow().to_pydict() == table.to_pydict()
+
+
+def test_types_of_text_files_hold_all_files(fleet, tmp_path):
+    for n, value in enumerate(["1", "2.5", "x"]):
+        (tmp_path / f"{n}.csv").write_text(f"k,v\n{n},{value}\n")
+    fleet.ingest(tmp_path / "[01].csv", "d.numbers")
+    assert fleet.sql("SELECT v FROM d.numbers ORDER BY k").to_arrow().to_pydict() == {"v": [1.0, 2.5]}
+    fleet.ingest(tmp_path / "*.csv", "d.texts")
+    assert fleet.sql("SELECT v FROM d.texts ORDER BY k").to_arrow().to_pydict() == {"v": ["1", "2.5", "x"]}
+    (tmp_path / "days.csv").write_text("k,day\n1,2024-02-28\n2,2024-02-30\n")
+    with pytest.raises(skytether.InvalidError, match="days.csv: line 3"):
+        fleet.ingest(tmp_path / "days.csv", "d.days")
 
 
 def test_importing_is_light():

@@ -96,6 +96,12 @@ pub(crate) struct HostServe {
     /// Addresses of served drives.
     #[arg(long, value_name = "ADDR,ADDR,...", value_delimiter = ',')]
     pub(crate) drives: Vec<String>,
+    /// Seconds without a sign of life after which a served drive counts as dead. One that works is never silent for so long.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) drive_timeout: u64,
+    /// Disk that queries may use for what the host's memory can't hold, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 10 << 10)]
+    pub(crate) spill_limit: u64,
     /// Address to listen on; port 0 picks a free one. The address is printed on stdout when the host is ready.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     pub(crate) listen: String,
@@ -169,7 +175,7 @@ pub(crate) struct Explain {
 pub(crate) enum ListFormat {
     /// For people.
     Table,
-    /// One JSON array.
+    /// As JSON.
     Json,
 }
 
@@ -189,6 +195,9 @@ pub(crate) struct Drop {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) fleet: FleetArg,
+    /// How to say it.
+    #[arg(long, value_enum, default_value_t = ListFormat::Table)]
+    pub(crate) format: ListFormat,
 }
 
 #[cfg(test)]

@@ -36,7 +36,11 @@ pub(crate) fn drives(found: &[DriveStatus]) -> String {
             vec![d.info.name.clone(), state.into(), keys, values, stored, human_bytes(d.info.memory_limit), d.info.id.to_string()]
         })
         .collect();
-    columns(&["drive", "state", "keys", "data", "on disk", "memory", "id"], &[false, false, true, true, true, true, false], &rows)
+    let mut text = columns(&["drive", "state", "keys", "data", "on disk", "memory", "id"], &[false, false, true, true, true, true, false], &rows);
+    for (drive, unreadable) in found.iter().flat_map(|d| d.unreadable.iter().map(|u| (&d.info.name, u))) {
+        text.push_str(&format!("{} at {drive} can't be read: {}\n", unreadable.name, unreadable.error));
+    }
+    text
 }
 
 /// One JSON array.

@@ -41,7 +41,13 @@ impl<W: Write> Sink<W> {
     pub(crate) fn new(out: W, schema: &SchemaRef, format: Format) -> Result<Self> {
         let inner = match format {
             Format::Table => Inner::Table { out, schema: schema.clone(), kept: Vec::new(), shown: 0, total: 0 },
-            Format::Csv => Inner::Text { out, encode: csv, schema: schema.clone(), begun: false },
+            Format::Csv => {
+                if let Some(nested) = schema.fields().iter().find(|f| f.data_type().is_nested()) {
+                    let (name, kind) = (nested.name(), nested.data_type());
+                    return Err(Error::unsupported(format!("column {name:?} is of the type {kind}, which CSV can't hold: use --format json or arrow")));
+                }
+                Inner::Text { out, encode: csv, schema: schema.clone(), begun: false }
+            }
             Format::Json => Inner::Text { out, encode: json, schema: schema.clone(), begun: false },
             Format::Arrow => Inner::Arrow(Box::new(arrow::ipc::writer::StreamWriter::try_new_buffered(out, schema).map_err(printing)?)),
         };

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use futures::StreamExt;
 use skytether_common::units::{human_bytes, human_seconds};
@@ -55,10 +56,12 @@ async fn fleet(at: &str) -> Result<Fleet> {
     if at.contains("://") {
         return Fleet::connect(at).await;
     }
-    Fleet::open(Path::new(at), &OpenOptions { create: false, ..OpenOptions::default() }).await.map_err(|e| match e.kind() {
-        skytether_common::Kind::NotFound => e.while_doing(format!("there is no fleet at {at}; `skytether init {at}` makes one")),
-        _ => e,
-    })
+    open(Path::new(at), HostOptions::default()).await
+}
+
+/// The fleet that is in a directory.
+async fn open(dir: &Path, host: HostOptions) -> Result<Fleet> {
+    Fleet::open_with(dir, &OpenOptions { create: false, ..OpenOptions::default() }, host).await
 }
 
 fn name(text: &str) -> Result<DatasetName, Failure> {
@@ -70,7 +73,7 @@ async fn init(args: Init) -> Result<(), Failure> {
         return Err(Failure::Call(Error::unsupported(format!("redundancy {:?} is not known to this version; use none", args.redundancy))));
     }
     if args.dir.join("fleet.json").exists() {
-        return Err(Failure::Call(Error::conflict(format!("there is a fleet at {} already; `skytether status --fleet {0}` shows it", args.dir.display()))));
+        return Err(Failure::Work(Error::conflict(format!("there is a fleet at {} already; `skytether status --fleet {0}` shows it", args.dir.display()))));
     }
     let options = OpenOptions { drives: Some(usize::from(args.drives)), redundancy: args.redundancy, create: true, ..OpenOptions::default() };
     let fleet = Fleet::open(&args.dir, &options).await?;
@@ -135,21 +138,23 @@ fn drive_name(drive: &std::sync::Arc<Drive>) -> String {
 }
 
 async fn host_serve(args: HostServe) -> Result<(), Failure> {
+    let options = HostOptions { spill_limit: args.spill_limit.saturating_mul(1 << 20), ..HostOptions::default() };
     let (host, what, _guard) = if let Some(dir) = &args.fleet {
-        let fleet = fleet(&dir.to_string_lossy()).await?;
+        let fleet = open(dir, options).await?;
         let host = fleet.host().ok_or_else(|| Error::internal("an embedded fleet has no host"))?.clone();
         (host, format!("the fleet at {}", dir.display()), Some(fleet))
     } else {
         let mut drives: Vec<std::sync::Arc<dyn Cse>> = Vec::new();
+        let connection = ConnectOptions { idle_timeout: Duration::from_secs(args.drive_timeout), ..ConnectOptions::default() };
         for at in &args.drives {
             drives.push(
-                FlightCse::connect(at, ConnectOptions::default())
+                FlightCse::connect(at, connection.clone())
                     .await
                     .context(|| format!("cannot reach the drive at {at}; is `skytether drive serve` running there?"))?,
             );
         }
         // The list was typed in: only empty drives become a fleet, and only exactly one fleet's drives are served.
-        let (host, _) = Host::join(drives, HostOptions::default(), Founding::EmptyDrives).await?;
+        let (host, _) = Host::join(drives, options, Founding::EmptyDrives).await?;
         (host, format!("{} drives", args.drives.len()), None)
     };
     let listener = listen(&args.listen).await?;
@@ -236,15 +241,22 @@ async fn status(args: Look) -> Result<(), Failure> {
         ListFormat::Json => listing::json(&found)?,
     };
     say(text.trim_end())?;
-    match found.iter().find_map(|d| d.error.as_ref().map(|e| format!("{} does not answer: {e}", d.info.name))) {
-        None => Ok(()),
-        Some(silent) => Err(Failure::Work(Error::unavailable(silent))),
+    if let Some(silent) = found.iter().find_map(|d| d.error.as_ref().map(|e| format!("{} does not answer: {e}", d.info.name))) {
+        return Err(Failure::Work(Error::unavailable(silent)));
     }
+    let unreadable: Vec<_> = found.iter().flat_map(|d| d.unreadable.iter().map(|u| u.name.to_string())).collect();
+    if unreadable.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Work(Error::corrupt(format!("{} can't be read: `skytether ls` says why", unreadable.join(", ")))))
 }
 
 async fn drop_dataset(args: Drop) -> Result<(), Failure> {
     let name = name(&args.name)?;
     fleet(&args.fleet.fleet).await?.drop_dataset(&name).await?;
-    say(&format!("dropped {name}"))?;
+    match args.format {
+        ListFormat::Table => say(&format!("dropped {name}"))?,
+        ListFormat::Json => say(&serde_json::json!({ "dropped": name.to_string() }).to_string())?,
+    }
     Ok(())
 }

@@ -128,6 +128,11 @@ impl Cse for Drive {
         };
         started.map_err(|e| self.engine.named(e))
     }
+
+    /// A drive in this process lives as long as whoever asks it: silence is work, or the wait for a turn.
+    fn watched(&self) -> bool {
+        true
+    }
 }
 
 /// Serves `drive` over Arrow Flight on `listener` until `shutdown` is ready.

@@ -57,6 +57,7 @@ impl Engine {
     pub(crate) fn new(name: String, reader: Arc<Reader>, pool: Arc<dyn MemoryPool>, threads: usize, max_concurrent: usize) -> Result<Self> {
         let mut base = SessionStateBuilder::new().with_default_features().build();
         skytether_plan::partial::register(&mut base).map_err(from_datafusion)?;
+        base.register_udf(Arc::new(skytether_plan::bloom::bloom_udf())).map_err(from_datafusion)?;
         Ok(Self { name, reader, pool, threads: threads.max(1), running: Arc::new(Semaphore::new(max_concurrent.max(1))), base })
     }
 

@@ -249,9 +249,9 @@ impl Ticket {
         Ok(matches!(partition.metadata.layout, Layout::Sparse { .. }).then_some(partition))
     }
 
-    /// The table with the names of a matrix's genes: `raw_var` for the raw matrix.
+    /// The table with the names of a matrix's genes: `raw_var` for `raw_x` and `raw_layer_<name>`, the matrices with the other genes.
     pub(crate) fn genes_of(matrix: &str) -> &'static str {
-        if matrix == "raw_x" { "raw_var" } else { "var" }
+        if matrix.starts_with("raw_") { "raw_var" } else { "var" }
     }
 
     /// One name per gene of `matrix`.

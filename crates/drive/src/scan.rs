@@ -272,9 +272,7 @@ impl Work {
                 let _timer = self.time.timer();
                 let batches = Reader::decode(&self.scan.partition, n, bytes, &self.stored, self.batch_rows)?;
                 Ok(match &self.scan.shape {
-                    Shape::Dense(dense) => {
-                        Loaded::Dense(Box::new(dense.expand(Arc::clone(&self.schema), batches, self.batch_rows)), self.time.clone())
-                    }
+                    Shape::Dense(dense) => Loaded::Dense(Box::new(dense.expand(Arc::clone(&self.schema), batches, self.batch_rows)), self.time.clone()),
                     Shape::Stored | Shape::Rows { .. } => Loaded::Batches(Box::new(batches), Arc::clone(self)),
                 })
             }

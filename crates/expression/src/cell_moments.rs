@@ -7,24 +7,21 @@
 //! `groups` is the name of an obs column, or the JSON of [`Groups`] or of a [`MomentsSpec`]; `transform` is `'log1p_cp10k'` or NULL.
 
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, FieldRef, Float64Type};
-use datafusion::common::Result as DfResult;
-use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
-use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, GroupsAccumulator, Signature, Volatility};
+use arrow::datatypes::{DataType, Float64Type};
+use datafusion::logical_expr::AggregateUDF;
+use datafusion::physical_plan::PhysicalExpr;
 use skytether_common::{DatasetName, Error, Result};
 
+use crate::aggregate::{Call, Input, aggregate, is_text, passes, text_literal};
 use crate::cells::CellSource;
 use crate::groups::Prepared;
 use crate::log1p::log1p_cp10k;
-use crate::moments::{Folding, Input, is_text, passes, refuse_modifiers, state_fields, text_literal};
 use crate::spec::{Groups, MomentsSpec, Transform, shorten};
-use crate::store::{MomentStore, result_type};
-use crate::through;
+use crate::store::MomentStore;
 
 /// The name of the aggregate in queries.
 pub const CELL_MOMENTS: &str = "cell_moments";
@@ -32,7 +29,7 @@ pub const CELL_MOMENTS: &str = "cell_moments";
 /// The aggregate `cell_moments`.
 #[must_use]
 pub fn cell_moments_udaf(source: Arc<dyn CellSource>) -> AggregateUDF {
-    AggregateUDF::new_from_impl(CellMoments { source, signature: Signature::user_defined(Volatility::Immutable) })
+    aggregate(CellMoments { source })
 }
 
 /// What the literal arguments `groups` and `transform` mean for a data set and matrix; `of` is `None` where nobody knows them.
@@ -41,26 +38,42 @@ pub fn cell_moments_udaf(source: Arc<dyn CellSource>) -> AggregateUDF {
 /// Invalid where the texts are no groups or no transform, or where the data set is needed but unknown or another.
 pub fn spec_of(of: Option<(&DatasetName, &str)>, groups: &str, transform: Option<&str>) -> Result<MomentsSpec> {
     let transform = transform.map(Transform::parse).transpose()?;
-    if groups.trim_start().starts_with('{') {
-        if let Ok(spec) = MomentsSpec::from_literal(groups) {
-            if spec.transform.is_some() && spec.transform != transform {
-                return Err(Error::invalid("the spec in cell_moments' groups and its argument transform name different transforms"));
+    let json = groups.trim_start().starts_with('{');
+    let mut no_spec = None;
+    if json {
+        match MomentsSpec::from_literal(groups) {
+            Ok(spec) => {
+                if spec.transform.is_some() && spec.transform != transform {
+                    return Err(Error::invalid("the spec in cell_moments' groups and its argument transform name different transforms"));
+                }
+                if let Some((dataset, matrix)) = of
+                    && (*dataset != spec.dataset || matrix != spec.matrix)
+                {
+                    return Err(Error::invalid(format!("cell_moments over {dataset}.{matrix} has groups for {}.{}", spec.dataset, spec.matrix)));
+                }
+                return Ok(MomentsSpec { transform, ..spec });
             }
-            if let Some((dataset, matrix)) = of
-                && (*dataset != spec.dataset || matrix != spec.matrix)
-            {
-                return Err(Error::invalid(format!("cell_moments over {dataset}.{matrix} has groups for {}.{}", spec.dataset, spec.matrix)));
-            }
-            return Ok(MomentsSpec { transform, ..spec });
+            Err(why) => no_spec = Some(why),
         }
     }
-    let (dataset, matrix) = of.ok_or_else(|| {
-        Error::unsupported(
+    let Some((dataset, matrix)) = of else {
+        let error = Error::unsupported(
             "cell_moments(cell, value, groups, transform) works on the dense view of a matrix, grouped by gene, without filters on cells or values: write it so, or give a whole spec as groups",
-        )
-    })?;
-    let groups = if groups.trim_start().starts_with('{') {
-        serde_json::from_str(groups).map_err(|e| Error::invalid(format!("{:?} is neither an obs column nor groups in JSON", shorten(groups))).because(e))?
+        );
+        return Err(match no_spec {
+            Some(why) => error.because(why),
+            None => error,
+        });
+    };
+    let groups = if json {
+        serde_json::from_str(groups).map_err(|e| {
+            let error = Error::invalid(format!("{:?} is neither an obs column, nor groups in JSON, nor a whole spec", shorten(groups)));
+            // What names a data set was meant to be a whole spec.
+            match no_spec.take() {
+                Some(why) if groups.contains("\"dataset\"") => error.because(why),
+                _ => error.because(e),
+            }
+        })?
     } else {
         Groups::Obs { column: groups.to_owned() }
     };
@@ -70,31 +83,6 @@ pub fn spec_of(of: Option<(&DatasetName, &str)>, groups: &str, transform: Option
 #[derive(Debug)]
 struct CellMoments {
     source: Arc<dyn CellSource>,
-    signature: Signature,
-}
-
-impl PartialEq for CellMoments {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.source, &other.source)
-    }
-}
-
-impl Eq for CellMoments {}
-
-impl Hash for CellMoments {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        CELL_MOMENTS.hash(state);
-    }
-}
-
-impl CellMoments {
-    fn start(&self, args: &AccumulatorArgs<'_>) -> DfResult<Folding<DenseRows>> {
-        refuse_modifiers(CELL_MOMENTS, args)?;
-        let [_, _, groups, transform] = args.exprs else { return Err(through(usage())) };
-        let groups = text_literal(groups)?.ok_or_else(|| through(usage()))?;
-        let spec = spec_of(None, &groups, text_literal(transform)?.as_deref()).map_err(through)?;
-        Ok(Folding::new(DenseRows { spec: Arc::new(spec), source: Arc::clone(&self.source), ready: None }))
-    }
 }
 
 fn usage() -> Error {
@@ -103,42 +91,28 @@ fn usage() -> Error {
     )
 }
 
-impl AggregateUDFImpl for CellMoments {
-    fn name(&self) -> &str {
-        CELL_MOMENTS
+impl Call for CellMoments {
+    const NAME: &'static str = CELL_MOMENTS;
+    type Input = DenseRows;
+
+    fn source(&self) -> &Arc<dyn CellSource> {
+        &self.source
     }
 
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn coerce_types(&self, types: &[DataType]) -> DfResult<Vec<DataType>> {
+    fn coerce(&self, types: &[DataType]) -> Result<Vec<DataType>> {
         match types {
             [cell, value, groups, transform] if is_text(cell) && value.is_numeric() && is_text(groups) && (is_text(transform) || transform.is_null()) => {
                 Ok(vec![cell.clone(), DataType::Float64, groups.clone(), if transform.is_null() { DataType::Utf8 } else { transform.clone() }])
             }
-            _ => Err(through(usage())),
+            _ => Err(usage()),
         }
     }
 
-    fn return_type(&self, _: &[DataType]) -> DfResult<DataType> {
-        Ok(result_type())
-    }
-
-    fn state_fields(&self, args: StateFieldsArgs<'_>) -> DfResult<Vec<FieldRef>> {
-        Ok(state_fields(args.name))
-    }
-
-    fn accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn Accumulator>> {
-        Ok(Box::new(self.start(&args)?))
-    }
-
-    fn groups_accumulator_supported(&self, _: AccumulatorArgs<'_>) -> bool {
-        true
-    }
-
-    fn create_groups_accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn GroupsAccumulator>> {
-        Ok(Box::new(self.start(&args)?))
+    fn input(&self, args: &[Arc<dyn PhysicalExpr>]) -> Result<DenseRows> {
+        let [_, _, groups, transform] = args else { return Err(usage()) };
+        let groups = text_literal(groups)?.ok_or_else(usage)?;
+        let spec = spec_of(None, &groups, text_literal(transform)?.as_deref())?;
+        Ok(DenseRows { spec: Arc::new(spec), source: Arc::clone(&self.source), ready: None })
     }
 }
 
@@ -206,14 +180,15 @@ impl Input for DenseRows {
                 None => value,
                 Some(totals) => f64::from(log1p_cp10k(value as f32, totals.value(cell))),
             };
-            if !y.is_finite() {
+            // Not its square either: M2 is made of those.
+            if !(y * y).is_finite() {
                 return Err(Error::invalid(format!(
                     "the value {value} of cell {name:?} of {} has no {}",
                     self.spec.dataset,
                     self.spec.transform.map_or("finite moments", Transform::as_str)
                 )));
             }
-            store.add(row, usize::from(ready.prepared.codes[cell]), y);
+            store.add(row, usize::from(ready.prepared.codes.as_slice()[cell]), y);
         }
         Ok(())
     }
@@ -224,5 +199,41 @@ impl Input for DenseRows {
 
     fn fresh(&self) -> Self {
         Self { spec: Arc::clone(&self.spec), source: Arc::clone(&self.source), ready: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use skytether_common::Kind;
+
+    use super::*;
+
+    /// What an error says, causes included.
+    fn told(error: &Error) -> String {
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(inner) = cause {
+            text = format!("{text}: {inner}");
+            cause = inner.source();
+        }
+        text
+    }
+
+    #[test]
+    fn what_is_wrong_with_groups_in_json_is_kept() {
+        let dataset: DatasetName = "d.s".parse().unwrap();
+        let of = Some((&dataset, "x"));
+        for (of, text, why) in [
+            (of, r#"{"obs":"cell_type","transform":"log1p_cp10k"}"#, "unknown field `transform`"),
+            (of, r#"{"dataset":"d.s","matrix":"x","groups":{"obs":"c"},"transfrom":null}"#, "unknown field `transfrom`"),
+            (of, r#"{"obs":"cell_type""#, "EOF"),
+            (None, r#"{"dataset":"d.s","matrix":"x","groups":{"obs":"c"},"squares":"float16"}"#, "float16"),
+        ] {
+            let error = spec_of(of, text, None).unwrap_err();
+            assert_eq!(error.kind(), if of.is_some() { Kind::Invalid } else { Kind::Unsupported });
+            assert!(told(&error).contains(why), "{}", told(&error));
+        }
     }
 }

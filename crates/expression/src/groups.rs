@@ -9,6 +9,7 @@ use arrow::datatypes::DataType;
 use skytether_common::{Error, Result};
 
 use crate::cells::CellSource;
+use crate::kernel::Codes;
 use crate::spec::{Groups, MAX_GROUPS, MomentsSpec};
 
 /// Cells per block: a sparse row belongs to one gene and one block.
@@ -20,7 +21,7 @@ pub struct Prepared {
     /// The groups' names. Groups are numbered by position; cells in no group have the number `names.len()`.
     pub names: Arc<[String]>,
     /// The group's number of each cell.
-    pub codes: Vec<u16>,
+    pub codes: Codes,
     /// Per block and group (the last: no group), how many cells it has.
     pub counts: Vec<Vec<u32>>,
     /// The cells' totals, where the transform needs them.
@@ -67,7 +68,7 @@ impl Prepared {
                 counts
             })
             .collect();
-        Ok(Self { names: names.into(), codes, counts, totals, column })
+        Ok(Self { names: names.into(), codes: Codes::new(codes), counts, totals, column })
     }
 
     /// Number of groups, that of the cells in no group included.
@@ -133,12 +134,31 @@ impl PreparedCache {
     }
 }
 
-/// The distinct values of an obs column in ascending order (numbers by value, texts by bytes), as text, and each cell's group.
+/// Whether values of this type can name groups: others have no order, or no text that tells them apart.
+fn names_groups(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(_, values) => names_groups(values) && !matches!(**values, DataType::Dictionary(..)),
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Boolean => true,
+        other => other.is_numeric() || (other.is_temporal() && !matches!(other, DataType::Interval(_))),
+    }
+}
+
+/// The distinct values of an obs column in ascending order (numbers by value, texts by bytes), as text, and each cell's group. Cells without a value are
+/// in none, and neither are those with NaN, which is how tables of numbers write "no value".
 fn of_column(column: &str, values: &ArrayRef) -> Result<(Vec<String>, Vec<u16>)> {
-    let failed = |e: arrow::error::ArrowError| {
-        Error::invalid(format!("obs column {column:?} of type {} can't be a grouping: use one of text, categories, integers or booleans", values.data_type()))
-            .because(e)
+    let refused = || {
+        Error::invalid(format!(
+            "obs column {column:?} of type {} can't be a grouping: use one of text, categories, numbers, booleans, dates or times",
+            values.data_type()
+        ))
     };
+    let failed = |e: arrow::error::ArrowError| refused().because(e);
+    if values.data_type() == &DataType::Null {
+        return Ok((Vec::new(), vec![0; values.len()]));
+    }
+    if !names_groups(values.data_type()) {
+        return Err(refused());
+    }
     // With a dictionary a value is known by its key.
     let (keys, distinct): (Option<Vec<Option<usize>>>, ArrayRef) = match values.data_type() {
         DataType::Dictionary(_, _) => {
@@ -151,6 +171,9 @@ fn of_column(column: &str, values: &ArrayRef) -> Result<(Vec<String>, Vec<u16>)>
     };
     let text = cast(&distinct, &DataType::Utf8).map_err(failed)?;
     let text = text.as_string::<i32>();
+    let float = distinct.data_type().is_floating();
+    // What can't be told as text is no value either.
+    let is_value = |at: &usize| !(text.is_null(*at) || float && text.value(*at) == "NaN");
 
     // Positions in `distinct` of the values that occur, each text once; a dictionary may repeat a value and hold unused ones.
     let mut number_of: HashMap<&str, u32> = HashMap::new();
@@ -159,10 +182,10 @@ fn of_column(column: &str, values: &ArrayRef) -> Result<(Vec<String>, Vec<u16>)>
     let mut by_key: Vec<u32> = vec![u32::MAX; if keys.is_some() { distinct.len() } else { 0 }];
     for cell in 0..values.len() {
         let at = match &keys {
-            None => (!text.is_null(cell)).then_some(cell),
+            None => Some(cell),
             Some(keys) => keys[cell],
         };
-        let Some(at) = at else {
+        let Some(at) = at.filter(is_value) else {
             raw.push(u32::MAX);
             continue;
         };
@@ -200,8 +223,12 @@ fn of_column(column: &str, values: &ArrayRef) -> Result<(Vec<String>, Vec<u16>)>
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{BooleanArray, DictionaryArray, Int32Array, Int64Array, ListArray, StringArray, StringViewArray};
+    use arrow::array::{
+        BinaryArray, BooleanArray, Date32Array, DictionaryArray, Float64Array, Int32Array, Int64Array, ListArray, NullArray, StringArray, StringViewArray,
+        StructArray,
+    };
     use arrow::datatypes::Int32Type;
+    use skytether_common::Kind;
 
     use super::*;
 
@@ -234,14 +261,34 @@ mod tests {
     }
 
     #[test]
+    fn cells_with_nan_are_in_no_group() {
+        let expected = (vec!["-1.5".to_owned(), "2.0".to_owned()], vec![1, 2, 0, 2, 1]);
+        let values = [Some(2.0), Some(f64::NAN), Some(-1.5), None, Some(2.0)];
+        assert_eq!(groups(Float64Array::from(values.to_vec())), expected);
+        let categories = Arc::new(Float64Array::from(vec![f64::NAN, -1.5, 2.0]));
+        let keys = Int32Array::from(vec![Some(2), Some(0), Some(1), None, Some(2)]);
+        assert_eq!(groups(DictionaryArray::<Int32Type>::new(keys, categories)), expected);
+        // A text is a text.
+        assert_eq!(groups(StringArray::from(vec!["NaN"])).0, ["NaN"]);
+        assert_eq!(groups(NullArray::new(2)), (vec![], vec![0, 0]));
+        assert_eq!(groups(Date32Array::from(vec![Some(0), None])), (vec!["1970-01-01".to_owned()], vec![0, 1]));
+    }
+
+    #[test]
     fn what_is_no_grouping_is_refused_by_name() {
-        let lists = ListArray::from_iter_primitive::<Int32Type, _, _>([Some([Some(1)])]);
         let many = Int64Array::from_iter_values(0..=MAX_GROUPS as i64);
-        for array in [Arc::new(many) as ArrayRef] {
-            assert!(of_column("barcode", &array).unwrap_err().to_string().contains("\"barcode\""));
+        let error = of_column("barcode", &(Arc::new(many) as ArrayRef)).unwrap_err();
+        assert!(error.to_string().contains("\"barcode\"") && error.to_string().contains("65534"), "{error}");
+        let lists = || ListArray::from_iter_primitive::<Int32Type, _, _>([Some([Some(1)])]);
+        let structs = StructArray::try_from(vec![("n", Arc::new(Int32Array::from(vec![1])) as ArrayRef)]).unwrap();
+        let in_categories = DictionaryArray::<Int32Type>::new(Int32Array::from(vec![0]), Arc::new(lists()));
+        let nested: [ArrayRef; 4] = [Arc::new(lists()), Arc::new(structs), Arc::new(in_categories), Arc::new(BinaryArray::from(vec![&b"\xff"[..]]))];
+        for array in nested {
+            let error = of_column("tags", &array).unwrap_err();
+            assert_eq!(error.kind(), Kind::Invalid);
+            let text = error.to_string();
+            let taken = ["text", "categories", "numbers", "booleans", "dates", "times"];
+            assert!(text.contains("\"tags\"") && taken.iter().all(|t| text.contains(t)), "{text}");
         }
-        let lists: ArrayRef = Arc::new(lists);
-        // Arrow can print lists, so they would be groups by their text; what matters is that nothing panics.
-        let _ = of_column("lists", &lists);
     }
 }

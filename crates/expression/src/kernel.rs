@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::log1p::{TABULATED, Table, each};
+use crate::log1p::{TABULATED, Table, each, log1p_cp10k};
 use crate::spec::Squares;
 
 /// Sums of one group: sum, sum of squares, number of nonzeros, nothing.
@@ -36,117 +36,68 @@ pub fn has_avx2() -> bool {
     }
 }
 
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for u16 {}
-    impl Sealed for u32 {}
-    impl Sealed for f32 {}
-    impl Sealed for f64 {}
-}
-
-/// The value types that matrices have.
-pub trait Value: Copy + PartialOrd + sealed::Sealed {
-    /// Exact.
-    fn as_f64(self) -> f64;
-    /// Rounded where need be, as scanpy does.
-    fn as_f32(self) -> f32;
-    /// The value as a count, where the type holds counts; [`usize::MAX`] elsewhere.
-    fn count(self) -> usize;
-    /// Whether the type holds counts.
-    const COUNTS: bool;
-    /// Four counts that lie side by side, in as few loads as possible.
-    ///
-    /// # Safety
-    /// Four values must be readable.
-    #[cfg(target_arch = "x86_64")]
-    #[doc(hidden)]
-    unsafe fn four_counts(from: *const Self) -> [usize; 4];
-}
-
-macro_rules! value {
-    ($($t:ty, $counts:literal, $count:expr, $four:expr;)*) => {$(
-        impl Value for $t {
-            #[inline(always)]
-            fn as_f64(self) -> f64 {
-                self as f64
-            }
-            #[inline(always)]
-            fn as_f32(self) -> f32 {
-                self as f32
-            }
-            #[inline(always)]
-            fn count(self) -> usize {
-                let count: fn($t) -> usize = $count;
-                count(self)
-            }
-            const COUNTS: bool = $counts;
-            #[cfg(target_arch = "x86_64")]
-            #[inline(always)]
-            unsafe fn four_counts(from: *const Self) -> [usize; 4] {
-                // SAFETY: the caller's promise.
-                unsafe { $four(from) }
-            }
-        }
-    )*};
-}
-
-value! {
-    u16, true, |v| v as usize, four_u16;
-    u32, true, |v| v as usize, four_u32;
-    f32, false, |_| usize::MAX, no_counts;
-    f64, false, |_| usize::MAX, no_counts;
-}
-
-/// Four numbers in one load: the kernel is bound by its loads, so that taking a word apart is cheaper than loading its parts.
+/// The group of every cell of a data set, and what bounds them.
 ///
-/// # Safety
-/// Four values must be readable.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn four_u16(from: *const u16) -> [usize; 4] {
-    // SAFETY: the caller's promise. This processor is little-endian.
-    let word = unsafe { from.cast::<u64>().read_unaligned() };
-    [word & 0xffff, word >> 16 & 0xffff, word >> 32 & 0xffff, word >> 48].map(|v| v as usize)
+/// The kernel indexes by groups without looking at each: the bound is taken once, here, and compared with the kernel's width for every row.
+#[derive(Debug, Clone)]
+pub struct Codes {
+    codes: Vec<u16>,
+    below: usize,
 }
 
-/// As [`four_u16`], in two loads.
-///
-/// # Safety
-/// As [`four_u16`].
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn four_u32(from: *const u32) -> [usize; 4] {
-    // SAFETY: the caller's promise. This processor is little-endian.
-    let (low, high) = unsafe { (from.cast::<u64>().read_unaligned(), from.add(2).cast::<u64>().read_unaligned()) };
-    [low & 0xffff_ffff, low >> 32, high & 0xffff_ffff, high >> 32].map(|v| v as usize)
+impl Codes {
+    /// The groups' numbers, one per cell.
+    #[must_use]
+    pub fn new(codes: Vec<u16>) -> Self {
+        let below = bound(&codes);
+        Self { codes, below }
+    }
+
+    /// The number of cells.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.codes.len()
+    }
+
+    /// Cell by cell.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u16] {
+        &self.codes
+    }
 }
 
-/// Nothing: only counts are looked up.
-///
-/// # Safety
-/// None is needed.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn no_counts<T>(_: *const T) -> [usize; 4] {
-    [usize::MAX; 4]
+/// One more than the largest code, 0 without any.
+fn bound(codes: &[u16]) -> usize {
+    codes.iter().max().map_or(0, |&most| usize::from(most) + 1)
 }
 
 /// The cells of one block, as one spec sees them.
 #[derive(Debug, Clone)]
 pub struct Block<'a> {
     /// The number of the first cell.
-    pub first: u32,
-    /// The group of each cell; all below the kernel's width.
-    pub codes: &'a [u16],
-    /// With the transform log1p CP10k: the block's table.
-    pub(crate) table: Option<Arc<Table>>,
+    first: u32,
+    /// The group of each cell; all below `below`.
+    codes: &'a [u16],
+    below: usize,
+    /// With the transform log1p CP10k: the block's table, of as many cells.
+    table: Option<Arc<Table>>,
 }
 
 impl<'a> Block<'a> {
     /// A block of the cells from `first` on. `totals` (of all cells of the data set) asks for the transform log1p CP10k.
     #[must_use]
     pub fn new(first: u32, codes: &'a [u16], totals: Option<&Arc<arrow::array::Float32Array>>) -> Self {
-        Self { first, codes, table: totals.map(|t| crate::log1p::shared_table(t, first as usize, codes.len(), has_avx2())) }
+        let table = totals.map(|t| crate::log1p::shared_table(t, first as usize, codes.len(), has_avx2()));
+        Self { first, codes, below: bound(codes), table }
+    }
+
+    /// The cells `cells` of a data set; `table` is theirs. `None` where there are no such cells or the table has not as many.
+    pub(crate) fn of(codes: &'a Codes, cells: std::ops::Range<usize>, table: Option<Arc<Table>>) -> Option<Self> {
+        let first = u32::try_from(cells.start).ok()?;
+        let part = codes.codes.get(cells)?;
+        let fits = table.as_ref().is_none_or(|t| t.totals().len() == part.len());
+        fits.then_some(Self { first, codes: part, below: codes.below, table })
     }
 }
 
@@ -157,13 +108,27 @@ pub enum Fault {
     Lengths,
     /// This cell is not in the block.
     Outside(u32),
-    /// This cell's value has no (finite) transform.
+    /// Cells of the data set are in groups up to this number, which the kernel does not have.
+    Group(usize),
+    /// This cell's value has no (finite) transform, or its square is beyond all numbers.
     Value {
         /// The cell's number.
         cell: u32,
         /// Its value.
         value: f64,
     },
+}
+
+/// Sums that begin where a vector register's load does: one that lies across two cache lines costs twice.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(32))]
+struct Lanes(Sums);
+
+impl Lanes {
+    fn as_sums(lanes: &mut [Self]) -> &mut [Sums] {
+        // SAFETY: `Lanes` is nothing but `Sums`, of the same size (32 bytes) and aligned more strictly.
+        unsafe { std::slice::from_raw_parts_mut(lanes.as_mut_ptr().cast::<Sums>(), lanes.len()) }
+    }
 }
 
 /// Sums one row after the other; keeps the accumulators.
@@ -174,7 +139,7 @@ pub struct Kernel {
     wide: bool,
     squares: Squares,
     /// `replicas` times `width` accumulators; all zero between rows.
-    sums: Vec<Sums>,
+    sums: Vec<Lanes>,
     out: Vec<Sums>,
 }
 
@@ -187,7 +152,7 @@ impl Kernel {
 
     fn with_avx2(width: usize, squares: Squares, wide: bool) -> Self {
         let replicas = if width <= REPLICATED { REPLICAS } else { 1 };
-        Self { width, replicas, wide: wide && has_avx2(), squares, sums: vec![[0.0; 4]; width * replicas], out: vec![[0.0; 4]; width] }
+        Self { width, replicas, wide: wide && has_avx2(), squares, sums: vec![Lanes([0.0; 4]); width * replicas], out: vec![[0.0; 4]; width] }
     }
 
     /// Bytes of memory.
@@ -204,23 +169,31 @@ impl Kernel {
         if idx.len() != val.len() {
             return Err(Fault::Lengths);
         }
-        let (first, len) = (block.first, block.codes.len());
-        if largest_offset(idx, first, self.wide) as usize >= len.max(usize::from(idx.is_empty())) {
-            let outside = idx.iter().find(|&&i| i.wrapping_sub(first) as usize >= len);
-            return Err(Fault::Outside(outside.copied().unwrap_or(first)));
-        }
-        // From here on every index is a cell of the block; `Block` and `Prepared` see to it that every code is below the width.
-        debug_assert!(block.codes.iter().all(|&c| usize::from(c) < self.width));
+        self.check(block, idx)?;
+        // From here on every index is a cell of the block, and every code is below the width.
         match &block.table {
             None => self.direct::<T, true>(block, idx, val),
             Some(table) if T::COUNTS => self.counts(block, table, idx, val),
             Some(table) => self.reals(block, table, idx, val),
         }
-        self.reduce();
-        if self.out.iter().any(|s| !s[0].is_finite()) {
+        if !self.reduce() {
             return Err(self.fault(block, idx, val));
         }
         Ok(&self.out)
+    }
+
+    /// Refuses a row of which an index is no cell of the block, and a block of which a code is no group of this kernel.
+    fn check(&self, block: &Block<'_>, idx: &[u32]) -> Result<(), Fault> {
+        if block.below > self.width {
+            return Err(Fault::Group(block.below - 1));
+        }
+        // No cell has a number beyond 32 bits: an index below `first` is further away than any cell.
+        let (first, len) = (block.first, block.codes.len().min((u32::MAX - block.first) as usize + 1));
+        if largest_offset(idx, first, self.wide) as usize >= len.max(usize::from(idx.is_empty())) {
+            let outside = idx.iter().find(|&&i| i.wrapping_sub(first) as usize >= len);
+            return Err(Fault::Outside(outside.copied().unwrap_or(first)));
+        }
+        Ok(())
     }
 
     /// Adds `val`'s values up as they are; `COUNT` says whether those that are not zero count as nonzeros.
@@ -232,7 +205,7 @@ impl Kernel {
     }
 
     fn direct_in<T: Value, const COUNT: bool, const SHORT: bool>(&mut self, block: &Block<'_>, idx: &[u32], val: &[T]) {
-        let sums = &mut self.sums[..];
+        let sums = Lanes::as_sums(&mut self.sums);
         match (self.wide, self.replicas) {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: AVX2 is there, see `with_avx2`; the rest as for `direct`.
@@ -258,7 +231,7 @@ impl Kernel {
         for (count, level) in levels.iter_mut().enumerate().take(TABULATED.min(most) + 1).skip(1) {
             *level = table.level(count);
         }
-        let sums = &mut self.sums[..];
+        let sums = Lanes::as_sums(&mut self.sums);
         match (self.wide, self.replicas, most > TABULATED) {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: AVX2 is there, see `with_avx2`; the rest as for `tabulated`.
@@ -279,7 +252,7 @@ impl Kernel {
         }
         if least == 0 {
             for (&i, _) in idx.iter().zip(val).filter(|(_, v)| v.count() == 0) {
-                self.sums[usize::from(block.codes[(i - block.first) as usize])][2] -= 1.0;
+                self.sums[usize::from(block.codes[(i - block.first) as usize])].0[2] -= 1.0;
             }
         }
     }
@@ -321,26 +294,33 @@ impl Kernel {
         }
     }
 
-    /// Adds the replicas up into `out` and clears them.
-    fn reduce(&mut self) {
+    /// Adds the replicas up into `out` and clears them. Tells whether all sums are finite: squares may be beyond all numbers where the values are not,
+    /// and without them there is no variance.
+    fn reduce(&mut self) -> bool {
+        let mut finite = true;
         for (g, out) in self.out.iter_mut().enumerate() {
             let mut s = [[0.0; 4]; REPLICAS];
             for (r, s) in s.iter_mut().enumerate().take(self.replicas) {
-                *s = std::mem::take(&mut self.sums[r * self.width + g]);
+                *s = std::mem::take(&mut self.sums[r * self.width + g].0);
             }
             for (lane, out) in out.iter_mut().enumerate() {
                 *out = (s[0][lane] + s[1][lane]) + (s[2][lane] + s[3][lane]);
             }
+            finite &= out[0].is_finite() & out[1].is_finite();
         }
+        finite
     }
 
     /// Finds the value that made a sum not finite.
+    #[cold]
+    #[inline(never)]
     fn fault<T: Value>(&self, block: &Block<'_>, idx: &[u32], val: &[T]) -> Fault {
-        let culprit = idx.iter().zip(val).find(|(i, v)| match &block.table {
-            None => !v.as_f64().is_finite(),
-            Some(table) => !crate::log1p::log1p_cp10k(v.as_f32(), table.totals()[(**i - block.first) as usize]).is_finite(),
+        let culprit = idx.iter().zip(val).find(|(i, v)| match (&block.table, self.squares) {
+            (None, Squares::Float64) => !(v.as_f64() * v.as_f64()).is_finite(),
+            (None, Squares::Float32) => !(v.as_f32() * v.as_f32()).is_finite(),
+            (Some(table), _) => !log1p_cp10k(v.as_f32(), table.totals()[(**i - block.first) as usize]).is_finite(),
         });
-        // Finite values can still overflow together; then any will do to name the row.
+        // Finite squares can still overflow together; then any will do to name the row.
         culprit.or_else(|| idx.iter().zip(val).next()).map_or(Fault::Lengths, |(&cell, v)| Fault::Value { cell, value: v.as_f64() })
     }
 }
@@ -536,5 +516,12 @@ fn range_of_counts<T: Value>(val: &[T], wide: bool) -> (usize, usize) {
     range_of_counts_body(val)
 }
 
+mod centred;
 #[cfg(test)]
 mod tests;
+mod value;
+
+pub use centred::{cancels, centred};
+pub use value::Value;
+#[cfg(target_arch = "x86_64")]
+use value::four_u32;

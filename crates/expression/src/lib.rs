@@ -12,6 +12,7 @@
 //! | [`kernel`] | n, sum and sum of squares per group over one sparse row |
 //! | [`store`] | running moments per row of an aggregate and group of cells, their state and their result |
 //! | `state` | one row of that state as bytes |
+//! | `aggregate` | what the two aggregates share |
 //! | [`moments`] | the aggregate `moments(idx, val, block, spec)` over sparse rows |
 //! | [`cell_moments`] | the aggregate `cell_moments(cell, value, groups, transform)` over the dense view |
 //! | [`rewrite`] | the plan rewrite from the second to the first |
@@ -19,6 +20,7 @@
 //! | [`rank`] | genes ranked per group, as scanpy's `rank_genes_groups` |
 //! | [`udf`] | the scalar function `t_test` and [`register`] |
 
+mod aggregate;
 pub mod cell_moments;
 pub mod cells;
 pub mod groups;

@@ -4,7 +4,7 @@
 //! logarithm, each rounded. The logarithm itself is computed here in float64 (branch-free, so that it vectorises) and rounded once,
 //! so it is the correctly rounded float32 but for one case in some ten million.
 
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, Weak};
 
 use arrow::array::Float32Array;
 
@@ -106,29 +106,30 @@ pub(crate) fn each(x: &[f32], totals: &[f32], out: &mut [f32], wide: bool) {
 /// when it is first asked for.
 #[derive(Debug)]
 pub(crate) struct Table {
-    totals: Arc<Float32Array>,
-    start: usize,
-    len: usize,
+    /// The block's own: an array of all cells' would stay in memory for as long as the table does.
+    totals: Box<[f32]>,
+    /// Which array they were copied from, and where they begin in it: as long as that lives, they need not be compared.
+    origin: (Weak<Float32Array>, usize),
     wide: bool,
     levels: [OnceLock<Box<[f32]>>; TABULATED + 1],
 }
 
 impl Table {
     /// A table for `len` cells from `start` on, which must lie within `totals`. Nothing is computed yet.
-    pub(crate) fn new(totals: Arc<Float32Array>, start: usize, len: usize, wide: bool) -> Self {
-        debug_assert!(start + len <= totals.len());
-        Self { totals, start, len, wide, levels: [const { OnceLock::new() }; TABULATED + 1] }
+    fn new(totals: &Arc<Float32Array>, start: usize, len: usize, wide: bool) -> Self {
+        let origin = (Arc::downgrade(totals), start);
+        Self { totals: totals.values()[start..start + len].into(), origin, wide, levels: [const { OnceLock::new() }; TABULATED + 1] }
     }
 
     /// The totals of the block's cells.
     pub(crate) fn totals(&self) -> &[f32] {
-        &self.totals.values()[self.start..self.start + self.len]
+        &self.totals
     }
 
     /// The logarithms for `count` (at most [`TABULATED`]), one per cell of the block.
     pub(crate) fn level(&self, count: usize) -> &[f32] {
         self.levels[count].get_or_init(|| {
-            let mut out = vec![0f32; self.len];
+            let mut out = vec![0f32; self.totals.len()];
             fill(count as f32, self.totals(), &mut out, self.wide);
             out.into_boxed_slice()
         })
@@ -145,7 +146,9 @@ const KEEP: usize = 4;
 /// The table for `len` cells from `start` on, shared with whoever uses the same totals.
 pub(crate) fn shared_table(totals: &Arc<Float32Array>, start: usize, len: usize, wide: bool) -> Arc<Table> {
     let content = &totals.values()[start..start + len];
-    let same = |t: &Arc<Table>| t.wide == wide && t.len == len && (Arc::ptr_eq(&t.totals, totals) && t.start == start || same_bits(t.totals(), content));
+    // While a `Weak` is there, no other array can have its address.
+    let copied = |t: &Arc<Table>| t.totals.len() == len && t.origin.1 == start && std::ptr::eq(t.origin.0.as_ptr(), Arc::as_ptr(totals));
+    let same = |t: &Arc<Table>| t.wide == wide && (copied(t) || same_bits(t.totals(), content));
     let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
     let table = match tables.iter().position(same) {
         Some(at) => tables.remove(at),
@@ -153,7 +156,7 @@ pub(crate) fn shared_table(totals: &Arc<Float32Array>, start: usize, len: usize,
             if tables.len() >= KEEP {
                 tables.remove(0);
             }
-            Arc::new(Table::new(Arc::clone(totals), start, len, wide))
+            Arc::new(Table::new(totals, start, len, wide))
         }
     };
     tables.push(Arc::clone(&table));
@@ -218,5 +221,13 @@ mod tests {
         let b = Arc::new(Float32Array::from(vec![7.0f32, 3.25, 99.5, 1.0]));
         assert!(Arc::ptr_eq(&shared_table(&a, 0, 3, false), &shared_table(&b, 1, 3, false)));
         assert!(!Arc::ptr_eq(&shared_table(&a, 0, 3, false), &shared_table(&b, 0, 3, false)));
+    }
+
+    #[test]
+    fn a_table_does_not_hold_on_to_the_totals_of_all_cells() {
+        let all = Arc::new(Float32Array::from_iter_values((0..1000).map(|i| i as f32 + 0.125)));
+        let table = shared_table(&all, 990, 10, false);
+        assert_eq!((Arc::strong_count(&all), table.totals()), (1, &all.values()[990..]));
+        assert!(Arc::ptr_eq(&table, &shared_table(&all, 990, 10, false)));
     }
 }

@@ -108,6 +108,11 @@ struct Tested {
 /// Invalid where a group or the reference has fewer than two cells, or the rows' groups differ; not found, listing the groups there are, for an
 /// unknown group.
 pub fn rank_genes(batches: &[RecordBatch], options: &RankOptions) -> Result<RecordBatch> {
+    rank_on(batches, options, |tests| if tests < 4096 { 1 } else { std::thread::available_parallelism().map_or(1, usize::from).min(16) })
+}
+
+/// [`rank_genes`] on as many threads as `threads` says for the number of tests; the result is the same on any number.
+fn rank_on(batches: &[RecordBatch], options: &RankOptions, threads: impl FnOnce(usize) -> usize) -> Result<RecordBatch> {
     let genes = Genes::open(batches)?;
     let Some(names) = genes.group_names()? else { return Ok(RecordBatch::new_empty(ranking_schema())) };
     let find = |name: &String| names.iter().position(|n| n == name).ok_or_else(|| unknown_group(name, names.iter().map(String::as_str)));
@@ -120,11 +125,12 @@ pub fn rank_genes(batches: &[RecordBatch], options: &RankOptions) -> Result<Reco
         Some(asked) => asked.iter().map(find).collect::<Result<_>>()?,
     };
     let chosen: Vec<usize> = chosen.into_iter().filter(|g| Some(*g) != reference).collect();
-    if chosen.iter().collect::<std::collections::HashSet<_>>().len() < chosen.len() {
-        return Err(Error::invalid("a group is asked for twice"));
+    let mut seen = std::collections::HashSet::with_capacity(chosen.len());
+    if let Some(&twice) = chosen.iter().find(|&&g| !seen.insert(g)) {
+        return Err(Error::invalid(format!("group {:?} is asked for twice: name each group once", shorten(&names[twice]))));
     }
 
-    let threads = if genes.len() * chosen.len() < 4096 { 1 } else { std::thread::available_parallelism().map_or(1, usize::from).min(16) };
+    let threads = threads(genes.len() * chosen.len()).max(1);
     let tested = genes.test(&names, &chosen, reference, options, threads)?;
     let keep = options.n_genes.unwrap_or(usize::MAX).min(genes.len());
     genes.table(&names, &chosen, &tested, options.correction, keep, threads)
@@ -418,13 +424,7 @@ impl<'a> Tester<'a> {
             let t = test_unchecked(options.method, mine, other);
             put(
                 place,
-                Tested {
-                    score: t.t,
-                    p: t.p,
-                    fold: log_fold_change(mine.mean, other.mean, scale),
-                    pct_group: mine.pct_nz(),
-                    pct_reference: other.pct_nz(),
-                },
+                Tested { score: t.t, p: t.p, fold: log_fold_change(mine.mean, other.mean, scale), pct_group: mine.pct_nz(), pct_reference: other.pct_nz() },
             );
             Ok(())
         };

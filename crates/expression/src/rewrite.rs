@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use datafusion::arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, Result as DfResult, ScalarValue, TableReference};
 use datafusion::logical_expr::expr::{AggregateFunction, AggregateFunctionParams};
@@ -14,6 +15,7 @@ use datafusion::logical_expr::logical_plan::TableScanBuilder;
 use datafusion::logical_expr::{Aggregate, AggregateUDF, Cast, Expr, Filter, LogicalPlan, Projection, SubqueryAlias, TableSource};
 use skytether_common::DatasetName;
 
+use crate::aggregate::is_text;
 use crate::cell_moments::{CELL_MOMENTS, spec_of};
 use crate::through;
 
@@ -56,7 +58,8 @@ enum Dense {
 }
 
 impl Sparse {
-    /// Which of the view's columns `expr` is, casts aside: the functions read texts and numbers of any width.
+    /// Which of the view's columns `expr` is. A cast that leaves every cell's name and every value what it was changes nothing; any other (to integers,
+    /// say) is what the query asks for, and then `expr` is no column of the view.
     fn dense(&self, expr: &Expr) -> Option<Dense> {
         match expr {
             Expr::Column(column) => self.dense.get(column).copied().or_else(|| {
@@ -64,7 +67,10 @@ impl Sparse {
                 of_that_name.next().map(|(_, d)| *d).filter(|_| of_that_name.next().is_none())
             }),
             Expr::Alias(alias) => self.dense(&alias.expr),
-            Expr::Cast(Cast { expr, .. }) => self.dense(expr),
+            Expr::Cast(Cast { expr, field }) => self.dense(expr).filter(|dense| match dense {
+                Dense::Cell => is_text(field.data_type()),
+                Dense::Value => field.data_type() == &DataType::Float64,
+            }),
             _ => None,
         }
     }

@@ -56,7 +56,7 @@ impl Squares {
 
 /// Which cell is in which group; a cell is in at most one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, try_from = "GroupsText")]
 pub enum Groups {
     /// By a column of obs: a group per distinct value, cells without a value in none. Each level reads its own copy.
     Obs {
@@ -71,6 +71,27 @@ pub enum Groups {
         /// Base64 of the ZSTD-compressed group numbers, u16 little-endian, one per cell, [`NO_GROUP`] for cells in none.
         codes: String,
     },
+}
+
+/// [`Groups`] as they are read: one shape for both kinds, so that a wrong key is refused by its name instead of being overlooked.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GroupsText {
+    obs: Option<String>,
+    names: Option<Vec<String>>,
+    codes: Option<String>,
+}
+
+impl TryFrom<GroupsText> for Groups {
+    type Error = &'static str;
+
+    fn try_from(text: GroupsText) -> std::result::Result<Self, Self::Error> {
+        match text {
+            GroupsText { obs: Some(column), names: None, codes: None } => Ok(Groups::Obs { column }),
+            GroupsText { obs: None, names: Some(names), codes: Some(codes) } => Ok(Groups::Codes { names, codes }),
+            _ => Err("groups are either {\"obs\": column} or {\"names\": [...], \"codes\": \"...\"}"),
+        }
+    }
 }
 
 /// What is done to a value before it counts.
@@ -249,6 +270,22 @@ mod tests {
         for codes in ["", "!!!", "AAAA", bomb.as_str(), outside.as_str()] {
             assert_eq!(Groups::decode_codes(&names, codes, 1).unwrap_err().kind(), Kind::Invalid, "{}", shorten(codes));
         }
+    }
+
+    #[test]
+    fn groups_with_keys_that_mean_nothing_are_refused_by_name() {
+        let cause = |text: &str| serde_json::from_str::<Groups>(text).unwrap_err().to_string();
+        for key in ["transform", "squares", "name"] {
+            for known in [r#""obs":"cell_type""#, r#""names":["a"],"codes":"KLUv""#] {
+                assert!(cause(&format!("{{{known},{key:?}:\"log1p_cp10k\"}}")).contains(key), "{known} {key}");
+            }
+        }
+        for mixed in ["{}", r#"{"names":[]}"#, r#"{"codes":""}"#, r#"{"obs":"c","names":["a"],"codes":""}"#, r#"{"obs":null}"#] {
+            assert!(cause(mixed).contains("either"), "{mixed}");
+        }
+        // The same within a whole spec.
+        let text = r#"{"dataset":"a.b","matrix":"x","groups":{"obs":"c","transform":"log1p_cp10k"}}"#;
+        assert_eq!(MomentsSpec::from_literal(text).unwrap_err().kind(), Kind::Invalid);
     }
 
     #[test]

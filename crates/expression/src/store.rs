@@ -10,11 +10,12 @@ use std::sync::{Arc, LazyLock};
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Float64Array, ListArray, StringViewBuilder, StructArray, UInt64Array};
 use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Float64Type};
-use datafusion::logical_expr::EmitTo;
+/// Which rows to take out.
+pub use datafusion::logical_expr::EmitTo;
 use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Result};
 
-use crate::spec::{MAX_GROUPS, check_names};
+use crate::spec::{MAX_GROUPS, check_names, shorten};
 use crate::state;
 use crate::ttest::GroupMoments;
 
@@ -45,8 +46,8 @@ pub fn state_types() -> [(&'static str, DataType); 2] {
     [("groups", DataType::Utf8View), ("moments", DataType::Binary)]
 }
 
-/// The most moments that a store holds: as many as one result can.
-const MAX_ENTRIES: usize = i32::MAX as usize;
+/// The most moments that a store holds: 4 GiB of them, since all are made room for at once, before anyone is asked for memory.
+const MAX_ENTRIES: usize = 1 << 27;
 
 /// What the state's column `groups` holds. `n` has one more entry than `groups`: the cells in no group.
 #[derive(Serialize)]
@@ -332,12 +333,16 @@ impl MomentStore {
     /// Takes rows out as a column of [`result_type`]. `rows` as in [`MomentStore::state`].
     ///
     /// # Errors
-    /// Exhausted where the lists grow beyond what one array can hold.
+    /// Exhausted where the lists grow beyond what one array can hold; Invalid where moments that were each finite are not any more once merged.
     pub fn result(&mut self, emit: EmitTo, rows: usize) -> Result<ArrayRef> {
         self.set_rows(rows)?;
         let (rows, part) = self.emit(emit);
         let names = part.names.clone().unwrap_or_default();
         let width = part.width();
+        if let Some(at) = part.mean.iter().zip(&part.m2).position(|(mean, m2)| !(mean.is_finite() && m2.is_finite())) {
+            let group = names.get(at % width).map_or_else(|| "the cells in no group".to_owned(), |name| format!("group {:?}", shorten(name)));
+            return Err(Error::invalid(format!("the moments of {group} are beyond the largest number: scale the values")));
+        }
         let groups = repeated_names(&names, if width == 0 { 0 } else { rows })?;
         let entries = StructArray::try_new(
             RESULT_FIELDS.clone(),

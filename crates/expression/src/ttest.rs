@@ -19,7 +19,10 @@ pub struct GroupMoments {
 }
 
 impl GroupMoments {
-    /// From `n` values, `nnz` of them nonzero, with sum `s` and sum of squares `q`.
+    /// From `n` values, `nnz` of them nonzero, with sum `s` and sum of squares `q`. Where `q` is not finite, M2 is not either.
+    ///
+    /// M2 is a difference of `q` and a number close to it where the values' mean is far larger than their differences; whoever needs its last digits then
+    /// takes [`crate::kernel::centred`].
     #[inline]
     #[must_use]
     pub fn of_sums(n: u64, nnz: u64, s: f64, q: f64) -> Self {
@@ -27,7 +30,11 @@ impl GroupMoments {
             return Self::default();
         }
         let count = n as f64;
-        Self { n, nnz, mean: s / count, m2: (q - s * s / count).max(0.0) }
+        // The square of a sum may be beyond all numbers where the sum of the squares is not.
+        let of_mean = if s.abs() < 1e154 { s * s / count } else { s / count * s };
+        let m2 = q - of_mean;
+        // Not `max`, which takes NaN for 0.
+        Self { n, nnz, mean: s / count, m2: if m2 < 0.0 { 0.0 } else { m2 } }
     }
 
     /// The moments of both together, which must not share a cell (Chan, Golub & LeVeque 1979).
@@ -168,7 +175,10 @@ pub(crate) fn test_unchecked(method: Method, group: &GroupMoments, reference: &G
         (df, ((n1 - 1.0) * v1 + (n2 - 1.0) * v2) / df * (1.0 / n1 + 1.0 / n2))
     } else {
         let (a, b) = (v1 / n1, v2 / n2);
-        ((a + b) * (a + b) / (a * a / (n1 - 1.0) + b * b / (n2 - 1.0)), a + b)
+        let error = a + b;
+        // Only their proportions matter; where their squares would leave the range of numbers, they are brought into it first.
+        let (a, b, sum) = if (error * error).is_normal() || error == 0.0 { (a, b, error) } else { (a / error, b / error, 1.0) };
+        (sum * sum / (a * a / (n1 - 1.0) + b * b / (n2 - 1.0)), error)
     };
     let t = (group.mean - reference.mean) / error.sqrt();
     if t.is_nan() {
@@ -235,6 +245,27 @@ mod tests {
             assert_eq!((test(&zeros, &zeros).t, test(&zeros, &zeros).p), (0.0, 1.0));
             assert_eq!((test(&ones, &zeros).t, test(&ones, &zeros).p), (f64::INFINITY, 0.0));
             assert_eq!((test(&zeros, &ones).t, test(&zeros, &ones).p), (f64::NEG_INFINITY, 0.0));
+        }
+    }
+
+    #[test]
+    fn values_near_the_ends_of_the_range() {
+        // Nothing is lost where squares of sums overflow, and what overflows itself is not taken for no variance.
+        let large = of(&[1e153, 2e153, 3e153, 4e153]);
+        assert!(close(large.m2, 5e306, 1e-14), "{large:?}");
+        let many = GroupMoments::of_sums(10_000, 10_000, 1e156, 1.5e308);
+        assert!(close(many.m2, 5e307, 1e-12), "{many:?}");
+        let beyond = of(&[1e200, 2e200]);
+        assert!(!beyond.m2.is_finite(), "{beyond:?}");
+        // The same question in other units.
+        let test = |unit: f64| {
+            let (a, b) = (of(&[1.0 * unit, 2.0 * unit, 4.0 * unit]), of(&[2.0 * unit, 5.0 * unit, 7.0 * unit, 8.0 * unit]));
+            t_test(Method::Welch, &a, &b, "a", "b").unwrap()
+        };
+        let one = test(1.0);
+        for unit in [1e-100, 1e-90, 1e90, 1e152] {
+            let r = test(unit);
+            assert!(close(r.t, one.t, 1e-12) && close(r.df, one.df, 1e-12) && close(r.p, one.p, 1e-12), "{unit}: {r:?} {one:?}");
         }
     }
 

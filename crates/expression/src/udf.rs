@@ -11,9 +11,10 @@ use datafusion::execution::registry::FunctionRegistry;
 use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 use skytether_common::{Error, Result};
 
+use crate::aggregate::is_text;
 use crate::cell_moments::cell_moments_udaf;
 use crate::cells::CellSource;
-use crate::moments::{is_text, moments_udaf};
+use crate::moments::moments_udaf;
 use crate::rank::unknown_group;
 use crate::store::{Results, result_type};
 use crate::through;

@@ -143,6 +143,36 @@ async fn blocks_beyond_the_first() {
 }
 
 #[tokio::test]
+async fn large_means_keep_their_variance() {
+    let base = 4_000_000_000u32;
+    let values = vec![vec![base, base + 2, base + 1, base + 7, base + 7, 0, base + 5, base + 9]];
+    let groups = ["B", "NK", "B", "NK", "B", "T", "T", "NK"].map(Some).to_vec();
+    let data = Data::new(values, groups);
+    let context = session(Arc::new(data.clone()), 1);
+    register_rows(&context, "x_rows", data.rows(1, true), 1);
+    let got = moments(&context, &format!("SELECT gene, moments(idx, val, block, '{}') FROM x_rows GROUP BY gene", by_obs(false))).await;
+    assert_eq!(got[0][..2], [(Some("B".into()), 3, 3, f64::from(base) + 8.0 / 3.0, 86.0 / 3.0), (Some("NK".into()), 3, 3, f64::from(base) + 6.0, 26.0)]);
+    agree(&data, 0, &got[0], false);
+}
+
+#[tokio::test]
+async fn values_whose_squares_overflow_are_refused() {
+    let data = Data::new(vec![vec![1, 2, 0, 0]], vec![Some("B"), Some("B"), None, None]);
+    let context = session(Arc::new(data.clone()), 1);
+    register_rows(&context, "x_rows", data.rows(1, true), 1);
+    register_rows(&context, "x", vec![data.dense()], 1);
+    let ok = by_obs(false);
+    for sql in [
+        format!("SELECT moments(idx, arrow_cast(make_array(1e200, 2e200), 'List(non-null Float64)'), block, '{ok}') FROM x_rows"),
+        format!("SELECT cell_moments(cell, value * 1e200, '{ok}', NULL) FROM x"),
+    ] {
+        let error = run(&context, &sql).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid, "{sql}: {error}");
+        assert!(error.to_string().contains("finite moments"), "{sql}: {error}");
+    }
+}
+
+#[tokio::test]
 async fn t_tests_in_sql() {
     let data = Data::new(vec![vec![1, 0, 3, 4, 9, 8, 7]], vec![Some("B"), Some("B"), Some("NK"), Some("NK"), None, Some("B"), None]);
     let context = session(Arc::new(data.clone()), 1);

@@ -1,4 +1,4 @@
-//! A fleet in one process: a directory with `fleet.json`, `LOCK` and `drives/0..`.
+//! A fleet in one process: a directory with `fleet.json`, `LOCK`, `drives/0..` and `spill/` for what queries put aside.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -42,6 +42,9 @@ impl Default for OpenOptions {
     }
 }
 
+/// Where the host puts aside what its memory can't hold.
+const SPILL: &str = "spill";
+
 #[derive(Debug, Serialize, Deserialize)]
 struct FleetFile {
     format: u32,
@@ -58,8 +61,9 @@ pub(crate) struct Embedded {
 }
 
 impl Embedded {
-    pub(crate) async fn open(path: &Path, options: &OpenOptions, host: HostOptions) -> Result<Self> {
+    pub(crate) async fn open(path: &Path, options: &OpenOptions, mut host: HostOptions) -> Result<Self> {
         check(options)?;
+        host.spill_below.get_or_insert_with(|| path.join(SPILL));
         let (dir, own, memory) = (path.to_path_buf(), options.clone(), options.memory_per_drive);
         // Opening verifies what a crash left behind, which blocks.
         let opened = tokio::task::spawn_blocking(move || open_drives(&dir, &own, memory))
@@ -213,7 +217,8 @@ fn check_empty(path: &Path) -> Result<()> {
     };
     for entry in entries {
         let name = entry.map_err(|e| Error::io("read", path, e))?.file_name();
-        if !["drives", "LOCK", "fleet.json.new"].iter().any(|own| name == *own) {
+        // `lost+found` is what a disk has that was mounted here just now.
+        if !["drives", "LOCK", "fleet.json.new", SPILL, "lost+found"].iter().any(|own| name == *own) {
             return Err(Error::invalid(format!(
                 "{} is no fleet and holds other things ({}): choose an empty directory",
                 path.display(),

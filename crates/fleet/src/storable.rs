@@ -17,7 +17,7 @@ pub fn schema(name: &DatasetName, schema: &SchemaRef) -> Result<SchemaRef> {
         .fields()
         .iter()
         .map(|f| {
-            plain(f.data_type()).map(|t| Field::new(f.name(), t, f.is_nullable())).ok_or_else(|| {
+            plain(f.data_type()).map(|t| Field::new(f.name(), t, f.is_nullable() || f.data_type().is_null())).ok_or_else(|| {
                 Error::unsupported(format!("column {:?} of {name} has the type {}, which can't be stored: convert it first", f.name(), f.data_type()))
             })
         })
@@ -63,7 +63,9 @@ fn plain(of: &DataType) -> Option<DataType> {
         T::Struct(fields) => T::Struct(fields.iter().map(inner).collect::<Option<_>>()?),
         T::Decimal32(p, s) | T::Decimal64(p, s) => T::Decimal128(*p, *s),
         T::Float16 => T::Float32,
-        T::Map(_, _) | T::Union(_, _) | T::Null | T::Interval(_) | T::Duration(_) => return None,
+        // No value, and so no type, was seen: every type would do, and text is what later values fit first.
+        T::Null => T::Utf8,
+        T::Map(_, _) | T::Union(_, _) | T::Interval(_) | T::Duration(_) => return None,
         other => other.clone(),
     })
 }
@@ -71,7 +73,7 @@ fn plain(of: &DataType) -> Option<DataType> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow::array::{AsArray, DictionaryArray, Int32Array};
+    use arrow::array::{Array, AsArray, DictionaryArray, Int32Array};
     use arrow::datatypes::{Int8Type, Int32Type};
 
     #[test]
@@ -90,6 +92,15 @@ mod tests {
         let item = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
         let fixed = DataType::FixedSizeList(Arc::new(Field::new("item", item, true)), 3);
         assert_eq!(plain(&fixed), Some(DataType::List(Arc::new(Field::new("item", DataType::Utf8, true)))));
+    }
+
+    #[test]
+    fn a_column_without_a_value_is_text_without_a_value() {
+        let given = RecordBatch::try_from_iter([("n", Arc::new(arrow::array::NullArray::new(2)) as _)]).unwrap();
+        let stored = schema(&"a.b".parse().unwrap(), &given.schema()).unwrap();
+        assert_eq!(stored.field(0).data_type(), &DataType::Utf8);
+        let batch = batch(&stored, given).unwrap();
+        assert_eq!((batch.column(0).data_type(), batch.column(0).null_count()), (&DataType::Utf8, 2));
     }
 
     #[test]

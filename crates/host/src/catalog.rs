@@ -197,8 +197,8 @@ impl RootRecord {
 pub struct DatasetInfo {
     /// The data set.
     pub name: DatasetName,
-    /// What it is.
-    pub kind: DatasetKind,
+    /// What it is; `None` where its root record can't be read.
+    pub kind: Option<DatasetKind>,
     /// Rows of a plain table, genes of an expression data set.
     pub rows: u64,
     /// Cells of an expression data set.
@@ -215,7 +215,7 @@ pub struct DatasetInfo {
 impl DatasetInfo {
     /// A data set of which only its name can be told.
     fn broken(name: DatasetName, error: &Error) -> Self {
-        Self { name, kind: DatasetKind::Table, rows: 0, cells: None, bytes: 0, tables: Vec::new(), error: Some(error.full_text()) }
+        Self { name, kind: None, rows: 0, cells: None, bytes: 0, tables: Vec::new(), error: Some(error.full_text()) }
     }
 }
 
@@ -223,7 +223,7 @@ impl From<&RootRecord> for DatasetInfo {
     fn from(record: &RootRecord) -> Self {
         Self {
             name: record.name.clone(),
-            kind: record.kind,
+            kind: Some(record.kind),
             rows: record.rows(),
             cells: record.tables.values().find_map(|t| t.matrix).map(|m| m.cells),
             bytes: record.bytes(),
@@ -392,7 +392,8 @@ impl Catalog {
         Ok(each.into_iter().flatten().collect())
     }
 
-    async fn names_at(&self, drive: usize) -> Result<Vec<DatasetName>> {
+    /// The names of the data sets whose root records lie on one drive.
+    pub(crate) async fn names_at(&self, drive: usize) -> Result<Vec<DatasetName>> {
         let mut names = Vec::new();
         let mut after: Option<Key> = None;
         loop {

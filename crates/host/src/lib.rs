@@ -13,6 +13,7 @@
 //! | [`session`], [`sql_limits`] | a query from its text to its rows, and how long and deep it may be |
 //! | `dense`, `cells` | grouped moments over the dense view, and what the host must know of cells |
 //! | [`scan`] | the operator that reads from drives |
+//! | `spill` | the directory for what memory can't hold |
 //! | [`receipt`], [`explain`] | what ran where |
 //! | [`server`], [`client`] | the same over Arrow Flight |
 
@@ -21,6 +22,7 @@ mod cells;
 pub mod client;
 mod dense;
 pub mod explain;
+mod join_filter;
 mod matrix_writer;
 pub mod membership;
 mod merge_once;
@@ -31,8 +33,10 @@ pub mod receipt;
 pub mod scan;
 pub mod server;
 pub mod session;
+mod spill;
 pub mod sql_limits;
 pub mod status;
+mod sub_plan;
 mod tables;
 pub mod writer;
 
@@ -43,5 +47,5 @@ pub use options::{HostOptions, QueryOptions};
 pub use receipt::{Receipt, ReceiptHandle};
 pub use session::{Host, Query};
 pub use skytether_plan::{Cut, Placement};
-pub use status::DriveStatus;
+pub use status::{DriveStatus, Unreadable};
 pub use writer::{DatasetWriter, IngestReport};

@@ -1,5 +1,6 @@
 //! What a host may use and how patient it is.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -15,11 +16,18 @@ pub struct HostOptions {
     pub threads: usize,
     /// How long a drive may take for one storage operation.
     pub storage_deadline: Duration,
-    /// How long a drive may take to accept a sub-plan.
+    /// How long a drive may take to accept a sub-plan. Means nothing for drives that their connection watches ([`Cse::watched`]): these may
+    /// take as long as they give signs of life.
+    ///
+    /// [`Cse::watched`]: skytether_wire::Cse::watched
     pub begin_deadline: Duration,
-    /// How long a drive may be silent in the middle of a sub-plan. Drives behind a wire give signs of life of their own, which their
-    /// connection watches more closely than this.
+    /// How long a drive may be silent in the middle of a sub-plan; the same holds.
     pub silence_deadline: Duration,
+    /// Bytes that all queries of this host together may put aside on disk for sorting, joining and merging what memory can't hold.
+    pub spill_limit: u64,
+    /// Where they are put: in a directory of this host's own below it, which is deleted with the host. The system's directory for temporary
+    /// files if `None`.
+    pub spill_below: Option<PathBuf>,
     /// How tables and matrices are cut into slices.
     pub slices: SliceOptions,
 }
@@ -32,6 +40,8 @@ impl Default for HostOptions {
             storage_deadline: Duration::from_secs(60),
             begin_deadline: Duration::from_secs(60),
             silence_deadline: Duration::from_secs(600),
+            spill_limit: 10 << 30,
+            spill_below: None,
             slices: SliceOptions::default(),
         }
     }

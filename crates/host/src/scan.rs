@@ -9,11 +9,14 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result as DfResult;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::EquivalenceProperties;
+use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::filter_pushdown::{ChildPushdownResult, FilterPushdownPhase, FilterPushdownPropagation, PushedDown};
 use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties};
@@ -27,11 +30,12 @@ use uuid::Uuid;
 
 use crate::catalog::within;
 use crate::receipt::Collector;
+use crate::sub_plan::Outgoing;
 
 /// Batches that wait between a drive and whoever reads.
 const PREFETCH: usize = 4;
 
-/// How long a drive may be silent.
+/// How long a drive may be silent that nobody else watches ([`Cse::watched`]).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
     /// Until it has taken a sub-plan.
@@ -63,7 +67,7 @@ pub struct DriveScanExec {
     table: String,
     rung: Rung,
     text: String,
-    plan: Bytes,
+    plan: Arc<Outgoing>,
     targets: Vec<Target>,
     dataset: skytether_common::DatasetName,
     properties: Arc<PlanProperties>,
@@ -76,7 +80,7 @@ pub(crate) struct ScanParts {
     pub(crate) table: String,
     pub(crate) rung: Rung,
     pub(crate) text: String,
-    pub(crate) plan: Bytes,
+    pub(crate) plan: Outgoing,
     pub(crate) targets: Vec<Target>,
     pub(crate) schema: SchemaRef,
 }
@@ -91,7 +95,34 @@ impl DriveScanExec {
             EmissionType::Incremental,
             Boundedness::Bounded,
         );
-        Self { context, number, table, rung, text, plan, targets, dataset, properties: Arc::new(properties), metrics: ExecutionPlanMetricsSet::new() }
+        Self {
+            context,
+            number,
+            table,
+            rung,
+            text,
+            plan: Arc::new(plan),
+            targets,
+            dataset,
+            properties: Arc::new(properties),
+            metrics: ExecutionPlanMetricsSet::new(),
+        }
+    }
+
+    /// The same scan, which waits for `filters` of joins and sends them down.
+    fn with_filters(&self, filters: Vec<Arc<dyn PhysicalExpr>>) -> Self {
+        Self {
+            context: self.context.clone(),
+            number: self.number,
+            table: self.table.clone(),
+            rung: self.rung,
+            text: self.text.clone(),
+            plan: Arc::new(self.plan.with_filters(filters)),
+            targets: self.targets.clone(),
+            dataset: self.dataset.clone(),
+            properties: Arc::clone(&self.properties),
+            metrics: ExecutionPlanMetricsSet::new(),
+        }
     }
 }
 
@@ -105,7 +136,11 @@ impl DisplayAs for DriveScanExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let drives: Vec<_> = self.targets.iter().map(|t| t.drive.info().name.as_str()).collect();
         let plan: Vec<_> = self.text.lines().map(str::trim).collect();
-        write!(f, "DriveScanExec: table={}, rung={}, drives=[{}], sub_plan=[{}]", self.table, self.rung.as_str(), drives.join(", "), plan.join(" <- "))
+        write!(f, "DriveScanExec: table={}, rung={}, drives=[{}], sub_plan=[{}]", self.table, self.rung.as_str(), drives.join(", "), plan.join(" <- "))?;
+        if !self.plan.filters().is_empty() {
+            write!(f, ", join_filters={}", self.plan.filters().len())?;
+        }
+        Ok(())
     }
 }
 
@@ -122,8 +157,28 @@ impl ExecutionPlan for DriveScanExec {
         Vec::new()
     }
 
-    fn apply_expressions(&self, _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> DfResult<TreeNodeRecursion>) -> DfResult<TreeNodeRecursion> {
+    fn apply_expressions(&self, visit: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> DfResult<TreeNodeRecursion>) -> DfResult<TreeNodeRecursion> {
+        for filter in self.plan.filters() {
+            if visit(filter)? == TreeNodeRecursion::Stop {
+                return Ok(TreeNodeRecursion::Stop);
+            }
+        }
         Ok(TreeNodeRecursion::Continue)
+    }
+
+    /// Takes the filters of joins as a hint: what they drop below, the join would have dropped.
+    fn handle_child_pushdown_result(
+        &self,
+        phase: FilterPushdownPhase,
+        asked: ChildPushdownResult,
+        _: &ConfigOptions,
+    ) -> DfResult<FilterPushdownPropagation<Arc<dyn ExecutionPlan>>> {
+        if phase != FilterPushdownPhase::Post || self.rung == Rung::Raw {
+            return Ok(FilterPushdownPropagation::if_all(asked));
+        }
+        let joins: Vec<_> = asked.parent_filters.iter().map(|f| &f.filter).filter(|f| f.is::<DynamicFilterPhysicalExpr>()).cloned().collect();
+        let answer = FilterPushdownPropagation::with_parent_pushdown_result(vec![PushedDown::No; asked.parent_filters.len()]);
+        Ok(if joins.is_empty() { answer } else { answer.with_updated_node(Arc::new(self.with_filters(joins))) })
     }
 
     fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> DfResult<Arc<dyn ExecutionPlan>> {
@@ -141,12 +196,12 @@ impl ExecutionPlan for DriveScanExec {
             dataset: self.dataset.clone(),
             partitions: target.partitions,
             rung: self.rung,
-            plan: self.plan.clone(),
+            plan: Bytes::new(),
             batch_rows: self.context.batch_rows,
         };
         let reading = Reading {
             note: Annotated {
-                number: self.context.collector.begin(self.number, begun(&target.drive.info().name, self.rung, self.plan.len())),
+                number: self.context.collector.begin(self.number, begun(&target.drive.info().name, self.rung)),
                 collector: Arc::clone(&self.context.collector),
                 scan: self.number,
             },
@@ -156,8 +211,13 @@ impl ExecutionPlan for DriveScanExec {
             schema,
         };
         let send = builder.tx();
+        let plan = Arc::clone(&self.plan);
         builder.spawn(async move {
-            if let Err(e) = reading.run(sub_plan, &send).await {
+            let run = async {
+                let plan = plan.bytes().await?;
+                reading.run(SubPlan { plan, ..sub_plan }, &send).await
+            };
+            if let Err(e) = run.await {
                 // Where nobody listens any more there is nobody to tell.
                 let _ = send.send(Err(to_datafusion(e))).await;
             }
@@ -171,11 +231,10 @@ impl ExecutionPlan for DriveScanExec {
     }
 }
 
-fn begun(name: &str, rung: Rung, plan_bytes: usize) -> Annotation {
+fn begun(name: &str, rung: Rung) -> Annotation {
     Annotation {
         cse: name.to_owned(),
         rung: Some(rung),
-        bytes_received: plan_bytes as u64,
         reason: Some("the host needed no more rows and left before the end; figures are the host's".to_owned()),
         ..Annotation::default()
     }
@@ -220,15 +279,18 @@ impl Reading {
                 e.while_doing(what)
             }
         };
-        self.note.collector.sent(self.note.scan, plan.plan.len() as u64);
-        let DeliveryStream { schema, mut messages } =
-            within(self.patience.begin, &name, "begin a sub-plan", self.drive.execute(plan)).await.map_err(&at_fault)?;
+        let plan_bytes = plan.plan.len() as u64;
+        self.note.collector.sent(self.note.scan, plan_bytes);
+        self.note.update(|a| a.bytes_received = plan_bytes);
+        // A connection that gets signs of life knows better than a clock whether its drive is dead or has much to do.
+        let patience = if self.drive.watched() { Patience { begin: Duration::MAX, silence: Duration::MAX } } else { self.patience };
+        let DeliveryStream { schema, mut messages } = within(patience.begin, &name, "begin a sub-plan", self.drive.execute(plan)).await.map_err(&at_fault)?;
         check(&schema, &self.schema, &name)?;
         let mut open_epoch = None;
         loop {
-            let next = tokio::time::timeout(self.patience.silence, messages.next())
+            let next = tokio::time::timeout(patience.silence, messages.next())
                 .await
-                .map_err(|_| Error::unavailable(format!("{name} has been silent for {} s in the middle of a query", self.patience.silence.as_secs_f64())))?;
+                .map_err(|_| Error::unavailable(format!("{name} has been silent for {} s in the middle of a query", patience.silence.as_secs_f64())))?;
             match next {
                 None => {
                     return Err(Error::unavailable(format!("{name} ended its answer about {dataset} without finishing it: it may have stopped; try again")));

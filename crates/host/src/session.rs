@@ -12,6 +12,8 @@ use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
 use datafusion::catalog::Session;
 use datafusion::error::Result as DfResult;
+use datafusion::execution::FunctionRegistry;
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
@@ -27,8 +29,9 @@ use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use skytether_common::{DatasetName, Error, Generation, Result};
 use skytether_expression::CellSource;
+use skytether_plan::bloom::bloom_udf;
 use skytether_plan::error::{from_datafusion, to_datafusion};
-use skytether_plan::{CutPlan, DriveScan, Placement, RungName, codec, cut, describe, partial};
+use skytether_plan::{CutPlan, DriveScan, Placement, RungName, cut, describe, partial};
 use skytether_wire::{Cse, Rung, Storage};
 use uuid::Uuid;
 
@@ -38,7 +41,9 @@ use crate::merge_once::MergeOnce;
 use crate::options::{HostOptions, QueryOptions};
 use crate::receipt::{Collector, ReceiptHandle, Source};
 use crate::scan::{DriveScanExec, Patience, QueryContext, ScanParts, Target};
+use crate::spill::{self, SpillDirectory};
 use crate::sql_limits;
+use crate::sub_plan::Outgoing;
 use crate::tables::{Named, NamedTables, PLAIN, SchemaCache};
 use crate::writer::DatasetWriter;
 
@@ -161,7 +166,9 @@ impl Host {
         let schema = physical.schema();
         let receipt = ReceiptHandle(Source::Here(Arc::clone(&collector)));
         // Begun at the first poll: a query that nobody reads must not hold the drives' turns.
-        let stream = Counted { inner: Running::Planned(physical, state.task_ctx()), collector }.boxed();
+        let limit = self.0.options.spill_limit;
+        let counted = Counted { inner: Running::Planned(physical, state.task_ctx()), collector };
+        let stream = counted.map(move |batch| batch.map_err(|e| spill::explain(e, limit))).boxed();
         Ok(Query { schema, stream, receipt })
     }
 
@@ -217,7 +224,7 @@ impl Host {
             patience: Patience { begin: self.0.options.begin_deadline, silence: self.0.options.silence_deadline },
             batch_rows: options.batch_rows.max(1),
         };
-        let scans = ScanPlanner { host: self.clone(), tables, context, state: state.clone() };
+        let scans = ScanPlanner { host: self.clone(), tables, context, state: Arc::new(state.clone()) };
         let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(scans)]);
         let physical = planner.create_physical_plan(&super_plan, &state).await.map_err(from_datafusion)?;
         Ok(Planned { optimised, cut, physical, state, collector })
@@ -229,6 +236,9 @@ pub(crate) fn new_generation() -> Generation {
     Generation(Uuid::new_v4().as_u64_pair().1)
 }
 
+/// The most keys per part of a join that drives are told of.
+const JOIN_KEYS: usize = 500_000;
+
 fn base_state(options: &HostOptions) -> Result<SessionState> {
     let mut config = SessionConfig::new()
         .with_target_partitions(options.threads.max(1))
@@ -236,8 +246,23 @@ fn base_state(options: &HostOptions) -> Result<SessionState> {
         .with_default_catalog_and_schema(PLAIN, PLAIN)
         .with_information_schema(false);
     // What the drives send is spread over their number already, and usually small.
-    config.options_mut().optimizer.enable_round_robin_repartition = false;
-    let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(FairSpillPool::new(options.memory_limit))).build_arc().map_err(from_datafusion)?;
+    let optimizer = &mut config.options_mut().optimizer;
+    optimizer.enable_round_robin_repartition = false;
+    // Drives wait for the filters that joins make. Those of other operators are made from the very rows that would wait for them.
+    optimizer.enable_topk_dynamic_filter_pushdown = false;
+    optimizer.enable_aggregate_dynamic_filter_pushdown = false;
+    optimizer.hash_join_inlist_pushdown_max_distinct_values = JOIN_KEYS;
+    optimizer.hash_join_inlist_pushdown_max_size = JOIN_KEYS * 32;
+    let spill = SpillDirectory::make(&options.spill_below.clone().unwrap_or_else(std::env::temp_dir))?;
+    let disk =
+        DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(vec![spill.path().to_owned()])).with_max_temp_directory_size(options.spill_limit);
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(Arc::new(FairSpillPool::new(options.memory_limit)))
+        .with_disk_manager_builder(disk)
+        .build_arc()
+        .map_err(from_datafusion)?;
+    // Queries that run keep the session's configuration, and so the directory, for as long as they may put something there.
+    config.set_extension(Arc::new(spill));
     let mut state = SessionStateBuilder::new_with_default_features()
         .with_config(config)
         .with_runtime_env(runtime)
@@ -246,6 +271,7 @@ fn base_state(options: &HostOptions) -> Result<SessionState> {
     let nothing: Arc<dyn CellSource> = Arc::new(HostCells::default());
     skytether_expression::register(&mut state, nothing)?;
     partial::register(&mut state).map_err(from_datafusion)?;
+    state.register_udf(Arc::new(bloom_udf())).map_err(from_datafusion)?;
     Ok(state)
 }
 
@@ -296,7 +322,6 @@ fn explain_missing(error: Error) -> Error {
 /// `plan` with its aggregates asking `cells` instead of nobody.
 fn with_cells(plan: LogicalPlan, cells: Arc<HostCells>) -> Result<LogicalPlan> {
     use datafusion::common::tree_node::{Transformed, TreeNode};
-    use datafusion::execution::FunctionRegistry;
     use datafusion::logical_expr::Expr;
 
     let mut registry = datafusion::execution::registry::MemoryFunctionRegistry::new();
@@ -325,7 +350,7 @@ struct ScanPlanner {
     host: Host,
     tables: Arc<NamedTables>,
     context: QueryContext,
-    state: SessionState,
+    state: Arc<SessionState>,
 }
 
 #[async_trait]
@@ -358,7 +383,7 @@ impl ScanPlanner {
             table: scan.table.to_string(),
             rung,
             text: describe::sub_plan(scan),
-            plan: codec::encode(&scan.sub_plan, &self.state)?,
+            plan: Outgoing::new(Arc::clone(&scan.sub_plan), Arc::clone(&self.state))?,
             targets: self.targets(named)?,
             schema: Arc::clone(scan.schema().inner()),
         };

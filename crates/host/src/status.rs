@@ -2,10 +2,11 @@
 
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
+use skytether_common::{DatasetName, Error, Kind, Result};
 use skytether_store::Usage;
 use skytether_wire::CseInfo;
 
-use crate::catalog::within;
+use crate::catalog::{Catalog, within};
 use crate::session::Host;
 
 /// One drive as the host sees it.
@@ -17,18 +18,53 @@ pub struct DriveStatus {
     pub usage: Option<Usage>,
     /// Why it does not.
     pub error: Option<String>,
+    /// Data sets whose root records are on this drive and can't be read.
+    #[serde(default)]
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// A data set whose root record can't be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unreadable {
+    /// The data set.
+    pub name: DatasetName,
+    /// Why.
+    pub error: String,
 }
 
 impl Host {
-    /// All drives, each with its usage or the reason why it does not tell.
+    /// All drives, each with its usage or the reason why it does not tell, and with the data sets that are damaged at it.
     pub async fn status(&self) -> Vec<DriveStatus> {
-        join_all(self.drives().iter().map(|drive| async move {
+        join_all(self.drives().iter().enumerate().map(|(at, drive)| async move {
             let info = drive.info().clone();
-            match within(self.options().storage_deadline, &info.name, "say how much it holds", drive.usage()).await {
-                Ok(usage) => DriveStatus { info, usage: Some(usage), error: None },
-                Err(e) => DriveStatus { info, usage: None, error: Some(e.full_text()) },
+            let asked = async {
+                let usage = within(self.options().storage_deadline, &info.name, "say how much it holds", drive.usage()).await?;
+                Ok::<_, Error>((usage, self.catalog().unreadable_at(at).await?))
+            };
+            match asked.await {
+                Ok((usage, unreadable)) => DriveStatus { info, usage: Some(usage), error: None, unreadable },
+                Err(e) => DriveStatus { info, usage: None, error: Some(e.full_text()), unreadable: Vec::new() },
             }
         }))
         .await
+    }
+}
+
+impl Catalog {
+    async fn unreadable_at(&self, drive: usize) -> Result<Vec<Unreadable>> {
+        let mut found = Vec::new();
+        for name in self.names_at(drive).await? {
+            // One that lies elsewhere than at its home is nobody's, and is not read by anybody.
+            if self.home(&name) != drive {
+                continue;
+            }
+            match self.read(&name).await {
+                Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) => found.push(Unreadable { name, error: e.full_text() }),
+                // Dropped since its name was read.
+                Err(e) if e.kind() != Kind::NotFound => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(found)
     }
 }

@@ -27,9 +27,19 @@ pub struct MtxHeader {
 pub struct MtxReader {
     lines: Lines,
     header: MtxHeader,
-    pattern: bool,
+    field: Field,
     read: u64,
     ended: bool,
+}
+
+/// What the banner says of the values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Field {
+    /// Whole numbers, of which none may be rounded.
+    Integer,
+    Real,
+    /// None: every entry is a one.
+    Pattern,
 }
 
 /// What a line turned out to be; lengths include the line feed.
@@ -79,10 +89,16 @@ impl MtxReader {
         let &[_, object, format, field, symmetry] = &words[..] else {
             return Err(lines.error_before(Kind::Invalid, format!("the banner has {} words instead of 5; {SUPPORTED}", words.len())));
         };
-        let known = object == "matrix" && format == "coordinate" && matches!(field, "integer" | "real" | "pattern") && symmetry == "general";
-        if !known {
+        let known = match field {
+            "integer" => Some(Field::Integer),
+            "real" => Some(Field::Real),
+            "pattern" => Some(Field::Pattern),
+            _ => None,
+        };
+        let known = known.filter(|_| object == "matrix" && format == "coordinate" && symmetry == "general");
+        let Some(field) = known else {
             return Err(lines.error_before(Kind::Unsupported, format!("`{object} {format} {field} {symmetry}` matrices; {SUPPORTED}")));
-        }
+        };
         let header = loop {
             let Some(line) = lines.next_line()? else {
                 return Err(lines.error(Kind::Corrupt, "the file ends before the size line (rows, columns, entries)"));
@@ -92,7 +108,7 @@ impl MtxReader {
                 break size_line(line).map_err(|why| lines.error_before(Kind::Invalid, why))?;
             }
         };
-        Ok(Self { lines, header, pattern: field == "pattern", read: 0, ended: false })
+        Ok(Self { lines, header, field, read: 0, ended: false })
     }
 
     /// The size of the matrix.
@@ -105,12 +121,13 @@ impl MtxReader {
     /// that all announced entries were read and nothing else follows.
     ///
     /// # Errors
-    /// [`Kind::Invalid`]: a number expected, an index that is 0 or beyond the matrix, a value that is not finite, more entries than announced;
+    /// [`Kind::Invalid`]: a number expected, an index that is 0 or beyond the matrix, a value that is not finite, or in an
+    /// `integer` file not whole or not exact as a 64-bit float, more entries than announced;
     /// [`Kind::Corrupt`]: fewer entries than announced, truncated or damaged gzip data. All name file and line.
     pub fn read_chunk(&mut self, max: usize, rows: &mut Vec<u32>, cols: &mut Vec<u32>, vals: &mut Vec<f64>) -> Result<usize> {
         let mut n = 0;
         while n < max && !self.ended {
-            match parse(self.lines.rest(), self.pattern) {
+            match parse(self.lines.rest(), self.field) {
                 Line::Entry { len, row, col, value } => {
                     if self.read == self.header.entries {
                         let why = format!("there are more entries than the {} announced", self.header.entries);
@@ -200,7 +217,7 @@ fn spaces(bytes: &[u8], at: &mut usize) -> usize {
 }
 
 #[inline(always)]
-fn parse(bytes: &[u8], pattern: bool) -> Line {
+fn parse(bytes: &[u8], field: Field) -> Line {
     let mut at = 0;
     spaces(bytes, &mut at);
     let (row, row_digits) = digits(bytes, &mut at);
@@ -210,7 +227,7 @@ fn parse(bytes: &[u8], pattern: bool) -> Line {
         return unusual(bytes);
     }
     let mut value = 1.0;
-    if !pattern {
+    if field != Field::Pattern {
         if spaces(bytes, &mut at) == 0 {
             return unusual(bytes);
         }
@@ -231,12 +248,29 @@ fn parse(bytes: &[u8], pattern: bool) -> Line {
                 Ok(v) if at < bytes.len() => value = v,
                 _ => return unusual(bytes),
             }
+            if field == Field::Integer && !is_exact(text, value) {
+                return Line::Bad(
+                    "the value is no whole number that a 64-bit float holds exactly, but the banner says `integer`: say `real` there if rounding is meant",
+                );
+            }
         }
     }
     spaces(bytes, &mut at);
     match bytes.get(at) {
         Some(b'\n') => Line::Entry { len: at + 1, row, col, value },
         _ => unusual(bytes),
+    }
+}
+
+/// Whether `text`, read as the finite or other number `value`, is a whole number and `value` is it exactly.
+#[cold]
+#[inline(never)]
+fn is_exact(text: &str, value: f64) -> bool {
+    match text.parse::<i128>() {
+        // Every finite float of at most 2^126 is an i128 if it is whole.
+        Ok(whole) => value.abs() <= 2f64.powi(126) && value as i128 == whole,
+        // R writes 100000 as 1e+05. Of so small numbers the float tells whether the text was whole. What is not finite is refused as such.
+        Err(_) => !value.is_finite() || (value.fract() == 0.0 && value.abs() <= 1e15),
     }
 }
 

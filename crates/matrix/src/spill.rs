@@ -6,7 +6,7 @@
 //! writing and reading in (block, gene) order are sequential.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -53,7 +53,7 @@ pub(crate) struct SpilledRun {
 impl SpillFile {
     /// A new file in `dir`, which must exist.
     pub(crate) fn new(dir: &Path) -> Result<Self> {
-        let file = tempfile::tempfile_in(dir).map_err(|e| Error::io("create a temporary file in", dir, e))?;
+        let file = tempfile::tempfile_in(dir).map_err(|e| failed("create a temporary file in", dir, e))?;
         Ok(Self { file, dir: dir.to_owned(), len: 0, pending: Vec::new() })
     }
 
@@ -64,7 +64,7 @@ impl SpillFile {
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.file.write_all(&self.pending).map_err(|e| Error::io("write a temporary file in", &self.dir, e))?;
+        self.file.write_all(&self.pending).map_err(|e| failed("write a temporary file in", &self.dir, e))?;
         self.pending.clear();
         Ok(())
     }
@@ -151,6 +151,15 @@ impl SectionReader<'_> {
     }
 }
 
+/// A failure of the spill directory `dir`; where it is full, with what to do about it.
+fn failed(action: &str, dir: &Path, cause: io::Error) -> Error {
+    if matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+        let what = "there is no space left for the transposition's temporary file: free some there, or set TMPDIR to a directory on a larger disk";
+        return Error::exhausted(format!("cannot {action} {}; {what}", dir.display())).because(cause);
+    }
+    Error::io(action, dir, cause)
+}
+
 fn damaged() -> Error {
     Error::corrupt("the transposition's temporary file is damaged; check the disk of the spill directory and start again")
 }
@@ -194,5 +203,24 @@ impl<'f> Window<'f> {
     fn offset(&mut self) -> Result<u64> {
         let bytes = self.take(8)?.try_into().map_err(|_| damaged())?;
         Ok(u64::from_le_bytes(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skytether_common::Kind;
+
+    use super::*;
+
+    #[test]
+    fn a_full_disk_says_what_to_do() {
+        // Every write to this device fails as one to a full disk does.
+        let file = File::options().write(true).open("/dev/full").unwrap();
+        let mut spill = SpillFile { file, dir: "/scratch/spill".into(), len: 0, pending: Vec::new() };
+        spill.append(b"records").unwrap();
+        let error = spill.flush().unwrap_err();
+        assert_eq!(error.kind(), Kind::Exhausted);
+        assert!(["/scratch/spill", "free some there", "TMPDIR"].iter().all(|what| error.to_string().contains(what)), "{error}");
+        assert!(std::error::Error::source(&error).is_some());
     }
 }

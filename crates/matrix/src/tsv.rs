@@ -7,7 +7,7 @@ use skytether_common::{Kind, Result};
 
 use crate::text::Lines;
 
-/// Text beyond this is no list of genes or cells, but perhaps a decompression bomb.
+/// Lists that take more memory than this are none of genes or cells, but perhaps a decompression bomb.
 const MOST_BYTES: usize = 1 << 30;
 
 /// The columns of a genes.tsv or features.tsv, in file order.
@@ -24,8 +24,8 @@ pub struct Features {
 /// Reads a genes.tsv or features.tsv; further columns are ignored.
 ///
 /// # Errors
-/// No such file; [`Kind::Invalid`]: not UTF-8, a line without an id; [`Kind::Corrupt`]: gzip data truncated or damaged; [`Kind::Exhausted`]: more than 1 GiB of
-/// text. All but the first name the line.
+/// No such file; [`Kind::Invalid`]: not UTF-8, a line without an id; [`Kind::Corrupt`]: gzip data truncated or damaged; [`Kind::Exhausted`]: a list that
+/// takes more than 1 GiB. All but the first name the line.
 pub fn read_features(path: &Path) -> Result<Features> {
     features(Lines::open(path)?)
 }
@@ -57,7 +57,7 @@ pub fn barcodes_from(reader: Box<dyn Read + Send>, name: impl Into<String>) -> R
 fn features(lines: Lines) -> Result<Features> {
     let mut all = Features::default();
     let (mut types, mut typed) = (Vec::new(), false);
-    each_line(lines, "gene", |line| {
+    each_line(lines, "gene", MOST_BYTES, |line| {
         let mut columns = line.split('\t').map(str::trim);
         let id = columns.next().unwrap_or_default();
         let name = columns.next().filter(|n| !n.is_empty()).unwrap_or(id);
@@ -73,17 +73,22 @@ fn features(lines: Lines) -> Result<Features> {
 
 fn barcodes(lines: Lines) -> Result<Vec<String>> {
     let mut all = Vec::new();
-    each_line(lines, "barcode", |line| all.push(line.split('\t').next().unwrap_or_default().trim().to_owned()))?;
+    each_line(lines, "barcode", MOST_BYTES, |line| all.push(line.split('\t').next().unwrap_or_default().trim().to_owned()))?;
     Ok(all)
 }
 
-/// Calls `f` with every line but blank ones at the end.
-fn each_line(mut lines: Lines, what: &str, mut f: impl FnMut(&str)) -> Result<()> {
+/// What a line takes at most: its text as both id and name, three strings, and what the allocator adds to them.
+fn taken(line: &[u8]) -> usize {
+    2 * line.len() + 3 * size_of::<String>() + 64
+}
+
+/// Calls `f` with every line but blank ones at the end, as long as they take at most `most` bytes.
+fn each_line(mut lines: Lines, what: &str, most: usize, mut f: impl FnMut(&str)) -> Result<()> {
     let (mut bytes, mut blank, mut first) = (0, false, true);
     while let Some(line) = lines.next_line()? {
-        bytes += line.len() + size_of::<String>();
-        if bytes > MOST_BYTES {
-            return Err(lines.error_before(Kind::Exhausted, format!("more than {MOST_BYTES} bytes of text: this is no list of {what}s")));
+        bytes += taken(&line);
+        if bytes > most {
+            return Err(lines.error_before(Kind::Exhausted, format!("the lines so far take more than {most} bytes of memory: this is no list of {what}s")));
         }
         let Ok(mut text) = std::str::from_utf8(&line) else {
             return Err(lines.error_before(Kind::Invalid, "not UTF-8 text; save the file in that encoding"));
@@ -121,6 +126,19 @@ mod tests {
         assert_eq!(v3.types.unwrap(), ["Gene Expression", "", "Custom"]);
         assert_eq!(barcodes_from(Box::new(&b"AAA-1\nCCC-1"[..]), "b").unwrap(), ["AAA-1", "CCC-1"]);
         assert_eq!(barcodes_from(Box::new(&b""[..]), "b").unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn short_lines_count_for_what_they_take() {
+        let read = |most| {
+            let mut n = 0;
+            each_line(Lines::new(Box::new(std::io::Cursor::new(b"a\n".repeat(1000))), "genes.tsv".into()).unwrap(), "gene", most, |_| n += 1).map(|()| n)
+        };
+        // An id, a name and a type: three strings, though the text is two bytes.
+        assert_eq!(read(1000 * 138).unwrap(), 1000);
+        let error = read(1000 * 138 - 1).unwrap_err();
+        assert_eq!(error.kind(), Kind::Exhausted);
+        assert!(error.to_string().starts_with("genes.tsv, line 1000: "), "{error}");
     }
 
     #[test]

@@ -55,6 +55,28 @@ fn white_space_comments_and_kinds_of_numbers_are_taken() {
 }
 
 #[test]
+fn whole_numbers_are_exact_or_refused() {
+    let of = |field: &str, value: &str| format!("%%MatrixMarket matrix coordinate {field} general\n1 1 1\n1 1 {value}\n");
+    for (value, expected) in [
+        ("9007199254740992", 9_007_199_254_740_992.0),
+        ("9007199254740994", 9_007_199_254_740_994.0),
+        ("18446744073709549568", 18_446_744_073_709_549_568.0),
+        ("-9007199254740992", -9_007_199_254_740_992.0),
+        ("+7", 7.0),
+        ("-3", -3.0),
+        ("1e+05", 100_000.0),
+        ("12.0", 12.0),
+    ] {
+        assert_eq!(read_by(of("integer", value).as_bytes(), 1).unwrap().3, [expected], "{value}");
+    }
+    for value in ["9007199254740993", "-9007199254740993", "18446744073709551615", "123456789012345678901", "1.5", "9007199254740993.0", "1e300"] {
+        fails(&of("integer", value), Kind::Invalid, "line 3: the value is no whole number that a 64-bit float holds exactly");
+        assert_eq!(read_by(of("real", value).as_bytes(), 1).unwrap().3, [value.parse::<f64>().unwrap()]);
+    }
+    fails(&of("integer", "inf"), Kind::Invalid, "line 3: the value is not a finite number");
+}
+
+#[test]
 fn what_is_not_supported_is_said() {
     for banner in ["matrix array real general", "matrix coordinate complex general", "matrix coordinate real symmetric", "vector coordinate real general"] {
         fails(

@@ -1,7 +1,7 @@
 //! Operator by operator: whole, as a limit, split, or not at all.
 
 use datafusion::execution::FunctionRegistry;
-use datafusion::logical_expr::{Aggregate, Expr, FetchType, Limit, LogicalPlan, SkipType};
+use datafusion::logical_expr::{Aggregate, Expr, FetchType, Limit, LogicalPlan, SkipType, Sort};
 
 use crate::expressions::{check, check_aggregate};
 use crate::partial::{merge_name, state_name};
@@ -10,6 +10,9 @@ use crate::policy::{Cut, Placement};
 /// Most operators of one sub-plan. Each takes two of the hundred nested messages that protobuf readers accept.
 pub const MAX_OPERATORS: usize = 12;
 
+/// The most rows that drives sort for the first ones: what a drive must hold in memory.
+pub const MAX_TOP: usize = 100_000;
+
 /// What may be done with an operator whose input goes down.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Class {
@@ -17,6 +20,8 @@ pub enum Class {
     Whole,
     /// A limit of `skip + fetch` rows goes down; the operator stays above as well.
     Limit(usize),
+    /// It goes down as it is and stays above as well: each drive's first rows in order, of which the first in all are taken.
+    Top,
     /// It goes down as state; a merge stays above.
     Split,
     /// It stays above; why, in words.
@@ -52,6 +57,9 @@ pub fn classify(node: &LogicalPlan, input: Input, policy: Cut, registry: &dyn Fu
         LogicalPlan::Filter(_) if input.limited => after_limit(),
         LogicalPlan::Filter(f) => all([&f.predicate], f.input.schema(), registry),
         LogicalPlan::Limit(l) => limit(l, input),
+        LogicalPlan::Sort(_) if policy == Cut::Filter => Class::Host("cut=filter sends no sorts down".into()),
+        LogicalPlan::Sort(_) if input.limited => after_limit(),
+        LogicalPlan::Sort(s) => sort(s, input, registry),
         LogicalPlan::Aggregate(_) if policy == Cut::Filter => Class::Host("cut=filter sends no aggregates down".into()),
         LogicalPlan::Aggregate(_) if input.limited => after_limit(),
         LogicalPlan::Aggregate(a) => aggregate(a, input, registry),
@@ -85,6 +93,17 @@ fn limit(node: &Limit, input: Input) -> Class {
         (Placement::Everywhere, _) => Class::Whole,
         (Placement::Spread, Some(rows)) => Class::Limit(rows),
         (Placement::Spread, None) => Class::Host("an offset without a limit counts rows over all drives".into()),
+    }
+}
+
+fn sort(node: &Sort, input: Input, registry: &dyn FunctionRegistry) -> Class {
+    let keys = all(node.expr.iter().map(|key| &key.expr), node.input.schema(), registry);
+    match (keys, node.fetch, input.placement) {
+        (Class::Whole, Some(rows), _) if rows > MAX_TOP => Class::Host(format!("drives sort for at most {MAX_TOP} first rows, not {rows}")),
+        (Class::Whole, Some(_), Placement::Everywhere) => Class::Whole,
+        (Class::Whole, Some(_), Placement::Spread) => Class::Top,
+        (Class::Whole, None, _) => Class::Host("a sort of all rows needs room for all of them, which the host has".into()),
+        (why, _, _) => why,
     }
 }
 

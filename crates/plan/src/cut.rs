@@ -163,6 +163,12 @@ impl Walk<'_> {
                 let (plan, drives) = self.above(Piece::Below(Box::new(Below { plan, table, input })));
                 Ok(Piece::Above(with_input(node, plan)?, drives))
             }
+            Class::Top => {
+                let Below { plan, table, input } = below;
+                let plan = with_input(node.clone(), plan)?;
+                let (plan, drives) = self.above(Piece::Below(Box::new(Below { plan, table, input })));
+                Ok(Piece::Above(with_input(node, plan)?, drives))
+            }
             Class::Split => match node {
                 LogicalPlan::Aggregate(aggregate) => self.split(aggregate, below),
                 other => self.stay(other, below, "only aggregates are split"),

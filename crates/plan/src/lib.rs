@@ -16,6 +16,7 @@
 //! | [`describe`] | plans as text |
 //! | [`error`] | DataFusion's errors and ours |
 
+pub mod bloom;
 pub mod classify;
 pub mod codec;
 pub mod cut;

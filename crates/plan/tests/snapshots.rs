@@ -44,6 +44,12 @@ shapes! {
     aggregate_with_filter: "SELECT sum(i) FILTER (WHERE b) FROM t", Full;
     group_by_expression: "SELECT i % 3 AS r, max(f) FROM t GROUP BY i % 3", Full;
     having_and_top: "SELECT k, count(*) n FROM t GROUP BY k HAVING count(*) > 3 ORDER BY n LIMIT 2", Full;
+    top: "SELECT k, i FROM t WHERE f > 0 ORDER BY i DESC NULLS LAST, k LIMIT 5", Full;
+    top_with_offset: "SELECT k FROM t ORDER BY i % 7, u LIMIT 5 OFFSET 10", Full;
+    top_cut_at_filter: "SELECT k FROM t ORDER BY i LIMIT 5", Filter;
+    top_over_aggregate: "SELECT k, sum(i) s FROM t GROUP BY k ORDER BY s DESC LIMIT 3", Full;
+    sort_of_all: "SELECT k, i FROM t WHERE i > 0 ORDER BY i", Full;
+    top_everywhere: "SELECT name FROM dim WHERE k > 0 ORDER BY name LIMIT 3", Full;
     distinct_rows: "SELECT DISTINCT k, b FROM t", Full;
     count_distinct: "SELECT count(DISTINCT k) FROM t", Full;
     count_distinct_among_others: "SELECT count(DISTINCT k), sum(i) FROM t", Full;

@@ -1,14 +1,15 @@
 //! A fleet: opening, queries, the catalog, ingest of plain tables.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow::record_batch::RecordBatch;
 use pyo3::prelude::*;
 use pyo3_arrow::PyRecordBatchReader;
 use serde::Serialize;
 use skytether_common::{DatasetName, Error, Result};
-use skytether_fleet::{DatasetKind, Fleet, OpenOptions, QueryOptions, files};
+use skytether_fleet::{DatasetKind, Fleet, HostOptions, OpenOptions, Query, QueryOptions, files};
 
 use crate::errors::OrRaise;
 use crate::result::{PyResultSet, options};
@@ -17,10 +18,50 @@ use crate::writer::PyWriter;
 
 /// Drives and a host over them, in this process or behind a connection.
 #[pyclass(name = "Fleet", module = "skytether._internal", frozen)]
-pub struct PyFleet {
-    /// Taken by `close`. Results and writers that are still about keep the fleet open for themselves.
-    open: Mutex<Option<Arc<Fleet>>>,
+pub struct PyFleet(Arc<Slot>);
+
+/// Where a Python fleet and its results find the fleet, until it is closed. Only what is under way, an Arrow stream that is being read or
+/// an ingest, keeps the fleet open beyond that, for itself.
+pub(crate) struct Slot {
+    open: Mutex<Option<Open>>,
     location: String,
+}
+
+struct Open {
+    fleet: Arc<Fleet>,
+    /// Queries that are planned and not begun: their plans hold the drives, so that they go when the fleet is closed.
+    planned: HashMap<u64, Query>,
+    next: u64,
+}
+
+impl Slot {
+    fn locked(&self) -> MutexGuard<'_, Option<Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn closed(&self) -> Error {
+        Error::invalid(format!("the fleet {} is closed: open it again", self.location))
+    }
+
+    /// The fleet, if it is open.
+    pub(crate) fn fleet(&self) -> Result<Arc<Fleet>> {
+        self.locked().as_ref().map(|open| Arc::clone(&open.fleet)).ok_or_else(|| self.closed())
+    }
+
+    /// Keeps a planned query; the number under which it is found.
+    pub(crate) fn keep(&self, query: Query) -> Result<u64> {
+        let mut guard = self.locked();
+        let open = guard.as_mut().ok_or_else(|| self.closed())?;
+        let number = open.next;
+        open.next += 1;
+        open.planned.insert(number, query);
+        Ok(number)
+    }
+
+    /// The planned query of this number, if it is still there.
+    pub(crate) fn take(&self, number: u64) -> Option<Query> {
+        self.locked().as_mut()?.planned.remove(&number)
+    }
 }
 
 /// A function that is told how many rows are done, and says whether to go on.
@@ -29,12 +70,12 @@ type Progress = Option<Py<PyAny>>;
 impl PyFleet {
     fn new(fleet: Fleet) -> Self {
         let location = fleet.location();
-        Self { open: Mutex::new(Some(Arc::new(fleet))), location }
+        let open = Open { fleet: Arc::new(fleet), planned: HashMap::new(), next: 0 };
+        Self(Arc::new(Slot { open: Mutex::new(Some(open)), location }))
     }
 
     fn fleet(&self) -> PyResult<Arc<Fleet>> {
-        let guard = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        guard.clone().ok_or_else(|| Error::invalid(format!("the fleet {} is closed: open it again", self.location))).or_raise()
+        self.0.fleet().or_raise()
     }
 }
 
@@ -68,6 +109,7 @@ fn counted(batches: impl Iterator<Item = Result<RecordBatch>> + Send, progress: 
 impl PyFleet {
     /// Opens an embedded fleet, and makes it where `create` says so.
     #[staticmethod]
+    #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
     fn open(
         py: Python<'_>,
         path: PathBuf,
@@ -76,10 +118,13 @@ impl PyFleet {
         profile: String,
         create: bool,
         memory_per_drive: Option<u64>,
+        spill_limit: Option<u64>,
     ) -> PyResult<Self> {
         let memory_per_drive = memory_per_drive.unwrap_or(OpenOptions::default().memory_per_drive);
         let options = OpenOptions { drives, redundancy, profile, create, memory_per_drive };
-        block(py, async move { Fleet::open(&path, &options).await }).map(Self::new)
+        let mut host = HostOptions::default();
+        host.spill_limit = spill_limit.unwrap_or(host.spill_limit);
+        block(py, async move { Fleet::open_with(&path, &options, host).await }).map(Self::new)
     }
 
     /// Connects to a host.
@@ -89,7 +134,7 @@ impl PyFleet {
     }
 
     fn sql(&self, py: Python<'_>, text: String, cut: &str) -> PyResult<PyResultSet> {
-        PyResultSet::plan(py, self.fleet()?, text, options(cut)?)
+        PyResultSet::plan(py, Arc::clone(&self.0), text, options(cut)?)
     }
 
     fn explain(&self, py: Python<'_>, text: String, analyze: bool) -> PyResult<String> {
@@ -155,11 +200,11 @@ impl PyFleet {
 
     /// The directory or address.
     fn location(&self) -> &str {
-        &self.location
+        &self.0.location
     }
 
     fn close(&self, py: Python<'_>) {
-        let fleet = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
-        py.detach(|| drop(fleet));
+        let open = self.0.locked().take();
+        py.detach(|| drop(open));
     }
 }

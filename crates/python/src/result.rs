@@ -8,24 +8,30 @@ use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use futures::StreamExt;
+use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use pyo3_arrow::{PyRecordBatchReader, PySchema, PyTable};
-use skytether_common::Result;
+use skytether_common::{Error, Result};
 use skytether_fleet::{Fleet, Query, QueryOptions, ReceiptHandle};
 
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
 use crate::errors::OrRaise;
-use crate::runtime::{NOTICE, block, runtime};
+use crate::fleet::Slot;
+use crate::runtime::{NOTICE, block, runtime, stopped};
 
 /// A query that is planned. It runs when its rows are asked for, and once more each time they are asked for again.
 #[pyclass(name = "Result", module = "skytether._internal", frozen)]
 pub struct PyResultSet {
-    fleet: Arc<Fleet>,
+    slot: Arc<Slot>,
     text: String,
     options: QueryOptions,
     schema: SchemaRef,
-    /// Planned, and not begun.
-    ready: Mutex<Option<Query>>,
+    /// The number of the query that is planned and not begun.
+    planned: u64,
     receipt: Mutex<Option<ReceiptHandle>>,
 }
 
@@ -35,27 +41,38 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl PyResultSet {
     /// Plans `text`.
-    pub(crate) fn plan(py: Python<'_>, fleet: Arc<Fleet>, text: String, options: QueryOptions) -> PyResult<Self> {
-        let query = block(py, plan(Arc::clone(&fleet), text.clone(), options.clone()))?;
+    pub(crate) fn plan(py: Python<'_>, slot: Arc<Slot>, text: String, options: QueryOptions) -> PyResult<Self> {
+        let fleet = slot.fleet().or_raise()?;
+        let query = block(py, plan(fleet, text.clone(), options.clone()))?;
         let schema = Arc::clone(&query.schema);
-        Ok(Self { fleet, text, options, schema, ready: Mutex::new(Some(query)), receipt: Mutex::new(None) })
+        let planned = slot.keep(query).or_raise()?;
+        Ok(Self { slot, text, options, schema, planned, receipt: Mutex::new(None) })
     }
 
-    /// The query to run now: the one that is planned, or a new one.
-    fn take(&self, py: Python<'_>) -> PyResult<Query> {
-        let ready = locked(&self.ready).take();
-        let query = match ready {
+    /// The query to run now, the one that is planned or a new one, and the fleet that it keeps open.
+    fn take(&self, py: Python<'_>) -> PyResult<(Query, Arc<Fleet>)> {
+        let fleet = self.slot.fleet().or_raise()?;
+        let query = match self.slot.take(self.planned) {
             Some(query) => query,
-            None => block(py, plan(Arc::clone(&self.fleet), self.text.clone(), self.options.clone()))?,
+            None => block(py, plan(Arc::clone(&fleet), self.text.clone(), self.options.clone()))?,
         };
         *locked(&self.receipt) = Some(query.receipt.clone());
-        Ok(query)
+        Ok((query, fleet))
     }
 
     /// All rows.
     pub(crate) fn batches(&self, py: Python<'_>) -> PyResult<Vec<RecordBatch>> {
-        let query = self.take(py)?;
-        block(py, query.collect())
+        let (query, fleet) = self.take(py)?;
+        block(py, async move {
+            let _open = fleet;
+            query.collect().await
+        })
+    }
+}
+
+impl Drop for PyResultSet {
+    fn drop(&mut self) {
+        drop(self.slot.take(self.planned));
     }
 }
 
@@ -72,8 +89,8 @@ impl PyResultSet {
 
     #[pyo3(signature = (requested_schema = None))]
     fn __arrow_c_stream__<'py>(&self, py: Python<'py>, requested_schema: Option<Bound<'py, PyCapsule>>) -> PyResult<Bound<'py, PyAny>> {
-        let query = self.take(py)?;
-        let rows = Rows { schema: Arc::clone(&query.schema), query: Some(query), of: std::thread::current().id() };
+        let (query, fleet) = self.take(py)?;
+        let rows = Rows { schema: Arc::clone(&query.schema), state: State::Planned(query, fleet), of: std::thread::current().id() };
         let reader = PyRecordBatchReader::new(Box::new(rows)).into_pyobject(py)?;
         reader.call_method1("__arrow_c_stream__", (requested_schema,))
     }
@@ -96,39 +113,109 @@ impl PyResultSet {
     }
 }
 
+/// Batches that wait for whoever reads a stream.
+const BACKLOG: usize = 2;
+
 /// The rows as whoever takes the Arrow stream pulls them.
 struct Rows {
     schema: SchemaRef,
-    query: Option<Query>,
+    state: State,
     of: ThreadId,
+}
+
+/// How far a stream is.
+enum State {
+    /// With the fleet that it keeps open.
+    Planned(Query, Arc<Fleet>),
+    Begun(Running),
+    Over,
+}
+
+/// A query that runs on the runtime, whatever its reader does meanwhile: the host's part of the work is done where it is polled, and a
+/// reader that polls is deaf to ctrl-C until that is over.
+struct Running {
+    batches: mpsc::Receiver<Result<RecordBatch>>,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    fn begin(runtime: &Runtime, mut query: Query, fleet: Arc<Fleet>) -> Self {
+        let (send, batches) = mpsc::channel(BACKLOG);
+        let task = runtime.spawn(async move {
+            let _open = fleet;
+            while let Some(batch) = query.stream.next().await {
+                let failed = batch.is_err();
+                // Nobody to send to: the reader has left.
+                if send.send(batch).await.is_err() || failed {
+                    return;
+                }
+            }
+            // Before the reader sees the end: it may close the fleet then and open it again.
+            drop((query, _open));
+        });
+        Self { batches, task }
+    }
+
+    async fn next(&mut self) -> Option<Result<RecordBatch>> {
+        match self.batches.recv().await {
+            Some(batch) => Some(batch),
+            // The end, unless it stopped short.
+            None => (&mut self.task).await.err().map(|e| Err(stopped(e))),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 impl Iterator for Rows {
     type Item = std::result::Result<RecordBatch, ArrowError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let query = self.query.as_mut()?;
         let runtime = match runtime() {
             Ok(runtime) => runtime,
             Err(e) => return Some(Err(ArrowError::ExternalError(Box::new(e)))),
         };
+        // Not before the first row is asked for: a query that nobody reads must not hold the drives' turns.
+        if let State::Planned(..) = self.state
+            && let State::Planned(query, fleet) = std::mem::replace(&mut self.state, State::Over)
+        {
+            self.state = State::Begun(Running::begin(runtime, query, fleet));
+        }
+        let State::Begun(running) = &mut self.state else { return None };
         loop {
             // What pulls may hold Python's lock (the runtime's threads never need it) or not.
-            if let Ok(next) = runtime.block_on(async { tokio::time::timeout(NOTICE, query.stream.next()).await }) {
+            if let Ok(next) = runtime.block_on(async { tokio::time::timeout(NOTICE, running.next()).await }) {
                 if !matches!(next, Some(Ok(_))) {
-                    self.query = None;
+                    self.state = State::Over;
                 }
                 return next.map(|batch| batch.map_err(|e| ArrowError::ExternalError(Box::new(e))));
             }
             // Another thread than the one that asked could wait for a lock whose holder waits for it.
             if std::thread::current().id() == self.of
-                && let Err(interrupt) = Python::attach(|py| py.check_signals())
+                && let Err(interrupt) = Python::attach(interrupted)
             {
-                self.query = None;
+                self.state = State::Over;
                 return Some(Err(ArrowError::ExternalError(Box::new(interrupt))));
             }
         }
     }
+}
+
+/// What a signal raises, if one came, as a text. An Arrow stream turns any error into one of its reader's own kinds, so that ctrl-C would get
+/// lost in it: Python is told once more, and raises `KeyboardInterrupt` when the reader is back.
+fn interrupted(py: Python<'_>) -> Result<()> {
+    let Err(interrupt) = py.check_signals() else { return Ok(()) };
+    // Before Python is told: making a text of an exception looks for signals too.
+    let told = Error::unavailable(format!("the query was interrupted: {interrupt}"));
+    if interrupt.is_instance_of::<PyKeyboardInterrupt>(py) {
+        // SAFETY: takes nothing and may be called at any time.
+        unsafe { pyo3::ffi::PyErr_SetInterrupt() };
+    }
+    Err(told)
 }
 
 impl RecordBatchReader for Rows {

@@ -72,7 +72,8 @@ fn poll<T>(runtime: &Handle, task: &mut JoinHandle<Result<T>>) -> Option<std::re
     runtime.block_on(async { tokio::time::timeout(NOTICE, task).await.ok() })
 }
 
-fn stopped(error: JoinError) -> Error {
+/// Why a task ended before its work did.
+pub(crate) fn stopped(error: JoinError) -> Error {
     if error.is_panic() {
         Error::internal("a task of Skytether's failed; this is a defect, please report it").because(error)
     } else {

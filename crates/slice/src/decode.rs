@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use skytether_common::{Error, Result};
 
 use crate::MAX_ROWS;
@@ -18,12 +18,16 @@ use crate::sparse::SparseBatches;
 /// Values that a batch of sparse rows has at most, but for single rows with more: with their cell numbers they fit a core's second-level cache.
 const SPARSE_VALUES: usize = 1 << 16;
 
-/// A slice's batches.
+/// The most bytes that all batches of a table's slice may take together. [`crate::TableSlicer`] closes a slice at 32 times its target in memory, a larger row aside;
+/// compressed constants could otherwise unpack to terabytes.
+pub const MAX_DECODED: usize = 4 << 30;
+
+/// A slice's batches, decoded as they are asked for. After an error there are no more.
 #[derive(Debug)]
 pub enum Batches {
     /// Of a plain table.
-    Table(std::vec::IntoIter<RecordBatch>),
-    /// Of a matrix, decoded as they are asked for.
+    Table(Box<TableBatches>),
+    /// Of a matrix.
     Sparse(Box<SparseBatches>),
 }
 
@@ -32,7 +36,7 @@ impl Iterator for Batches {
 
     fn next(&mut self) -> Option<Self::Item> {
         match self {
-            Batches::Table(batches) => batches.next().map(Ok),
+            Batches::Table(batches) => batches.next(),
             Batches::Sparse(batches) => batches.next(),
         }
     }
@@ -42,71 +46,146 @@ impl Iterator for Batches {
 /// Other columns are not read. An empty projection gives batches without columns that have row counts. A slice without rows gives no batch.
 ///
 /// # Errors
-/// `Corrupt` where the bytes are no slice of this layout and schema (of a sparse slice's lists that is found batch by batch); `Invalid` for a column number
+/// `Corrupt` where the bytes are no slice of this layout and schema (of its pages that is found batch by batch); `Invalid` for a column number
 /// that the schema does not have.
 pub fn decode(bytes: Bytes, layout: &Layout, schema: &SchemaRef, projection: &[usize], batch_rows: usize) -> Result<Batches> {
     let batch_rows = batch_rows.max(1);
     Ok(match layout {
-        Layout::Table => Batches::Table(guarded("a slice", || read_table(bytes, schema, projection, batch_rows))?.into_iter()),
+        Layout::Table => Batches::Table(Box::new(guarded("a slice", || TableBatches::open(bytes, schema, projection, batch_rows))?)),
         Layout::Sparse { .. } => Batches::Sparse(Box::new(SparseBatches::open(bytes, layout, projection, batch_rows, SPARSE_VALUES)?)),
     })
 }
 
-/// Reads Parquet bytes of any kind with Arrow's reader; see [`decode`].
-pub(crate) fn read_table(bytes: Bytes, schema: &SchemaRef, projection: &[usize], batch_rows: usize) -> Result<Vec<RecordBatch>> {
-    let projected = Arc::new(schema.project(projection).map_err(|e| Error::invalid("a column that the table does not have is wanted").because(e))?);
-    let builder = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(corrupt("a slice's footer"))?;
-    let groups: i64 = builder.metadata().row_groups().iter().map(|g| g.num_rows()).fold(0, i64::saturating_add);
-    let rows = builder.metadata().file_metadata().num_rows();
-    if rows != groups || !(0..=MAX_ROWS as i64).contains(&rows) {
-        return Err(Error::corrupt(format!("a slice's footer counts {rows} rows in all and {groups} in its row groups; at most {MAX_ROWS} are allowed")));
-    }
-    let rows = rows as usize;
-    let found = builder.schema();
-    if found.fields().len() != schema.fields().len() {
-        return Err(Error::corrupt(format!("a slice has {} columns where its table has {}", found.fields().len(), schema.fields().len())));
-    }
-    if let Some((f, s)) = found.fields().iter().zip(schema.fields()).find(|(f, s)| f.name() != s.name()) {
-        return Err(Error::corrupt(format!("a slice has a column {:?} where its table has {:?}", f.name(), s.name())));
-    }
-    if projection.is_empty() {
-        let empty = |n| RecordBatch::try_new_with_options(Arc::clone(&projected), vec![], &RecordBatchOptions::new().with_row_count(Some(n)));
-        return (0..rows).step_by(batch_rows).map(|at| empty(batch_rows.min(rows - at)).map_err(corrupt_arrow("a slice"))).collect();
-    }
-    // The reader gives each column once, in the file's order.
-    let mut order = projection.to_vec();
-    order.sort_unstable();
-    order.dedup();
-    let mask = ProjectionMask::roots(builder.parquet_schema(), order.iter().copied());
-    let places: Vec<usize> = projection.iter().filter_map(|c| order.binary_search(c).ok()).collect();
-    let reader = builder.with_projection(mask).with_batch_size(batch_rows).build().map_err(corrupt("a slice"))?;
-    let mut batches = Vec::new();
-    let mut seen = 0;
-    for batch in reader {
-        let batch = batch.map_err(corrupt_arrow("a slice"))?;
-        let columns =
-            places.iter().zip(projected.fields()).map(|(&p, field)| retyped(batch.column(p), field.data_type(), field.name())).collect::<Result<_>>()?;
-        seen += batch.num_rows();
-        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        batches.push(RecordBatch::try_new_with_options(Arc::clone(&projected), columns, &options).map_err(corrupt_arrow("a slice"))?);
-    }
-    if seen != rows {
-        return Err(Error::corrupt(format!("a slice has {seen} rows where its footer says {rows}")));
-    }
-    Ok(batches)
+/// The batches of Parquet bytes of any kind, through Arrow's reader; see [`decode`].
+#[derive(Debug)]
+pub struct TableBatches {
+    schema: SchemaRef,
+    source: Source,
+    /// Rows that the footer counts, and those that came.
+    rows: usize,
+    seen: usize,
+    batch_rows: usize,
+    /// Bytes that may still come.
+    room: usize,
 }
 
-/// `array`, which must be of type `due`. Only what a list calls its items may differ: Parquet writers disagree about that.
+#[derive(Debug)]
+enum Source {
+    /// The reader, and for each column which of its columns that is: it gives each once, in the file's order.
+    Parquet(ParquetRecordBatchReader, Vec<usize>),
+    /// No column is wanted, so that none is read.
+    Counted,
+    Ended,
+}
+
+impl TableBatches {
+    pub(crate) fn open(bytes: Bytes, schema: &SchemaRef, projection: &[usize], batch_rows: usize) -> Result<Self> {
+        let projected = Arc::new(schema.project(projection).map_err(|e| Error::invalid("a column that the table does not have is wanted").because(e))?);
+        let builder = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(corrupt("a slice's footer"))?;
+        let groups: i64 = builder.metadata().row_groups().iter().map(|g| g.num_rows()).fold(0, i64::saturating_add);
+        let rows = builder.metadata().file_metadata().num_rows();
+        if rows != groups || !(0..=MAX_ROWS as i64).contains(&rows) {
+            return Err(Error::corrupt(format!("a slice's footer counts {rows} rows in all and {groups} in its row groups; at most {MAX_ROWS} are allowed")));
+        }
+        let found = builder.schema();
+        if found.fields().len() != schema.fields().len() {
+            return Err(Error::corrupt(format!("a slice has {} columns where its table has {}", found.fields().len(), schema.fields().len())));
+        }
+        if let Some((f, s)) = found.fields().iter().zip(schema.fields()).find(|(f, s)| f.name() != s.name()) {
+            return Err(Error::corrupt(format!("a slice has a column {:?} where its table has {:?}", f.name(), s.name())));
+        }
+        if let Some((&c, due)) = projection.iter().zip(projected.fields()).find(|(c, due)| !fits(found.field(**c).data_type(), due.data_type())) {
+            return Err(wrong_type(due.name(), found.field(c).data_type(), due.data_type()));
+        }
+        let mut batches = Self { schema: projected, source: Source::Counted, rows: rows as usize, seen: 0, batch_rows, room: MAX_DECODED };
+        if !projection.is_empty() {
+            let mut order = projection.to_vec();
+            order.sort_unstable();
+            order.dedup();
+            let mask = ProjectionMask::roots(builder.parquet_schema(), order.iter().copied());
+            let places: Vec<usize> = projection.iter().filter_map(|c| order.binary_search(c).ok()).collect();
+            let reader = builder.with_projection(mask).with_batch_size(batch_rows).build().map_err(corrupt("a slice"))?;
+            batches.source = Source::Parquet(reader, places);
+        }
+        Ok(batches)
+    }
+
+    /// Holds the batches to `room` bytes in all.
+    #[cfg(test)]
+    fn within(mut self, room: usize) -> Self {
+        self.room = room;
+        self
+    }
+
+    fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        let (columns, rows) = match &mut self.source {
+            Source::Ended => return Ok(None),
+            Source::Counted if self.seen == self.rows => return Ok(None),
+            Source::Counted => (Vec::new(), self.batch_rows.min(self.rows - self.seen)),
+            Source::Parquet(reader, places) => match reader.next() {
+                None if self.seen == self.rows => return Ok(None),
+                None => return Err(Error::corrupt(format!("a slice has {} rows where its footer says {}", self.seen, self.rows))),
+                Some(batch) => {
+                    let batch = batch.map_err(corrupt_arrow("a slice"))?;
+                    let columns = places.iter().zip(self.schema.fields()).map(|(&p, field)| retyped(batch.column(p), field.data_type(), field.name()));
+                    (columns.collect::<Result<Vec<_>>>()?, batch.num_rows())
+                }
+            },
+        };
+        self.seen += rows;
+        if self.seen > self.rows {
+            return Err(Error::corrupt(format!("a slice has more rows than the {} of its footer", self.rows)));
+        }
+        let taken: usize = columns.iter().map(held).sum();
+        self.room = self.room.checked_sub(taken).ok_or_else(|| Error::corrupt(format!("a slice unpacks to more than {MAX_DECODED} bytes")))?;
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options).map(Some).map_err(corrupt_arrow("a slice"))
+    }
+}
+
+impl Iterator for TableBatches {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = guarded("a slice", || self.next_batch()).transpose();
+        if !matches!(batch, Some(Ok(_))) {
+            self.source = Source::Ended;
+        }
+        batch
+    }
+}
+
+/// About the bytes that an array's rows take: of buffers that batches share, what they use.
+fn held(array: &ArrayRef) -> usize {
+    // A dictionary's values are the same for all batches.
+    let keys = array.as_any_dictionary_opt().map(|dictionary| dictionary.keys().to_data());
+    let data = keys.unwrap_or_else(|| array.to_data());
+    data.get_slice_memory_size().unwrap_or_else(|_| data.get_array_memory_size())
+}
+
+/// Whether columns of type `found` can serve for `due`. Only what a list calls its items may differ: Parquet writers disagree about that.
+fn fits(found: &DataType, due: &DataType) -> bool {
+    found == due || matches!((found, due), (DataType::List(found), DataType::List(due)) if found.data_type() == due.data_type())
+}
+
+fn wrong_type(name: &str, found: &DataType, due: &DataType) -> Error {
+    Error::corrupt(format!("column {name:?} of a slice is of type {found} where its table has {due}"))
+}
+
+/// `array` as one of type `due`, which its own must fit.
 fn retyped(array: &ArrayRef, due: &DataType, name: &str) -> Result<ArrayRef> {
     if array.data_type() == due {
         return Ok(Arc::clone(array));
     }
-    if let (DataType::List(found), DataType::List(field)) = (array.data_type(), due)
-        && found.data_type() == field.data_type()
+    if let DataType::List(field) = due
+        && fits(array.data_type(), due)
     {
         let list = array.as_list::<i32>();
         let renamed = ListArray::try_new(Arc::clone(field), list.offsets().clone(), Arc::clone(list.values()), list.nulls().cloned());
         return Ok(Arc::new(renamed.map_err(corrupt_arrow("a slice's lists"))?));
     }
-    Err(Error::corrupt(format!("column {name:?} of a slice is of type {} where its table has {due}", array.data_type())))
+    Err(wrong_type(name, array.data_type(), due))
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,13 +21,13 @@ pub mod table;
 
 use bytes::Bytes;
 
-pub use layout::{BLOCK, Layout, Narrowest, ValueType};
+pub use layout::{BLOCK, Layout, ValueType};
 pub use metadata::{Metadata, MetadataBuilder, SliceEntry, StatsTable};
 pub use sparse::{SparseBatches, SparseSlicer, Values, decode_sparse, sparse_schema};
 pub use stats::{ColumnStats, SliceStats};
 pub use table::TableSlicer;
 
-pub use decode::{Batches, decode};
+pub use decode::{Batches, MAX_DECODED, TableBatches, decode};
 
 /// The most rows that a slice may hold. A megabyte of constant columns could otherwise claim billions.
 pub const MAX_ROWS: u64 = 1 << 20;

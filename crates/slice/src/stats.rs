@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, BinaryArray, BinaryViewArray, BooleanArray, FixedSizeBinaryArray, Float16Array, Float32Array, Float64Array, LargeBinaryArray,
+    Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, BooleanArray, FixedSizeBinaryArray, Float16Array, Float32Array, Float64Array, LargeBinaryArray,
     LargeStringArray, PrimitiveArray, StringArray, StringViewArray, new_null_array,
 };
 use arrow::compute;
@@ -107,12 +107,21 @@ pub(crate) fn unknown(bound_type: &DataType, nulls: u64) -> ColumnStats {
     ColumnStats { min: new_null_array(bound_type, 1), max: new_null_array(bound_type, 1), nulls }
 }
 
-/// The values of a dictionary that are in use; any other array as it is.
+/// The values of a dictionary that are in use, each once; any other array as it is.
 fn unpack(array: &ArrayRef, bound_type: &DataType) -> Result<ArrayRef> {
-    if array.data_type() == bound_type {
-        return Ok(Arc::clone(array));
+    let Some(dictionary) = array.as_any_dictionary_opt() else { return Ok(Arc::clone(array)) };
+    if dictionary.values().data_type() != bound_type {
+        return Err(Error::internal(format!("the values of a column of type {} are not of type {bound_type}", array.data_type())));
     }
-    compute::cast(array, bound_type).map_err(|e| Error::invalid("cannot read the values of a dictionary column").because(e))
+    // Not row by row: a text of which a million rows have the number would be copied a million times.
+    let mut used = vec![false; dictionary.values().len()];
+    if !used.is_empty() {
+        let nulls = dictionary.keys().logical_nulls();
+        for (row, key) in dictionary.normalized_keys().into_iter().enumerate() {
+            used[key] |= nulls.as_ref().is_none_or(|n| n.is_valid(row));
+        }
+    }
+    compute::filter(dictionary.values(), &BooleanArray::from(used)).map_err(|e| Error::invalid("cannot read the values of a dictionary column").because(e))
 }
 
 enum Bounds {

@@ -79,7 +79,10 @@ fn a_column_that_is_never_null_stays_so() {
     let schema = Arc::new(Schema::new(vec![Field::new("a", DataType::Int32, false)]));
     let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(Int32Array::from(vec![1, 2, 3]))]).unwrap();
     let slices = slice_table(&[batch.clone()], 1 << 20);
-    assert_eq!(decode(slices[0].bytes.clone(), &Layout::Table, &schema, &[0], 2).unwrap().map(Result::unwrap).collect::<Vec<_>>(), [batch.slice(0, 2), batch.slice(2, 1)]);
+    assert_eq!(
+        decode(slices[0].bytes.clone(), &Layout::Table, &schema, &[0], 2).unwrap().map(Result::unwrap).collect::<Vec<_>>(),
+        [batch.slice(0, 2), batch.slice(2, 1)]
+    );
     let empty = decode(slices[0].bytes.clone(), &Layout::Table, &schema, &[], 2).unwrap().map(Result::unwrap).collect::<Vec<_>>();
     assert_eq!(empty.iter().map(|b| (b.num_columns(), b.num_rows())).collect::<Vec<_>>(), [(0, 2), (0, 1)]);
 }
@@ -141,7 +144,7 @@ proptest! {
         let mut read = Vec::new();
         for slice in &slices {
             metadata.add(slice).unwrap();
-            read.extend(decode(slice.bytes.clone(), &Layout::Table, &batch.schema(), &all, 64).unwrap());
+            read.extend(decode(slice.bytes.clone(), &Layout::Table, &batch.schema(), &all, 64).unwrap().map(Result::unwrap));
         }
         let expected = batch.project(&all).unwrap();
         let read = concat_batches(&expected.schema(), &read).unwrap();
@@ -207,7 +210,7 @@ proptest! {
                 prop_assert_eq!(batch.column(6).as_primitive::<Float64Type>().value(r), val.iter().map(|v| v * v).sum::<f64>());
                 at += 1;
             }
-            let few = decode(slice.bytes.clone(), &layout, &sparse_schema(value), &[4], 7).unwrap();
+            let few: Vec<_> = decode(slice.bytes.clone(), &layout, &sparse_schema(value), &[4], 7).unwrap().map(Result::unwrap).collect();
             prop_assert_eq!(concat_batches(&few[0].schema(), &few).unwrap(), batch.project(&[4]).unwrap());
         }
         prop_assert_eq!(at, model.len());

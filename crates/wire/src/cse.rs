@@ -82,4 +82,10 @@ pub trait Cse: Storage {
     /// `Invalid` or `Unsupported` where the plan is not to be understood (it says by which name), `NotFound` and `Corrupt` for
     /// slices, `Exhausted` for memory, `Unavailable` where the CSE does not answer; the CSE's name is in the text.
     async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream>;
+
+    /// Whether [`Self::execute`] and its messages end with an error of their own when the CSE shows no sign of life, so that whoever reads
+    /// them needs no deadline: then silence means slow work and not death. False unless said.
+    fn watched(&self) -> bool {
+        false
+    }
 }

@@ -4,7 +4,7 @@ use arrow::array::{ArrayRef, Int64Array, StringArray};
 use arrow::record_batch::RecordBatch;
 use serde_json::{Value, json};
 
-use crate::util::{arrow_file, file, fleet, parquet, rows, run, run_and_leave, run_with, text};
+use crate::util::{arrow_file, file, fleet, parquet, rows, run, run_and_leave, run_with, run_with_files, text};
 
 const CSV: &str = "k,v\na,1\n\"b, c\",2\nü,\n";
 
@@ -70,7 +70,6 @@ fn wrong_calls_are_2_and_say_what_is_wrong() {
         (&["init", new, "--drives", "many"], "many"),
         (&["init", new, "--redundancy", "replicas:2"], "replicas:2"),
         (&["init", new, "--redundancy", "nonsense"], "nonsense"),
-        (&["init", &at], "already"),
         (&["drive", "serve", "--data", new, "--profile", "hdd"], "hdd"),
         (&["drive", "serve", "--data", new, "--memory", "1"], "16"),
         (&["drive", "serve"], "--data"),
@@ -99,6 +98,9 @@ fn work_that_fails_is_1_and_names_its_object() {
         (&["sql", "SELECT nope FROM d.t", "--fleet", &at], "nope"),
         (&["sql", "SELEC 1", "--fleet", &at], "SELEC"),
         (&["sql", "DROP TABLE d.t", "--fleet", &at], "drop"),
+        (&["sql", "SELECT abs('a', 'b', 'c') FROM d.t", "--fleet", &at], "abs"),
+        (&["sql", "SELECT array_agg(k) AS ks FROM d.t", "--fleet", &at, "--format", "csv"], "column \"ks\""),
+        (&["init", &at], "already"),
         (&["explain", "SELECT * FROM d.nope", "--fleet", &at], "d.nope"),
         (&["ls", "--fleet", none], "skytether init"),
         (&["sql", "SELECT 1", "--fleet", none], none),
@@ -117,8 +119,11 @@ fn work_that_fails_is_1_and_names_its_object() {
     ] {
         let said = run(args).fails(1);
         assert!(said.to_lowercase().contains(&says.to_lowercase()), "{args:?}: {said}");
-        assert!(said.starts_with("skytether: "), "{args:?}: {said}");
+        assert!(said.starts_with("skytether: ") && said.lines().count() == 1, "{args:?}: {said}");
+        // Nothing is said twice.
+        assert!(said.matches("there is no fleet").count() <= 1, "{args:?}: {said}");
     }
+    assert!(run(&["sql", "SELECT array_agg(k) AS ks FROM d.t", "--fleet", &at, "--format", "csv"]).fails(1).contains("--format json"));
     assert!(!std::path::Path::new(none).join("fleet.json").exists());
     // What failed left nothing, and what was there is whole.
     let listed: Value = serde_json::from_str(&run(&["ls", "--fleet", &at, "--format", "json"]).code(0).out).unwrap();
@@ -200,6 +205,9 @@ fn catalog_and_drives_for_people_and_programs() {
 
     assert_eq!(run(&["drop", "d.t", "--fleet", &at]).code(0).out, "dropped d.t\n");
     assert_eq!(run(&["ls", "--fleet", &at]).code(0).out, "no data sets\n");
+    run(&["ingest", &file(dir.path(), "t.csv", CSV), "--to", "d.t", "--fleet", &at]).code(0);
+    let dropped = run(&["drop", "d.t", "--fleet", &at, "--format", "json"]).code(0).out;
+    assert_eq!(serde_json::from_str::<Value>(&dropped).unwrap(), json!({"dropped": "d.t"}));
 }
 
 #[test]
@@ -240,4 +248,78 @@ fn a_reader_that_leaves_is_success() {
     }
     let done = run_and_leave(&["sql", "SELECT v, k, noise FROM d.t", "--fleet", &at, "--format", "arrow"], 0);
     assert!(done.code == Some(0) && done.err.is_empty(), "{done:?}");
+}
+
+#[test]
+fn more_files_than_a_process_may_open_are_one_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = fleet(dir.path(), "2");
+    for ending in ["csv", "jsonl", "parquet", "arrow"] {
+        let files: Vec<_> = (0..120)
+            .map(|n| {
+                let name = format!("part-{n}.{ending}");
+                match ending {
+                    "csv" => file(dir.path(), &name, &format!("v\n{n}\n")),
+                    "jsonl" => file(dir.path(), &name, &format!("{{\"v\":{n}}}\n")),
+                    "parquet" => parquet(dir.path(), &name, &rows(n, 1)),
+                    _ => arrow_file(dir.path(), &name, &rows(n, 1)),
+                }
+            })
+            .collect();
+        let to = format!("d.{ending}");
+        let mut args = vec!["ingest", "--to", &to, "--fleet", &at];
+        args.extend(files.iter().map(String::as_str));
+        run_with_files(100, &args).code(0);
+        let sum = format!("SELECT count(*) AS n, sum(v) AS s FROM {to}");
+        assert_eq!(run(&["sql", &sum, "--fleet", &at, "--format", "csv"]).code(0).out, "n,s\n120,7140\n", "{ending}");
+    }
+}
+
+#[test]
+fn a_disk_that_was_mounted_just_now_becomes_a_fleet() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("disk");
+    std::fs::create_dir_all(disk.join("lost+found")).unwrap();
+    run(&["init", text(&disk), "--drives", "1"]).code(0);
+    assert_eq!(run(&["ls", "--fleet", text(&disk)]).code(0).out, "no data sets\n");
+    std::fs::create_dir_all(dir.path().join("other/lost+found")).unwrap();
+    let other = file(&dir.path().join("other"), "letter.txt", "dear");
+    let said = run(&["init", text(std::path::Path::new(&other).parent().unwrap())]).fails(1);
+    assert!(said.contains("letter.txt"), "{said}");
+}
+
+#[test]
+fn a_damaged_data_set_is_shown_as_damaged() {
+    use skytether_store::{Expect, Op};
+
+    let dir = tempfile::tempdir().unwrap();
+    let at = small(dir.path());
+    let damage = async {
+        let options = skytether_fleet::OpenOptions { create: false, ..Default::default() };
+        let fleet = skytether_fleet::Fleet::open(&at, &options).await.unwrap();
+        let catalog = fleet.host().unwrap().catalog();
+        let name: skytether_common::DatasetName = "d.t".parse().unwrap();
+        let put = Op::Put { key: name.root_key(), value: "{".into(), expect: Expect::Any };
+        catalog.drives()[catalog.home(&name)].apply(vec![put]).await.unwrap();
+    };
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(damage);
+    let listed = run(&["ls", "--fleet", &at]).code(0).out;
+    assert!(listed.lines().any(|line| line.contains("d.t") && line.contains("root record")), "{listed}");
+    let listed: Value = serde_json::from_str(&run(&["ls", "--fleet", &at, "--format", "json"]).code(0).out).unwrap();
+    assert!(listed[0]["name"] == "d.t" && listed[0]["kind"].is_null() && listed[0]["error"].is_string(), "{listed}");
+    let status = run(&["status", "--fleet", &at]).code(1);
+    assert!(status.out.contains("d.t at drive-") && status.err.contains("d.t"), "{status:?}");
+    let status: Value = serde_json::from_str(&run(&["status", "--fleet", &at, "--format", "json"]).code(1).out).unwrap();
+    assert_eq!(status.as_array().unwrap().iter().map(|d| d["unreadable"].as_array().unwrap().len()).sum::<usize>(), 1, "{status}");
+}
+
+#[test]
+fn a_column_without_a_value_is_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = fleet(dir.path(), "2");
+    for (name, text) in [("t.csv", "k,nothing\n1,\n2,\n"), ("t.jsonl", "{\"k\":1,\"nothing\":null}\n{\"k\":2}\n")] {
+        run(&["ingest", &file(dir.path(), name, text), "--to", "d.t", "--replace", "--fleet", &at]).code(0);
+        let found = run(&["sql", "SELECT count(*) AS n, count(nothing) AS v, max(nothing) AS m FROM d.t", "--fleet", &at, "--format", "csv"]).code(0).out;
+        assert_eq!(found, "n,v,m\n2,0,\n", "{name}");
+    }
 }

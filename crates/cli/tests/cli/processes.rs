@@ -114,3 +114,25 @@ fn a_taken_port_is_named() {
     assert!(said.contains(first.address()), "{said}");
     first.stop().code(0);
 }
+
+#[test]
+fn a_frozen_drive_is_named_and_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let drives: Vec<_> = (0..2).map(|n| drive(dir.path(), n, "127.0.0.1:0")).collect();
+    let addresses = drives.iter().map(Served::address).collect::<Vec<_>>().join(",");
+    let host = Served::start(&["host", "serve", "--drives", &addresses, "--drive-timeout", "2", "--listen", "127.0.0.1:0"]);
+    let files: Vec<_> = (0..2).map(|n| parquet(dir.path(), &format!("part-{n}.parquet"), &rows(n * 75_000, 75_000))).collect();
+    run(&["ingest", &files[0], &files[1], "--to", "d.t", "--fleet", &host.url]).code(0);
+    let all = &["sql", "SELECT count(*) AS n, sum(x) AS s FROM d.t", "--fleet", &host.url, "--format", "csv", "--receipt"];
+    let before = run(all).code(0);
+    assert!(before.err.contains("drive-0") && before.err.contains("drive-1"), "both have a part: {}", before.err);
+
+    drives[1].freeze();
+    let said = run(all).fails(1);
+    assert!(said.contains("drive-1") && !said.contains("drive-0") && said.contains("did not answer for 2.0 s"), "{said}");
+    let status = run(&["status", "--fleet", &host.url]).code(1);
+    assert!(status.out.lines().any(|line| line.contains("drive-1") && line.contains("silent")) && status.err.contains("drive-1"), "{status:?}");
+
+    drives[1].thaw();
+    assert_eq!(run(all).code(0).out, before.out);
+}

@@ -74,10 +74,26 @@ pub(crate) fn run(args: &[&str]) -> Done {
     run_with(args, &[])
 }
 
+/// [`run`] with so many files open at once at most.
+#[track_caller]
+pub(crate) fn run_with_files(most: usize, args: &[&str]) -> Done {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(format!("ulimit -n {most}; exec \"$0\" \"$@\"")).arg(PROGRAM).args(args);
+    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    finish(shell, args)
+}
+
 /// [`run`] with variables in its environment.
 #[track_caller]
 pub(crate) fn run_with(args: &[&str], environment: &[(&str, &str)]) -> Done {
-    let mut child = Killed(command(args).envs(environment.iter().copied()).spawn().unwrap());
+    let mut command = command(args);
+    command.envs(environment.iter().copied());
+    finish(command, args)
+}
+
+#[track_caller]
+fn finish(mut command: Command, args: &[&str]) -> Done {
+    let mut child = Killed(command.spawn().unwrap());
     let (out, err) = (drain(child.0.stdout.take().unwrap()), drain(child.0.stderr.take().unwrap()));
     // Its outputs are closed when it ends; they are what can be waited for with a bound.
     let bytes = out.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("`skytether {}` has hung", args.join(" ")));
@@ -160,11 +176,28 @@ impl Served {
         self.child.0.wait().unwrap();
     }
 
+    #[track_caller]
+    fn signal(&self, signal: libc::c_int) {
+        // SAFETY: kill(2) takes no memory; the process is our child and was not awaited, so that the number is still its own.
+        assert_eq!(unsafe { libc::kill(self.child.0.id() as libc::pid_t, signal) }, 0);
+    }
+
+    /// Holds it where it is: its sockets stay open, and nobody answers on them.
+    #[track_caller]
+    pub(crate) fn freeze(&self) {
+        self.signal(libc::SIGSTOP);
+    }
+
+    /// Lets it go on.
+    #[track_caller]
+    pub(crate) fn thaw(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
     /// Asks it to end, with SIGTERM, and waits until it has.
     #[track_caller]
     pub(crate) fn stop(mut self) -> Done {
-        // SAFETY: kill(2) takes no memory; the process is our child and was not awaited, so that the number is still its own.
-        assert_eq!(unsafe { libc::kill(self.child.0.id() as libc::pid_t, libc::SIGTERM) }, 0);
+        self.signal(libc::SIGTERM);
         let bytes = self.out.recv_timeout(PATIENCE).expect("SIGTERM does not end it");
         let err = self.err.recv_timeout(PATIENCE).unwrap();
         let code = self.child.0.wait().unwrap().code();

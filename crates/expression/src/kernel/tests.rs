@@ -2,7 +2,7 @@ use arrow::array::Float32Array;
 use proptest::prelude::*;
 
 use super::*;
-use crate::log1p::log1p_cp10k;
+use crate::ttest::GroupMoments;
 
 /// What the kernel is about, one value at a time.
 fn model(width: usize, first: u32, codes: &[u16], totals: Option<&[f32]>, idx: &[u32], val: &[f64], squares: Squares) -> Vec<(u64, f64, f64)> {
@@ -97,4 +97,86 @@ fn values_without_a_transform_are_named_and_leave_nothing() {
     let sums = kernel.row(&block, &[1, 2], &[0u16, 1]).unwrap()[0];
     assert_eq!(sums[2], 1.0);
     assert!(matches!(kernel.row(&Block::new(0, &codes, None), &[2], &[f32::INFINITY]).unwrap_err(), Fault::Value { cell: 2, .. }));
+}
+
+#[test]
+fn squares_beyond_all_numbers_are_named() {
+    let codes = vec![0u16; 4];
+    let block = Block::new(0, &codes, None);
+    let mut kernel = Kernel::new(1, Squares::Float64);
+    assert_eq!(kernel.row(&block, &[0, 1, 2], &[1.0, 1e200, 2e200]).unwrap_err(), Fault::Value { cell: 1, value: 1e200 });
+    // Each alone is finite.
+    assert!(matches!(kernel.row(&block, &[0, 1, 2], &[1e154; 3]).unwrap_err(), Fault::Value { .. }));
+    assert_eq!(kernel.row(&block, &[0], &[2.0]).unwrap(), [[2.0, 4.0, 1.0, 0.0]]);
+    let mut short = Kernel::new(1, Squares::Float32);
+    assert!(matches!(short.row(&block, &[0, 3], &[1f32, 1e20]).unwrap_err(), Fault::Value { cell: 3, .. }));
+}
+
+#[test]
+fn groups_that_the_kernel_does_not_have_are_refused() {
+    let codes = vec![0u16, 3, 1];
+    let block = Block::new(7, &codes, None);
+    for width in 0..4 {
+        assert_eq!(Kernel::new(width, Squares::Float64).row(&block, &[7], &[1u16]).unwrap_err(), Fault::Group(3));
+    }
+    assert_eq!(Kernel::new(4, Squares::Float64).row(&block, &[8], &[5u16]).unwrap()[3], [5.0, 25.0, 1.0, 0.0]);
+    // The groups of all cells count, and a table must be that of the block's.
+    let all = Codes::new(vec![9, 0, 0, 0]);
+    assert_eq!(Kernel::new(4, Squares::Float64).row(&Block::of(&all, 1..4, None).unwrap(), &[1], &[1u16]).unwrap_err(), Fault::Group(9));
+    assert!(Block::of(&all, 1..5, None).is_none());
+    let totals = Arc::new(Float32Array::from(vec![1.0; 4]));
+    let table = crate::log1p::shared_table(&totals, 0, 2, false);
+    assert!(Block::of(&all, 0..3, Some(Arc::clone(&table))).is_none() && Block::of(&all, 0..2, Some(table)).is_some());
+}
+
+#[test]
+fn a_block_at_the_end_of_all_cell_numbers() {
+    // Ten cells would have numbers up to 2^32 + 7; small numbers must not be taken for those.
+    let codes = vec![0u16; 10];
+    let block = Block::new(u32::MAX - 1, &codes, None);
+    let mut kernel = Kernel::new(1, Squares::Float64);
+    for outside in [0, 3, 7, u32::MAX - 2] {
+        assert_eq!(kernel.row(&block, &[outside], &[1u16]).unwrap_err(), Fault::Outside(outside));
+    }
+    assert_eq!(kernel.row(&block, &[u32::MAX - 1, u32::MAX], &[1u16, 1]).unwrap()[0][2], 2.0);
+}
+
+/// Moments by their definition, in integers, of the cells of each group: `values` are whole, zeros included.
+fn by_definition(values: &[i128]) -> (f64, f64) {
+    let (n, s) = (values.len() as i128, values.iter().sum::<i128>());
+    let m2: i128 = values.iter().map(|v| (n * v - s) * (n * v - s)).sum();
+    (s as f64 / n as f64, m2 as f64 / (n * n) as f64)
+}
+
+#[test]
+fn large_means_with_small_differences_keep_their_variance() {
+    // Two groups in turns, the second with a zero; a value of the first far from those of the second.
+    for (base, one, two) in [(100_000_000i128, [0, 1, 2], [5, 7, 4]), (1_000_000_000_000, [3, 3, 3], [0, 1, 0]), (-70_000_000, [9, -9, 1], [2, 3, 5])] {
+        let codes: Vec<u16> = vec![0, 1, 0, 1, 0, 1, 1];
+        let n = [3, 4];
+        let of = [one.map(|v| base + v).to_vec(), two.map(|v| 3 * base + v).to_vec()];
+        let val: Vec<f64> = (0..3).flat_map(|i| [of[0][i] as f64, of[1][i] as f64]).collect();
+        let idx = [0, 1, 2, 3, 4, 5];
+        let block = Block::new(0, &codes, None);
+        let mut kernel = Kernel::new(2, Squares::Float64);
+        let sums = kernel.row(&block, &idx, &val).unwrap().to_vec();
+        let plain = GroupMoments::of_sums(3, 3, sums[0][0], sums[0][1]);
+        assert!(cancels(&plain, sums[0][1]), "{plain:?}");
+        let exact = centred(&block, &idx, &val, &n);
+        let with_zero = [&of[1][..], &[0]].concat();
+        for (got, (want, n)) in exact.iter().zip([(by_definition(&of[0]), 3), (by_definition(&with_zero), 4)]) {
+            assert_eq!((got.n, got.nnz), (n, 3));
+            assert!((got.mean - want.0).abs() <= 4e-16 * want.0.abs() && (got.m2 - want.1).abs() <= 1e-12 * want.1, "{got:?} {want:?}");
+        }
+    }
+}
+
+#[test]
+fn ordinary_rows_need_no_second_pass() {
+    let moments = GroupMoments::of_sums(100, 7, 12.0, 30.0);
+    assert!(!cancels(&moments, 30.0));
+    // Without zeros, a mean of ten standard deviations; a single cell; a gene that does not occur.
+    assert!(!cancels(&GroupMoments::of_sums(4, 4, 40.0, 404.0), 404.0));
+    assert!(!cancels(&GroupMoments::of_sums(1, 1, 3.0, 9.0), 9.0));
+    assert!(!cancels(&GroupMoments::of_sums(50, 0, 0.0, 0.0), 0.0));
 }

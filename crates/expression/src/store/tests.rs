@@ -111,6 +111,29 @@ fn groups_in_which_a_gene_is_absent_take_a_bit() {
 }
 
 #[test]
+fn more_moments_than_memory_are_refused_before_they_are_made() {
+    let wide: Arc<[String]> = (0..60_000).map(|g| g.to_string()).collect();
+    let mut store = MomentStore::default();
+    let error = store.reserve(&wide, 30_000).unwrap_err();
+    assert_eq!(error.kind(), Kind::Exhausted);
+    assert!(error.to_string().contains("fewer groups"), "{error}");
+    assert!(store.size() < 10 << 20, "{}", store.size());
+    // The same where groups come later.
+    let mut store = MomentStore::default();
+    store.reserve(&names(&["a"]), 30_000).unwrap();
+    assert_eq!(store.reserve(&wide, 30_000).unwrap_err().kind(), Kind::Exhausted);
+}
+
+#[test]
+fn moments_that_overflow_when_merged_are_refused() {
+    let mut store = store(&["a"], &[&[m(2, 2, 1e155, 0.0), m(1, 0, 0.0, 0.0)]]);
+    store.merge(0, 0, &m(2, 2, -1e155, 0.0));
+    let error = store.result(EmitTo::All, 1).unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid);
+    assert!(error.to_string().contains("\"a\""), "{error}");
+}
+
+#[test]
 fn hostile_states_are_refused() {
     let columns = |groups: Option<&str>, moments: Option<&[u8]>| -> Vec<ArrayRef> {
         let mut bytes = BinaryBuilder::new();

@@ -1,10 +1,14 @@
 //! Table files: Parquet, Arrow IPC and Feather, CSV and TSV, JSON lines. The name's ending says which.
+//!
+//! Files are looked at one by one before the first row is read, and opened again one after the other: never two at once, however many.
 
+mod infer;
 mod readers;
+mod source;
 
 use std::path::{Path, PathBuf};
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use skytether_common::{Error, Result};
 
@@ -63,27 +67,91 @@ impl Format {
     }
 }
 
+/// Rows as they are read.
+type Batches = Box<dyn Iterator<Item = Result<RecordBatch>> + Send>;
+
+/// A file that was looked at and closed again.
+struct Looked {
+    path: PathBuf,
+    format: Format,
+    schema: SchemaRef,
+    rows: Option<u64>,
+}
+
+impl Looked {
+    /// Opens the file and reads it as rows of `schema`; a file that has types of its own has those.
+    fn read(self, schema: &SchemaRef) -> Batches {
+        let opened = match self.format {
+            Format::Parquet => readers::parquet(self.path),
+            Format::Arrow => readers::arrow(self.path),
+            Format::Separated(by) => readers::separated(self.path, by, schema),
+            Format::JsonLines => readers::json_lines(self.path, schema),
+        };
+        opened.unwrap_or_else(|e| Box::new(std::iter::once(Err(e))))
+    }
+}
+
 /// Opens some files of the same columns as one table; they are read one after the other, in the order given.
+///
+/// The types of text files are inferred from all of their rows together, and are the narrowest that hold every value (integers and floats
+/// become floats, dates and times become times, anything else mixed becomes text). JSON lines may leave keys out.
 ///
 /// # Errors
 /// `NotFound`, `Unsupported` for an unknown ending, `Corrupt` or `Invalid` for content of another kind, `Invalid` for files with other
-/// columns than the first; all name the file.
+/// columns than the first, `Exhausted` and `Unavailable` where the system can't read on; all name the file.
 pub fn open<P: AsRef<Path>>(paths: &[P]) -> Result<TableFile> {
-    let mut paths = paths.iter().map(|p| p.as_ref().to_path_buf());
-    let Some(first) = paths.next() else { return Err(Error::invalid("no file to read")) };
-    let mut all = open_one(&first)?;
+    let mut bytes = 0;
+    let mut named = Vec::new();
     for path in paths {
-        let next = open_one(&path)?;
-        let same = next.schema.fields().len() == all.schema.fields().len()
-            && next.schema.fields().iter().zip(all.schema.fields()).all(|(a, b)| a.name() == b.name() && a.data_type() == b.data_type());
-        if !same {
-            return Err(Error::invalid(format!("{} has other columns than {}: {}", path.display(), first.display(), difference(&all.schema, &next.schema))));
-        }
-        all.rows = all.rows.zip(next.rows).map(|(a, b)| a + b);
-        all.bytes += next.bytes;
-        all.batches = Box::new(all.batches.chain(next.batches));
+        let path = path.as_ref().to_path_buf();
+        bytes += std::fs::metadata(&path).map_err(|e| source::failed("open", &path, e))?.len();
+        named.push((Format::of(&path)?, path));
     }
-    Ok(all)
+    // What is in one JSON file may be left out in another, so that they are looked at together.
+    let json: Vec<_> = named.iter().filter(|(format, _)| *format == Format::JsonLines).map(|(_, path)| path.clone()).collect();
+    let (json_schema, json_rows) = if json.is_empty() { (Schema::empty(), Vec::new()) } else { infer::json_lines(&json)? };
+    let (json_schema, mut json_rows) = (SchemaRef::from(json_schema), json_rows.into_iter());
+    let mut looked = Vec::new();
+    for (format, path) in named {
+        let (schema, rows) = match format {
+            Format::Parquet => readers::look_at_parquet(&path)?,
+            Format::Arrow => (readers::look_at_arrow(&path)?, None),
+            Format::Separated(by) => infer::separated(&path, by).map(|(schema, rows)| (SchemaRef::from(schema), Some(rows)))?,
+            Format::JsonLines => (SchemaRef::clone(&json_schema), json_rows.next()),
+        };
+        looked.push(Looked { path, format, schema, rows });
+    }
+    let schema = common_schema(&looked)?;
+    let rows = looked.iter().map(|l| l.rows).sum();
+    let reading = SchemaRef::clone(&schema);
+    let batches = Box::new(looked.into_iter().flat_map(move |file| file.read(&reading)));
+    Ok(TableFile { schema, batches, rows, bytes })
+}
+
+/// The columns of all files together. Files with types of their own must agree; the inferred types of others are widened.
+fn common_schema(files: &[Looked]) -> Result<SchemaRef> {
+    let typed = |l: &&Looked| matches!(l.format, Format::Parquet | Format::Arrow);
+    let Some(lead) = files.iter().find(typed).or(files.first()) else { return Err(Error::invalid("no file to read")) };
+    let mut common = lead.schema.fields().iter().map(|f| f.as_ref().clone()).collect::<Vec<_>>();
+    for file in files {
+        let other =
+            || Error::invalid(format!("{} has other columns than {}: {}", file.path.display(), lead.path.display(), difference(&lead.schema, &file.schema)));
+        if file.schema.fields().len() != common.len() {
+            return Err(other());
+        }
+        for (to, own) in common.iter_mut().zip(file.schema.fields()) {
+            let both = match (typed(&lead), typed(&file)) {
+                (true, false) if own.data_type().is_null() => Some(to.data_type().clone()),
+                (true, _) => (to.data_type() == own.data_type()).then(|| own.data_type().clone()),
+                (false, _) => infer::widen(to.data_type(), own.data_type()),
+            };
+            match both {
+                Some(both) if to.name() == own.name() => to.set_data_type(both),
+                _ => return Err(other()),
+            }
+        }
+    }
+    Ok(SchemaRef::from(Schema::new(common)))
 }
 
 fn difference(first: &SchemaRef, other: &SchemaRef) -> String {
@@ -93,19 +161,6 @@ fn difference(first: &SchemaRef, other: &SchemaRef) -> String {
         }
     }
     format!("{} columns instead of {}", other.fields().len(), first.fields().len())
-}
-
-fn open_one(path: &Path) -> Result<TableFile> {
-    let path: PathBuf = path.to_path_buf();
-    let bytes = std::fs::metadata(&path).map_err(|e| Error::io("open", &path, e))?.len();
-    let mut table = match Format::of(&path)? {
-        Format::Parquet => readers::parquet(path)?,
-        Format::Arrow => readers::arrow(path)?,
-        Format::Separated(by) => readers::separated(path, by)?,
-        Format::JsonLines => readers::json_lines(path)?,
-    };
-    table.bytes = bytes;
-    Ok(table)
 }
 
 #[cfg(test)]
@@ -143,6 +198,81 @@ mod tests {
         let (_d, path) = write("b.jsonl", b"{\"a\": 1}\n{\"a\": \n");
         let error = open(&[&path]).and_then(rows).unwrap_err();
         assert!(error.to_string().contains("b.jsonl"), "{error}");
+    }
+
+    fn column(table: TableFile, at: usize) -> (String, Vec<String>) {
+        let kind = table.schema.field(at).data_type().to_string();
+        let options = arrow::util::display::FormatOptions::default().with_null("-");
+        let mut values = Vec::new();
+        for batch in table.batches.map(Result::unwrap) {
+            let column = arrow::util::display::ArrayFormatter::try_new(batch.column(at).as_ref(), &options).unwrap();
+            values.extend((0..batch.num_rows()).map(|row| column.value(row).to_string()));
+        }
+        (kind, values)
+    }
+
+    #[test]
+    fn types_hold_the_values_of_all_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let both = |ending: &str, one: &str, two: &str| {
+            let paths = [dir.path().join(format!("1.{ending}")), dir.path().join(format!("2.{ending}"))];
+            fs::write(&paths[0], one).unwrap();
+            fs::write(&paths[1], two).unwrap();
+            open(&paths).unwrap()
+        };
+        for (one, two, kind, values) in [
+            ("1", "2.5", "Float64", ["1.0", "2.5"]),
+            ("1", "x", "Utf8", ["1", "x"]),
+            ("true", "2", "Utf8", ["true", "2"]),
+            ("", "2", "Int64", ["-", "2"]),
+            ("2024-02-29", "2024-03-01T12:00:00.5", "Timestamp(ms)", ["2024-02-29T00:00:00", "2024-03-01T12:00:00.500"]),
+        ] {
+            let table = both("csv", &format!("k,v\na,{one}\n"), &format!("k,v\nb,{two}\n"));
+            assert_eq!((table.rows, column(table, 1)), (Some(2), (kind.into(), values.map(String::from).to_vec())), "{one:?} {two:?}");
+        }
+        for (one, two, kind, values) in [
+            ("{\"v\": 1}", "{\"v\": 2.5}", "Float64", ["1.0", "2.5"]),
+            ("{\"v\": 1}", "{\"v\": \"x\"}", "Utf8", ["1", "x"]),
+            ("{\"v\": null}", "{\"v\": true}", "Boolean", ["-", "true"]),
+            ("{\"k\": 1}", "{\"v\": 2, \"k\": 1}", "Int64", ["-", "2"]),
+        ] {
+            let table = both("jsonl", one, two);
+            let at = table.schema.index_of("v").unwrap();
+            assert_eq!((table.rows, column(table, at)), (Some(2), (kind.into(), values.map(String::from).to_vec())), "{one:?} {two:?}");
+        }
+        let other = [dir.path().join("1.csv"), dir.path().join("o.csv")];
+        fs::write(&other[1], "k,w\nb,2\n").unwrap();
+        assert!(open(&other).unwrap_err().to_string().contains("o.csv has other columns than"));
+    }
+
+    #[test]
+    fn a_row_that_does_not_fit_is_named_by_file_and_line() {
+        for (name, text, says) in [
+            ("time.csv", "k,v\na,2024-02-28T25:00:00\n", "time.csv: line 2 does not fit"),
+            ("date.csv", "k,v\na,2024-02-28\nb,2024-02-28\nc,2024-02-30\n", "date.csv: line 4 does not fit"),
+            ("short.csv", "k,v\na,1\nb\n", "line 3"),
+            ("list.jsonl", "{\"v\": 1}\n\n{\"v\": {\"w\": 1}}\n", "list.jsonl: line 3 does not fit"),
+            ("big.jsonl", "{\"v\": 1}\n\n{\"v\": 99999999999999999999}\n{\"v\": [1]}\n", "big.jsonl: line "),
+            ("no.jsonl", "{\"v\": 1}\n[1]\n", "no.jsonl: line 2 is no JSON object"),
+        ] {
+            let (_d, path) = write(name, text.as_bytes());
+            match open(&[&path]).and_then(rows) {
+                Err(error) => assert!(error.to_string().contains(says) && error.kind() == skytether_common::Kind::Invalid, "{name}: {error}"),
+                Ok(rows) => panic!("{name}: {rows} rows"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_system_can_not_read_is_not_corrupt() {
+        for name in ["a.parquet", "a.arrow", "a.csv", "a.jsonl"] {
+            let dir = tempfile::tempdir().unwrap();
+            // Opens, and fails when it is read.
+            let path = dir.path().join(name);
+            fs::create_dir(&path).unwrap();
+            let error = open(&[&path]).and_then(rows).unwrap_err();
+            assert!(error.kind() == skytether_common::Kind::Invalid && error.to_string().contains("irectory"), "{name}: {error:?}");
+        }
     }
 
     #[test]

@@ -1,40 +1,32 @@
-//! A reader per format; each gives the file's own schema and an iterator of its batches whose errors name the file.
+//! A reader per format: an iterator of batches whose errors name the file. And what a file with types of its own says of itself.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::datatypes::Schema;
+use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
+use arrow::ipc::reader::{FileReader, StreamReader};
 use arrow::record_batch::RecordBatch;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use skytether_common::{Error, Result};
 
-use super::{BATCH_ROWS, TableFile};
+use super::infer::{self, Lines};
+use super::source::{Failure, Source, failed};
+use super::{BATCH_ROWS, Batches};
 
-/// The most columns that a text file may have: a file of another kind easily looks like millions.
-const MAX_TEXT_COLUMNS: usize = 100_000;
-
-fn reopen(path: &Path) -> Result<File> {
-    File::open(path).map_err(|e| Error::io("open", path, e))
+/// Errors of a binary format: the bytes are not what was written, unless the system could not read them.
+fn corrupt(path: &Path, what: &str, failure: &Failure, e: impl std::error::Error + Send + Sync + 'static) -> Error {
+    failure.or(path, Error::corrupt(format!("{} is no readable {what} file", path.display())).because(e))
 }
 
-fn rewind(file: &mut (impl Seek + ?Sized), path: &Path) -> Result<()> {
-    file.rewind().map_err(|e| Error::io("read", path, e))
-}
-
-/// Errors of a binary format: the bytes are not what was written.
-fn corrupt(path: &Path, what: &str, e: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::corrupt(format!("{} is no readable {what} file", path.display())).because(e)
-}
-
-/// Names the file in the errors of `batches`, with the rows that were read before.
+/// Ends `batches` at the first error, which becomes what `wrong` says, given the number of rows before; unless the system is to blame.
 fn named(
     path: PathBuf,
-    wrong: fn(String) -> Error,
-    batches: impl Iterator<Item = std::result::Result<RecordBatch, ArrowError>> + Send + 'static,
-) -> Box<dyn Iterator<Item = Result<RecordBatch>> + Send> {
+    failure: Failure,
+    wrong: impl Fn(&Path, usize, ArrowError) -> Error + Send + 'static,
+    batches: impl Iterator<Item = Result<RecordBatch, ArrowError>> + Send + 'static,
+) -> Batches {
     let mut rows = 0;
     let mut over = false;
     Box::new(batches.map_while(move |batch| {
@@ -48,64 +40,124 @@ fn named(
             }
             Err(e) => {
                 over = true;
-                Err(wrong(format!("{}: cannot read what follows row {rows}", path.display())).because(e))
+                Err(failure.or(&path, wrong(&path, rows, e)))
             }
         })
     }))
 }
 
-pub(super) fn parquet(path: PathBuf) -> Result<TableFile> {
-    let builder = ParquetRecordBatchReaderBuilder::try_new(reopen(&path)?).map_err(|e| corrupt(&path, "Parquet", e))?;
-    let rows = u64::try_from(builder.metadata().file_metadata().num_rows()).ok();
-    let schema = Arc::clone(builder.schema());
-    let reader = builder.with_batch_size(BATCH_ROWS).build().map_err(|e| corrupt(&path, "Parquet", e))?;
-    Ok(TableFile { schema, batches: named(path, Error::corrupt, reader), rows, bytes: 0 })
+fn follows(path: &Path, rows: usize) -> String {
+    format!("{}: cannot read what follows row {rows}", path.display())
 }
 
-pub(super) fn arrow(path: PathBuf) -> Result<TableFile> {
-    let mut file = BufReader::new(reopen(&path)?);
-    let start = file.fill_buf().map_err(|e| Error::io("read", &path, e))?;
+fn damaged(path: &Path, rows: usize, e: ArrowError) -> Error {
+    Error::corrupt(follows(path, rows)).because(e)
+}
+
+type Parquet = ParquetRecordBatchReaderBuilder<Source>;
+
+fn open_parquet(path: &Path) -> Result<(Parquet, Failure)> {
+    let source = Source::open(path)?;
+    let failure = source.failure();
+    let builder = Parquet::try_new(source).map_err(|e| corrupt(path, "Parquet", &failure, e))?;
+    Ok((builder, failure))
+}
+
+/// Columns and number of rows.
+pub(super) fn look_at_parquet(path: &Path) -> Result<(SchemaRef, Option<u64>)> {
+    let (builder, _) = open_parquet(path)?;
+    Ok((Arc::clone(builder.schema()), u64::try_from(builder.metadata().file_metadata().num_rows()).ok()))
+}
+
+pub(super) fn parquet(path: PathBuf) -> Result<Batches> {
+    let (builder, failure) = open_parquet(&path)?;
+    let reader = builder.with_batch_size(BATCH_ROWS).build().map_err(|e| corrupt(&path, "Parquet", &failure, e))?;
+    Ok(named(path, failure, damaged, reader))
+}
+
+/// Arrow IPC in its two forms.
+enum Ipc {
+    File(FileReader<BufReader<Source>>),
+    Stream(StreamReader<BufReader<Source>>),
+}
+
+fn open_arrow(path: &Path) -> Result<(Ipc, Failure)> {
+    let source = Source::open(path)?;
+    let failure = source.failure();
+    let mut file = BufReader::new(source);
+    let start = file.fill_buf().map_err(|e| failed("read", path, e))?;
     if start.starts_with(b"FEA1") {
         return Err(Error::unsupported(format!("{} is a Feather file of version 1: write it again as version 2", path.display())));
     }
-    if start.starts_with(b"ARROW1") {
-        let reader = arrow::ipc::reader::FileReader::try_new(file, None).map_err(|e| corrupt(&path, "Arrow IPC", e))?;
-        let schema = reader.schema();
-        return Ok(TableFile { schema, batches: named(path, Error::corrupt, reader), rows: None, bytes: 0 });
+    let opened = if start.starts_with(b"ARROW1") { FileReader::try_new(file, None).map(Ipc::File) } else { StreamReader::try_new(file, None).map(Ipc::Stream) };
+    Ok((opened.map_err(|e| corrupt(path, "Arrow IPC", &failure, e))?, failure))
+}
+
+/// Columns.
+pub(super) fn look_at_arrow(path: &Path) -> Result<SchemaRef> {
+    Ok(match open_arrow(path)?.0 {
+        Ipc::File(reader) => reader.schema(),
+        Ipc::Stream(reader) => reader.schema(),
+    })
+}
+
+pub(super) fn arrow(path: PathBuf) -> Result<Batches> {
+    let (opened, failure) = open_arrow(&path)?;
+    Ok(match opened {
+        Ipc::File(reader) => named(path, failure, damaged, reader),
+        Ipc::Stream(reader) => named(path, failure, damaged, reader),
+    })
+}
+
+pub(super) fn separated(path: PathBuf, by: u8, schema: &SchemaRef) -> Result<Batches> {
+    let source = Source::open(&path)?;
+    let failure = source.failure();
+    let reader = arrow::csv::ReaderBuilder::new(Arc::clone(schema))
+        .with_format(infer::format(by))
+        .with_batch_size(BATCH_ROWS)
+        .build(source)
+        .map_err(|e| failure.or(&path, Error::invalid(format!("cannot read {}", path.display())).because(e)))?;
+    Ok(named(path, failure, misfit, reader))
+}
+
+/// A row of separated values that does not fit the types. Arrow counts its lines without the header, and may show the whole row, which can be long.
+fn misfit(path: &Path, rows: usize, e: ArrowError) -> Error {
+    let text = e.to_string();
+    let told = text.strip_prefix("Parser error: Error ").and_then(|text| text.split_once(" at line ")).and_then(|(what, rest)| {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let line: usize = rest[..digits].parse().ok()?;
+        let why = if rest[digits..].starts_with(". Row data") { "" } else { &rest[digits..] };
+        Some(format!("{}: line {} does not fit: error {what}{why}", path.display(), line + 1))
+    });
+    told.map_or_else(|| Error::invalid(follows(path, rows)).because(e), Error::invalid)
+}
+
+fn json_reader(schema: &SchemaRef) -> arrow::json::ReaderBuilder {
+    // A column that holds numbers and texts is text.
+    arrow::json::ReaderBuilder::new(Arc::clone(schema)).with_batch_size(BATCH_ROWS).with_coerce_primitive(true)
+}
+
+pub(super) fn json_lines(path: PathBuf, schema: &SchemaRef) -> Result<Batches> {
+    let source = Source::open(&path)?;
+    let failure = source.failure();
+    let wrong = |e: ArrowError| failure.or(&path, Error::invalid(format!("cannot read {}: each line must be a JSON object", path.display())).because(e));
+    let reader = json_reader(schema).build(BufReader::new(source)).map_err(wrong)?;
+    let schema = Arc::clone(schema);
+    let misfit = move |path: &Path, rows: usize, e: ArrowError| match line_at_fault(path, &schema, rows) {
+        Some((line, e)) => Error::invalid(format!("{}: line {line} does not fit", path.display())).because(e),
+        None => Error::invalid(follows(path, rows)).because(e),
+    };
+    Ok(named(path, failure, misfit, reader))
+}
+
+/// The first line after `rows` rows that can't be read alone, and why; Arrow itself names none.
+fn line_at_fault(path: &Path, schema: &SchemaRef, rows: usize) -> Option<(usize, ArrowError)> {
+    for line in Lines::open(path).ok()?.skip(rows).take(BATCH_ROWS) {
+        let (number, text) = line.ok()?;
+        let mut decoder = json_reader(schema).build_decoder().ok()?;
+        if let Err(e) = decoder.decode(text.as_bytes()).and_then(|_| decoder.flush()) {
+            return Some((number, e));
+        }
     }
-    let reader = arrow::ipc::reader::StreamReader::try_new(file, None).map_err(|e| corrupt(&path, "Arrow IPC", e))?;
-    let schema = reader.schema();
-    Ok(TableFile { schema, batches: named(path, Error::corrupt, reader), rows: None, bytes: 0 })
-}
-
-fn check_columns(path: &Path, schema: &Schema) -> Result<()> {
-    match schema.fields().len() {
-        0 => Err(Error::invalid(format!("{} has no columns", path.display()))),
-        n if n > MAX_TEXT_COLUMNS => Err(Error::invalid(format!("{} seems to have {n} columns: is it a file of another kind?", path.display()))),
-        _ => Ok(()),
-    }
-}
-
-/// Types are inferred from the whole file, so that no later line contradicts them.
-pub(super) fn separated(path: PathBuf, by: u8) -> Result<TableFile> {
-    let format = arrow::csv::reader::Format::default().with_header(true).with_delimiter(by);
-    let mut file = reopen(&path)?;
-    let wrong = |e: ArrowError| Error::invalid(format!("cannot read {}", path.display())).because(e);
-    let (schema, rows) = format.infer_schema(BufReader::new(file.by_ref()), None).map_err(wrong)?;
-    check_columns(&path, &schema)?;
-    rewind(&mut file, &path)?;
-    let schema = Arc::new(schema);
-    let reader = arrow::csv::ReaderBuilder::new(Arc::clone(&schema)).with_format(format).with_batch_size(BATCH_ROWS).build(file).map_err(wrong)?;
-    Ok(TableFile { schema, batches: named(path.clone(), Error::invalid, reader), rows: Some(rows as u64), bytes: 0 })
-}
-
-pub(super) fn json_lines(path: PathBuf) -> Result<TableFile> {
-    let mut file = reopen(&path)?;
-    let wrong = |e: ArrowError| Error::invalid(format!("cannot read {}: each line must be a JSON object", path.display())).because(e);
-    let (schema, rows) = arrow::json::reader::infer_json_schema(BufReader::new(file.by_ref()), None).map_err(wrong)?;
-    check_columns(&path, &schema)?;
-    rewind(&mut file, &path)?;
-    let schema = Arc::new(schema);
-    let reader = arrow::json::ReaderBuilder::new(Arc::clone(&schema)).with_batch_size(BATCH_ROWS).build(BufReader::new(file)).map_err(wrong)?;
-    Ok(TableFile { schema, batches: named(path.clone(), Error::invalid, reader), rows: Some(rows as u64), bytes: 0 })
+    None
 }

@@ -3,6 +3,7 @@
 use futures::StreamExt;
 use skytether_common::{Error, Kind};
 use skytether_fleet::{Cut, DatasetKind, Placement, QueryOptions};
+use skytether_store::{Expect, Op};
 
 use crate::util::{batches, ingest, name, open, query, usage, value};
 
@@ -112,7 +113,11 @@ async fn data_sets_are_listed_and_dropped() {
     let shown: Vec<_> = list.iter().map(|d| (d.name.to_string(), d.rows, d.kind)).collect();
     assert_eq!(
         shown,
-        [("a.one".to_owned(), 2000, DatasetKind::Table), ("a.one-more".into(), 2000, DatasetKind::Table), ("b.two".into(), 2000, DatasetKind::Table)]
+        [
+            ("a.one".to_owned(), 2000, Some(DatasetKind::Table)),
+            ("a.one-more".into(), 2000, Some(DatasetKind::Table)),
+            ("b.two".into(), 2000, Some(DatasetKind::Table))
+        ]
     );
     assert_eq!(list.iter().map(|d| d.bytes).sum::<u64>(), usage(&fleet).await.1 - empty.1 - roots(&fleet).await);
     for d in &list {
@@ -130,4 +135,28 @@ async fn roots(fleet: &skytether_fleet::Fleet) -> u64 {
         bytes += fleet.describe(&d.name).await.unwrap().encode().unwrap().len() as u64;
     }
     bytes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_root_record_is_shown_as_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 3).await.unwrap();
+    ingest(&fleet, "a.good", &batches(1, 10), false).await.unwrap();
+    ingest(&fleet, "a.bad", &batches(1, 10), false).await.unwrap();
+    let bad = name("a.bad");
+    let catalog = fleet.host().unwrap().catalog();
+    let home = &catalog.drives()[catalog.home(&bad)];
+    home.apply(vec![Op::Put { key: bad.root_key(), value: "{".into(), expect: Expect::Any }]).await.unwrap();
+
+    let list = fleet.list().await.unwrap();
+    let shown: Vec<_> = list.iter().map(|d| (d.name.to_string(), d.kind, d.error.is_some())).collect();
+    assert_eq!(shown, [("a.bad".to_owned(), None, true), ("a.good".into(), Some(DatasetKind::Table), false)]);
+    for drive in fleet.status().await.unwrap() {
+        let unreadable: Vec<_> = drive.unreadable.iter().map(|u| (u.name.clone(), u.error.contains("the root record of a.bad"))).collect();
+        assert_eq!(unreadable, if drive.info.id == home.info().id { vec![(bad.clone(), true)] } else { vec![] });
+        assert!(drive.error.is_none());
+    }
+    // It can be dropped, and is gone then.
+    fleet.drop_dataset(&bad).await.unwrap();
+    assert!(fleet.status().await.unwrap().iter().all(|d| d.unreadable.is_empty()));
 }

@@ -3,6 +3,7 @@
 
 mod commits;
 mod crashes;
+mod explain;
 mod expression;
 mod locks;
 mod receipts;

@@ -5,14 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use skytether_common::Kind;
-use skytether_drive::{Cse, Drive, DriveOptions};
-use skytether_fleet::{Cut, Fleet, HostOptions, QueryOptions};
+use skytether_common::{Key, Kind, Result};
+use skytether_drive::{Cse, Drive, DriveOptions, Storage};
+use skytether_fleet::{Cut, DatasetKind, Fleet, HostOptions, Placement, QueryOptions};
 use skytether_host::{Founding, Host};
 use skytether_store::disk::DriveIdentity;
+use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::flight::{ConnectOptions, FlightCse};
+use skytether_wire::{CseInfo, DeliveryStream, SubPlan};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
 
 use crate::util::{CUTS, batches, ingest, name, open, query, value};
 
@@ -156,4 +159,73 @@ async fn a_dead_host_and_wrong_addresses_are_told() {
     assert_eq!(error.kind(), Kind::Invalid);
     let error = Fleet::connect(&format!("grpc://{}", drives[0].address)).await.unwrap_err();
     assert!(error.kind() == Kind::Invalid && error.to_string().contains("is no Skytether host"), "{error}");
+}
+
+/// A drive whose answers wait for a word.
+#[derive(Debug)]
+struct Slow {
+    inner: Arc<Drive>,
+    go: watch::Receiver<bool>,
+}
+
+#[async_trait::async_trait]
+impl Storage for Slow {
+    fn info(&self) -> &CseInfo {
+        self.inner.info()
+    }
+    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        self.inner.apply(batch).await
+    }
+    async fn get(&self, key: &Key) -> Result<bytes::Bytes> {
+        self.inner.get(key).await
+    }
+    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+        self.inner.stat(key).await
+    }
+    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
+        self.inner.list(prefix, after, limit).await
+    }
+    async fn usage(&self) -> Result<Usage> {
+        self.inner.usage().await
+    }
+}
+
+#[async_trait::async_trait]
+impl Cse for Slow {
+    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
+        let DeliveryStream { schema, messages } = self.inner.execute(plan).await?;
+        let mut go = self.go.clone();
+        let wait = futures::stream::once(async move {
+            let _ = go.wait_for(|go| *go).await;
+        });
+        Ok(DeliveryStream { schema, messages: wait.filter_map(|()| std::future::ready(None)).chain(messages).boxed() })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_served_drive_that_works_for_long_is_not_dead() {
+    let dir = tempfile::tempdir().unwrap();
+    let (go, waiting) = watch::channel(false);
+    let identity = DriveIdentity { id: uuid::Uuid::new_v4(), name: "drive-0".into() };
+    let drive = Arc::new(Slow { inner: Drive::open(dir.path(), Some(identity), DriveOptions::default()).unwrap(), go: waiting });
+    let server = Server::start(move |listener| async move {
+        skytether_wire::flight::serve(drive, listener, std::future::pending()).await.unwrap();
+    });
+    let short = Duration::from_millis(400);
+    let connected = FlightCse::connect(&server.address, ConnectOptions { idle_timeout: short, ..ConnectOptions::default() }).await.unwrap();
+    let options = HostOptions { begin_deadline: short, silence_deadline: short, ..HostOptions::default() };
+    let (host, _) = Host::join(vec![connected as Arc<dyn Cse>], options, Founding::EmptyDrives).await.unwrap();
+    let mut writer = host.writer(&name("lab.t"), DatasetKind::Table, false).await.unwrap();
+    let rows = batches(1, 100);
+    writer.write_table("data", Placement::Spread, rows[0].schema(), rows.into_iter().map(Ok)).await.unwrap();
+    writer.commit().await.unwrap();
+
+    let query = host.sql("SELECT count(*) FROM lab.t", &QueryOptions::default()).await.unwrap();
+    let mut answer = Box::pin(query.collect());
+    // Several times the deadlines pass; signs of life say that the drive works.
+    if let Ok(ended) = tokio::time::timeout(4 * short, &mut answer).await {
+        panic!("the query ended although its drive still works on it: {ended:?}");
+    }
+    go.send(true).unwrap();
+    assert_eq!(answer.await.unwrap()[0].num_rows(), 1);
 }

@@ -8,7 +8,7 @@ use arrow::record_batch::RecordBatch;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use skytether_common::Kind;
-use skytether_fleet::Cut;
+use skytether_fleet::{Cut, Fleet, HostOptions, OpenOptions};
 
 use crate::util::{CUTS, batches, ingest, lines, name, open, query, value};
 
@@ -170,4 +170,30 @@ async fn files_of_every_format_hold_the_same_table() {
     assert_eq!(value(&fleet, "SELECT count(*) FROM lab.twice").await.unwrap(), "1200");
     let error = fleet.ingest_files(&name("lab.bad"), &[path("parquet"), path("csv")], false).await.unwrap_err();
     assert!(error.to_string().contains("table.csv"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_memory_can_not_hold_is_bounded_on_disk_and_leaves_nothing_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let spill = dir.path().join("spill");
+    let options = OpenOptions { drives: Some(1), ..OpenOptions::default() };
+    // A sort wants 10 MiB for merging alone.
+    let host = |spill_limit| HostOptions { memory_limit: 16 << 20, threads: 1, spill_limit, ..HostOptions::default() };
+    let sql = "SELECT id, x, name, grp FROM lab.many ORDER BY x, id";
+    let fleet = Fleet::open_with(dir.path(), &options, host(10 << 30)).await.unwrap();
+    ingest(&fleet, "lab.many", &batches(100, 2000), false).await.unwrap();
+    assert_eq!(query(&fleet, sql, Cut::Full).await.unwrap().len(), 200_000);
+    drop(fleet);
+    assert_eq!(std::fs::read_dir(&spill).unwrap().count(), 0);
+
+    // As a crash leaves it.
+    std::fs::create_dir(spill.join("skytether-spill-1-a")).unwrap();
+    std::fs::write(spill.join("skytether-spill-1-a/rows"), "1").unwrap();
+    std::fs::write(spill.join("skytether-spill-1-a.lock"), "").unwrap();
+    let fleet = Fleet::open_with(dir.path(), &options, host(1 << 20)).await.unwrap();
+    assert!(!spill.join("skytether-spill-1-a").exists());
+    let error = query(&fleet, sql, Cut::Full).await.unwrap_err();
+    assert!(error.kind() == Kind::Exhausted && error.to_string().contains("1.00 MiB") && error.to_string().contains("spill limit"), "{error}");
+    // The room is given back: what fits is answered.
+    assert_eq!(value(&fleet, "SELECT count(*) FROM lab.many").await.unwrap(), "200000");
 }

@@ -19,6 +19,8 @@ pub(crate) fn name(text: &str) -> DatasetName {
 pub(crate) async fn open(path: &Path, drives: usize) -> Result<Fleet> {
     let mut host = HostOptions::default();
     host.slices.target_bytes = 8 << 10;
+    // Plans depend on it.
+    host.threads = 2;
     Fleet::open_with(path, &OpenOptions { drives: Some(drives), memory_per_drive: 64 << 20, ..OpenOptions::default() }, host).await
 }
 

@@ -7,7 +7,7 @@ use arrow::record_batch::RecordBatch;
 use skytether_common::{Error, Result};
 
 use super::column;
-use crate::layout::{Layout, ValueType};
+use crate::layout::{BLOCK, Layout, ValueType};
 
 /// A matrix's limits, which its slices are held against.
 #[derive(Debug, Clone, Copy)]
@@ -21,11 +21,11 @@ pub(super) struct Limits {
 impl Limits {
     pub(super) fn of(layout: &Layout) -> Result<Self> {
         match *layout {
-            Layout::Sparse { n_cells, n_genes, block, value } if block > 0 && n_cells <= i32::MAX as u32 => {
+            Layout::Sparse { n_cells, n_genes, block, value } if block == BLOCK && n_cells <= i32::MAX as u32 => {
                 Ok(Self { cells: n_cells, genes: n_genes, block, value })
             }
             Layout::Sparse { n_cells, block, .. } => Err(Error::unsupported(format!(
-                "a matrix of {n_cells} cells in blocks of {block}: at most {} cells in blocks of at least 1 are supported",
+                "a matrix of {n_cells} cells in blocks of {block}: at most {} cells in blocks of {BLOCK} are supported",
                 i32::MAX
             ))),
             Layout::Table => Err(Error::invalid("a slice of a plain table was read as a sparse one")),
@@ -87,6 +87,9 @@ pub(super) fn validate(batch: &RecordBatch, columns: &[usize], limits: Limits) -
         }
     }
     let Some(nnz) = find(column::NNZ).map(|a| a.as_primitive::<UInt32Type>()) else { return Ok(()) };
+    if let Some(n) = nnz.values().iter().find(|&&n| n > limits.block) {
+        return Err(Error::corrupt(format!("a row of {n} values in a block of {} cells", limits.block)));
+    }
     for list in [column::IDX, column::VAL].into_iter().filter_map(find) {
         if list.as_list::<i32>().offsets().lengths().zip(nnz.values()).any(|(len, &n)| len != n as usize) {
             return Err(Error::corrupt("nnz disagrees with the lists of a sparse slice"));

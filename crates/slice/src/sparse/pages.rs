@@ -101,7 +101,7 @@ impl Pages {
         if let Some(nnz) = &pages.flat[column::NNZ]
             && (wants(column::IDX) || wants(column::VAL))
         {
-            let (total, levels) = totals(nnz)?;
+            let (total, levels) = totals(nnz, limits)?;
             if wants(column::IDX) {
                 let page = known!(file.page(column::IDX, levels, Encoding::DELTA_BINARY_PACKED)?);
                 pages.idx = Some(known!(Stream::open(page, total)?));
@@ -280,7 +280,10 @@ impl Plain {
 }
 
 /// The values of all lists, and the entries in their columns' pages, where an empty list takes one.
-fn totals(nnz: &[u32]) -> Result<(usize, usize)> {
+fn totals(nnz: &[u32], limits: Limits) -> Result<(usize, usize)> {
+    if let Some(n) = nnz.iter().find(|&&n| n > limits.block) {
+        return Err(Error::corrupt(format!("a row of {n} values in a block of {} cells", limits.block)));
+    }
     let (total, levels) = nnz.iter().fold((0u64, 0u64), |(total, levels), &n| (total + u64::from(n), levels + u64::from(n.max(1))));
     if total > i32::MAX as u64 {
         return Err(Error::corrupt(format!("the lists of a sparse slice hold more than {} values", i32::MAX)));

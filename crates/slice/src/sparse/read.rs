@@ -11,7 +11,7 @@ use skytether_common::{Error, Result};
 use super::check::{Limits, validate};
 use super::pages::Pages;
 use super::{needs, sparse_schema};
-use crate::MAX_ROWS;
+use crate::decode::TableBatches;
 use crate::guard::guarded;
 use crate::layout::Layout;
 
@@ -99,12 +99,16 @@ pub fn decode_sparse(bytes: &Bytes, layout: &Layout, projection: &[usize]) -> Re
     batches.next().unwrap_or_else(|| Ok(RecordBatch::new_empty(Arc::clone(&batches.schema))))
 }
 
+/// Rows that Arrow's reader gives at a time.
+const SLOW_ROWS: usize = 1024;
+
 /// The same through Arrow's reader.
 fn decode_slow(bytes: &Bytes, limits: Limits, projection: &[usize]) -> Result<RecordBatch> {
     let schema = sparse_schema(limits.value);
     let mut wanted = projection.to_vec();
     wanted.extend(needs(projection));
-    let batches = crate::decode::read_table(bytes.clone(), &schema, &wanted, MAX_ROWS as usize)?;
+    // In small steps, so that lists that unpack to too much are noticed on the way.
+    let batches = TableBatches::open(bytes.clone(), &schema, &wanted, SLOW_ROWS)?.collect::<Result<Vec<_>>>()?;
     let wide = Arc::new(schema.project(&wanted).map_err(|e| Error::invalid("no such column").because(e))?);
     let batch = compute::concat_batches(&wide, &batches).map_err(|e| Error::corrupt("cannot join a slice's batches").because(e))?;
     validate(&batch, &wanted, limits)?;

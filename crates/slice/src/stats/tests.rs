@@ -67,3 +67,20 @@ fn all_nulls_are_counted_and_unbounded() {
     assert!(stats.min.is_null(0) && stats.max.is_null(0));
     assert_eq!(stats.nulls, 3);
 }
+
+#[test]
+fn a_dictionarys_values_are_looked_at_once_and_only_where_used() {
+    let long = "m".repeat(1 << 20);
+    let values = Arc::new(StringArray::from(vec![Some("unused a"), Some(&long), None, Some("z unused"), Some("b")]));
+    let keys: Vec<Option<i32>> = (0..100_000).map(|i| [Some(1), None, Some(2), Some(4)][i % 4]).collect();
+    let array: ArrayRef = Arc::new(DictionaryArray::<Int32Type>::new(keys.into(), values));
+    // Row by row these would be 25 GiB, more than a text column can hold.
+    let used = unpack(&array, &DataType::Utf8).unwrap();
+    assert_eq!(used.len(), 3);
+    let stats = of(vec![array]).unwrap();
+    assert_eq!((stats.min.as_string::<i32>().value(0), stats.nulls), ("b", 50_000));
+    assert_eq!(stats.max.as_string::<i32>().value(0), format!("{}n", "m".repeat(MAX_BOUND - 1)));
+    let none: ArrayRef = Arc::new(DictionaryArray::<Int32Type>::new(vec![None, None].into(), Arc::new(StringArray::from(vec!["unused"]))));
+    let stats = of(vec![none]).unwrap();
+    assert!(stats.min.is_null(0) && stats.nulls == 2);
+}

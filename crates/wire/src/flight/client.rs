@@ -1,7 +1,8 @@
 //! A CSE on the other side of a connection.
 //!
-//! Signs of life end here: they keep a call's idle timeout from running out, but [`Delivery`] has no form for them. Who puts a
-//! limit of its own on the time between deliveries counts slow work as silence. A garbled answer to `apply` is `Unavailable`: the batch may be there.
+//! Signs of life end here: they keep a call's idle timeout from running out, and [`Delivery`] has no form for them. That is why this CSE calls itself
+//! [`Cse::watched`]: a limit of somebody else's on the time between deliveries would count slow work as silence. A garbled answer to `apply` is
+//! `Unavailable`: the batch may be there.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -274,6 +275,10 @@ impl Cse for FlightCse {
             None => return Err(Error::unavailable(format!("{}: closed the connection before it answered", self.peer.title))),
         };
         Ok(DeliveryStream { schema, messages: Box::pin(stream::unfold(running, Running::next)) })
+    }
+
+    fn watched(&self) -> bool {
+        true
     }
 }
 

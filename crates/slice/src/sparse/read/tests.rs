@@ -1,12 +1,17 @@
 use super::*;
-use arrow::array::{Array, AsArray};
 use crate::layout::ValueType;
 use crate::sparse::column;
 use crate::sparse::{SparseSlicer, Values};
 use crate::{BLOCK, SliceOptions};
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array, ListArray, UInt16Array, UInt32Array};
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::DataType;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::basic::Encoding;
 use parquet::file::metadata::ParquetMetaDataReader;
+use parquet::file::properties::{WriterProperties, WriterVersion};
+use skytether_common::Kind;
 
 const CELLS: u32 = 150_000;
 
@@ -107,5 +112,56 @@ fn batches_are_as_large_as_was_asked_for() {
             let lists = batch.column(1).as_list::<i32>();
             assert!(batch.num_rows() <= rows && (batch.num_rows() == 1 || lists.values().len() <= values));
         }
+    }
+}
+
+#[test]
+fn blocks_of_another_size_are_refused() {
+    let (bytes, _) = slice(ValueType::UInt16);
+    for block in [0, 1, BLOCK - 1, BLOCK * 2, u32::MAX] {
+        let error = decode_sparse(&bytes, &Layout::Sparse { n_cells: CELLS, n_genes: 40, block, value: ValueType::UInt16 }, &[0]).unwrap_err();
+        assert_eq!(error.kind(), Kind::Unsupported, "{block}: {error}");
+    }
+}
+
+#[test]
+fn rows_of_more_values_than_a_block_has_cells_are_refused() {
+    let n = BLOCK as usize + 1;
+    let schema = sparse_schema(ValueType::UInt16);
+    let list = |c: usize, values: ArrayRef| {
+        let DataType::List(field) = schema.field(c).data_type() else { unreachable!() };
+        Arc::new(ListArray::new(Arc::clone(field), OffsetBuffer::from_lengths([n]), values, None)) as ArrayRef
+    };
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(UInt32Array::from(vec![0])),
+        Arc::new(UInt32Array::from(vec![0])),
+        Arc::new(UInt32Array::from(vec![n as u32])),
+        list(column::IDX, Arc::new(UInt32Array::from_iter_values(0..n as u32))),
+        list(column::VAL, Arc::new(UInt16Array::from(vec![1; n]))),
+        Arc::new(Float64Array::from(vec![n as f64])),
+        Arc::new(Float64Array::from(vec![n as f64])),
+    ];
+    let batch = RecordBatch::try_new(Arc::clone(&schema), columns).unwrap();
+    let layout = Layout::sparse(CELLS, 40, ValueType::UInt16);
+    let written = |properties| {
+        let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), properties).unwrap();
+        writer.write(&batch).unwrap();
+        Bytes::from(writer.into_inner().unwrap())
+    };
+    let mut known = WriterProperties::builder()
+        .set_writer_version(WriterVersion::PARQUET_2_0)
+        .set_dictionary_enabled(false)
+        .set_encoding(Encoding::DELTA_BINARY_PACKED)
+        .set_data_page_row_count_limit(1 << 30);
+    for sums in ["sum", "sumsq"] {
+        known = known.set_column_encoding(sums.into(), Encoding::PLAIN);
+    }
+    // Without the cells nothing but the length tells. In the form that the slicer writes, and in another.
+    let known = written(Some(known.build()));
+    let refused =
+        [Pages::open(&known, Limits::of(&layout).unwrap(), &[column::VAL]).unwrap_err(), decode_sparse(&written(None), &layout, &[column::VAL]).unwrap_err()];
+    for error in refused {
+        assert_eq!(error.kind(), Kind::Corrupt);
+        assert!(error.to_string().contains("65537 values in a block"), "{error}");
     }
 }

@@ -1,0 +1,129 @@
+//! A file that remembers why it could not be read: the readers of the formats pass the system's errors on as texts, or not at all.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use parquet::errors::ParquetError;
+use parquet::file::reader::{ChunkReader, Length};
+use skytether_common::{Error, Result};
+
+/// What the system says where a process, or the whole system, has as many files open as it may: EMFILE and ENFILE.
+const TOO_MANY_FILES: [i32; 2] = [24, 23];
+
+/// The system's error while doing `action` to `path`.
+pub(super) fn failed(action: &str, path: &Path, e: io::Error) -> Error {
+    if e.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code)) {
+        return Error::exhausted(format!("cannot {action} {}: too many files are open; raise the limit (`ulimit -n`)", path.display())).because(e);
+    }
+    Error::io(action, path, e)
+}
+
+/// An open file.
+pub(super) struct Source {
+    file: File,
+    failure: Failure,
+}
+
+/// The last error that the system gave for a file.
+#[derive(Clone, Default)]
+pub(super) struct Failure(Arc<Mutex<Option<io::Error>>>);
+
+impl Failure {
+    /// `other`, unless the system is to blame.
+    pub(super) fn or(&self, path: &Path, other: Error) -> Error {
+        match self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(e) => failed("read", path, e),
+            None => other,
+        }
+    }
+
+    fn note<T>(&self, done: io::Result<T>) -> io::Result<T> {
+        done.map_err(|e| {
+            if e.kind() == io::ErrorKind::Interrupted {
+                return e;
+            }
+            let (kind, text) = (e.kind(), e.to_string());
+            let told = e.raw_os_error().map_or_else(|| io::Error::new(kind, text), io::Error::from_raw_os_error);
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+            told
+        })
+    }
+}
+
+impl Source {
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(|e| failed("open", path, e))?;
+        Ok(Self { file, failure: Failure::default() })
+    }
+
+    pub(super) fn failure(&self) -> Failure {
+        self.failure.clone()
+    }
+}
+
+impl Read for Source {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.failure.note(self.file.read(buf))
+    }
+}
+
+impl Seek for Source {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.failure.note(self.file.seek(to))
+    }
+}
+
+impl Length for Source {
+    fn len(&self) -> u64 {
+        self.failure.note(self.file.metadata()).map_or(0, |m| m.len())
+    }
+}
+
+impl ChunkReader for Source {
+    type T = BufReader<Source>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
+        let file = self.failure.note(self.file.try_clone())?;
+        let mut source = Self { file, failure: self.failure() };
+        source.seek(SeekFrom::Start(start))?;
+        Ok(BufReader::new(source))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        let mut buffer = Vec::with_capacity(length);
+        let read = self.get_read(start)?.take(length as u64).read_to_end(&mut buffer)?;
+        if read != length {
+            return Err(ParquetError::EOF(format!("expected {length} bytes at {start}, found {read}")));
+        }
+        Ok(buffer.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skytether_common::Kind;
+
+    #[test]
+    fn a_process_with_too_many_files_has_used_something_up() {
+        for code in TOO_MANY_FILES {
+            let error = failed("open", Path::new("t.parquet"), io::Error::from_raw_os_error(code));
+            assert!(error.kind() == Kind::Exhausted && error.to_string().contains("t.parquet") && error.to_string().contains("ulimit"), "{error}");
+        }
+        assert_eq!(failed("read", Path::new("t"), io::Error::from_raw_os_error(5)).kind(), Kind::Unavailable);
+    }
+
+    #[test]
+    fn the_system_s_error_is_remembered_and_told_before_the_format_s() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut source = Source::open(dir.path()).unwrap();
+        let failure = source.failure();
+        assert_eq!(failure.or(dir.path(), Error::corrupt("x")).kind(), Kind::Corrupt);
+        // A directory opens, and can't be read.
+        assert!(source.read(&mut [0]).is_err());
+        assert_eq!(failure.or(dir.path(), Error::corrupt("x")).kind(), Kind::Invalid);
+    }
+}

@@ -1,0 +1,77 @@
+//! A sub-plan on its way to the drives: encoded once for all of them, with what joins have learnt about their keys.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::utils::conjunction;
+use datafusion::logical_expr::{Filter, LogicalPlan};
+use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
+use datafusion::physical_plan::PhysicalExpr;
+use skytether_common::Result;
+use skytether_plan::codec;
+use skytether_plan::error::from_datafusion;
+use tokio::sync::OnceCell;
+
+use crate::join_filter;
+
+/// A sub-plan, before and after joins have added to it.
+pub(crate) struct Outgoing {
+    logical: Arc<LogicalPlan>,
+    state: Arc<SessionState>,
+    /// As the cut made it.
+    plain: Bytes,
+    /// Filters whose content is known once their joins have read their other sides.
+    filters: Vec<Arc<dyn PhysicalExpr>>,
+    /// What is sent.
+    sent: OnceCell<Bytes>,
+}
+
+impl Outgoing {
+    /// # Errors
+    /// Where the plan can't be encoded.
+    pub(crate) fn new(logical: Arc<LogicalPlan>, state: Arc<SessionState>) -> Result<Self> {
+        let plain = codec::encode(&logical, &state)?;
+        Ok(Self { logical, state, plain, filters: Vec::new(), sent: OnceCell::new() })
+    }
+
+    /// The same with `filters` on top. Each holds for rows of the plan's schema, and may only drop rows that the query has no use for.
+    pub(crate) fn with_filters(&self, filters: impl IntoIterator<Item = Arc<dyn PhysicalExpr>>) -> Self {
+        Self {
+            logical: Arc::clone(&self.logical),
+            state: Arc::clone(&self.state),
+            plain: self.plain.clone(),
+            filters: self.filters.iter().cloned().chain(filters).collect(),
+            sent: OnceCell::new(),
+        }
+    }
+
+    /// The filters of joins.
+    pub(crate) fn filters(&self) -> &[Arc<dyn PhysicalExpr>] {
+        &self.filters
+    }
+
+    /// The bytes for the drives. Waits until joins that filter have read their other sides, which depend on nothing that waits for this.
+    ///
+    /// # Errors
+    /// Where the plan can't be encoded.
+    pub(crate) async fn bytes(&self) -> Result<Bytes> {
+        if self.filters.is_empty() {
+            return Ok(self.plain.clone());
+        }
+        self.sent.get_or_try_init(|| self.filtered()).await.cloned()
+    }
+
+    async fn filtered(&self) -> Result<Bytes> {
+        let mut conditions = Vec::new();
+        for filter in &self.filters {
+            let Some(filter) = filter.downcast_ref::<DynamicFilterPhysicalExpr>() else { continue };
+            filter.wait_complete().await;
+            let now = filter.current().map_err(from_datafusion)?;
+            conditions.extend(join_filter::condition(&now, self.logical.schema()).map_err(from_datafusion)?);
+        }
+        let Some(predicate) = conjunction(conditions) else { return Ok(self.plain.clone()) };
+        let filtered = Filter::try_new(predicate, Arc::clone(&self.logical)).map_err(from_datafusion)?;
+        codec::encode(&LogicalPlan::Filter(filtered), &self.state)
+    }
+}
