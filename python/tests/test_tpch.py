@@ -58,3 +58,15 @@ def test_every_query_equals_duckdb(fleet, answers, cut):
 def test_there_are_answers_to_compare(answers):
     empty = [n for n, table in answers.items() if table.num_rows == 0]
     assert len(empty) <= 3, f"at this scale queries {empty} find nothing"
+
+
+def test_keys_of_a_join_go_down(fleet):
+    """What a join has learnt of its keys keeps most of lineitem on the drives."""
+    for number in (3, 8):
+        moved = {}
+        for cut in ("full", "raw"):
+            result = fleet.sql(text(number), cut=cut)
+            result.to_arrow()
+            moved[cut] = result.receipt.to_dict()["bytes_moved"]
+        assert 3 * moved["full"] < moved["raw"], f"query {number}: {moved}"
+    assert "join_filters=" in fleet.explain(text(3))

@@ -112,8 +112,8 @@ pub(crate) fn check(plan: &skytether_wire::SubPlan) -> Result<()> {
     if plan.plan.is_empty() {
         return Err(Error::invalid("the sub-plan is empty"));
     }
-    if plan.plan.len() > skytether_wire::flight::frames::MAX_PLAN {
-        return Err(Error::invalid(format!("a sub-plan of {} bytes is too long: at most {}", plan.plan.len(), skytether_wire::flight::frames::MAX_PLAN)));
+    if plan.bytes() > skytether_wire::flight::frames::MAX_PLAN {
+        return Err(Error::invalid(format!("a sub-plan of {} bytes is too long: at most {}", plan.bytes(), skytether_wire::flight::frames::MAX_PLAN)));
     }
     if plan.partitions.len() > MAX_PARTITIONS {
         return Err(Error::invalid(format!("a ticket with {} partitions names too many: at most {MAX_PARTITIONS}", plan.partitions.len())));

@@ -18,6 +18,7 @@ use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
 use futures::{FutureExt, StreamExt, stream};
 use skytether_common::{Error, Result};
+use skytether_plan::bloom::{KeyFilters, bloom_udf};
 use skytether_plan::error::from_datafusion;
 use skytether_wire::size::batch_bytes;
 use skytether_wire::{Annotation, Delivery, DeliveryStream, SubPlan};
@@ -57,7 +58,6 @@ impl Engine {
     pub(crate) fn new(name: String, reader: Arc<Reader>, pool: Arc<dyn MemoryPool>, threads: usize, max_concurrent: usize) -> Result<Self> {
         let mut base = SessionStateBuilder::new().with_default_features().build();
         skytether_plan::partial::register(&mut base).map_err(from_datafusion)?;
-        base.register_udf(Arc::new(skytether_plan::bloom::bloom_udf())).map_err(from_datafusion)?;
         Ok(Self { name, reader, pool, threads: threads.max(1), running: Arc::new(Semaphore::new(max_concurrent.max(1))), base })
     }
 
@@ -72,7 +72,7 @@ impl Engine {
     }
 
     /// A session that sees the ticket's tables and nothing else.
-    fn session(&self, ticket: &Ticket, pool: Arc<dyn MemoryPool>) -> Result<SessionState> {
+    fn session(&self, ticket: &Ticket, filters: KeyFilters, pool: Arc<dyn MemoryPool>) -> Result<SessionState> {
         let mut config = SessionConfig::new()
             .with_target_partitions(self.threads)
             .with_information_schema(false)
@@ -89,6 +89,7 @@ impl Engine {
             .with_catalog_list(Arc::new(Bound::new(ticket.clone())))
             .build();
         skytether_expression::register(&mut state, Arc::new(TicketCells(ticket.clone())))?;
+        state.register_udf(Arc::new(bloom_udf(filters))).map_err(from_datafusion)?;
         // The forms of what came with it; those of all others are in the base.
         let new: Vec<_> =
             state.aggregate_functions().iter().filter(|(name, _)| !self.base.aggregate_functions().contains_key(*name)).map(|(_, f)| Arc::clone(f)).collect();
@@ -104,7 +105,8 @@ impl Engine {
         bind::check(&plan)?;
         let ticket = Ticket { reader: Arc::new(self.reader.counting()), dataset: plan.dataset.clone(), partitions: Arc::new(plan.partitions.clone()) };
         let pool = Arc::new(PeakRecordingPool::new(Arc::clone(&self.pool)));
-        let mut state = self.session(&ticket, Arc::clone(&pool) as _)?;
+        let filters = KeyFilters::read(&plan.filters).map_err(from_datafusion)?;
+        let mut state = self.session(&ticket, filters, Arc::clone(&pool) as _)?;
         let logical = skytether_plan::codec::decode(&plan.plan, &state).await?;
         SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false).verify_plan(&logical).map_err(from_datafusion)?;
         let wanted = if plan.batch_rows == 0 { BATCH_ROWS } else { (plan.batch_rows as usize).clamp(1, 1 << 16) };
@@ -113,7 +115,7 @@ impl Engine {
         let physical = state.create_physical_plan(&logical).await.map_err(from_datafusion)?;
         let job = Job {
             engine: Arc::clone(self),
-            annotation: Annotation { cse: self.name.clone(), rung: Some(plan.rung), bytes_received: plan.plan.len() as u64, ..Annotation::default() },
+            annotation: Annotation { cse: self.name.clone(), rung: Some(plan.rung), bytes_received: plan.bytes() as u64, ..Annotation::default() },
             plan: Arc::clone(&physical),
             reader: Arc::clone(&ticket.reader),
             state,

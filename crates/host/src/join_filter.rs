@@ -4,9 +4,11 @@
 //! condition that Substrait carries: comparisons, and a Bloom filter ([`skytether_plan::bloom`]) instead of long lists. It may let rows through that the join
 //! then drops, and must never hold back one that matches; so whatever is not understood is left out.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::Array;
+use bytes::Bytes;
 use datafusion::common::{Column as Named, DFSchema, ScalarValue};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::expr::InList;
@@ -19,21 +21,23 @@ use skytether_plan::bloom;
 /// Longer lists of keys go down as Bloom filters.
 const SHORT_LIST: usize = 20;
 
-/// A condition that every row of `schema` for which `filter` holds fulfils; `None` where there is none worth sending.
+/// A condition that every row of `schema` for which `filter` holds fulfils; `None` where there is none worth sending. Sets of keys that it
+/// refers to are added to `sets`.
 ///
 /// # Errors
 /// Where a Bloom filter can't be made.
-pub(crate) fn condition(filter: &Arc<dyn PhysicalExpr>, schema: &DFSchema) -> DfResult<Option<Expr>> {
-    Translation { schema, bloom: Arc::new(bloom::bloom_udf()) }.condition(filter)
+pub(crate) fn condition(filter: &Arc<dyn PhysicalExpr>, schema: &DFSchema, sets: &mut BTreeMap<String, Bytes>) -> DfResult<Option<Expr>> {
+    Translation { schema, sets, bloom: Arc::new(bloom::bloom_udf(bloom::KeyFilters::default())) }.condition(filter)
 }
 
 struct Translation<'a> {
     schema: &'a DFSchema,
+    sets: &'a mut BTreeMap<String, Bytes>,
     bloom: Arc<ScalarUDF>,
 }
 
 impl Translation<'_> {
-    fn condition(&self, filter: &Arc<dyn PhysicalExpr>) -> DfResult<Option<Expr>> {
+    fn condition(&mut self, filter: &Arc<dyn PhysicalExpr>) -> DfResult<Option<Expr>> {
         if let Some(both) = filter.downcast_ref::<BinaryExpr>() {
             return match both.op() {
                 // Half of a conjunction is still something.
@@ -87,7 +91,7 @@ impl Translation<'_> {
         Some(Expr::Cast(Cast::new(Box::new(self.value(cast.expr())?), cast.cast_type().clone())))
     }
 
-    fn membership(&self, list: &InListExpr) -> DfResult<Option<Expr>> {
+    fn membership(&mut self, list: &InListExpr) -> DfResult<Option<Expr>> {
         let Some(values) = list.list().iter().map(|v| v.downcast_ref::<Literal>().map(|l| l.value().clone())).collect::<Option<Vec<_>>>() else {
             return Ok(None);
         };
@@ -112,7 +116,7 @@ impl Translation<'_> {
         Ok(all)
     }
 
-    fn one_of(&self, key: Expr, mut values: Vec<ScalarValue>) -> DfResult<Option<Expr>> {
+    fn one_of(&mut self, key: Expr, mut values: Vec<ScalarValue>) -> DfResult<Option<Expr>> {
         // NULL is equal to nothing; where it should pass, DataFusion says so beside the list.
         values.retain(|v| !v.is_null());
         if values.is_empty() {
@@ -125,8 +129,9 @@ impl Translation<'_> {
         if !bloom::takes(&values[0].data_type()) {
             return Ok(None);
         }
-        let filter = bloom::filter_of(&ScalarValue::iter_to_array(values)?)?;
-        Ok(Some(self.bloom.call(vec![key, Expr::Literal(ScalarValue::Binary(Some(filter)), None)])))
+        let name = format!("k{}", self.sets.len());
+        self.sets.insert(name.clone(), bloom::filter_of(&ScalarValue::iter_to_array(values)?)?.into());
+        Ok(Some(self.bloom.call(vec![key, lit(name)])))
     }
 }
 
@@ -147,7 +152,7 @@ mod tests {
 
     fn translated(filter: &Arc<dyn PhysicalExpr>) -> Option<String> {
         let schema = DFSchema::try_from_qualified_schema("t", &schema()).unwrap();
-        condition(filter, &schema).unwrap().map(|e| e.to_string())
+        condition(filter, &schema, &mut BTreeMap::new()).unwrap().map(|e| e.to_string())
     }
 
     fn binary(left: Arc<dyn PhysicalExpr>, op: Operator, right: Arc<dyn PhysicalExpr>) -> Arc<dyn PhysicalExpr> {
@@ -168,8 +173,12 @@ mod tests {
 
     #[test]
     fn long_lists_become_filters() {
-        let text = translated(&among("a", 0..1000)).unwrap();
-        assert!(text.starts_with("__bloom(t.a, "), "{text:.60}");
+        let (schema, mut sets) = (DFSchema::try_from_qualified_schema("t", &schema()).unwrap(), BTreeMap::new());
+        for (column, name) in [("a", "k0"), ("b", "k1")] {
+            let text = condition(&among(column, 0..1000), &schema, &mut sets).unwrap().unwrap().to_string();
+            assert_eq!(text, format!("__bloom(t.{column}, Utf8(\"{name}\"))"));
+        }
+        assert!(sets["k0"] == sets["k1"] && bloom::KeyFilters::read(&sets).is_ok());
     }
 
     #[test]

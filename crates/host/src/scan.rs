@@ -30,7 +30,7 @@ use uuid::Uuid;
 
 use crate::catalog::within;
 use crate::receipt::Collector;
-use crate::sub_plan::Outgoing;
+use crate::sub_plan::{Outgoing, Sent};
 
 /// Batches that wait between a drive and whoever reads.
 const PREFETCH: usize = 4;
@@ -197,6 +197,7 @@ impl ExecutionPlan for DriveScanExec {
             partitions: target.partitions,
             rung: self.rung,
             plan: Bytes::new(),
+            filters: BTreeMap::new(),
             batch_rows: self.context.batch_rows,
         };
         let reading = Reading {
@@ -214,8 +215,8 @@ impl ExecutionPlan for DriveScanExec {
         let plan = Arc::clone(&self.plan);
         builder.spawn(async move {
             let run = async {
-                let plan = plan.bytes().await?;
-                reading.run(SubPlan { plan, ..sub_plan }, &send).await
+                let Sent { plan, filters } = plan.sent().await?;
+                reading.run(SubPlan { plan, filters, ..sub_plan }, &send).await
             };
             if let Err(e) = run.await {
                 // Where nobody listens any more there is nobody to tell.
@@ -279,7 +280,7 @@ impl Reading {
                 e.while_doing(what)
             }
         };
-        let plan_bytes = plan.plan.len() as u64;
+        let plan_bytes = plan.bytes() as u64;
         self.note.collector.sent(self.note.scan, plan_bytes);
         self.note.update(|a| a.bytes_received = plan_bytes);
         // A connection that gets signs of life knows better than a clock whether its drive is dead or has much to do.

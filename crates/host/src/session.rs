@@ -29,7 +29,7 @@ use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use skytether_common::{DatasetName, Error, Generation, Result};
 use skytether_expression::CellSource;
-use skytether_plan::bloom::bloom_udf;
+use skytether_plan::bloom::{KeyFilters, bloom_udf};
 use skytether_plan::error::{from_datafusion, to_datafusion};
 use skytether_plan::{CutPlan, DriveScan, Placement, RungName, cut, describe, partial};
 use skytether_wire::{Cse, Rung, Storage};
@@ -237,7 +237,7 @@ pub(crate) fn new_generation() -> Generation {
 }
 
 /// The most keys per part of a join that drives are told of.
-const JOIN_KEYS: usize = 500_000;
+const JOIN_KEYS: usize = 100_000;
 
 fn base_state(options: &HostOptions) -> Result<SessionState> {
     let mut config = SessionConfig::new()
@@ -271,7 +271,7 @@ fn base_state(options: &HostOptions) -> Result<SessionState> {
     let nothing: Arc<dyn CellSource> = Arc::new(HostCells::default());
     skytether_expression::register(&mut state, nothing)?;
     partial::register(&mut state).map_err(from_datafusion)?;
-    state.register_udf(Arc::new(bloom_udf())).map_err(from_datafusion)?;
+    state.register_udf(Arc::new(bloom_udf(KeyFilters::default()))).map_err(from_datafusion)?;
     Ok(state)
 }
 

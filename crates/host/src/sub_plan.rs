@@ -1,5 +1,6 @@
 //! A sub-plan on its way to the drives: encoded once for all of them, with what joins have learnt about their keys.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,6 +16,15 @@ use tokio::sync::OnceCell;
 
 use crate::join_filter;
 
+/// What goes to the drives.
+#[derive(Debug, Clone)]
+pub(crate) struct Sent {
+    /// The Substrait bytes.
+    pub(crate) plan: Bytes,
+    /// Sets of keys that it refers to.
+    pub(crate) filters: BTreeMap<String, Bytes>,
+}
+
 /// A sub-plan, before and after joins have added to it.
 pub(crate) struct Outgoing {
     logical: Arc<LogicalPlan>,
@@ -24,7 +34,7 @@ pub(crate) struct Outgoing {
     /// Filters whose content is known once their joins have read their other sides.
     filters: Vec<Arc<dyn PhysicalExpr>>,
     /// What is sent.
-    sent: OnceCell<Bytes>,
+    sent: OnceCell<Sent>,
 }
 
 impl Outgoing {
@@ -51,27 +61,27 @@ impl Outgoing {
         &self.filters
     }
 
-    /// The bytes for the drives. Waits until joins that filter have read their other sides, which depend on nothing that waits for this.
+    /// What goes to the drives. Waits until joins that filter have read their other sides, which depend on nothing that waits for this.
     ///
     /// # Errors
     /// Where the plan can't be encoded.
-    pub(crate) async fn bytes(&self) -> Result<Bytes> {
+    pub(crate) async fn sent(&self) -> Result<Sent> {
         if self.filters.is_empty() {
-            return Ok(self.plain.clone());
+            return Ok(Sent { plan: self.plain.clone(), filters: BTreeMap::new() });
         }
         self.sent.get_or_try_init(|| self.filtered()).await.cloned()
     }
 
-    async fn filtered(&self) -> Result<Bytes> {
-        let mut conditions = Vec::new();
+    async fn filtered(&self) -> Result<Sent> {
+        let (mut conditions, mut filters) = (Vec::new(), BTreeMap::new());
         for filter in &self.filters {
             let Some(filter) = filter.downcast_ref::<DynamicFilterPhysicalExpr>() else { continue };
             filter.wait_complete().await;
             let now = filter.current().map_err(from_datafusion)?;
-            conditions.extend(join_filter::condition(&now, self.logical.schema()).map_err(from_datafusion)?);
+            conditions.extend(join_filter::condition(&now, self.logical.schema(), &mut filters).map_err(from_datafusion)?);
         }
-        let Some(predicate) = conjunction(conditions) else { return Ok(self.plain.clone()) };
+        let Some(predicate) = conjunction(conditions) else { return Ok(Sent { plan: self.plain.clone(), filters }) };
         let filtered = Filter::try_new(predicate, Arc::clone(&self.logical)).map_err(from_datafusion)?;
-        codec::encode(&LogicalPlan::Filter(filtered), &self.state)
+        Ok(Sent { plan: codec::encode(&LogicalPlan::Filter(filtered), &self.state)?, filters })
     }
 }

@@ -1,14 +1,17 @@
-//! Keys of a join as a Bloom filter that travels in a sub-plan: `__bloom(column, filter)`.
+//! Keys of a join as a Bloom filter: `__bloom(column, name)` in a sub-plan, with the filter of that name beside it.
 //!
 //! The filter is Parquet's split block Bloom filter (header and bitset, as in a Parquet file), over the keys in one form per kind of type: whole numbers,
 //! dates and times as 64-bit numbers, decimals as 128-bit ones, texts and binary as their bytes. So both levels need only agree on the column's type, which the plan says.
+//! It is no literal of the plan because planners copy and print literals freely, which took seconds for a filter of a few hundred kilobytes.
 
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanArray, BooleanBuilder, Int64Array};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, Decimal128Type, Int64Type};
-use datafusion::common::{Result, ScalarValue, exec_datafusion_err, exec_err, plan_err};
+use datafusion::common::{Result, exec_datafusion_err, exec_err, plan_err};
 use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 use parquet::bloom_filter::Sbbf;
 
@@ -18,13 +21,31 @@ pub const BLOOM: &str = "__bloom";
 /// How many rows that no key matches get through, about.
 const FALSE_POSITIVES: f64 = 0.02;
 
-/// The largest filter that is taken from a plan, in bytes.
-const MAX_FILTER: usize = 64 << 20;
+/// The filters that came with a sub-plan, by name.
+#[derive(Debug, Clone, Default)]
+pub struct KeyFilters(Arc<BTreeMap<String, Sbbf>>);
 
-/// The function `__bloom(column, filter)`: whether the column's value may be among the keys of `filter`; NULL for NULL.
+impl KeyFilters {
+    /// Reads filters as [`filter_of`] writes them.
+    ///
+    /// # Errors
+    /// Where bytes are no filter.
+    pub fn read(filters: &BTreeMap<String, bytes::Bytes>) -> Result<Self> {
+        let read = filters.iter().map(|(name, bytes)| {
+            let filter = Sbbf::from_bytes(bytes).map_err(|e| exec_datafusion_err!("the set of keys {name:?} is malformed: {e}"))?;
+            if filter.num_blocks() == 0 {
+                return exec_err!("the set of keys {name:?} is empty");
+            }
+            Ok((name.clone(), filter))
+        });
+        Ok(Self(Arc::new(read.collect::<Result<_>>()?)))
+    }
+}
+
+/// The function `__bloom(column, name)`: whether the column's value may be among the keys of the filter `name` of `filters`; NULL for NULL.
 #[must_use]
-pub fn bloom_udf() -> ScalarUDF {
-    ScalarUDF::from(Bloom { signature: Signature::user_defined(Volatility::Immutable) })
+pub fn bloom_udf(filters: KeyFilters) -> ScalarUDF {
+    ScalarUDF::from(Bloom { filters, signature: Signature::user_defined(Volatility::Immutable) })
 }
 
 /// Whether keys of this type can be put into a filter. Floats can't: equal ones may differ in their bytes.
@@ -101,9 +122,24 @@ impl Keys {
     }
 }
 
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Debug)]
 struct Bloom {
+    filters: KeyFilters,
     signature: Signature,
+}
+
+impl PartialEq for Bloom {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.filters.0, &other.filters.0)
+    }
+}
+
+impl Eq for Bloom {}
+
+impl Hash for Bloom {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        BLOOM.hash(state);
+    }
 }
 
 impl ScalarUDFImpl for Bloom {
@@ -117,8 +153,8 @@ impl ScalarUDFImpl for Bloom {
 
     fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
         match types {
-            [column, DataType::Binary] if takes(column) => Ok(types.to_vec()),
-            _ => plan_err!("{BLOOM}(column, filter) takes a column of whole numbers, times, decimals, texts or binary, and a binary filter"),
+            [column, DataType::Utf8 | DataType::Utf8View | DataType::LargeUtf8] if takes(column) => Ok(types.to_vec()),
+            _ => plan_err!("{BLOOM}(column, name) takes a column of whole numbers, times, decimals, texts or binary, and the name of a set of keys"),
         }
     }
 
@@ -127,18 +163,14 @@ impl ScalarUDFImpl for Bloom {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let [column, ColumnarValue::Scalar(ScalarValue::Binary(Some(filter)))] = args.args.as_slice() else {
-            return exec_err!("the filter of {BLOOM} must stand in the plan itself");
+        let [column, ColumnarValue::Scalar(name)] = args.args.as_slice() else {
+            return exec_err!("the second argument of {BLOOM} must be the name of a set of keys");
         };
-        if filter.len() > MAX_FILTER {
-            return exec_err!("a filter of {} bytes is too large for {BLOOM}: at most {MAX_FILTER}", filter.len());
-        }
-        let filter = Sbbf::from_bytes(filter).map_err(|e| exec_datafusion_err!("the filter of {BLOOM} is malformed: {e}"))?;
-        if filter.num_blocks() == 0 {
-            return exec_err!("the filter of {BLOOM} is empty");
-        }
+        let Some(filter) = name.try_as_str().flatten().and_then(|name| self.filters.0.get(name)) else {
+            return exec_err!("no set of keys {name} came with the sub-plan");
+        };
         let column = column.to_array(args.number_rows)?;
-        Ok(ColumnarValue::Array(Arc::new(Keys::of(&column)?.check(&filter))))
+        Ok(ColumnarValue::Array(Arc::new(Keys::of(&column)?.check(filter))))
     }
 }
 
@@ -182,8 +214,11 @@ mod tests {
 
     #[test]
     fn hostile_filters_are_refused() {
-        for bytes in [vec![], vec![0; 3], vec![0xff; 100], filter_of(&(Arc::new(Int32Array::from(vec![1])) as ArrayRef)).unwrap()[..10].to_vec()] {
-            assert!(Sbbf::from_bytes(&bytes).is_err() || Sbbf::from_bytes(&bytes).unwrap().num_blocks() == 0, "{bytes:?}");
+        let whole = filter_of(&(Arc::new(Int32Array::from(vec![1])) as ArrayRef)).unwrap();
+        let read = |bytes: &[u8]| KeyFilters::read(&BTreeMap::from([("k".to_owned(), bytes::Bytes::copy_from_slice(bytes))]));
+        assert!(read(&whole).is_ok());
+        for bytes in [&[][..], &[0; 3], &[0xff; 100], &whole[..10], &whole[..whole.len() - 1]] {
+            assert!(read(bytes).unwrap_err().to_string().contains("set of keys \"k\""), "{bytes:?}");
         }
     }
 }

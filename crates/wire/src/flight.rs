@@ -2,7 +2,7 @@
 //!
 //! | call | goes | comes |
 //! |---|---|---|
-//! | `DoGet` | ticket: u32 LE length of a JSON header, the header (a [`SubPlan`](crate::SubPlan)), the Substrait bytes | the schema, then [`Delivery`](crate::Delivery)s: see [`frames`] |
+//! | `DoGet` | ticket: u32 LE length of a JSON header, the header (a [`SubPlan`](crate::SubPlan)), the Substrait bytes, the sets of keys | the schema, then [`Delivery`](crate::Delivery)s: see [`frames`] |
 //! | `DoAction info` | nothing | JSON: protocol number and [`CseInfo`](crate::CseInfo) |
 //! | `DoAction get`, `stat`, `list`, `usage` | JSON | JSON; for `get` u32 LE CRC-32C and the value |
 //! | `DoAction apply` | u32 LE length of a JSON header, the header (a list of changes with lengths and checksums), the values one after another | JSON: the versions |

@@ -23,6 +23,18 @@ pub struct SubPlan {
     /// The plan: a Substrait `Plan` message. Tables are named `[domain, dataset, table]`.
     #[serde(skip)]
     pub plan: Bytes,
+    /// Sets of join keys that the plan refers to by these names: Bloom filters (`skytether_plan::bloom`). They travel beside the plan, as data: engines copy and print
+    /// the literals of a plan freely.
+    #[serde(skip)]
+    pub filters: BTreeMap<String, Bytes>,
     /// Rows per batch that the sender would like.
     pub batch_rows: u32,
+}
+
+impl SubPlan {
+    /// Bytes of the plan and what travels beside it.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.plan.len() + self.filters.values().map(Bytes::len).sum::<usize>()
+    }
 }

@@ -201,6 +201,7 @@ pub async fn sub_plan(sql: &str) -> SubPlan {
         dataset: name,
         rung: Rung::Full,
         plan: bytes,
+        filters: std::collections::BTreeMap::new(),
         batch_rows: 8192,
     }
 }

@@ -108,7 +108,8 @@ fn run_and_kill(dir: &Path, stop: usize) -> String {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let at = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::<_, std::io::Error>::ok).find_map(|l| l.strip_prefix("at ").map(str::to_owned));
+    let at =
+        BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::<_, std::io::Error>::ok).find_map(|l| l.strip_prefix("at ").map(str::to_owned));
     child.kill().unwrap();
     child.wait().unwrap();
     at.expect("the child failed")

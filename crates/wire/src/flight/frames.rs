@@ -80,12 +80,25 @@ fn from_json<'a, T: Deserialize<'a>>(what: &str, bytes: &'a [u8]) -> Result<T> {
 /// # Errors
 /// Invalid where header or plan is too long.
 pub fn encode_ticket(plan: &SubPlan) -> Result<Bytes> {
-    if plan.plan.len() > MAX_PLAN {
-        return Err(Error::invalid(format!("a plan of {} bytes is too long: at most {MAX_PLAN}", plan.plan.len())));
+    if plan.bytes() > MAX_PLAN {
+        return Err(Error::invalid(format!("a plan of {} bytes is too long: at most {MAX_PLAN}", plan.bytes())));
     }
-    let mut out = framed(&json("a sub-plan's header", plan)?, plan.plan.len())?;
+    let filters = plan.filters.iter().map(|(name, filter)| (name.clone(), filter.len())).collect();
+    let header = TicketHeader { plan: plan.clone(), plan_bytes: plan.plan.len(), filters };
+    let mut out = framed(&json("a sub-plan's header", &header)?, plan.bytes())?;
     out.put_slice(&plan.plan);
+    plan.filters.values().for_each(|filter| out.put_slice(filter));
     Ok(out.freeze())
+}
+
+/// The header of a ticket; what follows it are the plan's bytes, then those of the filters.
+#[derive(Serialize, Deserialize)]
+struct TicketHeader {
+    #[serde(flatten)]
+    plan: SubPlan,
+    plan_bytes: usize,
+    /// Names and lengths.
+    filters: Vec<(String, usize)>,
 }
 
 /// Reads a ticket.
@@ -97,8 +110,21 @@ pub fn decode_ticket(ticket: &Bytes) -> Result<SubPlan> {
     if rest.len() > MAX_PLAN {
         return Err(Error::invalid(format!("a ticket with a plan of {} bytes is too long: at most {MAX_PLAN}", rest.len())));
     }
-    let mut plan: SubPlan = from_json("a ticket's header", &header)?;
-    plan.plan = rest;
+    let TicketHeader { mut plan, plan_bytes, filters } = from_json("a ticket's header", &header)?;
+    let mut left = rest;
+    let mut take = |len: usize| {
+        if len > left.len() {
+            return Err(Error::invalid(format!("a ticket is cut off: {len} bytes are due, {} are there", left.len())));
+        }
+        Ok(left.split_to(len))
+    };
+    plan.plan = take(plan_bytes)?;
+    for (name, len) in filters {
+        plan.filters.insert(name, take(len)?);
+    }
+    if !left.is_empty() {
+        return Err(Error::invalid(format!("a ticket has {} bytes that belong to nothing", left.len())));
+    }
     Ok(plan)
 }
 
@@ -466,6 +492,7 @@ mod tests {
             partitions: BTreeMap::from([(partition.table.clone(), partition)]),
             rung: crate::Rung::Filter,
             plan: Bytes::from_static(b"substrait"),
+            filters: BTreeMap::from([("k0".into(), Bytes::from_static(b"one")), ("k1".into(), Bytes::from_static(b"another"))]),
             batch_rows: 77,
         }
     }
@@ -474,7 +501,7 @@ mod tests {
     fn tickets_survive_and_every_cut_is_an_error() {
         let ticket = encode_ticket(&plan()).unwrap();
         assert_eq!(decode_ticket(&ticket).unwrap(), plan());
-        for n in 0..ticket.len() - plan().plan.len() {
+        for n in 0..ticket.len() {
             assert_eq!(decode_ticket(&ticket.slice(..n)).unwrap_err().kind(), Kind::Invalid, "{n}");
         }
         let long = SubPlan { plan: Bytes::from(vec![0; MAX_PLAN + 1]), ..plan() };
