@@ -1,6 +1,7 @@
-//! How fast the disk store writes and reads; run with `--ignored --nocapture`.
-#![allow(clippy::unwrap_used)]
+//! How fast the disk store writes and reads: `cargo run -p skytether-store --example throughput`.
+#![allow(clippy::unwrap_used, reason = "a measurement ends where something fails")]
 
+#[path = "../tests/common/mod.rs"]
 mod common;
 
 use std::time::Instant;
@@ -9,9 +10,7 @@ use common::{bytes, key, options, put};
 use skytether_store::SliceStore;
 use skytether_store::disk::{DiskStore, Sync};
 
-#[test]
-#[ignore = "a measurement, not a test"]
-fn throughput() {
+fn main() {
     const VALUE: usize = 1 << 20;
     for sync in [Sync::Full, Sync::None] {
         let dir = tempfile::tempdir().unwrap();
