@@ -21,6 +21,7 @@ pub mod catalog;
 mod cells;
 pub mod client;
 mod dense;
+mod estimate;
 pub mod explain;
 mod join_filter;
 mod matrix_writer;

@@ -9,7 +9,9 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
+use datafusion::common::Statistics;
 use datafusion::common::config::ConfigOptions;
+use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result as DfResult;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -18,6 +20,7 @@ use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::filter_pushdown::{ChildPushdownResult, FilterPushdownPhase, FilterPushdownPropagation, PushedDown};
 use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties};
 use futures::StreamExt;
@@ -70,6 +73,7 @@ pub struct DriveScanExec {
     plan: Arc<Outgoing>,
     targets: Vec<Target>,
     dataset: skytether_common::DatasetName,
+    rows: u64,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
 }
@@ -83,11 +87,13 @@ pub(crate) struct ScanParts {
     pub(crate) plan: Outgoing,
     pub(crate) targets: Vec<Target>,
     pub(crate) schema: SchemaRef,
+    /// About how many rows all drives give together.
+    pub(crate) rows: u64,
 }
 
 impl DriveScanExec {
     pub(crate) fn new(context: QueryContext, parts: ScanParts) -> Self {
-        let ScanParts { dataset, table, rung, text, plan, targets, schema } = parts;
+        let ScanParts { dataset, table, rung, text, plan, targets, schema, rows } = parts;
         let number = context.collector.scan(table.clone(), rung, text.clone());
         let properties = PlanProperties::new(
             EquivalenceProperties::new(schema),
@@ -95,15 +101,7 @@ impl DriveScanExec {
             EmissionType::Incremental,
             Boundedness::Bounded,
         );
-        Self {
-            context,
-            number,
-            table,
-            rung,
-            text,
-            plan: Arc::new(plan),
-            targets,
-            dataset,
+        Self { context, number, table, rung, text, plan: Arc::new(plan), targets, dataset, rows,
             properties: Arc::new(properties),
             metrics: ExecutionPlanMetricsSet::new(),
         }
@@ -120,6 +118,7 @@ impl DriveScanExec {
             plan: Arc::new(self.plan.with_filters(filters)),
             targets: self.targets.clone(),
             dataset: self.dataset.clone(),
+            rows: self.rows,
             properties: Arc::clone(&self.properties),
             metrics: ExecutionPlanMetricsSet::new(),
         }
@@ -225,6 +224,16 @@ impl ExecutionPlan for DriveScanExec {
             Ok(())
         });
         Ok(builder.build())
+    }
+
+    fn statistics_from_inputs(&self, _: &[Arc<Statistics>], args: &StatisticsArgs) -> DfResult<Arc<Statistics>> {
+        let parts = if args.partition().is_some() { self.targets.len().max(1) } else { 1 };
+        let rows = usize::try_from(self.rows).unwrap_or(usize::MAX) / parts;
+        let width: usize = self.schema().fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(24)).sum();
+        let mut statistics = Statistics::new_unknown(&self.schema());
+        statistics.num_rows = Precision::Inexact(rows);
+        statistics.total_byte_size = Precision::Inexact(rows.saturating_mul(width.max(1)));
+        Ok(Arc::new(statistics))
     }
 
     fn metrics(&self) -> Option<MetricsSet> {

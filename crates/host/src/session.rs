@@ -37,6 +37,7 @@ use uuid::Uuid;
 
 use crate::catalog::{Catalog, DatasetKind};
 use crate::cells::{HostCells, needs};
+use crate::estimate;
 use crate::merge_once::MergeOnce;
 use crate::options::{HostOptions, QueryOptions};
 use crate::receipt::{Collector, ReceiptHandle, Source};
@@ -386,6 +387,7 @@ impl ScanPlanner {
             plan: Outgoing::new(Arc::clone(&scan.sub_plan), Arc::clone(&self.state))?,
             targets: self.targets(named)?,
             schema: Arc::clone(scan.schema().inner()),
+            rows: estimate::rows(&scan.sub_plan, named.rows()?),
         };
         Ok(DriveScanExec::new(self.context.clone(), parts))
     }

@@ -56,6 +56,15 @@ impl Named {
         self.record.table(&self.stored)
     }
 
+    /// The rows that the table shows.
+    pub(crate) fn rows(&self) -> Result<u64> {
+        let table = self.table()?;
+        Ok(match (self.view, table.matrix) {
+            (View::Dense, Some(matrix)) => u64::from(matrix.genes) * u64::from(matrix.cells),
+            _ => table.rows,
+        })
+    }
+
     /// The table for a plan.
     pub(crate) fn source(&self) -> Arc<dyn TableSource> {
         provider_as_source(self.provider())
