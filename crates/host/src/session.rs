@@ -238,7 +238,7 @@ pub(crate) fn new_generation() -> Generation {
 }
 
 /// The most keys per part of a join that drives are told of.
-const JOIN_KEYS: usize = 100_000;
+const JOIN_KEYS: usize = 150_000;
 
 fn base_state(options: &HostOptions) -> Result<SessionState> {
     let mut config = SessionConfig::new()
