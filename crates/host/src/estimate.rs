@@ -43,8 +43,20 @@ fn share(condition: &Expr) -> f64 {
             let among = (0.1 * list.list.len() as f64).min(0.5);
             if list.negated { 1.0 - among } else { among }
         }
-        Expr::Between(between) => if between.negated { 0.75 } else { 0.25 },
-        Expr::Like(like) => if like.negated { 0.9 } else { 0.1 },
+        Expr::Between(between) => {
+            if between.negated {
+                0.75
+            } else {
+                0.25
+            }
+        }
+        Expr::Like(like) => {
+            if like.negated {
+                0.9
+            } else {
+                0.1
+            }
+        }
         Expr::IsNull(_) => 0.1,
         Expr::Not(inner) => 1.0 - share(inner),
         _ => 0.5,

@@ -11,11 +11,13 @@
 //! | [`writer`], `matrix_writer`, `outbox` | ingest |
 //! | `tables` | from names in SQL to tables, schemas and views |
 //! | [`session`], [`sql_limits`] | a query from its text to its rows, and how long and deep it may be |
+//! | `parameters` | `?` and `$1` in SQL |
 //! | `dense`, `cells` | grouped moments over the dense view, and what the host must know of cells |
 //! | [`scan`] | the operator that reads from drives |
 //! | `spill` | the directory for what memory can't hold |
 //! | [`receipt`], [`explain`] | what ran where |
 //! | [`server`], [`client`] | the same over Arrow Flight |
+//! | `flight_sql` | the same over Arrow Flight SQL |
 
 pub mod catalog;
 mod cells;
@@ -23,12 +25,14 @@ pub mod client;
 mod dense;
 mod estimate;
 pub mod explain;
+mod flight_sql;
 mod join_filter;
 mod matrix_writer;
 pub mod membership;
 mod merge_once;
 pub mod options;
 mod outbox;
+mod parameters;
 mod protocol;
 pub mod receipt;
 pub mod scan;

@@ -101,7 +101,16 @@ impl DriveScanExec {
             EmissionType::Incremental,
             Boundedness::Bounded,
         );
-        Self { context, number, table, rung, text, plan: Arc::new(plan), targets, dataset, rows,
+        Self {
+            context,
+            number,
+            table,
+            rung,
+            text,
+            plan: Arc::new(plan),
+            targets,
+            dataset,
+            rows,
             properties: Arc::new(properties),
             metrics: ExecutionPlanMetricsSet::new(),
         }

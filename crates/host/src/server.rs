@@ -22,6 +22,7 @@ use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::catalog::within;
+use crate::flight_sql::{self, FlightSqlHost};
 use crate::protocol::{HostInfo, Last, MAX_REQUEST, NameRequest, PROTOCOL, QueryRequest, of_instance};
 use crate::session::Host;
 
@@ -71,13 +72,17 @@ pub async fn serve(host: Host, listener: TcpListener, stop: impl Future<Output =
 /// The Flight service of `host`.
 #[must_use]
 pub fn service(host: Host) -> FlightServiceServer<HostService> {
-    FlightServiceServer::new(HostService { host }).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE)
+    FlightServiceServer::new(HostService { flight_sql: FlightSqlHost::new(host.clone()), host })
+        .max_decoding_message_size(MAX_MESSAGE)
+        .max_encoding_message_size(MAX_MESSAGE)
 }
 
 /// A host behind Flight.
 #[derive(Debug)]
 pub struct HostService {
     host: Host,
+    /// What is not of our own protocol goes here.
+    flight_sql: FlightSqlHost,
 }
 
 type Answer<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -204,11 +209,20 @@ impl FlightService for HostService {
     type ListActionsStream = Answer<ActionType>;
 
     async fn do_get(&self, request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
+        // Our own tickets are JSON objects, which no protobuf message of Flight SQL begins like.
+        if !matches!(request.get_ref().ticket.first(), None | Some(b'{')) {
+            flight_sql::check_length(request.get_ref().ticket.len())?;
+            return self.flight_sql.do_get(request).await;
+        }
         let messages = self.query(&request.into_inner().ticket).await.map_err(|e| to_status(&e))?;
         Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
     }
 
     async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
+        if flight_sql::ACTIONS.iter().any(|(kind, _)| *kind == request.get_ref().r#type) {
+            flight_sql::check_length(request.get_ref().body.len())?;
+            return self.flight_sql.do_action(request).await;
+        }
         let Action { r#type, body } = request.into_inner();
         let body = self.act(&r#type, &body).await.map_err(|e| to_status(&e))?;
         Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })]))))
@@ -223,31 +237,35 @@ impl FlightService for HostService {
             ("status", "how the drives are"),
             ("explain", "a query's cut as text"),
         ];
-        Ok(Response::new(Box::pin(stream::iter(actions.map(|(t, d)| Ok(ActionType { r#type: t.to_owned(), description: d.to_owned() }))))))
+        Ok(Response::new(Box::pin(stream::iter(
+            actions.into_iter().chain(flight_sql::ACTIONS).map(|(t, d)| Ok(ActionType { r#type: t.to_owned(), description: d.to_owned() })),
+        ))))
     }
 
-    async fn handshake(&self, _: Request<Streaming<HandshakeRequest>>) -> Result<Response<Self::HandshakeStream>, Status> {
-        not_offered("handshakes")
+    async fn handshake(&self, request: Request<Streaming<HandshakeRequest>>) -> Result<Response<Self::HandshakeStream>, Status> {
+        self.flight_sql.handshake(request).await
     }
 
     async fn list_flights(&self, _: Request<Criteria>) -> Result<Response<Self::ListFlightsStream>, Status> {
         not_offered("a list of flights: use the action `list`")
     }
 
-    async fn get_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
-        not_offered("flight infos")
+    async fn get_flight_info(&self, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
+        flight_sql::check_length(request.get_ref().cmd.len())?;
+        self.flight_sql.get_flight_info(request).await
     }
 
     async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status> {
-        not_offered("flight infos")
+        not_offered("polling for flight infos: GetFlightInfo answers at once")
     }
 
-    async fn get_schema(&self, _: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
-        not_offered("schemas without a query")
+    async fn get_schema(&self, request: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
+        let info = self.get_flight_info(request).await?.into_inner();
+        Ok(Response::new(SchemaResult { schema: info.schema }))
     }
 
-    async fn do_put(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
-        not_offered("DoPut: ingest through the storage actions")
+    async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
+        self.flight_sql.do_put(request).await
     }
 
     async fn do_exchange(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoExchangeStream>, Status> {

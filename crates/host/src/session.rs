@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 use std::time::Instant;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Field, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
 use datafusion::catalog::Session;
+use datafusion::common::{ScalarValue, TableReference};
 use datafusion::error::Result as DfResult;
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
@@ -40,6 +41,7 @@ use crate::cells::{HostCells, needs};
 use crate::estimate;
 use crate::merge_once::MergeOnce;
 use crate::options::{HostOptions, QueryOptions};
+use crate::parameters;
 use crate::receipt::{Collector, ReceiptHandle, Source};
 use crate::scan::{DriveScanExec, Patience, QueryContext, ScanParts, Target};
 use crate::spill::{self, SpillDirectory};
@@ -174,16 +176,43 @@ impl Host {
     }
 
     pub(crate) async fn plan(&self, text: &str, options: &QueryOptions) -> Result<Planned> {
-        let collector = Arc::new(Collector::new(Instant::now(), options.cut));
-        let statement = parse(&self.0.base, text)?;
-        let references = self.0.base.resolve_table_references(&statement).map_err(from_datafusion)?;
-        let tables = Arc::new(NamedTables::resolve(references, &self.0.catalog, &self.0.schemas, &collector).await?);
+        self.plan_bound(text, options, Vec::new()).await
+    }
 
+    /// As [`Self::plan`], with `values` in the place of the parameters `$1`, `$2`, ...
+    pub(crate) async fn plan_bound(&self, text: &str, options: &QueryOptions, values: Vec<ScalarValue>) -> Result<Planned> {
+        let collector = Arc::new(Collector::new(Instant::now(), options.cut));
+        let (plan, state, tables) = self.logical(parse(&self.0.base, text)?, &collector).await?;
+        let plan = parameters::bind(plan, values)?;
+        self.plan_logical(plan, state, tables, collector, options).await
+    }
+
+    /// The columns of a query's result, as far as they can be told before its parameters have values, and the parameters in order; those of
+    /// a type that the query does not tell are of type null.
+    pub(crate) async fn prepare(&self, text: &str) -> Result<(SchemaRef, Vec<Field>)> {
+        let collector = Arc::new(Collector::new(Instant::now(), QueryOptions::default().cut));
+        let (plan, ..) = self.logical(parse(&self.0.base, text)?, &collector).await?;
+        Ok((Arc::clone(plan.schema().inner()), parameters::of(&plan)?))
+    }
+
+    /// The columns of `table` in a data set.
+    pub(crate) async fn table_schema(&self, name: &DatasetName, table: &str) -> Result<SchemaRef> {
+        let collector = Collector::new(Instant::now(), QueryOptions::default().cut);
+        let reference = TableReference::full(name.domain(), name.dataset(), table);
+        let tables = NamedTables::resolve(vec![reference.clone()], &self.0.catalog, &self.0.schemas, &collector).await?;
+        let named = tables.get(&reference).ok_or_else(|| Error::internal(format!("{reference} was found and is not there")))?;
+        Ok(Arc::clone(&named.schema))
+    }
+
+    async fn logical(&self, mut statement: Statement, collector: &Collector) -> Result<(LogicalPlan, SessionState, Arc<NamedTables>)> {
+        parameters::number(&mut statement)?;
+        let references = self.0.base.resolve_table_references(&statement).map_err(from_datafusion)?;
+        let tables = Arc::new(NamedTables::resolve(references, &self.0.catalog, &self.0.schemas, collector).await?);
         let mut state = self.0.base.clone();
         state.register_catalog_list(tables.catalog_list()?);
         state.mark_start_execution();
         let plan = state.statement_to_plan(statement).await.map_err(from_datafusion).map_err(explain_missing)?;
-        self.plan_logical(plan, state, tables, collector, options).await
+        Ok((plan, state, tables))
     }
 
     async fn plan_logical(

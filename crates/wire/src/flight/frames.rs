@@ -180,6 +180,20 @@ pub struct KeyRequest {
     pub key: Key,
 }
 
+/// The bytes of a protobuf message, for the crates that have no prost of their own.
+#[must_use]
+pub fn encode_message<M: prost::Message>(message: &M) -> Bytes {
+    message.encode_to_vec().into()
+}
+
+/// Reads a protobuf message called `what`.
+///
+/// # Errors
+/// Invalid for bytes that are no such message.
+pub fn decode_message<M: prost::Message + Default>(what: &str, bytes: &[u8]) -> Result<M> {
+    M::decode(bytes).map_err(|e| Error::invalid(format!("{what} is no such protobuf message")).because(e))
+}
+
 /// Any JSON request or answer, as bytes.
 ///
 /// # Errors

@@ -1,0 +1,338 @@
+//! Flight SQL over a host: what ADBC, JDBC and ODBC drivers speak.
+//!
+//! | asked | answer |
+//! |---|---|
+//! | statement | planned for its schema; the ticket carries the text, so that nothing is remembered until it is fetched |
+//! | prepared statement | remembered in [`statements::Prepared`] with the values that were bound last |
+//! | catalogs, schemas, tables | [`metadata`]; the ticket is the question |
+//! | cancellation | stops the streams of the ticket; so does leaving the stream |
+//! | writes, transactions, Substrait plans | refused |
+
+mod bound;
+mod metadata;
+mod statements;
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow::array::{RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::ipc::writer::IpcWriteOptions;
+use arrow_flight::encode::{FlightDataEncoder, FlightDataEncoderBuilder};
+use arrow_flight::error::FlightError;
+use arrow_flight::flight_service_server::FlightService;
+use arrow_flight::sql::server::{FlightSqlService, PeekableFlightDataStream};
+use arrow_flight::sql::{
+    ActionCancelQueryRequest, ActionCancelQueryResult, ActionClosePreparedStatementRequest, ActionCreatePreparedStatementRequest,
+    ActionCreatePreparedStatementResult, Any, Command, CommandGetCatalogs, CommandGetDbSchemas, CommandGetSqlInfo, CommandGetTableTypes, CommandGetTables,
+    CommandPreparedStatementQuery, CommandPreparedStatementUpdate, CommandStatementIngest, CommandStatementQuery, CommandStatementSubstraitPlan,
+    CommandStatementUpdate, DoPutPreparedStatementResult, ProstMessageExt, SqlInfo, TicketStatementQuery,
+};
+use arrow_flight::{
+    Action, CancelFlightInfoRequest, CancelFlightInfoResult, CancelStatus, FlightData, FlightDescriptor, FlightEndpoint, FlightInfo, HandshakeRequest,
+    HandshakeResponse, IpcMessage, SchemaAsIpc, Ticket,
+};
+use bytes::Bytes;
+use datafusion::common::ScalarValue;
+use futures::{Stream, StreamExt, stream};
+use skytether_common::{Error, Result};
+use skytether_wire::flight::frames::{decode_message, encode_message};
+use skytether_wire::flight::status::to_status;
+use tonic::{Request, Response, Status, Streaming};
+use uuid::Uuid;
+
+use crate::options::QueryOptions;
+use crate::protocol::MAX_REQUEST;
+use crate::session::Host;
+use statements::{Limits, Prepared, Running};
+
+type Answer<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+const CANCEL_FLIGHT_INFO: &str = "CancelFlightInfo";
+
+/// The actions of Flight SQL, with what they do; the others are the host's own.
+pub(crate) const ACTIONS: [(&str, &str); 9] = [
+    ("CreatePreparedStatement", "Flight SQL: prepares a statement"),
+    ("ClosePreparedStatement", "Flight SQL: forgets a prepared statement"),
+    ("CancelQuery", "Flight SQL: stops a query"),
+    (CANCEL_FLIGHT_INFO, "Flight: stops a query"),
+    ("CreatePreparedSubstraitPlan", "Flight SQL: refused"),
+    ("BeginTransaction", "Flight SQL: refused"),
+    ("EndTransaction", "Flight SQL: refused"),
+    ("BeginSavepoint", "Flight SQL: refused"),
+    ("EndSavepoint", "Flight SQL: refused"),
+];
+
+/// A host behind Flight SQL.
+pub(crate) struct FlightSqlHost {
+    host: Host,
+    prepared: Prepared,
+    running: Running,
+}
+
+impl fmt::Debug for FlightSqlHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FlightSqlHost").field("host", &self.host).finish_non_exhaustive()
+    }
+}
+
+fn status(error: Error) -> Status {
+    to_status(&error)
+}
+
+fn refused<T>(what: &str) -> Result<T, Status> {
+    Err(status(Error::unsupported(format!(
+        "{what}: Flight SQL only reads here; ingest with skytether.connect(url).ingest(table, \"domain.dataset\") in Python or with `skytether ingest`"
+    ))))
+}
+
+fn ipc_schema(schema: &Schema) -> Result<Bytes> {
+    let message: IpcMessage = SchemaAsIpc::new(schema, &IpcWriteOptions::default())
+        .try_into()
+        .map_err(|e| Error::internal(format!("the schema {schema:?} can't be written as Arrow IPC")).because(e))?;
+    Ok(message.0)
+}
+
+fn encode(schema: SchemaRef, batches: impl Stream<Item = Result<RecordBatch>> + Send + 'static) -> FlightDataEncoder {
+    FlightDataEncoderBuilder::new().with_schema(schema).build(batches.map(|b| b.map_err(|e| FlightError::from(status(e)))))
+}
+
+/// The schema as it is sent: the encoder writes out dictionaries.
+fn sent(schema: SchemaRef) -> SchemaRef {
+    encode(Arc::clone(&schema), stream::empty()).known_schema().unwrap_or(schema)
+}
+
+fn messages(encoder: FlightDataEncoder) -> Answer<FlightData> {
+    Box::pin(encoder.map(|m| m.map_err(Status::from)))
+}
+
+/// An answer that lies ready.
+fn ready(batch: RecordBatch) -> Response<Answer<FlightData>> {
+    Response::new(messages(encode(batch.schema(), stream::iter([Ok(batch)]))))
+}
+
+/// A description with one endpoint: this host.
+fn info(schema: &Schema, ticket: Bytes, descriptor: FlightDescriptor) -> Result<Response<FlightInfo>, Status> {
+    let endpoint = FlightEndpoint::new().with_ticket(Ticket { ticket });
+    let mut info = FlightInfo::new().with_endpoint(endpoint).with_descriptor(descriptor);
+    info.schema = ipc_schema(schema).map_err(status)?;
+    Ok(Response::new(info))
+}
+
+/// A description of metadata, whose ticket is the question itself.
+fn asked_again(schema: &Schema, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
+    let descriptor = request.into_inner();
+    info(schema, descriptor.cmd.clone(), descriptor)
+}
+
+fn table_types() -> Result<RecordBatch> {
+    let schema = Schema::new(vec![Field::new("table_type", DataType::Utf8, false)]);
+    RecordBatch::try_new(Arc::new(schema), vec![Arc::new(StringArray::from(vec![metadata::TABLE, metadata::VIEW]))])
+        .map_err(|e| Error::internal("the table types are no table").because(e))
+}
+
+/// The number and the text of a statement in its ticket.
+fn split(handle: &[u8]) -> Result<(Uuid, &str)> {
+    let (id, text) =
+        handle.split_first_chunk::<16>().ok_or_else(|| Error::invalid("the ticket's statement handle is cut off: ask for the flight info again"))?;
+    let text = std::str::from_utf8(text).map_err(|e| Error::invalid("the ticket's statement is no text: ask for the flight info again").because(e))?;
+    Ok((Uuid::from_bytes(*id), text))
+}
+
+fn cancel_status(any: bool) -> CancelStatus {
+    if any { CancelStatus::Cancelled } else { CancelStatus::NotCancellable }
+}
+
+impl FlightSqlHost {
+    pub(crate) fn new(host: Host) -> Self {
+        Self { host, prepared: Prepared::new(Limits::default()), running: Running::default() }
+    }
+
+    async fn schema(&self, text: &str, values: Vec<ScalarValue>) -> Result<SchemaRef> {
+        Ok(sent(self.host.plan_bound(text, &QueryOptions::default(), values).await?.physical.schema()))
+    }
+
+    async fn run(&self, id: Uuid, text: &str, values: Vec<ScalarValue>) -> Result<Response<Answer<FlightData>>, Status> {
+        let mut run = self.running.begin(id);
+        let work = async {
+            let planned = self.host.plan_bound(text, &QueryOptions::default(), values).await.map_err(status)?;
+            self.host.run(planned).map_err(status)
+        };
+        let query = run.unless_cancelled(work).await?;
+        Ok(Response::new(Box::pin(run.over(messages(encode(query.schema, query.stream))))))
+    }
+
+    /// Stops the queries that the tickets of `info` began; whether there was one.
+    fn cancel(&self, info: &FlightInfo) -> Result<bool> {
+        let mut any = false;
+        for ticket in info.endpoint.iter().filter_map(|e| e.ticket.as_ref()) {
+            let message: Any = decode_message("the ticket of the query to cancel", &ticket.ticket)?;
+            let command = Command::try_from(message).map_err(|e| Error::invalid("the ticket of the query to cancel is none of Flight SQL's").because(e))?;
+            let id = match &command {
+                Command::TicketStatementQuery(t) => split(&t.statement_handle)?.0,
+                Command::CommandPreparedStatementQuery(p) => {
+                    Uuid::from_slice(&p.prepared_statement_handle).map_err(|e| Error::invalid("the query to cancel has no handle of this host").because(e))?
+                }
+                _ => continue,
+            };
+            any |= self.running.cancel(id);
+        }
+        Ok(any)
+    }
+}
+
+#[tonic::async_trait]
+impl FlightSqlService for FlightSqlHost {
+    type FlightService = Self;
+
+    /// Anybody may come in: there is nothing to present.
+    async fn do_handshake(&self, _: Request<Streaming<HandshakeRequest>>) -> Result<Response<Answer<HandshakeResponse>>, Status> {
+        Ok(Response::new(Box::pin(stream::iter([Ok(HandshakeResponse::default())]))))
+    }
+
+    async fn get_flight_info_statement(&self, query: CommandStatementQuery, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
+        let schema = self.schema(&query.query, Vec::new()).await.map_err(status)?;
+        let handle = [Uuid::new_v4().as_bytes(), query.query.as_bytes()].concat();
+        let ticket = TicketStatementQuery { statement_handle: handle.into() };
+        info(&schema, encode_message(&ticket.as_any()), request.into_inner())
+    }
+
+    async fn do_get_statement(&self, ticket: TicketStatementQuery, _: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status> {
+        let (id, text) = split(&ticket.statement_handle).map_err(status)?;
+        self.run(id, text, Vec::new()).await
+    }
+
+    async fn do_action_create_prepared_statement(
+        &self,
+        asked: ActionCreatePreparedStatementRequest,
+        _: Request<Action>,
+    ) -> Result<ActionCreatePreparedStatementResult, Status> {
+        let (schema, parameters) = self.host.prepare(&asked.query).await.map_err(status)?;
+        let dataset_schema = ipc_schema(&sent(schema)).map_err(status)?;
+        let parameter_schema = if parameters.is_empty() { Bytes::new() } else { ipc_schema(&Schema::new(parameters)).map_err(status)? };
+        let handle = self.prepared.add(&asked.query, Instant::now()).map_err(status)?;
+        Ok(ActionCreatePreparedStatementResult { prepared_statement_handle: handle.as_bytes().to_vec().into(), dataset_schema, parameter_schema })
+    }
+
+    async fn do_action_close_prepared_statement(&self, asked: ActionClosePreparedStatementRequest, _: Request<Action>) -> Result<(), Status> {
+        self.prepared.close(&asked.prepared_statement_handle, Instant::now());
+        Ok(())
+    }
+
+    async fn do_put_prepared_statement_query(
+        &self,
+        query: CommandPreparedStatementQuery,
+        request: Request<PeekableFlightDataStream>,
+    ) -> Result<DoPutPreparedStatementResult, Status> {
+        // Before the values are read: nobody is to send megabytes for a statement that there is not.
+        self.prepared.get(&query.prepared_statement_handle, Instant::now()).map_err(status)?;
+        let (values, bytes) = bound::read(request.into_inner()).await.map_err(status)?;
+        self.prepared.bind(&query.prepared_statement_handle, values, bytes, Instant::now()).map_err(status)?;
+        Ok(DoPutPreparedStatementResult { prepared_statement_handle: Some(query.prepared_statement_handle) })
+    }
+
+    async fn get_flight_info_prepared_statement(
+        &self,
+        query: CommandPreparedStatementQuery,
+        request: Request<FlightDescriptor>,
+    ) -> Result<Response<FlightInfo>, Status> {
+        let (text, values) = self.prepared.get(&query.prepared_statement_handle, Instant::now()).map_err(status)?;
+        let schema = self.schema(&text, values.to_vec()).await.map_err(status)?;
+        asked_again(&schema, request)
+    }
+
+    async fn do_get_prepared_statement(&self, query: CommandPreparedStatementQuery, _: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status> {
+        let handle = &query.prepared_statement_handle;
+        let (text, values) = self.prepared.get(handle, Instant::now()).map_err(status)?;
+        let id = Uuid::from_slice(handle).map_err(|e| status(Error::invalid("the handle is none of this host").because(e)))?;
+        self.run(id, &text, values.to_vec()).await
+    }
+
+    async fn do_action_cancel_query(&self, asked: ActionCancelQueryRequest, _: Request<Action>) -> Result<ActionCancelQueryResult, Status> {
+        let info = decode_message("the query to cancel", &asked.info).map_err(status)?;
+        let any = self.cancel(&info).map_err(status)?;
+        // arrow-flight does not export the enumeration of this field, which has the numbers of this one.
+        Ok(ActionCancelQueryResult { result: cancel_status(any).into() })
+    }
+
+    async fn do_action_fallback(&self, request: Request<Action>) -> Result<Response<<Self as FlightService>::DoActionStream>, Status> {
+        let action = request.into_inner();
+        if action.r#type != CANCEL_FLIGHT_INFO {
+            return refused("this action");
+        }
+        let asked: CancelFlightInfoRequest = decode_message("the query to cancel", &action.body).map_err(status)?;
+        let any = self.cancel(&asked.info.unwrap_or_default()).map_err(status)?;
+        let body = encode_message(&CancelFlightInfoResult { status: cancel_status(any).into() });
+        Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })]))))
+    }
+
+    async fn get_flight_info_catalogs(&self, asked: CommandGetCatalogs, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
+        asked_again(&asked.into_builder().schema(), request)
+    }
+
+    async fn do_get_catalogs(&self, asked: CommandGetCatalogs, _: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status> {
+        metadata::catalogs(&self.host, asked).await.map(ready).map_err(status)
+    }
+
+    async fn get_flight_info_schemas(&self, asked: CommandGetDbSchemas, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
+        asked_again(&asked.into_builder().schema(), request)
+    }
+
+    async fn do_get_schemas(&self, asked: CommandGetDbSchemas, _: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status> {
+        metadata::schemas(&self.host, asked).await.map(ready).map_err(status)
+    }
+
+    async fn get_flight_info_tables(&self, asked: CommandGetTables, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
+        asked_again(&asked.into_builder().schema(), request)
+    }
+
+    async fn do_get_tables(&self, asked: CommandGetTables, _: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status> {
+        metadata::tables(&self.host, asked).await.map(ready).map_err(status)
+    }
+
+    async fn get_flight_info_table_types(&self, _: CommandGetTableTypes, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
+        asked_again(&table_types().map_err(status)?.schema(), request)
+    }
+
+    async fn do_get_table_types(&self, _: CommandGetTableTypes, _: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status> {
+        table_types().map(ready).map_err(status)
+    }
+
+    async fn get_flight_info_sql_info(&self, asked: CommandGetSqlInfo, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
+        asked_again(&asked.into_builder(metadata::sql_info().map_err(status)?).schema(), request)
+    }
+
+    async fn do_get_sql_info(&self, asked: CommandGetSqlInfo, _: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status> {
+        let known = metadata::sql_info().map_err(status)?;
+        let batch = asked.into_builder(known).build().map_err(|e| status(Error::invalid("what this server can do can't be told").because(e)))?;
+        Ok(ready(batch))
+    }
+
+    async fn do_put_statement_update(&self, _: CommandStatementUpdate, _: Request<PeekableFlightDataStream>) -> Result<i64, Status> {
+        refused("an update is refused")
+    }
+
+    async fn do_put_prepared_statement_update(&self, _: CommandPreparedStatementUpdate, _: Request<PeekableFlightDataStream>) -> Result<i64, Status> {
+        refused("an update is refused")
+    }
+
+    async fn do_put_statement_ingest(&self, _: CommandStatementIngest, _: Request<PeekableFlightDataStream>) -> Result<i64, Status> {
+        refused("an ingestion is refused")
+    }
+
+    async fn do_put_substrait_plan(&self, _: CommandStatementSubstraitPlan, _: Request<PeekableFlightDataStream>) -> Result<i64, Status> {
+        refused("an update is refused")
+    }
+
+    async fn register_sql_info(&self, _: i32, _: &SqlInfo) {}
+}
+
+/// Refuses what is too long before it is looked at.
+pub(crate) fn check_length(bytes: usize) -> Result<(), Status> {
+    if bytes > MAX_REQUEST {
+        return Err(status(Error::invalid(format!("a request of {bytes} bytes is too long: at most {MAX_REQUEST}"))));
+    }
+    Ok(())
+}
