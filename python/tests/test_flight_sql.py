@@ -176,53 +176,6 @@ def test_ingestion_is_refused_and_says_how(adbc):
 LONG = "SELECT count(*) AS n FROM taxi.trips a, taxi.trips b, taxi.trips c WHERE a.fare + b.fare + c.fare < 0"
 
 
-def test_cancellation(adbc):
-    with adbc.cursor() as cursor:
-        timer = threading.Timer(1, cursor.adbc_cancel)
-        timer.start()
-        with pytest.raises(adbc_driver_manager.Error, match="(?i)cancel"):
-            cursor.execute(LONG)
-            cursor.fetchall()
-        timer.join()
-    assert ask(adbc, "SELECT count(*) AS n FROM taxi.zones").to_pydict() == {"n": [5]}
-
-
-def field(number: int, value: bytes) -> bytes:
-    """A field of bytes in protobuf."""
-    length, size = len(value), b""
-    while length > 127:
-        size, length = size + bytes([length & 127 | 128]), length >> 7
-    return bytes([number << 3 | 2]) + size + bytes([length]) + value
-
-
-def packed(kind: str, value: bytes) -> bytes:
-    return field(1, b"type.googleapis.com/arrow.flight.protocol.sql." + kind.encode()) + field(2, value)
-
-
-def test_the_action_cancels_a_running_query(served):
-    with pa.flight.connect(served.url) as client:
-        info = client.get_flight_info(pa.flight.FlightDescriptor.for_command(packed("CommandStatementQuery", field(1, LONG.encode()))))
-        cancel = pa.flight.Action("CancelQuery", packed("ActionCancelQueryRequest", field(1, info.serialize())))
-        said = []
-
-        def read() -> None:
-            try:
-                client.do_get(info.endpoints[0].ticket).read_all()
-            except pa.ArrowException as e:
-                said.append(str(e))
-
-        # Nothing runs: 3 is "not cancellable".
-        assert [r.body.to_pybytes()[-2:] for r in client.do_action(cancel)] == [b"\x08\x03"]
-        reader = threading.Thread(target=read)
-        reader.start()
-        for _ in range(500):
-            if [r.body.to_pybytes()[-2:] for r in client.do_action(cancel)] == [b"\x08\x01"]:
-                break
-            time.sleep(0.02)
-        reader.join(timeout=30)
-        assert not reader.is_alive() and len(said) == 1 and "cancelled" in said[0], said
-
-
 def test_hostile_messages_get_a_status(served):
     handles = [b"", b"\x00", b"\xff" * 16, b"\xff" * 100, b"h" * (1 << 20)]
     kinds = ["CommandStatementQuery", "CommandPreparedStatementQuery", "TicketStatementQuery", "CommandGetTables", "CommandStatementUpdate", "Nothing", "CommandStatementSubstraitPlan"]
