@@ -176,6 +176,10 @@ def test_ingestion_is_refused_and_says_how(adbc):
 LONG = "SELECT count(*) AS n FROM taxi.trips a, taxi.trips b, taxi.trips c WHERE a.fare + b.fare + c.fare < 0"
 
 
+def packed(kind: str, value: bytes) -> bytes:
+    return field(1, b"type.googleapis.com/arrow.flight.protocol.sql." + kind.encode()) + field(2, value)
+
+
 def test_hostile_messages_get_a_status(served):
     handles = [b"", b"\x00", b"\xff" * 16, b"\xff" * 100, b"h" * (1 << 20)]
     kinds = ["CommandStatementQuery", "CommandPreparedStatementQuery", "TicketStatementQuery", "CommandGetTables", "CommandStatementUpdate", "Nothing", "CommandStatementSubstraitPlan"]
