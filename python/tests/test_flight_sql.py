@@ -176,8 +176,20 @@ def test_ingestion_is_refused_and_says_how(adbc):
 LONG = "SELECT count(*) AS n FROM taxi.trips a, taxi.trips b, taxi.trips c WHERE a.fare + b.fare + c.fare < 0"
 
 
+
+
+def field(number: int, value: bytes) -> bytes:
+    """A field of bytes in protobuf."""
+    length, size = len(value), b""
+    while length > 127:
+        size, length = size + bytes([length & 127 | 128]), length >> 7
+    return bytes([number << 3 | 2]) + size + bytes([length]) + value
+
+
 def packed(kind: str, value: bytes) -> bytes:
     return field(1, b"type.googleapis.com/arrow.flight.protocol.sql." + kind.encode()) + field(2, value)
+
+
 
 
 def test_hostile_messages_get_a_status(served):
