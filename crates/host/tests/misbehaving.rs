@@ -140,16 +140,7 @@ impl Cse for TestDrive {
 
 async fn fleet() -> (Host, Vec<Arc<TestDrive>>, DatasetName) {
     let drives: Vec<_> = (0..2)
-        .map(|n| {
-            let info = CseInfo { id: Uuid::from_u128(n + 1), name: format!("drive-{n}"), format: 1, memory_limit: 1 << 20 };
-            Arc::new(TestDrive {
-                info,
-                store: MemoryStore::new(),
-                behaviour: Mutex::new(Behaviour::Good),
-                storage_hangs: Mutex::new(false),
-                commit: Mutex::new(Commit::Works),
-            })
-        })
+        .map(|n| another(n + 1, &format!("drive-{n}")))
         .collect();
     let mut options = HostOptions {
         storage_deadline: Duration::from_millis(300),
@@ -303,7 +294,7 @@ fn again(drives: &[&Arc<TestDrive>]) -> Vec<Arc<dyn Cse>> {
 }
 
 fn another(id: u128, name: &str) -> Arc<TestDrive> {
-    let info = CseInfo { id: Uuid::from_u128(id), name: name.into(), format: 1, memory_limit: 1 };
+    let info = CseInfo { id: Uuid::from_u128(id), name: name.into(), format: 1, memory_limit: 1 << 20 };
     Arc::new(TestDrive {
         info,
         store: MemoryStore::new(),
