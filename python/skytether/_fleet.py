@@ -28,6 +28,7 @@ def open(  # noqa: A001 - the name users expect
     *,
     create: bool = True,
     memory_per_drive: int | None = None,
+    memory_limit: int | None = None,
     spill_limit: int | None = None,
 ) -> Fleet:
     """Opens the embedded fleet in directory `path`, and makes it where there is none.
@@ -44,6 +45,8 @@ def open(  # noqa: A001 - the name users expect
         False: fail with `NotFoundError` where there is no fleet.
     memory_per_drive
         Bytes that each drive's engine may use for a query.
+    memory_limit
+        Bytes that all queries together may use on the host's side, for sorting, joining and merging (default 1 GiB).
     spill_limit
         Bytes that queries may put aside in ``path/spill`` for sorting, joining and merging what memory can't hold (default 10 GiB).
         A query that needs more raises `ExhaustedError`.
@@ -55,7 +58,7 @@ def open(  # noqa: A001 - the name users expect
     UnsupportedError
         A newer version of Skytether made it.
     """
-    return Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, profile, create, memory_per_drive, spill_limit))
+    return Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, profile, create, memory_per_drive, memory_limit, spill_limit))
 
 
 def connect(url: str) -> Fleet:

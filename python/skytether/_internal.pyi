@@ -19,6 +19,7 @@ class Fleet:
     @staticmethod
     def open(
         path: str, drives: int | None, redundancy: str, profile: str, create: bool, memory_per_drive: int | None,
+        memory_limit: int | None,
         spill_limit: int | None,
     ) -> Fleet: ...
     @staticmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 
@@ -176,6 +177,15 @@ def test_ingestion_is_refused_and_says_how(adbc):
 LONG = "SELECT count(*) AS n FROM taxi.trips a, taxi.trips b, taxi.trips c WHERE a.fare + b.fare + c.fare < 0"
 
 
+def test_cancellation(adbc):
+    with adbc.cursor() as cursor:
+        timer = threading.Timer(1, cursor.adbc_cancel)
+        timer.start()
+        with pytest.raises(adbc_driver_manager.Error, match="(?i)cancel"):
+            cursor.execute(LONG)
+            cursor.fetchall()
+        timer.join()
+    assert ask(adbc, "SELECT count(*) AS n FROM taxi.zones").to_pydict() == {"n": [5]}
 
 
 def field(number: int, value: bytes) -> bytes:
@@ -190,6 +200,37 @@ def packed(kind: str, value: bytes) -> bytes:
     return field(1, b"type.googleapis.com/arrow.flight.protocol.sql." + kind.encode()) + field(2, value)
 
 
+@pytest.fixture
+def deaf():
+    """No Ctrl-C: pyarrow interrupts the main thread where a call of any thread was cancelled, by whomever."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("deaf")
+def test_the_action_cancels_a_running_query(served):
+    with pa.flight.connect(served.url) as client:
+        info = client.get_flight_info(pa.flight.FlightDescriptor.for_command(packed("CommandStatementQuery", field(1, LONG.encode()))))
+        cancel = pa.flight.Action("CancelQuery", packed("ActionCancelQueryRequest", field(1, info.serialize())))
+        said = []
+
+        def read() -> None:
+            try:
+                client.do_get(info.endpoints[0].ticket).read_all()
+            except pa.ArrowException as e:
+                said.append(str(e))
+
+        # Nothing runs: 3 is "not cancellable".
+        assert [r.body.to_pybytes()[-2:] for r in client.do_action(cancel)] == [b"\x08\x03"]
+        reader = threading.Thread(target=read)
+        reader.start()
+        for _ in range(500):
+            if [r.body.to_pybytes()[-2:] for r in client.do_action(cancel)] == [b"\x08\x01"]:
+                break
+            time.sleep(0.02)
+        reader.join(timeout=30)
+        assert not reader.is_alive() and len(said) == 1 and "cancelled" in said[0], said
 
 
 def test_hostile_messages_get_a_status(served):

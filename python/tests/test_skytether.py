@@ -306,13 +306,29 @@ def test_a_result_is_a_source(fleet):
 
 
 def test_what_does_not_fit_on_disk_either(tmp_path):
-    with skytether.open(tmp_path / "f", drives=1, spill_limit=0) as fleet:
+    with skytether.open(tmp_path / "f", drives=1, spill_limit=0, memory_limit=64 << 20) as fleet:
         fleet.ingest(TABLE, "d.t")
-        # Far more pairs than memory holds, kept as the side that is joined with.
-        pairs = fleet.sql("SELECT count(*) FROM d.t a, d.t b, d.t c, d.t d WHERE a.v + b.v + c.v = d.v * 7919 + a.v * b.v")
+        # Nine million groups.
+        pairs = fleet.sql("SELECT count(*) FROM (SELECT a.v * 3000 + b.v AS pair, count(*) FROM d.t a, d.t b GROUP BY pair)")
         with pytest.raises(skytether.ExhaustedError, match="spill limit"):
             pairs.to_arrow()
-        assert fleet.sql("SELECT count(*) AS n FROM d.t").to_arrow().to_pydict() == {"n": [3000]}
+        # What a sort keeps at hand while it merges can't be put aside at all.
+        with pytest.raises(skytether.ExhaustedError, match="memory limit|spill limit"):
+            fleet.sql("SELECT a.v AS x, b.v AS y FROM d.t a, d.t b ORDER BY a.v * b.v, a.v").to_arrow()
+
+
+@pytest.mark.parametrize("keys", ["product, x", "product", "text, y"])
+def test_sorts_that_memory_does_not_hold(tmp_path, keys):
+    with skytether.open(tmp_path / "f", drives=1, memory_limit=48 << 20) as fleet:
+        fleet.ingest(pa.table({"v": range(2000)}), "d.t")
+        pairs = "SELECT a.v AS x, b.v AS y, a.v * b.v AS product, 'v' || ((a.v * 7919 + b.v) % 1000) AS text FROM d.t a, d.t b"
+        found = fleet.sql(f"{pairs} ORDER BY {keys}").to_arrow()
+        assert found.num_rows == 4_000_000
+        same = np.ones(found.num_rows - 1, bool)
+        for key in keys.split(", "):
+            column = found[key].to_numpy()
+            assert (column[1:] >= column[:-1])[same].all()
+            same &= column[1:] == column[:-1]
 
 
 @pytest.mark.parametrize("source", ["table", "pandas", "csv"])

@@ -99,6 +99,9 @@ pub(crate) struct HostServe {
     /// Seconds without a sign of life after which a served drive counts as dead. One that works is never silent for so long.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) drive_timeout: u64,
+    /// Memory that all queries together may use for sorting, joining and merging, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..=1 << 24))]
+    pub(crate) memory: u64,
     /// Disk that queries may use for what the host's memory can't hold, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 10 << 10)]
     pub(crate) spill_limit: u64,

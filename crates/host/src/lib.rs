@@ -14,7 +14,8 @@
 //! | `parameters` | `?` and `$1` in SQL |
 //! | `dense`, `cells` | grouped moments over the dense view, and what the host must know of cells |
 //! | [`scan`] | the operator that reads from drives |
-//! | `spill` | the directory for what memory can't hold |
+//! | `spill`, `sort_room` | what memory can't hold |
+//! | `merge_once`, `turns` | what our physical plans do otherwise than DataFusion's |
 //! | [`receipt`], [`explain`] | what ran where |
 //! | [`server`], [`client`] | the same over Arrow Flight |
 //! | `flight_sql` | the same over Arrow Flight SQL |
@@ -38,11 +39,13 @@ pub mod receipt;
 pub mod scan;
 pub mod server;
 pub mod session;
+mod sort_room;
 mod spill;
 pub mod sql_limits;
 pub mod status;
 mod sub_plan;
 mod tables;
+mod turns;
 pub mod writer;
 
 pub use catalog::{Catalog, DatasetInfo, DatasetKind, RootRecord};

@@ -15,7 +15,6 @@ use datafusion::common::{ScalarValue, TableReference};
 use datafusion::error::Result as DfResult;
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -44,10 +43,12 @@ use crate::options::{HostOptions, QueryOptions};
 use crate::parameters;
 use crate::receipt::{Collector, ReceiptHandle, Source};
 use crate::scan::{DriveScanExec, Patience, QueryContext, ScanParts, Target};
+use crate::sort_room::SortRoom;
 use crate::spill::{self, SpillDirectory};
 use crate::sql_limits;
 use crate::sub_plan::Outgoing;
 use crate::tables::{Named, NamedTables, PLAIN, SchemaCache};
+use crate::turns::TakeTurns;
 use crate::writer::DatasetWriter;
 
 /// A host over some drives. Cheap to clone; it owns nothing durable.
@@ -169,9 +170,9 @@ impl Host {
         let schema = physical.schema();
         let receipt = ReceiptHandle(Source::Here(Arc::clone(&collector)));
         // Begun at the first poll: a query that nobody reads must not hold the drives' turns.
-        let limit = self.0.options.spill_limit;
+        let (memory, disk) = (self.0.options.memory_limit, self.0.options.spill_limit);
         let counted = Counted { inner: Running::Planned(physical, state.task_ctx()), collector };
-        let stream = counted.map(move |batch| batch.map_err(|e| spill::explain(e, limit))).boxed();
+        let stream = counted.map(move |batch| batch.map_err(|e| spill::explain(e, memory, disk))).boxed();
         Ok(Query { schema, stream, receipt })
     }
 
@@ -287,7 +288,7 @@ fn base_state(options: &HostOptions) -> Result<SessionState> {
     let disk =
         DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(vec![spill.path().to_owned()])).with_max_temp_directory_size(options.spill_limit);
     let runtime = RuntimeEnvBuilder::new()
-        .with_memory_pool(Arc::new(FairSpillPool::new(options.memory_limit)))
+        .with_memory_pool(Arc::new(SortRoom::new(options.memory_limit)))
         .with_disk_manager_builder(disk)
         .build_arc()
         .map_err(from_datafusion)?;
@@ -297,6 +298,7 @@ fn base_state(options: &HostOptions) -> Result<SessionState> {
         .with_config(config)
         .with_runtime_env(runtime)
         .with_physical_optimizer_rule(Arc::new(MergeOnce))
+        .with_physical_optimizer_rule(Arc::new(TakeTurns))
         .build();
     let nothing: Arc<dyn CellSource> = Arc::new(HostCells::default());
     skytether_expression::register(&mut state, nothing)?;

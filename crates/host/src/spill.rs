@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use skytether_common::units::human_bytes;
-use skytether_common::{Error, Result};
+use skytether_common::{Error, Kind, Result};
 use uuid::Uuid;
 
 const PREFIX: &str = "skytether-spill-";
@@ -78,7 +78,7 @@ fn remove(path: &Path, lock: &Path) {
 }
 
 /// Says what to do where a query wanted to put aside more than `limit` bytes or than the disk holds.
-pub(crate) fn explain(error: Error, limit: u64) -> Error {
+pub(crate) fn explain(error: Error, memory: usize, limit: u64) -> Error {
     const ADVICE: &str = "filter more, select fewer columns or aggregate before joining";
     let text = error.full_text();
     if text.contains("max_temp_directory_size") {
@@ -90,6 +90,14 @@ pub(crate) fn explain(error: Error, limit: u64) -> Error {
     if text.contains("No space left on device") {
         return Error::exhausted(format!("no space is left on the disk where the host puts aside what memory can't hold: make room, or {ADVICE}"))
             .because(error);
+    }
+    // A drive's own limit comes with the drive's name before it.
+    if error.kind() == Kind::Exhausted && ["failed to allocate", "not enough memory"].iter().any(|start| text.starts_with(start)) {
+        return Error::exhausted(format!(
+            "the host's part of the query needs more than the {} of memory that queries may use, beyond what it can put aside on disk: {ADVICE}, or open the fleet with a higher memory limit",
+            human_bytes(memory as u64)
+        ))
+        .because(error);
     }
     error
 }
@@ -126,8 +134,8 @@ mod tests {
     #[test]
     fn a_limit_that_was_met_is_told_with_what_to_do() {
         let met = Error::unavailable("the used disk space ... `datafusion.runtime.max_temp_directory_size`");
-        let told = explain(met, 10 << 30);
+        let told = explain(met, 1 << 30, 10 << 30);
         assert!(told.kind() == skytether_common::Kind::Exhausted && told.to_string().contains("10.0 GiB"), "{told}");
-        assert_eq!(explain(Error::invalid("x"), 1).to_string(), "x");
+        assert_eq!(explain(Error::invalid("x"), 1, 1).to_string(), "x");
     }
 }

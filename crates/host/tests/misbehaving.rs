@@ -139,9 +139,7 @@ impl Cse for TestDrive {
 }
 
 async fn fleet() -> (Host, Vec<Arc<TestDrive>>, DatasetName) {
-    let drives: Vec<_> = (0..2)
-        .map(|n| another(n + 1, &format!("drive-{n}")))
-        .collect();
+    let drives: Vec<_> = (0..2).map(|n| another(n + 1, &format!("drive-{n}"))).collect();
     let mut options = HostOptions {
         storage_deadline: Duration::from_millis(300),
         begin_deadline: Duration::from_millis(300),
