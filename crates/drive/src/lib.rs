@@ -9,7 +9,7 @@
 //! | `reader` | partitions, slices and whole columns out of the store, with caches |
 //! | `bind` | a ticket's tables, as DataFusion finds them |
 //! | `table`, `prune` | a partition as a table; which slices a filter leaves over |
-//! | `scan`, `dense` | the operator that reads slices; the dense view of a matrix |
+//! | `scan`, `dense`, `statistics` | the operator that reads slices; the dense view of a matrix; what metadata tells of the rows |
 //! | `cells` | what grouped moments must know about cells |
 //! | `execute`, `batches`, `annotate` | running a sub-plan, delivering, telling what happened |
 
@@ -24,6 +24,7 @@ mod execute;
 mod prune;
 mod reader;
 mod scan;
+mod statistics;
 mod table;
 
 pub use drive::{Drive, DriveOptions, serve};

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -14,6 +14,7 @@ use arrow::compute::{TakeOptions, take};
 use arrow::datatypes::{SchemaRef, UInt32Type};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
+use datafusion::common::Statistics;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result as DfResult;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
@@ -22,6 +23,7 @@ use datafusion::physical_expr::{EquivalenceProperties, Partitioning};
 use datafusion::physical_plan::coop::cooperative;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType};
 use datafusion::physical_plan::metrics::{BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet, Time};
+use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties};
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt, TryStreamExt};
@@ -32,6 +34,7 @@ use skytether_wire::size::batch_bytes;
 use crate::dense::{Dense, Expansion};
 use crate::prune;
 use crate::reader::{Partition, Reader, SliceBatches};
+use crate::statistics;
 use crate::table::blocking;
 
 /// Slices that are read at the same time per partition: the one that is wanted next and one more.
@@ -72,6 +75,8 @@ pub(crate) struct SliceScanExec {
     fetch: Option<usize>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
+    /// Made when first asked for.
+    statistics: OnceLock<Arc<Statistics>>,
 }
 
 impl SliceScanExec {
@@ -99,7 +104,18 @@ impl SliceScanExec {
             Boundedness::Bounded,
         )
         .with_scheduling_type(SchedulingType::Cooperative);
-        Self { reader, partition, shape, projection, slices: dealt, pruned, fetch, properties: Arc::new(properties), metrics: ExecutionPlanMetricsSet::new() }
+        Self {
+            reader,
+            partition,
+            shape,
+            projection,
+            slices: dealt,
+            pruned,
+            fetch,
+            properties: Arc::new(properties),
+            metrics: ExecutionPlanMetricsSet::new(),
+            statistics: OnceLock::new(),
+        }
     }
 
     /// The stored columns to read, ascending.
@@ -202,7 +218,7 @@ impl ExecutionPlan for SliceScanExec {
     }
 
     fn with_fetch(&self, limit: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {
-        Some(Arc::new(Self { fetch: limit, metrics: ExecutionPlanMetricsSet::new(), ..self.clone() }))
+        Some(Arc::new(Self { fetch: limit, metrics: ExecutionPlanMetricsSet::new(), statistics: OnceLock::new(), ..self.clone() }))
     }
 
     fn fetch(&self) -> Option<usize> {
@@ -211,6 +227,19 @@ impl ExecutionPlan for SliceScanExec {
 
     fn metrics(&self) -> Option<MetricsSet> {
         Some(self.metrics.clone_inner())
+    }
+
+    fn statistics_from_inputs(&self, _: &[Arc<Statistics>], args: &StatisticsArgs) -> DfResult<Arc<Statistics>> {
+        let schema = self.properties.eq_properties.schema();
+        if args.partition().is_some() || self.fetch.is_some() || !matches!(self.shape, Shape::Stored) {
+            return Ok(Arc::new(Statistics::new_unknown(schema)));
+        }
+        let made = self.statistics.get_or_init(|| {
+            let mut slices = self.slices.concat();
+            slices.sort_unstable();
+            Arc::new(statistics::of(&self.partition, schema, &slices))
+        });
+        Ok(Arc::clone(made))
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {

@@ -4,8 +4,9 @@ use datafusion::execution::FunctionRegistry;
 use datafusion::logical_expr::{Aggregate, Expr, FetchType, Limit, LogicalPlan, SkipType, Sort};
 
 use crate::expressions::{check, check_aggregate};
-use crate::partial::{merge_name, state_name};
+use crate::partial::form_names;
 use crate::policy::{Cut, Placement};
+use crate::split::finest;
 
 /// Most operators of one sub-plan. Each takes two of the hundred nested messages that protobuf readers accept.
 pub const MAX_OPERATORS: usize = 12;
@@ -109,10 +110,13 @@ fn sort(node: &Sort, input: Input, registry: &dyn FunctionRegistry) -> Class {
 
 fn aggregate(node: &Aggregate, input: Input, registry: &dyn FunctionRegistry) -> Class {
     let schema = node.input.schema();
-    for group in &node.group_expr {
-        if matches!(group, Expr::GroupingSet(_)) {
-            return Class::Host("grouping sets are formed on the host".into());
-        }
+    let sets = matches!(node.group_expr.as_slice(), [Expr::GroupingSet(_)]);
+    // Of grouping sets, the groups that all of them are made of go down; the host forms the sets from those.
+    let groups = finest(&node.group_expr);
+    if groups.is_empty() && !node.group_expr.is_empty() {
+        return Class::Host("grouping sets without any group".into());
+    }
+    for group in &groups {
         if let Err(why) = check(group, schema, registry) {
             return Class::Host(why);
         }
@@ -122,16 +126,16 @@ fn aggregate(node: &Aggregate, input: Input, registry: &dyn FunctionRegistry) ->
             Ok(call) => call,
             Err(why) => return Class::Host(why),
         };
-        if input.placement == Placement::Everywhere {
+        if input.placement == Placement::Everywhere && !sets {
             continue;
         }
         let name = call.func.name();
-        if call.params.distinct {
+        let Some((state, merge)) = form_names(name, call.params.distinct) else {
             return Class::Host(format!("{name}(DISTINCT ...) needs all rows in one place"));
-        }
-        if registry.udaf(&state_name(name)).is_err() || registry.udaf(&merge_name(name)).is_err() {
+        };
+        if registry.udaf(&state).is_err() || registry.udaf(&merge).is_err() {
             return Class::Host(format!("{name} has no form that returns its state"));
         }
     }
-    if input.placement == Placement::Everywhere { Class::Whole } else { Class::Split }
+    if input.placement == Placement::Everywhere && !sets { Class::Whole } else { Class::Split }
 }

@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{Column, DFSchema, DataFusionError, ScalarValue, TableReference};
+use datafusion::common::{DFSchema, DataFusionError, TableReference};
 use datafusion::execution::FunctionRegistry;
-use datafusion::logical_expr::expr::Alias;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{
-    Aggregate, Expr, ExprSchemable, FetchType, Filter, Limit, LogicalPlan, Projection, SubqueryAlias, TableScan, TableScanBuilder, TableSource, lit,
+    Aggregate, Expr, FetchType, Filter, Limit, LogicalPlan, Projection, SubqueryAlias, TableScan, TableScanBuilder, TableSource, lit,
 };
 use skytether_common::Result;
 
 use crate::classify::{Class, Input, MAX_OPERATORS, classify, operator_name};
 use crate::describe;
 use crate::error::from_datafusion;
-use crate::expressions::{check, check_aggregate};
+use crate::expressions::check;
 use crate::node::{DriveScan, RungName};
-use crate::partial::{merge_name, state_name};
 use crate::policy::{Cut, Placement, Tables};
+use crate::split::Halves;
+use crate::union::{self, with_input};
 
 type DfResult<T> = std::result::Result<T, DataFusionError>;
 
@@ -83,6 +83,9 @@ impl Walk<'_> {
         if DriveScan::of(&plan).is_some() {
             return Ok(Piece::Above(plan, true));
         }
+        if let Some(piece) = self.over_union(&plan)? {
+            return Ok(piece);
+        }
         match plan {
             LogicalPlan::TableScan(scan) => self.scan(scan),
             plan if plan.inputs().len() == 1 => {
@@ -113,6 +116,83 @@ impl Walk<'_> {
                     self.note(&plan, &format!("{} is not among the operators that go down", operator_name(&plan)));
                 }
                 Ok(Piece::Above(plan, drives || more))
+            }
+        }
+    }
+
+    /// What can be done with the branches of a union before they come together: states of an aggregate, the first rows of a sort.
+    fn over_union(&mut self, node: &LogicalPlan) -> DfResult<Option<Piece>> {
+        let input = match node {
+            LogicalPlan::Aggregate(aggregate) => &aggregate.input,
+            LogicalPlan::Sort(sort) if sort.fetch.is_some() => &sort.input,
+            _ => return Ok(None),
+        };
+        if matches!(self.policy, Cut::Raw | Cut::Filter) {
+            return Ok(None);
+        }
+        let Some(branches) = union::branches(input)? else { return Ok(None) };
+        if !branches.iter().any(|branch| self.of_one_table(branch)) {
+            return Ok(None);
+        }
+        let pieces = branches.into_iter().map(|branch| self.plan(branch)).collect::<DfResult<Vec<_>>>()?;
+        let drives = pieces.iter().any(|piece| matches!(piece, Piece::Below(_) | Piece::Above(_, true)));
+        let goes = |walk: &Self, piece: &Piece| match piece {
+            Piece::Below(below) => match classify(node, below.input, walk.policy, walk.registry) {
+                Class::Host(why) => Err(why),
+                _ => Ok(()),
+            },
+            Piece::Above(..) => Err("what is below it stays on the host".to_owned()),
+        };
+        let halves = match node {
+            LogicalPlan::Aggregate(aggregate) if pieces.iter().any(|piece| goes(self, piece).is_ok()) => {
+                // Merging must give the same types, which the columns of any branch tell.
+                let tried = Halves::of(aggregate, self.registry)?.ok();
+                match tried {
+                    Some(halves) if halves.clone().merged(halves.below(aggregate.input.as_ref().clone())?)?.is_some() => Some(halves),
+                    _ => None,
+                }
+            }
+            _ => None,
+        };
+        let mut done = vec![];
+        for piece in pieces {
+            let may = goes(self, &piece);
+            let plan = match (piece, &halves, may) {
+                (Piece::Below(below), Some(halves), Ok(())) => self.above(Piece::Below(Box::new(states(halves, &below.plan, &below.table, below.input)?))).0,
+                (Piece::Below(below), None, Ok(())) if matches!(node, LogicalPlan::Sort(_)) => {
+                    let Below { plan, table, input } = *below;
+                    let plan = with_input(node.clone(), plan)?;
+                    self.above(Piece::Below(Box::new(Below { plan, table, input }))).0
+                }
+                (piece, halves, may) => {
+                    let (plan, drives) = self.above(piece);
+                    if let (Err(why), true) = (may, drives) {
+                        self.note(node, &why);
+                    }
+                    match halves {
+                        Some(halves) => halves.below(plan)?,
+                        None => plan,
+                    }
+                }
+            };
+            done.push(plan);
+        }
+        let all = union::of(done)?;
+        let plan = match halves {
+            Some(halves) => halves.merged(all)?.ok_or_else(|| DataFusionError::Internal("merging states over a union gave other types than before".into()))?,
+            None => self.subqueries(with_input(node.clone(), union::named(all, input.schema())?)?)?.0,
+        };
+        Ok(Some(Piece::Above(plan, drives)))
+    }
+
+    /// Whether `plan` reads one table on drives and nothing else, so that it may go down as a whole.
+    fn of_one_table(&self, plan: &LogicalPlan) -> bool {
+        let mut at = plan;
+        loop {
+            match (at, at.inputs().as_slice()) {
+                (LogicalPlan::TableScan(scan), _) => return self.tables.partitioning(&scan.table_name).is_some(),
+                (_, [input]) => at = input,
+                _ => return false,
             }
         }
     }
@@ -204,50 +284,16 @@ impl Walk<'_> {
     /// The aggregate as state below and merge above, with a projection that gives the columns their names back.
     fn split(&mut self, aggregate: Aggregate, below: Below) -> DfResult<Piece> {
         let original = LogicalPlan::Aggregate(aggregate.clone());
-        let schema = aggregate.input.schema();
-        let (mut lower, mut upper) = (vec![], vec![]);
-        for (i, expr) in aggregate.aggr_expr.iter().enumerate() {
-            let call = check_aggregate(expr, schema, self.registry).map_err(DataFusionError::Plan)?;
-            let state = self.registry.udaf(&state_name(call.func.name()))?;
-            let merge = self.registry.udaf(&merge_name(call.func.name()))?;
-            let mut call = call.clone();
-            let mut args = vec![column(&format!("__s{i}"))];
-            for arg in &call.params.args {
-                args.push(match arg {
-                    Expr::Literal(..) => arg.clone(),
-                    other => match ScalarValue::try_from(&other.get_type(schema)?) {
-                        Ok(null) => Expr::Literal(null, None),
-                        Err(_) => return self.stay(original, below, "an argument's type has no NULL to stand for it above"),
-                    },
-                });
-            }
-            upper.push(merge.call(args).alias(format!("__m{i}")));
-            call.func = state;
-            call.params.order_by.clear();
-            lower.push(Expr::AggregateFunction(call).alias(format!("__s{i}")));
-        }
-        let groups: Vec<Expr> = aggregate.group_expr.iter().enumerate().map(|(i, e)| e.clone().unalias().alias(format!("__g{i}"))).collect();
+        let halves = match Halves::of(&aggregate, self.registry)? {
+            Ok(halves) => halves,
+            Err(why) => return self.stay(original, below, why),
+        };
         let Below { plan, table, input } = below;
-        let lower = LogicalPlan::Aggregate(Aggregate::try_new(Arc::new(plan.clone()), groups, lower)?);
-        let states = Below { plan: lower, table: table.clone(), input: Input { operators: input.operators + 1, ..input } };
-        let (scan, _) = self.above(Piece::Below(Box::new(states)));
-        let groups: Vec<Expr> = (0..aggregate.group_expr.len()).map(|i| column(&format!("__g{i}"))).collect();
-        let width = groups.len();
-        let merged = LogicalPlan::Aggregate(Aggregate::try_new(Arc::new(scan), groups, upper)?);
-        let columns = aggregate
-            .schema
-            .iter()
-            .enumerate()
-            .map(|(i, (qualifier, field))| {
-                let from = if i < width { format!("__g{i}") } else { format!("__m{}", i - width) };
-                Expr::Alias(Alias::new(column(&from), qualifier.cloned(), field.name()))
-            })
-            .collect();
-        let restored = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(merged))?);
-        if !same_columns(restored.schema(), &aggregate.schema) {
-            return self.stay(original, Below { plan, table, input }, "merging its states would give other types than it has");
+        let (states, _) = self.above(Piece::Below(Box::new(states(&halves, &plan, &table, input)?)));
+        match halves.merged(states)? {
+            Some(merged) => Ok(Piece::Above(merged, true)),
+            None => self.stay(original, Below { plan, table, input }, "merging its states would give other types than it has"),
         }
-        Ok(Piece::Above(restored, true))
     }
 
     /// A scan goes down with its projection, its filters and its limit as operators of their own, over a table that has only the
@@ -312,8 +358,10 @@ impl Walk<'_> {
     }
 }
 
-fn column(name: &str) -> Expr {
-    Expr::Column(Column::new_unqualified(name))
+/// The states of a part that goes down, which go down with it.
+fn states(halves: &Halves, plan: &LogicalPlan, table: &TableReference, input: Input) -> DfResult<Below> {
+    let plan = halves.below(plan.clone())?;
+    Ok(Below { plan, table: table.clone(), input: Input { operators: input.operators + 1, ..input } })
 }
 
 /// `plan` with the columns that `scan` gives.
@@ -330,19 +378,6 @@ fn limited(plan: LogicalPlan, rows: usize) -> DfResult<LogicalPlan> {
 /// Whether `plan` is a limit of just so many rows already.
 fn fetches(plan: &LogicalPlan, rows: usize) -> bool {
     matches!(plan, LogicalPlan::Limit(l) if l.skip.is_none() && matches!(l.get_fetch_type(), Ok(FetchType::Literal(Some(n))) if n == rows))
-}
-
-/// `node`, which has one input, over `input`, which has the schema of the old one.
-fn with_input(node: LogicalPlan, input: LogicalPlan) -> DfResult<LogicalPlan> {
-    let mut input = Some(input);
-    let plan = node.map_children(|old| Ok(Transformed::yes(input.take().unwrap_or(old))))?;
-    Ok(plan.data)
-}
-
-/// The same names, qualifiers and types in the same order.
-fn same_columns(a: &DFSchema, b: &DFSchema) -> bool {
-    a.fields().len() == b.fields().len()
-        && a.iter().zip(b.iter()).all(|((qa, fa), (qb, fb))| qa == qb && fa.name() == fb.name() && fa.data_type() == fb.data_type())
 }
 
 /// A table of which only these columns are of interest. Sub-plans never carry more: encoding names every column of a table, and

@@ -11,6 +11,7 @@
 //! | [`classify`](mod@classify) | operator by operator: whole, as limit, split, or not at all |
 //! | [`cut`](mod@cut) | the walk over the plan |
 //! | [`node`] | [`DriveScan`] |
+//! | `split`, `union` | aggregates in two halves; operators in the branches of a union |
 //! | [`partial`] | `__f_state` and `__f_merge` |
 //! | [`codec`] | Substrait out and in, with the checks for bytes from strangers |
 //! | [`describe`] | plans as text |
@@ -26,6 +27,8 @@ pub mod expressions;
 pub mod node;
 pub mod partial;
 pub mod policy;
+mod split;
+mod union;
 
 pub use classify::{Class, classify};
 pub use cut::{CutPlan, Note, cut};

@@ -55,6 +55,11 @@ shapes! {
     count_distinct_among_others: "SELECT count(DISTINCT k), sum(i) FROM t", Full;
     ordered_aggregate: "SELECT k, array_agg(i ORDER BY u) FROM t WHERE i > 0 GROUP BY k", Full;
     grouping_sets: "SELECT k, b, sum(i) FROM t GROUP BY ROLLUP (k, b)", Full;
+    distinct_calls: "SELECT k, count(DISTINCT i), sum(DISTINCT u), max(DISTINCT f), avg(f) FROM t GROUP BY k", Full;
+    union_aggregate: "SELECT k, sum(v) FROM (SELECT k, i AS v FROM t WHERE i > 0 UNION ALL SELECT k, 1 FROM dim UNION ALL SELECT k, 2 FROM local) x GROUP BY k", Full;
+    union_top: "SELECT u FROM (SELECT u FROM t WHERE k = 1 UNION ALL SELECT i FROM t) ORDER BY u LIMIT 3", Full;
+    union_distinct: "SELECT k FROM t UNION SELECT k FROM dim", Full;
+    union_cut_at_filter: "SELECT k, count(*) FROM (SELECT k FROM t UNION ALL SELECT k FROM dim) GROUP BY k", Filter;
     limit_with_offset: "SELECT i FROM t LIMIT 5 OFFSET 3", Full;
     aggregate_over_limit: "SELECT count(*) FROM (SELECT i FROM t LIMIT 20)", Full;
     volatile_filter: "SELECT i FROM t WHERE i > 3 AND random() < 0.5", Full;

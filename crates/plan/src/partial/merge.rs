@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
+use datafusion::arrow::array::{Array, ArrayRef, BooleanArray, new_null_array};
 use datafusion::arrow::compute::{and, filter as keep, is_not_null, prep_null_mask_filter};
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields};
 use datafusion::common::{Result, ScalarValue, exec_err, not_impl_err, plan_err};
@@ -15,14 +15,16 @@ use super::{from_struct, inner_args, merge_name, nullable, struct_fields};
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct MergeForm {
     inner: Arc<AggregateUDF>,
+    /// Whether it stands for `f(DISTINCT ...)`.
+    distinct: bool,
     name: String,
     signature: Signature,
 }
 
 impl MergeForm {
-    pub(super) fn new(inner: Arc<AggregateUDF>) -> Self {
-        let name = merge_name(inner.name());
-        Self { inner, name, signature: Signature::user_defined(Volatility::Immutable) }
+    pub(super) fn new(inner: Arc<AggregateUDF>, distinct: bool) -> Self {
+        let name = if distinct { format!("__{}_distinct_merge", inner.name()) } else { merge_name(inner.name()) };
+        Self { inner, distinct, name, signature: Signature::user_defined(Volatility::Immutable) }
     }
 }
 
@@ -40,7 +42,7 @@ impl AggregateUDFImpl for MergeForm {
         let Some((state, rest)) = arg_types.split_first() else {
             return plan_err!("{} needs the state to merge as its first argument", self.name);
         };
-        let expected = struct_fields(&self.inner, &nullable(rest))?;
+        let expected = struct_fields(&self.inner, &nullable(rest), self.distinct)?;
         match state {
             DataType::Struct(fields) if fields.len() == expected.len() => Ok(arg_types.to_vec()),
             other => plan_err!("{} merges structs of {} fields, not {other}", self.name, expected.len()),
@@ -71,23 +73,24 @@ impl AggregateUDFImpl for MergeForm {
             return plan_err!("{} needs the state to merge as its first argument", self.name);
         };
         let return_field = self.inner.return_field(rest)?;
-        self.inner.state_fields(StateFieldsArgs { input_fields: rest, return_field, ordering_fields: &[], is_distinct: false, ..args })
+        self.inner.state_fields(StateFieldsArgs { input_fields: rest, return_field, ordering_fields: &[], is_distinct: self.distinct, ..args })
     }
 
     fn accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        let inner_args = inner_args(&self.inner, &args, 1)?;
-        let fields = struct_fields(&self.inner, inner_args.expr_fields)?;
+        let inner_args = inner_args(&self.inner, &args, 1, self.distinct)?;
+        let fields = struct_fields(&self.inner, inner_args.expr_fields, self.distinct)?;
         Ok(Box::new(Merge { inner: self.inner.accumulator(inner_args)?, fields }))
     }
 
     fn groups_accumulator_supported(&self, args: AccumulatorArgs) -> bool {
-        inner_args(&self.inner, &args, 1).is_ok_and(|a| self.inner.groups_accumulator_supported(a))
+        inner_args(&self.inner, &args, 1, self.distinct).is_ok_and(|a| self.inner.groups_accumulator_supported(a))
     }
 
     fn create_groups_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
-        let inner_args = inner_args(&self.inner, &args, 1)?;
-        let fields = struct_fields(&self.inner, inner_args.expr_fields)?;
-        Ok(Box::new(MergeGroups { inner: self.inner.create_groups_accumulator(inner_args)?, fields }))
+        let inner_args = inner_args(&self.inner, &args, 1, self.distinct)?;
+        let fields = struct_fields(&self.inner, inner_args.expr_fields, self.distinct)?;
+        let nulls = inner_args.expr_fields.iter().map(|f| new_null_array(f.data_type(), 1)).collect();
+        Ok(Box::new(MergeGroups { inner: self.inner.create_groups_accumulator(inner_args)?, fields, nulls }))
     }
 
     fn order_sensitivity(&self) -> AggregateOrderSensitivity {
@@ -158,6 +161,8 @@ impl Accumulator for Merge {
 struct MergeGroups {
     inner: Box<dyn GroupsAccumulator>,
     fields: Fields,
+    /// A row of `f`'s arguments, all NULL.
+    nulls: Vec<ArrayRef>,
 }
 
 impl GroupsAccumulator for MergeGroups {
@@ -167,6 +172,12 @@ impl GroupsAccumulator for MergeGroups {
             None => self.inner.merge_batch(&from_struct(states, &self.fields)?, groups, total),
             Some(mask) => {
                 let states = keep(states, &mask)?;
+                if states.is_empty() {
+                    // There are groups of which nothing was seen. Some accumulators take a batch without rows, and so without NULLs, to mean that every group
+                    // was seen; a row that the filter leaves out is how DataFusion tells them of such groups.
+                    let none = BooleanArray::from(vec![false]);
+                    return if total == 0 { Ok(()) } else { self.inner.update_batch(&self.nulls, &[0], Some(&none), total) };
+                }
                 let groups: Vec<usize> = groups.iter().zip(mask.values().iter()).filter_map(|(g, k)| k.then_some(*g)).collect();
                 self.inner.merge_batch(&from_struct(&states, &self.fields)?, &groups, total)
             }

@@ -7,6 +7,8 @@
 //!   passed again as they are (some aggregates read them: the percentile of `approx_percentile_cont`), others as typed
 //!   NULLs, which are never read: `f` derives its types from them.
 //!
+//! `f(DISTINCT ...)` has another state, which holds the values themselves: `__f_distinct_state` and `__f_distinct_merge` are the halves of those that know how.
+//!
 //! Both forms are complete aggregates: each can itself run in phases, and a merge is a merge of any number of states in any order.
 
 mod merge;
@@ -40,6 +42,21 @@ pub fn merge_name(f: &str) -> String {
     format!("{PREFIX}{f}_merge")
 }
 
+/// Aggregates that keep the distinct values as their state when they are called with DISTINCT.
+const WITH_DISTINCT: [&str; 7] = ["array_agg", "avg", "bit_xor", "count", "median", "percentile_cont", "sum"];
+
+/// Aggregates that give the same with DISTINCT and without.
+const WITHOUT_MATTER: [&str; 6] = ["bit_and", "bit_or", "bool_and", "bool_or", "max", "min"];
+
+/// The names of the forms for a call of `f`; `None` where the call is DISTINCT and `f` has no state for that.
+#[must_use]
+pub fn form_names(f: &str, distinct: bool) -> Option<(String, String)> {
+    if distinct && !WITHOUT_MATTER.contains(&f) {
+        return WITH_DISTINCT.contains(&f).then(|| (format!("{PREFIX}{f}_distinct_state"), format!("{PREFIX}{f}_distinct_merge")));
+    }
+    Some((state_name(f), merge_name(f)))
+}
+
 /// Whether `udaf` is the merging form of some aggregate.
 #[must_use]
 pub fn is_merge(udaf: &AggregateUDF) -> bool {
@@ -49,13 +66,13 @@ pub fn is_merge(udaf: &AggregateUDF) -> bool {
 /// The form of `inner` that returns its partial state as a struct.
 #[must_use]
 pub fn state_udaf(inner: Arc<AggregateUDF>) -> AggregateUDF {
-    AggregateUDF::from(state::StateForm::new(inner))
+    AggregateUDF::from(state::StateForm::new(inner, false))
 }
 
 /// The form of `inner` that merges partial states and finishes them.
 #[must_use]
 pub fn merge_udaf(inner: Arc<AggregateUDF>) -> AggregateUDF {
-    AggregateUDF::from(merge::MergeForm::new(inner))
+    AggregateUDF::from(merge::MergeForm::new(inner, false))
 }
 
 /// Whether states of `udaf` over disjoint sets of rows, merged in any order, give what it gives over all rows.
@@ -92,18 +109,25 @@ pub fn register_with(builder: &mut SessionStateBuilder) {
     list.extend(new);
 }
 
-/// Both forms of `udaf`; none where it is not mergeable.
+/// The forms of `udaf`, those for DISTINCT among them; none where it is not mergeable.
 #[must_use]
 pub fn forms(udaf: &Arc<AggregateUDF>) -> Vec<Arc<AggregateUDF>> {
-    if is_mergeable(udaf) { vec![Arc::new(state_udaf(Arc::clone(udaf))), Arc::new(merge_udaf(Arc::clone(udaf)))] } else { vec![] }
+    let mut forms = vec![];
+    if is_mergeable(udaf) {
+        forms.extend([state_udaf(Arc::clone(udaf)), merge_udaf(Arc::clone(udaf))]);
+        if WITH_DISTINCT.contains(&udaf.name()) {
+            forms.push(AggregateUDF::from(state::StateForm::new(Arc::clone(udaf), true)));
+            forms.push(AggregateUDF::from(merge::MergeForm::new(Arc::clone(udaf), true)));
+        }
+    }
+    forms.into_iter().map(Arc::new).collect()
 }
 
 /// The struct's fields: one per state column of `inner` over `inputs`, named `s0..`, all nullable.
 ///
 /// `inner` names its state after the call, which differs between levels; the position is what counts.
-fn struct_fields(inner: &AggregateUDF, inputs: &[FieldRef]) -> Result<Fields> {
-    let args =
-        StateFieldsArgs { name: inner.name(), input_fields: inputs, return_field: inner.return_field(inputs)?, ordering_fields: &[], is_distinct: false };
+fn struct_fields(inner: &AggregateUDF, inputs: &[FieldRef], is_distinct: bool) -> Result<Fields> {
+    let args = StateFieldsArgs { name: inner.name(), input_fields: inputs, return_field: inner.return_field(inputs)?, ordering_fields: &[], is_distinct };
     Ok(inner.state_fields(args)?.iter().enumerate().map(|(i, f)| Field::new(format!("s{i}"), f.data_type().clone(), true)).collect())
 }
 
@@ -134,7 +158,7 @@ fn from_struct(column: &ArrayRef, fields: &Fields) -> Result<Vec<ArrayRef>> {
 }
 
 /// `args` as `inner` wants to see them: its own result field, and of the arguments those from `skip` on.
-fn inner_args<'a>(inner: &AggregateUDF, args: &AccumulatorArgs<'a>, skip: usize) -> Result<AccumulatorArgs<'a>> {
+fn inner_args<'a>(inner: &AggregateUDF, args: &AccumulatorArgs<'a>, skip: usize, is_distinct: bool) -> Result<AccumulatorArgs<'a>> {
     if args.exprs.len() < skip || args.expr_fields.len() < skip {
         return exec_err!("{} needs at least {skip} arguments", inner.name());
     }
@@ -146,7 +170,7 @@ fn inner_args<'a>(inner: &AggregateUDF, args: &AccumulatorArgs<'a>, skip: usize)
         order_bys: &[],
         is_reversed: false,
         name: args.name,
-        is_distinct: false,
+        is_distinct,
         exprs: &args.exprs[skip..],
         expr_fields,
     })

@@ -7,21 +7,26 @@ use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
-use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, EmitTo, GroupsAccumulator, Signature, Volatility};
+use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, EmitTo, GroupsAccumulator, Signature, StatisticsArgs, Volatility};
 
 use super::{inner_args, nullable, state_name, struct_fields, to_struct};
+
+/// Aggregates whose state is their value.
+const VALUE_IS_STATE: [&str; 3] = ["count", "max", "min"];
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct StateForm {
     inner: Arc<AggregateUDF>,
+    /// Whether it stands for `f(DISTINCT ...)`.
+    distinct: bool,
     name: String,
     signature: Signature,
 }
 
 impl StateForm {
-    pub(super) fn new(inner: Arc<AggregateUDF>) -> Self {
-        let name = state_name(inner.name());
-        Self { inner, name, signature: Signature::user_defined(Volatility::Immutable) }
+    pub(super) fn new(inner: Arc<AggregateUDF>, distinct: bool) -> Self {
+        let name = if distinct { format!("__{}_distinct_state", inner.name()) } else { state_name(inner.name()) };
+        Self { inner, distinct, name, signature: Signature::user_defined(Volatility::Immutable) }
     }
 }
 
@@ -40,32 +45,44 @@ impl AggregateUDFImpl for StateForm {
     }
 
     fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Struct(struct_fields(&self.inner, &nullable(arg_types))?))
+        Ok(DataType::Struct(struct_fields(&self.inner, &nullable(arg_types), self.distinct)?))
     }
 
     fn return_field(&self, arg_fields: &[FieldRef]) -> Result<FieldRef> {
-        Ok(Arc::new(Field::new(&self.name, DataType::Struct(struct_fields(&self.inner, arg_fields)?), true)))
+        Ok(Arc::new(Field::new(&self.name, DataType::Struct(struct_fields(&self.inner, arg_fields, self.distinct)?), true)))
     }
 
     fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
         let return_field = self.inner.return_field(args.input_fields)?;
-        self.inner.state_fields(StateFieldsArgs { return_field, ordering_fields: &[], is_distinct: false, ..args })
+        self.inner.state_fields(StateFieldsArgs { return_field, ordering_fields: &[], is_distinct: self.distinct, ..args })
     }
 
     fn accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        let fields = struct_fields(&self.inner, args.expr_fields)?;
-        let inner = self.inner.accumulator(inner_args(&self.inner, &args, 0)?)?;
+        let fields = struct_fields(&self.inner, args.expr_fields, self.distinct)?;
+        let inner = self.inner.accumulator(inner_args(&self.inner, &args, 0, self.distinct)?)?;
         Ok(Box::new(State { inner, fields }))
     }
 
     fn groups_accumulator_supported(&self, args: AccumulatorArgs) -> bool {
-        inner_args(&self.inner, &args, 0).is_ok_and(|a| self.inner.groups_accumulator_supported(a))
+        inner_args(&self.inner, &args, 0, self.distinct).is_ok_and(|a| self.inner.groups_accumulator_supported(a))
     }
 
     fn create_groups_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
-        let fields = struct_fields(&self.inner, args.expr_fields)?;
-        let inner = self.inner.create_groups_accumulator(inner_args(&self.inner, &args, 0)?)?;
+        let fields = struct_fields(&self.inner, args.expr_fields, self.distinct)?;
+        let inner = self.inner.create_groups_accumulator(inner_args(&self.inner, &args, 0, self.distinct)?)?;
         Ok(Box::new(StateGroups { inner, fields }))
+    }
+
+    /// `f`'s value, where it is its state as well.
+    fn value_from_stats(&self, args: &StatisticsArgs) -> Option<ScalarValue> {
+        let DataType::Struct(fields) = args.return_type else { return None };
+        let [field] = fields.iter().as_slice() else { return None };
+        if self.distinct || !VALUE_IS_STATE.contains(&self.inner.name()) {
+            return None;
+        }
+        let value = self.inner.value_from_stats(&StatisticsArgs { return_type: field.data_type(), ..*args })?;
+        let column = value.cast_to(field.data_type()).and_then(|v| v.to_array()).ok()?;
+        Some(ScalarValue::Struct(Arc::new(to_struct(fields, vec![column]).ok()?)))
     }
 
     fn order_sensitivity(&self) -> AggregateOrderSensitivity {
