@@ -356,3 +356,40 @@ def test_importing_is_light():
     code = "import sys, skytether, msgexpress; print([m for m in ('pyarrow', 'pandas', 'scipy', 'anndata', 'h5py', 'matplotlib') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=dict(os.environ))
     assert done.stdout.strip() == "[]", done
+
+
+def test_metadata_answers_what_it_knows(tmp_path):
+    days = pa.array([1, 9, None, 4], pa.int32()).cast(pa.date32())
+    rows = pa.table(
+        {
+            "v": pa.array([3, None, -7, 5], pa.int64()),
+            "day": days,
+            "price": pa.array([1, 2, 3, None], pa.int32()).cast(pa.decimal128(12, 2)),
+            "yes": [True, False, True, None],
+            "f": [0.5, -2.5, 8.0, 1.0],
+            "nan": [1.0, float("nan"), 2.0, 3.0],
+            "zero": [0.0, -0.0, 1.0, 2.0],
+            "text": ["b", "a" * 300, "c" * 300, None],
+            "nothing": pa.nulls(4, pa.int32()),
+        }
+    )
+    with skytether.open(tmp_path / "f", drives=2) as fleet:
+        fleet.ingest(rows, "d.t")
+        fleet.ingest(rows.slice(0, 0), "d.empty")
+
+        def asked(sql: str) -> tuple[dict, int]:
+            result = fleet.sql(sql)
+            found = result.to_arrow().to_pylist()
+            return found[0], sum(drive["slices"] for drive in result.receipt.to_dict()["drives"])
+
+        known = "SELECT count(*) AS n, count(v) AS nv, min(v) AS lv, max(v) AS hv, min(day) AS ld, max(day) AS hd, min(price) AS lp, max(yes) AS hy, min(f) AS lf, max(f) AS hf, count(nan) AS nn, count(text) AS nt FROM {}"
+        wanted = duckdb.sql(known.format("rows")).to_arrow_table().to_pylist()[0]
+        assert asked(known.format("d.t")) == (wanted, 0)
+        assert asked(known.format("d.empty")) == (duckdb.sql("SELECT * FROM (" + known.format("rows WHERE v > 100") + ")").to_arrow_table().to_pylist()[0], 0)
+        # Where metadata does not know, the rows are asked: bounds of text are shortened, a zero's sign is not kept, NaN has no place among bounds.
+        for expression in ("max(text)", "min(text)", "min(zero)", "max(nan)", "sum(v)", "max(nothing)", "count(DISTINCT v)", "max(v + 1)"):
+            found, slices = asked(f"SELECT {expression} AS x FROM d.t")
+            want = duckdb.sql(f"SELECT {expression} AS x FROM rows").to_arrow_table().to_pylist()[0]
+            assert slices > 0 and (found == want or np.isnan(found["x"]) and np.isnan(want["x"])), expression
+        assert asked("SELECT max(v) AS x FROM d.t WHERE v < 5")[0] == {"x": 3}
+        assert asked("SELECT max(v) FILTER (WHERE v < 5) AS x FROM d.t")[0] == {"x": 3}

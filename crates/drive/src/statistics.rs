@@ -1,11 +1,10 @@
 //! What a partition's metadata tells of the rows that a scan gives, for DataFusion's optimiser: it answers `count`, `min` and `max` from that, without a slice.
 
 use arrow::array::{Array, ArrayRef, UInt64Array};
-use arrow::compute;
+use arrow::compute::{self, SortOptions};
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::stats::Precision;
-use datafusion::common::{ColumnStatistics, ScalarValue, Statistics};
-use datafusion::functions_aggregate::min_max::{max_batch, min_batch};
+use datafusion::common::{ScalarValue, Statistics};
 
 use crate::reader::Partition;
 
@@ -24,19 +23,21 @@ pub(crate) fn of(partition: &Partition, schema: &SchemaRef, slices: &[u32]) -> S
         let Some(nulls) = nulls.as_any().downcast_ref::<UInt64Array>() else { continue };
         let Some(null_count) = exact(nulls) else { continue };
         column.null_count = Precision::Exact(null_count);
-        let bound = |array: Option<ArrayRef>, fold: fn(&ArrayRef) -> datafusion::common::Result<ScalarValue>| {
+        let bound = |array: Option<ArrayRef>, descending: bool| {
             let array = array.and_then(|a| take(&a))?;
             // A slice of NULLs has no bounds, and needs none.
             let known = (0..array.len()).all(|i| array.is_valid(i) || nulls.value(i) == rows.value(i));
             if !known || array.data_type() != field.data_type() {
                 return None;
             }
-            fold(&array).ok().filter(is_value)
+            let first = compute::sort_to_indices(&array, Some(SortOptions { descending, nulls_first: false }), Some(1)).ok()?;
+            let at = first.values().first().copied().filter(|&at| array.is_valid(at as usize))?;
+            ScalarValue::try_from_array(&array, at as usize).ok().filter(is_value)
         };
-        if let Some(min) = bound(stats.min(field.name()), min_batch) {
+        if let Some(min) = bound(stats.min(field.name()), false) {
             column.min_value = Precision::Exact(min);
         }
-        if let Some(max) = bound(stats.max(field.name()), max_batch) {
+        if let Some(max) = bound(stats.max(field.name()), true) {
             column.max_value = Precision::Exact(max);
         }
     }
