@@ -58,28 +58,57 @@ pub fn cut(plan: LogicalPlan, policy: Cut, tables: &dyn Tables, registry: &dyn F
 }
 
 /// A part of the plan, as far as the walk has come.
-enum Piece {
+#[derive(Clone)]
+pub(crate) enum Piece {
     /// All of it can go down.
     Below(Box<Below>),
     /// Its root stays above; whether drives are read anywhere below.
     Above(LogicalPlan, bool),
 }
 
-struct Below {
-    plan: LogicalPlan,
-    table: TableReference,
-    input: Input,
+#[derive(Clone)]
+pub(crate) struct Below {
+    pub(crate) plan: LogicalPlan,
+    pub(crate) table: TableReference,
+    /// What the drives call the table.
+    pub(crate) stored: TableReference,
+    pub(crate) input: Input,
+    /// Where joins are in it.
+    pub(crate) joined: Option<Joined>,
 }
 
-struct Walk<'a> {
-    policy: Cut,
-    tables: &'a dyn Tables,
-    registry: &'a dyn FunctionRegistry,
+/// A part with joins that goes down only if that makes it give fewer rows.
+#[derive(Clone)]
+pub(crate) struct Joined {
+    /// The small sides, in order.
+    pub(crate) shipped: Vec<LogicalPlan>,
+    /// The same part with its joins on the host, and why they are there.
+    pub(crate) plain: LogicalPlan,
+    pub(crate) notes: Vec<Note>,
+    /// Whether an operator above the joins makes few rows of many.
+    pub(crate) pays: bool,
+}
+
+impl Below {
+    /// With `plan` in the place of its own, which gives few rows of many.
+    pub(crate) fn reduced(mut self, plan: LogicalPlan) -> Self {
+        self.plan = plan;
+        if let Some(joined) = &mut self.joined {
+            joined.pays = true;
+        }
+        self
+    }
+}
+
+pub(crate) struct Walk<'a> {
+    pub(crate) policy: Cut,
+    pub(crate) tables: &'a dyn Tables,
+    pub(crate) registry: &'a dyn FunctionRegistry,
     notes: Vec<Note>,
 }
 
 impl Walk<'_> {
-    fn plan(&mut self, plan: LogicalPlan) -> DfResult<Piece> {
+    pub(crate) fn plan(&mut self, plan: LogicalPlan) -> DfResult<Piece> {
         if DriveScan::of(&plan).is_some() {
             return Ok(Piece::Above(plan, true));
         }
@@ -88,6 +117,7 @@ impl Walk<'_> {
         }
         match plan {
             LogicalPlan::TableScan(scan) => self.scan(scan),
+            LogicalPlan::Join(join) => self.join(join),
             plan if plan.inputs().len() == 1 => {
                 let input = plan.inputs()[0].clone();
                 match self.plan(input)? {
@@ -158,11 +188,10 @@ impl Walk<'_> {
         for piece in pieces {
             let may = goes(self, &piece);
             let plan = match (piece, &halves, may) {
-                (Piece::Below(below), Some(halves), Ok(())) => self.above(Piece::Below(Box::new(states(halves, &below.plan, &below.table, below.input)?))).0,
+                (Piece::Below(below), Some(halves), Ok(())) => self.above(Piece::Below(Box::new(states(halves, *below)?))).0,
                 (Piece::Below(below), None, Ok(())) if matches!(node, LogicalPlan::Sort(_)) => {
-                    let Below { plan, table, input } = *below;
-                    let plan = with_input(node.clone(), plan)?;
-                    self.above(Piece::Below(Box::new(Below { plan, table, input }))).0
+                    let plan = with_input(node.clone(), below.plan.clone())?;
+                    self.above(Piece::Below(Box::new(below.reduced(plan)))).0
                 }
                 (piece, halves, may) => {
                     let (plan, drives) = self.above(piece);
@@ -198,7 +227,7 @@ impl Walk<'_> {
     }
 
     /// Cuts the plans in the expressions of `plan`, which stays above.
-    fn subqueries(&mut self, plan: LogicalPlan) -> DfResult<(LogicalPlan, bool)> {
+    pub(crate) fn subqueries(&mut self, plan: LogicalPlan) -> DfResult<(LogicalPlan, bool)> {
         let mut drives = false;
         let plan = plan.map_subqueries(|child| {
             let piece = self.plan(child)?;
@@ -209,21 +238,38 @@ impl Walk<'_> {
         Ok((plan.data, drives))
     }
 
-    fn note(&mut self, plan: &LogicalPlan, reason: &str) {
+    pub(crate) fn notes_len(&self) -> usize {
+        self.notes.len()
+    }
+
+    /// Takes back the notes from number `from` on.
+    pub(crate) fn forget_notes(&mut self, from: usize) -> Vec<Note> {
+        self.notes.split_off(from)
+    }
+
+    pub(crate) fn note(&mut self, plan: &LogicalPlan, reason: &str) {
         self.notes.push(Note { operator: operator_name(plan), reason: reason.to_owned() });
     }
 
     /// Ends the part that goes down here.
-    fn above(&self, piece: Piece) -> (LogicalPlan, bool) {
+    pub(crate) fn above(&mut self, piece: Piece) -> (LogicalPlan, bool) {
         match piece {
             Piece::Above(plan, drives) => (plan, drives),
             Piece::Below(below) => {
+                let shipped = match below.joined {
+                    Some(joined) if !joined.pays => {
+                        self.notes.extend(joined.notes);
+                        return (joined.plain, true);
+                    }
+                    Some(joined) => joined.shipped,
+                    None => Vec::new(),
+                };
                 let rung = match self.policy {
                     Cut::Adaptive | Cut::Full => RungName::Full,
                     Cut::Filter => RungName::Filter,
                     Cut::Raw => RungName::Raw,
                 };
-                (DriveScan::new(below.table, below.plan, rung, below.input.placement).into_plan(), true)
+                (DriveScan::new(below.table, below.plan, rung, below.input.placement).with_inputs(shipped).into_plan(), true)
             }
         }
     }
@@ -232,21 +278,27 @@ impl Walk<'_> {
     fn over(&mut self, node: LogicalPlan, below: Below) -> DfResult<Piece> {
         match classify(&node, below.input, self.policy, self.registry) {
             Class::Whole => {
-                let Below { plan, table, mut input } = below;
+                let mut below = below;
                 // Aliases leave no trace in Substrait.
-                input.operators += usize::from(!matches!(node, LogicalPlan::SubqueryAlias(_)));
-                Ok(Piece::Below(Box::new(Below { plan: with_input(node, plan)?, table, input })))
+                below.input.operators += usize::from(!matches!(node, LogicalPlan::SubqueryAlias(_)));
+                if let Some(joined) = &mut below.joined {
+                    joined.plain = with_input(node.clone(), joined.plain.clone())?;
+                    joined.pays |= matches!(node, LogicalPlan::Aggregate(_));
+                }
+                below.plan = with_input(node, below.plan)?;
+                Ok(Piece::Below(Box::new(below)))
             }
             Class::Limit(rows) => {
-                let Below { plan, table, input } = below;
-                let plan = if fetches(&plan, rows) { plan } else { limited(plan, rows)? };
-                let (plan, drives) = self.above(Piece::Below(Box::new(Below { plan, table, input })));
+                let mut below = below;
+                if !fetches(&below.plan, rows) {
+                    below.plan = limited(below.plan, rows)?;
+                }
+                let (plan, drives) = self.above(Piece::Below(Box::new(below)));
                 Ok(Piece::Above(with_input(node, plan)?, drives))
             }
             Class::Top => {
-                let Below { plan, table, input } = below;
-                let plan = with_input(node.clone(), plan)?;
-                let (plan, drives) = self.above(Piece::Below(Box::new(Below { plan, table, input })));
+                let plan = with_input(node.clone(), below.plan.clone())?;
+                let (plan, drives) = self.above(Piece::Below(Box::new(below.reduced(plan))));
                 Ok(Piece::Above(with_input(node, plan)?, drives))
             }
             Class::Split => match node {
@@ -262,6 +314,9 @@ impl Walk<'_> {
 
     /// Of a filter that can't go down whole, the conditions that can.
     fn part_of(&mut self, mut filter: Filter, mut below: Below, why: &str) -> DfResult<Piece> {
+        if below.joined.is_some() {
+            return self.stay(LogicalPlan::Filter(filter), below, why);
+        }
         let conditions = split_conjunction(&filter.predicate).into_iter().cloned();
         let (down, up): (Vec<Expr>, Vec<Expr>) = conditions.partition(|c| check(c, below.plan.schema(), self.registry).is_ok());
         if let (Some(down), Some(up), true) = (conjunction(down), conjunction(up), below.input.operators < MAX_OPERATORS) {
@@ -288,11 +343,10 @@ impl Walk<'_> {
             Ok(halves) => halves,
             Err(why) => return self.stay(original, below, why),
         };
-        let Below { plan, table, input } = below;
-        let (states, _) = self.above(Piece::Below(Box::new(states(&halves, &plan, &table, input)?)));
+        let (states, _) = self.above(Piece::Below(Box::new(states(&halves, below.clone())?)));
         match halves.merged(states)? {
             Some(merged) => Ok(Piece::Above(merged, true)),
-            None => self.stay(original, Below { plan, table, input }, "merging its states would give other types than it has"),
+            None => self.stay(original, below, "merging its states would give other types than it has"),
         }
     }
 
@@ -320,7 +374,7 @@ impl Walk<'_> {
             Arc::new(Schema::new_with_metadata(columns.iter().map(|i| Arc::clone(&full.fields()[*i])).collect::<Vec<_>>(), full.metadata().clone()));
         let stored_as = partitioning.stored_as.clone().unwrap_or_else(|| scan.table_name.clone());
         let renamed = stored_as != scan.table_name;
-        let mut plan = LogicalPlan::TableScan(TableScanBuilder::new(stored_as, Arc::new(Columns(source))).build()?);
+        let mut plan = LogicalPlan::TableScan(TableScanBuilder::new(stored_as.clone(), Arc::new(Columns(source))).build()?);
         if renamed {
             plan = LogicalPlan::SubqueryAlias(SubqueryAlias::try_new(Arc::new(plan), scan.table_name.clone())?);
         }
@@ -343,10 +397,10 @@ impl Walk<'_> {
                 input.limited = input.placement == Placement::Spread;
                 input.operators += 1;
             }
-            return Ok(Piece::Below(Box::new(Below { plan, table: scan.table_name, input })));
+            return Ok(Piece::Below(Box::new(Below { plan, table: scan.table_name, stored: stored_as, input, joined: None })));
         };
         // Some filters stay: they go above the scan, and the columns that only they need are dropped after them.
-        let below = Below { plan, table: scan.table_name.clone(), input };
+        let below = Below { plan, table: scan.table_name.clone(), stored: stored_as, input, joined: None };
         let (plan, _) = self.above(Piece::Below(Box::new(below)));
         let mut plan = LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(plan))?);
         let why = if self.policy == Cut::Raw { "cut=raw sends only scans down" } else { "it has parts that sub-plans don't carry" };
@@ -359,9 +413,10 @@ impl Walk<'_> {
 }
 
 /// The states of a part that goes down, which go down with it.
-fn states(halves: &Halves, plan: &LogicalPlan, table: &TableReference, input: Input) -> DfResult<Below> {
-    let plan = halves.below(plan.clone())?;
-    Ok(Below { plan, table: table.clone(), input: Input { operators: input.operators + 1, ..input } })
+fn states(halves: &Halves, mut below: Below) -> DfResult<Below> {
+    let plan = halves.below(below.plan.clone())?;
+    below.input.operators += 1;
+    Ok(below.reduced(plan))
 }
 
 /// `plan` with the columns that `scan` gives.
@@ -382,7 +437,7 @@ fn fetches(plan: &LogicalPlan, rows: usize) -> bool {
 
 /// A table of which only these columns are of interest. Sub-plans never carry more: encoding names every column of a table, and
 /// readers take time that grows with the square of their number.
-struct Columns(SchemaRef);
+pub(crate) struct Columns(pub(crate) SchemaRef);
 
 impl TableSource for Columns {
     fn schema(&self) -> SchemaRef {

@@ -11,6 +11,7 @@
 //! | [`classify`](mod@classify) | operator by operator: whole, as limit, split, or not at all |
 //! | [`cut`](mod@cut) | the walk over the plan |
 //! | [`node`] | [`DriveScan`] |
+//! | [`shipped`], `join` | small tables that travel down beside a sub-plan, to be joined there |
 //! | `split`, `union` | aggregates in two halves; operators in the branches of a union |
 //! | [`partial`] | `__f_state` and `__f_merge` |
 //! | [`codec`] | Substrait out and in, with the checks for bytes from strangers |
@@ -24,9 +25,11 @@ pub mod cut;
 pub mod describe;
 pub mod error;
 pub mod expressions;
+mod join;
 pub mod node;
 pub mod partial;
 pub mod policy;
+pub mod shipped;
 mod split;
 mod union;
 

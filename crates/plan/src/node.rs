@@ -35,9 +35,9 @@ impl RungName {
     }
 }
 
-/// A leaf of a super-plan: the rows that the drives give for a sub-plan.
+/// A part of a super-plan: the rows that the drives give for a sub-plan.
 ///
-/// It has no inputs, so no optimizer rule reaches into it. Its schema is the sub-plan's, qualifiers included; what comes back
+/// No optimizer rule reaches into the sub-plan. Its inputs are the small tables that travel down beside the sub-plan. Its schema is the sub-plan's, qualifiers included; what comes back
 /// from the drives is bound to it by position, because Substrait does not carry qualifiers.
 #[derive(Debug, Clone)]
 pub struct DriveScan {
@@ -49,6 +49,8 @@ pub struct DriveScan {
     pub rung: RungName,
     /// Whether every drive (`Spread`) or any one drive (`Everywhere`) runs the sub-plan.
     pub placement: Placement,
+    /// What travels down beside the sub-plan ([`crate::shipped`]), in order.
+    pub inputs: Vec<LogicalPlan>,
     schema: DFSchemaRef,
 }
 
@@ -57,7 +59,13 @@ impl DriveScan {
     #[must_use]
     pub fn new(table: TableReference, sub_plan: LogicalPlan, rung: RungName, placement: Placement) -> Self {
         let schema = Arc::clone(sub_plan.schema());
-        Self { table, sub_plan: Arc::new(sub_plan), rung, placement, schema }
+        Self { table, sub_plan: Arc::new(sub_plan), rung, placement, inputs: Vec::new(), schema }
+    }
+
+    /// The same, with `inputs` to travel down beside the sub-plan.
+    #[must_use]
+    pub fn with_inputs(self, inputs: Vec<LogicalPlan>) -> Self {
+        Self { inputs, ..self }
     }
 
     /// Schema of the rows, with qualifiers.
@@ -84,7 +92,11 @@ impl DriveScan {
 
 impl PartialEq for DriveScan {
     fn eq(&self, other: &Self) -> bool {
-        self.table == other.table && self.rung == other.rung && self.placement == other.placement && self.sub_plan == other.sub_plan
+        self.table == other.table
+            && self.rung == other.rung
+            && self.placement == other.placement
+            && self.sub_plan == other.sub_plan
+            && self.inputs == other.inputs
     }
 }
 
@@ -96,6 +108,7 @@ impl Hash for DriveScan {
         self.rung.hash(state);
         self.placement.hash(state);
         self.sub_plan.hash(state);
+        self.inputs.hash(state);
     }
 }
 
@@ -106,7 +119,10 @@ impl PartialOrd for DriveScan {
         }
         match self.table.cmp(&other.table).then(self.rung.cmp(&other.rung)) {
             // Equal plans were found above, so an equal order would contradict `==`.
-            Ordering::Equal => self.sub_plan.partial_cmp(&other.sub_plan).filter(|o| *o != Ordering::Equal),
+            Ordering::Equal => match self.sub_plan.partial_cmp(&other.sub_plan)? {
+                Ordering::Equal => self.inputs.partial_cmp(&other.inputs).filter(|o| *o != Ordering::Equal),
+                different => Some(different),
+            },
             different => Some(different),
         }
     }
@@ -118,7 +134,7 @@ impl UserDefinedLogicalNodeCore for DriveScan {
     }
 
     fn inputs(&self) -> Vec<&LogicalPlan> {
-        vec![]
+        self.inputs.iter().collect()
     }
 
     fn schema(&self) -> &DFSchemaRef {
@@ -135,9 +151,9 @@ impl UserDefinedLogicalNodeCore for DriveScan {
     }
 
     fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
-        if !exprs.is_empty() || !inputs.is_empty() {
-            return plan_err!("a DriveScan has neither expressions nor inputs");
+        if !exprs.is_empty() || inputs.len() != self.inputs.len() {
+            return plan_err!("a DriveScan has no expressions, and this one {} inputs", self.inputs.len());
         }
-        Ok(self.clone())
+        Ok(self.clone().with_inputs(inputs))
     }
 }

@@ -93,6 +93,12 @@ impl Partitioning {
 pub trait Tables {
     /// Where `table` (as the plan's scan names it) lies; `None` where it is not on drives and so stays on the host.
     fn partitioning(&self, table: &TableReference) -> Option<Partitioning>;
+
+    /// How many rows `table` has, where that is known.
+    fn rows(&self, table: &TableReference) -> Option<u64> {
+        let _ = table;
+        None
+    }
 }
 
 #[cfg(test)]

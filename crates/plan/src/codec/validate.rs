@@ -12,12 +12,13 @@ use datafusion_substrait::substrait::proto::expression::{FieldReference, Literal
 use datafusion_substrait::substrait::proto::extensions::AdvancedExtension;
 use datafusion_substrait::substrait::proto::extensions::simple_extension_declaration::MappingType;
 use datafusion_substrait::substrait::proto::function_argument::ArgType;
+use datafusion_substrait::substrait::proto::join_rel::JoinType;
 use datafusion_substrait::substrait::proto::read_rel::ReadType;
 use datafusion_substrait::substrait::proto::rel::RelType;
 use datafusion_substrait::substrait::proto::rel_common::EmitKind;
 use datafusion_substrait::substrait::proto::sort_field::SortKind;
 use datafusion_substrait::substrait::proto::r#type::Kind;
-use datafusion_substrait::substrait::proto::{AggregateRel, Expression, FunctionArgument, Plan, ReadRel, Rel, RelCommon, Type, fetch_rel, plan_rel};
+use datafusion_substrait::substrait::proto::{AggregateRel, Expression, FunctionArgument, JoinRel, Plan, ReadRel, Rel, RelCommon, Type, fetch_rel, plan_rel};
 use skytether_common::{Error, Result};
 
 use super::MAX_WIDTH;
@@ -135,6 +136,10 @@ impl Check<'_> {
                 enhancement(r.advanced_extension.as_ref())?;
                 (&r.common, self.aggregate(r)?)
             }
+            RelType::Join(r) => {
+                enhancement(r.advanced_extension.as_ref())?;
+                (&r.common, self.join(r)?)
+            }
             other => {
                 let text = format!("{other:?}");
                 let name = text.split(['(', ' ', '{']).next().unwrap_or_default().to_owned();
@@ -174,6 +179,22 @@ impl Check<'_> {
             }
         }
         Ok(select.struct_items.len())
+    }
+
+    fn join(&self, r: &JoinRel) -> Result<usize> {
+        let left = self.rel(present(r.left.as_deref(), "join", "left side")?)?;
+        let right = self.rel(present(r.right.as_deref(), "join", "right side")?)?;
+        self.expr(present(r.expression.as_deref(), "join", "condition")?, left + right)?;
+        if r.post_join_filter.is_some() {
+            return Err(Error::unsupported("the plan filters within a join after joining, which this engine does not know"));
+        }
+        match JoinType::try_from(r.r#type) {
+            Ok(JoinType::Inner | JoinType::Left | JoinType::Right) => Ok(left + right),
+            Ok(JoinType::LeftSemi | JoinType::LeftAnti) => Ok(left),
+            Ok(JoinType::RightSemi | JoinType::RightAnti) => Ok(right),
+            Ok(other) => Err(Error::unsupported(format!("the plan has a join of type {other:?}, which this engine does not run"))),
+            Err(_) => Err(Error::unsupported(format!("the plan has a join of type {}, which this engine does not know", r.r#type))),
+        }
     }
 
     fn aggregate(&self, r: &AggregateRel) -> Result<usize> {

@@ -1,0 +1,110 @@
+//! Joins in the walk over a plan.
+
+use std::sync::Arc;
+
+use datafusion::common::{NullEquality, Result};
+use datafusion::logical_expr::{Join, LogicalPlan};
+
+use crate::classify::{MAX_OPERATORS, operator_name};
+use crate::cut::{Below, Joined, Note, Piece, Walk};
+use crate::expressions::check;
+use crate::policy::{Cut, Placement};
+use crate::shipped;
+
+impl Walk<'_> {
+    /// A join, whose sides are cut first. It may go down with one of them if the other is small.
+    pub(crate) fn join(&mut self, join: Join) -> Result<Piece> {
+        let left = self.plan(join.left.as_ref().clone())?;
+        let right = self.plan(join.right.as_ref().clone())?;
+        let name = operator_name(&LogicalPlan::Join(join.clone()));
+        let why = match self.goes(&join, &left, &right) {
+            Ok(left_is_large) => {
+                let (large, small) = if left_is_large { (left, right) } else { (right, left) };
+                let Piece::Below(large) = large else { return datafusion::common::internal_err!("a join was to go down with a side that does not") };
+                return self.joined(join, *large, small, left_is_large, &name);
+            }
+            Err(why) => why,
+        };
+        let ((left, a), (right, b)) = (self.above(left), self.above(right));
+        let (plan, c) = self.subqueries(over(&join, left, right)?)?;
+        if a || b || c {
+            self.note(&plan, why);
+        }
+        Ok(Piece::Above(plan, a || b || c))
+    }
+
+    /// Whether `join` may go down with its left side (true) or its right side, or why it may not, in words.
+    fn goes(&mut self, join: &Join, left: &Piece, right: &Piece) -> std::result::Result<bool, &'static str> {
+        if matches!(self.policy, Cut::Raw | Cut::Filter) {
+            return Err("joins go down with cut=full only");
+        }
+        if join.null_equality != NullEquality::NullEqualsNothing || join.null_aware {
+            return Err("the join takes NULLs for equal, or asks whether there are any");
+        }
+        if join.on.is_empty() {
+            return Err("a join without equal keys compares every pair, which the host does once");
+        }
+        let below = |piece: &Piece| match piece {
+            Piece::Below(below) => {
+                let own = below.joined.as_ref().map_or(0, |joined| joined.shipped.len());
+                below.input.placement == Placement::Spread && !below.input.limited && below.input.operators + 2 < MAX_OPERATORS && own < MAX_SHIPPED
+            }
+            Piece::Above(..) => false,
+        };
+        let as_small = |walk: &mut Self, piece: &Piece| {
+            let notes = walk.notes_len();
+            let plan = walk.above(piece.clone()).0;
+            walk.forget_notes(notes);
+            shipped::small(&plan, walk.tables)
+        };
+        let with_left = below(left) && shipped::keeps(join.join_type, true) && as_small(self, right);
+        let with_right = below(right) && shipped::keeps(join.join_type, false) && as_small(self, left);
+        let left_is_large = match (with_left, with_right) {
+            (true, false) => true,
+            (false, true) => false,
+            // Both are small: the one with more rows stays where it is.
+            (true, true) => self.rows(left) >= self.rows(right),
+            (false, false) => return Err("neither side is known to be small enough to be sent to every drive, next to a side whose rows the join keeps"),
+        };
+        let exprs = join.on.iter().all(|(l, r)| check(l, join.left.schema(), self.registry).is_ok() && check(r, join.right.schema(), self.registry).is_ok());
+        let both = join.left.schema().join(join.right.schema()).map_err(|_| "both sides have a column of the same name")?;
+        if !exprs || join.filter.as_ref().is_some_and(|f| check(f, &both, self.registry).is_err()) {
+            return Err("its condition has parts that sub-plans don't carry");
+        }
+        Ok(left_is_large)
+    }
+
+    fn rows(&self, piece: &Piece) -> u64 {
+        match piece {
+            Piece::Below(below) => self.tables.rows(&below.table).unwrap_or(u64::MAX),
+            Piece::Above(..) => 0,
+        }
+    }
+
+    /// The join over `large`, with the rows of `small` beside it.
+    fn joined(&mut self, join: Join, large: Below, small: Piece, left_is_large: bool, name: &str) -> Result<Piece> {
+        let (small, _) = self.above(small);
+        let before = self.notes_len();
+        let (plain, _) = self.above(Piece::Below(Box::new(large.clone())));
+        let mut notes = self.forget_notes(before);
+        notes.push(Note { operator: name.to_owned(), reason: "nothing above it makes few rows of many, so the drives' rows are joined here".into() });
+        let (mut shipped, mut input) = (large.joined.map(|joined| joined.shipped).unwrap_or_default(), large.input);
+        let leaf = shipped::leaf(shipped.len(), &large.stored, &small)?;
+        shipped.push(small.clone());
+        input.operators += 2;
+        let (plan, plain) = if left_is_large {
+            (over(&join, large.plan, leaf)?, over(&join, plain, small)?)
+        } else {
+            (over(&join, leaf, large.plan)?, over(&join, small, plain)?)
+        };
+        Ok(Piece::Below(Box::new(Below { plan, input, table: large.table, stored: large.stored, joined: Some(Joined { shipped, plain, notes, pays: false }) })))
+    }
+}
+
+/// The most small tables beside one sub-plan.
+const MAX_SHIPPED: usize = 8;
+
+/// `join` over other sides of the same columns.
+fn over(join: &Join, left: LogicalPlan, right: LogicalPlan) -> Result<LogicalPlan> {
+    Ok(LogicalPlan::Join(Join { left: Arc::new(left), right: Arc::new(right), ..join.clone() }))
+}
