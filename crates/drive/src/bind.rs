@@ -2,7 +2,7 @@
 //!
 //! A sub-plan names tables `[domain, dataset, table]`. For each partition `t` of the ticket there is a table `t`; a matrix `m` is the dense view
 //! under its own name and sparse rows under `m_rows` (a partition that really is called `m_rows` goes first). A plain table, `data`, is also
-//! `[domain, dataset]`.
+//! `[domain, dataset]`. What came beside the plan ([`crate::shipped`]) is a table of the data set as well, and no stored one has such a name.
 
 use std::sync::Arc;
 
@@ -92,13 +92,18 @@ impl SchemaProvider for Bound {
             true => return Ok(None),
             false => name.to_owned(),
         };
+        if let Some(table) = self.ticket.shipped.table(&name) {
+            return Ok(Some(table));
+        }
         let bound = self.clone();
         let table = blocking(move || bound.open(&name)).await.map_err(to_datafusion)?;
         Ok(Some(Arc::new(table)))
     }
 
     fn table_exist(&self, name: &str) -> bool {
-        self.ticket.partitions.contains_key(name) || name.strip_suffix(ROWS).is_some_and(|matrix| self.ticket.partitions.contains_key(matrix))
+        self.ticket.shipped.table(name).is_some()
+            || self.ticket.partitions.contains_key(name)
+            || name.strip_suffix(ROWS).is_some_and(|matrix| self.ticket.partitions.contains_key(matrix))
     }
 }
 

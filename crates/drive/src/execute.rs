@@ -32,6 +32,7 @@ use crate::bind::{self, Bound, PLAIN, ROWS};
 use crate::cells::TicketCells;
 use crate::reader::{Reader, Ticket};
 use crate::scan::rows_for_width;
+use crate::shipped::Shipped;
 
 /// Rows per batch where the sender has no wish.
 const BATCH_ROWS: usize = 8192;
@@ -103,7 +104,12 @@ impl Engine {
     pub(crate) async fn start(self: &Arc<Self>, plan: SubPlan) -> Result<DeliveryStream> {
         let started = Instant::now();
         bind::check(&plan)?;
-        let ticket = Ticket { reader: Arc::new(self.reader.counting()), dataset: plan.dataset.clone(), partitions: Arc::new(plan.partitions.clone()) };
+        let ticket = Ticket {
+            reader: Arc::new(self.reader.counting()),
+            dataset: plan.dataset.clone(),
+            partitions: Arc::new(plan.partitions.clone()),
+            shipped: Shipped::read(&plan.tables)?,
+        };
         let pool = Arc::new(PeakRecordingPool::new(Arc::clone(&self.pool)));
         let filters = KeyFilters::read(&plan.filters).map_err(from_datafusion)?;
         let mut state = self.session(&ticket, filters, Arc::clone(&pool) as _)?;
@@ -137,7 +143,7 @@ fn batch_rows(plan: &LogicalPlan, ticket: &Ticket, wanted: usize) -> Result<usiz
     })
     .map_err(from_datafusion)?;
     let mut rows = wanted;
-    for table in tables {
+    for table in tables.into_iter().filter(|table| ticket.shipped.table(table).is_none()) {
         let stored = if ticket.partitions.contains_key(&table) { table.as_str() } else { table.strip_suffix(ROWS).unwrap_or(&table) };
         // The dense view's rows are narrow, whatever is stored.
         if stored == table && ticket.matrix(stored)?.is_some() {

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`drive`] | the drive itself |
 //! | `reader` | partitions, slices and whole columns out of the store, with caches |
-//! | `bind` | a ticket's tables, as DataFusion finds them |
+//! | `bind`, `shipped` | a ticket's tables, as DataFusion finds them; those that came beside the plan |
 //! | `table`, `prune` | a partition as a table; which slices a filter leaves over |
 //! | `scan`, `dense`, `statistics` | the operator that reads slices; the dense view of a matrix; what metadata tells of the rows |
 //! | `cells` | what grouped moments must know about cells |
@@ -24,6 +24,7 @@ mod execute;
 mod prune;
 mod reader;
 mod scan;
+mod shipped;
 mod statistics;
 mod table;
 

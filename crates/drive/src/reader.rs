@@ -14,6 +14,7 @@ use skytether_slice::{Batches, Layout, Metadata};
 use skytether_store::{SliceStore, Version};
 
 use crate::cache::Cache;
+use crate::shipped::Shipped;
 
 /// Bytes of decoded metadata that a drive keeps.
 const METADATA_CACHE: usize = 32 << 20;
@@ -222,6 +223,7 @@ pub(crate) struct Ticket {
     pub(crate) reader: Arc<Reader>,
     pub(crate) dataset: DatasetName,
     pub(crate) partitions: Arc<BTreeMap<String, PartitionName>>,
+    pub(crate) shipped: Shipped,
 }
 
 impl Ticket {

@@ -13,7 +13,7 @@
 //! | [`session`], [`sql_limits`] | a query from its text to its rows, and how long and deep it may be |
 //! | `parameters` | `?` and `$1` in SQL |
 //! | `dense`, `cells` | grouped moments over the dense view, and what the host must know of cells |
-//! | [`scan`] | the operator that reads from drives |
+//! | [`scan`], `sub_plan`, `shipped` | the operator that reads from drives; what it sends; small tables beside it |
 //! | `spill`, `sort_room` | what memory can't hold |
 //! | `merge_once`, `turns` | what our physical plans do otherwise than DataFusion's |
 //! | [`receipt`], [`explain`] | what ran where |
@@ -39,6 +39,7 @@ pub mod receipt;
 pub mod scan;
 pub mod server;
 pub mod session;
+mod shipped;
 mod sort_room;
 mod spill;
 pub mod sql_limits;

@@ -22,7 +22,7 @@ use datafusion::physical_plan::filter_pushdown::{ChildPushdownResult, FilterPush
 use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
-use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties};
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties};
 use futures::StreamExt;
 use skytether_common::{Error, Kind, PartitionName, Result};
 use skytether_plan::error::to_datafusion;
@@ -33,6 +33,7 @@ use uuid::Uuid;
 
 use crate::catalog::within;
 use crate::receipt::Collector;
+use crate::shipped::Beside;
 use crate::sub_plan::{Outgoing, Sent};
 
 /// Batches that wait between a drive and whoever reads.
@@ -71,6 +72,7 @@ pub struct DriveScanExec {
     rung: Rung,
     text: String,
     plan: Arc<Outgoing>,
+    beside: Beside,
     targets: Vec<Target>,
     dataset: skytether_common::DatasetName,
     rows: u64,
@@ -89,11 +91,13 @@ pub(crate) struct ScanParts {
     pub(crate) schema: SchemaRef,
     /// About how many rows all drives give together.
     pub(crate) rows: u64,
+    /// The small tables that travel beside the plan.
+    pub(crate) beside: Beside,
 }
 
 impl DriveScanExec {
     pub(crate) fn new(context: QueryContext, parts: ScanParts) -> Self {
-        let ScanParts { dataset, table, rung, text, plan, targets, schema, rows } = parts;
+        let ScanParts { dataset, table, rung, text, plan, targets, schema, rows, beside } = parts;
         let number = context.collector.scan(table.clone(), rung, text.clone());
         let properties = PlanProperties::new(
             EquivalenceProperties::new(schema),
@@ -108,6 +112,7 @@ impl DriveScanExec {
             rung,
             text,
             plan: Arc::new(plan),
+            beside,
             targets,
             dataset,
             rows,
@@ -118,13 +123,18 @@ impl DriveScanExec {
 
     /// The same scan, which waits for `filters` of joins and sends them down.
     fn with_filters(&self, filters: Vec<Arc<dyn PhysicalExpr>>) -> Self {
+        self.with(self.plan.with_filters(filters), self.beside.clone())
+    }
+
+    fn with(&self, plan: Outgoing, beside: Beside) -> Self {
         Self {
             context: self.context.clone(),
             number: self.number,
             table: self.table.clone(),
             rung: self.rung,
             text: self.text.clone(),
-            plan: Arc::new(self.plan.with_filters(filters)),
+            plan: Arc::new(plan),
+            beside,
             targets: self.targets.clone(),
             dataset: self.dataset.clone(),
             rows: self.rows,
@@ -162,7 +172,20 @@ impl ExecutionPlan for DriveScanExec {
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        Vec::new()
+        self.beside.inputs().iter().collect()
+    }
+
+    /// Each is read once, for all drives.
+    fn required_input_distribution(&self) -> Vec<Distribution> {
+        vec![Distribution::SinglePartition; self.beside.inputs().len()]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false; self.beside.inputs().len()]
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![false; self.beside.inputs().len()]
     }
 
     fn apply_expressions(&self, visit: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> DfResult<TreeNodeRecursion>) -> DfResult<TreeNodeRecursion> {
@@ -189,11 +212,11 @@ impl ExecutionPlan for DriveScanExec {
         Ok(if joins.is_empty() { answer } else { answer.with_updated_node(Arc::new(self.with_filters(joins))) })
     }
 
-    fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> DfResult<Arc<dyn ExecutionPlan>> {
-        Ok(self)
+    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> DfResult<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(self.with(self.plan.with_filters([]), self.beside.with_inputs(children)?)))
     }
 
-    fn execute(&self, partition: usize, _: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {
         let schema = self.schema();
         let mut builder = RecordBatchReceiverStream::builder(schema.clone(), PREFETCH);
         let Some(target) = self.targets.get(partition).cloned() else {
@@ -206,6 +229,7 @@ impl ExecutionPlan for DriveScanExec {
             rung: self.rung,
             plan: Bytes::new(),
             filters: BTreeMap::new(),
+            tables: BTreeMap::new(),
             batch_rows: self.context.batch_rows,
         };
         let reading = Reading {
@@ -220,11 +244,12 @@ impl ExecutionPlan for DriveScanExec {
             schema,
         };
         let send = builder.tx();
-        let plan = Arc::clone(&self.plan);
+        let (plan, beside) = (Arc::clone(&self.plan), self.beside.clone());
         builder.spawn(async move {
             let run = async {
+                let tables = beside.read(context).await?;
                 let Sent { plan, filters } = plan.sent().await?;
-                reading.run(SubPlan { plan, filters, ..sub_plan }, &send).await
+                reading.run(SubPlan { plan, filters, tables, ..sub_plan }, &send).await
             };
             if let Err(e) = run.await {
                 // Where nobody listens any more there is nobody to tell.

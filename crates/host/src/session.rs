@@ -43,6 +43,7 @@ use crate::options::{HostOptions, QueryOptions};
 use crate::parameters;
 use crate::receipt::{Collector, ReceiptHandle, Source};
 use crate::scan::{DriveScanExec, Patience, QueryContext, ScanParts, Target};
+use crate::shipped::Beside;
 use crate::sort_room::SortRoom;
 use crate::spill::{self, SpillDirectory};
 use crate::sql_limits;
@@ -392,18 +393,18 @@ impl ExtensionPlanner for ScanPlanner {
         _: &dyn PhysicalPlanner,
         node: &dyn UserDefinedLogicalNode,
         _: &[&LogicalPlan],
-        _: &[Arc<dyn ExecutionPlan>],
+        inputs: &[Arc<dyn ExecutionPlan>],
         _: &dyn Session,
         _: &PhysicalPlanningContext,
     ) -> DfResult<Option<Arc<dyn ExecutionPlan>>> {
         let Some(scan) = node.as_any().downcast_ref::<DriveScan>() else { return Ok(None) };
-        let exec = self.scan(scan).map_err(to_datafusion)?;
+        let exec = self.scan(scan, inputs).map_err(to_datafusion)?;
         Ok(Some(Arc::new(exec)))
     }
 }
 
 impl ScanPlanner {
-    fn scan(&self, scan: &DriveScan) -> Result<DriveScanExec> {
+    fn scan(&self, scan: &DriveScan, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<DriveScanExec> {
         let named = self.tables.get(&scan.table).ok_or_else(|| Error::internal(format!("the cut names {}, which the query does not", scan.table)))?;
         let rung = match scan.rung {
             RungName::Raw => Rung::Raw,
@@ -419,6 +420,7 @@ impl ScanPlanner {
             targets: self.targets(named)?,
             schema: Arc::clone(scan.schema().inner()),
             rows: estimate::rows(&scan.sub_plan, named.rows()?),
+            beside: Beside::new(inputs, scan),
         };
         Ok(DriveScanExec::new(self.context.clone(), parts))
     }

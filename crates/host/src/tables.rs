@@ -93,6 +93,10 @@ impl Tables for NamedTables {
         let placement = named.table().ok()?.placement;
         Some(Partitioning::new(placement).stored_as(named.at_drives()))
     }
+
+    fn rows(&self, table: &TableReference) -> Option<u64> {
+        self.by_reference.get(table)?.rows().ok()
+    }
 }
 
 impl NamedTables {

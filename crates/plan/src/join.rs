@@ -51,19 +51,19 @@ impl Walk<'_> {
             }
             Piece::Above(..) => false,
         };
-        let as_small = |walk: &mut Self, piece: &Piece| {
+        let as_small = |walk: &mut Self, piece: &Piece, other: u64| {
             let notes = walk.notes_len();
             let plan = walk.above(piece.clone()).0;
             walk.forget_notes(notes);
-            shipped::small(&plan, walk.tables)
+            shipped::small(&plan, other, walk.tables)
         };
-        let with_left = below(left) && shipped::keeps(join.join_type, true) && as_small(self, right);
-        let with_right = below(right) && shipped::keeps(join.join_type, false) && as_small(self, left);
+        let with_left = below(left) && shipped::keeps(join.join_type, true) && as_small(self, right, self.rows(left));
+        let with_right = below(right) && shipped::keeps(join.join_type, false) && as_small(self, left, self.rows(right));
         let left_is_large = match (with_left, with_right) {
             (true, false) => true,
             (false, true) => false,
-            // Both are small: the one with more rows stays where it is.
-            (true, true) => self.rows(left) >= self.rows(right),
+            // Each so much smaller than the other: neither has rows.
+            (true, true) => true,
             (false, false) => return Err("neither side is known to be small enough to be sent to every drive, next to a side whose rows the join keeps"),
         };
         let exprs = join.on.iter().all(|(l, r)| check(l, join.left.schema(), self.registry).is_ok() && check(r, join.right.schema(), self.registry).is_ok());

@@ -58,10 +58,13 @@ pub(crate) fn leaf(n: usize, table: &TableReference, plan: &LogicalPlan) -> Resu
     Ok(LogicalPlan::Projection(Projection::try_new(named.collect(), Arc::new(scan))?))
 }
 
-/// Whether the rows of `plan` are surely few and small enough.
-pub(crate) fn small(plan: &LogicalPlan, tables: &dyn Tables) -> bool {
+/// How many times the rows of the small side the other must have: every drive gets the small side whole, and reads it into a hash table of its own.
+const TIMES: u64 = 16;
+
+/// Whether the rows of `plan` are surely few and small enough, next to a table of `other` rows.
+pub(crate) fn small(plan: &LogicalPlan, other: u64, tables: &dyn Tables) -> bool {
     let width: usize = plan.schema().fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(TEXT)).sum();
-    most_rows(plan, tables).is_some_and(|rows| rows <= MAX_ROWS && rows.saturating_mul(width as u64) <= MAX_BYTES)
+    most_rows(plan, tables).is_some_and(|rows| rows <= MAX_ROWS && rows.saturating_mul(TIMES) <= other && rows.saturating_mul(width as u64) <= MAX_BYTES)
 }
 
 /// Whether each row of a join belongs to one row of its left side (`left`) or right side.

@@ -3,7 +3,8 @@
 mod common;
 
 use common::*;
-use skytether_plan::{Cut, codec, describe};
+use datafusion::arrow::record_batch::RecordBatch;
+use skytether_plan::{Cut, codec, describe, shipped};
 
 async fn shapes(sql: &str, policy: Cut) -> String {
     let host = whole();
@@ -11,6 +12,9 @@ async fn shapes(sql: &str, policy: Cut) -> String {
     let cut = cut_with(&host, plan.clone(), policy);
     let mut text = format!("{sql}\ncut={policy}\n\n-- logical\n{}\n\n-- super-plan\n{}\n", describe::logical(&plan), describe::super_plan(&cut.super_plan));
     for scan in &cut.scans {
+        for (n, input) in scan.inputs.iter().enumerate() {
+            register(&host, &shipped::name(n), RecordBatch::new_empty(shipped::schema(n, input.schema())));
+        }
         let bytes = codec::encode(&scan.sub_plan, &host.state()).unwrap();
         let read = codec::decode(&bytes, &host.state()).await.unwrap();
         text.push_str(&format!("\n-- sub-plan of {} as read by a drive ({})\n{}\n", scan.table, scan.rung.as_str(), describe::logical(&read)));
@@ -65,6 +69,9 @@ shapes! {
     volatile_filter: "SELECT i FROM t WHERE i > 3 AND random() < 0.5", Full;
     everywhere: "SELECT name, count(DISTINCT k) FROM dim GROUP BY name HAVING count(DISTINCT k) > 0 LIMIT 3 OFFSET 1", Full;
     join: "SELECT d.name, sum(t.i) FROM t JOIN dim d ON t.k = d.k WHERE t.i > 0 GROUP BY d.name", Full;
+    join_down_with_its_aggregate: "SELECT d.name, a.name, avg(t.i) FROM t JOIN dim d ON t.k = d.k LEFT JOIN dim a ON a.k = t.k + 1 WHERE t.i > 0 GROUP BY d.name, a.name", Full;
+    join_of_rows: "SELECT t.i, d.name FROM t JOIN dim d ON t.k = d.k WHERE t.i > 0", Full;
+    join_with_the_small_side_kept: "SELECT d.name, count(t.i) FROM dim d LEFT JOIN t ON t.k = d.k GROUP BY d.name", Full;
     scalar_subquery: "SELECT i FROM t WHERE i > (SELECT avg(i) FROM t)", Full;
     window: "SELECT u, sum(i) OVER (PARTITION BY k) FROM t WHERE i > 0", Full;
     types_without_a_name: "SELECT x, dec, fixed, zone FROM odd WHERE x > 2", Full;

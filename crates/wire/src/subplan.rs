@@ -27,6 +27,9 @@ pub struct SubPlan {
     /// the literals of a plan freely.
     #[serde(skip)]
     pub filters: BTreeMap<String, Bytes>,
+    /// Small tables that the plan joins with, by name, as Arrow IPC streams (`skytether_plan::shipped`). They are no tables of the data set, and gone when the plan is done.
+    #[serde(skip)]
+    pub tables: BTreeMap<String, Bytes>,
     /// Rows per batch that the sender would like.
     pub batch_rows: u32,
 }
@@ -35,6 +38,6 @@ impl SubPlan {
     /// Bytes of the plan and what travels beside it.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.plan.len() + self.filters.values().map(Bytes::len).sum::<usize>()
+        self.plan.len() + self.filters.values().chain(self.tables.values()).map(Bytes::len).sum::<usize>()
     }
 }

@@ -202,6 +202,7 @@ pub async fn sub_plan(sql: &str) -> SubPlan {
         rung: Rung::Full,
         plan: bytes,
         filters: std::collections::BTreeMap::new(),
+        tables: std::collections::BTreeMap::new(),
         batch_rows: 8192,
     }
 }

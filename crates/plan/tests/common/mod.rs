@@ -9,14 +9,14 @@ use datafusion::arrow::compute::{cast, concat_batches};
 use datafusion::arrow::datatypes::{DataType, Field, Float64Type, Int32Type, Schema, TimeUnit};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::catalog::{CatalogProvider, MemoryCatalogProvider, MemorySchemaProvider};
-use datafusion::common::tree_node::Transformed;
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::{Column, TableReference};
 use datafusion::datasource::{MemTable, provider_as_source};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::expr::Alias;
 use datafusion::logical_expr::{Expr, LogicalPlan, Projection, TableScanBuilder};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use skytether_plan::{Cut, CutPlan, DriveScan, Partitioning, Placement, Tables, codec, cut, partial};
+use skytether_plan::{Cut, CutPlan, DriveScan, Partitioning, Placement, Tables, codec, cut, describe, partial, shipped};
 
 pub struct Placed;
 
@@ -197,7 +197,7 @@ async fn below(context: &SessionContext, drives: &[SessionContext], scan: &Drive
 /// Runs the super-plan with the drives' answers in place of the scans; columns are bound by position.
 pub async fn run(context: &SessionContext, drives: &[SessionContext], cut: &CutPlan) -> RecordBatch {
     let mut answers = vec![];
-    for scan in &cut.scans {
+    for scan in &describe::scans(&cut.super_plan) {
         answers.push((scan.clone(), below(context, drives, scan).await));
     }
     let plan = cut
@@ -226,7 +226,8 @@ pub async fn run(context: &SessionContext, drives: &[SessionContext], cut: &CutP
                 .enumerate()
                 .map(|(i, (q, f))| Expr::Alias(Alias::new(Expr::Column(Column::new(Some("answer"), format!("c{i}"))), q.cloned(), f.name())))
                 .collect();
-            Ok(Transformed::yes(LogicalPlan::Projection(Projection::try_new(columns, Arc::new(values))?)))
+            let read = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(values))?);
+            Ok(Transformed::new(read, true, TreeNodeRecursion::Jump))
         })
         .unwrap()
         .data;

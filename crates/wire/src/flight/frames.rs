@@ -3,7 +3,7 @@
 //! A delivery's `app_metadata` is JSON: `{"epoch":0}` on a batch, and on messages without Arrow data `{"complete":0}`,
 //! `{"done":{annotation}}` or `"alive"`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
@@ -83,15 +83,15 @@ pub fn encode_ticket(plan: &SubPlan) -> Result<Bytes> {
     if plan.bytes() > MAX_PLAN {
         return Err(Error::invalid(format!("a plan of {} bytes is too long: at most {MAX_PLAN}", plan.bytes())));
     }
-    let filters = plan.filters.iter().map(|(name, filter)| (name.clone(), filter.len())).collect();
-    let header = TicketHeader { plan: plan.clone(), plan_bytes: plan.plan.len(), filters };
+    let lengths = |parts: &BTreeMap<String, Bytes>| parts.iter().map(|(name, part)| (name.clone(), part.len())).collect();
+    let header = TicketHeader { plan: plan.clone(), plan_bytes: plan.plan.len(), filters: lengths(&plan.filters), tables: lengths(&plan.tables) };
     let mut out = framed(&json("a sub-plan's header", &header)?, plan.bytes())?;
     out.put_slice(&plan.plan);
-    plan.filters.values().for_each(|filter| out.put_slice(filter));
+    plan.filters.values().chain(plan.tables.values()).for_each(|part| out.put_slice(part));
     Ok(out.freeze())
 }
 
-/// The header of a ticket; what follows it are the plan's bytes, then those of the filters.
+/// The header of a ticket; what follows it are the plan's bytes, then those of the filters, then those of the tables.
 #[derive(Serialize, Deserialize)]
 struct TicketHeader {
     #[serde(flatten)]
@@ -99,6 +99,9 @@ struct TicketHeader {
     plan_bytes: usize,
     /// Names and lengths.
     filters: Vec<(String, usize)>,
+    /// Likewise.
+    #[serde(default)]
+    tables: Vec<(String, usize)>,
 }
 
 /// Reads a ticket.
@@ -110,7 +113,7 @@ pub fn decode_ticket(ticket: &Bytes) -> Result<SubPlan> {
     if rest.len() > MAX_PLAN {
         return Err(Error::invalid(format!("a ticket with a plan of {} bytes is too long: at most {MAX_PLAN}", rest.len())));
     }
-    let TicketHeader { mut plan, plan_bytes, filters } = from_json("a ticket's header", &header)?;
+    let TicketHeader { mut plan, plan_bytes, filters, tables } = from_json("a ticket's header", &header)?;
     let mut left = rest;
     let mut take = |len: usize| {
         if len > left.len() {
@@ -121,6 +124,9 @@ pub fn decode_ticket(ticket: &Bytes) -> Result<SubPlan> {
     plan.plan = take(plan_bytes)?;
     for (name, len) in filters {
         plan.filters.insert(name, take(len)?);
+    }
+    for (name, len) in tables {
+        plan.tables.insert(name, take(len)?);
     }
     if !left.is_empty() {
         return Err(Error::invalid(format!("a ticket has {} bytes that belong to nothing", left.len())));
@@ -495,7 +501,6 @@ mod tests {
     use arrow::array::{Array, AsArray, DictionaryArray, Int32Array, StringViewArray};
     use arrow::datatypes::{DataType, Field, Int32Type};
     use skytether_common::{Generation, Kind, PartitionName};
-    use std::collections::BTreeMap;
     use uuid::Uuid;
 
     fn plan() -> SubPlan {
@@ -507,6 +512,7 @@ mod tests {
             rung: crate::Rung::Filter,
             plan: Bytes::from_static(b"substrait"),
             filters: BTreeMap::from([("k0".into(), Bytes::from_static(b"one")), ("k1".into(), Bytes::from_static(b"another"))]),
+            tables: BTreeMap::from([("__shipped_0".into(), Bytes::from_static(b"rows"))]),
             batch_rows: 77,
         }
     }

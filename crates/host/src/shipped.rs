@@ -1,0 +1,86 @@
+//! The small tables that travel beside a sub-plan: read once, sent to every drive.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use arrow::ipc::writer::StreamWriter;
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use bytes::Bytes;
+use datafusion::common::internal_err;
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::ExecutionPlan;
+use futures::StreamExt;
+use skytether_common::{Error, Result};
+use skytether_plan::error::from_datafusion;
+use skytether_plan::{DriveScan, shipped};
+use tokio::sync::OnceCell;
+
+/// What is read for one scan.
+#[derive(Clone, Default)]
+pub(crate) struct Beside {
+    inputs: Vec<Arc<dyn ExecutionPlan>>,
+    /// The columns of each as they travel.
+    schemas: Vec<SchemaRef>,
+    read: Arc<OnceCell<BTreeMap<String, Bytes>>>,
+}
+
+impl fmt::Debug for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Beside").field("tables", &self.schemas.len()).finish_non_exhaustive()
+    }
+}
+
+impl Beside {
+    /// The inputs of `scan`, as they are run.
+    pub(crate) fn new(inputs: &[Arc<dyn ExecutionPlan>], scan: &DriveScan) -> Self {
+        let schemas = scan.inputs.iter().enumerate().map(|(n, input)| shipped::schema(n, input.schema())).collect();
+        Self { inputs: inputs.to_vec(), schemas, read: Arc::default() }
+    }
+
+    /// How each is read.
+    pub(crate) fn inputs(&self) -> &[Arc<dyn ExecutionPlan>] {
+        &self.inputs
+    }
+
+    /// The same tables, read in another way.
+    pub(crate) fn with_inputs(&self, inputs: Vec<Arc<dyn ExecutionPlan>>) -> datafusion::common::Result<Self> {
+        if inputs.len() != self.schemas.len() {
+            return internal_err!("a scan with {} tables beside it was given {}", self.schemas.len(), inputs.len());
+        }
+        Ok(Self { inputs, schemas: self.schemas.clone(), read: Arc::default() })
+    }
+
+    /// The tables by name, as Arrow IPC streams; read by whoever asks first.
+    ///
+    /// # Errors
+    /// As reading them has.
+    pub(crate) async fn read(&self, context: Arc<TaskContext>) -> Result<BTreeMap<String, Bytes>> {
+        if self.inputs.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let read = self.read.get_or_try_init(|| async {
+            let mut tables = BTreeMap::new();
+            for (n, (input, schema)) in self.inputs.iter().zip(&self.schemas).enumerate() {
+                tables.insert(shipped::name(n), table(input, schema, Arc::clone(&context)).await?);
+            }
+            Ok::<_, Error>(tables)
+        });
+        read.await.cloned()
+    }
+}
+
+/// All rows of `input` under the columns of `schema`. The cut has seen to it that they are few.
+async fn table(input: &Arc<dyn ExecutionPlan>, schema: &SchemaRef, context: Arc<TaskContext>) -> Result<Bytes> {
+    let wrong = |e| Error::internal("a small table can't be written for the drives").because(e);
+    let mut writer = StreamWriter::try_new(Vec::new(), schema).map_err(wrong)?;
+    let mut rows = input.execute(0, context).map_err(from_datafusion)?;
+    while let Some(batch) = rows.next().await {
+        let batch = batch.map_err(from_datafusion)?;
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        let batch = RecordBatch::try_new_with_options(Arc::clone(schema), batch.columns().to_vec(), &options).map_err(wrong)?;
+        writer.write(&batch).map_err(wrong)?;
+    }
+    writer.into_inner().map_err(wrong).map(Bytes::from)
+}
