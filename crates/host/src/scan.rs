@@ -15,8 +15,8 @@ use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result as DfResult;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
+use datafusion::physical_expr::{EquivalenceProperties, LexOrdering};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::filter_pushdown::{ChildPushdownResult, FilterPushdownPhase, FilterPushdownPropagation, PushedDown};
 use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
@@ -93,14 +93,16 @@ pub(crate) struct ScanParts {
     pub(crate) rows: u64,
     /// The small tables that travel beside the plan.
     pub(crate) beside: Beside,
+    /// The order in which each drive gives its rows.
+    pub(crate) order: Option<LexOrdering>,
 }
 
 impl DriveScanExec {
     pub(crate) fn new(context: QueryContext, parts: ScanParts) -> Self {
-        let ScanParts { dataset, table, rung, text, plan, targets, schema, rows, beside } = parts;
+        let ScanParts { dataset, table, rung, text, plan, targets, schema, rows, beside, order } = parts;
         let number = context.collector.scan(table.clone(), rung, text.clone());
         let properties = PlanProperties::new(
-            EquivalenceProperties::new(schema),
+            EquivalenceProperties::new_with_orderings(schema, order),
             Partitioning::UnknownPartitioning(targets.len().max(1)),
             EmissionType::Incremental,
             Boundedness::Bounded,

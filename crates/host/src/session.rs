@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 use std::time::Instant;
 
+use arrow::compute::SortOptions;
 use arrow::datatypes::{Field, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
@@ -20,6 +21,7 @@ use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
+use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 use datafusion::prelude::SessionConfig;
@@ -421,6 +423,7 @@ impl ScanPlanner {
             schema: Arc::clone(scan.schema().inner()),
             rows: estimate::rows(&scan.sub_plan, named.rows()?),
             beside: Beside::new(inputs, scan),
+            order: order(&scan.sub_plan, &self.state).map_err(from_datafusion)?,
         };
         Ok(DriveScanExec::new(self.context.clone(), parts))
     }
@@ -452,6 +455,16 @@ impl ScanPlanner {
             })
             .collect()
     }
+}
+
+/// The order in which a drive gives the rows of `plan`.
+fn order(plan: &LogicalPlan, state: &SessionState) -> DfResult<Option<LexOrdering>> {
+    let LogicalPlan::Sort(sort) = plan else { return Ok(None) };
+    let keys = sort.expr.iter().map(|key| {
+        let options = SortOptions { descending: !key.asc, nulls_first: key.nulls_first };
+        Ok(PhysicalSortExpr { expr: state.create_physical_expr(key.expr.clone(), plan.schema())?, options })
+    });
+    Ok(LexOrdering::new(keys.collect::<DfResult<Vec<_>>>()?))
 }
 
 /// The result's stream: counts rows, turns errors into ours and closes the receipt.

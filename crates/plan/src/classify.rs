@@ -14,6 +14,9 @@ pub const MAX_OPERATORS: usize = 12;
 /// The most rows that drives sort for the first ones: what a drive must hold in memory.
 pub const MAX_TOP: usize = 100_000;
 
+/// The most bytes, about, that all drives together sort where all rows are wanted.
+pub const MAX_SORTED: u64 = 64 << 20;
+
 /// What may be done with an operator whose input goes down.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Class {
@@ -21,7 +24,7 @@ pub enum Class {
     Whole,
     /// A limit of `skip + fetch` rows goes down; the operator stays above as well.
     Limit(usize),
-    /// It goes down as it is and stays above as well: each drive's first rows in order, of which the first in all are taken.
+    /// It goes down as it is and stays above as well: each drive's rows in order, or the first of them, which are merged above.
     Top,
     /// It goes down as state; a merge stays above.
     Split,
@@ -38,6 +41,8 @@ pub struct Input {
     pub limited: bool,
     /// Operators of the sub-plan so far.
     pub operators: usize,
+    /// At most so many rows on all drives together, where that is known.
+    pub rows: Option<u64>,
 }
 
 /// What may be done with `node`, the input of which goes down as `input` says. A pure function; this is the one list of
@@ -103,9 +108,18 @@ fn sort(node: &Sort, input: Input, registry: &dyn FunctionRegistry) -> Class {
         (Class::Whole, Some(rows), _) if rows > MAX_TOP => Class::Host(format!("drives sort for at most {MAX_TOP} first rows, not {rows}")),
         (Class::Whole, Some(_), Placement::Everywhere) => Class::Whole,
         (Class::Whole, Some(_), Placement::Spread) => Class::Top,
+        (Class::Whole, None, placement) if input.rows.is_some_and(|rows| rows.saturating_mul(width(node)) <= MAX_SORTED) => match placement {
+            Placement::Everywhere => Class::Whole,
+            Placement::Spread => Class::Top,
+        },
         (Class::Whole, None, _) => Class::Host("a sort of all rows needs room for all of them, which the host has".into()),
         (why, _, _) => why,
     }
+}
+
+/// Bytes of a row that is sorted, about.
+fn width(node: &Sort) -> u64 {
+    node.input.schema().fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(64) as u64).sum()
 }
 
 fn aggregate(node: &Aggregate, input: Input, registry: &dyn FunctionRegistry) -> Class {

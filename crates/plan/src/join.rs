@@ -92,6 +92,8 @@ impl Walk<'_> {
         let leaf = shipped::leaf(shipped.len(), &large.stored, &small)?;
         shipped.push(small.clone());
         input.operators += 2;
+        // A row may find many.
+        input.rows = None;
         let (plan, plain) = if left_is_large {
             (over(&join, large.plan, leaf)?, over(&join, plain, small)?)
         } else {
