@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
+    from ._dataset import Dataset
+
 #: What may be told how far an ingest is: called with the bytes or rows done.
 Progress = Callable[[int], None]
 
@@ -102,6 +104,20 @@ class Fleet:
             How much may run on the drives: ``"adaptive"`` (the system decides), ``"full"``, ``"filter"`` or ``"raw"``.
         """
         return Result(self._inner.sql(text, cut))
+
+    def dataset(self, name: str) -> Dataset:
+        """A table (``domain.dataset`` or ``domain.dataset.table``) as a `pyarrow.dataset.Dataset`, for tools of the Arrow ecosystem.
+
+        Its scans send columns and filters to the drives.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such table.
+        """
+        from ._dataset import Dataset
+
+        return Dataset(self, name)
 
     def explain(self, text: str, analyze: bool = False) -> str:
         """How a query is cut: the super-plan that the host keeps and the sub-plans for the drives.

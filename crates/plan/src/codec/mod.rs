@@ -10,6 +10,7 @@
 //!   not know. Unknown *enhancements* change what a plan means and are refused; unknown *optimizations* are hints and ignored.
 
 mod consume;
+mod expression;
 mod produce;
 mod validate;
 
@@ -28,6 +29,8 @@ use prost::Message;
 use skytether_common::{Context, Error, Result};
 
 use crate::error::from_datafusion;
+
+pub use expression::decode_expressions;
 
 /// Most bytes that a plan may have.
 pub const MAX_BYTES: usize = 16 << 20;
