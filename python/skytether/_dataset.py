@@ -139,7 +139,9 @@ class Dataset(pads.UnionDataset):
         return pc.scalar(True)
 
     def replace_schema(self, schema: pa.Schema) -> Dataset:
-        """Not offered: a table's columns are as they were ingested."""
+        """Only with the schema that it has: a table's columns are as they were ingested."""
+        if schema.equals(self._columns):
+            return self
         raise UnsupportedError(f"the columns of {self._table} can't be replaced: cast in the scan, to_table(columns={{name: field(name).cast(type)}})")
 
     def __reduce__(self) -> Any:
@@ -248,7 +250,7 @@ class Scanner:
         result, plan = self._run(count=self._plan.rest is None), self._plan
         if plan.rest is None:
             return pa.table(result).column(0)[0].as_py()
-        return sum(part.num_rows for batch in pa.RecordBatchReader.from_stream(result) for part in plan.finish(batch))
+        return sum(plan.count(batch) for batch in pa.RecordBatchReader.from_stream(result))
 
     def take(self, indices: Any) -> pa.Table:
         """Not offered: rows arrive from the drives in no fixed order, so that a row has no place to be taken from."""
@@ -275,9 +277,8 @@ class Fragment:
 
     def scanner(self, schema: pa.Schema | None = None, **options: Any) -> Scanner:
         """As `Dataset.scanner`; `schema` must be the table's."""
-        if schema is not None and not schema.equals(self.physical_schema):
-            self._dataset.replace_schema(schema)
-        return self._dataset.scanner(**options)
+        dataset = self._dataset if schema is None else self._dataset.replace_schema(schema)
+        return dataset.scanner(**options)
 
     def to_batches(self, schema: pa.Schema | None = None, **options: Any) -> Iterator[pa.RecordBatch]:
         """As `Dataset.to_batches`."""
@@ -322,10 +323,14 @@ class _Plan:
             needed = set().union(*map(ex.columns, nodes))
             needed = needed.union(schema.names if outputs is None else outputs if isinstance(outputs, list) else ())
             bound = schema if outputs is None else pa.schema([f for f in schema if f.name in needed])
-        # pyarrow itself says what is wrong with an expression, and what comes.
-        like = pads.InMemoryDataset(bound.empty_table()).scanner(columns=outputs, filter=condition)
-        self.projected: pa.Schema = like.projected_schema
         self._all = schema
+        # pyarrow itself says what is wrong with an expression, and what comes.
+        like = pads.InMemoryDataset(_viewless(bound).empty_table()).scanner(columns=outputs, filter=condition)
+        whole = [node.path[0] if isinstance(node, ex.Field) and len(node.path) == 1 else None for node in output_nodes]
+        whole = whole or list(like.projected_schema.names if not isinstance(outputs, dict) else [None] * len(outputs))
+        self.projected: pa.Schema = pa.schema(
+            [f if name is None else bound.field(name).with_name(f.name) for f, name in zip(like.projected_schema, whole)]
+        )
         if not parsed:
             self.rest = condition
             self._here(schema.names)
@@ -391,11 +396,15 @@ class _Plan:
             self.expressions = None
             self._here(self._needed)
 
+    def count(self, batch: pa.RecordBatch) -> int:
+        """How many rows of a batch of the drives remain."""
+        return pads.InMemoryDataset(_plain(batch)).count_rows(filter=self.rest)
+
     def finish(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """What is left to do with a batch of the drives."""
         if self._compute:
-            scanner = pads.InMemoryDataset(batch).scanner(columns=self._outputs, filter=self.rest)
-            return [part for part in scanner.to_table().to_batches() if part.num_rows]
+            table = pads.InMemoryDataset(_plain(batch)).scanner(columns=self._outputs, filter=self.rest).to_table()
+            return [part for part in table.cast(self.projected).to_batches() if part.num_rows]
         if isinstance(self._outputs, list) and batch.schema.names != self._outputs:
             batch = batch.select(self._outputs)
         return [batch if batch.schema.equals(self.projected) else batch.cast(self.projected)]
@@ -437,6 +446,18 @@ def _outputs(columns: Any) -> list[str] | dict[str, pc.Expression] | None:
     if not all(isinstance(name, str) for name in names):
         raise InvalidError(f"columns are names or a dict of names and expressions, and not {names!r}")
     return names
+
+
+def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """`batch` without views."""
+    schema = _viewless(batch.schema)
+    return batch if schema.equals(batch.schema) else batch.cast(schema)
+
+
+def _viewless(schema: pa.Schema) -> pa.Schema:
+    """`schema` with texts and bytes in the forms that pyarrow can filter and compare: it can't do that with views."""
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    return pa.schema([field.with_type(plain.get(field.type, field.type)) for field in schema])
 
 
 def _narrowest(schema: pa.Schema) -> str:

@@ -18,6 +18,12 @@ from . import _internal
 #: Members of an ``is_in`` list that are sent; a longer one is looked up here.
 MAX_MEMBERS = 10_000
 
+#: How deep an expression that is sent may be nested; chains of and-s and or-s count once.
+MAX_DEPTH = 20
+
+#: Bytes of an expression that is sent. pyarrow declares functions anew with every call, so that 90 comparisons take about as much.
+MAX_BYTES = 1 << 20
+
 #: Told to Substrait in the place of a type that it has no name for: such columns are only tested for nulls, or given as they are.
 OPAQUE = pa.int8()
 
@@ -167,6 +173,7 @@ class Writer:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
+        self._depth = 0
 
     def condition(self, node: Node) -> pc.Expression:
         """A truth value. Raises `NotPortable`."""
@@ -177,6 +184,15 @@ class Writer:
 
     def typed(self, node: Node) -> Typed:
         """Any expression. Raises `NotPortable`."""
+        if self._depth > MAX_DEPTH:
+            raise NotPortable(f"what is nested deeper than {MAX_DEPTH} stays here")
+        self._depth += 1
+        try:
+            return self._typed(node)
+        finally:
+            self._depth -= 1
+
+    def _typed(self, node: Node) -> Typed:
         if isinstance(node, Field):
             return pc.field(*node.path), _plain(self._type(node))
         if isinstance(node, Literal):
@@ -358,9 +374,14 @@ def joined(parts: list[pc.Expression], name: str) -> pc.Expression:
 def message(expressions: list[pc.Expression], names: list[str], schema: pa.Schema) -> bytes:
     """A Substrait ``ExtendedExpression`` over the columns of `schema`. Raises `NotPortable`."""
     try:
-        return bytes(pa.substrait.serialize_expressions(expressions, names, schema))
-    except pa.ArrowException as e:
+        from pyarrow import substrait
+
+        written = bytes(substrait.serialize_expressions(expressions, names, schema))
+    except (pa.ArrowException, ImportError) as e:
         raise NotPortable(f"pyarrow can't write it as Substrait: {e}") from e
+    if len(written) > MAX_BYTES:
+        raise NotPortable(f"{len(written)} bytes of Substrait are too many to be sent")
+    return written
 
 
 def _is_number(t: pa.DataType) -> bool:

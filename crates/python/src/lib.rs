@@ -39,6 +39,7 @@ fn cli_main(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {
 #[pymodule]
 fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     skytether_common::memory::tune_allocator();
+    module.add("DATAFUSION_VERSION", datafusion::DATAFUSION_VERSION)?;
     module.add_class::<fleet::PyFleet>()?;
     module.add_class::<result::PyResultSet>()?;
     module.add_class::<writer::PyWriter>()?;
