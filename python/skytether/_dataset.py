@@ -38,6 +38,7 @@ class Dataset(pads.UnionDataset):
     def __init__(self, fleet: Fleet, table: str, filter: pc.Expression | None = None, schema: pa.Schema | None = None) -> None:
         self._fleet, self._table, self._filter = fleet, table, filter
         self._columns = schema if schema is not None else pa.schema(fleet._inner.schema(table))
+        #: The last scan that ran.
         self._last: Scanner | None = None
         # Arrow's C++ side sees this child, so that it gets an error and not a null pointer.
         child = pads.FileSystemDataset.from_paths(
@@ -87,8 +88,7 @@ class Dataset(pads.UnionDataset):
             What else pyarrow's data sets take (``use_threads``, ``batch_readahead``, ``memory_pool`` and so on) is for files, and without effect.
         """
         _check_options(options)
-        self._last = Scanner(self, columns, _both(self._filter, filter), batch_size)
-        return self._last
+        return Scanner(self, columns, _both(self._filter, filter), batch_size)
 
     def to_batches(self, columns: Any = None, filter: pc.Expression | None = None, batch_size: int = DEFAULT_BATCH, **options: Any) -> Iterator[pa.RecordBatch]:
         """The rows, batch by batch as they arrive; see `scanner`."""
@@ -123,8 +123,8 @@ class Dataset(pads.UnionDataset):
         return pads.InMemoryDataset(self.to_table().join_asof(_in_memory(right_dataset), *arguments, **options))
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[Fragment]:
-        """One fragment: the table, whose parts are the drives' own affair."""
-        return iter([Fragment(self if filter is None else self.filter(filter))])
+        """One fragment: the table, whose parts are the drives' own affair. (`filter` would choose among fragments, and leaves rows as they are.)"""
+        return iter([Fragment(self)])
 
     _get_fragments = get_fragments
 
@@ -203,7 +203,7 @@ class Scanner:
                 raise
             plan.keep_here(str(e))
             inner = scan(table, plan.columns, None, None, None if plan.rest is not None else limit, count and plan.rest is None, rows, "adaptive")
-        self._result = Result(inner)
+        self._result, self._dataset._last = Result(inner), self
         return self._result
 
     def _batches(self, limit: int | None = None) -> Iterator[pa.RecordBatch]:
@@ -239,10 +239,11 @@ class Scanner:
             raise InvalidError(f"head takes a number of rows, not {num_rows!r}")
         found, missing = [], num_rows
         batches = self._batches(num_rows)
-        while missing > 0 and (batch := next(batches, None)) is not None:
+        # Where the drives know the number they end by themselves, and what it cost is known then.
+        while (missing > 0 or self._plan.rest is None) and (batch := next(batches, None)) is not None:
             found.append(batch.slice(0, missing))
             missing -= found[-1].num_rows
-        del batches
+        batches.close()
         return pa.Table.from_batches(found, self._plan.projected)
 
     def count_rows(self) -> int:

@@ -21,7 +21,7 @@ MAX_MEMBERS = 10_000
 #: How deep an expression that is sent may be nested; chains of and-s and or-s count once.
 MAX_DEPTH = 20
 
-#: Bytes of an expression that is sent. pyarrow declares functions anew with every call, so that 90 comparisons take about as much.
+#: Bytes of an expression that is sent. pyarrow declares functions anew with every call, so that 70 comparisons take about as much.
 MAX_BYTES = 1 << 20
 
 #: Told to Substrait in the place of a type that it has no name for: such columns are only tested for nulls, or given as they are.
