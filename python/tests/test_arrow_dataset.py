@@ -7,6 +7,7 @@ import pickle
 from decimal import Decimal
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
@@ -354,6 +355,28 @@ def test_long_and_deep_filters(fleet, memory):
     for _ in range(60):
         nested = nested * 1.0
     assert dataset.count_rows(nested > 1) == memory.filter(f("f64") > 1).num_rows
+
+
+def test_slices_are_pruned_by_floats_only_where_no_row_passes(fleet):
+    # Slices of nothing but one value, so that their statistics say all of them.
+    values = np.repeat([0.0, -0.0, NAN, np.copysign(NAN, -1), 1.0, INF, -INF], 30_000)
+    noise = np.random.default_rng(0).random((5, len(values)))
+    table = pa.table({"f": values, **{f"noise_{n}": column for n, column in enumerate(noise)}})
+    fleet.ingest(table, "d.floats")
+    dataset, pruned = fleet.dataset("d.floats"), 0
+    for value in (0.0, -0.0, 1.0, -INF):
+        for condition in (f("f") == value, f("f") != value, f("f") < value, f("f") <= value, f("f") > value, f("f") >= value):
+            assert dataset.count_rows(condition) == table.filter(condition).num_rows, str(condition)
+            pruned += sum(drive["slices_pruned"] for drive in dataset.receipt.to_dict()["drives"])
+    assert pruned > 0
+
+
+def test_texts_that_polars_stores_as_views(fleet):
+    fleet.ingest(pl.DataFrame({"s": ["a", "b", None] * 100, "n": range(300)}), "d.views")
+    dataset = fleet.dataset("d.views")
+    assert dataset.schema.field("s").type == pa.string_view()
+    assert dataset.scanner(filter=f("s") == "a").local is None and dataset.count_rows(f("s").isin(["a", "b"])) == 200
+    assert dataset.to_table(filter=pc.utf8_upper(f("s")) == "A").schema.equals(dataset.schema)
 
 
 def test_references_by_number_are_resolved_here(fleet, memory):
