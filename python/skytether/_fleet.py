@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
 from . import _internal
-from .errors import InvalidError, NotFoundError
+from .errors import InvalidError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow
+
+    from ._dataset import Dataset
 
 #: What may be told how far an ingest is: called with the bytes or rows done.
 Progress = Callable[[int], None]
@@ -103,6 +105,20 @@ class Fleet:
         """
         return Result(self._inner.sql(text, cut))
 
+    def dataset(self, name: str) -> Dataset:
+        """A table (``domain.dataset`` or ``domain.dataset.table``) as a `pyarrow.dataset.Dataset`, for tools of the Arrow ecosystem.
+
+        Its scans send columns and filters to the drives.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such table.
+        """
+        from ._dataset import Dataset
+
+        return Dataset(self, name)
+
     def explain(self, text: str, analyze: bool = False) -> str:
         """How a query is cut: the super-plan that the host keeps and the sub-plans for the drives.
 
@@ -158,6 +174,25 @@ class Result:
         """An Arrow C stream of the rows, as they arrive: nothing is kept."""
         return self._inner.__arrow_c_stream__(requested_schema)
 
+    def __datafusion_table_provider__(self, session: object | None = None) -> object:
+        """Not offered: a table of DataFusion's own kind is shared between programs only through its FFI crate, which this build does not have.
+
+        Raises
+        ------
+        UnsupportedError
+            Always, with both versions and with what works instead.
+        """
+        from importlib import metadata
+
+        try:
+            installed = metadata.version("datafusion")
+        except metadata.PackageNotFoundError:
+            installed = "not installed"
+        raise UnsupportedError(
+            f"a result is no table provider of DataFusion (Skytether was built with DataFusion {_internal.DATAFUSION_VERSION}, without its FFI; the datafusion package is "
+            f"{installed}): read its rows with SessionContext.from_arrow(result), or register a table that takes filters with register_table(name, fleet.dataset(...))"
+        )
+
     def to_arrow(self) -> pyarrow.Table:
         """All rows as a pyarrow Table. The query runs once, however often this is called."""
         if self._table is None:
@@ -186,6 +221,15 @@ class Result:
         if self._finished is None:
             raise InvalidError("the result was not read to its end: there is no receipt for half a query")
         return Receipt(*self._finished)
+
+    @property
+    def receipt_so_far(self) -> Receipt | None:
+        """What is known of the last run, which may go on or have been given up; None if there was none. Runs nothing.
+
+        ``to_dict()["finished"]`` tells whether it was read to its end.
+        """
+        found = self._inner.receipt(True)
+        return None if found is None else Receipt(*found)
 
     def __repr__(self) -> str:
         return f"<skytether.Result {self._inner.describe()}>"

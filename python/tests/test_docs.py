@@ -64,6 +64,21 @@ def test_the_examples_of_a_document_run(document: str, place: Path, capsys: pyte
         assert (place / "b.png").stat().st_size > 5000 and (place / "again.h5ad").exists()
 
 
+def test_the_examples_for_arrow_tools_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each prints what stands below it, to the letter."""
+    names: dict[str, object] = {}
+    printed, compared = None, 0
+    for number, (language, text) in enumerate(blocks("docs/arrow.md"), 1):
+        if language == "python":
+            capsys.readouterr()
+            exec(compile(text, f"docs/arrow.md, example {number}", "exec"), names)  # noqa: S102
+            printed = capsys.readouterr().out
+        else:
+            assert printed == text
+            compared += 1
+    assert compared == 7
+
+
 def assert_begins(printed: str, shown: str) -> None:
     """That what was printed begins as the document shows; numbers may differ in their seventh digit."""
     lines = shown.rstrip("\n").splitlines()

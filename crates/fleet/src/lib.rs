@@ -16,7 +16,8 @@ use skytether_host::{Host, RemoteHost, RootRecord};
 pub use embedded::{FORMAT, OpenOptions};
 pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, TableRecord};
 pub use skytether_host::{
-    Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, HostOptions, IngestReport, Placement, Query, QueryOptions, Receipt, ReceiptHandle,
+    Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, HostOptions, IngestReport, Output, Placement, Query, QueryOptions, Receipt, ReceiptHandle,
+    TableScan,
 };
 
 /// A fleet of drives with a host before them. Cheap to clone; an embedded fleet is closed with its last clone.
@@ -84,6 +85,28 @@ impl Fleet {
         match &self.0 {
             Inner::Embedded(fleet) => fleet.host().sql(text, options).await,
             Inner::Remote(host) => host.sql(text, options).await,
+        }
+    }
+
+    /// Scans a table; see [`Host::scan`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn scan(&self, scan: &TableScan, options: &QueryOptions) -> Result<Query> {
+        match &self.0 {
+            Inner::Embedded(fleet) => fleet.host().scan(scan, options).await,
+            Inner::Remote(host) => host.scan(scan, options).await,
+        }
+    }
+
+    /// The columns of a table; see [`Host::schema_of`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn schema_of(&self, table: &str) -> Result<SchemaRef> {
+        match &self.0 {
+            Inner::Embedded(fleet) => fleet.host().schema_of(table).await,
+            Inner::Remote(host) => host.schema_of(table).await,
         }
     }
 

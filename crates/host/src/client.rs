@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use arrow::datatypes::SchemaRef;
 use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::{Action, FlightData, Ticket};
 use async_trait::async_trait;
@@ -21,10 +22,11 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::catalog::{Catalog, DatasetInfo, DatasetKind, RootRecord};
 use crate::options::QueryOptions;
-use crate::protocol::{HostInfo, Last, NameRequest, PROTOCOL, QueryRequest, for_instance};
+use crate::protocol::{HostInfo, Last, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, decode_schema, for_instance};
 use crate::receipt::{Receipt, ReceiptHandle, Source};
 use crate::session::{Query, new_generation};
 use crate::status::DriveStatus;
+use crate::table_scan::TableScan;
 use crate::writer::DatasetWriter;
 
 /// How long a connection may take to come about.
@@ -140,7 +142,28 @@ impl RemoteHost {
     /// # Errors
     /// As there, and `Unavailable`.
     pub async fn sql(&self, text: &str, options: &QueryOptions) -> Result<Query> {
-        let ticket = frames::encode_json(&QueryRequest { sql: text.to_owned(), options: options.clone(), analyze: false })?;
+        self.query(frames::encode_json(&QueryRequest { sql: text.to_owned(), options: options.clone(), analyze: false })?).await
+    }
+
+    /// As [`crate::Host::scan`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub async fn scan(&self, scan: &TableScan, options: &QueryOptions) -> Result<Query> {
+        self.query(frames::encode_json(&ScanRequest { scan: scan.clone(), options: options.clone() })?).await
+    }
+
+    /// As [`crate::Host::schema_of`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub async fn schema_of(&self, table: &str) -> Result<SchemaRef> {
+        let answer = self.connection.act("schema", frames::encode_json(&TableRequest { table: table.to_owned() })?).await?;
+        decode_schema(answer)
+    }
+
+    /// What a ticket gives.
+    async fn query(&self, ticket: Bytes) -> Result<Query> {
         let mut messages = self.connection.client.clone().do_get(Ticket { ticket }).await.map_err(|s| self.connection.failed(&s))?.into_inner();
         let mut decoder = DeliveryDecoder::default();
         let first = messages.message().await.map_err(|s| self.connection.failed(&s))?.ok_or_else(|| self.cut_off())?;

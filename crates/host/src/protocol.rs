@@ -3,6 +3,8 @@
 //! | call | goes | comes |
 //! |---|---|---|
 //! | `DoGet` | ticket: JSON `{"sql": ..., "options": {...}}` | the schema, batches as drives send them, and last a message without rows: `{"receipt": {...}}` |
+//! | `DoGet` | ticket: JSON `{"scan": {...}, "options": {...}}`, see [`TableScan`] | the same |
+//! | `DoAction schema` | `{"table": ...}` | the table's columns, as an Arrow IPC schema message |
 //! | `DoAction info` | nothing | [`HostInfo`] |
 //! | `DoAction list`, `status` | nothing | JSON |
 //! | `DoAction describe`, `drop` | `{"name": ...}` | a root record; nothing |
@@ -12,6 +14,10 @@
 //! Storage of drive n of the host's list is reached through the host, so that a client ingests with the same writer as an embedded
 //! fleet, up to the compare-and-set.
 
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::ipc::writer::IpcWriteOptions;
+use arrow_flight::{IpcMessage, SchemaAsIpc};
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Result};
 use skytether_wire::CseInfo;
@@ -19,6 +25,7 @@ use uuid::Uuid;
 
 use crate::options::QueryOptions;
 use crate::receipt::Receipt;
+use crate::table_scan::TableScan;
 
 /// The version of this protocol; both sides must have the same.
 pub(crate) const PROTOCOL: u32 = 1;
@@ -49,6 +56,29 @@ pub(crate) struct QueryRequest {
     pub(crate) analyze: bool,
 }
 
+/// What a ticket asks for: told apart by the field that it must have.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Kind {
+    #[serde(default)]
+    pub(crate) scan: Option<serde::de::IgnoredAny>,
+}
+
+/// A scan of a table.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ScanRequest {
+    pub(crate) scan: TableScan,
+    #[serde(default)]
+    pub(crate) options: QueryOptions,
+}
+
+/// A table.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TableRequest {
+    pub(crate) table: String,
+}
+
 /// A data set.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,8 +92,22 @@ pub(crate) struct Last {
     pub(crate) receipt: Receipt,
 }
 
+/// A table's columns as an Arrow IPC message.
+pub(crate) fn encode_schema(schema: &Schema) -> Result<Bytes> {
+    let message: IpcMessage = SchemaAsIpc::new(schema, &IpcWriteOptions::default())
+        .try_into()
+        .map_err(|e: arrow::error::ArrowError| Error::internal("cannot write a table's schema").because(e))?;
+    Ok(message.0)
+}
+
+/// Reads a table's columns.
+pub(crate) fn decode_schema(bytes: Bytes) -> Result<SchemaRef> {
+    let schema = Schema::try_from(IpcMessage(bytes)).map_err(|e| Error::corrupt("what the host says of the table's columns can't be read").because(e))?;
+    Ok(schema.into())
+}
+
 /// Puts the instance that a change is meant for in front of it.
-pub(crate) fn for_instance(instance: Uuid, body: &[u8]) -> bytes::Bytes {
+pub(crate) fn for_instance(instance: Uuid, body: &[u8]) -> Bytes {
     let mut out = Vec::with_capacity(16 + body.len());
     out.extend_from_slice(instance.as_bytes());
     out.extend_from_slice(body);
@@ -71,7 +115,7 @@ pub(crate) fn for_instance(instance: Uuid, body: &[u8]) -> bytes::Bytes {
 }
 
 /// Checks the instance in front of a change and takes it off.
-pub(crate) fn of_instance(instance: Uuid, body: &bytes::Bytes) -> Result<bytes::Bytes> {
+pub(crate) fn of_instance(instance: Uuid, body: &Bytes) -> Result<Bytes> {
     match body.first_chunk::<16>() {
         None => Err(Error::invalid("a change is cut off: it does not say which start of the host it is meant for")),
         Some(meant) if meant != instance.as_bytes() => {

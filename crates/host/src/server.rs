@@ -23,7 +23,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::catalog::within;
 use crate::flight_sql::{self, FlightSqlHost};
-use crate::protocol::{HostInfo, Last, MAX_REQUEST, NameRequest, PROTOCOL, QueryRequest, of_instance};
+use crate::protocol::{self, HostInfo, Kind, Last, MAX_REQUEST, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, of_instance};
 use crate::session::Host;
 
 /// Messages of an answer that wait for a slow client.
@@ -117,6 +117,11 @@ impl HostService {
                 let asked: NameRequest = frames::decode_json("a request", body)?;
                 frames::encode_json(&self.host.catalog().read(&asked.name).await?.0)
             }
+            "schema" => {
+                let asked: TableRequest = frames::decode_json("a request", body)?;
+                let schema = self.host.schema_of(&asked.table).await?;
+                protocol::encode_schema(&schema)
+            }
             "drop" => {
                 let asked: NameRequest = frames::decode_json("a request", body)?;
                 self.host.catalog().drop_dataset(&asked.name).await?;
@@ -157,8 +162,13 @@ impl HostService {
         if ticket.len() > MAX_REQUEST {
             return Err(Error::invalid(format!("a ticket of {} bytes is too long: at most {MAX_REQUEST}", ticket.len())));
         }
-        let asked: QueryRequest = frames::decode_json("a ticket", ticket)?;
-        let mut query = self.host.sql(&asked.sql, &asked.options).await?;
+        let mut query = if frames::decode_json::<Kind>("a ticket", ticket)?.scan.is_some() {
+            let asked: ScanRequest = frames::decode_json("a ticket", ticket)?;
+            self.host.scan(&asked.scan, &asked.options).await?
+        } else {
+            let asked: QueryRequest = frames::decode_json("a ticket", ticket)?;
+            self.host.sql(&asked.sql, &asked.options).await?
+        };
         let (send, receive) = mpsc::channel(BACKLOG);
         tokio::spawn(async move {
             let (mut encoder, first) = DeliveryEncoder::new(&query.schema);
@@ -233,6 +243,7 @@ impl FlightService for HostService {
             ("info", "who this host is"),
             ("list", "the data sets"),
             ("describe", "one data set's root record"),
+            ("schema", "a table's columns"),
             ("drop", "removes a data set"),
             ("status", "how the drives are"),
             ("explain", "a query's cut as text"),

@@ -211,15 +211,21 @@ impl Host {
     async fn logical(&self, mut statement: Statement, collector: &Collector) -> Result<(LogicalPlan, SessionState, Arc<NamedTables>)> {
         parameters::number(&mut statement)?;
         let references = self.0.base.resolve_table_references(&statement).map_err(from_datafusion)?;
-        let tables = Arc::new(NamedTables::resolve(references, &self.0.catalog, &self.0.schemas, collector).await?);
-        let mut state = self.0.base.clone();
-        state.register_catalog_list(tables.catalog_list()?);
-        state.mark_start_execution();
+        let (tables, state) = self.named(references, collector).await?;
         let plan = state.statement_to_plan(statement).await.map_err(from_datafusion).map_err(explain_missing)?;
         Ok((plan, state, tables))
     }
 
-    async fn plan_logical(
+    /// The tables that a query names, and a session that knows them.
+    pub(crate) async fn named(&self, references: Vec<TableReference>, collector: &Collector) -> Result<(Arc<NamedTables>, SessionState)> {
+        let tables = Arc::new(NamedTables::resolve(references, &self.0.catalog, &self.0.schemas, collector).await?);
+        let mut state = self.0.base.clone();
+        state.register_catalog_list(tables.catalog_list()?);
+        state.mark_start_execution();
+        Ok((tables, state))
+    }
+
+    pub(crate) async fn plan_logical(
         &self,
         plan: LogicalPlan,
         state: SessionState,

@@ -153,6 +153,11 @@ fn literal(value: &ScalarValue) -> bool {
     }
 }
 
+/// Whether `expr` is a moment. Its zone is only how it is shown, so that it may travel in that of UTC where it is compared.
+fn moment(expr: &Expr) -> bool {
+    matches!(expr, Expr::Literal(v, None) if matches!(v.data_type(), DataType::Timestamp(_, Some(_))) && !v.is_null())
+}
+
 /// Operators that have a name in both directions.
 fn operator(op: Operator) -> bool {
     use Operator as O;
@@ -233,16 +238,22 @@ impl Checker<'_> {
                     return Err(format!("the operator {op} is not carried by sub-plans"));
                 }
                 self.result_type(expr)?;
-                self.expr(left, depth + 1)?;
-                self.expr(right, depth + 1)
+                let operand = |e: &Expr| if op.supports_propagation() && moment(e) { Ok(()) } else { self.expr(e, depth + 1) };
+                operand(left)?;
+                operand(right)
             }
             // NOT LIKE, NOT IN and BETWEEN travel as two calls, one within the other.
             Expr::Like(l) => {
                 self.expr(&l.expr, depth + 2)?;
                 self.expr(&l.pattern, depth + 2)
             }
-            Expr::Between(b) => [&b.expr, &b.low, &b.high].into_iter().try_for_each(|e| self.expr(e, depth + 2)),
-            Expr::InList(InList { expr, list, .. }) => std::iter::once(expr.as_ref()).chain(list).try_for_each(|e| self.expr(e, depth + 2)),
+            Expr::Between(b) => {
+                self.expr(&b.expr, depth + 2)?;
+                [&b.low, &b.high].into_iter().filter(|e| !moment(e)).try_for_each(|e| self.expr(e, depth + 2))
+            }
+            Expr::InList(InList { expr, list, .. }) => {
+                std::iter::once(expr.as_ref()).chain(list.iter().filter(|e| !moment(e))).try_for_each(|e| self.expr(e, depth + 2))
+            }
             Expr::Case(Case { expr, when_then_expr, else_expr }) => {
                 let branches = when_then_expr.iter().flat_map(|(when, then)| [when, then]);
                 expr.iter().chain(branches).chain(else_expr).try_for_each(|e| self.expr(e, depth + 1))

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow::record_batch::RecordBatch;
 use pyo3::prelude::*;
-use pyo3_arrow::PyRecordBatchReader;
+use pyo3_arrow::{PyRecordBatchReader, PySchema};
 use serde::Serialize;
 use skytether_common::{DatasetName, Error, Result};
-use skytether_fleet::{DatasetKind, Fleet, HostOptions, OpenOptions, Query, QueryOptions, files};
+use skytether_fleet::{DatasetKind, Fleet, HostOptions, OpenOptions, Output, Query, QueryOptions, TableScan, files};
 
 use crate::errors::OrRaise;
-use crate::result::{PyResultSet, options};
+use crate::result::{Asked, PyResultSet, options};
 use crate::runtime::block;
 use crate::writer::PyWriter;
 
@@ -136,7 +136,40 @@ impl PyFleet {
     }
 
     fn sql(&self, py: Python<'_>, text: String, cut: &str) -> PyResult<PyResultSet> {
-        PyResultSet::plan(py, Arc::clone(&self.0), text, options(cut)?)
+        PyResultSet::plan(py, Arc::clone(&self.0), Asked::Sql(text), options(cut)?)
+    }
+
+    /// Plans a scan of a table: of `columns`, or of what the Substrait `expressions` say, or (`count`) how many rows there are.
+    #[pyo3(signature = (table, columns, expressions, filter, limit, count, batch_rows, cut))]
+    #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
+    fn scan(
+        &self,
+        py: Python<'_>,
+        table: String,
+        columns: Option<Vec<String>>,
+        expressions: Option<Vec<u8>>,
+        filter: Option<Vec<u8>>,
+        limit: Option<usize>,
+        count: bool,
+        batch_rows: Option<u32>,
+        cut: &str,
+    ) -> PyResult<PyResultSet> {
+        let output = match (columns, expressions) {
+            _ if count => Output::Count,
+            (_, Some(expressions)) => Output::Expressions(expressions),
+            (Some(columns), None) => Output::Columns(columns),
+            (None, None) => Output::All,
+        };
+        let mut options = options(cut)?;
+        options.batch_rows = batch_rows.unwrap_or(options.batch_rows);
+        PyResultSet::plan(py, Arc::clone(&self.0), Asked::Scan(TableScan { table, output, filter, limit }), options)
+    }
+
+    /// The columns of a table.
+    fn schema<'py>(&self, py: Python<'py>, table: String) -> PyResult<Bound<'py, PyAny>> {
+        let fleet = self.fleet()?;
+        let schema = block(py, async move { fleet.schema_of(&table).await })?;
+        Ok(PySchema::new(schema).into_pyobject(py)?.into_any())
     }
 
     fn explain(&self, py: Python<'_>, text: String, analyze: bool) -> PyResult<String> {

@@ -12,6 +12,7 @@
 //! | [`writer`] | writing an expression data set, table by table and matrix by matrix |
 //! | [`buffers`] | numpy arrays as slices |
 //! | [`files`] | Matrix Market and the lists beside it |
+//! | [`expression`] | what a pyarrow expression consists of |
 //! | [`rank`] | specs of grouped moments, and genes ranked from them |
 
 // pyo3's functions are public for Python, not for Rust.
@@ -19,6 +20,7 @@
 
 mod buffers;
 mod errors;
+mod expression;
 mod files;
 mod fleet;
 mod rank;
@@ -37,6 +39,7 @@ fn cli_main(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {
 #[pymodule]
 fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     skytether_common::memory::tune_allocator();
+    module.add("DATAFUSION_VERSION", datafusion::DATAFUSION_VERSION)?;
     module.add_class::<fleet::PyFleet>()?;
     module.add_class::<result::PyResultSet>()?;
     module.add_class::<writer::PyWriter>()?;
@@ -45,6 +48,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(files::mtx_shape, module)?)?;
     module.add_function(wrap_pyfunction!(files::read_features, module)?)?;
     module.add_function(wrap_pyfunction!(files::read_barcodes, module)?)?;
+    module.add_function(wrap_pyfunction!(expression::expression_steps, module)?)?;
     module.add_function(wrap_pyfunction!(rank::moments_spec, module)?)?;
     module.add_function(wrap_pyfunction!(rank::rank_genes, module)?)?;
     Ok(())

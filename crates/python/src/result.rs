@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use pyo3_arrow::{PyRecordBatchReader, PySchema, PyTable};
 use skytether_common::{Error, Result};
-use skytether_fleet::{Fleet, Query, QueryOptions, ReceiptHandle};
+use skytether_fleet::{Fleet, Query, QueryOptions, ReceiptHandle, TableScan};
 
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -23,11 +23,20 @@ use crate::errors::OrRaise;
 use crate::fleet::Slot;
 use crate::runtime::{NOTICE, block, runtime, stopped};
 
+/// What a result is the answer to.
+#[derive(Debug, Clone)]
+pub(crate) enum Asked {
+    /// An SQL text.
+    Sql(String),
+    /// A scan of one table.
+    Scan(TableScan),
+}
+
 /// A query that is planned. It runs when its rows are asked for, and once more each time they are asked for again.
 #[pyclass(name = "Result", module = "skytether._internal", frozen)]
 pub struct PyResultSet {
     slot: Arc<Slot>,
-    text: String,
+    asked: Asked,
     options: QueryOptions,
     schema: SchemaRef,
     /// The number of the query that is planned and not begun.
@@ -40,13 +49,13 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl PyResultSet {
-    /// Plans `text`.
-    pub(crate) fn plan(py: Python<'_>, slot: Arc<Slot>, text: String, options: QueryOptions) -> PyResult<Self> {
+    /// Plans what is `asked`.
+    pub(crate) fn plan(py: Python<'_>, slot: Arc<Slot>, asked: Asked, options: QueryOptions) -> PyResult<Self> {
         let fleet = slot.fleet().or_raise()?;
-        let query = block(py, plan(fleet, text.clone(), options.clone()))?;
+        let query = block(py, plan(fleet, asked.clone(), options.clone()))?;
         let schema = Arc::clone(&query.schema);
         let planned = slot.keep(query).or_raise()?;
-        Ok(Self { slot, text, options, schema, planned, receipt: Mutex::new(None) })
+        Ok(Self { slot, asked, options, schema, planned, receipt: Mutex::new(None) })
     }
 
     /// The query to run now, the one that is planned or a new one, and the fleet that it keeps open.
@@ -54,7 +63,7 @@ impl PyResultSet {
         let fleet = self.slot.fleet().or_raise()?;
         let query = match self.slot.take(self.planned) {
             Some(query) => query,
-            None => block(py, plan(Arc::clone(&fleet), self.text.clone(), self.options.clone()))?,
+            None => block(py, plan(Arc::clone(&fleet), self.asked.clone(), self.options.clone()))?,
         };
         *locked(&self.receipt) = Some(query.receipt.clone());
         Ok((query, fleet))
@@ -76,8 +85,11 @@ impl Drop for PyResultSet {
     }
 }
 
-async fn plan(fleet: Arc<Fleet>, text: String, options: QueryOptions) -> Result<Query> {
-    fleet.sql(&text, &options).await
+async fn plan(fleet: Arc<Fleet>, asked: Asked, options: QueryOptions) -> Result<Query> {
+    match &asked {
+        Asked::Sql(text) => fleet.sql(text, &options).await,
+        Asked::Scan(scan) => fleet.scan(scan, &options).await,
+    }
 }
 
 #[pymethods]
@@ -101,10 +113,11 @@ impl PyResultSet {
         PyTable::try_new(batches, Arc::clone(&self.schema))
     }
 
-    /// The receipt of the last run that was read to its end, as JSON and as a tree; None if there is none.
-    fn receipt(&self) -> PyResult<Option<(String, String)>> {
+    /// The receipt of the last run that was read to its end (with `so_far`: of the last run), as JSON and as a tree; None if there is none.
+    #[pyo3(signature = (so_far = false))]
+    fn receipt(&self, so_far: bool) -> PyResult<Option<(String, String)>> {
         let Some(receipt) = locked(&self.receipt).as_ref().map(ReceiptHandle::receipt) else { return Ok(None) };
-        Ok(receipt.finished.then(|| (receipt.to_json().to_string(), receipt.to_string().trim_end().to_owned())))
+        Ok((so_far || receipt.finished).then(|| (receipt.to_json().to_string(), receipt.to_string().trim_end().to_owned())))
     }
 
     fn describe(&self) -> String {

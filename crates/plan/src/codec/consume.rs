@@ -72,9 +72,15 @@ fn rename(plan: LogicalPlan, names: &[String]) -> DfResult<LogicalPlan> {
     }
 }
 
-struct Consumer<'a> {
+pub(super) struct Consumer<'a> {
     extensions: &'a Extensions,
     state: &'a SessionState,
+}
+
+impl<'a> Consumer<'a> {
+    pub(super) fn new(extensions: &'a Extensions, state: &'a SessionState) -> Self {
+        Self { extensions, state }
+    }
 }
 
 #[async_trait]

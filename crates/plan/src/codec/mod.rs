@@ -5,11 +5,12 @@
 //! - chains of AND and OR are one call with many arguments (protobuf readers accept a hundred nested messages);
 //! - columns whose type Substrait has no name for travel as columns of type `null`, and the reader takes types from its own
 //!   catalog: what the plan says is only compared;
-//! - literals of dictionary types travel as casts;
+//! - literals of dictionary types travel as casts, moments in zones other than UTC as moments in UTC;
 //! - a reader takes nothing on trust: [`decode`] limits size, depth and width, checks every reference, and refuses by name what it does
 //!   not know. Unknown *enhancements* change what a plan means and are refused; unknown *optimizations* are hints and ignored.
 
 mod consume;
+mod expression;
 mod produce;
 mod validate;
 
@@ -28,6 +29,8 @@ use prost::Message;
 use skytether_common::{Context, Error, Result};
 
 use crate::error::from_datafusion;
+
+pub use expression::decode_expressions;
 
 /// Most bytes that a plan may have.
 pub const MAX_BYTES: usize = 16 << 20;

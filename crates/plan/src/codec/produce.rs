@@ -78,6 +78,11 @@ impl SubstraitProducer for Producer<'_> {
                 let nothing = DFSchemaRef::new(datafusion::common::DFSchema::empty());
                 self.handle_cast(&cast, &nothing)
             }
+            // Substrait knows only that there is a zone, and its reader takes it for UTC.
+            ScalarValue::TimestampSecond(v, Some(_)) => from_literal(self, &ScalarValue::TimestampSecond(*v, utc())),
+            ScalarValue::TimestampMillisecond(v, Some(_)) => from_literal(self, &ScalarValue::TimestampMillisecond(*v, utc())),
+            ScalarValue::TimestampMicrosecond(v, Some(_)) => from_literal(self, &ScalarValue::TimestampMicrosecond(*v, utc())),
+            ScalarValue::TimestampNanosecond(v, Some(_)) => from_literal(self, &ScalarValue::TimestampNanosecond(*v, utc())),
             other => from_literal(self, other),
         }
     }
@@ -85,6 +90,10 @@ impl SubstraitProducer for Producer<'_> {
     fn handle_plan(&mut self, plan: &LogicalPlan) -> Result<Box<Rel>> {
         datafusion_substrait::logical_plan::producer::to_substrait_rel(self, plan)
     }
+}
+
+fn utc() -> Option<Arc<str>> {
+    Some("UTC".into())
 }
 
 /// A table source that is nothing but a schema.

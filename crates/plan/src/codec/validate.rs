@@ -81,6 +81,17 @@ pub(super) fn plan(plan: &Plan, state: &SessionState) -> Result<HashMap<u32, Str
     Ok(check.functions)
 }
 
+/// Checks expressions over `columns` columns that call `functions`.
+pub(super) fn expressions<'e>(
+    expressions: impl IntoIterator<Item = &'e Expression>,
+    functions: &HashMap<u32, String>,
+    columns: usize,
+    state: &SessionState,
+) -> Result<()> {
+    let check = Check { state, functions: functions.clone() };
+    expressions.into_iter().try_for_each(|e| check.expr(e, columns))
+}
+
 struct Check<'a> {
     state: &'a SessionState,
     functions: HashMap<u32, String>,
