@@ -356,3 +356,17 @@ def test_importing_is_light():
     code = "import sys, skytether, msgexpress; print([m for m in ('pyarrow', 'pandas', 'scipy', 'anndata', 'h5py', 'matplotlib') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=dict(os.environ))
     assert done.stdout.strip() == "[]", done
+
+
+def test_a_hosts_address_is_no_directory(tmp_path, monkeypatch):
+    import msgexpress
+
+    monkeypatch.chdir(tmp_path)
+    for opens in (skytether.open, msgexpress.open):
+        for address in ("grpc://127.0.0.1:5300", "127.0.0.1:1", "localhost:5300", "[::1]:5300"):
+            with pytest.raises(skytether.InvalidError, match="host's address.*use connect"):
+                opens(address)
+    assert list(tmp_path.iterdir()) == []
+    # Who means it, may; and what is there stays open to all.
+    skytether.open("./localhost:1", drives=1).close()
+    skytether.open("localhost:1").close()
