@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import warnings
 from contextlib import contextmanager
 from functools import cached_property
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Iterable, Iterator, Literal
 
 import numpy as np
 
-from skytether import ConflictError, CorruptError, Fleet, InvalidError, NotFoundError, SkytetherError, UnsupportedError, _internal
+from skytether import ConflictError, CorruptError, Fleet, InvalidError, NotFoundError, Receipt, SkytetherError, UnsupportedError, _internal
 
+from ._names import naming
 from ._source import APPLICATION, FORMAT, labels
 
 if TYPE_CHECKING:
@@ -27,11 +29,17 @@ CORRECTIONS = ("benjamini-hochberg", "bonferroni")
 
 
 class _Missing:
+    """A default that is told apart from all that callers may give; `text` is what help() shows of it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
     def __repr__(self) -> str:
-        return "<required>"
+        return self.text
 
 
-_MISSING: Any = _Missing()
+_REQUIRED: Any = _Missing("<required>")
+_AS_STORED: Any = _Missing("<as stored>")
 
 
 class Dataset:
@@ -43,7 +51,8 @@ class Dataset:
 
     def __init__(self, fleet: Fleet, name: str) -> None:
         self.fleet = fleet
-        found = fleet.describe(name)
+        with naming(name):
+            found = fleet.describe(name)
         if found["kind"] != "expression":
             raise InvalidError(f"{name} is a {found['kind']}, not an expression data set: use skytether's sql")
         self.name: str = found["name"].replace(".", "/", 1)
@@ -205,7 +214,7 @@ class Dataset:
         reference: str = "rest",
         groups: Literal["all"] | Iterable[str] = "all",
         *,
-        transform: Literal["log1p_cp10k"] | None = _MISSING,
+        transform: Literal["log1p_cp10k"] | None = _REQUIRED,
         corr_method: Literal["benjamini-hochberg", "bonferroni"] = "benjamini-hochberg",
         n_genes: int | None = None,
         layer: str | None = None,
@@ -232,32 +241,40 @@ class Dataset:
         layer
             Which matrix: None for the one that the data set is about, else one of `layers`.
 
+        Warns where counts are tested as they are (``transform=None``).
+
         Raises
         ------
         NotFoundError
             No such column, group or layer.
         InvalidError
-            A group of fewer than two cells; transform left out.
+            A group of fewer than two cells; transform left out; a data set without cells or genes; no group to test; a value that
+            the transform can't take (gene and cell are named).
         UnsupportedError
             The column holds what a table can't.
         ConflictError
             The data set was replaced.
         """
-        if transform is _MISSING:
+        if transform is _REQUIRED:
             raise InvalidError(
                 f"say transform=: {self._what_values(layer)}. Use transform=\"log1p_cp10k\" for raw counts (scaled to 10,000 per cell, then log1p), "
                 "transform=None for values that are normalised and logarithmic already"
             )
         _check(method, METHODS, "method")
         matrix, column = self._matrix(layer), self._column(groupby)
+        self._check_not_empty(matrix)
         order = self._kept["categories"].get(groupby)
         several = not isinstance(groups, str) and isinstance(groups, Iterable)
         wanted = None if isinstance(groups, str) and groups == "all" else [_group(g, order) for g in (groups if several else [groups])]
         reference = _group(reference, order)
+        if wanted is not None and not wanted:
+            raise InvalidError("there are no groups to test: name at least one, or say groups=\"all\"")
+        if wanted is not None and reference != "rest" and all(g == reference for g in wanted):
+            raise InvalidError(f"group {reference!r} is the reference itself: name another group to compare with it")
         # scanpy squares float32 values in float32; Student's test is compared with scipy, which works in doubles.
         single = method != "student" and self._kept["matrices"][matrix]["dtype"] != "float64"
         spec = _internal.moments_spec(self.name, matrix, transform, column, None, single)
-        return self._rank(
+        res = self._rank(
             spec,
             matrix,
             {"method": method, "reference": None if reference == "rest" else reference, "groups": wanted, "correction": corr_method},
@@ -265,6 +282,11 @@ class Dataset:
             n_genes,
             order,
         )
+        if not res.groups:
+            raise InvalidError(f"there are no groups to test: no cell of {self.name} has a value in obs column {groupby!r}" + ("" if reference == "rest" else f" other than the reference {reference!r}"))
+        if transform is None and self._is_counts(layer):
+            warnings.warn(f"{self.name} holds counts, and they are compared as they are: their fold changes and scores mean little; use transform=\"log1p_cp10k\" to normalise them", stacklevel=2)
+        return res
 
     def ttest(
         self,
@@ -272,7 +294,7 @@ class Dataset:
         b: Any,
         equal_var: bool = True,
         *,
-        transform: Literal["log1p_cp10k"] | None = _MISSING,
+        transform: Literal["log1p_cp10k"] | None = _AS_STORED,
         corr_method: Literal["benjamini-hochberg", "bonferroni"] = "benjamini-hochberg",
         layer: str | None = None,
     ) -> RankResult:
@@ -292,7 +314,8 @@ class Dataset:
         from . import _select
 
         a, b = _select.settled(a), _select.settled(b)
-        if transform is _MISSING:
+        self._check_not_empty(self._matrix(layer))
+        if transform is _AS_STORED:
             transform = None
             if self._is_counts(layer):
                 warnings.warn(f"{self.name} holds counts, and they are compared as they are: pass transform=\"log1p_cp10k\" to normalise them, or transform=None to mean it", stacklevel=2)
@@ -336,25 +359,48 @@ class Dataset:
         options["log_base"] = self._kept["log1p_base"] if params["transform"] is None else None
         with self._unchanged():
             query = self.fleet.sql(f"SELECT gene_id, gene, moments(idx, val, block, '{literal}') AS moments FROM {self.table(matrix + '_rows')} GROUP BY gene_id, gene")
-            ranked = _internal.rank_genes(query._inner, json.dumps(options))
-        return RankResult(self.name, ranked, query.receipt, params, n_genes, order, double)
+            try:
+                ranked = _internal.rank_genes(query._inner, json.dumps(options))
+            except InvalidError as e:
+                raise self._with_names(e, matrix, params["transform"]) from e
+        return RankResult(self.name, ranked, _of_genes(query.receipt), params, n_genes, order, double)
+
+    def _with_names(self, error: InvalidError, matrix: str, transform: str | None) -> InvalidError:
+        """`error`, with the gene's and the cell's names where it is about one value."""
+        found = re.search(r"\bcell (\d+) \(counted from 0\) of .* has the value (\S+?)(?:,| and)", str(error))
+        if found is None:
+            return error
+        cell, value = int(found[1]), float(found[2])
+        # The drives know the value by cell and place, and not by gene: one look for it, which they do themselves.
+        at = f"val[CAST(array_position(idx, CAST({cell} AS INT UNSIGNED)) AS BIGINT)]"
+        has = f"array_has(idx, CAST({cell} AS INT UNSIGNED)) AND CAST({at} AS DOUBLE) = {value!r}"
+        genes = self.fleet.sql(f"SELECT gene FROM {self.table(matrix + '_rows')} WHERE {has} ORDER BY gene_id LIMIT 1").to_arrow().column(0).to_pylist()
+        gene = repr(genes[0]) if genes else "a gene"
+        name = repr(str(self.obs_names[cell])) if cell < self.n_obs else str(cell)
+        where = f"{self.name}: gene {gene} has the value {value:g} in cell {name}"
+        if transform is None:
+            return InvalidError(f"{where}: it or its square is beyond the largest number; remove or scale it")
+        return InvalidError(
+            f"{where}: transform=\"log1p_cp10k\" is for counts, which are not negative, of cells with a positive total; use transform=None for values that are normalised already"
+        )
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
         """Around reads that belong together: all of them are of the data set that this object stands for, or it is a `ConflictError`."""
-        self._check_generation()
-        try:
-            yield
-        except Exception as e:
-            # It may have gone wrong because half of it was of another data set.
+        with naming(self.name):
+            self._check_generation()
             try:
-                self._check_generation()
-            except ConflictError as replaced:
-                raise replaced from e
-            except SkytetherError:
-                pass
-            raise
-        self._check_generation()
+                yield
+            except Exception as e:
+                # It may have gone wrong because half of it was of another data set.
+                try:
+                    self._check_generation()
+                except ConflictError as replaced:
+                    raise replaced from e
+                except SkytetherError:
+                    pass
+                raise
+            self._check_generation()
 
     def _check_generation(self) -> None:
         if self.fleet.describe(self.name)["generation"] != self._generation:
@@ -392,6 +438,11 @@ class Dataset:
             raise UnsupportedError(f"obs column {groupby!r} of {self.name} holds what a table can't: make it text, numbers or categories, and ingest it again")
         raise NotFoundError(f"obs of {self.name} has no column {groupby!r}: it has {', '.join(map(repr, known)) or 'none'}")
 
+    def _check_not_empty(self, matrix: str) -> None:
+        cells, genes = self._kept["matrices"][matrix]["shape"]
+        if not cells or not genes:
+            raise InvalidError(f"{self.name} has no {'cells' if not cells else 'genes'}: there is nothing to test")
+
     def _matrix(self, layer: str | None) -> str:
         tables = self._tables()
         if layer not in tables:
@@ -428,6 +479,11 @@ class Dataset:
     @property
     def _genes(self) -> pd.DataFrame:
         return self._shell.raw.var if self._swapped else self._shell.var
+
+
+def _of_genes(receipt: Receipt) -> Receipt:
+    """The receipt of a query of a row per gene."""
+    return Receipt(receipt._json, re.sub(r"\A([\d,]+) row(s?)\b", r"\1 gene\2", receipt._tree))
 
 
 def _group(group: Any, order: list[str] | None) -> str:

@@ -9,6 +9,7 @@ import skytether
 from skytether import Fleet, InvalidError
 
 from ._dataset import Dataset
+from ._names import naming, slashed
 
 if TYPE_CHECKING:
     import anndata
@@ -80,20 +81,16 @@ class MsgExpress:
         """Stores a source that is open and arranged; whoever opened it closes it."""
         from . import _progress
 
-        with _progress.reporter(progress, f"ingesting {name}") as report:
+        with naming(name), _progress.reporter(progress, f"ingesting {name}") as report:
             source.write(self.fleet, name, replace, report)
         return self[name]
 
     def __getitem__(self, name: str) -> Dataset:
-        """The data set `name` (``domain/dataset``); `NotFoundError` where there is none."""
+        """The data set `name` (``domain/dataset``, or as SQL writes it); `NotFoundError` where there is none."""
         return Dataset(self.fleet, name)
 
     def __contains__(self, name: object) -> bool:
-        try:
-            domain, _, dataset = str(name).replace("/", ".", 1).partition(".")
-        except ValueError:
-            return False
-        return f"{domain}/{dataset}" in self.ls()
+        return slashed(str(name)) in self.ls()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.ls())
@@ -111,7 +108,8 @@ class MsgExpress:
             # Says that it is not there, or that it is a table, which is not ours to drop.
             Dataset(self.fleet, name)
             raise InvalidError(f"{name} is no expression data set")
-        self.fleet.drop(name)
+        with naming(name):
+            self.fleet.drop(name)
 
     def close(self) -> None:
         """Lets go of the fleet."""

@@ -11,6 +11,9 @@ from skytether import InvalidError, NotFoundError
 if TYPE_CHECKING:
     from ._source import Source
 
+#: Endings of what `skytether ingest` stores.
+_TABLES = (".parquet", ".pq", ".arrow", ".ipc", ".feather", ".arrows", ".csv", ".tsv", ".jsonl", ".ndjson", ".json")
+
 
 def open_source(source: Any, genome: str | None = None) -> Source:
     """`source` as what it is: an h5ad or 10x .h5 file, a 10x mtx directory, an EBI bundle, or an AnnData object.
@@ -46,6 +49,8 @@ def _opened(source: Any, genome: str | None) -> Source:
     name = os.path.basename(path).removesuffix(".gz")
     if name.endswith((".mtx", ".mtx_rows", ".mtx_cols")):
         return _directory(Path(path).parent)
+    if name.lower().endswith(_TABLES):
+        raise InvalidError(f"{path} is a table by its name, and no expression matrix: store it with `skytether ingest` (in Python with skytether)")
     from . import _h5, _h5ad, _tenx
 
     with _h5.open_file(path) as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
@@ -86,7 +87,9 @@ class Source:
         there = labels(m.origin for m in self.matrices)
         wanted = "X" if layer is None else there.get(layer)
         if wanted not in there.values():
-            known = ", ".join(map(repr, there)) or "none at all"
+            if not there:
+                raise InvalidError(f"{self.what} holds no matrix: neither X nor raw nor a layer")
+            known = ", ".join(map(repr, there))
             if layer is None:
                 raise InvalidError(f"{self.what} has no matrix X: say with layer= which of its matrices is meant ({known})")
             raise InvalidError(f"{self.what} has no layer {layer!r}: it has {known}")
@@ -122,7 +125,7 @@ class Source:
                     matrix.push(sink, step)
                     totals[f"total_{matrix.table}"] = sink.finish()
                 except InvalidError as e:
-                    raise type(e)(f"{self.what}: {matrix.origin}: {e}") from e
+                    raise type(e)(f"{self.what}: {matrix.origin}: {self._with_names(str(e), matrix)}") from e
             import pyarrow as pa
 
             writer.table("obs", "everywhere", obs)
@@ -151,7 +154,24 @@ class Source:
             "not_in_sql": {"obs": obs_skipped, "var": var_skipped},
         }
 
+    def _with_names(self, text: str, matrix: Matrix) -> str:
+        """`text` with the gene's and the cell's names where it begins with their numbers."""
+        found = re.match(r"gene (\d+), cell (\d+): ", text)
+        # X and raw differ in their genes; `arrange` may have exchanged them.
+        var = self.raw_var if self.raw_var is not None and (matrix.origin == "raw/X") != self._swapped else self.var
+        if found is None or int(found[1]) >= len(var) or int(found[2]) >= len(self.obs):
+            return text
+        return f"gene {var.index[int(found[1])]}, cell {self.obs.index[int(found[2])]}: {text[found.end():]}"
+
+    @property
+    def _swapped(self) -> bool:
+        """Whether the data set is about `raw`, so that `var` is raw's."""
+        return any(m.origin == "raw/X" and m.table == "x" for m in self.matrices)
+
     def _warn(self) -> None:
+        for what, frame in (("cells", self.obs), ("genes", self.var)):
+            if not len(frame):
+                warnings.warn(f"{self.what} has no {what}", stacklevel=5)
         for what, names in (("cell", self.obs.index), ("gene", self.var.index)):
             twice = names[names.duplicated()]
             if len(twice):

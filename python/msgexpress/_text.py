@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import unicodedata
 from typing import TYPE_CHECKING, Any, Iterable, Sequence, TextIO
 
@@ -11,14 +12,46 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Columns of equal width below their heads; numbers to the right."""
-    cells = [[_cell(v) for v in row] for row in rows]
-    numeric = [all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in column) for column in zip(*rows)] if cells else [False] * len(head)
-    widths = [max([_width(h), *(_width(row[i]) for row in cells)]) for i, h in enumerate(head)]
+#: Columns that range over so many powers of ten that they are written with exponents.
+_BY_POWERS = ("pvals", "pvals_adj")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]], width: int | None = None) -> str:
+    """Columns of equal width below their heads; numbers to the right, those of a column with as many decimals as each other.
+
+    Where the table would be wider than `width`, its longest texts are shortened.
+    """
+    rows = [list(row) for row in rows]
+    columns = [[row[i] for row in rows] for i in range(len(head))]
+    cells = [_cells(name, column) for name, column in zip(head, columns)]
+    numeric = [bool(rows) and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in column) for column in columns]
+    widths = [max([_width(h), *map(_width, texts)]) for h, texts in zip(head, cells)]
+    if width is not None:
+        _narrow(widths, [n or _width(h) >= w for h, n, w in zip(head, numeric, widths)], [max(_width(h), _NARROWEST) for h in head], width)
     lines = ["  ".join(_pad(h, w, n) for h, w, n in zip(head, widths, numeric)).rstrip(), "  ".join("-" * w for w in widths)]
-    lines += ["  ".join(_pad(c, w, n) for c, w, n in zip(row, widths, numeric)).rstrip() for row in cells]
+    lines += ["  ".join(_pad(_short(c, w), w, n) for c, w, n in zip(row, widths, numeric)).rstrip() for row in zip(*cells)]
     return "\n".join(lines)
+
+
+#: A column of text is not made narrower than this.
+_NARROWEST = 8
+
+
+def _narrow(widths: list[int], fixed: list[bool], least: list[int], width: int) -> None:
+    """Takes from the widest columns that are not `fixed` until all fit into `width`, or none has anything left to give."""
+    while sum(widths) + 2 * (len(widths) - 1) > width:
+        wide = [i for i in range(len(widths)) if not fixed[i] and widths[i] > least[i]]
+        if not wide:
+            return
+        widths[max(wide, key=lambda i: widths[i])] -= 1
+
+
+def _short(text: str, width: int) -> str:
+    if _width(text) <= width:
+        return text
+    while text and _width(text) > width - 1:
+        text = text[:-1]
+    return text.rstrip() + "…"
 
 
 def write_frame(frame: pd.DataFrame, form: str, out: TextIO) -> None:
@@ -36,7 +69,8 @@ def write_frame(frame: pd.DataFrame, form: str, out: TextIO) -> None:
         with pa.ipc.new_stream(out.buffer, content.schema) as writer:  # type: ignore[attr-defined]
             writer.write_table(content)
     else:
-        out.write(table(list(map(str, frame.columns)), [list(row) for row in frame.itertuples(index=False, name=None)]) + "\n")
+        width = shutil.get_terminal_size().columns if out.isatty() else None
+        out.write(table(list(map(str, frame.columns)), frame.itertuples(index=False, name=None), width) + "\n")
 
 
 def human_bytes(size: float) -> str:
@@ -48,14 +82,27 @@ def human_bytes(size: float) -> str:
     return f"{size:.0f} B" if unit == "B" else f"{size:.{2 if size < 10 else 1 if size < 100 else 0}f} {unit}"
 
 
-def _cell(value: Any) -> str:
+def _cells(name: str, column: Sequence[Any]) -> list[str]:
+    """A column's values as text; numbers with a fraction all of them with as many decimals."""
+    numbers = [abs(float(v)) for v in column if _fractional(v) and math.isfinite(v)]
+    largest = max(numbers, default=0.0)
+    if name in _BY_POWERS or largest >= 1e6 or 0 < largest < 1e-3:
+        form = ".3e"
+    else:
+        form = ".2f" if largest >= 10 else ".4f"
+    return [_cell(v, form) for v in column]
+
+
+def _fractional(value: Any) -> bool:
+    return isinstance(value, float) or (hasattr(value, "dtype") and value.dtype.kind == "f")
+
+
+def _cell(value: Any, form: str) -> str:
     if value is None:
         return ""
-    if isinstance(value, float) or hasattr(value, "dtype") and value.dtype.kind == "f":
+    if _fractional(value):
         number = float(value)
-        if math.isnan(number):
-            return ""
-        return f"{number:.3e}" if number != 0 and (abs(number) < 1e-3 or abs(number) >= 1e6) else f"{number:.4g}"
+        return "" if math.isnan(number) else "0" if number == 0 and form == ".3e" else format(number, form)
     return str(value)
 
 

@@ -1,15 +1,16 @@
 """The command `msgx`: differential expression from the shell.
 
-Exit status 0 done; 2 the call was wrong in itself (an option, a name's spelling, a file that is there already: whatever can be seen
-before any work begins); 1 everything that goes wrong at work, be it that what the call names is missing, damaged, or holds values
-that can't be used. Results go to stdout, everything else to stderr.
+Exit status 0 done; 2 the call was wrong in itself, whatever is on the fleet and on the disk (an option, a name's spelling, an ending);
+1 everything else that goes wrong: what the call names is missing, there already, damaged, or holds values that can't be used. Results go to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
+import shutil
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Callable
@@ -17,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Callable
 if TYPE_CHECKING:
     from ._db import MsgExpress
 
-_EPILOG = "DIR is an embedded fleet (made where there is none), URL a host, for example grpc://127.0.0.1:5300 (or just 127.0.0.1:5300). MSGX_FLEET is the default of --fleet; MSGX_DEBUG=1 shows tracebacks."
+_EPILOG = "DIR is an embedded fleet (`ingest` makes it where there is none), URL a host, for example grpc://127.0.0.1:5300 (or just 127.0.0.1:5300). MSGX_FLEET is the default of --fleet; MSGX_DEBUG=1 shows tracebacks. Exit status: 0 done, 1 something went wrong at work, 2 the call was wrong in itself."
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
     arguments = _parser().parse_args(argv)
-    warnings.showwarning = lambda message, *_: print(f"msgx: warning: {message}", file=sys.stderr)
+    warnings.showwarning = lambda message, *_: print(f"msgx: warning: {_in_the_shell(str(message))}", file=sys.stderr)
     warnings.simplefilter("ignore", DeprecationWarning)
     warnings.simplefilter("ignore", FutureWarning)
     try:
@@ -48,7 +49,15 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class _UsageError(Exception):
-    """The call is wrong in a way that argparse can't see."""
+    """The call is wrong in itself, in a way that argparse can't see."""
+
+
+class _InTheWay(OSError):
+    """What is on the disk does not allow what the call asks for."""
+
+
+#: Genes of each group that `de` shows on a terminal.
+_SHOWN = 10
 
 
 #: What messages call the arguments of Python's functions, and what they are here.
@@ -59,18 +68,24 @@ _IN_THE_SHELL = {
     "layer=None": "no --layer",
     "layer=": "--layer",
     "genome=": "--genome",
+    "(replace=True, in the shell --replace)": "(--replace)",
+    'say groups="all"': "leave --group out",
 }
 
 
 def _sentence(error: Exception) -> str:
     from skytether import SkytetherError
 
-    text = " ".join(str(error).split())
-    for python, shell in _IN_THE_SHELL.items():
-        text = text.replace(python, shell)
+    text = _in_the_shell(" ".join(str(error).split()))
     if isinstance(error, SkytetherError) or isinstance(error, OSError):
         return text
     return f"{type(error).__name__}: {text} (MSGX_DEBUG=1 shows where)"
+
+
+def _in_the_shell(text: str) -> str:
+    for python, shell in _IN_THE_SHELL.items():
+        text = text.replace(python, shell)
+    return text
 
 
 # ---- commands
@@ -127,6 +142,10 @@ def _info(a: argparse.Namespace) -> int:
         ds = db[a.name]
         about = ds.fleet.describe(ds.name)
         kept = ds._kept
+        if a.format == "json":
+            json.dump(_about(ds, about["bytes"]), sys.stdout, ensure_ascii=False, indent=1)
+            print()
+            return 0
         print(_summary(ds))
         print(f"from {kept['source']}; {human_bytes(about['bytes'])} stored")
         print()
@@ -135,8 +154,23 @@ def _info(a: argparse.Namespace) -> int:
         print()
         obs = ds.obs
         columns = [(str(c), str(obs[c].dtype), int(obs[c].nunique()), _some(obs[c])) for c in obs.columns]
-        print(table(["obs column", "type", "values", "for example"], columns))
+        print(table(["obs column", "type", "values", "for example"], columns, _width()))
     return 0
+
+
+def _about(ds: Any, stored: int) -> dict[str, Any]:
+    """What `info` says, for programs."""
+    obs = ds.obs
+    return {
+        "name": ds.name,
+        "cells": ds.n_obs,
+        "genes": ds.n_vars,
+        "layers": ds.layers,
+        "source": ds._kept["source"],
+        "bytes_stored": stored,
+        "matrices": [{"table": t, "from": m["origin"], "shape": m["shape"], "was": m["layout"], "type": m["dtype"]} for t, m in ds._kept["matrices"].items()],
+        "obs": [{"column": str(c), "type": str(obs[c].dtype), "values": int(obs[c].nunique())} for c in obs.columns],
+    }
 
 
 def _de(a: argparse.Namespace) -> int:
@@ -148,22 +182,27 @@ def _de(a: argparse.Namespace) -> int:
         ds = db[a.name]
         if a.transform is None:
             raise _UsageError(f"say --transform log1p_cp10k (each cell scaled to 10,000, then log1p) or --transform none: {ds._what_values(a.layer)}")
+        shown = None if a.top == 0 else a.top
+        if a.top is None and a.format == "table" and sys.stdout.isatty():
+            shown = _SHOWN
         res = ds.rank_genes_groups(
             a.groupby,
             method=a.method,
             reference=a.reference,
             groups=a.group or "all",
             corr_method=a.correction,
-            n_genes=a.top,
+            n_genes=shown,
             layer=a.layer,
             transform=None if a.transform == "none" else a.transform,
         )
         if a.volcano and _is_picture(a.volcano) and len(res.groups) != 1:
-            raise _UsageError(f"{len(res.groups)} groups do not fit into one plot: give a directory to --volcano, or one --group")
+            raise _InTheWay(f"{len(res.groups)} groups do not fit into one plot: give a directory to --volcano, or one --group")
         frame = res.to_df()
         if "group" not in frame and res.groups:
             frame.insert(0, "group", res.groups[0])
         write_frame(frame, a.format, sys.stdout)
+        if a.top is None and shown is not None and ds.n_vars > shown:
+            print(f"The {shown} best genes of each group: --top all shows all of them, --top N shows N.", file=sys.stderr)
         if a.receipt:
             print(res.receipt, file=sys.stderr)
         if a.volcano:
@@ -173,8 +212,10 @@ def _de(a: argparse.Namespace) -> int:
 
 
 def _export(a: argparse.Namespace) -> int:
+    if not a.out.lower().endswith(".h5ad"):
+        raise _UsageError(f"an h5ad file ends in .h5ad: say {a.out.rstrip('.')}.h5ad")
     if os.path.exists(a.out) and not a.force:
-        raise _UsageError(f"{a.out} exists already: choose another name, or --force")
+        raise _InTheWay(f"{a.out} exists already: choose another name, or --force")
     _check_parent(a.out)
     with _open(a) as db:
         adata = db[a.name].to_anndata()
@@ -199,10 +240,15 @@ def _drop(a: argparse.Namespace) -> int:
 
 def _demo(a: argparse.Namespace) -> int:
     from . import open as open_fleet
+    from ._open import open_source
     from ._text import table
 
     if not os.path.exists(a.data):
-        raise _UsageError(f"{a.data} is not here: run this where the project is, or give --data")
+        raise _InTheWay(f"{a.data} is not here: run this where the project is, or give --data")
+    source = open_source(a.data)
+    source.close()
+    if "cell_type" not in source.obs.columns:
+        raise _InTheWay(f"obs of {a.data} has no column cell_type, which the demo groups by: use `msgx ingest` and `msgx de --groupby COLUMN`")
     os.makedirs(a.out, exist_ok=True)
     fleet = os.path.join(a.out, "fleet")
     print(f"A fleet of 4 drives in {fleet}; {a.data} goes in ...", file=sys.stderr)
@@ -217,7 +263,9 @@ def _demo(a: argparse.Namespace) -> int:
             best = res.to_df(g).iloc[0]
             rows.append((g, int(cells[g]), "  ".join(f"{n:<8}" for n in res.top(6)[g]).rstrip(), float(best["scores"])))
         print(f"Marker genes of {ds.name}, best first ({res._subtitle()})\n")
-        print(table(["cell type", "cells", "marker genes", "best score"], rows))
+        print(table(["cell type", "cells", "marker genes", "best score"], rows, _width()))
+        if "unassigned" in res.groups:
+            print(f"{int(cells['unassigned']):,} cells 'unassigned' count as other cells and are not listed.")
         print(f"\n{res.receipt}")
         for g in types:
             res.plot_volcano(g, path=os.path.join(a.out, f"volcano-{_file_name(g)}.png"))
@@ -230,10 +278,16 @@ def _demo(a: argparse.Namespace) -> int:
 
 
 def _open(a: argparse.Namespace, create: bool = False) -> MsgExpress:
+    from skytether import NotFoundError
+
     from . import connect, open as open_fleet
 
     where, is_host = _fleet_of(a)
-    return connect(where) if is_host else open_fleet(where, drives=getattr(a, "drives", None), create=create)
+    if is_host:
+        return connect(where)
+    if not create and not os.path.exists(os.path.join(where, "fleet.json")) and not os.path.exists(os.path.join(where, "drives")):
+        raise NotFoundError(f"there is no fleet at {where}: `msgx ingest` makes one")
+    return open_fleet(where, drives=getattr(a, "drives", None), create=create)
 
 
 def _fleet_of(a: argparse.Namespace) -> tuple[str, bool]:
@@ -245,6 +299,11 @@ def _fleet_of(a: argparse.Namespace) -> tuple[str, bool]:
     if is_host and getattr(a, "drives", None) is not None:
         raise _UsageError("--drives is for a fleet in a directory; a host has its drives")
     return where, is_host
+
+
+def _width() -> int | None:
+    """How wide a table may be: as wide as the terminal, if it goes to one."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _summary(ds: Any) -> str:
@@ -293,7 +352,7 @@ def _check_volcano(target: str, groups: list[str]) -> None:
     elif os.path.isdir(target) or target.endswith(os.sep):
         pass
     elif os.path.exists(target):
-        raise _UsageError(f"{target} is a file, and no picture by its name: give --volcano a directory, or a file that ends in .png, .svg or .pdf")
+        raise _InTheWay(f"{target} is a file, and no picture by its name: give --volcano a directory, or a file that ends in .png, .svg or .pdf")
     elif os.path.splitext(target)[1]:
         raise _UsageError(f"{target}: pictures end in one of {', '.join('.' + e for e in sorted(_pictures()))}; for a directory of that name, put {os.sep} behind it")
 
@@ -302,7 +361,7 @@ def _check_parent(path: str) -> None:
     """Refuses a file in a directory that is not there."""
     parent = os.path.dirname(path)
     if parent and not os.path.isdir(parent):
-        raise _UsageError(f"there is no directory {parent} to put {os.path.basename(path)} into")
+        raise _InTheWay(f"there is no directory {parent} to put {os.path.basename(path)} into")
 
 
 def _file_name(group: str) -> str:
@@ -322,7 +381,7 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     p = command("ingest", _ingest, "store an h5ad or 10x .h5 file, a 10x mtx directory or an EBI bundle")
-    p.add_argument("file", metavar="FILE")
+    p.add_argument("file", metavar="FILE", help="the file, or the directory of files")
     p.add_argument("--to", required=True, type=_name, metavar="DOMAIN/DATASET", help="its name on the fleet")
     p.add_argument("--drives", type=_positive, metavar="N", help="how many drives a new fleet gets (default 4)")
     p.add_argument("--layer", metavar="NAME", help="the matrix that the data set is about: a layer, or raw (default X)")
@@ -330,36 +389,37 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--replace", action="store_true", help="put it in the place of a data set of that name")
 
     p = command("ls", _ls, "list the expression data sets")
-    p.add_argument("--format", choices=("table", "csv", "json", "arrow"), default="table")
+    p.add_argument("--format", choices=("table", "csv", "json", "arrow"), default="table", help="how to print it (default: %(default)s)")
 
     p = command("info", _info, "describe a data set")
-    p.add_argument("name", type=_name, metavar="DOMAIN/DATASET")
+    p.add_argument("name", type=_name, metavar="DOMAIN/DATASET", help="the data set")
+    p.add_argument("--format", choices=("table", "json"), default="table", help="how to print it (default: %(default)s)")
 
     p = command("de", _de, "rank the genes of groups of cells by differential expression")
-    p.add_argument("name", type=_name, metavar="DOMAIN/DATASET")
+    p.add_argument("name", type=_name, metavar="DOMAIN/DATASET", help="the data set")
     p.add_argument("--groupby", required=True, metavar="COLUMN", help="the obs column that groups the cells")
     p.add_argument("--reference", default="rest", metavar="GROUP", help="the group to compare with (default: all other cells)")
     p.add_argument("--group", action="append", metavar="GROUP", help="test just this group; may be repeated")
     p.add_argument("--method", default="t-test", choices=("t-test", "t-test_overestim_var", "student"), help="Welch's test (default), scanpy's variant, or Student's")
     p.add_argument("--transform", choices=("log1p_cp10k", "none"), help="log1p_cp10k for raw counts, none for values normalised already (required)")
-    p.add_argument("--correction", default="benjamini-hochberg", choices=("benjamini-hochberg", "bonferroni"))
+    p.add_argument("--correction", default="benjamini-hochberg", choices=("benjamini-hochberg", "bonferroni"), help="how p-values are corrected for the number of genes (default: %(default)s)")
     p.add_argument("--layer", metavar="NAME", help="another matrix than the main one")
-    p.add_argument("--top", type=_positive, metavar="N", help="the N best genes of each group (default: all)")
-    p.add_argument("--format", choices=("table", "csv", "json", "arrow"), default="table")
+    p.add_argument("--top", type=_top, metavar="N", help=f"the N best genes of each group, or all (default: {_SHOWN} where a table goes to a terminal, else all)")
+    p.add_argument("--format", choices=("table", "csv", "json", "arrow"), default="table", help="how to print it (default: %(default)s)")
     p.add_argument("--receipt", action="store_true", help="say on stderr what ran where")
-    p.add_argument("--volcano", metavar="DIR|FILE", help="draw volcano plots: FILE (.png, .svg, .pdf) for one group, else one per group in DIR")
+    p.add_argument("--volcano", metavar="DIR|FILE", help="draw volcano plots: FILE (.png, .svg, .pdf, .jpg and what else matplotlib writes) for one group, else one per group in DIR")
 
     p = command("export", _export, "write a data set as an h5ad file")
-    p.add_argument("name", type=_name, metavar="DOMAIN/DATASET")
-    p.add_argument("out", metavar="OUT.h5ad")
+    p.add_argument("name", type=_name, metavar="DOMAIN/DATASET", help="the data set")
+    p.add_argument("out", metavar="OUT.h5ad", help="the file to write")
     p.add_argument("--force", action="store_true", help="overwrite the file")
 
     p = command("drop", _drop, "remove a data set")
-    p.add_argument("name", type=_name, metavar="DOMAIN/DATASET")
+    p.add_argument("name", type=_name, metavar="DOMAIN/DATASET", help="the data set")
 
     p = command("demo", _demo, "marker genes of 2,700 blood cells, found by four drives", fleet=False)
-    p.add_argument("--data", default=os.path.join("examples", "data", "pbmc3k.h5ad"), metavar="FILE")
-    p.add_argument("--out", default="demo-out", metavar="DIR")
+    p.add_argument("--data", default=os.path.join("examples", "data", "pbmc3k.h5ad"), metavar="FILE", help="an h5ad file of raw counts with an obs column cell_type (default: %(default)s)")
+    p.add_argument("--out", default="demo-out", metavar="DIR", help="where fleet, plots and markers.csv go (default: %(default)s)")
     return parser
 
 
@@ -373,8 +433,16 @@ def _positive(text: str) -> int:
     return number
 
 
+def _top(text: str) -> int:
+    """How many genes; 0 for all."""
+    return 0 if text == "all" else _positive(text)
+
+
 def _name(text: str) -> str:
-    """A data set's name as far as it can be checked without a fleet."""
+    """A data set's name as far as it can be checked without a fleet, in our spelling."""
+    from ._names import slashed
+
+    text = slashed(text)
     if not re.fullmatch(r"[A-Za-z0-9_][\w-]*[./][A-Za-z0-9_][\w-]*", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"{text!r} is no data set's name: write DOMAIN/DATASET, of letters, digits, '_' and '-', for example blood/pbmc3k")
     return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import inspect
 import json
 import os
 import re
@@ -141,17 +142,24 @@ def test_values_that_are_no_numbers_name_their_place(db, bad):
     for kind in (sp.csr_matrix, sp.csc_matrix, np.asarray):
         with pytest.raises(skytether.InvalidError, match=r"^AnnData: X: gene 3, cell 7: "):
             db.ingest(ad.AnnData(X=kind(x)), "t/x")
+    named = rich()
+    named.raw = named[:, 5:].copy()
+    named.raw.X[7, 3] = bad
+    for layer in (None, "raw"):
+        with pytest.raises(skytether.InvalidError, match=r"^AnnData: raw/X: gene g8, cell cell-7: "):
+            db.ingest(named, "t/x", layer=layer)
     assert list(db) == []
 
 
 def test_negative_values_are_fine_until_they_are_to_be_counts(db):
     x = counts()
     x[7, 3] = -1.5
-    adata = ad.AnnData(X=sp.csr_matrix(x), obs=pd.DataFrame({"g": ["a", "b"] * 30}, index=[str(i) for i in range(60)]))
+    adata = ad.AnnData(X=sp.csr_matrix(x), obs=pd.DataFrame({"g": ["a", "b"] * 30}, index=[f"cell-{i}" for i in range(60)]))
+    adata.var_names = [f"gene-{i}" for i in range(40)]
     ds = db.ingest(adata, "t/x")
     assert ds.to_anndata().X[7, 3] == -1.5
     assert len(ds.rank_genes_groups("g", transform=None).to_df("a")) == 40
-    with pytest.raises(skytether.InvalidError, match=r"not negative.*cell 7 .*-1\.5 in row 3\b"):
+    with pytest.raises(skytether.InvalidError, match=r"^t/x: gene 'gene-3' has the value -1\.5 in cell 'cell-7': .*not negative.*transform=None"):
         ds.rank_genes_groups("g", transform="log1p_cp10k")
 
 
@@ -171,8 +179,9 @@ def test_a_value_given_twice(db, tmp_path):
 
 def test_questions_about_what_is_not_there(db):
     ds = db.ingest(rich(), "t/x")
-    with pytest.raises(skytether.NotFoundError, match="t.nope"):
+    with pytest.raises(skytether.NotFoundError, match="no data set t/nope; there are t/x"):
         db["t/nope"]
+    assert db['t."x"'].name == "t/x" and "t.x" in db and "t/nope" not in db
     with pytest.raises(skytether.NotFoundError, match="no_column"):
         ds.rank_genes_groups("no_column", transform=None)
     with pytest.raises(skytether.NotFoundError, match='"X".*"B"'):
@@ -209,6 +218,11 @@ def test_a_transform_must_be_said_and_the_error_shows_the_data(db):
         db.ingest(logged, "t/logged").rank_genes_groups("type")
 
 
+def test_help_says_whether_a_transform_must_be_said():
+    assert "transform: \"Literal['log1p_cp10k'] | None\" = <required>" in str(inspect.signature(msgexpress.Dataset.rank_genes_groups))
+    assert "transform: \"Literal['log1p_cp10k'] | None\" = <as stored>" in str(inspect.signature(msgexpress.Dataset.ttest))
+
+
 def test_a_group_of_one_cell(db):
     adata = rich()
     adata.obs["g"] = ["lonely"] + ["many"] * 59
@@ -218,15 +232,43 @@ def test_a_group_of_one_cell(db):
             ds.rank_genes_groups("g", transform=None, **options)
 
 
-def test_no_cells_no_groups(db):
-    adata = ad.AnnData(X=np.zeros((0, 3), np.float32), obs=pd.DataFrame({"g": pd.Categorical([])}))
-    res = db.ingest(adata, "t/x").rank_genes_groups("g", transform="log1p_cp10k")
-    assert res.groups == [] and len(res.to_df()) == 0
+def test_there_is_nothing_to_test(db):
+    for shape, what in (((0, 3), "cells"), ((3, 0), "genes")):
+        adata = ad.AnnData(X=np.zeros(shape, np.float32), obs=pd.DataFrame({"g": pd.Categorical(["a", "b", "b"][: shape[0]])}, index=[f"c{i}" for i in range(shape[0])]))
+        with pytest.warns(UserWarning, match=f"AnnData has no {what}"):
+            ds = db.ingest(adata, f"t/no{what}")
+        with pytest.raises(skytether.InvalidError, match=f"t/no{what} has no {what}"):
+            ds.rank_genes_groups("g", transform="log1p_cp10k")
+        with pytest.raises(skytether.InvalidError, match=f"t/no{what} has no {what}"):
+            ds.ttest([], [], transform="log1p_cp10k")
+    adata = rich()
+    adata.obs["one"], adata.obs["none"] = "same", pd.Categorical([None] * 60, categories=["a"])
+    ds = db.ingest(adata, "t/x")
+    for column, options, says in (
+        ("type", {"groups": []}, "no groups to test"),
+        ("type", {"groups": ["B"], "reference": "B"}, "group 'B' is the reference itself"),
+        ("one", {"reference": "same"}, "no cell of t/x has a value in obs column 'one' other than the reference 'same'"),
+        ("none", {}, "no cell of t/x has a value in obs column 'none'"),
+    ):
+        with pytest.raises(skytether.InvalidError, match=says):
+            ds.rank_genes_groups(column, transform="log1p_cp10k", **options)
+
+
+def test_counts_that_are_compared_as_they_are_give_a_warning(db):
+    ds = db.ingest(rich(), "t/x")
+    with pytest.warns(UserWarning, match="t/x holds counts.*log1p_cp10k"):
+        ds.rank_genes_groups("type", transform=None)
+    logged = rich()
+    logged.X = logged.X.log1p()
+    ds = db.ingest(logged, "t/logged")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ds.rank_genes_groups("type", transform=None)
 
 
 def test_ingest_to_a_name_that_is_taken_or_wrong(db):
     db.ingest(rich(), "t/x")
-    with pytest.raises(skytether.ConflictError, match="exists already"):
+    with pytest.raises(skytether.ConflictError, match="t/x exists already.*replace=True"):
         db.ingest(rich(), "t/x")
     db.ingest(rich(cells=30), "t/x", replace=True)
     assert db["t/x"].n_obs == 30
@@ -240,7 +282,7 @@ def test_an_ingest_that_fails_leaves_nothing(db, tmp_path):
     before = {p for p in (tmp_path / "fleet").rglob("*") if p.is_file() and "slices" in p.parts}
     bad = rich()
     bad.X[50, 3] = np.nan
-    with pytest.raises(skytether.InvalidError, match="gene 3, cell 50: "):
+    with pytest.raises(skytether.InvalidError, match="gene g3, cell cell-50: "):
         db.ingest(bad, "t/x", replace=True)
 
     def stop(done: int, total: int) -> None:
@@ -297,7 +339,7 @@ def test_anndata_that_cannot_be_kept(db):
         db.ingest(adata, "t/x")
     without = rich()
     without.X = None
-    with pytest.raises(skytether.InvalidError, match="no matrix X"):
+    with pytest.raises(skytether.InvalidError, match="holds no matrix"):
         db.ingest(without, "t/x")
     with pytest.raises(skytether.InvalidError, match="no layer 'q'"):
         db.ingest(rich(), "t/x", layer="q")

@@ -34,11 +34,17 @@ def test_list_info_export_drop(fleet, tmp_path):
     assert json.loads(listed.stdout) == [{"name": "t/x", "cells": 60, "genes": 40, "layers": ""}] and listed.stderr == ""
     info = command("info", "t/x", MSGX_FLEET=str(fleet)).stdout
     assert "60 x 40" in info and "batch" in info and "eins" in info
+    about = json.loads(command("info", "t/x", "--format", "json", "--fleet", fleet).stdout)
+    assert (about["name"], about["cells"], about["genes"], about["matrices"][0]["from"]) == ("t/x", 60, 40, "X")
+    assert {"column": "type", "type": "category", "values": 3} in about["obs"]
     out = tmp_path / "out.h5ad"
     assert command("export", "t/x", out, "--fleet", fleet).returncode == 0
     assert_same(ad.read_h5ad(out), ad.read_h5ad(tmp_path / "a.h5ad"))
     again = command("export", "t/x", out, "--fleet", fleet)
-    assert again.returncode == 2 and "--force" in again.stderr
+    # It is not the call that is wrong: without that file it is a good one.
+    assert again.returncode == 1 and "--force" in again.stderr
+    wrong = command("export", "t/x", tmp_path / "out", "--fleet", fleet)
+    assert wrong.returncode == 2 and "out.h5ad" in wrong.stderr and not (tmp_path / "out").exists()
     assert command("drop", "t/x", "--fleet", fleet).returncode == 0
     assert command("ls", "--fleet", fleet, "--format", "csv").stdout == "name,cells,genes,layers\n"
     assert command("drop", "t/x", "--fleet", fleet).returncode == 1
@@ -67,7 +73,7 @@ def test_volcanoes(fleet, tmp_path):
     assert sorted(p.name for p in (tmp_path / "plots").iterdir()) == ["volcano-B.png", "volcano-NK.png", "volcano-T.png"], done.stderr
     assert command(*base, "--group", "B", "--volcano", tmp_path / "b.svg").returncode == 0 and (tmp_path / "b.svg").stat().st_size > 5000
     wrong = command(*base, "--volcano", tmp_path / "b.png")
-    assert wrong.returncode == 2 and "--group" in wrong.stderr and wrong.stdout == ""
+    assert wrong.returncode == 1 and "--group" in wrong.stderr and wrong.stdout == ""
     # Endings in capitals, and all that matplotlib writes.
     for name in ("B.PNG", "b.jpeg", "b.tiff"):
         assert command(*base, "--group", "B", "--volcano", tmp_path / name).returncode == 0 and (tmp_path / name).stat().st_size > 5000
@@ -81,11 +87,13 @@ def test_volcanoes(fleet, tmp_path):
     [("none/b.png", ["B"], "no directory .*none"), ("b.xyz", ["B"], r"end in one of .*\.png"), ("plots.v2", [], "put / behind it"), ("file", [], "file is a file"), ("b.png", ["B", "T"], "2 groups")],
 )
 def test_a_volcano_that_cannot_be_drawn_is_refused_before_any_work(tmp_path, target, groups, says):
+    # What is on the disk makes it wrong, or the call alone.
+    status = 1 if target in ("none/b.png", "file") else 2
     (tmp_path / "file").write_text("a")
     # The fleet is not there: it is not even looked for.
     chosen = [part for g in groups for part in ("--group", g)]
     done = command("de", "t/x", "--groupby", "type", "--transform", "none", "--fleet", tmp_path / "no fleet", *chosen, "--volcano", tmp_path / target)
-    assert done.returncode == 2 and re.search(says, done.stderr) and done.stdout == "", done.stderr
+    assert done.returncode == status and re.search(says, done.stderr) and done.stdout == "", done.stderr
     assert len(done.stderr.splitlines()) == 1 and sorted(p.name for p in tmp_path.iterdir()) == ["file"]
 
 
@@ -94,7 +102,12 @@ def test_a_volcano_that_cannot_be_drawn_is_refused_before_any_work(tmp_path, tar
     [
         (["de", "t/x", "--groupby", "type"], 2, "log1p_cp10k"),
         (["de", "t/x", "--groupby", "nope", "--transform", "none"], 1, "nope"),
-        (["de", "t/nope", "--groupby", "type", "--transform", "none"], 1, "t.nope"),
+        (["de", "t/nope", "--groupby", "type", "--transform", "none"], 1, "no data set t/nope; there are t/x"),
+        (["de", "t/x", "--groupby", "type", "--transform", "none", "--group", "nope"], 1, "nope"),
+        (["de", "t/x", "--groupby", "type", "--transform", "none", "--group", "B", "--reference", "B"], 1, "'B' is the reference itself"),
+        (["ingest", "GOOD", "--to", "t/x"], 1, "t/x exists already: drop it, choose another name, or replace it (--replace)"),
+        (["ingest", "table.parquet", "--to", "t/y"], 1, "`skytether ingest`"),
+        (["info", "--format", "csv", "t/x"], 2, "--format"),
         (["ingest", "missing.h5ad", "--to", "t/y"], 1, "missing.h5ad"),
         (["info", "noslash"], 2, "noslash"),
         (["drop", "a/b/c"], 2, "DOMAIN/DATASET"),
@@ -105,7 +118,7 @@ def test_a_volcano_that_cannot_be_drawn_is_refused_before_any_work(tmp_path, tar
         (["ingest", "BAD", "--to", "t/y"], 1, "bad.h5ad"),
         (["ingest", "BAD", "--to", "t/y", "--genome", "hg19"], 1, "--genome"),
         (["ingest", "BAD", "--to", "t/y", "--layer", "q"], 1, "no layer 'q'"),
-        (["export", "t/x", "no such directory/x.h5ad"], 2, "no directory"),
+        (["export", "t/x", "no such directory/x.h5ad"], 1, "no directory"),
         (["de"], 2, "required"),
         (["frobnicate"], 2, "invalid choice"),
         ([], 2, "COMMAND"),
@@ -117,11 +130,15 @@ def test_errors_are_one_sentence(fleet, arguments, status, says):
         bad.X.data[5] = float("nan")
         bad.write_h5ad(fleet.parent / "bad.h5ad")
         arguments = [fleet.parent / "bad.h5ad" if a == "BAD" else a for a in arguments]
+    arguments = [fleet.parent / "a.h5ad" if a == "GOOD" else a for a in arguments]
+    if "table.parquet" in arguments:
+        pd.DataFrame({"a": [1]}).to_parquet(fleet.parent / "table.parquet")
+        arguments = [fleet.parent / a if a == "table.parquet" else a for a in arguments]
     done = command(*arguments, MSGX_FLEET=str(fleet))
     assert done.returncode == status and done.stdout == "" and says in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
     # What Python's functions call their arguments is of no use here.
-    assert not re.search(r"\b(transform|layer|genome)=", done.stderr)
+    assert not re.search(r"\b(transform|layer|genome|replace)=", done.stderr)
     if status == 1:
         assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("msgx: ")
         assert "Traceback" in command(*arguments, MSGX_FLEET=str(fleet), MSGX_DEBUG="1").stderr
@@ -191,20 +208,22 @@ def test_export_keeps_text_as_text(tmp_path):
 def test_without_a_fleet(tmp_path):
     done = command("ls", MSGX_FLEET="")
     assert done.returncode == 2 and "--fleet" in done.stderr
-    assert command("ls", "--fleet", tmp_path / "none").returncode == 1
+    nowhere = command("ls", "--fleet", tmp_path / "none")
+    assert nowhere.returncode == 1 and "`msgx ingest` makes one" in nowhere.stderr
     assert not (tmp_path / "none").exists()
 
 
 def test_a_reader_that_has_seen_enough_is_no_failure(fleet):
-    shell = f"{sys.executable} -m msgexpress.cli de t/x --groupby type --transform none --format csv --fleet {fleet} | head -1; echo ${{PIPESTATUS[0]}}"
+    shell = f"{sys.executable} -m msgexpress.cli de t/x --groupby type --transform log1p_cp10k --format csv --fleet {fleet} | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "0" and done.stderr == ""
 
 
-def test_a_bar_on_a_terminal_only(tmp_path):
-    rich().write_h5ad(tmp_path / "a.h5ad")
+def on_a_terminal(*arguments: object, stream: str = "stderr", columns: int = 100) -> str:
+    """What a command writes to the terminal that `stream` is; the rest goes nowhere."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen([sys.executable, "-m", "msgexpress.cli", "ingest", str(tmp_path / "a.h5ad"), "--to", "t/x", "--fleet", str(tmp_path / "f")], stderr=theirs, stdout=subprocess.PIPE)
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: theirs}
+    process = subprocess.Popen([sys.executable, "-m", "msgexpress.cli", *map(str, arguments)], env={**os.environ, "COLUMNS": str(columns)}, **streams)
     os.close(theirs)
     seen = b""
     while True:
@@ -215,9 +234,73 @@ def test_a_bar_on_a_terminal_only(tmp_path):
         if not part:
             break
         seen += part
-    assert process.wait(timeout=60) == 0 and process.stdout.read() == b""
-    assert b"ingesting t/x [" in seen and b"100%" in seen and b"60 cells x 40 genes" in seen
-    process.stdout.close()
+    os.close(ours)
+    assert process.wait(timeout=60) == 0, seen
+    return seen.decode()
+
+
+def test_a_bar_on_a_terminal_only(tmp_path):
+    rich().write_h5ad(tmp_path / "a.h5ad")
+    seen = on_a_terminal("ingest", tmp_path / "a.h5ad", "--to", "t/x", "--fleet", tmp_path / "f")
+    assert "ingesting t/x [" in seen and "100%" in seen and "60 cells x 40 genes" in seen
+
+
+def test_a_table_on_a_terminal_is_as_wide_as_that_and_has_the_best_genes_only(fleet):
+    def lines(*more, columns=100):
+        return on_a_terminal("de", "t/x", "--groupby", "type", "--transform", "log1p_cp10k", "--fleet", fleet, *more, stream="stdout", columns=columns).splitlines()
+
+    assert len(lines()) == 2 + 3 * 10 and len(lines("--top", "all")) == 2 + 3 * 40 and len(lines("--top", "3")) == 2 + 3 * 3
+    wide, narrow = (on_a_terminal("info", "t/x", "--fleet", fleet, stream="stdout", columns=c) for c in (200, 48))
+    assert max(map(len, wide.splitlines())) > 48 and "note 0, note 1" in wide
+    columns = narrow[narrow.index("obs column") :].splitlines()
+    assert max(map(len, columns)) <= 48 and "…" in narrow, narrow
+
+
+def test_counts_that_are_compared_as_they_are_give_a_warning(fleet):
+    done = command("de", "t/x", "--groupby", "type", "--transform", "none", "--top", 2, "--fleet", fleet)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 8
+    assert done.stderr.startswith("msgx: warning: t/x holds counts") and "--transform log1p_cp10k" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_every_argument_explains_itself():
+    import argparse
+
+    from msgexpress import cli
+
+    (commands,) = (a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction))
+    missing = [(name, a.dest) for name, sub in commands.choices.items() for a in sub._actions if not a.help]
+    assert len(commands.choices) == 7 and missing == []
+
+
+def test_names_in_either_spelling(fleet, tmp_path):
+    assert command("ingest", tmp_path / "a.h5ad", "--to", "t/with-dash", "--fleet", fleet).returncode == 0
+    for name in ("t/with-dash", "t.with-dash", 't."with-dash"', '"t"."with-dash"', '"t"/with-dash'):
+        done = command("info", name, "--fleet", fleet)
+        assert done.returncode == 0 and done.stdout.startswith("t/with-dash: "), done.stderr
+    lost = command("drop", "t/with-dish", "--fleet", fleet)
+    assert lost.returncode == 1 and "did you mean t/with-dash?" in lost.stderr
+    assert command("drop", 't."with-dash"', "--fleet", fleet, module="skytether._cli").returncode == 0
+    wrong = command("drop", 't."with dash"', "--fleet", fleet, module="skytether._cli")
+    assert wrong.returncode == 2 and wrong.stderr.count("is no data set name") == 1, wrong.stderr
+
+
+def test_a_matrix_is_not_for_skytether_ingest(fleet, tmp_path):
+    done = command("ingest", tmp_path / "a.h5ad", "--to", "t.y", "--fleet", fleet, module="skytether._cli")
+    assert done.returncode == 1 and "msgx ingest" in done.stderr
+
+
+def test_a_demo_of_a_file_without_cell_types_is_refused_before_any_work(tmp_path):
+    rich().write_h5ad(tmp_path / "a.h5ad")
+    done = command("demo", "--data", tmp_path / "a.h5ad", "--out", tmp_path / "out")
+    assert done.returncode == 1 and "cell_type" in done.stderr and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("columns", "texts"), [([79.329, 105.9, 7.0], ["79.33", "105.90", "7.00"]), ([0.25, 1.0, float("nan")], ["0.2500", "1.0000", ""])])
+def test_numbers_of_a_column_have_as_many_decimals(columns, texts):
+    from msgexpress._text import table
+
+    lines = table(["scores", "pvals"], [(v, 10.0**-i) for i, v in enumerate(columns)]).splitlines()[2:]
+    assert [line[: line.rindex("  ")].strip() for line in lines] == texts and lines[1].endswith("1.000e-01")
 
 
 def test_demo(tmp_path):
@@ -225,6 +308,7 @@ def test_demo(tmp_path):
     for _ in range(2):
         done = command("demo", "--data", PBMC3K, "--out", out)
         assert done.returncode == 0, done.stderr
+    assert "62 cells 'unassigned' count as other cells and are not listed" in done.stdout and "unassigned" not in done.stdout.split("62 cells")[0]
     for wanted in ("CD79A", "GNLY", "LYZ", "CD14+ Mono", "Platelet", "drive-3", "moved"):
         assert wanted in done.stdout, done.stdout
     assert len(list(out.glob("volcano-*.png"))) == 9 and len(pd.read_csv(out / "markers.csv")) == 10 * 32738

@@ -40,8 +40,12 @@ def in_the_shell(text: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/biologists.md"])
-def test_the_examples_of_a_document_run(document: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_for_biologists_run_after_those_of_the_readme(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for document in ("README.md", "docs/biologists.md"):
+        run_the_examples(document, place, capsys)
+
+
+def run_the_examples(document: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {}
     ran = {"python": 0, "sh": 0}
     follows = None
@@ -113,7 +117,7 @@ def test_what_the_readme_says_the_demo_prints(place: Path) -> None:
 
 
 def test_the_examples_for_storage_run(place: Path) -> None:
-    """Commands that serve run beside the others; directories and ports are this test's own."""
+    """Commands that serve run beside the others, also those for SQL tools that follow them; the ports are this test's own."""
     ports: dict[str, int] = {}
 
     def ours(text: str) -> str:
@@ -123,15 +127,17 @@ def test_the_examples_for_storage_run(place: Path) -> None:
                     line = taken.enter_context(socket.socket())
                     line.bind(("127.0.0.1", 0))
                     ports[port] = line.getsockname()[1]
-        text = re.sub(r":(\d{4})\b", lambda m: f":{ports[m[1]]}", text)
-        return text.replace("0.0.0.0", "127.0.0.1").replace("/srv/", f"{place}/srv/")
+        return re.sub(r":(\d{4})\b", lambda m: f":{ports[m[1]]}", text)
 
-    shell = [text for language, text in blocks("docs/storage.md") if language == "sh"]
-    assert len(shell) == 2
+    examples = [(language, text) for document in ("docs/storage.md", "docs/sql.md") for language, text in blocks(document) if language in ("sh", "python")]
+    assert [language for language, _ in examples] == ["sh", "sh", "sh", "python"]
     serving: list[subprocess.Popen[str]] = []
     printed: list[str] = []
     try:
-        for text in shell:
+        for language, text in examples:
+            if language == "python":
+                printed.append(in_the_shell(f"{sys.executable} - <<'END'\n{ours(text)}END\n"))
+                continue
             for line in ours(text).splitlines():
                 if " serve " in line:
                     process = subprocess.Popen(["bash", "-c", f"exec {line}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -143,7 +149,9 @@ def test_the_examples_for_storage_run(place: Path) -> None:
         for process in serving:
             process.kill()
             process.communicate()
-    assert len(serving) == 3
+    assert len(serving) == 4
     status = next(text for text in printed if "d0" in text)
     assert "d1" in status
     assert any("10.25" in text and "31" in text for text in printed), printed
+    # Fares above 10, by the number of passengers.
+    assert "12.5" in printed[-1] and "31" in printed[-1] and "10.25" not in printed[-1], printed[-1]

@@ -393,3 +393,17 @@ def test_metadata_answers_what_it_knows(tmp_path):
             assert slices > 0 and (found == want or np.isnan(found["x"]) and np.isnan(want["x"])), expression
         assert asked("SELECT max(v) AS x FROM d.t WHERE v < 5")[0] == {"x": 3}
         assert asked("SELECT max(v) FILTER (WHERE v < 5) AS x FROM d.t")[0] == {"x": 3}
+
+
+def test_a_hosts_address_is_no_directory(tmp_path, monkeypatch):
+    import msgexpress
+
+    monkeypatch.chdir(tmp_path)
+    for opens in (skytether.open, msgexpress.open):
+        for address in ("grpc://127.0.0.1:5300", "127.0.0.1:1", "localhost:5300", "[::1]:5300"):
+            with pytest.raises(skytether.InvalidError, match="host's address.*use connect"):
+                opens(address)
+    assert list(tmp_path.iterdir()) == []
+    # Who means it, may; and what is there stays open to all.
+    skytether.open("./localhost:1", drives=1).close()
+    skytether.open("localhost:1").close()

@@ -12,11 +12,12 @@ impl Rows {
     pub(crate) fn new(what: &str, total: Option<u64>) -> Self {
         let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new).with_message(what.to_string());
         let template = match total {
-            Some(_) => "{msg} {wide_bar} {percent}% of {human_len} rows, {per_sec}, {eta} left",
+            Some(_) => "{msg} [{bar:24}] {percent:>3}% of {human_len} rows  {per_sec}  {eta} left",
             None => "{spinner} {msg}: {human_pos} rows, {per_sec}, {elapsed}",
         };
         if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style);
+            // As the bars of `msgx` look.
+            bar.set_style(style.progress_chars("#."));
         }
         bar.enable_steady_tick(Duration::from_millis(120));
         Self(bar)

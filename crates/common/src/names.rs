@@ -72,7 +72,27 @@ impl fmt::Debug for Key {
     }
 }
 
-/// `domain` and `dataset`; written `domain.dataset` or `domain/dataset`.
+/// What the parts of a data set's name are made of.
+fn rule() -> String {
+    format!("letters, digits, '_' and '-' (at most {MAX_NAME}), beginning with a letter, digit or '_'")
+}
+
+/// The part of a name that breaks the rule, and what it is.
+fn wrong_part<'a>(domain: &'a str, dataset: &'a str) -> Option<(&'static str, &'a str)> {
+    [("domain", domain), ("data set", dataset)].into_iter().find(|(_, part)| {
+        let good = part.len() <= MAX_NAME
+            && part.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_')
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+        !good
+    })
+}
+
+/// `part` without the quotes that SQL puts around it.
+fn unquoted(part: &str) -> &str {
+    part.strip_prefix('"').and_then(|p| p.strip_suffix('"')).unwrap_or(part)
+}
+
+/// `domain` and `dataset`; written `domain.dataset` or `domain/dataset`, each part perhaps quoted as in SQL.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct DatasetName {
@@ -87,17 +107,10 @@ impl DatasetName {
     /// Invalid, naming the part that is wrong.
     pub fn new(domain: impl Into<String>, dataset: impl Into<String>) -> Result<Self> {
         let (domain, dataset) = (domain.into(), dataset.into());
-        for (what, part) in [("domain", &domain), ("data set", &dataset)] {
-            let good = part.len() <= MAX_NAME
-                && part.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_')
-                && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-            if !good {
-                return Err(Error::invalid(format!(
-                    "{part:?} is no {what} name: use letters, digits, '_' and '-' (at most {MAX_NAME}), beginning with a letter, digit or '_'"
-                )));
-            }
+        match wrong_part(&domain, &dataset) {
+            Some((what, part)) => Err(Error::invalid(format!("{part:?} is no {what} name: use {}", rule()))),
+            None => Ok(Self { domain, dataset }),
         }
-        Ok(Self { domain, dataset })
     }
 
     /// The group of data sets.
@@ -132,7 +145,11 @@ impl FromStr for DatasetName {
         let (domain, dataset) = text
             .split_once(['.', '/'])
             .ok_or_else(|| Error::invalid(format!("{text:?} is no data set name: write it as domain.dataset, for example blood.pbmc3k")))?;
-        Self::new(domain, dataset).map_err(|e| e.while_doing(format!("{text:?} is no data set name")))
+        let (domain, dataset) = (unquoted(domain), unquoted(dataset));
+        if let Some((what, part)) = wrong_part(domain, dataset) {
+            return Err(Error::invalid(format!("{text:?} is no data set name: its {what} part is {part:?}, but parts are made of {}", rule())));
+        }
+        Self::new(domain, dataset)
     }
 }
 
@@ -252,14 +269,20 @@ mod tests {
         let dotted: DatasetName = "blood.pbmc3k".parse().unwrap();
         let slashed: DatasetName = "blood/pbmc3k".parse().unwrap();
         assert_eq!(dotted, slashed);
+        for quoted in ["blood.\"pbmc3k\"", "\"blood\".\"pbmc3k\"", "\"blood\"/pbmc3k"] {
+            assert_eq!(quoted.parse::<DatasetName>().unwrap(), dotted, "{quoted}");
+        }
         assert_eq!(dotted.root_key().as_str(), "blood/pbmc3k");
     }
 
     #[test]
     fn bad_names_are_refused_with_the_part_that_is_wrong() {
-        for (text, part) in [("blood", "domain.dataset"), ("bl ood.x", "domain"), ("a.b.c", "data set"), ("a.", "data set"), ("../a.b", "domain")] {
+        for (text, part) in
+            [("blood", "domain.dataset"), ("bl ood.x", "domain"), ("a.b.c", "data set"), ("a.", "data set"), ("a.\"b", "data set"), ("../a.b", "domain")]
+        {
             let error = text.parse::<DatasetName>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
+            assert_eq!(error.matches("is no data set name").count(), 1, "{error}");
         }
     }
 

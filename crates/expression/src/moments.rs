@@ -161,10 +161,10 @@ fn explain(fault: Fault, row: usize, block: u32, spec: &MomentsSpec, prepared: &
         Fault::Group(group) => Error::internal(format!("cells of {matrix} are in group {group}, but there are {} groups", prepared.width())),
         Fault::Value { cell, value } => match &prepared.totals {
             None => Error::invalid(format!(
-                "the value {value} of cell {cell} in row {row} (block {block}) of a batch of {matrix} has no finite moments: it or its square is beyond the largest number; remove or scale it"
+                "cell {cell} (counted from 0) of {matrix} has the value {value}, which has no finite moments: it or its square is beyond the largest number; remove or scale it"
             )),
             Some(totals) => Error::invalid(format!(
-                "log1p_cp10k needs values that are not negative, in cells with a positive total: cell {cell} with total {} has the value {value} in row {row} (block {block}) of a batch of {matrix}; use transform NULL if the values are already normalised",
+                "log1p_cp10k needs values that are not negative, in cells with a positive total: cell {cell} (counted from 0) of {matrix} has the value {value} and the total {}; use transform NULL if the values are already normalised",
                 totals.values().get(cell as usize).copied().unwrap_or(f32::NAN)
             )),
         },

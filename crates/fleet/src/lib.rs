@@ -36,7 +36,7 @@ impl Fleet {
     ///
     /// # Errors
     /// `Conflict` while another process has it open (its number is in the text); `NotFound` where there is no fleet; `Invalid` for another
-    /// number of drives than it has; `Corrupt` where `fleet.json` is damaged or gone; `Unsupported` for a newer format and for what this version does not have; `Unavailable` for a drive
+    /// number of drives than it has, and for what is a host's address; `Corrupt` where `fleet.json` is damaged or gone; `Unsupported` for a newer format and for what this version does not have; `Unavailable` for a drive
     /// that is missing.
     pub async fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         Self::open_with(path, options, HostOptions::default()).await

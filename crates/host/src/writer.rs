@@ -117,7 +117,11 @@ impl DatasetWriter {
         let (expect, replaced) = match catalog.read_versioned(&name).await? {
             None => (Expect::Absent, None),
             Some((old, version)) if replace => (Expect::Version(version), Some(old.generation)),
-            Some(_) => return Err(Error::conflict(format!("{name} exists already: drop it, choose another name, or ask to replace it"))),
+            Some(_) => {
+                return Err(Error::conflict(format!(
+                    "{name} exists already: drop it, choose another name, or replace it (replace=True, in the shell --replace)"
+                )));
+            }
         };
         Ok(Self {
             catalog,

@@ -59,6 +59,10 @@ impl Format {
             "csv" => Ok(Format::Separated(b',')),
             "tsv" | "tab" => Ok(Format::Separated(b'\t')),
             "jsonl" | "ndjson" | "json" => Ok(Format::JsonLines),
+            "h5ad" | "h5" | "mtx" | "mtx_rows" | "mtx_cols" => Err(Error::unsupported(format!(
+                "{} is an expression matrix by its name, and no table: store it with `msgx ingest` (in Python with msgexpress)",
+                path.display()
+            ))),
             _ => Err(Error::unsupported(format!(
                 "{}: the ending {ending:?} is not known; use .parquet, .arrow, .feather, .csv, .tsv, .jsonl or .ndjson",
                 path.display()
@@ -290,5 +294,7 @@ mod tests {
     fn an_unknown_ending_is_told_with_the_known_ones() {
         let (_d, path) = write("a.xlsx", b"");
         assert!(open(&[&path]).unwrap_err().to_string().contains(".parquet"));
+        let (_d, path) = write("a.h5ad", b"");
+        assert!(open(&[&path]).unwrap_err().to_string().contains("msgx ingest"));
     }
 }
