@@ -11,6 +11,7 @@
 //! | [`classify`](mod@classify) | operator by operator: whole, as limit, split, or not at all |
 //! | [`cut`](mod@cut) | the walk over the plan |
 //! | [`node`] | [`DriveScan`] |
+//! | [`filter_first`] | rows are filtered before anything is computed from them, above and below |
 //! | [`partial`] | `__f_state` and `__f_merge` |
 //! | [`codec`] | Substrait out and in, with the checks for bytes from strangers |
 //! | [`describe`] | plans as text |
@@ -23,6 +24,7 @@ pub mod cut;
 pub mod describe;
 pub mod error;
 pub mod expressions;
+pub mod filter_first;
 pub mod node;
 pub mod partial;
 pub mod policy;
