@@ -82,7 +82,7 @@ class Fleet:
         Parameters
         ----------
         source
-            A path or glob of Parquet, Arrow IPC/Feather, CSV or JSON lines files; or a table in memory: a pyarrow Table
+            A path or glob of Parquet, Arrow IPC/Feather, CSV or JSON lines files (texts also as .gz or .zst); or a table in memory: a pyarrow Table
             or RecordBatchReader, a pandas or polars data frame, anything with ``__arrow_c_stream__``. The index of a pandas data
             frame becomes columns, as pyarrow does it, unless it is a range without a name.
         replace

@@ -122,7 +122,7 @@ pub(crate) struct FleetArg {
 
 #[derive(Debug, Args)]
 pub(crate) struct Ingest {
-    /// The files, all with the same columns; the ending says the format (.parquet, .arrow, .feather, .ipc, .csv, .tsv, .jsonl, .ndjson).
+    /// The files, all with the same columns; the ending says the format (.parquet, .arrow, .feather, .ipc, .csv, .tsv, .jsonl, .ndjson; the last four also with .gz or .zst).
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// The data set's name.

@@ -4,11 +4,11 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, FieldRef, Fields, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::ipc::reader::{FileReader, StreamReader};
 use arrow::record_batch::RecordBatch;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use parquet::basic::Compression;
 use parquet::file::reader::Length;
 use skytether_common::{Error, Result};
@@ -61,8 +61,28 @@ type Parquet = ParquetRecordBatchReaderBuilder<Source>;
 fn open_parquet(path: &Path) -> Result<(Parquet, Failure)> {
     let source = Source::open(path)?;
     let failure = source.failure();
-    let builder = Parquet::try_new(source).map_err(|e| corrupt(path, "Parquet", &failure, e))?;
-    Ok((builder, failure))
+    let wrong = |e| corrupt(path, "Parquet", &failure, e);
+    let mut metadata = ArrowReaderMetadata::load(&source, ArrowReaderOptions::new()).map_err(wrong)?;
+    let readable = Schema::new_with_metadata(metadata.schema().fields().iter().map(readable).collect::<Fields>(), metadata.schema().metadata().clone());
+    if readable != **metadata.schema() {
+        let options = ArrowReaderOptions::new().with_schema(Arc::new(readable));
+        metadata = ArrowReaderMetadata::try_new(Arc::clone(metadata.metadata()), options).map_err(wrong)?;
+    }
+    Ok((Parquet::new_with_metadata(source, metadata), failure))
+}
+
+/// A column as the Parquet reader can read it: it makes dictionaries of texts and bytes, and of nothing else that is stored as bytes.
+fn readable(field: &FieldRef) -> FieldRef {
+    let data_type = match field.data_type() {
+        DataType::Dictionary(_, values) if values.is_numeric() => values.as_ref().clone(),
+        DataType::List(item) => DataType::List(readable(item)),
+        DataType::LargeList(item) => DataType::LargeList(readable(item)),
+        DataType::FixedSizeList(item, n) => DataType::FixedSizeList(readable(item), *n),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(readable).collect()),
+        DataType::Map(entries, sorted) => DataType::Map(readable(entries), *sorted),
+        _ => return Arc::clone(field),
+    };
+    if data_type == *field.data_type() { Arc::clone(field) } else { Arc::new(field.as_ref().clone().with_data_type(data_type)) }
 }
 
 /// Columns and number of rows.
