@@ -32,6 +32,7 @@ def open(  # noqa: A001 - the name users expect
     memory_per_drive: int | None = None,
     memory_limit: int | None = None,
     spill_limit: int | None = None,
+    slice_rows: int | None = None,
 ) -> Fleet:
     """Opens the embedded fleet in directory `path`, and makes it where there is none.
 
@@ -52,6 +53,9 @@ def open(  # noqa: A001 - the name users expect
     spill_limit
         Bytes that queries may put aside in ``path/spill`` for sorting, joining and merging what memory can't hold (default 10 GiB).
         A query that needs more raises `ExhaustedError`.
+    slice_rows
+        Rows that a slice of what is ingested holds at most; slices are dealt to the drives in turn. By default only a slice's size counts
+        (1 MiB), so that a small table is one slice on one drive.
 
     Raises
     ------
@@ -60,7 +64,7 @@ def open(  # noqa: A001 - the name users expect
     UnsupportedError
         A newer version of Skytether made it.
     """
-    return Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, profile, create, memory_per_drive, memory_limit, spill_limit))
+    return Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, profile, create, memory_per_drive, memory_limit, spill_limit, slice_rows))
 
 
 def connect(url: str) -> Fleet:
@@ -80,7 +84,7 @@ class Fleet:
         Parameters
         ----------
         source
-            A path or glob of Parquet, Arrow IPC/Feather, CSV or JSON lines files; or a table in memory: a pyarrow Table
+            A path or glob of Parquet, Arrow IPC/Feather, CSV or JSON lines files (texts also as .gz or .zst); or a table in memory: a pyarrow Table
             or RecordBatchReader, a pandas or polars data frame, anything with ``__arrow_c_stream__``. The index of a pandas data
             frame becomes columns, as pyarrow does it, unless it is a range without a name.
         replace

@@ -24,6 +24,7 @@ class Fleet:
         path: str, drives: int | None, redundancy: str, profile: str, create: bool, memory_per_drive: int | None,
         memory_limit: int | None,
         spill_limit: int | None,
+        slice_rows: int | None,
     ) -> Fleet: ...
     @staticmethod
     def connect(url: str) -> Fleet: ...

@@ -1,5 +1,5 @@
 """Queries on the edges equal DuckDB over the same tables: empty and all-null input, NaN and signed zero, ties, extremes, skew, many groups, any Unicode,
-joins on null, correlated subqueries; on 1, 2 and 5 drives, at every cut."""
+joins on null, correlated subqueries; on 1, 2 and 5 drives, embedded and as processes, at every cut."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import duckdb
 import pytest
 from compare import assert_same
 from edge_tables import edges
-
-import skytether
+from fleets import embedded, processes
 
 #: Tables are those of `edge_tables` in the domain `e`. A query that sorts without ties is compared in order.
 QUERIES = """
@@ -133,17 +132,51 @@ def theirs(tables):
 
 @pytest.fixture(scope="module", params=[1, 2, 5], ids=lambda n: f"{n} drives")
 def fleet(request, tables, tmp_path_factory):
-    with skytether.open(tmp_path_factory.mktemp("fleet"), drives=request.param) as fleet:
-        for name, table in tables.items():
-            fleet.ingest(table, f"e/{name}")
+    with embedded(tmp_path_factory.mktemp("fleet"), request.param, sources(tables)) as fleet:
         yield fleet
+
+
+@pytest.fixture(scope="module", params=[1, 5], ids=lambda n: f"{n} served drives")
+def remote(request, tables, tmp_path_factory):
+    with processes(tmp_path_factory.mktemp("served"), request.param, sources(tables)) as fleet:
+        yield fleet
+
+
+def sources(tables):
+    return {f"e/{name}": (table, table.num_rows) for name, table in tables.items()}
+
+
+def check(fleet, theirs, query, cut):
+    ordered = "ORDER BY" in query.split(") FROM")[-1] and "OVER" not in query
+    assert_same(fleet.sql(query, cut=cut).to_arrow(), theirs[query], ordered, query)
 
 
 @pytest.mark.parametrize("cut", ["full", "filter", "raw"])
 @pytest.mark.parametrize("query", QUERIES)
 def test_as_duckdb(fleet, theirs, query, cut):
-    ordered = "ORDER BY" in query.split(") FROM")[-1] and "OVER" not in query
-    assert_same(fleet.sql(query, cut=cut).to_arrow(), theirs[query], ordered, query)
+    check(fleet, theirs, query, cut)
+
+
+@pytest.mark.parametrize("cut", ["adaptive", "raw"])
+@pytest.mark.parametrize("query", QUERIES)
+def test_processes_as_duckdb(remote, theirs, query, cut):
+    check(remote, theirs, query, cut)
+
+
+def check_spread(fleet, tables):
+    """Two rows are a slice of the smallest tables."""
+    drives = len(fleet.status())
+    for name, table in tables.items():
+        holding = [p for p in fleet.describe(f"e/{name}")["tables"]["data"]["partitions"] if p["rows"] > 0]
+        assert len(holding) == min(drives, (table.num_rows + 1) // 2), name
+
+
+def test_every_table_is_on_all_drives(fleet, tables):
+    check_spread(fleet, tables)
+
+
+def test_every_table_is_on_all_processes(remote, tables):
+    check_spread(remote, tables)
 
 
 def test_there_are_enough_of_them():

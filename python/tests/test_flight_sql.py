@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.flight
 import pytest
 from conftest import rich
-from test_served import Served
+from fleets import Served
 
 import msgexpress
 import skytether

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import signal
 import socket
 import subprocess
 import sys
@@ -17,49 +15,10 @@ import pyarrow as pa
 import pyarrow.flight
 import pytest
 from conftest import assert_same, rich
+from fleets import PROGRAM, Served
 
 import msgexpress
 import skytether
-
-#: Where this Python's scripts are: the command as an installed wheel gives it.
-PROGRAM = Path(sys.executable).with_name("skytether")
-
-
-class Served:
-    """Four drives and a host over them, each a process."""
-
-    def __init__(self, place: Path) -> None:
-        self.processes: list[subprocess.Popen[str]] = []
-        self.errors = place / "stderr"
-        try:
-            self.drives = [self.start("drive", "serve", "--data", place / f"drive-{n}") for n in range(4)]
-            self.url = "grpc://{}:{}".format(*self.start("host", "serve", "--drives", ",".join(f"{host}:{port}" for host, port in self.drives)))
-        except BaseException:
-            self.kill()
-            raise
-
-    def start(self, *arguments: object) -> tuple[str, int]:
-        """Starts the command and waits for the address that it prints."""
-        with open(self.errors, "a") as errors:
-            process = subprocess.Popen([PROGRAM, *map(str, arguments), "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=errors, text=True)
-        self.processes.append(process)
-        line = process.stdout.readline()
-        found = re.search(r"grpc://([\d.]+):(\d+)$", line.strip())
-        assert found, (arguments, line, self.errors.read_text())
-        return found[1], int(found[2])
-
-    def stop(self) -> None:
-        """Asks all to end, the host first, and checks that they do."""
-        for process in reversed(self.processes):
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=30) == 0, self.errors.read_text()
-
-    def kill(self) -> None:
-        for process in self.processes:
-            process.kill()
-            process.wait()
-            process.stdout.close()
-
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory):

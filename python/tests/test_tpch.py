@@ -1,4 +1,5 @@
-"""The 22 queries of TPC-H over a fleet equal DuckDB over the same Parquet files, whatever the number of drives and the cut."""
+"""The 22 queries of TPC-H over a fleet equal DuckDB over the same Parquet files, whatever the number of drives and the cut; drives and
+host in one process or each a process of its own."""
 
 from __future__ import annotations
 
@@ -7,10 +8,10 @@ import sysconfig
 from pathlib import Path
 
 import duckdb
+import pyarrow.parquet as pq
 import pytest
 from compare import assert_same
-
-import skytether
+from fleets import embedded, processes
 
 QUERIES = Path(__file__).resolve().parents[2] / "benches" / "tpch"
 TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
@@ -42,14 +43,32 @@ def text(number: int) -> str:
 
 @pytest.fixture(scope="module", params=[1, 2, 5], ids=lambda n: f"{n} drives")
 def fleet(request, files, tmp_path_factory):
-    with skytether.open(tmp_path_factory.mktemp("fleet"), drives=request.param) as fleet:
-        for table in TABLES:
-            fleet.ingest(str(files / f"{table}.parquet"), f"tpch/{table}")
+    with embedded(tmp_path_factory.mktemp("fleet"), request.param, sources(files)) as fleet:
         yield fleet
+
+
+@pytest.fixture(scope="module", params=[1, 4], ids=lambda n: f"{n} served drives")
+def remote(request, files, tmp_path_factory):
+    with processes(tmp_path_factory.mktemp("served"), request.param, sources(files)) as fleet:
+        yield fleet
+
+
+def sources(files):
+    paths = {table: files / f"{table}.parquet" for table in TABLES}
+    return {f"tpch/{table}": (path, pq.read_metadata(path).num_rows) for table, path in paths.items()}
 
 
 @pytest.mark.parametrize("cut", ["adaptive", "full", "filter", "raw"])
 def test_every_query_equals_duckdb(fleet, answers, cut):
+    check(fleet, answers, cut)
+
+
+@pytest.mark.parametrize("cut", ["adaptive", "raw"])
+def test_every_query_over_processes_equals_duckdb(remote, answers, cut):
+    check(remote, answers, cut)
+
+
+def check(fleet, answers, cut):
     for number in range(1, 23):
         # Every query sorts, but rows of equal keys may come in any order.
         assert_same(fleet.sql(text(number), cut=cut).to_arrow(), answers[number], False, f"query {number}")

@@ -105,6 +105,9 @@ pub(crate) struct HostServe {
     /// Disk that queries may use for what the host's memory can't hold, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 10 << 10)]
     pub(crate) spill_limit: u64,
+    /// Rows that a slice of what is ingested holds at most. By default only a slice's size counts.
+    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) slice_rows: Option<u64>,
     /// Address to listen on; port 0 picks a free one. The address is printed on stdout when the host is ready.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     pub(crate) listen: String,
@@ -119,7 +122,7 @@ pub(crate) struct FleetArg {
 
 #[derive(Debug, Args)]
 pub(crate) struct Ingest {
-    /// The files, all with the same columns; the ending says the format (.parquet, .arrow, .feather, .ipc, .csv, .tsv, .jsonl, .ndjson).
+    /// The files, all with the same columns; the ending says the format (.parquet, .arrow, .feather, .ipc, .csv, .tsv, .jsonl, .ndjson; the last four also with .gz or .zst).
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// The data set's name.

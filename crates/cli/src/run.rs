@@ -139,7 +139,8 @@ fn drive_name(drive: &std::sync::Arc<Drive>) -> String {
 
 async fn host_serve(args: HostServe) -> Result<(), Failure> {
     let memory_limit = usize::try_from(args.memory << 20).unwrap_or(usize::MAX);
-    let options = HostOptions { memory_limit, spill_limit: args.spill_limit.saturating_mul(1 << 20), ..HostOptions::default() };
+    let mut options = HostOptions { memory_limit, spill_limit: args.spill_limit.saturating_mul(1 << 20), ..HostOptions::default() };
+    options.slices.max_rows = args.slice_rows.unwrap_or(options.slices.max_rows);
     let (host, what, _guard) = if let Some(dir) = &args.fleet {
         let fleet = open(dir, options).await?;
         let host = fleet.host().ok_or_else(|| Error::internal("an embedded fleet has no host"))?.clone();

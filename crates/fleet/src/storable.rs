@@ -1,10 +1,10 @@
 //! Column types as they are stored. Some of Arrow's types are only other ways to write a value (dictionaries, runs, list views, narrow
-//! decimals) and can't travel in a Substrait plan; their plain forms are stored instead.
+//! decimals, decimals that count hundreds) and can't travel in a Substrait plan; their plain forms are stored instead.
 
 use std::sync::Arc;
 
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, IntervalUnit, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use skytether_common::{DatasetName, Error, Result};
 
@@ -18,7 +18,11 @@ pub fn schema(name: &DatasetName, schema: &SchemaRef) -> Result<SchemaRef> {
         .iter()
         .map(|f| {
             plain(f.data_type()).map(|t| Field::new(f.name(), t, f.is_nullable() || f.data_type().is_null())).ok_or_else(|| {
-                Error::unsupported(format!("column {:?} of {name} has the type {}, which can't be stored: convert it first", f.name(), f.data_type()))
+                let instead = match f.data_type() {
+                    DataType::Interval(_) => "to a duration, or to columns of months, days and nanoseconds, ",
+                    _ => "",
+                };
+                Error::unsupported(format!("column {:?} of {name} has the type {}, which can't be stored: convert it {instead}first", f.name(), f.data_type()))
             })
         })
         .collect::<Result<Vec<_>>>()?;
@@ -60,12 +64,22 @@ fn plain(of: &DataType) -> Option<DataType> {
         T::RunEndEncoded(_, values) => plain(values.data_type())?,
         T::List(f) | T::FixedSizeList(f, _) | T::ListView(f) => T::List(inner(f)?),
         T::LargeList(f) | T::LargeListView(f) => T::LargeList(inner(f)?),
+        T::Map(entries, sorted) => T::Map(inner(entries)?, *sorted),
+        // Parquet has no struct without a field.
+        T::Struct(fields) if fields.is_empty() => return None,
         T::Struct(fields) => T::Struct(fields.iter().map(inner).collect::<Option<_>>()?),
+        // Parquet and SQL know no tens or hundreds as units.
+        T::Decimal32(p, s) | T::Decimal64(p, s) | T::Decimal128(p, s) | T::Decimal256(p, s) if *s < 0 => match p.checked_add(s.unsigned_abs())? {
+            digits @ ..=38 => T::Decimal128(digits, 0),
+            digits @ ..=76 => T::Decimal256(digits, 0),
+            _ => return None,
+        },
         T::Decimal32(p, s) | T::Decimal64(p, s) => T::Decimal128(*p, *s),
         T::Float16 => T::Float32,
         // No value, and so no type, was seen: every type would do, and text is what later values fit first.
         T::Null => T::Utf8,
-        T::Map(_, _) | T::Union(_, _) | T::Interval(_) | T::Duration(_) => return None,
+        // Parquet's intervals have no nanoseconds.
+        T::Union(_, _) | T::Interval(IntervalUnit::MonthDayNano) => return None,
         other => other.clone(),
     })
 }
@@ -105,8 +119,8 @@ mod tests {
 
     #[test]
     fn what_has_no_plain_form_is_refused_by_name() {
-        let given = Arc::new(Schema::new(vec![Field::new("how long", DataType::Duration(arrow::datatypes::TimeUnit::Second), true)]));
+        let given = Arc::new(Schema::new(vec![Field::new("how long", DataType::Interval(IntervalUnit::MonthDayNano), true)]));
         let error = schema(&"a.b".parse().unwrap(), &given).unwrap_err().to_string();
-        assert!(error.contains("how long") && error.contains("a.b"), "{error}");
+        assert!(error.contains("how long") && error.contains("a.b") && error.contains("duration"), "{error}");
     }
 }

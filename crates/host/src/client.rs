@@ -238,7 +238,7 @@ impl RemoteHost {
     /// # Errors
     /// As [`DatasetWriter::begin`].
     pub async fn writer(&self, name: &DatasetName, kind: DatasetKind, replace: bool) -> Result<DatasetWriter> {
-        let slices = SliceOptions { target_bytes: self.info.slice_bytes, zstd_level: self.info.zstd_level };
+        let slices = SliceOptions { target_bytes: self.info.slice_bytes, max_rows: self.info.slice_rows, zstd_level: self.info.zstd_level };
         DatasetWriter::begin(self.catalog.clone(), slices, name.clone(), kind, replace, new_generation()).await
     }
 }

@@ -42,7 +42,13 @@ pub(crate) struct HostInfo {
     pub(crate) drives: Vec<CseInfo>,
     /// How whoever ingests through this host cuts slices.
     pub(crate) slice_bytes: usize,
+    #[serde(default = "as_many_rows_as_fit")]
+    pub(crate) slice_rows: u64,
     pub(crate) zstd_level: i32,
+}
+
+fn as_many_rows_as_fit() -> u64 {
+    skytether_slice::MAX_ROWS
 }
 
 /// A query.

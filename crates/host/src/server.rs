@@ -107,8 +107,14 @@ impl HostService {
             "info" => {
                 let drives = self.host.drives().iter().map(|d| d.info().clone()).collect();
                 let slices = &self.host.options().slices;
-                let info =
-                    HostInfo { protocol: PROTOCOL, instance: self.host.instance(), drives, slice_bytes: slices.target_bytes, zstd_level: slices.zstd_level };
+                let info = HostInfo {
+                    protocol: PROTOCOL,
+                    instance: self.host.instance(),
+                    drives,
+                    slice_bytes: slices.target_bytes,
+                    slice_rows: slices.max_rows,
+                    zstd_level: slices.zstd_level,
+                };
                 frames::encode_json(&info)
             }
             "list" => frames::encode_json(&self.host.catalog().list().await?),

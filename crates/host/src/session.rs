@@ -33,6 +33,7 @@ use skytether_common::{DatasetName, Error, Generation, Result};
 use skytether_expression::CellSource;
 use skytether_plan::bloom::{KeyFilters, bloom_udf};
 use skytether_plan::error::{from_datafusion, to_datafusion};
+use skytether_plan::filter_first::FilterFirst;
 use skytether_plan::{CutPlan, DriveScan, Placement, RungName, cut, describe, partial};
 use skytether_wire::{Cse, Rung, Storage};
 use uuid::Uuid;
@@ -306,6 +307,7 @@ fn base_state(options: &HostOptions) -> Result<SessionState> {
     let mut state = SessionStateBuilder::new_with_default_features()
         .with_config(config)
         .with_runtime_env(runtime)
+        .with_physical_optimizer_rule(Arc::new(FilterFirst))
         .with_physical_optimizer_rule(Arc::new(MergeOnce))
         .with_physical_optimizer_rule(Arc::new(TakeTurns))
         .build();

@@ -13,6 +13,7 @@
 //! | [`node`] | [`DriveScan`] |
 //! | [`shipped`], `join` | small tables that travel down beside a sub-plan, to be joined there |
 //! | `split`, `union` | aggregates in two halves; operators in the branches of a union |
+//! | [`filter_first`] | rows are filtered before anything is computed from them, above and below |
 //! | [`partial`] | `__f_state` and `__f_merge` |
 //! | [`codec`] | Substrait out and in, with the checks for bytes from strangers |
 //! | [`describe`] | plans as text |
@@ -25,6 +26,7 @@ pub mod cut;
 pub mod describe;
 pub mod error;
 pub mod expressions;
+pub mod filter_first;
 mod join;
 pub mod node;
 pub mod partial;

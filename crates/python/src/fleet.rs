@@ -120,12 +120,14 @@ impl PyFleet {
         memory_per_drive: Option<u64>,
         memory_limit: Option<usize>,
         spill_limit: Option<u64>,
+        slice_rows: Option<u64>,
     ) -> PyResult<Self> {
         let memory_per_drive = memory_per_drive.unwrap_or(OpenOptions::default().memory_per_drive);
         let options = OpenOptions { drives, redundancy, profile, create, memory_per_drive };
         let mut host = HostOptions::default();
         host.memory_limit = memory_limit.unwrap_or(host.memory_limit);
         host.spill_limit = spill_limit.unwrap_or(host.spill_limit);
+        host.slices.max_rows = slice_rows.unwrap_or(host.slices.max_rows);
         block(py, async move { Fleet::open_with(&path, &options, host).await }).map(Self::new)
     }
 

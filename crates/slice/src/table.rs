@@ -16,7 +16,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use skytether_common::{Error, Result};
 
 use crate::stats::{SliceStats, column_stats};
-use crate::{Encoded, MAX_ROWS, SliceOptions};
+use crate::{Encoded, SliceOptions};
 
 /// A slice is closed when its rows take this many times the target in memory, however well they compress: bounds writers and readers.
 const MAX_EXPANSION: usize = 32;
@@ -27,7 +27,7 @@ const TRIES: usize = 8;
 
 /// Cuts batches of one schema into slices of whole rows.
 ///
-/// Each slice is at most [`SliceOptions::target_bytes`] long where a row allows it; a larger row becomes a slice of its own. A very wide table's footer and page headers
+/// Each slice is at most [`SliceOptions::target_bytes`] long where a row allows it, and of at most [`SliceOptions::max_rows`] rows; a larger row becomes a slice of its own. A very wide table's footer and page headers
 /// alone may exceed half the target: then slices may take twice that fixed cost, so that at least about half of each is data. Besides the batch that
 /// was pushed last, rows of at most 32 targets are held in memory.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl TableSlicer {
             }
         };
         let target = self.options.target_bytes.max(fixed.saturating_mul(2));
-        let most = self.pending.rows_within(target.saturating_mul(MAX_EXPANSION)).clamp(1, MAX_ROWS as usize);
+        let most = self.pending.rows_within(target.saturating_mul(MAX_EXPANSION)).clamp(1, self.options.most_rows() as usize);
         let room = target.saturating_sub(fixed) as f64;
         // A first guess from the size in memory; more rows than are there mean "not yet".
         let first = match self.per_row {
@@ -102,7 +102,7 @@ impl TableSlicer {
         };
         let mut rows = first.clamp(1, most);
         // `most` counts only rows that are there: reaching it with more to come is no reason to close unless memory or row limits say so.
-        let limited = most < self.pending.rows || most as u64 == MAX_ROWS;
+        let limited = most < self.pending.rows || most as u64 == self.options.most_rows();
         if !last && first >= self.pending.rows && !limited {
             return Ok(None);
         }

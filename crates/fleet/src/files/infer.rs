@@ -10,7 +10,9 @@ use arrow::json::reader::infer_json_schema_from_iterator;
 use serde_json::Value;
 use skytether_common::{Error, Result};
 
-use super::source::Source;
+use super::quotes::Quotes;
+use super::shape::Shape;
+use super::source::{Failure, Text};
 
 /// The most columns that a text file may have: a file of another kind easily looks like millions.
 const MAX_TEXT_COLUMNS: usize = 100_000;
@@ -22,11 +24,15 @@ pub(super) fn format(by: u8) -> arrow::csv::reader::Format {
 
 /// Columns and number of rows of a file of separated values.
 pub(super) fn separated(path: &Path, by: u8) -> Result<(Schema, u64)> {
-    let source = Source::open(path)?;
-    let failure = source.failure();
-    let (schema, rows) = format(by)
-        .infer_schema(BufReader::new(source), None)
-        .map_err(|e| failure.or(path, Error::invalid(format!("cannot read {}", path.display())).because(e)))?;
+    let text = Text::open(path)?;
+    let failure = text.failure();
+    let mut text = Quotes::new(text, by);
+    let (schema, rows) =
+        format(by).infer_schema(&mut text, None).map_err(|e| failure.or(path, Error::invalid(format!("cannot read {}", path.display())).because(e)))?;
+    if let Some(line) = text.open() {
+        // The reader of the format would take all that follows for one value.
+        return Err(Error::invalid(format!("{}: line {line} opens a quote that is never closed", path.display())));
+    }
     check_columns(path, &schema)?;
     Ok((schema, rows as u64))
 }
@@ -36,13 +42,14 @@ pub(super) fn json_lines(paths: &[PathBuf]) -> Result<(Schema, Vec<u64>)> {
     let rows = RefCell::new(Vec::new());
     // Where the reader is, for errors that don't say it.
     let at = RefCell::new((Path::new(""), 0));
+    let shape = RefCell::new(Shape::default());
     let values = paths.iter().flat_map(|path| {
         rows.borrow_mut().push(0);
         let (lines, broken) = match Lines::open(path) {
             Ok(lines) => (Some(lines), None),
             Err(e) => (None, Some(Err(e))),
         };
-        let (rows, at) = (&rows, &at);
+        let (rows, at, shape) = (&rows, &at, &shape);
         lines.into_iter().flatten().chain(broken).map(move |line| {
             let (number, text) = line.map_err(external)?;
             *at.borrow_mut() = (path, number);
@@ -51,7 +58,10 @@ pub(super) fn json_lines(paths: &[PathBuf]) -> Result<(Schema, Vec<u64>)> {
             }
             let wrong = || Error::invalid(format!("{}: line {number} is no JSON object", path.display()));
             match serde_json::from_str(&text) {
-                Ok(value @ Value::Object(_)) => Ok(value),
+                Ok(value @ Value::Object(_)) => match shape.borrow_mut().add(&value, path, number) {
+                    Ok(()) => Ok(value),
+                    Err(e) => Err(external(e)),
+                },
                 Ok(_) => Err(external(wrong())),
                 Err(e) => Err(external(wrong().because(e))),
             }
@@ -77,13 +87,16 @@ fn external(e: Error) -> ArrowError {
 /// The lines of a file that are not empty, with their numbers from 1.
 pub(super) struct Lines {
     path: PathBuf,
-    reader: BufReader<Source>,
+    reader: BufReader<Text>,
+    failure: Failure,
     number: usize,
 }
 
 impl Lines {
     pub(super) fn open(path: &Path) -> Result<Self> {
-        Ok(Self { path: path.to_path_buf(), reader: BufReader::new(Source::open(path)?), number: 0 })
+        let text = Text::open(path)?;
+        let failure = text.failure();
+        Ok(Self { path: path.to_path_buf(), reader: BufReader::new(text), failure, number: 0 })
     }
 }
 
@@ -103,7 +116,7 @@ impl Iterator for Lines {
                         String::from_utf8(line).map_err(|e| Error::invalid(format!("{}: line {} is no text", self.path.display(), self.number)).because(e));
                     return Some(text.map(|text| (self.number, text)));
                 }
-                Err(e) => return Some(Err(super::source::failed("read", &self.path, e))),
+                Err(e) => return Some(Err(self.failure.or(&self.path, super::source::failed("read", &self.path, e)))),
             }
         }
     }

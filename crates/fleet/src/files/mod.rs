@@ -1,9 +1,12 @@
-//! Table files: Parquet, Arrow IPC and Feather, CSV and TSV, JSON lines. The name's ending says which.
+//! Table files: Parquet, Arrow IPC and Feather, CSV and TSV, JSON lines. The name's ending says which. Those that are text may be compressed with gzip or
+//! zstd, and say so with a second ending (`.csv.gz`).
 //!
 //! Files are looked at one by one before the first row is read, and opened again one after the other: never two at once, however many.
 
 mod infer;
+mod quotes;
 mod readers;
+mod shape;
 mod source;
 
 use std::path::{Path, PathBuf};
@@ -52,8 +55,13 @@ impl Format {
     /// # Errors
     /// `Unsupported`, with the endings that are known.
     pub fn of(path: &Path) -> Result<Self> {
-        let ending = path.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default();
-        match ending.as_str() {
+        let ending_of = |path: &Path| path.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default();
+        let ending = ending_of(path);
+        let within = if matches!(ending.as_str(), "gz" | "zst") { ending_of(&path.with_extension("")) } else { String::new() };
+        match if within.is_empty() { ending.as_str() } else { within.as_str() } {
+            "parquet" | "pq" | "arrow" | "ipc" | "feather" | "arrows" if !within.is_empty() => {
+                Err(Error::unsupported(format!("{}: a {within} file is compressed within, not as a whole: unpack it first", path.display())))
+            }
             "parquet" | "pq" => Ok(Format::Parquet),
             "arrow" | "ipc" | "feather" | "arrows" => Ok(Format::Arrow),
             "csv" => Ok(Format::Separated(b',')),
@@ -64,7 +72,7 @@ impl Format {
                 path.display()
             ))),
             _ => Err(Error::unsupported(format!(
-                "{}: the ending {ending:?} is not known; use .parquet, .arrow, .feather, .csv, .tsv, .jsonl or .ndjson",
+                "{}: the ending {ending:?} is not known; use .parquet, .arrow, .feather, .csv, .tsv, .jsonl or .ndjson, the last four also with .gz or .zst",
                 path.display()
             ))),
         }
@@ -164,7 +172,13 @@ fn difference(first: &SchemaRef, other: &SchemaRef) -> String {
             return format!("{:?} ({}) instead of {:?} ({})", b.name(), b.data_type(), a.name(), a.data_type());
         }
     }
-    format!("{} columns instead of {}", other.fields().len(), first.fields().len())
+    let more = |of: &SchemaRef, than: &SchemaRef| of.fields().get(than.fields().len()).map(|f| format!("{:?} ({})", f.name(), f.data_type()));
+    let which = match (more(other, first), more(first, other)) {
+        (Some(column), _) => format!(", {column} more"),
+        (_, Some(column)) => format!(", without {column}"),
+        _ => String::new(),
+    };
+    format!("{} columns instead of {}{which}", other.fields().len(), first.fields().len())
 }
 
 #[cfg(test)]
@@ -258,6 +272,9 @@ mod tests {
             ("list.jsonl", "{\"v\": 1}\n\n{\"v\": {\"w\": 1}}\n", "list.jsonl: line 3 does not fit"),
             ("big.jsonl", "{\"v\": 1}\n\n{\"v\": 99999999999999999999}\n{\"v\": [1]}\n", "big.jsonl: line "),
             ("no.jsonl", "{\"v\": 1}\n[1]\n", "no.jsonl: line 2 is no JSON object"),
+            ("kind.jsonl", "{\"v\": 1}\n{\"v\": [1]}\n", "kind.jsonl: line 2 does not fit: \"v\" is a list and was a plain value in line 1"),
+            ("open.csv", "k,v\na,\"1\nb,2\n", "open.csv: line 2 opens a quote that is never closed"),
+            ("long.csv", "k,v\na,1\nb,2,3\n", "line 3"),
         ] {
             let (_d, path) = write(name, text.as_bytes());
             match open(&[&path]).and_then(rows) {
@@ -265,6 +282,36 @@ mod tests {
                 Ok(rows) => panic!("{name}: {rows} rows"),
             }
         }
+    }
+
+    #[test]
+    fn texts_may_be_compressed_and_begin_with_a_byte_order_mark() {
+        let gzip = |bytes: &[u8]| {
+            let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            std::io::Write::write_all(&mut packed, bytes).unwrap();
+            packed.finish().unwrap()
+        };
+        let zstd = |bytes: &[u8]| zstd::encode_all(bytes, 1).unwrap();
+        for (name, text) in [("a.csv", "k,v\n1,x\n2,y\n"), ("a.tsv", "k\tv\n1\tx\n2\ty\n"), ("a.jsonl", "{\"k\": 1, \"v\": \"x\"}\n{\"k\": 2, \"v\": \"y\"}")] {
+            let marked = ["\u{feff}", text].concat().into_bytes();
+            let twice = |pack: &dyn Fn(&[u8]) -> Vec<u8>| [pack(&marked[..9]), pack(&marked[9..])].concat();
+            for (ending, bytes) in [("", marked.clone()), (".gz", twice(&gzip)), (".zst", twice(&zstd))] {
+                let (_d, path) = write(&format!("{name}{ending}"), &bytes);
+                let table = open(&[&path]).unwrap();
+                assert_eq!(table.schema.fields().iter().map(|f| f.name().as_str()).collect::<Vec<_>>(), ["k", "v"], "{name}{ending}");
+                assert_eq!(column(table, 1), ("Utf8".into(), vec!["x".into(), "y".into()]), "{name}{ending}");
+                if !ending.is_empty() {
+                    fs::write(&path, &bytes[..bytes.len() - 6]).unwrap();
+                    let error = open(&[&path]).and_then(rows).unwrap_err();
+                    assert!(error.kind() == skytether_common::Kind::Corrupt && error.to_string().contains("truncated: fetch"), "{name}{ending}: {error}");
+                    fs::write(&path, [&bytes[..bytes.len() / 2], &[0xff; 40]].concat()).unwrap();
+                    let error = open(&[&path]).and_then(rows).unwrap_err();
+                    assert!(error.kind() == skytether_common::Kind::Corrupt && error.to_string().contains(name), "{name}{ending}: {error}");
+                }
+            }
+        }
+        let (_d, path) = write("a.parquet.gz", b"");
+        assert!(open(&[&path]).unwrap_err().to_string().contains("unpack it first"));
     }
 
     #[test]

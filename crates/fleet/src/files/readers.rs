@@ -4,15 +4,17 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, FieldRef, Fields, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::ipc::reader::{FileReader, StreamReader};
 use arrow::record_batch::RecordBatch;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
+use parquet::basic::Compression;
+use parquet::file::reader::Length;
 use skytether_common::{Error, Result};
 
 use super::infer::{self, Lines};
-use super::source::{Failure, Source, failed};
+use super::source::{Failure, Source, Text, failed};
 use super::{BATCH_ROWS, Batches};
 
 /// Errors of a binary format: the bytes are not what was written, unless the system could not read them.
@@ -59,13 +61,44 @@ type Parquet = ParquetRecordBatchReaderBuilder<Source>;
 fn open_parquet(path: &Path) -> Result<(Parquet, Failure)> {
     let source = Source::open(path)?;
     let failure = source.failure();
-    let builder = Parquet::try_new(source).map_err(|e| corrupt(path, "Parquet", &failure, e))?;
-    Ok((builder, failure))
+    let wrong = |e| corrupt(path, "Parquet", &failure, e);
+    let mut metadata = ArrowReaderMetadata::load(&source, ArrowReaderOptions::new()).map_err(wrong)?;
+    let readable = Schema::new_with_metadata(metadata.schema().fields().iter().map(readable).collect::<Fields>(), metadata.schema().metadata().clone());
+    if readable != **metadata.schema() {
+        let options = ArrowReaderOptions::new().with_schema(Arc::new(readable));
+        metadata = ArrowReaderMetadata::try_new(Arc::clone(metadata.metadata()), options).map_err(wrong)?;
+    }
+    Ok((Parquet::new_with_metadata(source, metadata), failure))
+}
+
+/// A column as the Parquet reader can read it: it makes dictionaries of texts and bytes, and of nothing else that is stored as bytes.
+fn readable(field: &FieldRef) -> FieldRef {
+    let data_type = match field.data_type() {
+        DataType::Dictionary(_, values) if values.is_numeric() => values.as_ref().clone(),
+        DataType::List(item) => DataType::List(readable(item)),
+        DataType::LargeList(item) => DataType::LargeList(readable(item)),
+        DataType::FixedSizeList(item, n) => DataType::FixedSizeList(readable(item), *n),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(readable).collect()),
+        DataType::Map(entries, sorted) => DataType::Map(readable(entries), *sorted),
+        _ => return Arc::clone(field),
+    };
+    if data_type == *field.data_type() { Arc::clone(field) } else { Arc::new(field.as_ref().clone().with_data_type(data_type)) }
 }
 
 /// Columns and number of rows.
 pub(super) fn look_at_parquet(path: &Path) -> Result<(SchemaRef, Option<u64>)> {
     let (builder, _) = open_parquet(path)?;
+    for column in builder.metadata().row_groups().iter().flat_map(|group| group.columns()) {
+        let codec = column.compression();
+        if matches!(codec, Compression::BROTLI(_) | Compression::LZO) {
+            let name = column.column_path().string();
+            let codec = if codec == Compression::LZO { "LZO" } else { "Brotli" };
+            return Err(Error::unsupported(format!(
+                "{}: column {name:?} is compressed with {codec}, which is not read here: write it with zstd",
+                path.display()
+            )));
+        }
+    }
     Ok((Arc::clone(builder.schema()), u64::try_from(builder.metadata().file_metadata().num_rows()).ok()))
 }
 
@@ -84,10 +117,19 @@ enum Ipc {
 fn open_arrow(path: &Path) -> Result<(Ipc, Failure)> {
     let source = Source::open(path)?;
     let failure = source.failure();
+    let bytes = source.len();
     let mut file = BufReader::new(source);
     let start = file.fill_buf().map_err(|e| failed("read", path, e))?;
     if start.starts_with(b"FEA1") {
         return Err(Error::unsupported(format!("{} is a Feather file of version 1: write it again as version 2", path.display())));
+    }
+    // The reader makes room for as many bytes as the first message says: a file of another kind easily says gigabytes.
+    if let [0xff, 0xff, 0xff, 0xff, length @ ..] | length = start
+        && let Some(length) = length.first_chunk()
+        && !start.starts_with(b"ARROW1")
+        && u64::from(u32::from_le_bytes(*length)) > bytes
+    {
+        return Err(Error::corrupt(format!("{} is no readable Arrow IPC file: its first message would be longer than the file", path.display())));
     }
     let opened = if start.starts_with(b"ARROW1") { FileReader::try_new(file, None).map(Ipc::File) } else { StreamReader::try_new(file, None).map(Ipc::Stream) };
     Ok((opened.map_err(|e| corrupt(path, "Arrow IPC", &failure, e))?, failure))
@@ -110,12 +152,12 @@ pub(super) fn arrow(path: PathBuf) -> Result<Batches> {
 }
 
 pub(super) fn separated(path: PathBuf, by: u8, schema: &SchemaRef) -> Result<Batches> {
-    let source = Source::open(&path)?;
-    let failure = source.failure();
+    let text = Text::open(&path)?;
+    let failure = text.failure();
     let reader = arrow::csv::ReaderBuilder::new(Arc::clone(schema))
         .with_format(infer::format(by))
         .with_batch_size(BATCH_ROWS)
-        .build(source)
+        .build(text)
         .map_err(|e| failure.or(&path, Error::invalid(format!("cannot read {}", path.display())).because(e)))?;
     Ok(named(path, failure, misfit, reader))
 }
@@ -138,10 +180,10 @@ fn json_reader(schema: &SchemaRef) -> arrow::json::ReaderBuilder {
 }
 
 pub(super) fn json_lines(path: PathBuf, schema: &SchemaRef) -> Result<Batches> {
-    let source = Source::open(&path)?;
-    let failure = source.failure();
+    let text = Text::open(&path)?;
+    let failure = text.failure();
     let wrong = |e: ArrowError| failure.or(&path, Error::invalid(format!("cannot read {}: each line must be a JSON object", path.display())).because(e));
-    let reader = json_reader(schema).build(BufReader::new(source)).map_err(wrong)?;
+    let reader = json_reader(schema).build(BufReader::new(text)).map_err(wrong)?;
     let schema = Arc::clone(schema);
     let misfit = move |path: &Path, rows: usize, e: ArrowError| match line_at_fault(path, &schema, rows) {
         Some((line, e)) => Error::invalid(format!("{}: line {line} does not fit", path.display())).because(e),

@@ -1,11 +1,12 @@
 //! A file that remembers why it could not be read: the readers of the formats pass the system's errors on as texts, or not at all.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use flate2::read::MultiGzDecoder;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 use skytether_common::{Error, Result};
@@ -35,6 +36,10 @@ impl Failure {
     /// `other`, unless the system is to blame.
     pub(super) fn or(&self, path: &Path, other: Error) -> Error {
         match self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(e) if e.raw_os_error().is_none() && matches!(e.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData) => {
+                let how = if e.kind() == io::ErrorKind::UnexpectedEof { "truncated" } else { "damaged" };
+                Error::corrupt(format!("the compressed data of {} are {how}: fetch the file again", path.display())).because(e)
+            }
             Some(e) => failed("read", path, e),
             None => other,
         }
@@ -62,6 +67,74 @@ impl Source {
     pub(super) fn failure(&self) -> Failure {
         self.failure.clone()
     }
+}
+
+/// The bytes of a text: those of a file, unpacked if they are those of gzip or zstd, whatever the file's name; without a byte order mark.
+pub(super) struct Text {
+    reader: Box<dyn Read + Send>,
+    failure: Failure,
+}
+
+const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
+
+impl Text {
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let wrong = |e| failed("read", path, e);
+        let source = Source::open(path)?;
+        let failure = source.failure();
+        let (start, whole) = peek(Box::new(BufReader::new(source))).map_err(wrong)?;
+        let unpacked: Box<dyn Read + Send> = match start.as_slice() {
+            // Members one after another are what block-compressing tools write; zstd's reader takes frames one after another, too.
+            [0x1f, 0x8b, ..] => Box::new(Unpacked(MultiGzDecoder::new(whole))),
+            [0x28, 0xb5, 0x2f, 0xfd] => Box::new(Unpacked(zstd::stream::read::Decoder::new(whole).map_err(wrong)?)),
+            _ => return Ok(Self { reader: unmarked(whole).map_err(wrong)?, failure }),
+        };
+        // What the reader says from here on may be of the data and not of the system.
+        let reader = unmarked(unpacked).map_err(|e| {
+            let _told = failure.note::<()>(Err(e));
+            failure.or(path, Error::corrupt(format!("cannot unpack {}", path.display())))
+        })?;
+        Ok(Self { reader, failure })
+    }
+
+    pub(super) fn failure(&self) -> Failure {
+        self.failure.clone()
+    }
+}
+
+impl Read for Text {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        // An error of the system was noted by the file already, and is noted as the same again.
+        self.failure.note(self.reader.read(buf))
+    }
+}
+
+/// A decompressor, all of whose own errors say that the data are not what was written.
+struct Unpacked<R>(R);
+
+impl<R: Read> Read for Unpacked<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buf).map_err(|e| match e.kind() {
+            io::ErrorKind::Interrupted | io::ErrorKind::UnexpectedEof => e,
+            _ if e.raw_os_error().is_some() => e,
+            _ => io::Error::new(io::ErrorKind::InvalidData, e),
+        })
+    }
+}
+
+/// The first bytes, four at most, and a reader that still has them.
+fn peek(mut reader: Box<dyn Read + Send>) -> io::Result<(Vec<u8>, Box<dyn Read + Send>)> {
+    let mut start = Vec::new();
+    reader.by_ref().take(4).read_to_end(&mut start)?;
+    Ok((start.clone(), Box::new(Cursor::new(start).chain(reader))))
+}
+
+fn unmarked(reader: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
+    let (start, mut reader) = peek(reader)?;
+    if start.starts_with(&BYTE_ORDER_MARK) {
+        reader.read_exact(&mut [0; BYTE_ORDER_MARK.len()])?;
+    }
+    Ok(reader)
 }
 
 impl Read for Source {

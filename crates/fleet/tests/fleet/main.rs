@@ -3,6 +3,7 @@
 
 mod commits;
 mod crashes;
+mod dialect;
 mod explain;
 mod expression;
 mod locks;

@@ -8,6 +8,7 @@ use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use skytether_common::{DatasetName, Result};
 use skytether_fleet::{Cut, Fleet, HostOptions, IngestReport, OpenOptions, QueryOptions};
+use skytether_slice::SliceOptions;
 
 pub(crate) const CUTS: [Cut; 4] = [Cut::Adaptive, Cut::Full, Cut::Filter, Cut::Raw];
 
@@ -17,8 +18,11 @@ pub(crate) fn name(text: &str) -> DatasetName {
 
 /// A fleet whose slices are small, so that small tables have many.
 pub(crate) async fn open(path: &Path, drives: usize) -> Result<Fleet> {
-    let mut host = HostOptions::default();
-    host.slices.target_bytes = 8 << 10;
+    open_with_slices(path, drives, SliceOptions { target_bytes: 8 << 10, ..SliceOptions::default() }).await
+}
+
+pub(crate) async fn open_with_slices(path: &Path, drives: usize, slices: SliceOptions) -> Result<Fleet> {
+    let mut host = HostOptions { slices, ..HostOptions::default() };
     // Plans depend on it.
     host.threads = 2;
     Fleet::open_with(path, &OpenOptions { drives: Some(drives), memory_per_drive: 64 << 20, ..OpenOptions::default() }, host).await

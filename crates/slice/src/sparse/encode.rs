@@ -20,7 +20,7 @@ use self::size::Size;
 use super::{Values, sparse_schema};
 use crate::layout::{BLOCK, ValueType};
 use crate::stats::{ColumnStats, SliceStats, f64_bounds};
-use crate::{Encoded, MAX_ROWS, SliceOptions};
+use crate::{Encoded, SliceOptions};
 
 /// The most values in a slice, whatever they pack to: bounds the memory of writer and readers (about 12 and 8 bytes a value).
 const MAX_VALUES: usize = 1 << 21;
@@ -154,7 +154,9 @@ impl SparseSlicer {
         self.check(gene_id, block, idx, values)?;
         let before = self.size.clone();
         self.size.add(gene_id, block, idx, values);
-        let full = self.size.bytes() > self.options.target_bytes || self.rows.idx.len() + idx.len() > MAX_VALUES || self.rows.gene.len() as u64 >= MAX_ROWS;
+        let full = self.size.bytes() > self.options.target_bytes
+            || self.rows.idx.len() + idx.len() > MAX_VALUES
+            || self.rows.gene.len() as u64 >= self.options.most_rows();
         let closed = if full && !self.rows.gene.is_empty() {
             self.size = before;
             let closed = self.close()?;

@@ -101,3 +101,17 @@ fn a_batch_of_another_schema_is_refused() {
     let strict = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, false)]));
     assert!(TableSlicer::new(strict, SliceOptions::default()).push(&batch).is_err());
 }
+
+#[test]
+fn a_slice_has_no_more_rows_than_it_may() {
+    for (max_rows, sizes, wanted) in [(1, vec![3, 1], vec![1; 4]), (100, vec![250, 10], vec![100, 100, 60]), (0, vec![2], vec![1, 1])] {
+        let mut slicer = TableSlicer::new(schema(), SliceOptions { max_rows, ..SliceOptions::default() });
+        let (mut slices, mut at) = (Vec::new(), 0);
+        for n in sizes {
+            slices.extend(slicer.push(&batch(at, n, 10)).unwrap());
+            at += n as i64;
+        }
+        slices.extend(slicer.finish().unwrap());
+        assert_eq!(slices.iter().map(|s| s.stats.rows).collect::<Vec<_>>(), wanted, "{max_rows}");
+    }
+}

@@ -1,0 +1,112 @@
+//! Where JSON lines have lists, objects and plain values: a key must have one of them throughout.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use skytether_common::{Error, Result};
+
+/// What was seen at one place of the objects so far.
+#[derive(Default)]
+pub(super) struct Shape {
+    first: Option<(Kind, PathBuf, usize)>,
+    fields: HashMap<String, Shape>,
+    items: Option<Box<Shape>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    List,
+    Object,
+}
+
+impl Kind {
+    fn of(value: &Value) -> Option<Self> {
+        Some(match value {
+            Value::Null => return None,
+            Value::Array(_) => Kind::List,
+            Value::Object(_) => Kind::Object,
+            _ => Kind::Plain,
+        })
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Plain => "a plain value",
+            Kind::List => "a list",
+            Kind::Object => "an object",
+        }
+    }
+}
+
+impl Shape {
+    /// Adds the object in `line` of `path`.
+    ///
+    /// # Errors
+    /// `Invalid` where a key has another kind of value than before, naming the key and both lines.
+    pub(super) fn add(&mut self, value: &Value, path: &Path, line: usize) -> Result<()> {
+        self.visit(value, path, line).map_err(|(key, now, before)| {
+            let (kind, earlier, at) = before;
+            let place = if earlier == path { format!("line {at}") } else { format!("{}: line {at}", earlier.display()) };
+            Error::invalid(format!("{}: line {line} does not fit: {key:?} is {} and was {} in {place}", path.display(), now.name(), kind.name()))
+        })
+    }
+
+    fn visit(&mut self, value: &Value, path: &Path, line: usize) -> Result<(), (String, Kind, (Kind, PathBuf, usize))> {
+        let Some(now) = Kind::of(value) else { return Ok(()) };
+        match &self.first {
+            None => self.first = Some((now, path.to_path_buf(), line)),
+            Some(before) if before.0 != now => return Err((String::new(), now, before.clone())),
+            Some(_) => {}
+        }
+        match value {
+            Value::Array(items) => {
+                let shape = self.items.get_or_insert_default();
+                items.iter().try_for_each(|item| shape.visit(item, path, line)).map_err(|(key, now, before)| (joined("[]", &key), now, before))
+            }
+            Value::Object(fields) => fields.iter().try_for_each(|(name, field)| {
+                // Most keys were seen before, and need no text of their own.
+                let shape = match self.fields.contains_key(name) {
+                    true => self.fields.get_mut(name),
+                    false => Some(self.fields.entry(name.clone()).or_default()),
+                };
+                let Some(shape) = shape else { return Ok(()) };
+                shape.visit(field, path, line).map_err(|(key, now, before)| (joined(name, &key), now, before))
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The place `key` within what is at the place `name`.
+fn joined(name: &str, key: &str) -> String {
+    let dot = if key.is_empty() || key.starts_with('[') { "" } else { "." };
+    format!("{name}{dot}{key}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_kind_of_value_is_told_with_both_lines() {
+        for (lines, says) in [
+            (&["{\"a\": 1}", "{\"a\": [1]}"][..], Some("f: line 2 does not fit: \"a\" is a list and was a plain value in line 1")),
+            (
+                &["{\"a\": null}", "{\"a\": {\"b\": {}}}", "{\"a\": {\"b\": \"x\"}}"],
+                Some("f: line 3 does not fit: \"a.b\" is a plain value and was an object in line 2"),
+            ),
+            (&["{\"a\": [[1], 2]}"], Some("f: line 1 does not fit: \"a[]\" is a plain value and was a list in line 1")),
+            (&["{\"a\": [{\"b\": 1}, {\"b\": [2]}]}"], Some("\"a[].b\" is a list")),
+            (&["{\"a\": 1}", "{\"a\": \"x\"}", "{\"a\": null, \"b\": [null, 1]}", "{}"], None),
+        ] {
+            let mut shape = Shape::default();
+            let added = lines.iter().enumerate().try_for_each(|(at, line)| shape.add(&serde_json::from_str(line).unwrap(), Path::new("f"), at + 1));
+            match says {
+                None => added.unwrap(),
+                Some(says) => assert!(added.as_ref().unwrap_err().to_string().contains(says), "{added:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+"""Fleets that the tests share: embedded ones with their tables on all drives, and ones whose drives and host are processes."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Iterator
+
+import skytether
+
+#: Where this Python's scripts are: the command as an installed wheel gives it.
+PROGRAM = Path(sys.executable).with_name("skytether")
+
+#: Tables up to so many rows are cut into slices of `FEW` rows each, others into slices of `MANY`, so that every table is on every drive.
+SMALL, FEW, MANY = 500, 2, 500
+
+#: Tables by name, each with its number of rows.
+Sources = dict[str, tuple[Any, int]]
+
+
+class Served:
+    """Some drives and a host over them, each a process."""
+
+    def __init__(self, place: Path, drives: int = 4, *options: object) -> None:
+        self.processes: list[subprocess.Popen[str]] = []
+        self.errors = place / "stderr"
+        try:
+            self.drives = [self.start("drive", "serve", "--data", place / f"drive-{n}") for n in range(drives)]
+            self.url = self.host(*options)
+        except BaseException:
+            self.kill()
+            raise
+
+    def host(self, *options: object) -> str:
+        """Starts a host over the drives; its address."""
+        addresses = ",".join(f"{host}:{port}" for host, port in self.drives)
+        return "grpc://{}:{}".format(*self.start("host", "serve", "--drives", addresses, *options))
+
+    def another_host(self, *options: object) -> None:
+        """Puts another host in the place of the one that there is."""
+        process = self.processes.pop()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0, self.errors.read_text()
+        process.stdout.close()
+        self.url = self.host(*options)
+
+    def start(self, *arguments: object) -> tuple[str, int]:
+        """Starts the command and waits for the address that it prints."""
+        with open(self.errors, "a") as errors:
+            process = subprocess.Popen([PROGRAM, *map(str, arguments), "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=errors, text=True)
+        self.processes.append(process)
+        line = process.stdout.readline()
+        found = re.search(r"grpc://([\d.]+):(\d+)$", line.strip())
+        assert found, (arguments, line, self.errors.read_text())
+        return found[1], int(found[2])
+
+    def stop(self) -> None:
+        """Asks all to end, the host first, and checks that they do."""
+        for process in reversed(self.processes):
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=30) == 0, self.errors.read_text()
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+def _fill(fleet: skytether.Fleet, sources: Sources, small: bool) -> None:
+    for name, (source, rows) in sources.items():
+        if (rows <= SMALL) == small:
+            fleet.ingest(source, name)
+
+
+@contextmanager
+def embedded(place: Path, drives: int, sources: Sources) -> Iterator[skytether.Fleet]:
+    """An embedded fleet that holds `sources`."""
+    with skytether.open(place, drives=drives, slice_rows=FEW) as fleet:
+        _fill(fleet, sources, True)
+    with skytether.open(place, slice_rows=MANY) as fleet:
+        _fill(fleet, sources, False)
+        yield fleet
+
+
+@contextmanager
+def processes(place: Path, drives: int, sources: Sources) -> Iterator[skytether.Fleet]:
+    """A fleet of processes that holds `sources`."""
+    served = Served(place, drives, "--slice-rows", FEW)
+    try:
+        with skytether.connect(served.url) as fleet:
+            _fill(fleet, sources, True)
+        served.another_host("--slice-rows", MANY)
+        with skytether.connect(served.url) as fleet:
+            _fill(fleet, sources, False)
+            yield fleet
+        served.stop()
+        assert "panicked" not in served.errors.read_text()
+    finally:
+        served.kill()
