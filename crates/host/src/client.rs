@@ -25,6 +25,7 @@ use crate::protocol::{HostInfo, Last, NameRequest, PROTOCOL, QueryRequest, for_i
 use crate::receipt::{Receipt, ReceiptHandle, Source};
 use crate::session::{Query, new_generation};
 use crate::status::DriveStatus;
+use crate::substrait::Asked;
 use crate::writer::DatasetWriter;
 
 /// How long a connection may take to come about.
@@ -140,7 +141,15 @@ impl RemoteHost {
     /// # Errors
     /// As there, and `Unavailable`.
     pub async fn sql(&self, text: &str, options: &QueryOptions) -> Result<Query> {
-        let ticket = frames::encode_json(&QueryRequest { sql: text.to_owned(), options: options.clone(), analyze: false })?;
+        self.ask(&Asked::Sql(text.into()), options).await
+    }
+
+    /// As [`crate::Host::ask`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub async fn ask(&self, asked: &Asked, options: &QueryOptions) -> Result<Query> {
+        let ticket = frames::encode_json(&QueryRequest::new(asked, options, false))?;
         let mut messages = self.connection.client.clone().do_get(Ticket { ticket }).await.map_err(|s| self.connection.failed(&s))?.into_inner();
         let mut decoder = DeliveryDecoder::default();
         let first = messages.message().await.map_err(|s| self.connection.failed(&s))?.ok_or_else(|| self.cut_off())?;
@@ -173,7 +182,7 @@ impl RemoteHost {
     /// # Errors
     /// As there, and `Unavailable`.
     pub async fn explain(&self, text: &str, analyze: bool, options: &QueryOptions) -> Result<String> {
-        let body = frames::encode_json(&QueryRequest { sql: text.to_owned(), options: options.clone(), analyze })?;
+        let body = frames::encode_json(&QueryRequest::new(&Asked::Sql(text.into()), options, analyze))?;
         let answer = self.connection.act("explain", body).await?;
         String::from_utf8(answer.to_vec()).map_err(|e| Error::corrupt("the host's explanation is no text").because(e))
     }

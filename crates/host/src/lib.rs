@@ -11,6 +11,7 @@
 //! | [`writer`], `matrix_writer`, `outbox` | ingest |
 //! | `tables` | from names in SQL to tables, schemas and views |
 //! | [`session`], [`sql_limits`] | a query from its text to its rows, and how long and deep it may be |
+//! | [`substrait`] | a plan of another producer, instead of a text |
 //! | `parameters` | `?` and `$1` in SQL |
 //! | `dense`, `cells` | grouped moments over the dense view, and what the host must know of cells |
 //! | [`scan`] | the operator that reads from drives |
@@ -44,6 +45,7 @@ mod spill;
 pub mod sql_limits;
 pub mod status;
 mod sub_plan;
+pub mod substrait;
 mod tables;
 mod turns;
 pub mod writer;
@@ -55,5 +57,6 @@ pub use options::{HostOptions, QueryOptions};
 pub use receipt::{Receipt, ReceiptHandle};
 pub use session::{Host, Query};
 pub use skytether_plan::{Cut, Placement};
+pub use substrait::Asked;
 pub use status::{DriveStatus, Unreadable};
 pub use writer::{DatasetWriter, IngestReport};

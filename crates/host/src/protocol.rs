@@ -2,7 +2,7 @@
 //!
 //! | call | goes | comes |
 //! |---|---|---|
-//! | `DoGet` | ticket: JSON `{"sql": ..., "options": {...}}` | the schema, batches as drives send them, and last a message without rows: `{"receipt": {...}}` |
+//! | `DoGet` | ticket: JSON `{"sql": ..., "options": {...}}`, or with `"substrait"`, a plan in base64, instead of `"sql"` | the schema, batches as drives send them, and last a message without rows: `{"receipt": {...}}` |
 //! | `DoAction info` | nothing | [`HostInfo`] |
 //! | `DoAction list`, `status` | nothing | JSON |
 //! | `DoAction describe`, `drop` | `{"name": ...}` | a root record; nothing |
@@ -12,6 +12,8 @@
 //! Storage of drive n of the host's list is reached through the host, so that a client ingests with the same writer as an embedded
 //! fleet, up to the compare-and-set.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Result};
 use skytether_wire::CseInfo;
@@ -19,6 +21,7 @@ use uuid::Uuid;
 
 use crate::options::QueryOptions;
 use crate::receipt::Receipt;
+use crate::substrait::Asked;
 
 /// The version of this protocol; both sides must have the same.
 pub(crate) const PROTOCOL: u32 = 1;
@@ -42,11 +45,35 @@ pub(crate) struct HostInfo {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct QueryRequest {
-    pub(crate) sql: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sql: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) substrait: Option<String>,
     #[serde(default)]
     pub(crate) options: QueryOptions,
     #[serde(default)]
     pub(crate) analyze: bool,
+}
+
+impl QueryRequest {
+    pub(crate) fn new(asked: &Asked, options: &QueryOptions, analyze: bool) -> Self {
+        let (sql, substrait) = match asked {
+            Asked::Sql(text) => (Some(text.to_string()), None),
+            Asked::Substrait(plan) => (None, Some(BASE64_STANDARD.encode(plan))),
+        };
+        Self { sql, substrait, options: options.clone(), analyze }
+    }
+
+    pub(crate) fn asked(&self) -> Result<Asked> {
+        match (&self.sql, &self.substrait) {
+            (Some(text), None) => Ok(Asked::Sql(text.as_str().into())),
+            (None, Some(plan)) => {
+                let bytes = BASE64_STANDARD.decode(plan).map_err(|e| Error::invalid("the plan is no base64").because(e))?;
+                Ok(Asked::Substrait(bytes.into()))
+            }
+            _ => Err(Error::invalid("a query is asked either as sql or as a substrait plan")),
+        }
+    }
 }
 
 /// A data set.

@@ -25,6 +25,7 @@ use crate::catalog::within;
 use crate::flight_sql::{self, FlightSqlHost};
 use crate::protocol::{HostInfo, Last, MAX_REQUEST, NameRequest, PROTOCOL, QueryRequest, of_instance};
 use crate::session::Host;
+use crate::substrait::Asked;
 
 /// Messages of an answer that wait for a slow client.
 const BACKLOG: usize = 4;
@@ -124,7 +125,10 @@ impl HostService {
             }
             "explain" => {
                 let asked: QueryRequest = frames::decode_json("a request", body)?;
-                self.host.explain(&asked.sql, asked.analyze, &asked.options).await.map(Bytes::from)
+                match asked.asked()? {
+                    Asked::Sql(text) => self.host.explain(&text, asked.analyze, &asked.options).await.map(Bytes::from),
+                    Asked::Substrait(_) => Err(Error::unsupported("only SQL is explained")),
+                }
             }
             _ => Err(unknown(kind)),
         }
@@ -158,7 +162,7 @@ impl HostService {
             return Err(Error::invalid(format!("a ticket of {} bytes is too long: at most {MAX_REQUEST}", ticket.len())));
         }
         let asked: QueryRequest = frames::decode_json("a ticket", ticket)?;
-        let mut query = self.host.sql(&asked.sql, &asked.options).await?;
+        let mut query = self.host.ask(&asked.asked()?, &asked.options).await?;
         let (send, receive) = mpsc::channel(BACKLOG);
         tokio::spawn(async move {
             let (mut encoder, first) = DeliveryEncoder::new(&query.schema);

@@ -23,6 +23,7 @@ pub mod cut;
 pub mod describe;
 pub mod error;
 pub mod expressions;
+pub mod foreign;
 pub mod node;
 pub mod partial;
 pub mod policy;

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3_arrow::PyRecordBatchReader;
 use serde::Serialize;
 use skytether_common::{DatasetName, Error, Result};
-use skytether_fleet::{DatasetKind, Fleet, HostOptions, OpenOptions, Query, QueryOptions, files};
+use skytether_fleet::{Asked, DatasetKind, Fleet, HostOptions, OpenOptions, Query, QueryOptions, files};
 
 use crate::errors::OrRaise;
 use crate::result::{PyResultSet, options};
@@ -136,7 +136,11 @@ impl PyFleet {
     }
 
     fn sql(&self, py: Python<'_>, text: String, cut: &str) -> PyResult<PyResultSet> {
-        PyResultSet::plan(py, Arc::clone(&self.0), text, options(cut)?)
+        PyResultSet::plan(py, Arc::clone(&self.0), Asked::Sql(text.into()), options(cut)?)
+    }
+
+    fn substrait(&self, py: Python<'_>, plan: Vec<u8>, cut: &str) -> PyResult<PyResultSet> {
+        PyResultSet::plan(py, Arc::clone(&self.0), Asked::Substrait(plan.into()), options(cut)?)
     }
 
     fn explain(&self, py: Python<'_>, text: String, analyze: bool) -> PyResult<String> {

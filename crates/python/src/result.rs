@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use pyo3_arrow::{PyRecordBatchReader, PySchema, PyTable};
 use skytether_common::{Error, Result};
-use skytether_fleet::{Fleet, Query, QueryOptions, ReceiptHandle};
+use skytether_fleet::{Asked, Fleet, Query, QueryOptions, ReceiptHandle};
 
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -27,7 +27,7 @@ use crate::runtime::{NOTICE, block, runtime, stopped};
 #[pyclass(name = "Result", module = "skytether._internal", frozen)]
 pub struct PyResultSet {
     slot: Arc<Slot>,
-    text: String,
+    asked: Asked,
     options: QueryOptions,
     schema: SchemaRef,
     /// The number of the query that is planned and not begun.
@@ -40,13 +40,13 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl PyResultSet {
-    /// Plans `text`.
-    pub(crate) fn plan(py: Python<'_>, slot: Arc<Slot>, text: String, options: QueryOptions) -> PyResult<Self> {
+    /// Plans what is asked.
+    pub(crate) fn plan(py: Python<'_>, slot: Arc<Slot>, asked: Asked, options: QueryOptions) -> PyResult<Self> {
         let fleet = slot.fleet().or_raise()?;
-        let query = block(py, plan(fleet, text.clone(), options.clone()))?;
+        let query = block(py, plan(fleet, asked.clone(), options.clone()))?;
         let schema = Arc::clone(&query.schema);
         let planned = slot.keep(query).or_raise()?;
-        Ok(Self { slot, text, options, schema, planned, receipt: Mutex::new(None) })
+        Ok(Self { slot, asked, options, schema, planned, receipt: Mutex::new(None) })
     }
 
     /// The query to run now, the one that is planned or a new one, and the fleet that it keeps open.
@@ -54,7 +54,7 @@ impl PyResultSet {
         let fleet = self.slot.fleet().or_raise()?;
         let query = match self.slot.take(self.planned) {
             Some(query) => query,
-            None => block(py, plan(Arc::clone(&fleet), self.text.clone(), self.options.clone()))?,
+            None => block(py, plan(Arc::clone(&fleet), self.asked.clone(), self.options.clone()))?,
         };
         *locked(&self.receipt) = Some(query.receipt.clone());
         Ok((query, fleet))
@@ -76,8 +76,8 @@ impl Drop for PyResultSet {
     }
 }
 
-async fn plan(fleet: Arc<Fleet>, text: String, options: QueryOptions) -> Result<Query> {
-    fleet.sql(&text, &options).await
+async fn plan(fleet: Arc<Fleet>, asked: Asked, options: QueryOptions) -> Result<Query> {
+    fleet.ask(&asked, &options).await
 }
 
 #[pymethods]
