@@ -26,9 +26,9 @@ use arrow_flight::flight_service_server::FlightService;
 use arrow_flight::sql::server::{FlightSqlService, PeekableFlightDataStream};
 use arrow_flight::sql::{
     ActionCancelQueryRequest, ActionCancelQueryResult, ActionClosePreparedStatementRequest, ActionCreatePreparedStatementRequest,
-    ActionCreatePreparedStatementResult, ActionCreatePreparedSubstraitPlanRequest, Any, Command, CommandGetCatalogs, CommandGetDbSchemas, CommandGetSqlInfo, CommandGetTableTypes, CommandGetTables,
-    CommandPreparedStatementQuery, CommandPreparedStatementUpdate, CommandStatementIngest, CommandStatementQuery, CommandStatementSubstraitPlan,
-    CommandStatementUpdate, DoPutPreparedStatementResult, ProstMessageExt, SqlInfo, SubstraitPlan, TicketStatementQuery,
+    ActionCreatePreparedStatementResult, ActionCreatePreparedSubstraitPlanRequest, Any, Command, CommandGetCatalogs, CommandGetDbSchemas, CommandGetSqlInfo,
+    CommandGetTableTypes, CommandGetTables, CommandPreparedStatementQuery, CommandPreparedStatementUpdate, CommandStatementIngest, CommandStatementQuery,
+    CommandStatementSubstraitPlan, CommandStatementUpdate, DoPutPreparedStatementResult, ProstMessageExt, SqlInfo, SubstraitPlan, TicketStatementQuery,
 };
 use arrow_flight::{
     Action, CancelFlightInfoRequest, CancelFlightInfoResult, CancelStatus, FlightData, FlightDescriptor, FlightEndpoint, FlightInfo, HandshakeRequest,
@@ -51,6 +51,9 @@ use statements::{Limits, Prepared, Running};
 
 type Answer<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
+/// The action that prepares a Substrait plan.
+pub(crate) const PREPARE_PLAN: &str = "CreatePreparedSubstraitPlan";
+
 const CANCEL_FLIGHT_INFO: &str = "CancelFlightInfo";
 
 /// The actions of Flight SQL, with what they do; the others are the host's own.
@@ -59,7 +62,7 @@ pub(crate) const ACTIONS: [(&str, &str); 9] = [
     ("ClosePreparedStatement", "Flight SQL: forgets a prepared statement"),
     ("CancelQuery", "Flight SQL: stops a query"),
     (CANCEL_FLIGHT_INFO, "Flight: stops a query"),
-    ("CreatePreparedSubstraitPlan", "Flight SQL: prepares a Substrait plan"),
+    (PREPARE_PLAN, "Flight SQL: prepares a Substrait plan"),
     ("BeginTransaction", "Flight SQL: refused"),
     ("EndTransaction", "Flight SQL: refused"),
     ("BeginSavepoint", "Flight SQL: refused"),
@@ -209,6 +212,16 @@ impl FlightSqlHost {
         Ok(ActionCreatePreparedStatementResult { prepared_statement_handle: handle.as_bytes().to_vec().into(), dataset_schema, parameter_schema })
     }
 
+    /// Prepares a Substrait plan: the body of the action and of its answer. (arrow-flight would answer with nothing.)
+    pub(crate) async fn prepare_plan(&self, body: &[u8]) -> Result<Bytes> {
+        let message: Any = decode_message("the plan to prepare", body)?;
+        let request: Option<ActionCreatePreparedSubstraitPlanRequest> =
+            message.unpack().map_err(|e| Error::invalid("the plan to prepare is no request of Flight SQL").because(e))?;
+        let request = request.ok_or_else(|| Error::invalid("the plan to prepare is no request for a prepared plan"))?;
+        let prepared = self.prepare(plan_of(request.plan, request.transaction_id)?).await?;
+        Ok(encode_message(&prepared.as_any()))
+    }
+
     /// Stops the queries that the tickets of `info` began; whether there was one.
     fn cancel(&self, info: &FlightInfo) -> Result<bool> {
         let mut any = false;
@@ -261,15 +274,6 @@ impl FlightSqlService for FlightSqlHost {
         _: Request<Action>,
     ) -> Result<ActionCreatePreparedStatementResult, Status> {
         self.prepare(Asked::Sql(asked.query.into())).await.map_err(status)
-    }
-
-    async fn do_action_create_prepared_substrait_plan(
-        &self,
-        asked: ActionCreatePreparedSubstraitPlanRequest,
-        _: Request<Action>,
-    ) -> Result<ActionCreatePreparedStatementResult, Status> {
-        let asked = plan_of(asked.plan, asked.transaction_id).map_err(status)?;
-        self.prepare(asked).await.map_err(status)
     }
 
     async fn do_action_close_prepared_statement(&self, asked: ActionClosePreparedStatementRequest, _: Request<Action>) -> Result<(), Status> {

@@ -57,6 +57,6 @@ pub use options::{HostOptions, QueryOptions};
 pub use receipt::{Receipt, ReceiptHandle};
 pub use session::{Host, Query};
 pub use skytether_plan::{Cut, Placement};
-pub use substrait::Asked;
 pub use status::{DriveStatus, Unreadable};
+pub use substrait::Asked;
 pub use writer::{DatasetWriter, IngestReport};

@@ -225,6 +225,10 @@ impl FlightService for HostService {
     async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
         if flight_sql::ACTIONS.iter().any(|(kind, _)| *kind == request.get_ref().r#type) {
             flight_sql::check_length(request.get_ref().body.len())?;
+            if request.get_ref().r#type == flight_sql::PREPARE_PLAN {
+                let body = self.flight_sql.prepare_plan(&request.get_ref().body).await.map_err(|e| to_status(&e))?;
+                return Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })]))));
+            }
             return self.flight_sql.do_action(request).await;
         }
         let Action { r#type, body } = request.into_inner();

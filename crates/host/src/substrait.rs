@@ -108,8 +108,7 @@ impl Finder<'_> {
     async fn in_other_case(&self, parts: &[String]) -> Result<Option<Vec<String>>> {
         let same = |a: &str, b: &str| a.to_lowercase() == b.to_lowercase();
         let [domain, dataset, table @ ..] = parts else { return Ok(None) };
-        let alike: Vec<DatasetName> =
-            self.catalog.names().await?.into_iter().filter(|n| same(n.domain(), domain) && same(n.dataset(), dataset)).collect();
+        let alike: Vec<DatasetName> = self.catalog.names().await?.into_iter().filter(|n| same(n.domain(), domain) && same(n.dataset(), dataset)).collect();
         let name = match alike.iter().find(|n| n.domain() == domain && n.dataset() == dataset).or(alike.first()) {
             None => return Ok(None),
             Some(exact) if alike.len() == 1 || (exact.domain() == domain && exact.dataset() == dataset) => exact,

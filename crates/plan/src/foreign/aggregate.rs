@@ -1,9 +1,9 @@
 //! Aggregation: groups, grouping sets, and aggregates by other names.
 
+use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Column, DFSchema, DataFusionError, ScalarValue};
 use datafusion::execution::FunctionRegistry;
 use datafusion::logical_expr::{Aggregate, Case, Expr, GroupingSet, LogicalPlan, LogicalPlanBuilder, cast, expr, lit};
-use datafusion::arrow::datatypes::DataType;
 use datafusion_substrait::logical_plan::consumer::SubstraitConsumer;
 use datafusion_substrait::substrait::proto::aggregate_function::AggregationInvocation;
 use datafusion_substrait::substrait::proto::aggregate_rel::Measure;

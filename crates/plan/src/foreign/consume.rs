@@ -93,6 +93,7 @@ impl<'a> Consumer<'a> {
         if names.is_empty() {
             return Ok(plan);
         }
+        let plan = without_set_number(input, names.len(), plan)?;
         let (mut at, mut exprs) = (0, Vec::with_capacity(names.len()));
         for (qualifier, field) in plan.schema().iter() {
             let column = Expr::Column(Column::from((qualifier, field)));
@@ -157,7 +158,9 @@ impl<'a> Consumer<'a> {
             RelType::ExtensionLeaf(r) => return Err(extension_relation(r.detail.as_ref().map(|d| d.type_url.as_str()))),
             RelType::Write(_) | RelType::Ddl(_) | RelType::Update(_) => {
                 let name = validate::variant(kind);
-                return Err(unsupported(format!("the plan has a relation of type {name}, and plans only read here; data sets are written by ingest and removed by drop")));
+                return Err(unsupported(format!(
+                    "the plan has a relation of type {name}, and plans only read here; data sets are written by ingest and removed by drop"
+                )));
             }
             other => return Err(unsupported(format!("the plan has a relation of type {}, which this engine does not run", validate::variant(other)))),
         };
@@ -253,15 +256,21 @@ impl<'a> Consumer<'a> {
         let plan = from_set_rel(self, r).await?;
         // Its columns have the names of the first input's, which the input of another relation may have too.
         let name = self.fresh("set");
-        let exprs: Vec<_> = plan
-            .schema()
-            .columns()
-            .into_iter()
-            .enumerate()
-            .map(|(i, c)| Expr::Column(c).alias_qualified(Some(name.clone()), format!("c{i}")))
-            .collect();
+        let exprs: Vec<_> =
+            plan.schema().columns().into_iter().enumerate().map(|(i, c)| Expr::Column(c).alias_qualified(Some(name.clone()), format!("c{i}"))).collect();
         project(plan, exprs)
     }
+}
+
+/// Some producers don't count the last column of grouping sets, the number of the set, among a root's columns: they don't want it then.
+fn without_set_number(input: &Rel, names: usize, plan: LogicalPlan) -> DfResult<LogicalPlan> {
+    let columns = plan.schema().columns();
+    let sets = matches!(&input.rel_type, Some(RelType::Aggregate(a))
+        if a.groupings.len() > 1 && !matches!(a.common.as_ref().and_then(|c| c.emit_kind.as_ref()), Some(EmitKind::Emit(_))));
+    if !sets || names + 1 != columns.len() {
+        return Ok(plan);
+    }
+    project(plan, columns.into_iter().take(names).map(Expr::Column))
 }
 
 fn extension_relation(url: Option<&str>) -> DataFusionError {

@@ -8,19 +8,19 @@ use datafusion::execution::FunctionRegistry;
 use datafusion::logical_expr::expr::{InList, ScalarFunction as Call};
 use datafusion::logical_expr::{Case, Expr, Operator, SortExpr, binary_expr, cast, lit, not};
 use datafusion_substrait::logical_plan::consumer::{
-    SubstraitConsumer, from_cast, from_field_reference, from_if_then, from_literal, from_scalar_function, from_substrait_rex, from_substrait_sorts,
-    from_subquery, from_window_function,
+    SubstraitConsumer, from_cast, from_field_reference, from_if_then, from_literal, from_scalar_function, from_subquery, from_substrait_rex,
+    from_substrait_sorts, from_window_function,
 };
+use datafusion_substrait::substrait::proto::aggregate_function::AggregationInvocation;
 use datafusion_substrait::substrait::proto::expression::field_reference::{ReferenceType, RootType};
 use datafusion_substrait::substrait::proto::expression::literal::LiteralType;
 use datafusion_substrait::substrait::proto::expression::subquery::SubqueryType;
 use datafusion_substrait::substrait::proto::expression::subquery::set_predicate::PredicateOp;
 use datafusion_substrait::substrait::proto::expression::window_function::Bound;
 use datafusion_substrait::substrait::proto::expression::{
-    Cast, FieldReference, IfThen, Literal, MultiOrList, RexType, ScalarFunction, SingularOrList, Subquery, SwitchExpression, WindowFunction,
-    reference_segment, window_function,
+    Cast, FieldReference, IfThen, Literal, MultiOrList, RexType, ScalarFunction, SingularOrList, Subquery, SwitchExpression, WindowFunction, reference_segment,
+    window_function,
 };
-use datafusion_substrait::substrait::proto::aggregate_function::AggregationInvocation;
 use datafusion_substrait::substrait::proto::function_argument::ArgType;
 use datafusion_substrait::substrait::proto::sort_field::SortKind;
 use datafusion_substrait::substrait::proto::r#type::{Kind, PrecisionTime, PrecisionTimestamp, PrecisionTimestampTz};
@@ -102,7 +102,12 @@ impl Consumer<'_> {
             None | Some(RootType::RootReference(_)) => schema.fields().len(),
             Some(RootType::OuterReference(outer)) => {
                 let steps = outer.steps_out as usize;
-                let around = self.get_outer_schema(steps).ok_or_else(|| invalid(format!("the plan refers to a query {steps} steps out of this one, which there is not")))?;
+                if steps == 0 {
+                    return Err(unsupported("the plan refers to the columns of an outer query by something else than the steps out to it"));
+                }
+                let around = self
+                    .get_outer_schema(steps)
+                    .ok_or_else(|| invalid(format!("the plan refers to a query {steps} steps out of this one, which there is not")))?;
                 around.fields().len()
             }
             Some(_) => return Err(unsupported("the plan refers to something other than the columns of its input")),
