@@ -13,6 +13,7 @@
 //! | [`node`] | [`DriveScan`] |
 //! | [`partial`] | `__f_state` and `__f_merge` |
 //! | [`codec`] | Substrait out and in, with the checks for bytes from strangers |
+//! | [`foreign`] | plans of other producers |
 //! | [`describe`] | plans as text |
 //! | [`error`] | DataFusion's errors and ours |
 

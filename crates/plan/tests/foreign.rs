@@ -147,7 +147,7 @@ async fn what_is_unknown_is_refused_by_name() {
         (RelType::HashJoin(Default::default()), "HashJoin"),
         (RelType::ExtensionLeaf(ExtensionLeafRel::default()), "extension relation"),
         (RelType::Read(Box::new(files)), "local files"),
-        (RelType::Set(SetRel { op: 6, ..SetRel::default() }), "SET_OP"),
+        (RelType::Set(SetRel { op: 8, ..SetRel::default() }), "SET_OP"),
     ] {
         let (kind, text) = tables.refused(&rooted(kind)).await;
         assert_eq!(kind, Kind::Unsupported, "{text}");
