@@ -88,11 +88,13 @@ async fn mutated_plans_never_panic() {
     let plans: Vec<_> = (1..=22).map(|n| isthmus(&format!("q{n:02}.plan"))).collect();
     let mut dice = Dice(11);
     let (mut good, mut bad) = (0, 0);
-    for round in 0..2500 {
-        let mut bytes = plans[round % plans.len()].clone();
-        for _ in 0..=dice.roll(3) {
+    for round in 0..4000 {
+        let mut bytes = plans[round / 2 % plans.len()].clone();
+        // One bit in every second round: what changes lengths seldom gets beyond the protobuf reader.
+        let (changes, kinds) = if round % 2 == 0 { (0, 1) } else { (dice.roll(3), 5) };
+        for _ in 0..=changes {
             let at = dice.roll(bytes.len());
-            match dice.roll(5) {
+            match dice.roll(kinds) {
                 0 => bytes[at] ^= 1 << dice.roll(8),
                 1 => bytes[at] = dice.roll(256) as u8,
                 2 => bytes.insert(at, dice.roll(256) as u8),
@@ -106,7 +108,7 @@ async fn mutated_plans_never_panic() {
                 _ => drop(bytes.remove(at)),
             }
         }
-        if dice.roll(20) == 0 {
+        if round % 40 == 1 {
             bytes.truncate(dice.roll(bytes.len()));
         }
         match tables.read(&bytes).await {
