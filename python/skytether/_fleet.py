@@ -123,6 +123,31 @@ class Fleet:
 
         return Dataset(self, name)
 
+    def substrait(self, plan: Any, cut: str = "adaptive") -> Result:
+        """Plans a query that another producer wrote as a Substrait plan; it runs when its result is first asked for.
+
+        Parameters
+        ----------
+        plan
+            The bytes of a ``substrait.Plan``, or the protobuf message itself. Tables are named as in SQL, in two or three parts;
+            the plan's own letter case and order of columns are followed as long as only one table or column can be meant.
+        cut
+            As for `sql`.
+
+        Raises
+        ------
+        UnsupportedError
+            The plan has something that the system does not know: the relation, the function or the option is named.
+        InvalidError
+            The bytes are no plan, or the plan contradicts itself or the tables.
+        """
+        message = plan.SerializeToString() if hasattr(plan, "SerializeToString") else plan
+        try:
+            data = bytes(memoryview(message))
+        except TypeError:
+            raise InvalidError(f"a {type(plan).__name__} is no Substrait plan: give its bytes, or the protobuf message") from None
+        return Result(self._inner.substrait(data, cut))
+
     def explain(self, text: str, analyze: bool = False) -> str:
         """How a query is cut: the super-plan that the host keeps and the sub-plans for the drives.
 

@@ -10,14 +10,15 @@ use std::path::Path;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
 use skytether_common::{DatasetName, Result};
 use skytether_host::{Host, RemoteHost, RootRecord};
 
 pub use embedded::{FORMAT, OpenOptions};
 pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, TableRecord};
 pub use skytether_host::{
-    Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, HostOptions, IngestReport, Output, Placement, Query, QueryOptions, Receipt, ReceiptHandle,
-    TableScan,
+    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, HostOptions, IngestReport, Output, Placement, Query, QueryOptions, Receipt,
+    ReceiptHandle, TableScan,
 };
 
 /// A fleet of drives with a host before them. Cheap to clone; an embedded fleet is closed with its last clone.
@@ -107,6 +108,25 @@ impl Fleet {
         match &self.0 {
             Inner::Embedded(fleet) => fleet.host().schema_of(table).await,
             Inner::Remote(host) => host.schema_of(table).await,
+        }
+    }
+
+    /// Runs a plan of another producer, the bytes of a Substrait `Plan`; see [`Host::substrait`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn substrait(&self, plan: Bytes, options: &QueryOptions) -> Result<Query> {
+        self.ask(&Asked::Substrait(plan), options).await
+    }
+
+    /// Runs a query, in whichever form it is asked; see [`Host::ask`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn ask(&self, asked: &Asked, options: &QueryOptions) -> Result<Query> {
+        match &self.0 {
+            Inner::Embedded(fleet) => fleet.host().ask(asked, options).await,
+            Inner::Remote(host) => host.ask(asked, options).await,
         }
     }
 

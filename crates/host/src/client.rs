@@ -26,6 +26,7 @@ use crate::protocol::{HostInfo, Last, NameRequest, PROTOCOL, QueryRequest, ScanR
 use crate::receipt::{Receipt, ReceiptHandle, Source};
 use crate::session::{Query, new_generation};
 use crate::status::DriveStatus;
+use crate::substrait::Asked;
 use crate::table_scan::TableScan;
 use crate::writer::DatasetWriter;
 
@@ -142,7 +143,7 @@ impl RemoteHost {
     /// # Errors
     /// As there, and `Unavailable`.
     pub async fn sql(&self, text: &str, options: &QueryOptions) -> Result<Query> {
-        self.query(frames::encode_json(&QueryRequest { sql: text.to_owned(), options: options.clone(), analyze: false })?).await
+        self.ask(&Asked::Sql(text.into()), options).await
     }
 
     /// As [`crate::Host::scan`].
@@ -160,6 +161,14 @@ impl RemoteHost {
     pub async fn schema_of(&self, table: &str) -> Result<SchemaRef> {
         let answer = self.connection.act("schema", frames::encode_json(&TableRequest { table: table.to_owned() })?).await?;
         decode_schema(answer)
+    }
+
+    /// As [`crate::Host::ask`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub async fn ask(&self, asked: &Asked, options: &QueryOptions) -> Result<Query> {
+        self.query(frames::encode_json(&QueryRequest::new(asked, options, false))?).await
     }
 
     /// What a ticket gives.
@@ -196,7 +205,7 @@ impl RemoteHost {
     /// # Errors
     /// As there, and `Unavailable`.
     pub async fn explain(&self, text: &str, analyze: bool, options: &QueryOptions) -> Result<String> {
-        let body = frames::encode_json(&QueryRequest { sql: text.to_owned(), options: options.clone(), analyze })?;
+        let body = frames::encode_json(&QueryRequest::new(&Asked::Sql(text.into()), options, analyze))?;
         let answer = self.connection.act("explain", body).await?;
         String::from_utf8(answer.to_vec()).map_err(|e| Error::corrupt("the host's explanation is no text").because(e))
     }

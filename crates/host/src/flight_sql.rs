@@ -2,11 +2,11 @@
 //!
 //! | asked | answer |
 //! |---|---|
-//! | statement | planned for its schema; the ticket carries the text, so that nothing is remembered until it is fetched |
-//! | prepared statement | remembered in [`statements::Prepared`] with the values that were bound last |
+//! | statement, Substrait plan | planned for its schema; the ticket carries the text or the plan, so that nothing is remembered until it is fetched |
+//! | prepared statement or plan | remembered in [`statements::Prepared`] with the values that were bound last |
 //! | catalogs, schemas, tables | [`metadata`]; the ticket is the question |
 //! | cancellation | stops the streams of the ticket; so does leaving the stream |
-//! | writes, transactions, Substrait plans | refused |
+//! | writes, transactions | refused |
 
 mod bound;
 mod metadata;
@@ -26,9 +26,9 @@ use arrow_flight::flight_service_server::FlightService;
 use arrow_flight::sql::server::{FlightSqlService, PeekableFlightDataStream};
 use arrow_flight::sql::{
     ActionCancelQueryRequest, ActionCancelQueryResult, ActionClosePreparedStatementRequest, ActionCreatePreparedStatementRequest,
-    ActionCreatePreparedStatementResult, Any, Command, CommandGetCatalogs, CommandGetDbSchemas, CommandGetSqlInfo, CommandGetTableTypes, CommandGetTables,
-    CommandPreparedStatementQuery, CommandPreparedStatementUpdate, CommandStatementIngest, CommandStatementQuery, CommandStatementSubstraitPlan,
-    CommandStatementUpdate, DoPutPreparedStatementResult, ProstMessageExt, SqlInfo, TicketStatementQuery,
+    ActionCreatePreparedStatementResult, ActionCreatePreparedSubstraitPlanRequest, Any, Command, CommandGetCatalogs, CommandGetDbSchemas, CommandGetSqlInfo,
+    CommandGetTableTypes, CommandGetTables, CommandPreparedStatementQuery, CommandPreparedStatementUpdate, CommandStatementIngest, CommandStatementQuery,
+    CommandStatementSubstraitPlan, CommandStatementUpdate, DoPutPreparedStatementResult, ProstMessageExt, SqlInfo, SubstraitPlan, TicketStatementQuery,
 };
 use arrow_flight::{
     Action, CancelFlightInfoRequest, CancelFlightInfoResult, CancelStatus, FlightData, FlightDescriptor, FlightEndpoint, FlightInfo, HandshakeRequest,
@@ -46,9 +46,13 @@ use uuid::Uuid;
 use crate::options::QueryOptions;
 use crate::protocol::MAX_REQUEST;
 use crate::session::Host;
+use crate::substrait::Asked;
 use statements::{Limits, Prepared, Running};
 
 type Answer<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// The action that prepares a Substrait plan.
+pub(crate) const PREPARE_PLAN: &str = "CreatePreparedSubstraitPlan";
 
 const CANCEL_FLIGHT_INFO: &str = "CancelFlightInfo";
 
@@ -58,7 +62,7 @@ pub(crate) const ACTIONS: [(&str, &str); 9] = [
     ("ClosePreparedStatement", "Flight SQL: forgets a prepared statement"),
     ("CancelQuery", "Flight SQL: stops a query"),
     (CANCEL_FLIGHT_INFO, "Flight: stops a query"),
-    ("CreatePreparedSubstraitPlan", "Flight SQL: refused"),
+    (PREPARE_PLAN, "Flight SQL: prepares a Substrait plan"),
     ("BeginTransaction", "Flight SQL: refused"),
     ("EndTransaction", "Flight SQL: refused"),
     ("BeginSavepoint", "Flight SQL: refused"),
@@ -133,12 +137,42 @@ fn table_types() -> Result<RecordBatch> {
         .map_err(|e| Error::internal("the table types are no table").because(e))
 }
 
-/// The number and the text of a statement in its ticket.
-fn split(handle: &[u8]) -> Result<(Uuid, &str)> {
-    let (id, text) =
-        handle.split_first_chunk::<16>().ok_or_else(|| Error::invalid("the ticket's statement handle is cut off: ask for the flight info again"))?;
-    let text = std::str::from_utf8(text).map_err(|e| Error::invalid("the ticket's statement is no text: ask for the flight info again").because(e))?;
-    Ok((Uuid::from_bytes(*id), text))
+/// What stands between the number of a statement and what it asks.
+const SQL: u8 = b's';
+const SUBSTRAIT: u8 = b'p';
+
+/// The ticket of a statement that is asked for the first time.
+fn statement(asked: &Asked) -> Bytes {
+    let (tag, body) = match asked {
+        Asked::Sql(text) => (SQL, text.as_bytes()),
+        Asked::Substrait(plan) => (SUBSTRAIT, plan.as_ref()),
+    };
+    let ticket = TicketStatementQuery { statement_handle: [Uuid::new_v4().as_bytes(), &[tag][..], body].concat().into() };
+    encode_message(&ticket.as_any())
+}
+
+/// The number of a statement and what it asks, from its ticket.
+fn split(handle: &Bytes) -> Result<(Uuid, Asked)> {
+    let again = "ask for the flight info again";
+    let (Some(id), Some(tag)) = (handle.first_chunk::<16>(), handle.get(16)) else {
+        return Err(Error::invalid(format!("the ticket's statement handle is cut off: {again}")));
+    };
+    let body = handle.slice(17..);
+    let asked = match *tag {
+        SQL => Asked::Sql(std::str::from_utf8(&body).map_err(|e| Error::invalid(format!("the ticket's statement is no text: {again}")).because(e))?.into()),
+        SUBSTRAIT => Asked::Substrait(body),
+        _ => return Err(Error::invalid(format!("the ticket's statement is of no known kind: {again}"))),
+    };
+    Ok((Uuid::from_bytes(*id), asked))
+}
+
+/// The plan of a command, outside of transactions.
+fn plan_of(plan: Option<SubstraitPlan>, transaction: Option<Bytes>) -> Result<Asked> {
+    if transaction.is_some() {
+        return Err(Error::unsupported("there are no transactions here: each plan is run by itself"));
+    }
+    let plan = plan.ok_or_else(|| Error::invalid("the command has no plan"))?;
+    Ok(Asked::Substrait(plan.plan))
 }
 
 fn cancel_status(any: bool) -> CancelStatus {
@@ -150,18 +184,42 @@ impl FlightSqlHost {
         Self { host, prepared: Prepared::new(Limits::default()), running: Running::default() }
     }
 
-    async fn schema(&self, text: &str, values: Vec<ScalarValue>) -> Result<SchemaRef> {
-        Ok(sent(self.host.plan_bound(text, &QueryOptions::default(), values).await?.physical.schema()))
+    async fn schema(&self, asked: &Asked, values: Vec<ScalarValue>) -> Result<SchemaRef> {
+        Ok(sent(self.host.plan_asked(asked, &QueryOptions::default(), values).await?.physical.schema()))
     }
 
-    async fn run(&self, id: Uuid, text: &str, values: Vec<ScalarValue>) -> Result<Response<Answer<FlightData>>, Status> {
+    async fn run(&self, id: Uuid, asked: &Asked, values: Vec<ScalarValue>) -> Result<Response<Answer<FlightData>>, Status> {
         let mut run = self.running.begin(id);
         let work = async {
-            let planned = self.host.plan_bound(text, &QueryOptions::default(), values).await.map_err(status)?;
+            let planned = self.host.plan_asked(asked, &QueryOptions::default(), values).await.map_err(status)?;
             self.host.run(planned).map_err(status)
         };
         let query = run.unless_cancelled(work).await?;
         Ok(Response::new(Box::pin(run.over(messages(encode(query.schema, query.stream))))))
+    }
+
+    /// What a statement gives, and the ticket with which it is fetched.
+    async fn described(&self, asked: &Asked, descriptor: FlightDescriptor) -> Result<Response<FlightInfo>, Status> {
+        let schema = self.schema(asked, Vec::new()).await.map_err(status)?;
+        info(&schema, statement(asked), descriptor)
+    }
+
+    async fn prepare(&self, asked: Asked) -> Result<ActionCreatePreparedStatementResult> {
+        let (schema, parameters) = self.host.prepare(&asked).await?;
+        let dataset_schema = ipc_schema(&sent(schema))?;
+        let parameter_schema = if parameters.is_empty() { Bytes::new() } else { ipc_schema(&Schema::new(parameters))? };
+        let handle = self.prepared.add(asked, Instant::now())?;
+        Ok(ActionCreatePreparedStatementResult { prepared_statement_handle: handle.as_bytes().to_vec().into(), dataset_schema, parameter_schema })
+    }
+
+    /// Prepares a Substrait plan: the body of the action and of its answer. (arrow-flight would answer with nothing.)
+    pub(crate) async fn prepare_plan(&self, body: &[u8]) -> Result<Bytes> {
+        let message: Any = decode_message("the plan to prepare", body)?;
+        let request: Option<ActionCreatePreparedSubstraitPlanRequest> =
+            message.unpack().map_err(|e| Error::invalid("the plan to prepare is no request of Flight SQL").because(e))?;
+        let request = request.ok_or_else(|| Error::invalid("the plan to prepare is no request for a prepared plan"))?;
+        let prepared = self.prepare(plan_of(request.plan, request.transaction_id)?).await?;
+        Ok(encode_message(&prepared.as_any()))
     }
 
     /// Stops the queries that the tickets of `info` began; whether there was one.
@@ -193,15 +251,21 @@ impl FlightSqlService for FlightSqlHost {
     }
 
     async fn get_flight_info_statement(&self, query: CommandStatementQuery, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
-        let schema = self.schema(&query.query, Vec::new()).await.map_err(status)?;
-        let handle = [Uuid::new_v4().as_bytes(), query.query.as_bytes()].concat();
-        let ticket = TicketStatementQuery { statement_handle: handle.into() };
-        info(&schema, encode_message(&ticket.as_any()), request.into_inner())
+        self.described(&Asked::Sql(query.query.into()), request.into_inner()).await
+    }
+
+    async fn get_flight_info_substrait_plan(
+        &self,
+        query: CommandStatementSubstraitPlan,
+        request: Request<FlightDescriptor>,
+    ) -> Result<Response<FlightInfo>, Status> {
+        let asked = plan_of(query.plan, query.transaction_id).map_err(status)?;
+        self.described(&asked, request.into_inner()).await
     }
 
     async fn do_get_statement(&self, ticket: TicketStatementQuery, _: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status> {
-        let (id, text) = split(&ticket.statement_handle).map_err(status)?;
-        self.run(id, text, Vec::new()).await
+        let (id, asked) = split(&ticket.statement_handle).map_err(status)?;
+        self.run(id, &asked, Vec::new()).await
     }
 
     async fn do_action_create_prepared_statement(
@@ -209,11 +273,7 @@ impl FlightSqlService for FlightSqlHost {
         asked: ActionCreatePreparedStatementRequest,
         _: Request<Action>,
     ) -> Result<ActionCreatePreparedStatementResult, Status> {
-        let (schema, parameters) = self.host.prepare(&asked.query).await.map_err(status)?;
-        let dataset_schema = ipc_schema(&sent(schema)).map_err(status)?;
-        let parameter_schema = if parameters.is_empty() { Bytes::new() } else { ipc_schema(&Schema::new(parameters)).map_err(status)? };
-        let handle = self.prepared.add(&asked.query, Instant::now()).map_err(status)?;
-        Ok(ActionCreatePreparedStatementResult { prepared_statement_handle: handle.as_bytes().to_vec().into(), dataset_schema, parameter_schema })
+        self.prepare(Asked::Sql(asked.query.into())).await.map_err(status)
     }
 
     async fn do_action_close_prepared_statement(&self, asked: ActionClosePreparedStatementRequest, _: Request<Action>) -> Result<(), Status> {
@@ -238,16 +298,16 @@ impl FlightSqlService for FlightSqlHost {
         query: CommandPreparedStatementQuery,
         request: Request<FlightDescriptor>,
     ) -> Result<Response<FlightInfo>, Status> {
-        let (text, values) = self.prepared.get(&query.prepared_statement_handle, Instant::now()).map_err(status)?;
-        let schema = self.schema(&text, values.to_vec()).await.map_err(status)?;
+        let (asked, values) = self.prepared.get(&query.prepared_statement_handle, Instant::now()).map_err(status)?;
+        let schema = self.schema(&asked, values.to_vec()).await.map_err(status)?;
         asked_again(&schema, request)
     }
 
     async fn do_get_prepared_statement(&self, query: CommandPreparedStatementQuery, _: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status> {
         let handle = &query.prepared_statement_handle;
-        let (text, values) = self.prepared.get(handle, Instant::now()).map_err(status)?;
+        let (asked, values) = self.prepared.get(handle, Instant::now()).map_err(status)?;
         let id = Uuid::from_slice(handle).map_err(|e| status(Error::invalid("the handle is none of this host").because(e)))?;
-        self.run(id, &text, values.to_vec()).await
+        self.run(id, &asked, values.to_vec()).await
     }
 
     async fn do_action_cancel_query(&self, asked: ActionCancelQueryRequest, _: Request<Action>) -> Result<ActionCancelQueryResult, Status> {

@@ -12,6 +12,7 @@
 //! | `tables` | from names in SQL to tables, schemas and views |
 //! | [`session`], [`sql_limits`] | a query from its text to its rows, and how long and deep it may be |
 //! | [`table_scan`] | one table as Arrow's datasets read it |
+//! | [`substrait`] | a plan of another producer, instead of a text |
 //! | `parameters` | `?` and `$1` in SQL |
 //! | `dense`, `cells` | grouped moments over the dense view, and what the host must know of cells |
 //! | [`scan`], `sub_plan`, `shipped` | the operator that reads from drives; what it sends; small tables beside it |
@@ -46,6 +47,7 @@ mod spill;
 pub mod sql_limits;
 pub mod status;
 mod sub_plan;
+pub mod substrait;
 pub mod table_scan;
 mod tables;
 mod turns;
@@ -59,5 +61,6 @@ pub use receipt::{Receipt, ReceiptHandle};
 pub use session::{Host, Query};
 pub use skytether_plan::{Cut, Placement};
 pub use status::{DriveStatus, Unreadable};
+pub use substrait::Asked;
 pub use table_scan::{Output, TableScan};
 pub use writer::{DatasetWriter, IngestReport};

@@ -2,7 +2,7 @@
 //!
 //! | call | goes | comes |
 //! |---|---|---|
-//! | `DoGet` | ticket: JSON `{"sql": ..., "options": {...}}` | the schema, batches as drives send them, and last a message without rows: `{"receipt": {...}}` |
+//! | `DoGet` | ticket: JSON `{"sql": ..., "options": {...}}`, or with `"substrait"`, a plan in base64, instead of `"sql"` | the schema, batches as drives send them, and last a message without rows: `{"receipt": {...}}` |
 //! | `DoGet` | ticket: JSON `{"scan": {...}, "options": {...}}`, see [`TableScan`] | the same |
 //! | `DoAction schema` | `{"table": ...}` | the table's columns, as an Arrow IPC schema message |
 //! | `DoAction info` | nothing | [`HostInfo`] |
@@ -17,6 +17,8 @@
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::ipc::writer::IpcWriteOptions;
 use arrow_flight::{IpcMessage, SchemaAsIpc};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Result};
@@ -25,6 +27,7 @@ use uuid::Uuid;
 
 use crate::options::QueryOptions;
 use crate::receipt::Receipt;
+use crate::substrait::Asked;
 use crate::table_scan::TableScan;
 
 /// The version of this protocol; both sides must have the same.
@@ -55,11 +58,35 @@ fn as_many_rows_as_fit() -> u64 {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct QueryRequest {
-    pub(crate) sql: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sql: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) substrait: Option<String>,
     #[serde(default)]
     pub(crate) options: QueryOptions,
     #[serde(default)]
     pub(crate) analyze: bool,
+}
+
+impl QueryRequest {
+    pub(crate) fn new(asked: &Asked, options: &QueryOptions, analyze: bool) -> Self {
+        let (sql, substrait) = match asked {
+            Asked::Sql(text) => (Some(text.to_string()), None),
+            Asked::Substrait(plan) => (None, Some(BASE64_STANDARD.encode(plan))),
+        };
+        Self { sql, substrait, options: options.clone(), analyze }
+    }
+
+    pub(crate) fn asked(&self) -> Result<Asked> {
+        match (&self.sql, &self.substrait) {
+            (Some(text), None) => Ok(Asked::Sql(text.as_str().into())),
+            (None, Some(plan)) => {
+                let bytes = BASE64_STANDARD.decode(plan).map_err(|e| Error::invalid("the plan is no base64").because(e))?;
+                Ok(Asked::Substrait(bytes.into()))
+            }
+            _ => Err(Error::invalid("a query is asked either as sql or as a substrait plan")),
+        }
+    }
 }
 
 /// What a ticket asks for: told apart by the field that it must have.

@@ -25,6 +25,7 @@ use crate::catalog::within;
 use crate::flight_sql::{self, FlightSqlHost};
 use crate::protocol::{self, HostInfo, Kind, Last, MAX_REQUEST, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, of_instance};
 use crate::session::Host;
+use crate::substrait::Asked;
 
 /// Messages of an answer that wait for a slow client.
 const BACKLOG: usize = 4;
@@ -135,7 +136,10 @@ impl HostService {
             }
             "explain" => {
                 let asked: QueryRequest = frames::decode_json("a request", body)?;
-                self.host.explain(&asked.sql, asked.analyze, &asked.options).await.map(Bytes::from)
+                match asked.asked()? {
+                    Asked::Sql(text) => self.host.explain(&text, asked.analyze, &asked.options).await.map(Bytes::from),
+                    Asked::Substrait(_) => Err(Error::unsupported("only SQL is explained")),
+                }
             }
             _ => Err(unknown(kind)),
         }
@@ -173,7 +177,7 @@ impl HostService {
             self.host.scan(&asked.scan, &asked.options).await?
         } else {
             let asked: QueryRequest = frames::decode_json("a ticket", ticket)?;
-            self.host.sql(&asked.sql, &asked.options).await?
+            self.host.ask(&asked.asked()?, &asked.options).await?
         };
         let (send, receive) = mpsc::channel(BACKLOG);
         tokio::spawn(async move {
@@ -237,6 +241,10 @@ impl FlightService for HostService {
     async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
         if flight_sql::ACTIONS.iter().any(|(kind, _)| *kind == request.get_ref().r#type) {
             flight_sql::check_length(request.get_ref().body.len())?;
+            if request.get_ref().r#type == flight_sql::PREPARE_PLAN {
+                let body = self.flight_sql.prepare_plan(&request.get_ref().body).await.map_err(|e| to_status(&e))?;
+                return Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })]))));
+            }
             return self.flight_sql.do_action(request).await;
         }
         let Action { r#type, body } = request.into_inner();

@@ -11,6 +11,7 @@ use arrow::compute::SortOptions;
 use arrow::datatypes::{Field, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
+use bytes::Bytes;
 use datafusion::catalog::Session;
 use datafusion::common::{ScalarValue, TableReference};
 use datafusion::error::Result as DfResult;
@@ -51,6 +52,7 @@ use crate::sort_room::SortRoom;
 use crate::spill::{self, SpillDirectory};
 use crate::sql_limits;
 use crate::sub_plan::Outgoing;
+use crate::substrait::{self, Asked};
 use crate::tables::{Named, NamedTables, PLAIN, SchemaCache};
 use crate::turns::TakeTurns;
 use crate::writer::DatasetWriter;
@@ -164,8 +166,24 @@ impl Host {
     /// # Errors
     /// Invalid for SQL that is wrong or no query, `NotFound` for data sets and tables, and what the drives say when asked for metadata.
     pub async fn sql(&self, text: &str, options: &QueryOptions) -> Result<Query> {
-        let planned = self.plan(text, options).await?;
-        self.run(planned)
+        self.ask(&Asked::Sql(text.into()), options).await
+    }
+
+    /// Runs a plan of another producer: the bytes of a Substrait `Plan`.
+    ///
+    /// # Errors
+    /// Invalid for bytes that are no plan, contradict themselves or the tables, or are more than [`crate::substrait::LIMITS`]; unsupported for
+    /// relations, expressions and functions that this engine does not know, by name; and as [`Host::sql`].
+    pub async fn substrait(&self, plan: Bytes, options: &QueryOptions) -> Result<Query> {
+        self.ask(&Asked::Substrait(plan), options).await
+    }
+
+    /// Runs a query, in whichever form it is asked.
+    ///
+    /// # Errors
+    /// As [`Host::sql`] and [`Host::substrait`].
+    pub async fn ask(&self, asked: &Asked, options: &QueryOptions) -> Result<Query> {
+        self.run(self.plan_asked(asked, options, Vec::new()).await?)
     }
 
     pub(crate) fn run(&self, planned: Planned) -> Result<Query> {
@@ -181,22 +199,28 @@ impl Host {
     }
 
     pub(crate) async fn plan(&self, text: &str, options: &QueryOptions) -> Result<Planned> {
-        self.plan_bound(text, options, Vec::new()).await
+        self.plan_asked(&Asked::Sql(text.into()), options, Vec::new()).await
     }
 
-    /// As [`Self::plan`], with `values` in the place of the parameters `$1`, `$2`, ...
-    pub(crate) async fn plan_bound(&self, text: &str, options: &QueryOptions, values: Vec<ScalarValue>) -> Result<Planned> {
+    /// Plans a query, with `values` in the place of the parameters `$1`, `$2`, ...
+    pub(crate) async fn plan_asked(&self, asked: &Asked, options: &QueryOptions, values: Vec<ScalarValue>) -> Result<Planned> {
         let collector = Arc::new(Collector::new(Instant::now(), options.cut));
-        let (plan, state, tables) = self.logical(parse(&self.0.base, text)?, &collector).await?;
-        let plan = parameters::bind(plan, values)?;
-        self.plan_logical(plan, state, tables, collector, options).await
+        let (plan, state, tables) = self.logical(asked, &collector).await?;
+        let work = async {
+            let plan = parameters::bind(plan, values)?;
+            self.plan_logical(plan, state, tables, collector, options).await
+        };
+        match asked {
+            Asked::Sql(_) => work.await,
+            Asked::Substrait(_) => substrait::guarded(work).await,
+        }
     }
 
     /// The columns of a query's result, as far as they can be told before its parameters have values, and the parameters in order; those of
     /// a type that the query does not tell are of type null.
-    pub(crate) async fn prepare(&self, text: &str) -> Result<(SchemaRef, Vec<Field>)> {
+    pub(crate) async fn prepare(&self, asked: &Asked) -> Result<(SchemaRef, Vec<Field>)> {
         let collector = Arc::new(Collector::new(Instant::now(), QueryOptions::default().cut));
-        let (plan, ..) = self.logical(parse(&self.0.base, text)?, &collector).await?;
+        let (plan, ..) = self.logical(asked, &collector).await?;
         Ok((Arc::clone(plan.schema().inner()), parameters::of(&plan)?))
     }
 
@@ -209,7 +233,17 @@ impl Host {
         Ok(Arc::clone(&named.schema))
     }
 
-    async fn logical(&self, mut statement: Statement, collector: &Collector) -> Result<(LogicalPlan, SessionState, Arc<NamedTables>)> {
+    async fn logical(&self, asked: &Asked, collector: &Collector) -> Result<(LogicalPlan, SessionState, Arc<NamedTables>)> {
+        let mut statement = match asked {
+            Asked::Sql(text) => parse(&self.0.base, text)?,
+            Asked::Substrait(plan) => {
+                let mut state = self.0.base.clone();
+                state.mark_start_execution();
+                let (plan, tables) = substrait::logical(plan, &state, &self.0.catalog, &self.0.schemas, collector).await?;
+                state.register_catalog_list(tables.catalog_list()?);
+                return Ok((plan, state, Arc::new(tables)));
+            }
+        };
         parameters::number(&mut statement)?;
         let references = self.0.base.resolve_table_references(&statement).map_err(from_datafusion)?;
         let (tables, state) = self.named(references, collector).await?;

@@ -16,6 +16,7 @@
 //! | [`filter_first`] | rows are filtered before anything is computed from them, above and below |
 //! | [`partial`] | `__f_state` and `__f_merge` |
 //! | [`codec`] | Substrait out and in, with the checks for bytes from strangers |
+//! | [`foreign`] | plans of other producers |
 //! | [`describe`] | plans as text |
 //! | [`error`] | DataFusion's errors and ours |
 
@@ -27,6 +28,7 @@ pub mod describe;
 pub mod error;
 pub mod expressions;
 pub mod filter_first;
+pub mod foreign;
 mod join;
 pub mod node;
 pub mod partial;

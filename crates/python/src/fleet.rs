@@ -138,7 +138,11 @@ impl PyFleet {
     }
 
     fn sql(&self, py: Python<'_>, text: String, cut: &str) -> PyResult<PyResultSet> {
-        PyResultSet::plan(py, Arc::clone(&self.0), Asked::Sql(text), options(cut)?)
+        PyResultSet::plan(py, Arc::clone(&self.0), Asked::sql(text), options(cut)?)
+    }
+
+    fn substrait(&self, py: Python<'_>, plan: Vec<u8>, cut: &str) -> PyResult<PyResultSet> {
+        PyResultSet::plan(py, Arc::clone(&self.0), Asked::substrait(plan), options(cut)?)
     }
 
     /// Plans a scan of a table: of `columns`, or of what the Substrait `expressions` say, or (`count`) how many rows there are.

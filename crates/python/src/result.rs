@@ -26,10 +26,20 @@ use crate::runtime::{NOTICE, block, runtime, stopped};
 /// What a result is the answer to.
 #[derive(Debug, Clone)]
 pub(crate) enum Asked {
-    /// An SQL text.
-    Sql(String),
+    /// A text of SQL, or a Substrait plan.
+    Query(skytether_fleet::Asked),
     /// A scan of one table.
     Scan(TableScan),
+}
+
+impl Asked {
+    pub(crate) fn sql(text: String) -> Self {
+        Self::Query(skytether_fleet::Asked::Sql(text.into()))
+    }
+
+    pub(crate) fn substrait(plan: Vec<u8>) -> Self {
+        Self::Query(skytether_fleet::Asked::Substrait(plan.into()))
+    }
 }
 
 /// A query that is planned. It runs when its rows are asked for, and once more each time they are asked for again.
@@ -87,7 +97,7 @@ impl Drop for PyResultSet {
 
 async fn plan(fleet: Arc<Fleet>, asked: Asked, options: QueryOptions) -> Result<Query> {
     match &asked {
-        Asked::Sql(text) => fleet.sql(text, &options).await,
+        Asked::Query(query) => fleet.ask(query, &options).await,
         Asked::Scan(scan) => fleet.scan(scan, &options).await,
     }
 }

@@ -138,7 +138,7 @@ pub(super) fn sql_info() -> Result<&'static SqlInfoData> {
     builder.append(SqlInfo::FlightSqlServerArrowVersion, "1.3");
     builder.append(SqlInfo::FlightSqlServerReadOnly, true);
     builder.append(SqlInfo::FlightSqlServerSql, true);
-    builder.append(SqlInfo::FlightSqlServerSubstrait, false);
+    builder.append(SqlInfo::FlightSqlServerSubstrait, true);
     builder.append(SqlInfo::FlightSqlServerCancel, true);
     builder.append(SqlInfo::FlightSqlServerBulkIngestion, false);
     builder.append(SqlInfo::FlightSqlServerTransaction, SqlSupportedTransaction::None as i32);

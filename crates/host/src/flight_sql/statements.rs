@@ -15,6 +15,8 @@ use tokio::sync::oneshot;
 use tonic::Status;
 use uuid::Uuid;
 
+use crate::substrait::Asked;
+
 /// How much may be remembered of prepared statements.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
@@ -32,7 +34,7 @@ impl Default for Limits {
 }
 
 struct Statement {
-    sql: Arc<str>,
+    asked: Asked,
     values: Arc<[ScalarValue]>,
     bytes: usize,
     used: Instant,
@@ -67,7 +69,7 @@ impl Prepared {
     }
 
     /// Remembers a statement and returns its handle.
-    pub(super) fn add(&self, sql: &str, now: Instant) -> Result<Uuid> {
+    pub(super) fn add(&self, asked: Asked, now: Instant) -> Result<Uuid> {
         let mut known = self.current(now);
         if known.len() >= self.limits.statements {
             return Err(Error::exhausted(format!(
@@ -75,9 +77,10 @@ impl Prepared {
                 known.len()
             )));
         }
-        self.room(known.values().map(|s| s.bytes).sum(), sql.len())?;
+        self.room(known.values().map(|s| s.bytes).sum(), asked.len())?;
         let handle = Uuid::new_v4();
-        known.insert(handle, Statement { sql: sql.into(), values: Arc::new([]), bytes: sql.len(), used: now });
+        let bytes = asked.len();
+        known.insert(handle, Statement { asked, values: Arc::new([]), bytes, used: now });
         Ok(handle)
     }
 
@@ -86,18 +89,18 @@ impl Prepared {
         let mut known = self.current(now);
         let held: usize = known.values().map(|s| s.bytes).sum();
         let statement = find(&mut known, handle)?;
-        let new = statement.sql.len().saturating_add(bytes);
+        let new = statement.asked.len().saturating_add(bytes);
         self.room(held - statement.bytes, new)?;
         (statement.values, statement.bytes, statement.used) = (values.into(), new, now);
         Ok(())
     }
 
-    /// The text and the values of a statement.
-    pub(super) fn get(&self, handle: &[u8], now: Instant) -> Result<(Arc<str>, Arc<[ScalarValue]>)> {
+    /// What a statement asks, and its values.
+    pub(super) fn get(&self, handle: &[u8], now: Instant) -> Result<(Asked, Arc<[ScalarValue]>)> {
         let mut known = self.current(now);
         let statement = find(&mut known, handle)?;
         statement.used = now;
-        Ok((Arc::clone(&statement.sql), Arc::clone(&statement.values)))
+        Ok((statement.asked.clone(), Arc::clone(&statement.values)))
     }
 
     /// Forgets a statement; one that is forgotten already is no error.
@@ -212,15 +215,19 @@ mod tests {
 
     const LIMITS: Limits = Limits { statements: 3, bytes: 20, idle: Duration::from_secs(10) };
 
+    fn sql(text: &str) -> Asked {
+        Asked::Sql(text.into())
+    }
+
     #[test]
     fn prepared_statements_are_bounded_in_number_bytes_and_time() {
         let now = Instant::now();
         let prepared = Prepared::new(LIMITS);
-        let first = prepared.add("12345", now).unwrap();
-        prepared.add("12345", now).unwrap();
-        assert_eq!(prepared.add(&"x".repeat(11), now).unwrap_err().kind(), Kind::Exhausted);
-        prepared.add("12345", now).unwrap();
-        assert_eq!(prepared.add("1", now).unwrap_err().kind(), Kind::Exhausted);
+        let first = prepared.add(sql("12345"), now).unwrap();
+        prepared.add(sql("12345"), now).unwrap();
+        assert_eq!(prepared.add(sql(&"x".repeat(11)), now).unwrap_err().kind(), Kind::Exhausted);
+        prepared.add(sql("12345"), now).unwrap();
+        assert_eq!(prepared.add(sql("1"), now).unwrap_err().kind(), Kind::Exhausted);
         // Values count, and take the place of those before.
         prepared.bind(first.as_bytes(), vec![1i64.into()], 5, now).unwrap();
         prepared.bind(first.as_bytes(), vec![2i64.into()], 5, now).unwrap();
@@ -231,7 +238,7 @@ mod tests {
         prepared.get(first.as_bytes(), later).unwrap();
         let latest = now + Duration::from_secs(12);
         assert!(prepared.get(first.as_bytes(), latest).is_ok());
-        prepared.add("1", latest).unwrap();
+        prepared.add(sql("1"), latest).unwrap();
         prepared.close(first.as_bytes(), latest);
         assert_eq!(prepared.get(first.as_bytes(), latest).unwrap_err().kind(), Kind::NotFound);
     }

@@ -12,7 +12,7 @@
 mod consume;
 mod expression;
 mod produce;
-mod validate;
+pub(crate) mod validate;
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,6 +31,7 @@ use skytether_common::{Context, Error, Result};
 use crate::error::from_datafusion;
 
 pub use expression::decode_expressions;
+pub(crate) use produce::nested as nested_names;
 
 /// Most bytes that a plan may have.
 pub const MAX_BYTES: usize = 16 << 20;
@@ -86,7 +87,7 @@ pub async fn decode(bytes: &[u8], state: &SessionState) -> Result<LogicalPlan> {
 
 /// What `future` gives; a panic within the library is an error. Everything that is known to make it panic is refused before, so this is
 /// the net and not the rope.
-async fn without_panic<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+pub(crate) async fn without_panic<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     let mut future = pin!(future);
     std::future::poll_fn(move |context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
         Ok(poll) => poll,

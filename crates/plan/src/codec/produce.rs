@@ -112,7 +112,7 @@ pub(super) fn flatten(name: &str, data_type: &DataType, names: &mut Vec<String>)
 }
 
 /// Calls `each` with the name of every struct field within `data_type`.
-pub(super) fn nested(data_type: &DataType, each: &mut impl FnMut(&str)) {
+pub(crate) fn nested(data_type: &DataType, each: &mut impl FnMut(&str)) {
     match data_type {
         DataType::Struct(fields) => {
             for field in fields {

@@ -152,8 +152,7 @@ impl Check<'_> {
                 (&r.common, self.join(r)?)
             }
             other => {
-                let text = format!("{other:?}");
-                let name = text.split(['(', ' ', '{']).next().unwrap_or_default().to_owned();
+                let name = variant(other);
                 return Err(Error::unsupported(format!("the plan has a relation of type {name}, which this engine does not run")));
             }
         };
@@ -312,8 +311,7 @@ impl Check<'_> {
                 self.expr(present(e.input.as_deref(), "cast", "input")?, columns)
             }
             other => {
-                let text = format!("{other:?}");
-                let name = text.split(['(', ' ', '{']).next().unwrap_or_default().to_owned();
+                let name = variant(other);
                 Err(Error::unsupported(format!("the plan has an expression of type {name}, which this engine does not know")))
             }
         }
@@ -333,7 +331,7 @@ fn field(reference: &FieldReference, columns: usize) -> Result<()> {
     }
 }
 
-fn literal(l: &Literal) -> Result<()> {
+pub(crate) fn literal(l: &Literal) -> Result<()> {
     use LiteralType as L;
     match &l.literal_type {
         Some(L::Null(t)) => type_of(t),
@@ -369,8 +367,7 @@ fn literal(l: &Literal) -> Result<()> {
             i.interval_day_to_second.as_ref().map_or(Ok(()), |d| interval(d.seconds, d.subseconds))
         }
         Some(other) => {
-            let text = format!("{other:?}");
-            let name = text.split(['(', ' ', '{']).next().unwrap_or_default().to_owned();
+            let name = variant(other);
             Err(Error::unsupported(format!("the plan has a literal of type {name}, which this engine does not take")))
         }
         None => Err(Error::invalid("the plan has an empty literal")),
@@ -392,7 +389,7 @@ fn decimal(precision: i32, scale: i32, most: i32) -> Result<()> {
     Ok(())
 }
 
-fn type_of(t: &Type) -> Result<()> {
+pub(crate) fn type_of(t: &Type) -> Result<()> {
     match &t.kind {
         None => Err(Error::invalid("the plan has a type without a kind")),
         Some(Kind::Decimal(d)) => decimal(d.precision, d.scale, 76),
@@ -423,24 +420,40 @@ fn emitted(common: Option<&RelCommon>, columns: usize) -> Result<usize> {
     }
 }
 
-fn enhancement(extension: Option<&AdvancedExtension>) -> Result<()> {
+pub(crate) fn enhancement(extension: Option<&AdvancedExtension>) -> Result<()> {
     match extension.and_then(|e| e.enhancement.as_ref()) {
         Some(any) => Err(Error::unsupported(format!("the plan carries the enhancement {:?}, which this engine does not know", any.type_url))),
         None => Ok(()),
     }
 }
 
-fn index(i: i32, columns: usize) -> Result<()> {
+pub(crate) fn index(i: i32, columns: usize) -> Result<()> {
     match usize::try_from(i) {
         Ok(at) if at < columns => Ok(()),
         _ => Err(Error::invalid(format!("the plan refers to column {i} of {columns}"))),
     }
 }
 
-fn width(n: usize, what: &str) -> Result<()> {
+pub(crate) fn width(n: usize, what: &str) -> Result<()> {
     if n > MAX_WIDTH { Err(Error::invalid(format!("the plan lists {n} {what}, more than the {MAX_WIDTH} that are accepted"))) } else { Ok(()) }
 }
 
-fn present<'a, T: ?Sized>(part: Option<&'a T>, whole: &str, name: &str) -> Result<&'a T> {
+pub(crate) fn present<'a, T: ?Sized>(part: Option<&'a T>, whole: &str, name: &str) -> Result<&'a T> {
     part.ok_or_else(|| Error::invalid(format!("the plan has a {whole} without {name}")))
+}
+
+/// The name of an enumeration's variant. (The text of a whole message may be megabytes: it is cut off while it is made.)
+pub(crate) fn variant(value: &impl std::fmt::Debug) -> String {
+    struct Head(String);
+    impl std::fmt::Write for Head {
+        fn write_str(&mut self, text: &str) -> std::fmt::Result {
+            let end = text.find(['(', ' ', '{']);
+            self.0.push_str(&text[..end.unwrap_or(text.len())]);
+            if end.is_some() { Err(std::fmt::Error) } else { Ok(()) }
+        }
+    }
+    let mut head = Head(String::new());
+    // The error says that there is enough.
+    let _ = std::fmt::write(&mut head, format_args!("{value:?}"));
+    head.0
 }

@@ -1,0 +1,146 @@
+//! Plans of other producers, read into logical plans over our tables.
+//!
+//! [`crate::codec`] reads sub-plans, which we wrote ourselves and of which drives know exactly what may be in them. A stranger's plan may hold
+//! far more (joins, subqueries, sets, windows), names functions and columns its own way, and has no aliases. So the relations are built here,
+//! and of `datafusion-substrait` only what turns single types, literals and functions into DataFusion's.
+//!
+//! | room | subject |
+//! |---|---|
+//! | here | the bytes, which tables they name, and the limits |
+//! | `consume` | relations |
+//! | `aggregate` | aggregation, with grouping sets and functions that go by other names |
+//! | `expressions` | expressions and their checks |
+//! | `functions` | functions: other names, enumerations among the arguments, options |
+//! | `read` | tables and rows that are spelt out |
+//!
+//! **Columns have unique names.** Substrait refers to columns by number, DataFusion by name, and a plan may read one table five times. Each read
+//! has an alias of its own, and each computed column too, so that a name never means two columns, not even across a correlated subquery.
+
+mod aggregate;
+mod consume;
+mod expressions;
+mod functions;
+mod read;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::common::TableReference;
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::{LogicalPlan, TableSource};
+use datafusion_substrait::extensions::Extensions;
+use datafusion_substrait::substrait::proto::extensions::simple_extension_declaration::MappingType;
+use datafusion_substrait::substrait::proto::{Plan, Rel, plan_rel};
+use prost::Message;
+use skytether_common::{Context, Error, Kind, Result};
+
+use crate::codec::{validate, without_panic};
+use crate::error::from_datafusion;
+
+/// How much a plan may hold. Messages may also be nested at most a hundred deep: the protobuf reader stops there.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Bytes of the plan.
+    pub bytes: usize,
+    /// Relations, those of a shared subtree once for each time it is used.
+    pub relations: usize,
+    /// Relations below one another.
+    pub depth: usize,
+    /// Expressions, counted the same way.
+    pub expressions: usize,
+}
+
+/// A plan that is decoded and not yet bound to tables.
+#[derive(Debug)]
+pub struct Foreign {
+    plan: Plan,
+    limits: Limits,
+    functions: functions::Declared,
+}
+
+/// Where the tables are that a plan names.
+#[async_trait]
+pub trait Names: Send + Sync {
+    /// The table that a plan calls by these names, as it writes them.
+    ///
+    /// # Errors
+    /// Not found, invalid for names that can't be any table's, and what goes wrong while looking.
+    async fn find(&self, names: &[String]) -> Result<(TableReference, Arc<dyn TableSource>)>;
+}
+
+impl Foreign {
+    /// Decodes the bytes of a Substrait `Plan`.
+    ///
+    /// # Errors
+    /// Invalid for bytes that are no plan or more than `limits` allow; unsupported for enhancements and parameter bindings, and for plans with
+    /// several roots.
+    pub fn decode(bytes: &[u8], limits: Limits) -> Result<Self> {
+        if bytes.len() > limits.bytes {
+            return Err(Error::invalid(format!("a plan of {} bytes is too long: at most {}", bytes.len(), limits.bytes)));
+        }
+        let plan = Plan::decode(bytes).map_err(|e| Error::invalid("the bytes are no substrait plan").because(e))?;
+        validate::enhancement(plan.advanced_extensions.as_ref())?;
+        if !plan.parameter_bindings.is_empty() {
+            return Err(Error::unsupported("the plan binds parameters itself, which is not supported: bind them where it is run"));
+        }
+        let functions = functions::Declared::of(&plan)?;
+        Ok(Self { plan, limits, functions })
+    }
+
+    /// The logical plan over the tables that `tables` finds.
+    ///
+    /// # Errors
+    /// Unsupported for relations, expressions, functions and their options that this engine does not know, by name; invalid for a plan that
+    /// contradicts itself or its tables, or is too large; and what `tables` says.
+    pub async fn logical(&self, state: &SessionState, tables: &dyn Names) -> Result<LogicalPlan> {
+        let mut root = None;
+        for relation in &self.plan.relations {
+            if let Some(plan_rel::RelType::Root(r)) = &relation.rel_type
+                && root.replace(r).is_some()
+            {
+                return Err(Error::unsupported("the plan has more than one root relation; this engine takes one"));
+            }
+        }
+        let shared: Vec<Option<&Rel>> = self
+            .plan
+            .relations
+            .iter()
+            .map(|r| match &r.rel_type {
+                Some(plan_rel::RelType::Rel(rel)) => Some(rel),
+                _ => None,
+            })
+            .collect();
+        let (input, names) = match (root, shared.as_slice()) {
+            (Some(root), _) => (root.input.as_ref(), root.names.as_slice()),
+            (None, [Some(only)]) => (Some(*only), &[][..]),
+            _ => return Err(Error::invalid("the plan has no root relation")),
+        };
+        let input = input.ok_or_else(|| Error::invalid("the plan's root has no input"))?;
+        validate::width(names.len(), "names")?;
+        let extensions = self.extensions()?;
+        let work = async {
+            let consumer = consume::Consumer::new(state, &extensions, &self.functions, tables, &shared, self.limits);
+            consumer.root(input, names).await.map_err(from_datafusion).context(|| "cannot read the plan")
+        };
+        without_panic(work).await.map_err(blame)
+    }
+
+    fn extensions(&self) -> Result<Extensions> {
+        let mut extensions = Extensions::default();
+        for declaration in &self.plan.extensions {
+            if let Some(MappingType::ExtensionType(t)) = &declaration.mapping_type {
+                extensions.types.insert(t.type_anchor, t.name.clone());
+            }
+        }
+        for (anchor, name) in self.functions.names() {
+            extensions.functions.insert(anchor, name.to_owned());
+        }
+        Ok(extensions)
+    }
+}
+
+/// What DataFusion takes for a defect of its own while it works on a stranger's plan is the plan's: nobody checked its types before.
+#[must_use]
+pub fn blame(error: Error) -> Error {
+    if error.kind() == Kind::Internal { Error::unsupported("the plan can't be run by this engine").because(error) } else { error }
+}
