@@ -9,10 +9,16 @@ use skytether_common::{Error, Result};
 /// What was seen at one place of the objects so far.
 #[derive(Default)]
 pub(super) struct Shape {
-    first: Option<(Kind, PathBuf, usize)>,
+    first: Option<Seen>,
     fields: HashMap<String, Shape>,
     items: Option<Box<Shape>>,
 }
+
+/// A kind of value, and the file and line where it was first.
+type Seen = (Kind, PathBuf, usize);
+
+/// What does not fit: the place within the object, what is there, and what was there before.
+type Clash = (String, Kind, Seen);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -53,7 +59,7 @@ impl Shape {
         })
     }
 
-    fn visit(&mut self, value: &Value, path: &Path, line: usize) -> Result<(), (String, Kind, (Kind, PathBuf, usize))> {
+    fn visit(&mut self, value: &Value, path: &Path, line: usize) -> Result<(), Clash> {
         let Some(now) = Kind::of(value) else { return Ok(()) };
         match &self.first {
             None => self.first = Some((now, path.to_path_buf(), line)),
