@@ -32,8 +32,13 @@ pub(crate) fn drives(found: &[DriveStatus]) -> String {
         .map(|d| {
             let (keys, values, stored) =
                 d.usage.map_or_else(|| ("?".into(), "?".into(), "?".into()), |u| (u.keys.to_string(), human_bytes(u.value_bytes), human_bytes(u.stored_bytes)));
-            let state = if d.error.is_some() { "silent" } else { "up" };
-            vec![d.info.name.clone(), state.into(), keys, values, stored, human_bytes(d.info.memory_limit), d.info.id.to_string()]
+            let state = match (&d.found, &d.error) {
+                (Some(_), _) => "wrong drive",
+                (None, Some(_)) => "silent",
+                (None, None) => "up",
+            };
+            let there = d.found.as_ref().unwrap_or(&d.info);
+            vec![d.info.name.clone(), state.into(), keys, values, stored, human_bytes(there.memory_limit), there.id.to_string()]
         })
         .collect();
     let mut text = columns(&["drive", "state", "keys", "data", "on disk", "memory", "id"], &[false, false, true, true, true, true, false], &rows);

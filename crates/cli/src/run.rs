@@ -10,7 +10,7 @@ use skytether_common::units::{human_bytes, human_seconds};
 use skytether_common::{Context, DatasetName, Error, Result};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::{Fleet, OpenOptions, files};
-use skytether_host::{Cut, Founding, Host, HostOptions, QueryOptions};
+use skytether_host::{Cut, DriveStatus, Founding, Host, HostOptions, QueryOptions};
 use skytether_store::disk::DriveIdentity;
 use skytether_wire::Cse;
 use skytether_wire::flight::{ConnectOptions, FlightCse};
@@ -120,13 +120,18 @@ async fn drive_serve(args: DriveServe) -> Result<(), Failure> {
     let label = args.name.clone().unwrap_or_else(|| args.data.file_name().map_or_else(|| "drive".into(), |n| n.to_string_lossy().into_owned()));
     let options = DriveOptions { memory_limit: args.memory << 20, ..DriveOptions::default() };
     let data = args.data.clone();
-    let drive = tokio::task::spawn_blocking(move || {
+    let (drive, new) = tokio::task::spawn_blocking(move || {
         // Only a new drive gets the name and an identity; one that exists has its own.
         let create = (!data.join("drive.json").exists()).then(|| DriveIdentity { id: Uuid::new_v4(), name: label });
-        Drive::open(&data, create, options)
+        let new = create.is_some();
+        Drive::open(&data, create, options).map(|drive| (drive, new))
     })
     .await
     .map_err(|e| Error::internal("opening the drive was interrupted").because(e))??;
+    if new {
+        // Whoever mistyped the directory of a drive that exists sees it here.
+        eprintln!("made a new drive in {}", args.data.display());
+    }
     let listener = listen(&args.listen).await?;
     let at = address(&listener)?;
     say(&format!("{} serves {} at {at}", drive_name(&drive), args.data.display()))?;
@@ -242,7 +247,8 @@ async fn status(args: Look) -> Result<(), Failure> {
         ListFormat::Json => listing::json(&found)?,
     };
     say(text.trim_end())?;
-    if let Some(silent) = found.iter().find_map(|d| d.error.as_ref().map(|e| format!("{} does not answer: {e}", d.info.name))) {
+    let reason = |d: &DriveStatus, e: &str| if d.found.is_some() { e.to_owned() } else { format!("{} does not answer: {e}", d.info.name) };
+    if let Some(silent) = found.iter().find_map(|d| d.error.as_ref().map(|e| reason(d, e))) {
         return Err(Failure::Work(Error::unavailable(silent)));
     }
     let unreadable: Vec<_> = found.iter().flat_map(|d| d.unreadable.iter().map(|u| u.name.to_string())).collect();

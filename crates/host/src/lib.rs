@@ -14,6 +14,7 @@
 //! | `parameters` | `?` and `$1` in SQL |
 //! | `dense`, `cells` | grouped moments over the dense view, and what the host must know of cells |
 //! | [`scan`] | the operator that reads from drives |
+//! | `missing` | a part that a root record names and a drive lacks |
 //! | `spill`, `sort_room` | what memory can't hold |
 //! | `merge_once`, `turns` | what our physical plans do otherwise than DataFusion's |
 //! | [`receipt`], [`explain`] | what ran where |
@@ -31,6 +32,7 @@ mod join_filter;
 mod matrix_writer;
 pub mod membership;
 mod merge_once;
+mod missing;
 pub mod options;
 mod outbox;
 mod parameters;

@@ -254,6 +254,7 @@ impl Host {
             collector: Arc::clone(&collector),
             patience: Patience { begin: self.0.options.begin_deadline, silence: self.0.options.silence_deadline },
             batch_rows: options.batch_rows.max(1),
+            catalog: self.0.catalog.clone(),
         };
         let scans = ScanPlanner { host: self.clone(), tables, context, state: Arc::new(state.clone()) };
         let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(scans)]);

@@ -14,6 +14,9 @@ use crate::session::Host;
 pub struct DriveStatus {
     /// Who it is.
     pub info: CseInfo,
+    /// Who answers at its address in its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<CseInfo>,
     /// What it holds, if it answers.
     pub usage: Option<Usage>,
     /// Why it does not.
@@ -37,13 +40,17 @@ impl Host {
     pub async fn status(&self) -> Vec<DriveStatus> {
         join_all(self.drives().iter().enumerate().map(|(at, drive)| async move {
             let info = drive.info().clone();
+            let mut found = None;
             let asked = async {
-                let usage = within(self.options().storage_deadline, &info.name, "say how much it holds", drive.usage()).await?;
+                let deadline = self.options().storage_deadline;
+                let there = within(deadline, &info.name, "say who it is", drive.present()).await?;
+                found = (there.id != info.id).then_some(there);
+                let usage = within(deadline, &info.name, "say how much it holds", drive.usage()).await?;
                 Ok::<_, Error>((usage, self.catalog().unreadable_at(at).await?))
             };
             match asked.await {
-                Ok((usage, unreadable)) => DriveStatus { info, usage: Some(usage), error: None, unreadable },
-                Err(e) => DriveStatus { info, usage: None, error: Some(e.full_text()), unreadable: Vec::new() },
+                Ok((usage, unreadable)) => DriveStatus { info, found: None, usage: Some(usage), error: None, unreadable },
+                Err(e) => DriveStatus { info, found, usage: None, error: Some(e.full_text()), unreadable: Vec::new() },
             }
         }))
         .await

@@ -6,6 +6,7 @@ mod crashes;
 mod explain;
 mod expression;
 mod locks;
+mod lost;
 mod receipts;
 mod served;
 mod tables;

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use futures::stream;
 use skytether_common::{Error, Key, Result};
 use skytether_store::{Entry, Op, Usage, Version};
-use tonic::metadata::MetadataValue;
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
@@ -23,7 +23,7 @@ use crate::cse::{Cse, CseInfo, Delivery, DeliveryStream, Storage};
 use crate::flight::frames::{self, DeliveryDecoder, Incoming, KeyRequest, LIST_PAGE, ListRequest};
 use crate::flight::server::{ANSWER_ALIVE, ANSWER_VALUE};
 use crate::flight::status::from_status;
-use crate::flight::{HEARTBEAT_KEY, MAX_MESSAGE};
+use crate::flight::{DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
 use crate::subplan::SubPlan;
 
 /// How patient a connection is.
@@ -58,6 +58,10 @@ struct Peer {
     title: String,
     /// `drive-2`, where known.
     name: Option<String>,
+    /// Its id, where known: what is sent to another drive is refused there.
+    id: Option<MetadataValue<Ascii>>,
+    /// `127.0.0.1:5301`.
+    address: String,
     idle: Duration,
 }
 
@@ -70,6 +74,12 @@ impl Peer {
     }
 
     fn status(&self, status: &Status) -> Error {
+        if status.metadata().contains_key(DRIVE_KEY) {
+            // The drive's text says who it is.
+            let (name, id) = (self.name.as_deref().unwrap_or("another"), self.id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or("?"));
+            let text = format!("at {} answers {}, not {name} ({id}): was it started on another directory?", self.address, status.message());
+            return Error::unavailable(text);
+        }
         self.named(&from_status(status))
     }
 
@@ -103,7 +113,13 @@ impl FlightCse {
     /// Invalid for an address that is none; Unavailable where nothing answers in time; Unsupported where it speaks another protocol.
     pub async fn connect(address: &str, options: ConnectOptions) -> Result<Arc<Self>> {
         let authority = authority(address)?;
-        let mut peer = Peer { title: format!("drive at {authority}"), name: None, idle: options.connect_timeout };
+        let mut peer = Peer {
+            title: format!("drive at {authority}"),
+            name: None,
+            id: None,
+            address: authority.to_owned(),
+            idle: options.connect_timeout,
+        };
         let mut endpoint = Endpoint::from_shared(format!("http://{authority}"))
             .map_err(|e| Error::invalid(format!("{address:?} is no address: write host:port or grpc://host:port")).because(e))?
             .connect_timeout(options.connect_timeout)
@@ -128,6 +144,9 @@ impl FlightCse {
         let info = frames::decode_info(&act(&client, &peer, "info", Bytes::new()).await?).map_err(|e| peer.named(&e))?;
         peer.title = format!("drive {} at {authority}", info.name);
         peer.name = Some(info.name.clone());
+        peer.id = Some(
+            MetadataValue::try_from(info.id.to_string()).map_err(|e| Error::internal(format!("{}: its id can't be sent", peer.title)).because(e))?,
+        );
         peer.idle = options.idle_timeout;
         Ok(Arc::new(Self { client, info, peer }))
     }
@@ -155,10 +174,13 @@ fn unknown_outcome(peer: &Peer, what: &str) -> Error {
     Error::unavailable(format!("{}: nobody can know whether the batch was carried out, since its answer is garbled ({what}): read its keys to see", peer.title))
 }
 
-/// A request with the interval at which signs of life are wanted.
-fn request<T>(message: T, idle: Duration) -> Request<T> {
+/// A request with the drive that it is meant for and the interval at which signs of life are wanted.
+fn request<T>(message: T, peer: &Peer) -> Request<T> {
     let mut request = Request::new(message);
-    request.metadata_mut().insert(HEARTBEAT_KEY, MetadataValue::from(u64::try_from(idle.as_millis() / 4).unwrap_or(u64::MAX).max(1)));
+    request.metadata_mut().insert(HEARTBEAT_KEY, MetadataValue::from(u64::try_from(peer.idle.as_millis() / 4).unwrap_or(u64::MAX).max(1)));
+    if let Some(id) = &peer.id {
+        request.metadata_mut().insert(DRIVE_KEY, id.clone());
+    }
     request
 }
 
@@ -167,7 +189,7 @@ async fn act(client: &FlightServiceClient<Channel>, peer: &Peer, action: &'stati
     // The other side is silent while a long message is on its way to it: allow for 1 MiB/s.
     let upload = Duration::from_secs((body.len() >> 20) as u64);
     let mut client = client.clone();
-    let mut answers = peer.patient(upload, client.do_action(request(Action::new(action, body), peer.idle))).await?.into_inner();
+    let mut answers = peer.patient(upload, client.do_action(request(Action::new(action, body), peer))).await?.into_inner();
     loop {
         match peer.patient(upload, answers.message()).await? {
             Some(answer) => match answer.body.first() {
@@ -185,6 +207,11 @@ async fn act(client: &FlightServiceClient<Channel>, peer: &Peer, action: &'stati
 impl Storage for FlightCse {
     fn info(&self) -> &CseInfo {
         &self.info
+    }
+
+    async fn present(&self) -> Result<CseInfo> {
+        let anybody = Peer { id: None, ..self.peer.clone() };
+        frames::decode_info(&act(&self.client, &anybody, "info", Bytes::new()).await?).map_err(|e| self.peer.named(&e))
     }
 
     async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
@@ -267,7 +294,7 @@ impl Cse for FlightCse {
         let ticket = frames::encode_ticket(&plan)?;
         let mut client = self.client.clone();
         let upload = Duration::from_secs((ticket.len() >> 20) as u64);
-        let stream = self.peer.patient(upload, client.do_get(request(Ticket::new(ticket), self.peer.idle))).await?.into_inner();
+        let stream = self.peer.patient(upload, client.do_get(request(Ticket::new(ticket), &self.peer))).await?.into_inner();
         let mut running = Running { peer: self.peer.clone(), stream, decoder: DeliveryDecoder::default(), done: false };
         let schema = match running.message().await? {
             Some(Incoming::Schema(schema)) => schema,
@@ -287,6 +314,10 @@ mod tests {
     use super::*;
     use skytether_common::Kind;
 
+    fn peer(title: &str, name: Option<&str>) -> Peer {
+        Peer { title: title.into(), name: name.map(Into::into), id: None, address: "127.0.0.1:9".into(), idle: Duration::ZERO }
+    }
+
     #[test]
     fn addresses_in_every_spelling() {
         for good in ["127.0.0.1:5300", "grpc://127.0.0.1:5300", "grpc+tcp://127.0.0.1:5300/", "http://127.0.0.1:5300"] {
@@ -301,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_garbled_answer_to_apply_tells_nothing_about_the_batch() {
-        let peer = Peer { title: "drive d at a:9".into(), name: None, idle: Duration::ZERO };
+        let peer = peer("drive d at a:9", None);
         assert_eq!(versions(&peer, 2, b"[7, 0]").unwrap(), [7, 0]);
         for garbled in [&b""[..], b"[7", b"[7]", b"[1, 2, 3]", b"{}", b"[-1, 2]", b"\xff\xff"] {
             let error = versions(&peer, 2, garbled).unwrap_err();
@@ -312,7 +343,7 @@ mod tests {
 
     #[test]
     fn the_drive_is_named_once() {
-        let peer = Peer { title: "drive drive-1 at 127.0.0.1:9".into(), name: Some("drive-1".into()), idle: Duration::ZERO };
+        let peer = peer("drive drive-1 at 127.0.0.1:9", Some("drive-1"));
         assert_eq!(peer.named(&Error::invalid("drive-1: no such table")).to_string(), "drive drive-1 at 127.0.0.1:9: no such table");
         assert_eq!(peer.named(&Error::invalid("drive-10: x")).to_string(), "drive drive-1 at 127.0.0.1:9: drive-10: x");
     }
