@@ -18,6 +18,7 @@ use skytether_wire::flight::status::from_status;
 use skytether_wire::{CseInfo, Delivery, Storage};
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
+use uuid::Uuid;
 
 use crate::catalog::{Catalog, DatasetInfo, DatasetKind, RootRecord};
 use crate::options::QueryOptions;
@@ -41,8 +42,8 @@ const STORAGE: Duration = Duration::from_secs(120);
 #[derive(Debug, Clone)]
 pub struct RemoteHost {
     connection: Connection,
+    /// As it was when the connection was made.
     info: Arc<HostInfo>,
-    catalog: Catalog,
 }
 
 #[derive(Debug, Clone)]
@@ -113,15 +114,8 @@ impl RemoteHost {
                 protocol.map_or("?".into(), |p| p.to_string())
             )));
         }
-        let info: HostInfo = frames::decode_json(&format!("the answer of {url}"), &answer)?;
-        let drives = info
-            .drives
-            .iter()
-            .enumerate()
-            .map(|(n, drive)| Arc::new(DriveBehind { n, info: drive.clone(), host: info.clone(), connection: connection.clone() }) as Arc<dyn Storage>)
-            .collect();
-        let catalog = Catalog::new(drives, STORAGE)?;
-        Ok(Self { connection, info: Arc::new(info), catalog })
+        let info = frames::decode_json(&format!("the answer of {url}"), &answer)?;
+        Ok(Self { connection, info: Arc::new(info) })
     }
 
     /// The address.
@@ -213,10 +207,17 @@ impl RemoteHost {
     /// Begins to write a data set through the host; slices are encoded here.
     ///
     /// # Errors
-    /// As [`DatasetWriter::begin`].
+    /// As [`DatasetWriter::begin`]; `Unavailable`, where the host does not answer.
     pub async fn writer(&self, name: &DatasetName, kind: DatasetKind, replace: bool) -> Result<DatasetWriter> {
-        let slices = SliceOptions { target_bytes: self.info.slice_bytes, zstd_level: self.info.zstd_level };
-        DatasetWriter::begin(self.catalog.clone(), slices, name.clone(), kind, replace, new_generation()).await
+        // Asked anew: the host may have been started again since the connection was made, even with its drives in another order. Only a start that
+        // falls into this ingest may have lost slices of it.
+        let info: HostInfo = self.connection.ask("info", Bytes::new()).await?;
+        let slices = SliceOptions { target_bytes: info.slice_bytes, zstd_level: info.zstd_level };
+        let behind = |(n, drive): (usize, &CseInfo)| {
+            Arc::new(DriveBehind { n, info: drive.clone(), instance: info.instance, connection: self.connection.clone() }) as Arc<dyn Storage>
+        };
+        let catalog = Catalog::new(info.drives.iter().enumerate().map(behind).collect(), STORAGE)?;
+        DatasetWriter::begin(catalog, slices, name.clone(), kind, replace, new_generation()).await
     }
 }
 
@@ -251,7 +252,8 @@ impl Reading {
 struct DriveBehind {
     n: usize,
     info: CseInfo,
-    host: HostInfo,
+    /// The start of the host that changes are meant for.
+    instance: Uuid,
     connection: Connection,
 }
 
@@ -268,7 +270,7 @@ impl Storage for DriveBehind {
     }
 
     async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        let body = for_instance(self.host.instance, &frames::encode_batch(&batch)?);
+        let body = for_instance(self.instance, &frames::encode_batch(&batch)?);
         self.connection.ask(&self.action("apply"), body).await
     }
 
