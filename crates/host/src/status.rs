@@ -1,10 +1,14 @@
 //! How the drives are.
 
+use std::convert::Infallible;
+use std::time::Duration;
+
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Kind, Result};
 use skytether_store::Usage;
 use skytether_wire::CseInfo;
+use tokio::time::MissedTickBehavior;
 
 use crate::catalog::{Catalog, within};
 use crate::session::Host;
@@ -54,6 +58,23 @@ impl Host {
             }
         }))
         .await
+    }
+
+    /// Asks each drive for a sign of life as often as `every` says, for ever: connections log the loss and the return of a drive, which they would
+    /// otherwise only notice when somebody needs it.
+    pub async fn watch(&self, every: Duration) -> Infallible {
+        let mut ticks = tokio::time::interval(every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            join_all(self.drives().iter().map(|drive| async {
+                // A small question that the drive itself must answer; the connection says what is to be said.
+                if let Err(e) = drive.list("", None, 1).await {
+                    tracing::debug!("{e}");
+                }
+            }))
+            .await;
+        }
     }
 }
 
