@@ -14,13 +14,14 @@ use skytether_slice::SliceOptions;
 use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::flight::MAX_MESSAGE;
 use skytether_wire::flight::frames::{self, DeliveryDecoder, Incoming};
-use skytether_wire::flight::status::from_status;
+use skytether_wire::flight::status::{from_status, of_connection, root_cause};
 use skytether_wire::{CseInfo, Delivery, Storage};
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 use uuid::Uuid;
 
-use crate::catalog::{Catalog, DatasetInfo, DatasetKind, RootRecord};
+use crate::catalog::{Catalog, DatasetKind, RootRecord};
+use crate::listing::{DatasetInfo, Listing};
 use crate::options::QueryOptions;
 use crate::protocol::{HostInfo, Last, NameRequest, PROTOCOL, QueryRequest, for_instance};
 use crate::receipt::{Receipt, ReceiptHandle, Source};
@@ -67,8 +68,15 @@ impl Connection {
 
     /// What the host says is passed on as it is; where the connection itself fails, the host is named.
     fn failed(&self, status: &tonic::Status) -> Error {
+        if of_connection(status) {
+            tracing::debug!(%status, "{}", self.url);
+            return Error::unavailable(format!(
+                "the host at {} does not answer, or was lost in the middle of its answer: is `skytether host serve` running there?",
+                self.url
+            ));
+        }
         let error = from_status(status);
-        if status.metadata().contains_key("skytether-kind") { error } else { error.while_doing(format!("the host at {} can't be reached", self.url)) }
+        if status.metadata().contains_key("skytether-kind") { error } else { error.while_doing(format!("the host at {}", self.url)) }
     }
 }
 
@@ -94,7 +102,7 @@ impl RemoteHost {
         let channel = endpoint
             .connect()
             .await
-            .map_err(|e| Error::unavailable(format!("no host answers at {url}: is `skytether host serve` running there?")).because(e))?;
+            .map_err(|e| Error::unavailable(format!("no host answers at {url} ({}): is `skytether host serve` running there?", root_cause(&e))))?;
         let client = FlightServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
         let connection = Connection { url: url.into(), client };
         let answer = tokio::time::timeout(CONNECT, connection.act("info", Bytes::new()))
@@ -178,6 +186,14 @@ impl RemoteHost {
     /// `Unavailable`, and the host's own.
     pub async fn list(&self) -> Result<Vec<DatasetInfo>> {
         self.connection.ask("list", Bytes::new()).await
+    }
+
+    /// As [`Catalog::listing`].
+    ///
+    /// # Errors
+    /// `Unavailable`, where the host itself does not answer.
+    pub async fn listing(&self) -> Result<Listing> {
+        self.connection.ask("listing", Bytes::new()).await
     }
 
     /// A data set's root record.

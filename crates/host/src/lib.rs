@@ -7,6 +7,7 @@
 //! | room | subject |
 //! |---|---|
 //! | [`catalog`] | root records, home drives, commit, drop, garbage |
+//! | [`listing`] | the list of data sets |
 //! | [`membership`] | which drives belong together |
 //! | [`writer`], `matrix_writer`, `outbox` | ingest |
 //! | `tables` | from names in SQL to tables, schemas and views |
@@ -29,6 +30,7 @@ mod estimate;
 pub mod explain;
 mod flight_sql;
 mod join_filter;
+pub mod listing;
 mod matrix_writer;
 pub mod membership;
 mod merge_once;
@@ -50,8 +52,9 @@ mod tables;
 mod turns;
 pub mod writer;
 
-pub use catalog::{Catalog, DatasetInfo, DatasetKind, RootRecord};
+pub use catalog::{Catalog, DatasetKind, RootRecord};
 pub use client::RemoteHost;
+pub use listing::{DatasetInfo, Listing};
 pub use membership::{Founding, Membership};
 pub use options::{HostOptions, QueryOptions};
 pub use receipt::{Receipt, ReceiptHandle};

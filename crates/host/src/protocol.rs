@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `DoGet` | ticket: JSON `{"sql": ..., "options": {...}}` | the schema, batches as drives send them, and last a message without rows: `{"receipt": {...}}` |
 //! | `DoAction info` | nothing | [`HostInfo`] |
-//! | `DoAction list`, `status` | nothing | JSON |
+//! | `DoAction list`, `listing`, `status` | nothing | JSON |
 //! | `DoAction describe`, `drop` | `{"name": ...}` | a root record; nothing |
 //! | `DoAction explain` | `{"sql": ..., "options": ..., "analyze": ...}` | text |
 //! | `DoAction drive/<n>/apply`, `get`, `stat`, `list`, `usage` | as a drive takes them; `apply` with the host's instance in front | as a drive answers |

@@ -112,6 +112,7 @@ impl HostService {
                 frames::encode_json(&info)
             }
             "list" => frames::encode_json(&self.host.catalog().list().await?),
+            "listing" => frames::encode_json(&self.host.catalog().listing().await),
             "status" => frames::encode_json(&self.host.status().await),
             "describe" => {
                 let asked: NameRequest = frames::decode_json("a request", body)?;
@@ -232,6 +233,7 @@ impl FlightService for HostService {
         let actions = [
             ("info", "who this host is"),
             ("list", "the data sets"),
+            ("listing", "the data sets that can be listed, and drives that don't tell theirs"),
             ("describe", "one data set's root record"),
             ("drop", "removes a data set"),
             ("status", "how the drives are"),
