@@ -1,7 +1,7 @@
 //! Data sets and drives as tables for people and as JSON for programs.
 
 use serde::Serialize;
-use skytether_common::units::human_bytes;
+use skytether_common::units::{counted, human_bytes};
 use skytether_common::{Error, Result};
 use skytether_host::{DatasetInfo, DriveStatus};
 
@@ -15,7 +15,7 @@ pub(crate) fn datasets(found: &[DatasetInfo]) -> String {
     let rows: Vec<Vec<String>> = found
         .iter()
         .map(|d| {
-            let size = d.cells.map_or_else(|| format!("{} rows", d.rows), |cells| format!("{cells} cells x {} genes", d.rows));
+            let size = d.cells.map_or_else(|| counted(d.rows, "row"), |cells| format!("{} x {}", counted(u64::from(cells), "cell"), counted(d.rows, "gene")));
             match &d.error {
                 None => vec![d.name.to_string(), size, human_bytes(d.bytes), d.tables.join(", ")],
                 Some(error) => vec![d.name.to_string(), "?".into(), "?".into(), error.clone()],

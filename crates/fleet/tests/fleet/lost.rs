@@ -36,7 +36,8 @@ async fn a_foreign_drive_at_a_drives_address_gets_and_gives_nothing() {
     for error in errors {
         assert_eq!(error.kind(), Kind::Unavailable, "{error}");
         let text = error.to_string();
-        let wanted = format!("at {address} answers drive {} (drive-{home}), not drive-{home} ({}): was it started on another directory?", found.id, members[home]);
+        let wanted =
+            format!("at {address} answers drive {} (drive-{home}), not drive-{home} ({}): was it started on another directory?", found.id, members[home]);
         assert!(text.contains(&wanted), "{text}");
     }
     // A query that only reads at other drives must not run either where the foreign one has a part of the table.
@@ -74,7 +75,10 @@ async fn a_lost_part_is_not_taken_for_a_replaced_data_set() {
         let error = query(&fleet, "SELECT sum(n) FROM lab.t", Cut::Full).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Corrupt, "{error}");
         let text = error.to_string();
-        assert!(text.contains(&format!("lab.t is incomplete, drive-{drive} lacks")) && text.contains(key.as_str()) && !text.contains("run the query again"), "{text}");
+        assert!(
+            text.contains(&format!("lab.t is incomplete, drive-{drive} lacks")) && text.contains(key.as_str()) && !text.contains("run the query again"),
+            "{text}"
+        );
         catalog.drives()[drive].apply(vec![Op::Put { key, value, expect: Expect::Absent }]).await.unwrap();
     }
     assert_eq!(value(&fleet, "SELECT count(*) FROM lab.t").await.unwrap(), "40000");
