@@ -44,7 +44,8 @@ impl Server {
 
     pub(crate) fn kill(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            // On a thread of its own, since it waits until all is closed: port and directory are free then.
+            std::thread::spawn(move || drop(runtime)).join().unwrap();
         }
     }
 }
