@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use skytether_host::Cut;
 
 /// A computational storage system: data on many drives, queries cut into plans that run next to the bytes.
 #[derive(Debug, Parser)]
@@ -44,6 +46,21 @@ pub(crate) enum Command {
     Drop(Drop),
 }
 
+/// An address to listen on. Whether its host is one of this machine is seen later.
+fn address(text: &str) -> Result<String, &'static str> {
+    if is_address(text) { Ok(text.to_owned()) } else { Err("write HOST:PORT, for example 127.0.0.1:5310") }
+}
+
+/// Whether `text` is `HOST:PORT`.
+pub(crate) fn is_address(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok())
+}
+
+/// The cuts by their names.
+fn cut() -> impl TypedValueParser<Value = Cut> {
+    PossibleValuesParser::new(["adaptive", "full", "filter", "raw"]).try_map(|word| word.parse::<Cut>())
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Init {
     /// The fleet's directory; it is made, with a directory for each drive in it.
@@ -51,8 +68,8 @@ pub(crate) struct Init {
     /// How many drives.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) drives: u16,
-    /// How the fleet survives the loss of drives. This version stores every byte once: none.
-    #[arg(long, value_name = "none|replicas:R|ec:K+M", default_value = "none")]
+    /// How the fleet survives the loss of drives. This version stores every byte once, so that there is nothing to choose yet.
+    #[arg(long, value_parser = ["none"], default_value = "none", hide = true)]
     pub(crate) redundancy: String,
 }
 
@@ -68,13 +85,13 @@ pub(crate) struct DriveServe {
     #[arg(long, value_name = "DIR")]
     pub(crate) data: PathBuf,
     /// Address to listen on; port 0 picks a free one. The address is printed on stdout when the drive is ready.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = address)]
     pub(crate) listen: String,
     /// The drive's name in receipts and errors (default: its directory's name).
     #[arg(long, value_name = "TEXT")]
     pub(crate) name: Option<String>,
-    /// How the drive's speed is bounded. This version knows unlimited.
-    #[arg(long, value_name = "NAME", default_value = "unlimited")]
+    /// How the drive's speed is bounded. This version bounds none, so that there is nothing to choose yet.
+    #[arg(long, value_parser = ["unlimited"], default_value = "unlimited", hide = true)]
     pub(crate) profile: String,
     /// Memory that queries may use on this drive, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(16..))]
@@ -109,20 +126,20 @@ pub(crate) struct HostServe {
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) slice_rows: Option<u64>,
     /// Address to listen on; port 0 picks a free one. The address is printed on stdout when the host is ready.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = address)]
     pub(crate) listen: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct FleetArg {
-    /// The fleet: a directory, or a host's address (grpc://HOST:PORT).
+    /// The fleet: a directory, or a host's address (HOST:PORT or grpc://HOST:PORT).
     #[arg(long, value_name = "DIR|URL", env = "SKYTETHER_FLEET")]
     pub(crate) fleet: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Ingest {
-    /// The files, all with the same columns; the ending says the format (.parquet, .arrow, .feather, .ipc, .csv, .tsv, .jsonl, .ndjson; the last four also with .gz or .zst).
+    /// The files, or patterns of files ("trips-*.parquet"), all with the same columns; the ending says the format (.parquet, .arrow, .feather, .ipc, .csv, .tsv, .jsonl, .ndjson; the last four also with .gz or .zst).
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// The data set's name.
@@ -157,9 +174,9 @@ pub(crate) struct Sql {
     /// How to print the result.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub(crate) format: Format,
-    /// How much to send down to the drives: adaptive, full, filter or raw.
-    #[arg(long, value_name = "CUT", default_value = "adaptive")]
-    pub(crate) cut: String,
+    /// How much to send down to the drives.
+    #[arg(long, value_name = "CUT", default_value = "adaptive", value_parser = cut())]
+    pub(crate) cut: Cut,
     /// Say on stderr what ran where and how much moved.
     #[arg(long)]
     pub(crate) receipt: bool,

@@ -1,7 +1,7 @@
 //! Data sets and drives as tables for people and as JSON for programs.
 
 use serde::Serialize;
-use skytether_common::units::human_bytes;
+use skytether_common::units::{counted, human_bytes};
 use skytether_common::{Error, Result};
 use skytether_host::{DatasetInfo, DriveStatus};
 
@@ -15,7 +15,7 @@ pub(crate) fn datasets(found: &[DatasetInfo]) -> String {
     let rows: Vec<Vec<String>> = found
         .iter()
         .map(|d| {
-            let size = d.cells.map_or_else(|| format!("{} rows", d.rows), |cells| format!("{cells} cells x {} genes", d.rows));
+            let size = d.cells.map_or_else(|| counted(d.rows, "row"), |cells| format!("{} x {}", counted(u64::from(cells), "cell"), counted(d.rows, "gene")));
             match &d.error {
                 None => vec![d.name.to_string(), size, human_bytes(d.bytes), d.tables.join(", ")],
                 Some(error) => vec![d.name.to_string(), "?".into(), "?".into(), error.clone()],
@@ -32,8 +32,13 @@ pub(crate) fn drives(found: &[DriveStatus]) -> String {
         .map(|d| {
             let (keys, values, stored) =
                 d.usage.map_or_else(|| ("?".into(), "?".into(), "?".into()), |u| (u.keys.to_string(), human_bytes(u.value_bytes), human_bytes(u.stored_bytes)));
-            let state = if d.error.is_some() { "silent" } else { "up" };
-            vec![d.info.name.clone(), state.into(), keys, values, stored, human_bytes(d.info.memory_limit), d.info.id.to_string()]
+            let state = match (&d.found, &d.error) {
+                (Some(_), _) => "wrong drive",
+                (None, Some(_)) => "silent",
+                (None, None) => "up",
+            };
+            let there = d.found.as_ref().unwrap_or(&d.info);
+            vec![d.info.name.clone(), state.into(), keys, values, stored, human_bytes(there.memory_limit), there.id.to_string()]
         })
         .collect();
     let mut text = columns(&["drive", "state", "keys", "data", "on disk", "memory", "id"], &[false, false, true, true, true, true, false], &rows);

@@ -2,25 +2,28 @@
 
 use std::future::Future;
 use std::io::{IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::StreamExt;
-use skytether_common::units::{human_bytes, human_seconds};
-use skytether_common::{Context, DatasetName, Error, Result};
+use skytether_common::units::{counted, human_bytes, human_seconds};
+use skytether_common::{DatasetName, Error, Result};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::{Fleet, OpenOptions, files};
-use skytether_host::{Cut, Founding, Host, HostOptions, QueryOptions};
+use skytether_host::{DriveStatus, Founding, Host, HostOptions, QueryOptions};
 use skytether_store::disk::DriveIdentity;
 use skytether_wire::Cse;
 use skytether_wire::flight::{ConnectOptions, FlightCse};
 use tokio::net::TcpListener;
 use uuid::Uuid;
 
-use crate::args::{Command, DriveCommand, DriveServe, Drop, Explain, HostCommand, HostServe, Ingest, Init, ListFormat, Look, Sql};
+use crate::args::{self, Command, DriveCommand, DriveServe, Drop, Explain, HostCommand, HostServe, Ingest, Init, ListFormat, Look, Sql};
 use crate::listing;
 use crate::output::Sink;
 use crate::progress::Rows;
+
+/// How often a host looks whether its drives are there while nobody asks it for anything.
+const WATCH: Duration = Duration::from_secs(5);
 
 /// Why a command ended early: the distinction is the exit status.
 pub(crate) enum Failure {
@@ -53,7 +56,8 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
 
 /// A fleet by its directory or its host's address.
 async fn fleet(at: &str) -> Result<Fleet> {
-    if at.contains("://") {
+    // A directory may be called so too.
+    if at.contains("://") || (args::is_address(at) && !Path::new(at).exists()) {
         return Fleet::connect(at).await;
     }
     open(Path::new(at), HostOptions::default()).await
@@ -69,9 +73,6 @@ fn name(text: &str) -> Result<DatasetName, Failure> {
 }
 
 async fn init(args: Init) -> Result<(), Failure> {
-    if args.redundancy != "none" {
-        return Err(Failure::Call(Error::unsupported(format!("redundancy {:?} is not known to this version; use none", args.redundancy))));
-    }
     if args.dir.join("fleet.json").exists() {
         return Err(Failure::Work(Error::conflict(format!("there is a fleet at {} already; `skytether status --fleet {0}` shows it", args.dir.display()))));
     }
@@ -106,7 +107,10 @@ async fn interrupted() {
 }
 
 async fn listen(at: &str) -> Result<TcpListener> {
-    TcpListener::bind(at).await.map_err(|e| Error::unavailable(format!("cannot listen on {at}: is the port taken?")).because(e))
+    TcpListener::bind(at).await.map_err(|e| {
+        let hint = if e.kind() == std::io::ErrorKind::AddrInUse { " (another process does: choose another port)" } else { "" };
+        Error::unavailable(format!("cannot listen on {at}{hint}")).because(e)
+    })
 }
 
 fn address(listener: &TcpListener) -> Result<String> {
@@ -114,20 +118,23 @@ fn address(listener: &TcpListener) -> Result<String> {
 }
 
 async fn drive_serve(args: DriveServe) -> Result<(), Failure> {
-    if args.profile != "unlimited" {
-        return Err(Failure::Call(Error::unsupported(format!("profile {:?} is not known to this version; use unlimited", args.profile))));
-    }
     let label = args.name.clone().unwrap_or_else(|| args.data.file_name().map_or_else(|| "drive".into(), |n| n.to_string_lossy().into_owned()));
     let options = DriveOptions { memory_limit: args.memory << 20, ..DriveOptions::default() };
+    // First, so that a port that is taken leaves no new drive behind.
+    let listener = listen(&args.listen).await?;
     let data = args.data.clone();
-    let drive = tokio::task::spawn_blocking(move || {
+    let (drive, new) = tokio::task::spawn_blocking(move || {
         // Only a new drive gets the name and an identity; one that exists has its own.
         let create = (!data.join("drive.json").exists()).then(|| DriveIdentity { id: Uuid::new_v4(), name: label });
-        Drive::open(&data, create, options)
+        let new = create.is_some();
+        Drive::open(&data, create, options).map(|drive| (drive, new))
     })
     .await
     .map_err(|e| Error::internal("opening the drive was interrupted").because(e))??;
-    let listener = listen(&args.listen).await?;
+    if new {
+        // Whoever mistyped the directory of a drive that exists sees it here.
+        eprintln!("made a new drive in {}", args.data.display());
+    }
     let at = address(&listener)?;
     say(&format!("{} serves {} at {at}", drive_name(&drive), args.data.display()))?;
     serve_until_interrupted(skytether_drive::serve(drive, listener, interrupted())).await
@@ -149,11 +156,7 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
         let mut drives: Vec<std::sync::Arc<dyn Cse>> = Vec::new();
         let connection = ConnectOptions { idle_timeout: Duration::from_secs(args.drive_timeout), ..ConnectOptions::default() };
         for at in &args.drives {
-            drives.push(
-                FlightCse::connect(at, connection.clone())
-                    .await
-                    .context(|| format!("cannot reach the drive at {at}; is `skytether drive serve` running there?"))?,
-            );
+            drives.push(FlightCse::connect(at, connection.clone()).await?);
         }
         // The list was typed in: only empty drives become a fleet, and only exactly one fleet's drives are served.
         let (host, _) = Host::join(drives, options, Founding::EmptyDrives).await?;
@@ -162,7 +165,14 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
     let listener = listen(&args.listen).await?;
     let at = address(&listener)?;
     say(&format!("host serves {what} at {at}"))?;
-    serve_until_interrupted(skytether_host::server::serve(host, listener, interrupted())).await
+    let watching = host.clone();
+    let serving = async move {
+        tokio::select! {
+            served = skytether_host::server::serve(host, listener, interrupted()) => served,
+            never = watching.watch(WATCH) => match never {},
+        }
+    };
+    serve_until_interrupted(serving).await
 }
 
 async fn serve_until_interrupted(serving: impl Future<Output = Result<()>>) -> Result<(), Failure> {
@@ -181,10 +191,37 @@ fn say(line: &str) -> Result<()> {
     }
 }
 
+/// The files that are meant: a name that is no file's and has `*`, `?` or `[` in it is a pattern, as where no shell has seen it.
+fn expand(names: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for name in names {
+        let pattern = name.to_str().filter(|text| text.contains(['*', '?', '[']) && !name.exists());
+        let Some(pattern) = pattern else {
+            files.push(name.clone());
+            continue;
+        };
+        let found = glob::glob(pattern).map_err(|e| Error::invalid(format!("{pattern:?} is no pattern of files")).because(e))?;
+        let before = files.len();
+        for file in found {
+            let file = file.map_err(|e| Error::io("look into", e.path().to_path_buf(), std::io::Error::from(e)))?;
+            if file.is_file() {
+                files.push(file);
+            }
+        }
+        if files.len() == before {
+            return Err(Error::not_found(format!("no file is called like {pattern:?}")));
+        }
+    }
+    Ok(files)
+}
+
 async fn ingest(args: Ingest) -> Result<(), Failure> {
     let to = name(&args.to)?;
     let fleet = fleet(&args.fleet.fleet).await?;
-    let table = files::open(&args.files)?;
+    let table = files::open(&expand(&args.files)?)?;
+    if let Some(hint) = &table.hint {
+        eprintln!("skytether: {hint}");
+    }
     let progress = Rows::new(&format!("writing {to}"), table.rows);
     let count = progress.counter();
     let batches = table.batches.inspect(move |batch| {
@@ -195,14 +232,19 @@ async fn ingest(args: Ingest) -> Result<(), Failure> {
     let done = fleet.ingest_table(&to, table.schema, batches, args.replace).await;
     progress.finish();
     let report = done?;
-    say(&format!("{to}: {} rows in {} slices, {} stored, {}", report.rows, report.slices, human_bytes(report.bytes_stored), human_seconds(report.seconds)))?;
+    say(&format!(
+        "{to}: {} in {}, {} stored, {}",
+        counted(report.rows, "row"),
+        counted(report.slices, "slice"),
+        human_bytes(report.bytes_stored),
+        human_seconds(report.seconds)
+    ))?;
     Ok(())
 }
 
 async fn sql(args: Sql) -> Result<(), Failure> {
-    let cut: Cut = args.cut.parse().map_err(|_| Failure::Call(Error::invalid(format!("--cut {:?}: use adaptive, full, filter or raw", args.cut))))?;
     let fleet = fleet(&args.fleet.fleet).await?;
-    let mut query = fleet.sql(&args.query, &QueryOptions { cut, ..QueryOptions::default() }).await?;
+    let mut query = fleet.sql(&args.query, &QueryOptions { cut: args.cut, ..QueryOptions::default() }).await?;
     let mut sink = Sink::new(std::io::stdout(), &query.schema, args.format)?;
     while let Some(batch) = query.stream.next().await {
         sink.write(&batch?)?;
@@ -227,13 +269,23 @@ async fn explain(args: Explain) -> Result<(), Failure> {
 }
 
 async fn ls(args: Look) -> Result<(), Failure> {
-    let found = fleet(&args.fleet.fleet).await?.list().await?;
+    let found = fleet(&args.fleet.fleet).await?.listing().await?;
     let text = match args.format {
-        ListFormat::Table => listing::datasets(&found),
-        ListFormat::Json => listing::json(&found)?,
+        // "no data sets" would be too much said where not every drive was heard.
+        ListFormat::Table if found.datasets.is_empty() && !found.silent.is_empty() => String::new(),
+        ListFormat::Table => listing::datasets(&found.datasets),
+        ListFormat::Json => listing::json(&found.datasets)?,
     };
-    say(text.trim_end())?;
-    Ok(())
+    if !text.is_empty() {
+        say(text.trim_end())?;
+    }
+    if found.silent.is_empty() {
+        return Ok(());
+    }
+    let drives: Vec<_> = found.silent.keys().map(String::as_str).collect();
+    let why: Vec<_> = found.silent.values().map(String::as_str).collect();
+    let what = format!("this list may lack data sets, since {} does not tell which it keeps: {}", drives.join(", "), why.join("; "));
+    Err(Failure::Work(Error::unavailable(what)))
 }
 
 async fn status(args: Look) -> Result<(), Failure> {
@@ -243,7 +295,8 @@ async fn status(args: Look) -> Result<(), Failure> {
         ListFormat::Json => listing::json(&found)?,
     };
     say(text.trim_end())?;
-    if let Some(silent) = found.iter().find_map(|d| d.error.as_ref().map(|e| format!("{} does not answer: {e}", d.info.name))) {
+    let reason = |d: &DriveStatus, e: &str| if d.found.is_some() { e.to_owned() } else { format!("{} does not answer: {e}", d.info.name) };
+    if let Some(silent) = found.iter().find_map(|d| d.error.as_ref().map(|e| reason(d, e))) {
         return Err(Failure::Work(Error::unavailable(silent)));
     }
     let unreadable: Vec<_> = found.iter().flat_map(|d| d.unreadable.iter().map(|u| u.name.to_string())).collect();

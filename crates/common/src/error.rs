@@ -17,7 +17,7 @@ pub enum Kind {
     NotFound,
     /// Somebody else changed or holds the object: nothing was changed; read again and decide.
     Conflict,
-    /// Stored or received bytes are not what was written: restore them from elsewhere.
+    /// Stored or received bytes are not what was written: drop what holds them and write it again.
     Corrupt,
     /// A drive, host or file can't be reached or did not answer in time: try again later or elsewhere.
     Unavailable,

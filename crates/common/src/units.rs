@@ -18,11 +18,31 @@ pub fn human_bytes(bytes: u64) -> String {
     }
 }
 
-/// `seconds` as people read them: `340 us`, `12.5 ms`, `1.26 s`.
+/// `n` with its digits in groups: `32,738`.
+#[must_use]
+pub fn human_count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// So many of `what`, a word whose plural ends in s: `1 slice`, `32,738 rows`.
+#[must_use]
+pub fn counted(n: u64, what: &str) -> String {
+    format!("{} {what}{}", human_count(n), if n == 1 { "" } else { "s" })
+}
+
+/// `seconds` as people read them: `340 µs`, `12.5 ms`, `1.26 s`.
 #[must_use]
 pub fn human_seconds(seconds: f64) -> String {
     if seconds < 1e-3 {
-        format!("{:.0} us", seconds * 1e6)
+        format!("{:.0} µs", seconds * 1e6)
     } else if seconds < 1.0 {
         format!("{:.1} ms", seconds * 1e3)
     } else {
@@ -43,8 +63,15 @@ mod tests {
     }
 
     #[test]
+    fn counts_are_read_at_a_glance() {
+        for (n, text) in [(0, "0 rows"), (1, "1 row"), (999, "999 rows"), (1000, "1,000 rows"), (32_738, "32,738 rows"), (1_234_567, "1,234,567 rows")] {
+            assert_eq!(counted(n, "row"), text);
+        }
+    }
+
+    #[test]
     fn times_carry_their_unit() {
-        assert_eq!(human_seconds(0.00034), "340 us");
+        assert_eq!(human_seconds(0.00034), "340 µs");
         assert_eq!(human_seconds(0.0125), "12.5 ms");
         assert_eq!(human_seconds(1.257), "1.26 s");
     }

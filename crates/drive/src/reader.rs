@@ -116,7 +116,7 @@ impl Reader {
             return Err(Error::not_found(format!("slice {key} is gone: the data set was replaced or dropped; ask again")));
         };
         if entry.len != expected.len || entry.crc32c != expected.crc32c {
-            return Err(Error::corrupt(format!("slice {key} is not the one that its partition's metadata describes: restore it from elsewhere")));
+            return Err(Error::corrupt(format!("slice {key} is not the one that its partition's metadata describes: drop the data set and ingest it again")));
         }
         self.get(&key)
     }

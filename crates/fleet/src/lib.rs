@@ -17,7 +17,7 @@ use skytether_host::{Host, RemoteHost, RootRecord};
 pub use embedded::{FORMAT, OpenOptions};
 pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, TableRecord};
 pub use skytether_host::{
-    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, HostOptions, IngestReport, Output, Placement, Query, QueryOptions, Receipt,
+    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, HostOptions, IngestReport, Listing, Output, Placement, Query, QueryOptions, Receipt,
     ReceiptHandle, TableScan,
 };
 
@@ -149,6 +149,17 @@ impl Fleet {
         match &self.0 {
             Inner::Embedded(fleet) => fleet.host().catalog().list().await,
             Inner::Remote(host) => host.list().await,
+        }
+    }
+
+    /// The data sets that can be listed while drives are away, and which drives those are.
+    ///
+    /// # Errors
+    /// `Unavailable`, where a remote host does not answer.
+    pub async fn listing(&self) -> Result<Listing> {
+        match &self.0 {
+            Inner::Embedded(fleet) => Ok(fleet.host().catalog().listing().await),
+            Inner::Remote(host) => host.listing().await,
         }
     }
 

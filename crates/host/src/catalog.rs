@@ -192,47 +192,6 @@ impl RootRecord {
     }
 }
 
-/// One line of the list of data sets.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DatasetInfo {
-    /// The data set.
-    pub name: DatasetName,
-    /// What it is; `None` where its root record can't be read.
-    pub kind: Option<DatasetKind>,
-    /// Rows of a plain table, genes of an expression data set.
-    pub rows: u64,
-    /// Cells of an expression data set.
-    pub cells: Option<u32>,
-    /// Bytes stored on all drives together.
-    pub bytes: u64,
-    /// Names of its tables.
-    pub tables: Vec<String>,
-    /// Why its root record can't be read; all else but the name means nothing then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-}
-
-impl DatasetInfo {
-    /// A data set of which only its name can be told.
-    fn broken(name: DatasetName, error: &Error) -> Self {
-        Self { name, kind: None, rows: 0, cells: None, bytes: 0, tables: Vec::new(), error: Some(error.full_text()) }
-    }
-}
-
-impl From<&RootRecord> for DatasetInfo {
-    fn from(record: &RootRecord) -> Self {
-        Self {
-            name: record.name.clone(),
-            kind: Some(record.kind),
-            rows: record.rows(),
-            cells: record.tables.values().find_map(|t| t.matrix).map(|m| m.cells),
-            bytes: record.bytes(),
-            tables: record.tables.keys().cloned().collect(),
-            error: None,
-        }
-    }
-}
-
 /// Waits for `work` no longer than `deadline`.
 ///
 /// # Errors
@@ -414,27 +373,6 @@ impl Catalog {
                 None => last.key.clone(),
             });
         }
-    }
-
-    /// All data sets in order of their names; one whose root record can't be read comes with its error and hides no other.
-    ///
-    /// # Errors
-    /// `Unavailable`.
-    pub async fn list(&self) -> Result<Vec<DatasetInfo>> {
-        let mut found = Vec::new();
-        for name in self.names().await? {
-            match self.read(&name).await {
-                Ok((record, _)) => found.push(DatasetInfo::from(&record)),
-                // Dropped since its name was read.
-                Err(e) if e.kind() == Kind::NotFound => {}
-                Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) => {
-                    tracing::warn!("{e}");
-                    found.push(DatasetInfo::broken(name, &e));
-                }
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(found)
     }
 
     /// Makes `record` the truth, if the root record is still what `expect` says: the one commit point of an ingest.

@@ -15,7 +15,7 @@ use skytether_expression::{CellSource, Groups, MomentsSpec};
 
 use crate::catalog::{Catalog, RootRecord};
 use crate::receipt::Collector;
-use crate::tables::{read_metadata, replaced};
+use crate::tables::{read_metadata, unread};
 
 /// Columns of one data set's tables about cells, by table and column.
 #[derive(Debug, Default)]
@@ -101,9 +101,10 @@ impl HostCells {
         let mut parts = Vec::new();
         for n in 0..partition.slices {
             let key = name.slice_key(n)?;
-            let bytes = crate::catalog::within(catalog.deadline(), &drive.info().name, "read a slice", drive.get(&key))
-                .await
-                .map_err(|e| replaced(record, &drive.info().name, e))?;
+            let bytes = match crate::catalog::within(catalog.deadline(), &drive.info().name, "read a slice", drive.get(&key)).await {
+                Ok(bytes) => bytes,
+                Err(e) => return Err(unread(catalog, record, &drive.info().name, e).await),
+            };
             collector.metadata(bytes.len() as u64);
             for batch in skytether_slice::decode(bytes, &metadata.layout, &metadata.schema, &[at], 1 << 16)? {
                 parts.push(Arc::clone(batch?.column(0)));

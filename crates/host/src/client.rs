@@ -15,12 +15,14 @@ use skytether_slice::SliceOptions;
 use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::flight::MAX_MESSAGE;
 use skytether_wire::flight::frames::{self, DeliveryDecoder, Incoming};
-use skytether_wire::flight::status::from_status;
+use skytether_wire::flight::status::{from_status, of_connection, root_cause};
 use skytether_wire::{CseInfo, Delivery, Storage};
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
+use uuid::Uuid;
 
-use crate::catalog::{Catalog, DatasetInfo, DatasetKind, RootRecord};
+use crate::catalog::{Catalog, DatasetKind, RootRecord};
+use crate::listing::{DatasetInfo, Listing};
 use crate::options::QueryOptions;
 use crate::protocol::{HostInfo, Last, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, decode_schema, for_instance};
 use crate::receipt::{Receipt, ReceiptHandle, Source};
@@ -44,8 +46,8 @@ const STORAGE: Duration = Duration::from_secs(120);
 #[derive(Debug, Clone)]
 pub struct RemoteHost {
     connection: Connection,
+    /// As it was when the connection was made.
     info: Arc<HostInfo>,
-    catalog: Catalog,
 }
 
 #[derive(Debug, Clone)]
@@ -69,8 +71,15 @@ impl Connection {
 
     /// What the host says is passed on as it is; where the connection itself fails, the host is named.
     fn failed(&self, status: &tonic::Status) -> Error {
+        if of_connection(status) {
+            tracing::debug!(%status, "{}", self.url);
+            return Error::unavailable(format!(
+                "the host at {} does not answer, or was lost in the middle of its answer: is `skytether host serve` running there?",
+                self.url
+            ));
+        }
         let error = from_status(status);
-        if status.metadata().contains_key("skytether-kind") { error } else { error.while_doing(format!("the host at {} can't be reached", self.url)) }
+        if status.metadata().contains_key("skytether-kind") { error } else { error.while_doing(format!("the host at {}", self.url)) }
     }
 }
 
@@ -96,7 +105,7 @@ impl RemoteHost {
         let channel = endpoint
             .connect()
             .await
-            .map_err(|e| Error::unavailable(format!("no host answers at {url}: is `skytether host serve` running there?")).because(e))?;
+            .map_err(|e| Error::unavailable(format!("no host answers at {url} ({}): is `skytether host serve` running there?", root_cause(&e))))?;
         let client = FlightServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
         let connection = Connection { url: url.into(), client };
         let answer = tokio::time::timeout(CONNECT, connection.act("info", Bytes::new()))
@@ -116,15 +125,8 @@ impl RemoteHost {
                 protocol.map_or("?".into(), |p| p.to_string())
             )));
         }
-        let info: HostInfo = frames::decode_json(&format!("the answer of {url}"), &answer)?;
-        let drives = info
-            .drives
-            .iter()
-            .enumerate()
-            .map(|(n, drive)| Arc::new(DriveBehind { n, info: drive.clone(), host: info.clone(), connection: connection.clone() }) as Arc<dyn Storage>)
-            .collect();
-        let catalog = Catalog::new(drives, STORAGE)?;
-        Ok(Self { connection, info: Arc::new(info), catalog })
+        let info = frames::decode_json(&format!("the answer of {url}"), &answer)?;
+        Ok(Self { connection, info: Arc::new(info) })
     }
 
     /// The address.
@@ -218,6 +220,14 @@ impl RemoteHost {
         self.connection.ask("list", Bytes::new()).await
     }
 
+    /// As [`Catalog::listing`].
+    ///
+    /// # Errors
+    /// `Unavailable`, where the host itself does not answer.
+    pub async fn listing(&self) -> Result<Listing> {
+        self.connection.ask("listing", Bytes::new()).await
+    }
+
     /// A data set's root record.
     ///
     /// # Errors
@@ -245,10 +255,17 @@ impl RemoteHost {
     /// Begins to write a data set through the host; slices are encoded here.
     ///
     /// # Errors
-    /// As [`DatasetWriter::begin`].
+    /// As [`DatasetWriter::begin`]; `Unavailable`, where the host does not answer.
     pub async fn writer(&self, name: &DatasetName, kind: DatasetKind, replace: bool) -> Result<DatasetWriter> {
-        let slices = SliceOptions { target_bytes: self.info.slice_bytes, max_rows: self.info.slice_rows, zstd_level: self.info.zstd_level };
-        DatasetWriter::begin(self.catalog.clone(), slices, name.clone(), kind, replace, new_generation()).await
+        // Asked anew: the host may have been started again since the connection was made, even with its drives in another order. Only a start that
+        // falls into this ingest may have lost slices of it.
+        let info: HostInfo = self.connection.ask("info", Bytes::new()).await?;
+        let slices = SliceOptions { target_bytes: info.slice_bytes, max_rows: info.slice_rows, zstd_level: info.zstd_level };
+        let behind = |(n, drive): (usize, &CseInfo)| {
+            Arc::new(DriveBehind { n, info: drive.clone(), instance: info.instance, connection: self.connection.clone() }) as Arc<dyn Storage>
+        };
+        let catalog = Catalog::new(info.drives.iter().enumerate().map(behind).collect(), STORAGE)?;
+        DatasetWriter::begin(catalog, slices, name.clone(), kind, replace, new_generation()).await
     }
 }
 
@@ -283,7 +300,8 @@ impl Reading {
 struct DriveBehind {
     n: usize,
     info: CseInfo,
-    host: HostInfo,
+    /// The start of the host that changes are meant for.
+    instance: Uuid,
     connection: Connection,
 }
 
@@ -300,7 +318,7 @@ impl Storage for DriveBehind {
     }
 
     async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        let body = for_instance(self.host.instance, &frames::encode_batch(&batch)?);
+        let body = for_instance(self.instance, &frames::encode_batch(&batch)?);
         self.connection.ask(&self.action("apply"), body).await
     }
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use datafusion::physical_plan::display::DisplayableExecutionPlan;
 use futures::StreamExt;
 use skytether_common::Result;
-use skytether_common::units::{human_bytes, human_seconds};
+use skytether_common::units::{counted, human_bytes, human_seconds};
 use skytether_plan::describe;
 
 use crate::options::QueryOptions;
@@ -50,23 +50,23 @@ fn analysed(receipt: &Receipt) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "on the host, as it ran");
     for o in &receipt.host {
-        let _ = writeln!(out, "  {}{}: {} rows, {}", "  ".repeat(o.depth as usize), o.name, o.rows_out, human_seconds(o.seconds));
+        let _ = writeln!(out, "  {}{}: {}, {}", "  ".repeat(o.depth as usize), o.name, counted(o.rows_out, "row"), human_seconds(o.seconds));
     }
     for scan in &receipt.scans {
         let _ = writeln!(out, "on the drives, of {} ({}, a plan of {})", scan.table, scan.rung.as_str(), human_bytes(scan.plan_bytes));
         for a in &scan.annotations {
             let _ = writeln!(
                 out,
-                "  {}: {} slice(s), {} skipped, {} rows, {} sent, {}",
+                "  {}: {}, {} skipped, {}, {} sent, {}",
                 a.cse,
-                a.slices,
+                counted(a.slices, "slice"),
                 a.slices_pruned,
-                a.rows_out,
+                counted(a.rows_out, "row"),
                 human_bytes(a.bytes_sent),
                 human_seconds(a.seconds)
             );
             for o in &a.operators {
-                let _ = writeln!(out, "    {}{}: {} rows, {}", "  ".repeat(o.depth as usize), o.name, o.rows_out, human_seconds(o.seconds));
+                let _ = writeln!(out, "    {}{}: {}, {}", "  ".repeat(o.depth as usize), o.name, counted(o.rows_out, "row"), human_seconds(o.seconds));
             }
         }
     }

@@ -7,6 +7,7 @@
 //! | room | subject |
 //! |---|---|
 //! | [`catalog`] | root records, home drives, commit, drop, garbage |
+//! | [`listing`] | the list of data sets |
 //! | [`membership`] | which drives belong together |
 //! | [`writer`], `matrix_writer`, `outbox` | ingest |
 //! | `tables` | from names in SQL to tables, schemas and views |
@@ -16,6 +17,7 @@
 //! | `parameters` | `?` and `$1` in SQL |
 //! | `dense`, `cells` | grouped moments over the dense view, and what the host must know of cells |
 //! | [`scan`], `sub_plan`, `shipped` | the operator that reads from drives; what it sends; small tables beside it |
+//! | `missing` | a part that a root record names and a drive lacks |
 //! | `spill`, `sort_room` | what memory can't hold |
 //! | `merge_once`, `turns` | what our physical plans do otherwise than DataFusion's |
 //! | [`receipt`], [`explain`] | what ran where |
@@ -30,9 +32,11 @@ mod estimate;
 pub mod explain;
 mod flight_sql;
 mod join_filter;
+pub mod listing;
 mod matrix_writer;
 pub mod membership;
 mod merge_once;
+mod missing;
 pub mod options;
 mod outbox;
 mod parameters;
@@ -53,8 +57,9 @@ mod tables;
 mod turns;
 pub mod writer;
 
-pub use catalog::{Catalog, DatasetInfo, DatasetKind, RootRecord};
+pub use catalog::{Catalog, DatasetKind, RootRecord};
 pub use client::RemoteHost;
+pub use listing::{DatasetInfo, Listing};
 pub use membership::{Founding, Membership};
 pub use options::{HostOptions, QueryOptions};
 pub use receipt::{Receipt, ReceiptHandle};

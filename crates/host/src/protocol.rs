@@ -6,7 +6,7 @@
 //! | `DoGet` | ticket: JSON `{"scan": {...}, "options": {...}}`, see [`TableScan`] | the same |
 //! | `DoAction schema` | `{"table": ...}` | the table's columns, as an Arrow IPC schema message |
 //! | `DoAction info` | nothing | [`HostInfo`] |
-//! | `DoAction list`, `status` | nothing | JSON |
+//! | `DoAction list`, `listing`, `status` | nothing | JSON |
 //! | `DoAction describe`, `drop` | `{"name": ...}` | a root record; nothing |
 //! | `DoAction explain` | `{"sql": ..., "options": ..., "analyze": ...}` | text |
 //! | `DoAction drive/<n>/apply`, `get`, `stat`, `list`, `usage` | as a drive takes them; `apply` with the host's instance in front | as a drive answers |

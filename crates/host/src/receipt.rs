@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use datafusion::physical_plan::ExecutionPlan;
 use serde::{Deserialize, Serialize};
-use skytether_common::units::{human_bytes, human_seconds};
+use skytether_common::units::{counted, human_bytes, human_seconds};
 use skytether_plan::Cut;
 use skytether_wire::{Annotation, OperatorNote, Rung};
 
@@ -87,9 +87,13 @@ impl Receipt {
     }
 }
 
+/// From so much stored on, the share that moved says something.
+const TELLING_BYTES: u64 = 64 << 10;
+
 impl fmt::Display for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let part = if self.bytes_stored > 0 {
+        // Of next to nothing a share says nothing: plans alone are larger.
+        let part = if self.bytes_stored >= TELLING_BYTES {
             format!(" ({:.2}% of what is stored)", 100.0 * self.bytes_moved as f64 / self.bytes_stored as f64)
         } else {
             String::new()
@@ -103,6 +107,10 @@ impl fmt::Display for Receipt {
             human_bytes(self.bytes_read),
             human_bytes(self.bytes_moved)
         )?;
+        // Together what was moved.
+        let results: u64 = self.drives.iter().map(|d| d.bytes_sent).sum();
+        let rest = self.bytes_moved.saturating_sub(results);
+        writeln!(f, "├─ results {}, plans and metadata {}", human_bytes(results), human_bytes(rest))?;
         let host: f64 = self.host.iter().map(|o| o.seconds).sum();
         let notes: Vec<_> = telling(&self.notes).collect();
         let (said, steps) = (notes.join("; "), if self.host.len() == 1 { "step" } else { "steps" });
@@ -143,10 +151,6 @@ impl fmt::Display for Receipt {
         }
         Ok(())
     }
-}
-
-fn counted(n: u64, what: &str) -> String {
-    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
 /// Notes that give a reason of their own; the others only follow from one below them.
@@ -363,7 +367,7 @@ mod tests {
     #[test]
     fn figures_of_all_scans_add_up_per_drive() {
         let collector = Collector::new(Instant::now(), Cut::Full);
-        collector.stored(10_000);
+        collector.stored(100_000);
         collector.metadata(7);
         let a = collector.scan("a.b".into(), Rung::Full, "TableScan".into());
         let b = collector.scan("a.c".into(), Rung::Raw, "TableScan".into());
@@ -387,7 +391,10 @@ mod tests {
         }
         assert_eq!(json["drives"][0]["rung"], "raw");
         let text = receipt.to_string();
-        assert!(text.contains("drive-9: only read here") && text.contains("4.07% of what is stored"), "{text}");
+        assert!(text.contains("drive-9: only read here") && text.contains("0.41% of what is stored"), "{text}");
+        assert!(text.contains("moved 407 B") && text.contains("results 300 B, plans and metadata 107 B"), "{text}");
+        let tiny = Receipt { bytes_stored: 2_000, ..receipt };
+        assert!(!tiny.to_string().contains('%'), "{tiny}");
     }
 
     #[test]

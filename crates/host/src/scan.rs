@@ -24,14 +24,15 @@ use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties};
 use futures::StreamExt;
-use skytether_common::{Error, Kind, PartitionName, Result};
+use skytether_common::{DatasetName, Error, Generation, Kind, PartitionName, Result};
 use skytether_plan::error::to_datafusion;
 use skytether_wire::size::batch_bytes;
 use skytether_wire::{Annotation, Cse, Delivery, DeliveryStream, Rung, SubPlan};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-use crate::catalog::within;
+use crate::catalog::{Catalog, within};
+use crate::missing;
 use crate::receipt::Collector;
 use crate::shipped::Beside;
 use crate::sub_plan::{Outgoing, Sent};
@@ -62,6 +63,7 @@ pub(crate) struct QueryContext {
     pub(crate) collector: Arc<Collector>,
     pub(crate) patience: Patience,
     pub(crate) batch_rows: u32,
+    pub(crate) catalog: Catalog,
 }
 
 /// Runs a sub-plan at some drives; partition `i` is what target `i` gives.
@@ -74,7 +76,7 @@ pub struct DriveScanExec {
     plan: Arc<Outgoing>,
     beside: Beside,
     targets: Vec<Target>,
-    dataset: skytether_common::DatasetName,
+    dataset: DatasetName,
     rows: u64,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
@@ -82,7 +84,7 @@ pub struct DriveScanExec {
 
 /// What a scan is made of.
 pub(crate) struct ScanParts {
-    pub(crate) dataset: skytether_common::DatasetName,
+    pub(crate) dataset: DatasetName,
     pub(crate) table: String,
     pub(crate) rung: Rung,
     pub(crate) text: String,
@@ -242,6 +244,7 @@ impl ExecutionPlan for DriveScanExec {
             },
             metrics: BaselineMetrics::new(&self.metrics, partition),
             patience: self.context.patience,
+            catalog: self.context.catalog.clone(),
             drive: target.drive,
             schema,
         };
@@ -305,32 +308,42 @@ struct Reading {
     note: Annotated,
     metrics: BaselineMetrics,
     patience: Patience,
+    catalog: Catalog,
 }
 
 type Sender = tokio::sync::mpsc::Sender<DfResult<RecordBatch>>;
 
 impl Reading {
     async fn run(self, plan: SubPlan, send: &Sender) -> Result<()> {
+        let (dataset, generations) = (plan.dataset.clone(), plan.partitions.values().map(|p| p.generation).collect::<BTreeSet<_>>());
+        match self.read(plan, send).await {
+            Err(e) => Err(self.at_fault(&dataset, &generations, e).await),
+            done => done,
+        }
+    }
+
+    /// What an error of the drive says to whoever asked about `dataset`.
+    async fn at_fault(&self, dataset: &DatasetName, generations: &BTreeSet<Generation>, e: Error) -> Error {
+        let name = &self.drive.info().name;
+        // What is missing is a slice of this generation (its key is named), or something that the query asks for in vain, such as a column.
+        let text = e.full_text();
+        let gone = generations.iter().find(|g| text.contains(&format!("{}{:016x}.", dataset.prefix(), g.0)));
+        match gone {
+            Some(generation) if e.kind() == Kind::NotFound => missing::explain(&self.catalog, dataset, *generation, name, e).await,
+            _ if text.contains(name.as_str()) => e,
+            _ => e.while_doing(format!("{name} failed while it read {dataset}")),
+        }
+    }
+
+    async fn read(&self, plan: SubPlan, send: &Sender) -> Result<()> {
         let name = self.drive.info().name.clone();
         let dataset = plan.dataset.clone();
-        // What is missing is a slice of this generation (its key is named), or something that the query asks for in vain, such as a column.
-        let generations: Vec<String> = plan.partitions.values().map(|p| format!("{}{:016x}.", p.dataset.prefix(), p.generation.0)).collect();
-        let at_fault = |e: Error| match e.kind() {
-            Kind::NotFound if generations.iter().any(|g| e.full_text().contains(g)) => {
-                Error::conflict(format!("{dataset} was replaced or dropped while {name} read it: run the query again")).because(e)
-            }
-            _ if e.full_text().contains(&name) => e,
-            _ => {
-                let what = format!("{name} failed while it read {dataset}");
-                e.while_doing(what)
-            }
-        };
         let plan_bytes = plan.bytes() as u64;
         self.note.collector.sent(self.note.scan, plan_bytes);
         self.note.update(|a| a.bytes_received = plan_bytes);
         // A connection that gets signs of life knows better than a clock whether its drive is dead or has much to do.
         let patience = if self.drive.watched() { Patience { begin: Duration::MAX, silence: Duration::MAX } } else { self.patience };
-        let DeliveryStream { schema, mut messages } = within(patience.begin, &name, "begin a sub-plan", self.drive.execute(plan)).await.map_err(&at_fault)?;
+        let DeliveryStream { schema, mut messages } = within(patience.begin, &name, "begin a sub-plan", self.drive.execute(plan)).await?;
         check(&schema, &self.schema, &name)?;
         let mut open_epoch = None;
         loop {
@@ -341,7 +354,7 @@ impl Reading {
                 None => {
                     return Err(Error::unavailable(format!("{name} ended its answer about {dataset} without finishing it: it may have stopped; try again")));
                 }
-                Some(Err(e)) => return Err(at_fault(e)),
+                Some(Err(e)) => return Err(e),
                 Some(Ok(Delivery::Batch { epoch, batch })) => {
                     open_epoch = Some(epoch);
                     let bytes = batch_bytes(&batch);

@@ -119,6 +119,7 @@ impl HostService {
                 frames::encode_json(&info)
             }
             "list" => frames::encode_json(&self.host.catalog().list().await?),
+            "listing" => frames::encode_json(&self.host.catalog().listing().await),
             "status" => frames::encode_json(&self.host.status().await),
             "describe" => {
                 let asked: NameRequest = frames::decode_json("a request", body)?;
@@ -256,6 +257,7 @@ impl FlightService for HostService {
         let actions = [
             ("info", "who this host is"),
             ("list", "the data sets"),
+            ("listing", "the data sets that can be listed, and drives that don't tell theirs"),
             ("describe", "one data set's root record"),
             ("schema", "a table's columns"),
             ("drop", "removes a data set"),

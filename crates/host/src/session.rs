@@ -298,6 +298,7 @@ impl Host {
             collector: Arc::clone(&collector),
             patience: Patience { begin: self.0.options.begin_deadline, silence: self.0.options.silence_deadline },
             batch_rows: options.batch_rows.max(1),
+            catalog: self.0.catalog.clone(),
         };
         let scans = ScanPlanner { host: self.clone(), tables, context, state: Arc::new(state.clone()) };
         let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(scans)]);
@@ -373,27 +374,36 @@ fn parse(state: &SessionState, text: &str) -> Result<Statement> {
     sql_limits::check(text)?;
     let dialect = state.config_options().sql_parser.dialect;
     let statement = state.sql_to_statement(text, &dialect).map_err(from_datafusion)?;
+    let explain = || Error::unsupported("EXPLAIN is a call of its own: use `explain` instead of sql");
     let what = match &statement {
         Statement::Statement(inner) => match inner.as_ref() {
             ast::Statement::Query(_) => return Ok(statement),
-            ast::Statement::Explain { .. } | ast::Statement::ExplainTable { .. } => {
-                return Err(Error::unsupported("EXPLAIN is a call of its own: use `explain` instead of sql"));
+            ast::Statement::Explain { .. } => return Err(explain()),
+            ast::Statement::ExplainTable { table_name, .. } => {
+                let columns = format!("`SELECT * FROM {table_name} LIMIT 0` gives a table's columns");
+                return Err(Error::unsupported(format!("DESCRIBE is no query: {columns}, and `skytether ls` lists data sets and their tables")));
             }
             other => other.to_string(),
         },
-        Statement::Explain(_) => return Err(Error::unsupported("EXPLAIN is a call of its own: use `explain` instead of sql")),
+        Statement::Explain(_) => return Err(explain()),
         other => other.to_string(),
     };
     let word: String = what.split_whitespace().next().unwrap_or("this").chars().take(20).collect();
+    if word == "SHOW" {
+        return Err(Error::unsupported("SHOW is no query: `skytether ls` lists data sets and their tables, `skytether status` the drives"));
+    }
     Err(Error::unsupported(format!("{word} is no query: SQL only reads here; data sets are written by ingest and removed by drop")))
 }
 
 /// A table of one part names no data set: say so.
 fn explain_missing(error: Error) -> Error {
-    if error.full_text().contains("table '@.@.") {
-        return error.while_doing("a data set is named domain.dataset, a table in it domain.dataset.table");
+    let text = error.full_text();
+    match text.strip_prefix("table '").and_then(|rest| rest.strip_suffix("' not found")) {
+        Some(name) if !name.contains('.') => Error::not_found(format!(
+            "there is no table {name:?} in the query: a data set is named domain.dataset, a table in it domain.dataset.table; `skytether ls` lists them"
+        )),
+        _ => error,
     }
-    error
 }
 
 /// `plan` with its aggregates asking `cells` instead of nobody.

@@ -1,10 +1,14 @@
 //! How the drives are.
 
+use std::convert::Infallible;
+use std::time::Duration;
+
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Kind, Result};
 use skytether_store::Usage;
 use skytether_wire::CseInfo;
+use tokio::time::MissedTickBehavior;
 
 use crate::catalog::{Catalog, within};
 use crate::session::Host;
@@ -14,6 +18,9 @@ use crate::session::Host;
 pub struct DriveStatus {
     /// Who it is.
     pub info: CseInfo,
+    /// Who answers at its address in its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<CseInfo>,
     /// What it holds, if it answers.
     pub usage: Option<Usage>,
     /// Why it does not.
@@ -37,16 +44,37 @@ impl Host {
     pub async fn status(&self) -> Vec<DriveStatus> {
         join_all(self.drives().iter().enumerate().map(|(at, drive)| async move {
             let info = drive.info().clone();
+            let mut found = None;
             let asked = async {
-                let usage = within(self.options().storage_deadline, &info.name, "say how much it holds", drive.usage()).await?;
+                let deadline = self.options().storage_deadline;
+                let there = within(deadline, &info.name, "say who it is", drive.present()).await?;
+                found = (there.id != info.id).then_some(there);
+                let usage = within(deadline, &info.name, "say how much it holds", drive.usage()).await?;
                 Ok::<_, Error>((usage, self.catalog().unreadable_at(at).await?))
             };
             match asked.await {
-                Ok((usage, unreadable)) => DriveStatus { info, usage: Some(usage), error: None, unreadable },
-                Err(e) => DriveStatus { info, usage: None, error: Some(e.full_text()), unreadable: Vec::new() },
+                Ok((usage, unreadable)) => DriveStatus { info, found: None, usage: Some(usage), error: None, unreadable },
+                Err(e) => DriveStatus { info, found, usage: None, error: Some(e.full_text()), unreadable: Vec::new() },
             }
         }))
         .await
+    }
+
+    /// Asks each drive for a sign of life as often as `every` says, for ever: connections log the loss and the return of a drive, which they would
+    /// otherwise only notice when somebody needs it.
+    pub async fn watch(&self, every: Duration) -> Infallible {
+        let mut ticks = tokio::time::interval(every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            join_all(self.drives().iter().map(|drive| async {
+                // A small question that the drive itself must answer; the connection says what is to be said.
+                if let Err(e) = drive.list("", None, 1).await {
+                    tracing::debug!("{e}");
+                }
+            }))
+            .await;
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use skytether_plan::{Partitioning, Tables};
 use skytether_slice::Metadata;
 
 use crate::catalog::{Catalog, DatasetKind, RootRecord, TableRecord};
+use crate::missing;
 use crate::receipt::Collector;
 
 /// The catalog of references that name only `domain.dataset`; no domain can be called so.
@@ -289,15 +290,18 @@ pub(crate) async fn read_metadata(
     let drive = &catalog.drives()[catalog.drive(&drive, &record.name)?];
     let name = &drive.info().name;
     let what = format!("read the metadata of {} ({table})", record.name);
-    let bytes = crate::catalog::within(catalog.deadline(), name, &what, drive.get(key)).await.map_err(|e| replaced(record, name, e))?;
+    let bytes = match crate::catalog::within(catalog.deadline(), name, &what, drive.get(key)).await {
+        Ok(bytes) => bytes,
+        Err(e) => return Err(unread(catalog, record, name, e).await),
+    };
     collector.metadata(bytes.len() as u64);
     Metadata::decode(&bytes).map_err(|e| e.while_doing(format!("{name}: the metadata slice {key} can't be read")))
 }
 
-/// A partition that a root record named a moment ago and that is gone was replaced.
-pub(crate) fn replaced(record: &RootRecord, drive: &str, error: Error) -> Error {
+/// Why `drive` could not give a part of the data set that its root record named a moment ago.
+pub(crate) async fn unread(catalog: &Catalog, record: &RootRecord, drive: &str, error: Error) -> Error {
     if error.kind() == Kind::NotFound {
-        Error::conflict(format!("{} was replaced or dropped while it was being read at {drive}: run the query again", record.name)).because(error)
+        missing::explain(catalog, &record.name, record.generation, drive, error).await
     } else {
         error.while_doing(format!("{drive} could not give what the query needs to know of {}", record.name))
     }

@@ -176,7 +176,8 @@ async fn every_misbehaviour_is_an_error_that_names_the_drive() {
         (Behaviour::ForgetsTheEpoch, Kind::Internal),
         (Behaviour::OtherColumns, Kind::Internal),
         (Behaviour::OtherBatches, Kind::Internal),
-        (Behaviour::HasLostIt, Kind::Conflict),
+        // Its root record still names it, so nobody has replaced or dropped it.
+        (Behaviour::HasLostIt, Kind::Corrupt),
         (Behaviour::Fails, Kind::Corrupt),
     ] {
         *drives[1].behaviour.lock().unwrap() = behaviour;

@@ -247,7 +247,7 @@ impl SliceStore for DiskStore {
             let len = u64::from(row.len);
             let damaged = |what: String| {
                 let path = self.files.path(row.number);
-                Err(Error::corrupt(format!("the value of key {key} in {} {what}: restore it from elsewhere", path.display())))
+                Err(Error::corrupt(format!("the value of key {key} in {} {what}: drop its data set and ingest it again", path.display())))
             };
             return match self.files.read(row.number, len).context(|| format!("cannot read key {key}"))? {
                 Some(Ok(bytes)) if crc32c(&bytes) == row.crc32c => Ok(bytes),
@@ -332,7 +332,7 @@ fn recover(files: &Files, mut rows: Vec<(u64, u64, String)>) -> Result<Recovery>
         let found_len = len_of(*number);
         if found_len != Some(*len) {
             let file = files.path(*number);
-            tracing::warn!(key, file = %file.display(), expected = len, found = ?found_len, "a value is missing or has the wrong length; restore it from elsewhere");
+            tracing::warn!(key, file = %file.display(), expected = len, found = ?found_len, "a value is missing or has the wrong length; drop its data set and ingest it again");
             recovery.damaged.push(Damaged { key: key.clone(), file, expected_len: *len, found_len });
         }
     }

@@ -210,7 +210,7 @@ impl<S: SliceStore> SliceStore for FaultStore<S> {
             Some((Fault::FailAfter(kind), _)) => self.inner.get(key).and(Err(injected(kind, &format!("reading key {key}")))),
             Some((Fault::Corrupt, _)) => {
                 self.inner.get(key)?;
-                Err(Error::corrupt(format!("the value of key {key} does not match its checksum (injected fault): restore it from elsewhere")))
+                Err(Error::corrupt(format!("the value of key {key} does not match its checksum (injected fault): drop its data set and ingest it again")))
             }
             Some((Fault::FlipBit, draw)) => {
                 let mut value = BytesMut::from(self.inner.get(key)?);

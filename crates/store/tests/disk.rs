@@ -197,7 +197,7 @@ fn every_flipped_bit_of_a_value_is_found_and_named() {
             fs::write(&path, &bad).unwrap();
             let error = store.get(&key(name)).unwrap_err();
             assert_eq!(error.kind(), Kind::Corrupt);
-            assert!(error.to_string().contains(&format!("key {name} ")), "{error}");
+            assert!(error.to_string().contains(&format!("key {name} ")) && error.to_string().ends_with("drop its data set and ingest it again"), "{error}");
             flipped += 1;
         }
         fs::write(&path, &good).unwrap();

@@ -34,6 +34,13 @@ pub struct CseInfo {
 pub trait Storage: Send + Sync + Debug {
     /// Who this is. Cheap: learnt when the connection was made.
     fn info(&self) -> &CseInfo;
+    /// Who answers now. Behind an address this may be somebody else than [`Self::info`], and then refuses all other calls.
+    ///
+    /// # Errors
+    /// `Unavailable` where nobody answers.
+    async fn present(&self) -> Result<CseInfo> {
+        Ok(self.info().clone())
+    }
     /// As [`skytether_store::SliceStore::apply`].
     async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>>;
     /// As [`skytether_store::SliceStore::get`].

@@ -9,7 +9,8 @@
 //!
 //! While a call works, the server sends a sign of life as often as the client asks for in the request's metadata
 //! (`skytether-heartbeat-ms`), so the client can tell a long query from a dead drive: silence for
-//! [`ConnectOptions::idle_timeout`] means dead. An error travels as a gRPC status with the [`Kind`](skytether_common::Kind) in its
+//! [`ConnectOptions::idle_timeout`] means dead. Every request but `info` names the drive that it is meant for (`skytether-drive`), and any other
+//! drive refuses it: a connection that broke may lead to another drive afterwards. An error travels as a gRPC status with the [`Kind`](skytether_common::Kind) in its
 //! metadata (`skytether-kind`).
 
 pub mod client;
@@ -34,3 +35,6 @@ pub const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// Metadata key of a request: the interval in milliseconds at which the client wants signs of life.
 pub(crate) const HEARTBEAT_KEY: &str = "skytether-heartbeat-ms";
+
+/// Metadata key of a request: the id of the drive that it is meant for; of a refusal: the id of the drive that answers there instead.
+pub(crate) const DRIVE_KEY: &str = "skytether-drive";

@@ -12,7 +12,7 @@ const CSV: &str = "k,v\na,1\n\"b, c\",2\nü,\n";
 fn small(dir: &std::path::Path) -> String {
     let at = fleet(dir, "2");
     let done = run(&["ingest", &file(dir, "t.csv", CSV), "--to", "d.t", "--fleet", &at]).code(0);
-    assert!(done.out.starts_with("d.t: 3 rows in 1 slices"), "{done:?}");
+    assert!(done.out.starts_with("d.t: 3 rows in 1 slice, "), "{done:?}");
     at
 }
 
@@ -58,7 +58,7 @@ fn wrong_calls_are_2_and_say_what_is_wrong() {
         (&["sql", "SELECT 1"], "--fleet"),
         (&["ls", "--fleet", &at, "--format", "xml"], "xml"),
         (&["sql", "SELECT 1", "--fleet", &at, "--format", "parquet"], "parquet"),
-        (&["sql", "SELECT 1", "--fleet", &at, "--cut", "half"], "adaptive, full, filter or raw"),
+        (&["sql", "SELECT 1", "--fleet", &at, "--cut", "half"], "[possible values: adaptive, full, filter, raw]"),
         (&["ingest", "--to", "d.u", "--fleet", &at], "<FILE>"),
         (&["ingest", &csv, "--to", "nodot", "--fleet", &at], "nodot"),
         (&["ingest", &csv, "--to", "../x.y", "--fleet", &at], "is no domain name"),
@@ -72,6 +72,8 @@ fn wrong_calls_are_2_and_say_what_is_wrong() {
         (&["init", new, "--redundancy", "nonsense"], "nonsense"),
         (&["drive", "serve", "--data", new, "--profile", "hdd"], "hdd"),
         (&["drive", "serve", "--data", new, "--memory", "1"], "16"),
+        (&["drive", "serve", "--data", new, "--listen", "foo"], "HOST:PORT"),
+        (&["host", "serve", "--drives", "127.0.0.1:1", "--listen", "foo:99999"], "HOST:PORT"),
         (&["drive", "serve"], "--data"),
         (&["host", "serve"], "--fleet"),
         (&["host", "serve", "--fleet", &at, "--drives", "127.0.0.1:1"], "cannot be used with"),
@@ -93,6 +95,7 @@ fn work_that_fails_is_1_and_names_its_object() {
     let bad = file(dir.path(), "bad.csv", "k,v\na,1\nb\n");
     let not_parquet = file(dir.path(), "not.parquet", "hello");
     let odd = file(dir.path(), "odd.xls", "hello");
+    let pattern = format!("{none}-*.csv");
     for (args, says) in [
         (&["sql", "SELECT * FROM d.nope", "--fleet", &at][..], "d.nope"),
         (&["sql", "SELECT nope FROM d.t", "--fleet", &at], "nope"),
@@ -109,7 +112,9 @@ fn work_that_fails_is_1_and_names_its_object() {
         (&["ls", "--fleet", "http:// :1"], "http"),
         (&["host", "serve", "--drives", "127.0.0.1:1"], "127.0.0.1:1"),
         (&["host", "serve", "--fleet", none], none),
-        (&["drive", "serve", "--data", none, "--listen", "nowhere"], "nowhere"),
+        (&["drive", "serve", "--data", none, "--listen", "no.such.host.invalid:1"], "no.such.host.invalid:1"),
+        (&["ls", "--fleet", "127.0.0.1:1"], "127.0.0.1:1"),
+        (&["ingest", &pattern, "--to", "d.u", "--fleet", &at], "no file is called like"),
         (&["drop", "d.nope", "--fleet", &at], "d.nope"),
         (&["ingest", &csv, "--to", "d.t", "--fleet", &at], "d.t"),
         (&["ingest", none, "--to", "d.u", "--fleet", &at], none),
@@ -124,7 +129,7 @@ fn work_that_fails_is_1_and_names_its_object() {
         assert!(said.matches("there is no fleet").count() <= 1, "{args:?}: {said}");
     }
     assert!(run(&["sql", "SELECT array_agg(k) AS ks FROM d.t", "--fleet", &at, "--format", "csv"]).fails(1).contains("--format json"));
-    assert!(!std::path::Path::new(none).join("fleet.json").exists());
+    assert!(!std::path::Path::new(none).exists());
     // What failed left nothing, and what was there is whole.
     let listed: Value = serde_json::from_str(&run(&["ls", "--fleet", &at, "--format", "json"]).code(0).out).unwrap();
     assert_eq!(listed.as_array().unwrap().iter().map(|d| (d["name"].as_str().unwrap(), d["rows"].as_u64().unwrap())).collect::<Vec<_>>(), [("d.t", 3)]);
@@ -321,5 +326,53 @@ fn a_column_without_a_value_is_stored() {
         run(&["ingest", &file(dir.path(), name, text), "--to", "d.t", "--replace", "--fleet", &at]).code(0);
         let found = run(&["sql", "SELECT count(*) AS n, count(nothing) AS v, max(nothing) AS m FROM d.t", "--fleet", &at, "--format", "csv"]).code(0).out;
         assert_eq!(found, "n,v,m\n2,0,\n", "{name}");
+    }
+}
+
+#[test]
+fn patterns_name_files_and_a_wrong_separator_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = fleet(dir.path(), "2");
+    for (name, value) in [("part-1.csv", 1), ("part-2.csv", 2), ("other.csv", 4)] {
+        file(dir.path(), name, &format!("v\n{value}\n"));
+    }
+    let pattern = text(&dir.path().join("part-*.csv")).to_owned();
+    let done = run(&["ingest", &pattern, "--to", "d.t", "--fleet", &at]).code(0);
+    assert!(done.out.starts_with("d.t: 2 rows in 1 slice, ") && done.err.is_empty(), "{done:?}");
+    assert_eq!(run(&["sql", "SELECT sum(v) AS s FROM d.t", "--fleet", &at, "--format", "csv"]).code(0).out, "s\n3\n");
+    // A file of just that name is that file.
+    let odd = file(dir.path(), "part-[1].csv", "v\n8\n");
+    run(&["ingest", &odd, "--to", "d.odd", "--fleet", &at]).code(0);
+    assert_eq!(run(&["sql", "SELECT sum(v) AS s FROM d.odd", "--fleet", &at, "--format", "csv"]).code(0).out, "s\n8\n");
+
+    for (name, content, says) in [("semi.csv", "a;b\n1;2\n", "';'"), ("tabs.csv", "a\tb\n1\t2\n", ".tsv"), ("commas.tsv", "a,b\n1,2\n", ".csv")] {
+        let done = run(&["ingest", &file(dir.path(), name, content), "--to", "d.one", "--replace", "--fleet", &at]).code(0);
+        assert!(done.err.contains(name) && done.err.contains("one column") && done.err.contains(says) && done.err.lines().count() == 1, "{done:?}");
+    }
+    let done = run(&["ingest", &file(dir.path(), "one.csv", "v\n1\n"), "--to", "d.one", "--replace", "--fleet", &at]).code(0);
+    assert!(done.err.is_empty(), "{done:?}");
+}
+
+#[test]
+fn errors_of_queries_speak_of_the_query() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = fleet(dir.path(), "2");
+    run(&["ingest", &file(dir.path(), "t.csv", "City,v\na,1\n"), "--to", "d.t", "--fleet", &at]).code(0);
+    for (sql, says) in [
+        ("SELEC 1", "this is no SQL: expected: an SQL statement, found: SELEC at line 1, column 1"),
+        ("SELECT * FROM trips", "there is no table \"trips\" in the query: a data set is named domain.dataset"),
+        ("SELECT * FROM d.t WHERE v > 'abc'", "cannot cast string 'abc' to value of Int64 type"),
+        ("SELECT City FROM d.t", "double quotes"),
+        ("SELECT 1 / 0", "division by zero"),
+        ("SELECT v / 0 FROM d.t", "division by zero"),
+        ("DESCRIBE d.t", "LIMIT 0"),
+        ("SHOW TABLES", "`skytether ls`"),
+        ("EXPLAIN SELECT 1", "`explain`"),
+    ] {
+        let said = run(&["sql", sql, "--fleet", &at]).fails(1);
+        assert!(said.contains(says), "{sql}: {said}");
+        for word in ["datafusion", "optimizer", "arrow error", "parserError", "@.", "ident_normalization"] {
+            assert!(!said.to_lowercase().contains(&word.to_lowercase()), "{sql}: {said}");
+        }
     }
 }

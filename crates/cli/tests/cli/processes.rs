@@ -27,8 +27,12 @@ fn four_drives_and_a_host_answer_as_an_embedded_fleet_and_a_dead_drive_is_named(
     for at in [embedded.as_str(), &host.url] {
         let mut args = vec!["ingest", "--to", "d.t", "--fleet", at];
         args.extend(files.iter().map(String::as_str));
-        assert!(run(&args).code(0).out.contains("d.t: 300000 rows"));
+        assert!(run(&args).code(0).out.contains("d.t: 300,000 rows"));
         run(&["ingest", &file(dir.path(), "names.csv", "k,title\ngroup 1,one\ngroup 2,two\ngroup 9,nine\n"), "--to", "d.names", "--fleet", at]).code(0);
+    }
+    // Each has its root record somewhere: hardly all of them at one drive.
+    for small in ["d.a", "d.b", "d.c", "d.e", "d.f", "d.g", "d.h", "d.i"] {
+        run(&["ingest", &file(dir.path(), "one.csv", "v\n1\n"), "--to", small, "--fleet", &host.url]).code(0);
     }
     for sql in [
         "SELECT count(*), count(x), sum(v), sum(x), min(noise), max(noise), max(k) FROM d.t",
@@ -56,10 +60,15 @@ fn four_drives_and_a_host_answer_as_an_embedded_fleet_and_a_dead_drive_is_named(
     let began = Instant::now();
     let said = run(all).fails(1);
     assert!(said.contains("drive-2") && said.lines().count() == 1, "{said}");
+    assert!(said.contains("`skytether drive serve`") && !said.contains("h2") && !said.contains("http2") && !said.contains("tcp connect"), "{said}");
     for other in ["drive-0", "drive-1", "drive-3"] {
         assert!(!said.contains(other), "{said}");
     }
     assert!(began.elapsed() < DEADLINE, "{:?}", began.elapsed());
+    // What the other drives keep is listed all the same.
+    let list = run(&["ls", "--fleet", &host.url]).code(1);
+    let listed = ["d.t", "d.names", "d.a", "d.b", "d.c", "d.e", "d.f", "d.g", "d.h", "d.i"].iter().filter(|name| list.out.contains(**name)).count();
+    assert!(listed > 0 && list.err.contains("this list may lack data sets, since drive-2 does not tell"), "{list:?}");
     let status = run(&["status", "--fleet", &host.url]).code(1);
     assert!(status.out.lines().any(|line| line.contains("drive-2") && line.contains("silent")) && status.err.contains("drive-2"), "{status:?}");
     assert_eq!(status.out.lines().filter(|line| line.contains(" up ")).count(), 3, "{}", status.out);
@@ -73,8 +82,14 @@ fn four_drives_and_a_host_answer_as_an_embedded_fleet_and_a_dead_drive_is_named(
     run(&["status", "--fleet", &host.url]).code(0);
 
     // Asked to end, each ends well: the host first, and the drives as well with nobody connected.
-    for served in std::iter::once(host).chain(drives) {
+    for (n, served) in std::iter::once(host).chain(drives).enumerate() {
         let done = served.stop().code(0);
+        if n == 0 {
+            // The host's log holds a line for the loss and one for the return.
+            for says in [format!("drive drive-2 at {address} is lost: "), format!("drive drive-2 at {address} is back")] {
+                assert_eq!(done.err.matches(&says).count(), 1, "{}", done.err);
+            }
+        }
         assert!(done.out.is_empty() && done.err.trim_end().ends_with("stopped"), "{done:?}");
     }
 }
@@ -110,8 +125,10 @@ fn an_embedded_fleet_belongs_to_one_process() {
 fn a_taken_port_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let first = drive(dir.path(), 0, "127.0.0.1:0");
-    let said = run(&["drive", "serve", "--data", text(&dir.path().join("drive-1")), "--listen", first.address()]).fails(1);
-    assert!(said.contains(first.address()), "{said}");
+    let second = dir.path().join("drive-1");
+    let said = run(&["drive", "serve", "--data", text(&second), "--listen", first.address()]).fails(1);
+    assert!(said.contains(first.address()) && said.contains("another port") && said.lines().count() == 1, "{said}");
+    assert!(!second.join("drive.json").exists(), "a drive was made all the same");
     first.stop().code(0);
 }
 
@@ -135,4 +152,44 @@ fn a_frozen_drive_is_named_and_comes_back() {
 
     drives[1].thaw();
     assert_eq!(run(all).code(0).out, before.out);
+}
+
+#[test]
+fn another_drive_at_a_drives_address_is_told_by_its_id() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut drives: Vec<_> = (0..2).map(|n| drive(dir.path(), n, "127.0.0.1:0")).collect();
+    let addresses = drives.iter().map(Served::address).collect::<Vec<_>>().join(",");
+    let host = Served::start(&["host", "serve", "--drives", &addresses, "--listen", "127.0.0.1:0"]);
+    let csv = file(dir.path(), "t.csv", "v\n1\n2\n");
+    for to in ["d.a", "d.b", "d.c", "d.e", "d.f", "d.g"] {
+        run(&["ingest", &csv, "--to", to, "--fleet", host.address()]).code(0);
+    }
+    let whole = run(&["ls", "--fleet", host.address()]).code(0).out;
+    let right = drives.pop().unwrap();
+    let address = right.address().to_owned();
+    let log = right.stop().code(0).err;
+    assert!(log.contains("made a new drive in ") && log.contains("drive-1"), "{log}");
+
+    // The directory is mistyped.
+    let wrong = Served::start(&["drive", "serve", "--data", text(&dir.path().join("drvie-1")), "--name", "drive-1", "--listen", &address]);
+    let status = run(&["status", "--fleet", host.address()]).code(1);
+    let line = status.out.lines().find(|line| line.starts_with("drive-1")).unwrap();
+    let there = line.split_whitespace().last().unwrap();
+    assert!(line.contains("wrong drive") && status.err.contains(&format!("at {address} answers drive {there} (drive-1), not drive-1 (")), "{status:?}");
+    assert!(status.err.contains("was it started on another directory?"), "{status:?}");
+    let list = run(&["ls", "--fleet", host.address()]).code(1);
+    assert!(list.err.contains("this list may lack data sets") && list.err.contains(there), "{list:?}");
+    for to in ["d.a", "d.b", "d.c", "d.e", "d.f", "d.g"] {
+        let said = run(&["ingest", &csv, "--to", to, "--replace", "--fleet", host.address()]);
+        // Those of the other drive alone may be replaced; what needs the wrong one is refused.
+        assert!(said.code == Some(0) || said.err.contains("was it started on another directory?"), "{said:?}");
+    }
+    assert!(wrong.stop().code(0).err.contains("made a new drive in "));
+
+    let _right = drive(dir.path(), 1, &address);
+    assert_eq!(run(&["ls", "--fleet", host.address()]).code(0).out, whole);
+    for to in ["d.a", "d.b", "d.c", "d.e", "d.f", "d.g"] {
+        assert_eq!(run(&["sql", &format!("SELECT sum(v) AS s FROM {to}"), "--fleet", host.address(), "--format", "csv"]).code(0).out, "s\n3\n");
+    }
+    assert_eq!(host.stop().code(0).err.matches("is lost: ").count(), 1);
 }

@@ -37,6 +37,14 @@ pub(super) fn separated(path: &Path, by: u8) -> Result<(Schema, u64)> {
     Ok((schema, rows as u64))
 }
 
+/// What to say of a file of separated values that seems to be separated by something else: one column whose name has the separator in it.
+pub(super) fn hint(path: &Path, by: u8, schema: &Schema) -> Option<String> {
+    let [only] = schema.fields().iter().as_slice() else { return None };
+    let other = [(';', "';': write it again with commas"), ('\t', "tabs: call it .tsv"), (',', "commas: call it .csv")];
+    let (_, advice) = other.into_iter().find(|(c, _)| *c != char::from(by) && only.name().contains(*c))?;
+    Some(format!("{} has one column, {:?}: its values seem to be separated by {advice}", path.display(), only.name()))
+}
+
 /// Columns of some files of JSON lines together, and the number of rows of each.
 pub(super) fn json_lines(paths: &[PathBuf]) -> Result<(Schema, Vec<u64>)> {
     let rows = RefCell::new(Vec::new());

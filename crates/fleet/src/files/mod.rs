@@ -28,6 +28,8 @@ pub struct TableFile {
     pub rows: Option<u64>,
     /// The files' size in bytes.
     pub bytes: u64,
+    /// What seems to be wrong with a file although it can be read, for people.
+    pub hint: Option<String>,
 }
 
 impl std::fmt::Debug for TableFile {
@@ -124,6 +126,7 @@ pub fn open<P: AsRef<Path>>(paths: &[P]) -> Result<TableFile> {
     let (json_schema, json_rows) = if json.is_empty() { (Schema::empty(), Vec::new()) } else { infer::json_lines(&json)? };
     let (json_schema, mut json_rows) = (SchemaRef::from(json_schema), json_rows.into_iter());
     let mut looked = Vec::new();
+    let mut hint = None;
     for (format, path) in named {
         let (schema, rows) = match format {
             Format::Parquet => readers::look_at_parquet(&path)?,
@@ -131,13 +134,16 @@ pub fn open<P: AsRef<Path>>(paths: &[P]) -> Result<TableFile> {
             Format::Separated(by) => infer::separated(&path, by).map(|(schema, rows)| (SchemaRef::from(schema), Some(rows)))?,
             Format::JsonLines => (SchemaRef::clone(&json_schema), json_rows.next()),
         };
+        if let Format::Separated(by) = format {
+            hint = hint.or_else(|| infer::hint(&path, by, &schema));
+        }
         looked.push(Looked { path, format, schema, rows });
     }
     let schema = common_schema(&looked)?;
     let rows = looked.iter().map(|l| l.rows).sum();
     let reading = SchemaRef::clone(&schema);
     let batches = Box::new(looked.into_iter().flat_map(move |file| file.read(&reading)));
-    Ok(TableFile { schema, batches, rows, bytes })
+    Ok(TableFile { schema, batches, rows, bytes, hint })
 }
 
 /// The columns of all files together. Files with types of their own must agree; the inferred types of others are widened.

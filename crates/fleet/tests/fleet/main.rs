@@ -7,6 +7,7 @@ mod dialect;
 mod explain;
 mod expression;
 mod locks;
+mod lost;
 mod receipts;
 mod served;
 mod tables;

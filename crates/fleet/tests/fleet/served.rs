@@ -20,15 +20,19 @@ use tokio::sync::watch;
 use crate::util::{CUTS, batches, ingest, name, open, query, value};
 
 /// A server in a runtime of its own: dropping that closes its sockets at once, as the death of a process does.
-struct Server {
+pub(crate) struct Server {
     runtime: Option<Runtime>,
-    address: String,
+    pub(crate) address: String,
 }
 
 impl Server {
-    fn start<F: Future<Output = ()> + Send + 'static>(serve: impl FnOnce(TcpListener) -> F) -> Self {
+    pub(crate) fn start<F: Future<Output = ()> + Send + 'static>(serve: impl FnOnce(TcpListener) -> F) -> Self {
+        Self::start_at("127.0.0.1:0", serve)
+    }
+
+    pub(crate) fn start_at<F: Future<Output = ()> + Send + 'static>(address: &str, serve: impl FnOnce(TcpListener) -> F) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = std::net::TcpListener::bind(address).unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let guard = runtime.enter();
@@ -38,9 +42,10 @@ impl Server {
         Self { runtime: Some(runtime), address }
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            // On a thread of its own, since it waits until all is closed: port and directory are free then.
+            std::thread::spawn(move || drop(runtime)).join().unwrap();
         }
     }
 }
@@ -52,18 +57,32 @@ impl Drop for Server {
 }
 
 fn serve_drive(dir: &Path, n: usize) -> Server {
-    let identity = DriveIdentity { id: uuid::Uuid::new_v4(), name: format!("drive-{n}") };
-    let drive = Drive::open(&dir.join(n.to_string()), Some(identity), DriveOptions::default()).unwrap();
-    Server::start(move |listener| async move {
+    serve_drive_at("127.0.0.1:0", dir, n)
+}
+
+/// Drive `n` below `dir`, made where it is not there.
+pub(crate) fn serve_drive_at(address: &str, dir: &Path, n: usize) -> Server {
+    let dir = dir.join(n.to_string());
+    let new = || DriveIdentity { id: uuid::Uuid::new_v4(), name: format!("drive-{n}") };
+    let identity = (!dir.join("drive.json").exists()).then(new);
+    let drive = Drive::open(&dir, identity, DriveOptions::default()).unwrap();
+    Server::start_at(address, move |listener| async move {
         skytether_drive::serve(drive, listener, std::future::pending()).await.unwrap();
     })
 }
 
 /// Four drives and a host, all behind sockets; a connection to the host.
-async fn serve(dir: &Path) -> (Vec<Server>, Server, Fleet) {
+pub(crate) async fn serve(dir: &Path) -> (Vec<Server>, Server, Fleet) {
     let drives: Vec<_> = (0..4).map(|n| serve_drive(dir, n)).collect();
+    let host = serve_host("127.0.0.1:0", &drives);
+    let fleet = Fleet::connect(&format!("grpc://{}", host.address)).await.unwrap();
+    (drives, host, fleet)
+}
+
+/// A host over `drives`.
+pub(crate) fn serve_host(address: &str, drives: &[Server]) -> Server {
     let addresses: Vec<_> = drives.iter().map(|d| d.address.clone()).collect();
-    let host = Server::start(move |listener| async move {
+    Server::start_at(address, move |listener| async move {
         let options = ConnectOptions { idle_timeout: Duration::from_secs(2), ..ConnectOptions::default() };
         let mut connected: Vec<Arc<dyn Cse>> = Vec::new();
         for address in addresses {
@@ -73,9 +92,7 @@ async fn serve(dir: &Path) -> (Vec<Server>, Server, Fleet) {
         options.slices.target_bytes = 64 << 10;
         let (host, _) = Host::join(connected, options, Founding::EmptyDrives).await.unwrap();
         skytether_host::server::serve(host, listener, std::future::pending()).await.unwrap();
-    });
-    let fleet = Fleet::connect(&format!("grpc://{}", host.address)).await.unwrap();
-    (drives, host, fleet)
+    })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -140,7 +157,7 @@ async fn a_dead_drive_is_named() {
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
 }
 
-async fn ids(fleet: &Fleet) -> Vec<uuid::Uuid> {
+pub(crate) async fn ids(fleet: &Fleet) -> Vec<uuid::Uuid> {
     fleet.status().await.unwrap().into_iter().map(|d| d.info.id).collect()
 }
 

@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arrow_flight::flight_service_client::FlightServiceClient;
@@ -15,15 +16,15 @@ use bytes::Bytes;
 use futures::stream;
 use skytether_common::{Error, Key, Result};
 use skytether_store::{Entry, Op, Usage, Version};
-use tonic::metadata::MetadataValue;
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
 use crate::cse::{Cse, CseInfo, Delivery, DeliveryStream, Storage};
 use crate::flight::frames::{self, DeliveryDecoder, Incoming, KeyRequest, LIST_PAGE, ListRequest};
 use crate::flight::server::{ANSWER_ALIVE, ANSWER_VALUE};
-use crate::flight::status::from_status;
-use crate::flight::{HEARTBEAT_KEY, MAX_MESSAGE};
+use crate::flight::status::{from_status, of_connection, root_cause};
+use crate::flight::{DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
 use crate::subplan::SubPlan;
 
 /// How patient a connection is.
@@ -33,7 +34,7 @@ pub struct ConnectOptions {
     pub connect_timeout: Duration,
     /// Silence for so long means that the other side is dead. It sends signs of life at a quarter of this while it works.
     pub idle_timeout: Duration,
-    /// How often an idle connection is probed.
+    /// How often an idle connection is probed; a probe has the idle timeout to be answered.
     pub keepalive: Option<Duration>,
 }
 
@@ -58,8 +59,27 @@ struct Peer {
     title: String,
     /// `drive-2`, where known.
     name: Option<String>,
+    /// Its id, where known: what is sent to another drive is refused there.
+    id: Option<MetadataValue<Ascii>>,
+    /// `127.0.0.1:5301`.
+    address: String,
     idle: Duration,
+    /// Whether the last call found the drive; shared by all that goes over this connection.
+    lost: Arc<AtomicBool>,
 }
+
+/// What a broken connection means to whoever waited for an answer.
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    /// Nothing has come yet.
+    Call,
+    /// The answer had begun.
+    Answer,
+}
+
+/// What whoever runs the drives can do.
+const RESTART: &str = "start it again with `skytether drive serve`";
+const START: &str = "is `skytether drive serve` running there?";
 
 impl Peer {
     /// Puts the drive's name and address in front; the drive's own mention of its name goes.
@@ -69,15 +89,52 @@ impl Peer {
         Error::new(error.kind(), format!("{}: {text}", self.title))
     }
 
-    fn status(&self, status: &Status) -> Error {
+    /// Notes how a call ended, and logs when that changes. Whoever answered without being the drive that was meant proves nothing.
+    fn found(&self, lost: Option<&str>) {
+        match lost {
+            Some(why) if !self.lost.swap(true, Ordering::Relaxed) => tracing::warn!("{} is lost: {why}", self.title),
+            None if self.id.is_some() && self.lost.swap(false, Ordering::Relaxed) => tracing::warn!("{} is back", self.title),
+            _ => {}
+        }
+    }
+
+    fn status(&self, status: &Status, stage: Stage) -> Error {
+        if of_connection(status) {
+            self.found(Some(match stage {
+                Stage::Call => "it does not answer",
+                Stage::Answer => "the connection broke in the middle of an answer",
+            }));
+            // What the layers of the connection say of it helps nobody who runs a query.
+            tracing::debug!(%status, "{}", self.title);
+            return Error::unavailable(match stage {
+                Stage::Call => format!("{} does not answer: {RESTART}", self.title),
+                Stage::Answer => format!("{} was lost in the middle of its answer: {RESTART} if it has stopped", self.title),
+            });
+        }
+        if status.metadata().contains_key(DRIVE_KEY) {
+            // The drive's text says who it is.
+            let (name, id) = (self.name.as_deref().unwrap_or("another"), self.id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or("?"));
+            self.found(Some("another drive answers at its address"));
+            let text = format!("at {} answers {}, not {name} ({id}): was it started on another directory?", self.address, status.message());
+            return Error::unavailable(text);
+        }
+        self.found(None);
         self.named(&from_status(status))
     }
 
     /// What `wait` gives, or the error of a dead drive after the idle time and `more`.
-    async fn patient<T>(&self, more: Duration, wait: impl Future<Output = Result<T, Status>>) -> Result<T> {
+    async fn patient<T>(&self, stage: Stage, more: Duration, wait: impl Future<Output = Result<T, Status>>) -> Result<T> {
         match tokio::time::timeout(self.idle + more, wait).await {
-            Ok(came) => came.map_err(|status| self.status(&status)),
-            Err(_) => Err(Error::unavailable(format!("{}: did not answer for {:.1} s", self.title, (self.idle + more).as_secs_f64()))),
+            Ok(Ok(came)) => {
+                self.found(None);
+                Ok(came)
+            }
+            Ok(Err(status)) => Err(self.status(&status, stage)),
+            Err(_) => {
+                let silence = format!("did not answer for {:.1} s", (self.idle + more).as_secs_f64());
+                self.found(Some(&format!("it {silence}")));
+                Err(Error::unavailable(format!("{}: {silence}: {RESTART} if it hangs", self.title)))
+            }
         }
     }
 }
@@ -103,7 +160,14 @@ impl FlightCse {
     /// Invalid for an address that is none; Unavailable where nothing answers in time; Unsupported where it speaks another protocol.
     pub async fn connect(address: &str, options: ConnectOptions) -> Result<Arc<Self>> {
         let authority = authority(address)?;
-        let mut peer = Peer { title: format!("drive at {authority}"), name: None, idle: options.connect_timeout };
+        let mut peer = Peer {
+            title: format!("drive at {authority}"),
+            name: None,
+            id: None,
+            address: authority.to_owned(),
+            idle: options.connect_timeout,
+            lost: Arc::default(),
+        };
         let mut endpoint = Endpoint::from_shared(format!("http://{authority}"))
             .map_err(|e| Error::invalid(format!("{address:?} is no address: write host:port or grpc://host:port")).because(e))?
             .connect_timeout(options.connect_timeout)
@@ -111,23 +175,22 @@ impl FlightCse {
             .initial_stream_window_size(Some(2 << 20))
             .initial_connection_window_size(Some(8 << 20));
         if let Some(interval) = options.keepalive {
-            endpoint = endpoint.http2_keep_alive_interval(interval).keep_alive_timeout(interval).keep_alive_while_idle(true);
+            // The idle timeout is the one number that says how long a drive may be silent: a probe must not run out before it.
+            endpoint = endpoint.http2_keep_alive_interval(interval).keep_alive_timeout(options.idle_timeout).keep_alive_while_idle(true);
         }
         let channel = match tokio::time::timeout(options.connect_timeout, endpoint.connect()).await {
             Ok(Ok(channel)) => channel,
-            Ok(Err(error)) => return Err(Error::unavailable(format!("cannot connect to {}: is it running?", peer.title)).because(error)),
+            Ok(Err(error)) => return Err(Error::unavailable(format!("cannot connect to {} ({}): {START}", peer.title, root_cause(&error)))),
             Err(_) => {
-                return Err(Error::unavailable(format!(
-                    "cannot connect to {} within {:.1} s: is it running?",
-                    peer.title,
-                    options.connect_timeout.as_secs_f64()
-                )));
+                let waited = options.connect_timeout.as_secs_f64();
+                return Err(Error::unavailable(format!("cannot connect to {} within {waited:.1} s: {START}", peer.title)));
             }
         };
         let client = FlightServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
         let info = frames::decode_info(&act(&client, &peer, "info", Bytes::new()).await?).map_err(|e| peer.named(&e))?;
         peer.title = format!("drive {} at {authority}", info.name);
         peer.name = Some(info.name.clone());
+        peer.id = Some(MetadataValue::try_from(info.id.to_string()).map_err(|e| Error::internal(format!("{}: its id can't be sent", peer.title)).because(e))?);
         peer.idle = options.idle_timeout;
         Ok(Arc::new(Self { client, info, peer }))
     }
@@ -155,10 +218,13 @@ fn unknown_outcome(peer: &Peer, what: &str) -> Error {
     Error::unavailable(format!("{}: nobody can know whether the batch was carried out, since its answer is garbled ({what}): read its keys to see", peer.title))
 }
 
-/// A request with the interval at which signs of life are wanted.
-fn request<T>(message: T, idle: Duration) -> Request<T> {
+/// A request with the drive that it is meant for and the interval at which signs of life are wanted.
+fn request<T>(message: T, peer: &Peer) -> Request<T> {
     let mut request = Request::new(message);
-    request.metadata_mut().insert(HEARTBEAT_KEY, MetadataValue::from(u64::try_from(idle.as_millis() / 4).unwrap_or(u64::MAX).max(1)));
+    request.metadata_mut().insert(HEARTBEAT_KEY, MetadataValue::from(u64::try_from(peer.idle.as_millis() / 4).unwrap_or(u64::MAX).max(1)));
+    if let Some(id) = &peer.id {
+        request.metadata_mut().insert(DRIVE_KEY, id.clone());
+    }
     request
 }
 
@@ -167,9 +233,9 @@ async fn act(client: &FlightServiceClient<Channel>, peer: &Peer, action: &'stati
     // The other side is silent while a long message is on its way to it: allow for 1 MiB/s.
     let upload = Duration::from_secs((body.len() >> 20) as u64);
     let mut client = client.clone();
-    let mut answers = peer.patient(upload, client.do_action(request(Action::new(action, body), peer.idle))).await?.into_inner();
+    let mut answers = peer.patient(Stage::Call, upload, client.do_action(request(Action::new(action, body), peer))).await?.into_inner();
     loop {
-        match peer.patient(upload, answers.message()).await? {
+        match peer.patient(Stage::Answer, upload, answers.message()).await? {
             Some(answer) => match answer.body.first() {
                 Some(&ANSWER_ALIVE) => {}
                 Some(&ANSWER_VALUE) => return Ok(answer.body.slice(1..)),
@@ -185,6 +251,11 @@ async fn act(client: &FlightServiceClient<Channel>, peer: &Peer, action: &'stati
 impl Storage for FlightCse {
     fn info(&self) -> &CseInfo {
         &self.info
+    }
+
+    async fn present(&self) -> Result<CseInfo> {
+        let anybody = Peer { id: None, ..self.peer.clone() };
+        frames::decode_info(&act(&self.client, &anybody, "info", Bytes::new()).await?).map_err(|e| self.peer.named(&e))
     }
 
     async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
@@ -236,7 +307,7 @@ impl Running {
     /// The next message that says something; `None` at the end of the stream.
     async fn message(&mut self) -> Result<Option<Incoming>> {
         loop {
-            let Some(data) = self.peer.patient(Duration::ZERO, self.stream.message()).await? else {
+            let Some(data) = self.peer.patient(Stage::Answer, Duration::ZERO, self.stream.message()).await? else {
                 return Ok(None);
             };
             match self.decoder.decode(data).map_err(|e| self.peer.named(&e))? {
@@ -267,7 +338,7 @@ impl Cse for FlightCse {
         let ticket = frames::encode_ticket(&plan)?;
         let mut client = self.client.clone();
         let upload = Duration::from_secs((ticket.len() >> 20) as u64);
-        let stream = self.peer.patient(upload, client.do_get(request(Ticket::new(ticket), self.peer.idle))).await?.into_inner();
+        let stream = self.peer.patient(Stage::Call, upload, client.do_get(request(Ticket::new(ticket), &self.peer))).await?.into_inner();
         let mut running = Running { peer: self.peer.clone(), stream, decoder: DeliveryDecoder::default(), done: false };
         let schema = match running.message().await? {
             Some(Incoming::Schema(schema)) => schema,
@@ -287,6 +358,10 @@ mod tests {
     use super::*;
     use skytether_common::Kind;
 
+    fn peer(title: &str, name: Option<&str>) -> Peer {
+        Peer { title: title.into(), name: name.map(Into::into), id: None, address: "127.0.0.1:9".into(), idle: Duration::ZERO, lost: Arc::default() }
+    }
+
     #[test]
     fn addresses_in_every_spelling() {
         for good in ["127.0.0.1:5300", "grpc://127.0.0.1:5300", "grpc+tcp://127.0.0.1:5300/", "http://127.0.0.1:5300"] {
@@ -301,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_garbled_answer_to_apply_tells_nothing_about_the_batch() {
-        let peer = Peer { title: "drive d at a:9".into(), name: None, idle: Duration::ZERO };
+        let peer = peer("drive d at a:9", None);
         assert_eq!(versions(&peer, 2, b"[7, 0]").unwrap(), [7, 0]);
         for garbled in [&b""[..], b"[7", b"[7]", b"[1, 2, 3]", b"{}", b"[-1, 2]", b"\xff\xff"] {
             let error = versions(&peer, 2, garbled).unwrap_err();
@@ -312,7 +387,7 @@ mod tests {
 
     #[test]
     fn the_drive_is_named_once() {
-        let peer = Peer { title: "drive drive-1 at 127.0.0.1:9".into(), name: Some("drive-1".into()), idle: Duration::ZERO };
+        let peer = peer("drive drive-1 at 127.0.0.1:9", Some("drive-1"));
         assert_eq!(peer.named(&Error::invalid("drive-1: no such table")).to_string(), "drive drive-1 at 127.0.0.1:9: no such table");
         assert_eq!(peer.named(&Error::invalid("drive-10: x")).to_string(), "drive drive-1 at 127.0.0.1:9: drive-10: x");
     }

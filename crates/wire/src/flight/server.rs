@@ -18,15 +18,16 @@ use futures::{FutureExt, Stream, StreamExt};
 use skytether_common::{Error, Result};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tonic::metadata::MetadataValue;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::annotation::Annotation;
-use crate::cse::{Cse, Delivery};
+use crate::cse::{Cse, CseInfo, Delivery};
 use crate::flight::frames::{self, DeliveryEncoder, KeyRequest, LIST_PAGE, ListRequest};
 use crate::flight::limits::{self, Bounded, Held};
 use crate::flight::status::to_status;
-use crate::flight::{DEFAULT_HEARTBEAT, HEARTBEAT_KEY, MAX_MESSAGE};
+use crate::flight::{DEFAULT_HEARTBEAT, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
 
 /// First byte of an action's answers: a sign of life,
 pub(crate) const ANSWER_ALIVE: u8 = 0;
@@ -96,6 +97,23 @@ fn heartbeat<T>(request: &Request<T>) -> Duration {
         .and_then(|v| v.to_str().ok())
         .and_then(|v| v.parse::<u64>().ok())
         .map_or(DEFAULT_HEARTBEAT, |ms| Duration::from_millis(ms.clamp(20, 60_000)))
+}
+
+/// Refuses a request that is meant for another drive: whoever sent it has broken its connection and found us where that drive was. Its data must not
+/// come here, and what is not here is not lost. A request that names nobody is meant for whoever answers.
+#[expect(clippy::result_large_err, reason = "tonic's own")]
+fn meant_for<T>(info: &CseInfo, request: &Request<T>) -> Result<(), Status> {
+    let own = info.id.to_string();
+    match request.metadata().get(DRIVE_KEY) {
+        Some(meant) if meant.as_bytes() != own.as_bytes() => {
+            let mut refused = to_status(&Error::unavailable(format!("drive {own} ({})", info.name)));
+            if let Ok(own) = MetadataValue::try_from(own) {
+                refused.metadata_mut().insert(DRIVE_KEY, own);
+            }
+            Err(refused)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Ready when the server is to stop.
@@ -199,6 +217,7 @@ impl FlightService for CseService {
     type ListActionsStream = Answers<ActionType>;
 
     async fn do_get(&self, request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
+        meant_for(self.cse.info(), &request)?;
         let name = self.cse.info().name.clone();
         let heartbeat = heartbeat(&request);
         let _held = request.extensions().get::<Arc<Held>>().cloned();
@@ -228,6 +247,7 @@ impl FlightService for CseService {
     }
 
     async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
+        meant_for(self.cse.info(), &request)?;
         let heartbeat = heartbeat(&request);
         let cse = Arc::clone(&self.cse);
         let held = request.extensions().get::<Arc<Held>>().cloned();

@@ -54,6 +54,23 @@ pub fn from_status(status: &Status) -> Error {
     }
 }
 
+/// Whether no CSE wrote `status`, but the connection to it failed.
+#[must_use]
+pub fn of_connection(status: &Status) -> bool {
+    !status.metadata().contains_key(KIND_KEY)
+        && !matches!(status.code(), Code::OutOfRange | Code::Unimplemented | Code::Unauthenticated | Code::PermissionDenied)
+}
+
+/// What lies at the bottom of `error`, in words of the operating system where there are any: the layers of a connection only say that they failed.
+#[must_use]
+pub fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut at = error;
+    while let Some(below) = at.source() {
+        at = below;
+    }
+    at.to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

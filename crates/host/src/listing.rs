@@ -1,0 +1,109 @@
+//! The list of data sets, also of those that can't be read, and while drives are away.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::future::join_all;
+use serde::{Deserialize, Serialize};
+use skytether_common::{DatasetName, Error, Kind, Result};
+
+use crate::catalog::{Catalog, DatasetKind, RootRecord};
+
+/// One line of the list of data sets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetInfo {
+    /// The data set.
+    pub name: DatasetName,
+    /// What it is; `None` where its root record can't be read.
+    pub kind: Option<DatasetKind>,
+    /// Rows of a plain table, genes of an expression data set.
+    pub rows: u64,
+    /// Cells of an expression data set.
+    pub cells: Option<u32>,
+    /// Bytes stored on all drives together.
+    pub bytes: u64,
+    /// Names of its tables.
+    pub tables: Vec<String>,
+    /// Why its root record can't be read; all else but the name means nothing then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl DatasetInfo {
+    /// A data set of which only its name can be told.
+    fn broken(name: DatasetName, error: &Error) -> Self {
+        Self { name, kind: None, rows: 0, cells: None, bytes: 0, tables: Vec::new(), error: Some(error.full_text()) }
+    }
+}
+
+impl From<&RootRecord> for DatasetInfo {
+    fn from(record: &RootRecord) -> Self {
+        Self {
+            name: record.name.clone(),
+            kind: Some(record.kind),
+            rows: record.rows(),
+            cells: record.tables.values().find_map(|t| t.matrix).map(|m| m.cells),
+            bytes: record.bytes(),
+            tables: record.tables.keys().cloned().collect(),
+            error: None,
+        }
+    }
+}
+
+/// The data sets that can be listed, and what hides others.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Listing {
+    /// In order of their names.
+    pub datasets: Vec<DatasetInfo>,
+    /// Drives that did not tell, with the reason: data sets whose root records they hold are missing above.
+    pub silent: BTreeMap<String, String>,
+}
+
+impl Catalog {
+    /// All data sets in order of their names; one whose root record can't be read comes with its error and hides no other.
+    ///
+    /// # Errors
+    /// The first error of a drive that does not tell what it holds.
+    pub async fn list(&self) -> Result<Vec<DatasetInfo>> {
+        let (found, silent) = self.gather().await;
+        match silent.into_values().next() {
+            Some(error) => Err(error),
+            None => Ok(found),
+        }
+    }
+
+    /// As [`Self::list`], but a drive that does not answer hides only the data sets whose root records it holds.
+    pub async fn listing(&self) -> Listing {
+        let (datasets, silent) = self.gather().await;
+        let silent = silent.into_iter().map(|(drive, error)| (self.drives()[drive].info().name.clone(), error.full_text())).collect();
+        Listing { datasets, silent }
+    }
+
+    /// What can be listed, and the errors of the drives that don't tell.
+    async fn gather(&self) -> (Vec<DatasetInfo>, BTreeMap<usize, Error>) {
+        let (mut names, mut silent) = (BTreeSet::new(), BTreeMap::new());
+        for (drive, told) in join_all((0..self.drives().len()).map(|drive| self.names_at(drive))).await.into_iter().enumerate() {
+            match told {
+                Ok(told) => names.extend(told),
+                Err(error) => drop(silent.insert(drive, error)),
+            }
+        }
+        let mut found = Vec::new();
+        for name in names {
+            let home = self.home(&name);
+            if silent.contains_key(&home) {
+                continue;
+            }
+            match self.read(&name).await {
+                Ok((record, _)) => found.push(DatasetInfo::from(&record)),
+                // Dropped since its name was read.
+                Err(e) if e.kind() == Kind::NotFound => {}
+                Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) => {
+                    tracing::warn!("{e}");
+                    found.push(DatasetInfo::broken(name, &e));
+                }
+                Err(e) => drop(silent.insert(home, e)),
+            }
+        }
+        (found, silent)
+    }
+}
