@@ -46,6 +46,23 @@ def edges() -> dict[str, pa.Table]:
             {"k": pa.array([1, 1, 1, 2, 2, 3, 3, 4, None, 5], pa.int32()), "f": pa.array([NAN, 1.0, -INF, 0.0, -0.0, INF, NAN, None, 2.5, 5e-324], pa.float64())}
         ),
         "extremes": pa.table({"k": pa.array([1, 1, 2, 2, 3], pa.int32()), "i": pa.array([BIG, -1, -BIG - 1, 1, 0], pa.int64()), "n": pa.array([127, -128, 0, 5, None], pa.int8())}),
+        # So many more rows than `names` that joins of the two go down.
+        "facts": pa.table(
+            {
+                "k": pa.array([None if n % 11 == 0 else n % 60 for n in range(30_000)], pa.int32()),
+                "x": pa.array(random.integers(0, 4, 30_000), pa.int32()),
+                "y": pa.array(random.integers(0, 4, 30_000), pa.int32()),
+                "s": pa.array([None if n % 7 == 0 else f"n{n % 25}" for n in range(30_000)]),
+                "v": pa.array(np.arange(30_000), pa.int64()),
+            }
+        ),
+        "names": pa.table(
+            {
+                "k": pa.array([None if n % 9 == 0 else n // 2 for n in range(100)], pa.int32()),
+                "x": pa.array([n % 5 for n in range(100)], pa.int32()),
+                "label": pa.array([None if n % 8 == 0 else f"n{n % 30}" for n in range(100)]),
+            }
+        ),
         "ties": pa.table({"k": pa.array([n % 3 for n in range(300)], pa.int32()), "v": pa.array([n // 100 for n in range(300)], pa.int32())}),
         "skew": pa.table({"k": pa.array(np.where(random.random(20_000) < 0.97, 7, random.integers(0, 1000, 20_000)), pa.int32()), "v": pa.array(random.integers(0, 10, 20_000), pa.int32())}),
         "groups": pa.table({"k": pa.array(random.permutation(60_000) // 2, pa.int64()), "v": pa.array(random.integers(0, 100, 60_000), pa.int32())}),

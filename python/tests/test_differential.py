@@ -110,6 +110,33 @@ SELECT count(*) FROM e.mixed a, e.mixed b WHERE a.u = b.u + 1 AND a.k = b.k
 SELECT u FROM e.mixed WHERE d < DATE '1970-01-01' AND t >= TIMESTAMP '2024-02-29 00:00:00'
 SELECT d, count(*) FROM e.mixed GROUP BY d
 SELECT m, count(*) FROM e.mixed WHERE m BETWEEN -10.00 AND 10.00 GROUP BY m
+SELECT min(n), max(n) FROM (SELECT CAST(i AS VARCHAR) AS n FROM e.mixed)
+SELECT min(CAST(k AS VARCHAR)), max(CAST(k AS VARCHAR)) FROM e.mixed
+SELECT min(n), max(n), count(n) FROM (SELECT i - 5 > 0 AS n FROM e.mixed)
+SELECT min(n), max(n) FROM (SELECT -i AS n FROM e.mixed)
+SELECT min(n), max(n) FROM (SELECT CAST(t AS TIME) AS n FROM e.mixed)
+SELECT count(DISTINCT n), count(n), count(*) FROM (SELECT CAST(NULL AS INTEGER) AS n FROM e.mixed)
+SELECT count(n), min(n), count(*) FROM (SELECT k AS n FROM e.mixed)
+SELECT n.label, count(*), sum(f.v) FROM e.facts f JOIN e.names n ON f.k = n.k GROUP BY n.label
+SELECT n.label, count(*), count(n.k) FROM e.facts f LEFT JOIN e.names n ON f.k = n.k GROUP BY n.label
+SELECT n.label, count(*), count(f.k) FROM e.names n RIGHT JOIN e.facts f ON f.k = n.k GROUP BY n.label
+SELECT label, count(*), sum(v) FROM e.facts LEFT JOIN e.names USING (k) GROUP BY label
+SELECT k, count(label) FROM e.facts LEFT JOIN e.names USING (k) GROUP BY k
+SELECT count(*), count(label) FROM e.facts NATURAL LEFT JOIN e.names
+SELECT n.label, count(*) FROM e.facts f LEFT JOIN e.names n ON f.k = n.k AND f.x = f.y GROUP BY n.label
+SELECT n.label, count(*) FROM e.facts f LEFT JOIN e.names n ON f.k = n.k AND f.x < n.x GROUP BY n.label
+SELECT n.label, count(*) FROM e.facts f JOIN e.names n ON f.s = n.label AND f.x = n.x GROUP BY n.label
+SELECT f.x, count(*), sum(f.v) FROM e.facts f WHERE EXISTS (SELECT 1 FROM e.names n WHERE n.k = f.k) GROUP BY f.x
+SELECT f.x, count(*) FROM e.facts f WHERE NOT EXISTS (SELECT 1 FROM e.names n WHERE n.k = f.k AND f.x = f.y) GROUP BY f.x
+SELECT count(*) FROM e.facts f WHERE f.k NOT IN (SELECT k FROM e.names)
+SELECT count(*) FROM e.facts f WHERE f.k NOT IN (SELECT k FROM e.names WHERE k IS NOT NULL)
+SELECT n.label, count(*) FROM e.facts f FULL JOIN e.names n ON f.k = n.k GROUP BY n.label
+SELECT n.label, m.label, count(*) FROM e.facts f JOIN e.names n ON f.k = n.k JOIN e.names m ON f.x = m.x AND m.k < 5 GROUP BY n.label, m.label
+SELECT n.c, count(*) FROM e.facts f JOIN (SELECT k, count(*) AS c FROM e.names GROUP BY k) n ON f.k = n.k GROUP BY n.c
+SELECT f.v, n.label FROM e.facts f JOIN e.names n ON f.k = n.k WHERE n.x = 1 ORDER BY f.v, n.label LIMIT 20
+SELECT n.label, max(f.v) FROM e.facts f JOIN (SELECT * FROM e.names ORDER BY k, x LIMIT 10) n ON f.k = n.k GROUP BY n.label ORDER BY 2, 1
+SELECT f.x, count(*) FROM e.facts f JOIN (VALUES (1, 'a'), (2, 'b'), (NULL, 'c')) AS w(k, t) ON f.k = w.k GROUP BY f.x
+WITH RECURSIVE r AS (SELECT 3 AS k, 0 AS n UNION ALL SELECT CAST(f.x AS INTEGER), r.n + 1 FROM r JOIN e.facts f ON f.v = r.k + 40 * r.n WHERE r.n < 6) SELECT k, n FROM r
 """.strip().splitlines()
 
 

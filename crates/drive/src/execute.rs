@@ -31,6 +31,7 @@ use crate::annotate;
 use crate::batches::Coalescer;
 use crate::bind::{self, Bound, PLAIN, ROWS};
 use crate::cells::TicketCells;
+use crate::known;
 use crate::reader::{Reader, Ticket};
 use crate::scan::rows_for_width;
 use crate::shipped::Shipped;
@@ -58,7 +59,11 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) fn new(name: String, reader: Arc<Reader>, pool: Arc<dyn MemoryPool>, threads: usize, max_concurrent: usize) -> Result<Self> {
-        let mut base = SessionStateBuilder::new().with_default_features().with_physical_optimizer_rule(filter_first()).build();
+        let mut base = SessionStateBuilder::new()
+            .with_default_features()
+            .with_physical_optimizer_rules(known::rules())
+            .with_physical_optimizer_rule(filter_first())
+            .build();
         skytether_plan::partial::register(&mut base).map_err(from_datafusion)?;
         Ok(Self { name, reader, pool, threads: threads.max(1), running: Arc::new(Semaphore::new(max_concurrent.max(1))), base })
     }

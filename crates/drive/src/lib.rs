@@ -21,6 +21,7 @@ mod cells;
 mod dense;
 pub mod drive;
 mod execute;
+mod known;
 mod prune;
 mod reader;
 mod scan;

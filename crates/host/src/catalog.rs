@@ -82,6 +82,9 @@ pub struct TableRecord {
     /// The shape, for a matrix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matrix: Option<MatrixRecord>,
+    /// Bytes of all rows in memory, as Arrow arrays; not known of matrices, and of tables that were written before it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
     /// The partitions, one per drive at most.
     pub partitions: Vec<PartitionRecord>,
 }
@@ -550,7 +553,7 @@ mod tests {
 
     fn record() -> RootRecord {
         let part = PartitionRecord { drive: Uuid::from_u128(7), slot: 0, rows: 3, slices: 1, bytes: 100 };
-        let table = TableRecord { placement: Placement::Spread, rows: 3, matrix: None, partitions: vec![part] };
+        let table = TableRecord { placement: Placement::Spread, rows: 3, matrix: None, memory_bytes: None, partitions: vec![part] };
         RootRecord {
             format: ROOT_FORMAT,
             name: "a.b".parse().unwrap(),

@@ -265,6 +265,11 @@ impl ExecutionPlan for DriveScanExec {
         Ok(builder.build())
     }
 
+    /// To be run again, as the step of a recursive query is: the filters of joins were those of the run before, and nobody would complete them now.
+    fn reset_state(self: Arc<Self>) -> DfResult<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(self.with(self.plan.without_filters(), self.beside.with_inputs(self.beside.inputs().to_vec())?)))
+    }
+
     fn statistics_from_inputs(&self, _: &[Arc<Statistics>], args: &StatisticsArgs) -> DfResult<Arc<Statistics>> {
         let parts = if args.partition().is_some() { self.targets.len().max(1) } else { 1 };
         let rows = usize::try_from(self.rows).unwrap_or(usize::MAX) / parts;

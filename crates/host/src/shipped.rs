@@ -2,21 +2,36 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
 use datafusion::common::internal_err;
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::TaskContext;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::physical_plan::ExecutionPlan;
-use futures::StreamExt;
+use futures::future::{BoxFuture, Shared};
+use futures::{FutureExt, StreamExt};
+use skytether_common::units::human_bytes;
 use skytether_common::{Error, Result};
 use skytether_plan::error::from_datafusion;
 use skytether_plan::{DriveScan, shipped};
 use skytether_slice::metadata::ipc;
-use tokio::sync::OnceCell;
+use skytether_wire::size::batch_bytes;
+
+/// The most bytes that all tables beside one scan may take up in memory. Planning has taken them for far smaller.
+const MAX_BYTES: usize = 12 << 20;
+
+/// The tables by name, as Arrow IPC streams, and what the memory pool knows of them.
+struct Tables {
+    streams: BTreeMap<String, Bytes>,
+    _memory: MemoryReservation,
+}
+
+type Reading = Shared<BoxFuture<'static, std::result::Result<Arc<Tables>, Arc<Error>>>>;
 
 /// What is read for one scan.
 #[derive(Clone, Default)]
@@ -24,7 +39,8 @@ pub(crate) struct Beside {
     inputs: Vec<Arc<dyn ExecutionPlan>>,
     /// The columns of each as they travel.
     schemas: Vec<SchemaRef>,
-    read: Arc<OnceCell<BTreeMap<String, Bytes>>>,
+    /// Begun by whoever asks first, and run once whatever becomes of that one and of the reading: plans can't be run twice.
+    reading: Arc<OnceLock<Reading>>,
 }
 
 impl fmt::Debug for Beside {
@@ -37,7 +53,7 @@ impl Beside {
     /// The inputs of `scan`, as they are run.
     pub(crate) fn new(inputs: &[Arc<dyn ExecutionPlan>], scan: &DriveScan) -> Self {
         let schemas = scan.inputs.iter().enumerate().map(|(n, input)| shipped::schema(n, input.schema())).collect();
-        Self { inputs: inputs.to_vec(), schemas, read: Arc::default() }
+        Self { inputs: inputs.to_vec(), schemas, reading: Arc::default() }
     }
 
     /// How each is read.
@@ -50,35 +66,57 @@ impl Beside {
         if inputs.len() != self.schemas.len() {
             return internal_err!("a scan with {} tables beside it was given {}", self.schemas.len(), inputs.len());
         }
-        Ok(Self { inputs, schemas: self.schemas.clone(), read: Arc::default() })
+        Ok(Self { inputs, schemas: self.schemas.clone(), reading: Arc::default() })
     }
 
-    /// The tables by name, as Arrow IPC streams; read by whoever asks first.
+    /// The tables by name, as Arrow IPC streams. Must be called in a runtime.
     ///
     /// # Errors
-    /// As reading them has.
+    /// As reading them has; exhausted where they are too large to be sent.
     pub(crate) async fn read(&self, context: Arc<TaskContext>) -> Result<BTreeMap<String, Bytes>> {
         if self.inputs.is_empty() {
             return Ok(BTreeMap::new());
         }
-        let read = self.read.get_or_try_init(|| async {
-            let mut tables = BTreeMap::new();
-            for (n, (input, schema)) in self.inputs.iter().zip(&self.schemas).enumerate() {
-                tables.insert(shipped::name(n), table(input, schema, Arc::clone(&context)).await?);
-            }
-            Ok::<_, Error>(tables)
+        let reading = self.reading.get_or_init(|| {
+            let (inputs, schemas) = (self.inputs.clone(), self.schemas.clone());
+            let task = SpawnedTask::spawn(async move { tables(&inputs, &schemas, context).await });
+            let read = async move { task.await.unwrap_or_else(|e| Err(Error::internal("the task that reads small tables stopped").because(e))) };
+            read.map(|read| read.map(Arc::new).map_err(Arc::new)).boxed().shared()
         });
-        read.await.cloned()
+        match reading.clone().await {
+            Ok(tables) => Ok(tables.streams.clone()),
+            Err(error) => Err(Error::new(error.kind(), error.message()).because(error)),
+        }
     }
 }
 
+async fn tables(inputs: &[Arc<dyn ExecutionPlan>], schemas: &[SchemaRef], context: Arc<TaskContext>) -> Result<Tables> {
+    let mut memory = MemoryConsumer::new("small tables for the drives").register(context.memory_pool());
+    let mut streams = BTreeMap::new();
+    for (n, (input, schema)) in inputs.iter().zip(schemas).enumerate() {
+        streams.insert(shipped::name(n), table(input, schema, &mut memory, Arc::clone(&context)).await?);
+    }
+    memory.try_resize(streams.values().map(Bytes::len).sum()).map_err(from_datafusion)?;
+    Ok(Tables { streams, _memory: memory })
+}
+
 /// All rows of `input` under the columns of `schema`. The cut has seen to it that they are few.
-async fn table(input: &Arc<dyn ExecutionPlan>, schema: &SchemaRef, context: Arc<TaskContext>) -> Result<Bytes> {
+async fn table(input: &Arc<dyn ExecutionPlan>, schema: &SchemaRef, memory: &mut MemoryReservation, context: Arc<TaskContext>) -> Result<Bytes> {
     let wrong = |e| Error::internal("a small table can't be written for the drives").because(e);
-    let mut batches = Vec::new();
+    let (mut batches, mut bytes, mut rows_so_far) = (Vec::new(), 0, 0);
     let mut rows = input.execute(0, context).map_err(from_datafusion)?;
     while let Some(batch) = rows.next().await {
         let batch = batch.map_err(from_datafusion)?;
+        // Once as it is, once joined with the others, once written.
+        let size = usize::try_from(batch_bytes(&batch)).unwrap_or(usize::MAX);
+        (bytes, rows_so_far) = (size.saturating_add(bytes), batch.num_rows() + rows_so_far);
+        if bytes > MAX_BYTES || rows_so_far as u64 > shipped::MAX_ROWS {
+            return Err(Error::exhausted(format!(
+                "the smaller side of a join, {rows_so_far} rows of {} and more, is too large to be sent to every drive: use cut=\"filter\"",
+                human_bytes(bytes as u64)
+            )));
+        }
+        memory.try_grow(size.saturating_mul(3)).map_err(from_datafusion)?;
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         batches.push(RecordBatch::try_new_with_options(Arc::clone(schema), batch.columns().to_vec(), &options).map_err(wrong)?);
     }

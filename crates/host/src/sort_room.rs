@@ -69,7 +69,8 @@ impl MemoryPool for SortRoom {
         if sorts(reservation.consumer()) {
             let room = self.limit / 2 / self.sorters.load(Ordering::Relaxed).max(1);
             let wanted = reservation.size().saturating_add(additional);
-            if wanted > room {
+            // Who holds nothing has nothing to write to disk: a first batch that is larger than the room goes where there is room for it.
+            if wanted > room && reservation.size() > 0 {
                 return Err(resources_datafusion_err!(
                     "{} wants {}, more than the {} of its rows",
                     reservation.consumer().name(),

@@ -47,13 +47,16 @@ impl Outgoing {
 
     /// The same with `filters` on top. Each holds for rows of the plan's schema, and may only drop rows that the query has no use for.
     pub(crate) fn with_filters(&self, filters: impl IntoIterator<Item = Arc<dyn PhysicalExpr>>) -> Self {
-        Self {
-            logical: Arc::clone(&self.logical),
-            state: Arc::clone(&self.state),
-            plain: self.plain.clone(),
-            filters: self.filters.iter().cloned().chain(filters).collect(),
-            sent: OnceCell::new(),
-        }
+        self.filtered_by(self.filters.iter().cloned().chain(filters).collect())
+    }
+
+    /// The same as the cut made it.
+    pub(crate) fn without_filters(&self) -> Self {
+        self.filtered_by(Vec::new())
+    }
+
+    fn filtered_by(&self, filters: Vec<Arc<dyn PhysicalExpr>>) -> Self {
+        Self { logical: Arc::clone(&self.logical), state: Arc::clone(&self.state), plain: self.plain.clone(), filters, sent: OnceCell::new() }
     }
 
     /// The filters of joins.

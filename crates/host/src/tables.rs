@@ -98,6 +98,11 @@ impl Tables for NamedTables {
     fn rows(&self, table: &TableReference) -> Option<u64> {
         self.by_reference.get(table)?.rows().ok()
     }
+
+    fn bytes(&self, table: &TableReference) -> Option<u64> {
+        let named = self.by_reference.get(table)?;
+        named.table().ok()?.memory_bytes.filter(|_| named.view == View::Stored)
+    }
 }
 
 impl NamedTables {

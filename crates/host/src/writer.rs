@@ -12,6 +12,7 @@ use skytether_matrix::Transposed;
 use skytether_plan::Placement;
 use skytether_slice::{Encoded, Layout, MetadataBuilder, SliceOptions, TableSlicer};
 use skytether_store::Expect;
+use skytether_wire::size::batch_bytes;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::catalog::{Catalog, DatasetKind, MatrixRecord, PartitionRecord, ROOT_FORMAT, RootRecord, TableRecord};
@@ -187,7 +188,9 @@ impl DatasetWriter {
             let encoder = scope.spawn(move || -> Result<TableRecord> {
                 let mut dealt = self.deal(outbox, table, placement, schema);
                 let mut slicer = TableSlicer::new(schema.clone(), self.slices.clone());
+                let mut memory_bytes = 0;
                 for batch in receive {
+                    memory_bytes += batch_bytes(&batch);
                     for slice in slicer.push(&batch)? {
                         dealt.add(&slice)?;
                     }
@@ -195,7 +198,7 @@ impl DatasetWriter {
                 for slice in slicer.finish()? {
                     dealt.add(&slice)?;
                 }
-                dealt.finish(&self.catalog)
+                dealt.finish(&self.catalog, memory_bytes)
             });
             let mut read = Ok(());
             for batch in batches {
@@ -246,7 +249,7 @@ impl DatasetWriter {
         let encoded = tokio::task::block_in_place(|| matrix_writer::write(&self.catalog, &outbox, &self.slices, &name, matrix));
         let partitions = settle(outbox, encoded).await?;
         let rows = partitions.iter().map(|p| p.rows).sum();
-        self.tables.insert(table.to_owned(), TableRecord { placement: Placement::Spread, rows, matrix: Some(shape), partitions });
+        self.tables.insert(table.to_owned(), TableRecord { placement: Placement::Spread, rows, matrix: Some(shape), memory_bytes: None, partitions });
         self.state = State::Writing;
         Ok(())
     }
@@ -359,7 +362,7 @@ impl Dealt<'_> {
     }
 
     /// Drives that got no slice hold no partition, but for the first: an empty table has a schema too.
-    fn finish(self, catalog: &Catalog) -> Result<TableRecord> {
+    fn finish(self, catalog: &Catalog, memory_bytes: u64) -> Result<TableRecord> {
         let placement = self.placement;
         let mut rows = 0;
         let mut records = Vec::new();
@@ -369,7 +372,7 @@ impl Dealt<'_> {
                 records.extend(partition.finish(catalog)?);
             }
         }
-        Ok(TableRecord { placement, rows, matrix: None, partitions: records })
+        Ok(TableRecord { placement, rows, matrix: None, memory_bytes: Some(memory_bytes), partitions: records })
     }
 }
 

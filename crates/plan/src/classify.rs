@@ -6,6 +6,7 @@ use datafusion::logical_expr::{Aggregate, Expr, FetchType, Limit, LogicalPlan, S
 use crate::expressions::{check, check_aggregate};
 use crate::partial::form_names;
 use crate::policy::{Cut, Placement};
+use crate::size::most_bytes;
 use crate::split::finest;
 
 /// Most operators of one sub-plan. Each takes two of the hundred nested messages that protobuf readers accept.
@@ -14,7 +15,7 @@ pub const MAX_OPERATORS: usize = 12;
 /// The most rows that drives sort for the first ones: what a drive must hold in memory.
 pub const MAX_TOP: usize = 100_000;
 
-/// The most bytes, about, that all drives together sort where all rows are wanted.
+/// The most bytes that all drives together sort.
 pub const MAX_SORTED: u64 = 64 << 20;
 
 /// What may be done with an operator whose input goes down.
@@ -43,6 +44,8 @@ pub struct Input {
     pub operators: usize,
     /// At most so many rows on all drives together, where that is known.
     pub rows: Option<u64>,
+    /// The bytes of all rows of the table in memory, where that is known.
+    pub bytes: Option<u64>,
 }
 
 /// What may be done with `node`, the input of which goes down as `input` says. A pure function; this is the one list of
@@ -104,23 +107,35 @@ fn limit(node: &Limit, input: Input) -> Class {
 
 fn sort(node: &Sort, input: Input, registry: &dyn FunctionRegistry) -> Class {
     let keys = all(node.expr.iter().map(|key| &key.expr), node.input.schema(), registry);
-    match (keys, node.fetch, input.placement) {
-        (Class::Whole, Some(rows), _) if rows > MAX_TOP => Class::Host(format!("drives sort for at most {MAX_TOP} first rows, not {rows}")),
-        (Class::Whole, Some(_), Placement::Everywhere) => Class::Whole,
-        (Class::Whole, Some(_), Placement::Spread) => Class::Top,
-        (Class::Whole, None, placement) if input.rows.is_some_and(|rows| rows.saturating_mul(width(node)) <= MAX_SORTED) => match placement {
-            Placement::Everywhere => Class::Whole,
-            Placement::Spread => Class::Top,
-        },
-        (Class::Whole, None, _) => Class::Host("a sort of all rows needs room for all of them, which the host has".into()),
-        (why, _, _) => why,
+    if keys != Class::Whole {
+        return keys;
+    }
+    match node.fetch {
+        Some(rows) if rows > MAX_TOP => return Class::Host(format!("drives sort for at most {MAX_TOP} first rows, not {rows}")),
+        Some(rows) if bytes_of_first(node, input, rows as u64).is_some_and(|bytes| bytes > MAX_SORTED) => {
+            return Class::Host(format!("the first {rows} rows need more room than drives give to a sort"));
+        }
+        None if input.rows.and_then(|rows| most_bytes(&node.input, rows, &|_| input.bytes)).is_none_or(|bytes| bytes > MAX_SORTED) => {
+            return Class::Host("a sort of all rows needs room for all of them, which the host has".into());
+        }
+        _ => {}
+    }
+    match input.placement {
+        Placement::Everywhere => Class::Whole,
+        Placement::Spread => Class::Top,
     }
 }
 
-/// Bytes of a row that is sorted, about.
-fn width(node: &Sort) -> u64 {
-    node.input.schema().fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(64) as u64).sum()
+/// How many bytes the first `first` rows of a sort take on a drive, about: rows of which it is not known how long they are may be [`SKEW`] times as long as the average,
+/// but not longer than all together. `None` where that is not known either.
+fn bytes_of_first(node: &Sort, input: Input, first: u64) -> Option<u64> {
+    let (rows, bytes) = (input.rows?, input.bytes?);
+    let long = (bytes / rows.max(1)).saturating_mul(first.min(rows)).saturating_mul(SKEW).min(bytes);
+    most_bytes(&node.input, first.min(rows), &|_| Some(long))
 }
+
+/// How much longer than the average the first rows may be.
+const SKEW: u64 = 4;
 
 fn aggregate(node: &Aggregate, input: Input, registry: &dyn FunctionRegistry) -> Class {
     let schema = node.input.schema();

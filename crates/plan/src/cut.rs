@@ -302,7 +302,8 @@ impl Walk<'_> {
         if renamed {
             plan = LogicalPlan::SubqueryAlias(SubqueryAlias::try_new(Arc::new(plan), scan.table_name.clone())?);
         }
-        let mut input = Input { placement: partitioning.placement, limited: false, operators: 1, rows: self.tables.rows(&scan.table_name) };
+        let (rows, bytes) = (self.tables.rows(&scan.table_name), self.tables.bytes(&scan.table_name));
+        let mut input = Input { placement: partitioning.placement, limited: false, operators: 1, rows, bytes };
 
         let (down, up): (Vec<Expr>, Vec<Expr>) =
             scan.filters.iter().cloned().partition(|f| self.policy != Cut::Raw && check(f, plan.schema(), self.registry).is_ok());

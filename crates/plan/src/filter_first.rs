@@ -32,11 +32,14 @@ fn filtered_first(node: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn Execut
     }
     let Some(predicate) = below(filter.predicate(), computed)? else { return Ok(None) };
     let first = FilterExecBuilder::from(filter).with_input(Arc::clone(projection.input())).with_predicate(predicate).apply_projection(None)?.build()?;
+    let first: Arc<dyn ExecutionPlan> = Arc::new(first);
+    // It may now stand on another projection that computes.
+    let first = filtered_first(&first)?.unwrap_or(first);
     let kept: Vec<ProjectionExpr> = match filter.projection().as_ref() {
         Some(kept) => kept.iter().map(|i| computed[*i].clone()).collect(),
         None => computed.to_vec(),
     };
-    Ok(Some(Arc::new(ProjectionExec::try_new(kept, Arc::new(first))?)))
+    Ok(Some(Arc::new(ProjectionExec::try_new(kept, first)?)))
 }
 
 /// `predicate` over what is below the projection of `computed`; `None` if it needs what is computed there.

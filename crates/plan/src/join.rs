@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use datafusion::common::{NullEquality, Result};
-use datafusion::logical_expr::{Join, LogicalPlan};
+use datafusion::common::{JoinConstraint, NullEquality, Result};
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion::logical_expr::{BinaryExpr, Expr, Join, LogicalPlan, Operator};
 
 use crate::classify::{MAX_OPERATORS, operator_name};
 use crate::cut::{Below, Joined, Note, Piece, Walk};
@@ -94,10 +95,11 @@ impl Walk<'_> {
         input.operators += 2;
         // A row may find many.
         input.rows = None;
+        let down = Join { filter: within_a_side(&join), ..join.clone() };
         let (plan, plain) = if left_is_large {
-            (over(&join, large.plan, leaf)?, over(&join, plain, small)?)
+            (over(&down, large.plan, leaf)?, over(&join, plain, small)?)
         } else {
-            (over(&join, leaf, large.plan)?, over(&join, small, plain)?)
+            (over(&down, leaf, large.plan)?, over(&join, small, plain)?)
         };
         Ok(Piece::Below(Box::new(Below { plan, input, table: large.table, stored: large.stored, joined: Some(Joined { shipped, plain, notes, pays: false }) })))
     }
@@ -106,7 +108,22 @@ impl Walk<'_> {
 /// The most small tables beside one sub-plan.
 const MAX_SHIPPED: usize = 8;
 
-/// `join` over other sides of the same columns.
+/// `join` over other sides of the same columns. The keys of `USING` are in `on`, and their columns are merged above the join; Substrait knows no such joins.
 fn over(join: &Join, left: LogicalPlan, right: LogicalPlan) -> Result<LogicalPlan> {
-    Ok(LogicalPlan::Join(Join { left: Arc::new(left), right: Arc::new(right), ..join.clone() }))
+    Ok(LogicalPlan::Join(Join { left: Arc::new(left), right: Arc::new(right), join_constraint: JoinConstraint::On, ..join.clone() }))
+}
+
+/// The condition beside a join's keys, so that it comes back from Substrait as it is: whoever reads it there takes each part `column = column` for keys of both sides,
+/// also where the columns are of one side.
+fn within_a_side(join: &Join) -> Option<Expr> {
+    let filter = join.filter.clone()?;
+    let both_of = |a: &Expr, b: &Expr| match (a, b) {
+        (Expr::Column(a), Expr::Column(b)) => [&join.left, &join.right].iter().any(|side| side.schema().has_column(a) && side.schema().has_column(b)),
+        _ => false,
+    };
+    let parts = split_conjunction_owned(filter).into_iter().map(|part| match &part {
+        Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, right }) if both_of(left, right) => Expr::IsTrue(Box::new(part)),
+        _ => part,
+    });
+    conjunction(parts)
 }

@@ -1,7 +1,7 @@
 //! The planner: what of a query goes down to the drives, and how it travels.
 //!
 //! Pure: nothing here does I/O, reads a clock or knows a drive. [`cut()`] takes a logical plan and gives the *super-plan*, in which
-//! each maximal part that can go down is one [`DriveScan`] without inputs; [`codec`] turns the *sub-plans* that they own into
+//! each maximal part that can go down is one [`DriveScan`], fed only by small tables that travel with it; [`codec`] turns the *sub-plans* that they own into
 //! Substrait and back; [`partial`] holds the forms of the aggregates that make it possible to aggregate below and merge above.
 //!
 //! | room | subject |
@@ -12,6 +12,7 @@
 //! | [`cut`](mod@cut) | the walk over the plan |
 //! | [`node`] | [`DriveScan`] |
 //! | [`shipped`], `join` | small tables that travel down beside a sub-plan, to be joined there |
+//! | `size` | how many bytes rows take, from what is known of the tables |
 //! | `split`, `union` | aggregates in two halves; operators in the branches of a union |
 //! | [`filter_first`] | rows are filtered before anything is computed from them, above and below |
 //! | [`physical_rule`] | what our rules over physical plans are made of |
@@ -36,6 +37,7 @@ pub mod partial;
 pub mod physical_rule;
 pub mod policy;
 pub mod shipped;
+mod size;
 mod split;
 mod union;
 

@@ -99,6 +99,12 @@ pub trait Tables {
         let _ = table;
         None
     }
+
+    /// How many bytes all rows of `table` take in memory (as Arrow arrays), where that is known.
+    fn bytes(&self, table: &TableReference) -> Option<u64> {
+        let _ = table;
+        None
+    }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use datafusion::logical_expr::{Expr, FetchType, LogicalPlan, Projection, TableSc
 use crate::cut::Columns;
 use crate::node::DriveScan;
 use crate::policy::{Placement, Tables};
+use crate::size::most_bytes;
 
 /// What begins the name of such a table; no data set has a table of such a name.
 pub const SHIPPED: &str = "__shipped_";
@@ -23,11 +24,8 @@ pub const SHIPPED: &str = "__shipped_";
 /// The most rows that a side may have to be sent to every drive.
 pub const MAX_ROWS: u64 = 65_536;
 
-/// The most bytes that it may take up, about.
+/// The most bytes that it may take up in memory.
 const MAX_BYTES: u64 = 4 << 20;
-
-/// Bytes of a value whose width its type does not tell, about.
-const TEXT: usize = 24;
 
 /// The name of the `n`th table beside a sub-plan.
 #[must_use]
@@ -63,8 +61,8 @@ const TIMES: u64 = 16;
 
 /// Whether the rows of `plan` are surely few and small enough, next to a table of `other` rows.
 pub(crate) fn small(plan: &LogicalPlan, other: u64, tables: &dyn Tables) -> bool {
-    let width: usize = plan.schema().fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(TEXT)).sum();
-    most_rows(plan, tables).is_some_and(|rows| rows <= MAX_ROWS && rows.saturating_mul(TIMES) <= other && rows.saturating_mul(width as u64) <= MAX_BYTES)
+    let fits = |rows| most_bytes(plan, rows, &|table| tables.bytes(table)).is_some_and(|bytes| bytes <= MAX_BYTES);
+    most_rows(plan, tables).is_some_and(|rows| rows <= MAX_ROWS && rows.saturating_mul(TIMES) <= other && fits(rows))
 }
 
 /// Whether each row of a join belongs to one row of its left side (`left`) or right side.

@@ -32,7 +32,7 @@ impl Halves {
         for (i, expr) in aggregate.aggr_expr.iter().enumerate() {
             let call = check_aggregate(expr, schema, registry).map_err(DataFusionError::Plan)?;
             let Some((state, merge)) = form_names(call.func.name(), call.params.distinct) else { return Ok(Err("it has no state with DISTINCT")) };
-            let (state, merge) = (registry.udaf(&state)?, registry.udaf(&merge)?);
+            let (Ok(state), Ok(merge)) = (registry.udaf(&state), registry.udaf(&merge)) else { return Ok(Err("it has no form that returns its state")) };
             let mut call = call.clone();
             let mut args = vec![column(&format!("__s{i}"))];
             for arg in &call.params.args {

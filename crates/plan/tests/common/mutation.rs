@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 /// A small generator with a fixed seed (SplitMix64).
-pub struct Dice(pub u64);
+pub(crate) struct Dice(pub u64);
 
 impl Dice {
     pub fn roll(&mut self, below: usize) -> usize {
@@ -17,7 +17,7 @@ impl Dice {
 thread_local!(static PANICS: Cell<usize> = const { Cell::new(0) });
 
 /// From now on counts panics, also those that are caught.
-pub fn count_panics() {
+pub(crate) fn count_panics() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         PANICS.with(|p| p.set(p.get() + 1));
@@ -26,6 +26,6 @@ pub fn count_panics() {
 }
 
 /// How many panics this thread has had.
-pub fn panics() -> usize {
+pub(crate) fn panics() -> usize {
     PANICS.with(Cell::get)
 }
