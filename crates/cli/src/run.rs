@@ -17,7 +17,7 @@ use skytether_wire::flight::{ConnectOptions, FlightCse};
 use tokio::net::TcpListener;
 use uuid::Uuid;
 
-use crate::args::{Command, DriveCommand, DriveServe, Drop, Explain, HostCommand, HostServe, Ingest, Init, ListFormat, Look, Sql};
+use crate::args::{Command, DriveCommand, DriveServe, Drop, Explain, ExplainFormat, HostCommand, HostServe, Ingest, Init, ListFormat, Look, Sql};
 use crate::listing;
 use crate::output::Sink;
 use crate::progress::Rows;
@@ -198,8 +198,13 @@ async fn ingest(args: Ingest) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What `--cut` says.
+fn cut(text: &str) -> Result<Cut, Failure> {
+    text.parse().map_err(|_| Failure::Call(Error::invalid(format!("--cut {text:?}: use adaptive, full, filter or raw"))))
+}
+
 async fn sql(args: Sql) -> Result<(), Failure> {
-    let cut: Cut = args.cut.parse().map_err(|_| Failure::Call(Error::invalid(format!("--cut {:?}: use adaptive, full, filter or raw", args.cut))))?;
+    let cut = cut(&args.cut)?;
     let fleet = fleet(&args.fleet.fleet).await?;
     let mut query = fleet.sql(&args.query, &QueryOptions { cut, ..QueryOptions::default() }).await?;
     let mut sink = Sink::new(std::io::stdout(), &query.schema, args.format)?;
@@ -220,8 +225,13 @@ async fn sql(args: Sql) -> Result<(), Failure> {
 }
 
 async fn explain(args: Explain) -> Result<(), Failure> {
-    let fleet = fleet(&args.fleet.fleet).await?;
-    say(fleet.explain(&args.query, args.analyze, &QueryOptions::default()).await?.trim_end())?;
+    let options = QueryOptions { cut: cut(&args.cut)?, ..QueryOptions::default() };
+    let explanation = fleet(&args.fleet.fleet).await?.explanation(&args.query, args.analyze, &options).await?;
+    let text = match args.format {
+        ExplainFormat::Text => explanation.to_string(),
+        ExplainFormat::Json => listing::json(&explanation)?,
+    };
+    say(text.trim_end())?;
     Ok(())
 }
 

@@ -20,6 +20,7 @@ use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::catalog::{Catalog, DatasetInfo, DatasetKind, RootRecord};
+use crate::explain::Explanation;
 use crate::options::QueryOptions;
 use crate::protocol::{HostInfo, Last, NameRequest, PROTOCOL, QueryRequest, for_instance};
 use crate::receipt::{Receipt, ReceiptHandle, Source};
@@ -176,6 +177,15 @@ impl RemoteHost {
         let body = frames::encode_json(&QueryRequest { sql: text.to_owned(), options: options.clone(), analyze })?;
         let answer = self.connection.act("explain", body).await?;
         String::from_utf8(answer.to_vec()).map_err(|e| Error::corrupt("the host's explanation is no text").because(e))
+    }
+
+    /// As [`crate::Host::explanation`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub async fn explanation(&self, text: &str, analyze: bool, options: &QueryOptions) -> Result<Explanation> {
+        let body = frames::encode_json(&QueryRequest { sql: text.to_owned(), options: options.clone(), analyze })?;
+        self.connection.ask("explanation", body).await
     }
 
     /// The data sets.

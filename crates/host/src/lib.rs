@@ -17,6 +17,7 @@
 //! | `spill`, `sort_room` | what memory can't hold |
 //! | `merge_once`, `turns` | what our physical plans do otherwise than DataFusion's |
 //! | [`receipt`], [`explain`] | what ran where |
+//! | `reasons`, `tree` | why an operator is on the host; all operators as one tree |
 //! | [`server`], [`client`] | the same over Arrow Flight |
 //! | `flight_sql` | the same over Arrow Flight SQL |
 
@@ -35,6 +36,7 @@ pub mod options;
 mod outbox;
 mod parameters;
 mod protocol;
+mod reasons;
 pub mod receipt;
 pub mod scan;
 pub mod server;
@@ -45,11 +47,13 @@ pub mod sql_limits;
 pub mod status;
 mod sub_plan;
 mod tables;
+mod tree;
 mod turns;
 pub mod writer;
 
 pub use catalog::{Catalog, DatasetInfo, DatasetKind, RootRecord};
 pub use client::RemoteHost;
+pub use explain::Explanation;
 pub use membership::{Founding, Membership};
 pub use options::{HostOptions, QueryOptions};
 pub use receipt::{Receipt, ReceiptHandle};

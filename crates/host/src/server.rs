@@ -126,6 +126,10 @@ impl HostService {
                 let asked: QueryRequest = frames::decode_json("a request", body)?;
                 self.host.explain(&asked.sql, asked.analyze, &asked.options).await.map(Bytes::from)
             }
+            "explanation" => {
+                let asked: QueryRequest = frames::decode_json("a request", body)?;
+                frames::encode_json(&self.host.explanation(&asked.sql, asked.analyze, &asked.options).await?)
+            }
             _ => Err(unknown(kind)),
         }
     }

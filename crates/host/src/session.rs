@@ -31,8 +31,8 @@ use skytether_common::{DatasetName, Error, Generation, Result};
 use skytether_expression::CellSource;
 use skytether_plan::bloom::{KeyFilters, bloom_udf};
 use skytether_plan::error::{from_datafusion, to_datafusion};
-use skytether_plan::{CutPlan, DriveScan, Placement, RungName, cut, describe, partial};
-use skytether_wire::{Cse, Rung, Storage};
+use skytether_plan::{CutPlan, DriveScan, Placement, cut, describe, partial};
+use skytether_wire::{Cse, Storage};
 use uuid::Uuid;
 
 use crate::catalog::{Catalog, DatasetKind};
@@ -41,7 +41,8 @@ use crate::estimate;
 use crate::merge_once::MergeOnce;
 use crate::options::{HostOptions, QueryOptions};
 use crate::parameters;
-use crate::receipt::{Collector, ReceiptHandle, Source};
+use crate::reasons;
+use crate::receipt::{Collector, ReceiptHandle, Source, rung_of};
 use crate::scan::{DriveScanExec, Patience, QueryContext, ScanParts, Target};
 use crate::sort_room::SortRoom;
 use crate::spill::{self, SpillDirectory};
@@ -165,8 +166,8 @@ impl Host {
     }
 
     pub(crate) fn run(&self, planned: Planned) -> Result<Query> {
-        let Planned { physical, state, collector, .. } = planned;
-        collector.plan(Arc::clone(&physical));
+        let Planned { physical, state, collector, cut, .. } = planned;
+        collector.plan(Arc::clone(&physical), reasons::of(&cut, physical.as_ref()));
         let schema = physical.schema();
         let receipt = ReceiptHandle(Source::Here(Arc::clone(&collector)));
         // Begun at the first poll: a query that nobody reads must not hold the drives' turns.
@@ -255,7 +256,7 @@ impl Host {
             patience: Patience { begin: self.0.options.begin_deadline, silence: self.0.options.silence_deadline },
             batch_rows: options.batch_rows.max(1),
         };
-        let scans = ScanPlanner { host: self.clone(), tables, context, state: Arc::new(state.clone()) };
+        let scans = ScanPlanner { host: self.clone(), cut: cut.clone(), tables, context, state: Arc::new(state.clone()) };
         let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(scans)]);
         let physical = planner.create_physical_plan(&super_plan, &state).await.map_err(from_datafusion)?;
         Ok(Planned { optimised, cut, physical, state, collector })
@@ -380,6 +381,7 @@ fn with_cells(plan: LogicalPlan, cells: Arc<HostCells>) -> Result<LogicalPlan> {
 /// Makes [`DriveScanExec`]s of [`DriveScan`]s.
 struct ScanPlanner {
     host: Host,
+    cut: CutPlan,
     tables: Arc<NamedTables>,
     context: QueryContext,
     state: Arc<SessionState>,
@@ -405,15 +407,11 @@ impl ExtensionPlanner for ScanPlanner {
 impl ScanPlanner {
     fn scan(&self, scan: &DriveScan) -> Result<DriveScanExec> {
         let named = self.tables.get(&scan.table).ok_or_else(|| Error::internal(format!("the cut names {}, which the query does not", scan.table)))?;
-        let rung = match scan.rung {
-            RungName::Raw => Rung::Raw,
-            RungName::Filter => Rung::Filter,
-            RungName::Full => Rung::Full,
-        };
         let parts = ScanParts {
+            of_cut: reasons::scan_number(&self.cut, scan),
             dataset: named.record.name.clone(),
             table: scan.table.to_string(),
-            rung,
+            rung: rung_of(scan.rung),
             text: describe::sub_plan(scan),
             plan: Outgoing::new(Arc::clone(&scan.sub_plan), Arc::clone(&self.state))?,
             targets: self.targets(named)?,

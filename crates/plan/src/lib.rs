@@ -14,6 +14,7 @@
 //! | [`partial`] | `__f_state` and `__f_merge` |
 //! | [`codec`] | Substrait out and in, with the checks for bytes from strangers |
 //! | [`describe`] | plans as text |
+//! | [`figures`] | what a physical operator did |
 //! | [`error`] | DataFusion's errors and ours |
 
 pub mod bloom;
@@ -23,6 +24,7 @@ pub mod cut;
 pub mod describe;
 pub mod error;
 pub mod expressions;
+pub mod figures;
 pub mod node;
 pub mod partial;
 pub mod policy;

@@ -101,10 +101,10 @@ impl PyResultSet {
         PyTable::try_new(batches, Arc::clone(&self.schema))
     }
 
-    /// The receipt of the last run that was read to its end, as JSON and as a tree; None if there is none.
-    fn receipt(&self) -> PyResult<Option<(String, String)>> {
+    /// The receipt of the last run that was read to its end, as JSON, as a small tree and with all operators; None if there is none.
+    fn receipt(&self) -> PyResult<Option<(String, String, String)>> {
         let Some(receipt) = locked(&self.receipt).as_ref().map(ReceiptHandle::receipt) else { return Ok(None) };
-        Ok(receipt.finished.then(|| (receipt.to_json().to_string(), receipt.to_string().trim_end().to_owned())))
+        Ok(receipt.finished.then(|| (receipt.to_json().to_string(), receipt.to_string().trim_end().to_owned(), receipt.tree())))
     }
 
     fn describe(&self) -> String {
