@@ -28,6 +28,7 @@ __all__ = [
     "ConflictError",
     "CorruptError",
     "ExhaustedError",
+    "Explanation",
     "Fleet",
     "InternalError",
     "InvalidError",

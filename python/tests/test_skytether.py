@@ -141,6 +141,20 @@ def test_explain_and_catalog(fleet):
     text = fleet.explain("SELECT k, count(*) FROM d.t GROUP BY k")
     assert "d.t" in text and "Aggregate" in text
     assert "receipt" in fleet.explain("SELECT k FROM d.t", analyze=True)
+    sql = "SELECT k, count(*) AS n FROM d.t GROUP BY k"
+    raw = fleet.explain(sql, analyze=True, cut="raw")
+    data = raw.to_dict()
+    assert [note["reason"] for note in data["notes"] if note["operator"] == "Aggregate"] == ["cut=raw sends only scans down"]
+    assert "cut=raw sends only scans down" in raw and repr(raw) == str(raw) and data["sub_plans"][0]["rung"] == "raw"
+    assert fleet.explain(sql).to_dict()["receipt"] is None
+    result = fleet.sql(sql, cut="raw")
+    result.to_arrow()
+    receipts = (data["receipt"], result.receipt.to_dict())
+    for receipt in receipts:
+        aggregate = next(o for o in receipt["host"] if o["name"] == "AggregateExec")
+        assert aggregate["reason"] == "cut=raw sends only scans down" and aggregate["rows_out"] == receipt["rows"]
+        assert all(a["operators"][-1]["name"] == "SliceScanExec" for scan in receipt["scans"] for a in scan["annotations"])
+    assert "cut=raw sends only scans down" in result.receipt.operators()
     assert [(d["name"], d["kind"], d["rows"]) for d in fleet.ls()] == [("d.t", "table", 3000)]
     assert fleet.describe("d/t")["tables"]["data"]["rows"] == 3000
     assert [drive["info"]["name"] for drive in fleet.status()] == ["drive-0", "drive-1", "drive-2"]

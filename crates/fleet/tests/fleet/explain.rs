@@ -46,35 +46,39 @@ explained! {
 
 /// A printed tree without what differs from run to run: times, sizes, and which drive had which share.
 fn scrubbed(tree: &str) -> String {
-    const UNITS: [&str; 7] = ["us", "ms", "s", "B", "KiB", "MiB", "GiB"];
-    let mut out = String::new();
-    for line in tree.lines() {
-        let of_a_drive = line.trim_start_matches([' ', '│', '├', '└', '─']).starts_with("drive-");
-        let mut words: Vec<String> = Vec::new();
-        let body = line.trim_start_matches([' ', '│', '├', '└', '─']);
-        for word in body.split_whitespace() {
-            let unit = UNITS.contains(&word.trim_end_matches(','));
-            let number = words.last().is_some_and(|w| w.parse::<f64>().is_ok());
-            if unit && number {
-                words.pop();
-                words.push(format!(
-                    "<{}>{}",
-                    if UNITS[..3].contains(&word.trim_end_matches(',')) { "time" } else { "size" },
-                    if word.ends_with(',') { "," } else { "" }
-                ));
-            } else if of_a_drive {
-                words.push(word.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect::<String>().replace("##", "#").replace("##", "#"));
-            } else {
-                words.push(word.to_owned());
-            }
+    tree.lines().map(|line| scrubbed_line(line) + "\n").collect()
+}
+
+fn scrubbed_line(line: &str) -> String {
+    let body = line.trim_start_matches([' ', '│', '├', '└', '─']);
+    let mut words: Vec<&str> = Vec::new();
+    for word in body.split_whitespace() {
+        let thing = match word.trim_end_matches(',') {
+            "us" | "ms" | "s" => "<time>",
+            "B" | "KiB" | "MiB" => "<size>",
+            _ => "",
+        };
+        if !thing.is_empty() && words.last().is_some_and(|w| w.parse::<f64>().is_ok()) {
+            words.pop();
+            words.push(if word.ends_with(',') { if thing == "<time>" { "<time>," } else { "<size>," } } else { thing });
+        } else {
+            words.push(word);
         }
-        let text = words.join(" ").replace(" <time> to <time> per drive", "");
-        let text = text.split(", ").filter(|part| !part.ends_with("per drive")).collect::<Vec<_>>().join(", ");
-        out.push_str(&line[..line.len() - body.len()]);
-        out.push_str(text.trim_end_matches(','));
-        out.push('\n');
     }
-    out
+    // `2 to 9 rows per drive`, `<time> to <time> per drive`: the shares of drives.
+    while let Some(at) = words.windows(2).position(|w| w[0] == "per" && w[1].starts_with("drive")) {
+        let first = at - if words[at - 1] == "rows" { 4 } else { 3 };
+        words.drain(first..at + 2);
+    }
+    let mut text = words.join(" ").trim_end_matches(',').to_owned();
+    if text.starts_with("drive-") {
+        text = text.replace(", <size> of memory", "");
+        text = text.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect();
+        while text.contains("##") {
+            text = text.replace("##", "#");
+        }
+    }
+    line[..line.len() - body.len()].to_owned() + &text
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
