@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use datafusion::execution::memory_pool::PeakRecordingPool;
 use datafusion::physical_plan::ExecutionPlan;
 use serde::{Deserialize, Serialize};
 use skytether_common::units::{human_bytes, human_seconds};
@@ -103,6 +104,9 @@ pub struct Receipt {
     pub drives: Vec<DriveReceipt>,
     /// An entry per table that was read.
     pub scans: Vec<ScanReceipt>,
+    /// Bytes of memory that the host's operators together held at most.
+    #[serde(default)]
+    pub host_peak_memory: u64,
     /// What ran on the host, from the root of its plan down.
     pub host: Vec<HostOperator>,
     /// Why parts of the query stayed on the host.
@@ -229,6 +233,14 @@ struct State {
 struct Running {
     plan: Arc<dyn ExecutionPlan>,
     reasons: Vec<Option<String>>,
+    memory: Arc<PeakRecordingPool>,
+}
+
+impl Running {
+    fn tell(&self, receipt: &mut Receipt) {
+        operators(self.plan.as_ref(), 0, &self.reasons, &mut receipt.host);
+        receipt.host_peak_memory = self.memory.max_reserved() as u64;
+    }
 }
 
 impl Collector {
@@ -289,8 +301,8 @@ impl Collector {
         }
     }
 
-    pub(crate) fn plan(&self, plan: Arc<dyn ExecutionPlan>, reasons: Vec<Option<String>>) {
-        self.lock().plan = Some(Running { plan, reasons });
+    pub(crate) fn plan(&self, plan: Arc<dyn ExecutionPlan>, reasons: Vec<Option<String>>, memory: Arc<PeakRecordingPool>) {
+        self.lock().plan = Some(Running { plan, reasons, memory });
     }
 
     pub(crate) fn rows(&self, rows: u64) {
@@ -307,15 +319,15 @@ impl Collector {
         }
         // The physical plan may hold a lot; its figures are all that is wanted from here on.
         if let Some(running) = state.plan.take() {
-            operators(running.plan.as_ref(), 0, &running.reasons, &mut state.receipt.host);
+            running.tell(&mut state.receipt);
         }
     }
 
     pub(crate) fn receipt(&self) -> Receipt {
         let state = self.lock();
         let mut receipt = state.receipt.clone();
-        if let Some(Running { plan, reasons }) = &state.plan {
-            operators(plan.as_ref(), 0, reasons, &mut receipt.host);
+        if let Some(running) = &state.plan {
+            running.tell(&mut receipt);
         }
         if receipt.seconds == 0.0 {
             receipt.seconds = self.started.elapsed().as_secs_f64();

@@ -15,7 +15,8 @@ use datafusion::common::{ScalarValue, TableReference};
 use datafusion::error::Result as DfResult;
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::memory_pool::PeakRecordingPool;
+use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
@@ -167,12 +168,17 @@ impl Host {
 
     pub(crate) fn run(&self, planned: Planned) -> Result<Query> {
         let Planned { physical, state, collector, cut, .. } = planned;
-        collector.plan(Arc::clone(&physical), reasons::of(&cut, physical.as_ref()));
+        // Of the memory that all queries share, what this one takes.
+        let shared = state.runtime_env();
+        let taken = Arc::new(PeakRecordingPool::new(Arc::clone(&shared.memory_pool)));
+        let runtime = RuntimeEnv { memory_pool: Arc::clone(&taken) as _, ..shared.as_ref().clone() };
+        let context = Arc::new(TaskContext::from(&state).with_runtime(Arc::new(runtime)));
+        collector.plan(Arc::clone(&physical), reasons::of(&cut, physical.as_ref()), taken);
         let schema = physical.schema();
         let receipt = ReceiptHandle(Source::Here(Arc::clone(&collector)));
         // Begun at the first poll: a query that nobody reads must not hold the drives' turns.
         let (memory, disk) = (self.0.options.memory_limit, self.0.options.spill_limit);
-        let counted = Counted { inner: Running::Planned(physical, state.task_ctx()), collector };
+        let counted = Counted { inner: Running::Planned(physical, context), collector };
         let stream = counted.map(move |batch| batch.map_err(|e| spill::explain(e, memory, disk))).boxed();
         Ok(Query { schema, stream, receipt })
     }

@@ -43,6 +43,9 @@ impl fmt::Display for Tree<'_> {
             let what = if hidden.len() == 1 { "1 step that only hands".to_owned() } else { format!("{} steps that only hand", hidden.len()) };
             writeln!(f, "not shown: {what} rows on, {}", human_seconds(seconds))?;
         }
+        if self.0.host_peak_memory > 0 {
+            writeln!(f, "the host's operators together held at most {} of memory", human_bytes(self.0.host_peak_memory))?;
+        }
         let shown = |reason: &str| host.iter().any(|o| !o.plumbing && o.reason.as_deref() == Some(reason));
         for note in telling(notes).filter(|note| !note.split_once(": ").is_some_and(|(_, reason)| shown(reason))) {
             writeln!(f, "on the host: {note}")?;

@@ -152,6 +152,7 @@ async fn what_stays_on_the_host_has_its_reason() {
         let fits = |text: &str| reasons.iter().any(|reason| text.contains(reason));
         let receipt = explanation.receipt.as_ref().unwrap();
         let tree = receipt.tree();
+        assert!(*operator != "SortExec" || receipt.host_peak_memory > 0, "a sort takes memory: {explanation}");
         assert!(tree.lines().any(fits), "{sql} ({cut}):\n{explanation}");
         if operator.is_empty() {
             assert!(explanation.notes.iter().any(|note| fits(&note.reason)), "{sql}: {:?}", explanation.notes);
