@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import command
 
 import skytether
 
@@ -370,3 +372,18 @@ def test_importing_is_light():
     code = "import sys, skytether, msgexpress; print([m for m in ('pyarrow', 'pandas', 'scipy', 'anndata', 'h5py', 'matplotlib') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=dict(os.environ))
     assert done.stdout.strip() == "[]", done
+
+
+def test_the_command_explains_as_text_and_as_data(tmp_path):
+    with skytether.open(tmp_path / "fleet", drives=2) as made:
+        made.ingest(pa.table({"k": [1, 2, 1], "v": [1.0, 2.0, 3.0]}), "d.t")
+    sql = "SELECT k, sum(v) AS v FROM d.t GROUP BY k"
+    explain = ("explain", sql, "--fleet", tmp_path / "fleet", "--cut", "filter")
+    done = command(*explain, "--analyze", "--format", "json", module="skytether._cli")
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert {note["reason"] for note in data["notes"]} >= {"cut=filter sends no aggregates down"}
+    assert data["receipt"]["rows"] == 2 and data["sub_plans"][0]["rung"] == "filter"
+    text = command(*explain, module="skytether._cli").stdout
+    assert "cut=filter sends no aggregates down" in text and "what ran where" not in text
+    assert command(*explain[:-1], "sideways", module="skytether._cli").returncode == 2
