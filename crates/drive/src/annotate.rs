@@ -2,25 +2,29 @@
 //! to tell: operators don't see the metadata, names and totals that were read for them.
 
 use datafusion::physical_plan::ExecutionPlan;
+use skytether_plan::figures;
+use skytether_wire::annotation::MAX_OPERATORS;
 use skytether_wire::{Annotation, OperatorNote};
 
-use crate::scan::{SLICES, SLICES_PRUNED};
+use crate::scan::{SLICES, SLICES_PRUNED, SliceScanExec};
 
-/// Adds what the operators of `plan` counted: slices, and a note per operator from the root down.
+/// Adds what the operators of `plan` counted: slices and rows of its scans, and a note per operator from the root down.
 pub(crate) fn operators(plan: &dyn ExecutionPlan, annotation: &mut Annotation) {
+    (annotation.slices_total, annotation.rows_read) = (Some(0), Some(0));
     visit(plan, 0, annotation);
 }
 
 fn visit(plan: &dyn ExecutionPlan, depth: u32, annotation: &mut Annotation) {
-    let (mut rows_out, mut seconds) = (0, 0.0);
-    if let Some(metrics) = plan.metrics() {
-        let sum = |name: &str| metrics.sum_by_name(name).map_or(0, |v| v.as_usize() as u64);
-        rows_out = metrics.output_rows().unwrap_or(0) as u64;
-        seconds = metrics.elapsed_compute().unwrap_or(0) as f64 / 1e9;
-        annotation.slices += sum(SLICES);
-        annotation.slices_pruned += sum(SLICES_PRUNED);
+    let figures = figures::of(plan);
+    if let (Some(scan), Some(metrics)) = (plan.downcast_ref::<SliceScanExec>(), plan.metrics()) {
+        annotation.slices += figures::sum(&metrics, SLICES);
+        annotation.slices_pruned += figures::sum(&metrics, SLICES_PRUNED);
+        annotation.slices_total = annotation.slices_total.map(|slices| slices + scan.slices() as u64);
+        annotation.rows_read = annotation.rows_read.map(|rows| rows + figures.rows_out);
     }
-    annotation.operators.push(OperatorNote { name: plan.name().to_owned(), depth, rows_out, seconds });
+    if annotation.operators.len() < MAX_OPERATORS {
+        annotation.operators.push(OperatorNote::new(figures, depth));
+    }
     for child in plan.children() {
         visit(child.as_ref(), depth + 1, annotation);
     }

@@ -118,6 +118,11 @@ impl SliceScanExec {
         }
     }
 
+    /// How many slices the table has here, read or not.
+    pub(crate) fn slices(&self) -> usize {
+        self.slices.iter().map(Vec::len).sum::<usize>() + self.pruned
+    }
+
     /// The stored columns to read, ascending.
     fn stored(&self) -> Result<Vec<usize>> {
         let mut columns = match &self.shape {
@@ -176,7 +181,7 @@ pub(crate) fn rows_for_width(partition: &Partition) -> usize {
 }
 
 impl DisplayAs for SliceScanExec {
-    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn fmt_as(&self, form: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let view = match self.shape {
             Shape::Stored => "",
             Shape::Rows { .. } => "_rows",
@@ -184,7 +189,12 @@ impl DisplayAs for SliceScanExec {
         };
         let slices: usize = self.slices.iter().map(Vec::len).sum();
         let columns: Vec<&str> = self.properties.eq_properties.schema().fields().iter().map(|f| f.name().as_str()).collect();
-        write!(f, "SliceScanExec: table={}{view}, columns=[{}], slices={slices}, pruned={}", self.partition.title(), columns.join(", "), self.pruned)?;
+        if matches!(form, DisplayFormatType::TreeRender) {
+            // The same at all drives, whose slices are counted beside it.
+            write!(f, "columns={}{view}", columns.join(", "))?;
+        } else {
+            write!(f, "SliceScanExec: table={}{view}, columns=[{}], slices={slices}, pruned={}", self.partition.title(), columns.join(", "), self.pruned)?;
+        }
         if let Some(fetch) = self.fetch {
             write!(f, ", fetch={fetch}")?;
         }

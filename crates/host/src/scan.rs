@@ -70,6 +70,7 @@ pub(crate) struct QueryContext {
 pub struct DriveScanExec {
     context: QueryContext,
     number: usize,
+    of_cut: Option<usize>,
     table: String,
     rung: Rung,
     text: String,
@@ -84,6 +85,8 @@ pub struct DriveScanExec {
 
 /// What a scan is made of.
 pub(crate) struct ScanParts {
+    /// Its number in the cut.
+    pub(crate) of_cut: Option<usize>,
     pub(crate) dataset: DatasetName,
     pub(crate) table: String,
     pub(crate) rung: Rung,
@@ -101,8 +104,8 @@ pub(crate) struct ScanParts {
 
 impl DriveScanExec {
     pub(crate) fn new(context: QueryContext, parts: ScanParts) -> Self {
-        let ScanParts { dataset, table, rung, text, plan, targets, schema, rows, beside, order } = parts;
-        let number = context.collector.scan(table.clone(), rung, text.clone());
+        let ScanParts { of_cut, dataset, table, rung, text, plan, targets, schema, rows, beside, order } = parts;
+        let number = context.collector.scan(table.clone(), rung, text.clone(), of_cut.and_then(|n| u32::try_from(n).ok()));
         let properties = PlanProperties::new(
             EquivalenceProperties::new_with_orderings(schema, order),
             Partitioning::UnknownPartitioning(targets.len().max(1)),
@@ -112,6 +115,7 @@ impl DriveScanExec {
         Self {
             context,
             number,
+            of_cut,
             table,
             rung,
             text,
@@ -125,15 +129,23 @@ impl DriveScanExec {
         }
     }
 
+    /// The number of its sub-plan in the cut.
+    pub(crate) fn of_cut(&self) -> Option<usize> {
+        self.of_cut
+    }
+
     /// The same scan, which waits for `filters` of joins and sends them down.
     fn with_filters(&self, filters: Vec<Arc<dyn PhysicalExpr>>) -> Self {
-        self.with(self.plan.with_filters(filters), self.beside.clone())
+        let plan = self.plan.with_filters(filters);
+        self.context.collector.filtered(self.number, plan.filters().len());
+        self.with(plan, self.beside.clone())
     }
 
     fn with(&self, plan: Outgoing, beside: Beside) -> Self {
         Self {
             context: self.context.clone(),
             number: self.number,
+            of_cut: self.of_cut,
             table: self.table.clone(),
             rung: self.rung,
             text: self.text.clone(),
@@ -339,7 +351,6 @@ impl Reading {
         let name = self.drive.info().name.clone();
         let dataset = plan.dataset.clone();
         let plan_bytes = plan.bytes() as u64;
-        self.note.collector.sent(self.note.scan, plan_bytes);
         self.note.update(|a| a.bytes_received = plan_bytes);
         // A connection that gets signs of life knows better than a clock whether its drive is dead or has much to do.
         let patience = if self.drive.watched() { Patience { begin: Duration::MAX, silence: Duration::MAX } } else { self.patience };
@@ -379,7 +390,9 @@ impl Reading {
                     if let Some(epoch) = open_epoch {
                         return Err(Error::internal(format!("{name} finished without completing epoch {epoch}: its rows can't be counted")));
                     }
-                    self.note.update(|a| *a = annotation);
+                    // The ticket around the plan is the drive's to count; less than the plan it can't have been.
+                    let bytes_received = annotation.bytes_received.max(plan_bytes);
+                    self.note.update(|a| *a = Annotation { bytes_received, ..annotation.taken_from(&name) });
                     return Ok(());
                 }
             }

@@ -1,10 +1,11 @@
 //! Plans as text: for snapshots, `explain` and logs.
 
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::{Expr, LogicalPlan};
 
 use crate::cut::CutPlan;
 use crate::node::DriveScan;
+use crate::partial::is_merge;
 
 /// A logical plan, one operator a line, indented by depth.
 #[must_use]
@@ -38,6 +39,38 @@ pub fn cut_plan(cut: &CutPlan) -> String {
         }
     }
     out
+}
+
+/// What `node` of a super-plan has left to do, where the drives do most of its work or where the cut put it there; `None` for all others.
+#[must_use]
+pub fn remainder(node: &LogicalPlan) -> Option<&'static str> {
+    match node {
+        LogicalPlan::Aggregate(aggregate) => {
+            let merges = aggregate.aggr_expr.iter().any(|e| matches!(e.clone().unalias(), Expr::AggregateFunction(call) if is_merge(&call.func)));
+            let groups = aggregate.group_expr.iter().flat_map(Expr::column_refs).any(|c| c.relation.is_none() && is_group(&c.name));
+            (merges || groups).then_some("it merges what the drives have aggregated, each its own rows")
+        }
+        LogicalPlan::Projection(p) => {
+            (remainder(&p.input).is_some() && matches!(*p.input, LogicalPlan::Aggregate(_))).then_some("it gives merged columns their names back")
+        }
+        LogicalPlan::Limit(_) => {
+            ends_in(node, |plan| matches!(plan, LogicalPlan::Limit(_))).then_some("of the rows that the drives give, each its first ones, it takes the first")
+        }
+        LogicalPlan::Sort(_) => {
+            ends_in(node, |plan| matches!(plan, LogicalPlan::Sort(_))).then_some("of the first rows of each drive it takes the first of all")
+        }
+        _ => None,
+    }
+}
+
+/// A group's name in what drives send: `__g0`.
+fn is_group(name: &str) -> bool {
+    name.strip_prefix("__g").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// Whether the sub-plan below `node` is of such a `kind` at its root.
+fn ends_in(node: &LogicalPlan, kind: impl Fn(&LogicalPlan) -> bool) -> bool {
+    node.inputs().first().and_then(|input| DriveScan::of(input)).is_some_and(|scan| kind(&scan.sub_plan))
 }
 
 /// The scans in a super-plan, in the order of its text; also those in subqueries.

@@ -16,12 +16,11 @@ impl Walk<'_> {
     pub(crate) fn join(&mut self, join: Join) -> Result<Piece> {
         let left = self.plan(join.left.as_ref().clone())?;
         let right = self.plan(join.right.as_ref().clone())?;
-        let name = operator_name(&LogicalPlan::Join(join.clone()));
         let why = match self.goes(&join, &left, &right) {
             Ok(left_is_large) => {
                 let (large, small) = if left_is_large { (left, right) } else { (right, left) };
                 let Piece::Below(large) = large else { return datafusion::common::internal_err!("a join was to go down with a side that does not") };
-                return self.joined(join, *large, small, left_is_large, &name);
+                return self.joined(join, *large, small, left_is_large);
             }
             Err(why) => why,
         };
@@ -82,12 +81,17 @@ impl Walk<'_> {
     }
 
     /// The join over `large`, with the rows of `small` beside it.
-    fn joined(&mut self, join: Join, large: Below, small: Piece, left_is_large: bool, name: &str) -> Result<Piece> {
+    fn joined(&mut self, join: Join, large: Below, small: Piece, left_is_large: bool) -> Result<Piece> {
         let (small, _) = self.above(small);
         let before = self.notes_len();
         let (plain, _) = self.above(Piece::Below(Box::new(large.clone())));
         let mut notes = self.forget_notes(before);
-        notes.push(Note { operator: name.to_owned(), reason: "nothing above it makes few rows of many, so the drives' rows are joined here".into() });
+        let node = LogicalPlan::Join(join.clone());
+        notes.push(Note {
+            operator: operator_name(&node),
+            node: node.display().to_string(),
+            reason: "nothing above it makes few rows of many, so the drives' rows are joined here".into(),
+        });
         let (mut shipped, mut input) = (large.joined.map(|joined| joined.shipped).unwrap_or_default(), large.input);
         let leaf = shipped::leaf(shipped.len(), &large.stored, &small)?;
         shipped.push(small.clone());

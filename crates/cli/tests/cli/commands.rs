@@ -61,7 +61,7 @@ fn wrong_calls_are_2_and_say_what_is_wrong() {
         (&["sql", "SELECT 1", "--fleet", &at, "--cut", "half"], "[possible values: adaptive, full, filter, raw]"),
         (&["ingest", "--to", "d.u", "--fleet", &at], "<FILE>"),
         (&["ingest", &csv, "--to", "nodot", "--fleet", &at], "nodot"),
-        (&["ingest", &csv, "--to", "../x.y", "--fleet", &at], "is no domain name"),
+        (&["ingest", &csv, "--to", "../x.y", "--fleet", &at], "is no data set name"),
         (&["ingest", &csv, "--to", "d.u u", "--fleet", &at], "u u"),
         (&["drop", "nodot", "--fleet", &at], "nodot"),
         (&["init", new, "--drives", "300"], "300"),

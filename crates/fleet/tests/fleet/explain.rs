@@ -43,3 +43,137 @@ explained! {
     join: "SELECT c.cell_type, count(*) FROM blood.cells.x x JOIN blood.cells.obs c ON x.cell = c.cell WHERE x.value > 0 GROUP BY c.cell_type", Full;
     moments_over_the_dense_view: "SELECT gene, cell_moments(cell, value, 'cell_type', 'log1p_cp10k') FROM blood.cells.x GROUP BY gene", Full;
 }
+
+/// A printed tree without what differs from run to run: times, sizes, and which drive had which share.
+fn scrubbed(tree: &str) -> String {
+    tree.lines().map(|line| scrubbed_line(line) + "\n").collect()
+}
+
+fn scrubbed_line(line: &str) -> String {
+    let body = line.trim_start_matches([' ', '│', '├', '└', '─']);
+    let mut words: Vec<&str> = Vec::new();
+    for word in body.split_whitespace() {
+        let thing = match word.trim_end_matches(',') {
+            "us" | "ms" | "s" => "<time>",
+            "B" | "KiB" | "MiB" => "<size>",
+            _ => "",
+        };
+        if !thing.is_empty() && words.last().is_some_and(|w| w.parse::<f64>().is_ok()) {
+            words.pop();
+            words.push(if word.ends_with(',') { if thing == "<time>" { "<time>," } else { "<size>," } } else { thing });
+        } else {
+            words.push(word);
+        }
+    }
+    // `2 to 9 rows per drive`, `<time> to <time> per drive`: the shares of drives.
+    while let Some(at) = words.windows(2).position(|w| w[0] == "per" && w[1].starts_with("drive")) {
+        let first = at - if words[at - 1] == "rows" { 4 } else { 3 };
+        words.drain(first..at + 2);
+    }
+    let mut text = words.join(" ").trim_end_matches(',').to_owned();
+    if text.starts_with("drive-") {
+        text = text.replace(", <size> of memory", "");
+        text = text.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect();
+        while text.contains("##") {
+            text = text.replace("##", "#");
+        }
+    }
+    line[..line.len() - body.len()].to_owned() + &text
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_ran_where() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 2).await.unwrap();
+    ingest(&fleet, "lab.points", &batches(8, 300), false).await.unwrap();
+    ingest(&fleet, "lab.few", &batches(1, 40), false).await.unwrap();
+    let queries = [
+        "SELECT grp, sum(n), avg(x) FROM lab.points WHERE id > 10 GROUP BY grp",
+        "SELECT id, x FROM lab.points ORDER BY x DESC LIMIT 3",
+        "SELECT p.grp, count(*) FROM lab.points p JOIN lab.few f ON p.id = f.id WHERE f.n > 0 GROUP BY p.grp ORDER BY p.grp",
+        "SELECT id, row_number() OVER (PARTITION BY grp ORDER BY x) AS place FROM lab.points WHERE n > 50",
+        "SELECT id FROM lab.points WHERE x > (SELECT avg(x) FROM lab.points)",
+    ];
+    let mut text = String::new();
+    for sql in queries {
+        let explanation = fleet.explanation(sql, true, &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await.unwrap();
+        text.push_str(&format!("{sql}\n{}\n", scrubbed(&explanation.receipt.unwrap().tree())));
+    }
+    insta::assert_snapshot!(text);
+}
+
+/// For each kind of operator that stays on the host: the words that say why, at the operator itself, in the list, and as data.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_stays_on_the_host_has_its_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 2).await.unwrap();
+    ingest(&fleet, "lab.t", &batches(4, 100), false).await.unwrap();
+    let merges = "it merges what the drives have aggregated";
+    // Query, cut, the operator that runs it on the host, and why: one of these.
+    let table: &[(&str, Cut, &str, &[&str])] = &[
+        ("SELECT a.id FROM lab.t a JOIN lab.t b ON a.id = b.n", Cut::Full, "HashJoinExec", &["rows that match may lie on different drives"]),
+        ("SELECT a.id FROM lab.t a JOIN lab.t b ON a.id < b.n", Cut::Full, "NestedLoopJoinExec", &["rows that match may lie on different drives"]),
+        ("SELECT id FROM lab.t WHERE id IN (SELECT n FROM lab.t)", Cut::Full, "HashJoinExec", &["rows that match may lie on different drives"]),
+        (
+            "SELECT id FROM lab.t a WHERE x > (SELECT avg(x) FROM lab.t b WHERE b.grp = a.grp)",
+            Cut::Full,
+            "HashJoinExec",
+            &["rows that match may lie on different drives"],
+        ),
+        ("SELECT sum(n) OVER (PARTITION BY grp) FROM lab.t", Cut::Full, "WindowAggExec", &["rows of one window may lie on different drives"]),
+        ("SELECT id FROM lab.t ORDER BY x", Cut::Full, "SortExec", &["a sort of all rows needs room for all of them"]),
+        ("SELECT id FROM lab.t ORDER BY x LIMIT 3", Cut::Full, "SortPreservingMergeExec|SortExec(TopK)", &["of the first rows of each drive"]),
+        ("SELECT id FROM lab.t ORDER BY x LIMIT 3", Cut::Filter, "SortExec(TopK)", &["cut=filter sends no sorts down"]),
+        ("SELECT DISTINCT grp FROM lab.t", Cut::Full, "AggregateExec", &[merges]),
+        ("SELECT DISTINCT grp FROM lab.t", Cut::Filter, "AggregateExec", &["cut=filter sends no aggregates down"]),
+        ("SELECT count(DISTINCT grp), sum(n) FROM lab.t", Cut::Full, "AggregateExec", &["needs all rows in one place", merges]),
+        ("SELECT array_agg(n ORDER BY id) FROM lab.t", Cut::Full, "AggregateExec", &["has an ORDER BY in its call"]),
+        ("SELECT grp, sum(n) FROM lab.t GROUP BY ROLLUP (grp)", Cut::Full, "AggregateExec", &["grouping sets are formed on the host", merges]),
+        ("SELECT grp, sum(n) FROM lab.t GROUP BY grp", Cut::Full, "AggregateExec", &[merges]),
+        ("SELECT grp, sum(n) FROM lab.t GROUP BY grp", Cut::Raw, "AggregateExec", &["cut=raw sends only scans down"]),
+        ("SELECT sum(s) FROM (SELECT grp, sum(n) AS s FROM lab.t GROUP BY grp)", Cut::Full, "AggregateExec", &["what is below it stays on the host"]),
+        ("SELECT id FROM lab.t UNION ALL SELECT n FROM lab.t", Cut::Full, "UnionExec", &["its inputs go down one by one"]),
+        ("SELECT id FROM lab.t WHERE x > (SELECT avg(x) FROM lab.t)", Cut::Full, "FilterExec", &["subqueries stay on the host"]),
+        ("SELECT id FROM lab.t WHERE random() < 2 AND n > 0", Cut::Full, "FilterExec", &["random is not deterministic"]),
+        ("SELECT id FROM lab.t WHERE n > 0", Cut::Raw, "FilterExec", &["cut=raw sends only scans down"]),
+        ("SELECT log(x) AS l FROM lab.t", Cut::Full, "ProjectionExec", &["log is not among the functions that drives know"]),
+        ("SELECT arrow_cast(id, 'Timestamp(s, \"Europe/Berlin\")') AS l FROM lab.t", Cut::Full, "ProjectionExec", &["casts to"]),
+        ("SELECT id FROM lab.t LIMIT 3", Cut::Full, "CoalescePartitionsExec|GlobalLimitExec", &["it takes the first"]),
+        ("SELECT unnest([id, n]) AS u FROM lab.t", Cut::Full, "", &["sub-plans do not carry the operator Unnest"]),
+        (
+            "WITH RECURSIVE r AS (SELECT n AS k FROM lab.t UNION ALL SELECT k + 1 FROM r WHERE k < 5) SELECT count(*) FROM r",
+            Cut::Full,
+            "",
+            &["each round of a recursive query needs the rows of the round before"],
+        ),
+    ];
+    for (sql, cut, operator, reasons) in table {
+        let explanation = fleet.explanation(sql, true, &QueryOptions { cut: *cut, ..QueryOptions::default() }).await.unwrap();
+        let fits = |text: &str| reasons.iter().any(|reason| text.contains(reason));
+        let receipt = explanation.receipt.as_ref().unwrap();
+        let tree = receipt.tree();
+        assert!(*operator != "SortExec" || receipt.host_peak_memory > 0, "a sort takes memory: {explanation}");
+        assert!(tree.lines().any(fits), "{sql} ({cut}):\n{explanation}");
+        if operator.is_empty() {
+            assert!(explanation.notes.iter().any(|note| fits(&note.reason)), "{sql}: {:?}", explanation.notes);
+        } else {
+            let told: Vec<_> = receipt.host.iter().filter(|o| operator.split('|').any(|name| name == o.note.name)).map(|o| o.reason.as_deref()).collect();
+            assert!(told.iter().flatten().any(|reason| fits(reason)), "{sql} ({cut}): {told:?}\n{explanation}");
+        }
+        for note in &explanation.notes {
+            assert!(explanation.super_plan.contains(&note.node), "{sql}: {note:?} is not in\n{}", explanation.super_plan);
+        }
+    }
+}
+
+/// What goes down whole has nothing to explain.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_all_goes_down_there_are_no_reasons() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 2).await.unwrap();
+    ingest(&fleet, "lab.t", &batches(4, 100), false).await.unwrap();
+    let explanation = fleet.explanation("SELECT id + 1 AS next FROM lab.t WHERE n > 0", true, &QueryOptions::default()).await.unwrap();
+    assert!(explanation.notes.is_empty());
+    let host = explanation.receipt.unwrap().host;
+    assert!(host.iter().all(|o| o.reason.is_none() && (o.plumbing || o.scan.is_some())), "{host:?}");
+}
