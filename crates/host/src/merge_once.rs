@@ -6,34 +6,15 @@
 use std::sync::Arc;
 
 use datafusion::common::Result;
-use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use skytether_plan::partial::is_merge;
+use skytether_plan::physical_rule::PhysicalRule;
 
 /// Turns `FinalPartitioned <- Repartition <- Partial` over merge forms into `SinglePartitioned <- Repartition`.
-#[derive(Debug)]
-pub(crate) struct MergeOnce;
-
-impl PhysicalOptimizerRule for MergeOnce {
-    fn name(&self) -> &str {
-        "merge_once"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
-
-    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
-        plan.transform_up(|node| match merged_once(&node)? {
-            Some(better) => Ok(Transformed::yes(better)),
-            None => Ok(Transformed::no(node)),
-        })
-        .data()
-    }
+pub(crate) fn merge_once() -> Arc<PhysicalRule> {
+    PhysicalRule::new("merge_once", merged_once)
 }
 
 fn merged_once(node: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {

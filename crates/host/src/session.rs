@@ -35,7 +35,7 @@ use skytether_common::{DatasetName, Error, Generation, Result};
 use skytether_expression::CellSource;
 use skytether_plan::bloom::{KeyFilters, bloom_udf};
 use skytether_plan::error::{from_datafusion, to_datafusion};
-use skytether_plan::filter_first::FilterFirst;
+use skytether_plan::filter_first::filter_first;
 use skytether_plan::{CutPlan, DriveScan, Placement, cut, describe, partial};
 use skytether_wire::{Cse, Storage};
 use uuid::Uuid;
@@ -43,7 +43,7 @@ use uuid::Uuid;
 use crate::catalog::{Catalog, DatasetKind};
 use crate::cells::{HostCells, needs};
 use crate::estimate;
-use crate::merge_once::MergeOnce;
+use crate::merge_once::merge_once;
 use crate::options::{HostOptions, QueryOptions};
 use crate::parameters;
 use crate::reasons;
@@ -56,7 +56,7 @@ use crate::sql_limits;
 use crate::sub_plan::Outgoing;
 use crate::substrait::{self, Asked};
 use crate::tables::{Named, NamedTables, PLAIN, SchemaCache};
-use crate::turns::TakeTurns;
+use crate::turns::take_turns;
 use crate::writer::DatasetWriter;
 
 /// A host over some drives. Cheap to clone; it owns nothing durable.
@@ -349,9 +349,9 @@ fn base_state(options: &HostOptions) -> Result<SessionState> {
     let mut state = SessionStateBuilder::new_with_default_features()
         .with_config(config)
         .with_runtime_env(runtime)
-        .with_physical_optimizer_rule(Arc::new(FilterFirst))
-        .with_physical_optimizer_rule(Arc::new(MergeOnce))
-        .with_physical_optimizer_rule(Arc::new(TakeTurns))
+        .with_physical_optimizer_rule(filter_first())
+        .with_physical_optimizer_rule(merge_once())
+        .with_physical_optimizer_rule(take_turns())
         .build();
     let nothing: Arc<dyn CellSource> = Arc::new(HostCells::default());
     skytether_expression::register(&mut state, nothing)?;

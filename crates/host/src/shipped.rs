@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
-use arrow::ipc::writer::StreamWriter;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
 use datafusion::common::internal_err;
@@ -15,6 +15,7 @@ use futures::StreamExt;
 use skytether_common::{Error, Result};
 use skytether_plan::error::from_datafusion;
 use skytether_plan::{DriveScan, shipped};
+use skytether_slice::metadata::ipc;
 use tokio::sync::OnceCell;
 
 /// What is read for one scan.
@@ -74,13 +75,13 @@ impl Beside {
 /// All rows of `input` under the columns of `schema`. The cut has seen to it that they are few.
 async fn table(input: &Arc<dyn ExecutionPlan>, schema: &SchemaRef, context: Arc<TaskContext>) -> Result<Bytes> {
     let wrong = |e| Error::internal("a small table can't be written for the drives").because(e);
-    let mut writer = StreamWriter::try_new(Vec::new(), schema).map_err(wrong)?;
+    let mut batches = Vec::new();
     let mut rows = input.execute(0, context).map_err(from_datafusion)?;
     while let Some(batch) = rows.next().await {
         let batch = batch.map_err(from_datafusion)?;
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        let batch = RecordBatch::try_new_with_options(Arc::clone(schema), batch.columns().to_vec(), &options).map_err(wrong)?;
-        writer.write(&batch).map_err(wrong)?;
+        batches.push(RecordBatch::try_new_with_options(Arc::clone(schema), batch.columns().to_vec(), &options).map_err(wrong)?);
     }
-    writer.into_inner().map_err(wrong).map(Bytes::from)
+    let all = concat_batches(schema, &batches).map_err(wrong)?;
+    ipc::write(schema, Some(&all)).map(Bytes::from)
 }

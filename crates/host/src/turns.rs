@@ -13,16 +13,15 @@ use std::time::{Duration, Instant};
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, Statistics, internal_err};
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec, PiecewiseMergeJoinExec, SortMergeJoinExec, SymmetricHashJoinExec};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, ReplaceChildrenOptions};
 use futures::{Stream, StreamExt};
+use skytether_plan::physical_rule::PhysicalRule;
 
 /// How long a query keeps a thread.
 const TURN: Duration = Duration::from_millis(20);
@@ -31,21 +30,8 @@ const TURN: Duration = Duration::from_millis(20);
 const PAIRS: usize = 8_000_000;
 
 /// Puts [`TurnsExec`] around joins.
-#[derive(Debug)]
-pub(crate) struct TakeTurns;
-
-impl PhysicalOptimizerRule for TakeTurns {
-    fn name(&self) -> &str {
-        "take_turns"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
-
-    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
-        plan.transform_up(|node| if is_join(node.as_ref()) { around(node).map(Transformed::yes) } else { Ok(Transformed::no(node)) }).data()
-    }
+pub(crate) fn take_turns() -> Arc<PhysicalRule> {
+    PhysicalRule::new("take_turns", |node| if is_join(node.as_ref()) { around(node).map(Some) } else { Ok(None) })
 }
 
 fn is_join(node: &dyn ExecutionPlan) -> bool {
@@ -57,7 +43,7 @@ fn is_join(node: &dyn ExecutionPlan) -> bool {
         || node.is::<SymmetricHashJoinExec>()
 }
 
-fn around(join: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+fn around(join: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let inputs: Vec<_> = join.children().into_iter().map(Arc::clone).collect();
     let inputs = match <[_; 2]>::try_from(inputs) {
         Ok([kept, probe]) if join.is::<NestedLoopJoinExec>() => {
@@ -67,7 +53,7 @@ fn around(join: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
         Ok(both) => both.into_iter().map(|input| TurnsExec::new(input, Part::Whole)).collect(),
         Err(other) => return internal_err!("a join of {} inputs", other.len()),
     };
-    Ok(TurnsExec::new(join.replace_children(inputs, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))?, Part::Whole))
+    Ok(TurnsExec::new(Arc::clone(join).replace_children(inputs, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))?, Part::Whole))
 }
 
 /// What a join does with the rows.
@@ -134,6 +120,10 @@ impl ExecutionPlan for TurnsExec {
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        if let Part::Kept(rows) = &self.part {
+            // A recursive query runs its plan again and again.
+            rows.store(0, Ordering::Relaxed);
+        }
         let input = self.input.execute(partition, context)?;
         Ok(Box::pin(Turns { input, part: self.part.clone(), began: Instant::now(), rest: None }))
     }
@@ -204,7 +194,7 @@ mod tests {
     use datafusion::prelude::SessionContext;
 
     fn session() -> SessionContext {
-        SessionContext::new_with_state(SessionStateBuilder::new_with_default_features().with_physical_optimizer_rule(Arc::new(TakeTurns)).build())
+        SessionContext::new_with_state(SessionStateBuilder::new_with_default_features().with_physical_optimizer_rule(take_turns()).build())
     }
 
     /// Endless work that gives no row can be stopped, and others have their turn meanwhile, on one thread.

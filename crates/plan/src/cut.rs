@@ -19,7 +19,7 @@ use crate::expressions::check;
 use crate::node::{DriveScan, RungName};
 use crate::policy::{Cut, Placement, Tables};
 use crate::split::Halves;
-use crate::union::{self, with_input};
+use crate::union::with_input;
 
 type DfResult<T> = std::result::Result<T, DataFusionError>;
 
@@ -148,82 +148,6 @@ impl Walk<'_> {
                     self.note(&plan, &why_not(&plan));
                 }
                 Ok(Piece::Above(plan, drives || more))
-            }
-        }
-    }
-
-    /// What can be done with the branches of a union before they come together: states of an aggregate, the first rows of a sort.
-    fn over_union(&mut self, node: &LogicalPlan) -> DfResult<Option<Piece>> {
-        let input = match node {
-            LogicalPlan::Aggregate(aggregate) => &aggregate.input,
-            LogicalPlan::Sort(sort) if sort.fetch.is_some() => &sort.input,
-            _ => return Ok(None),
-        };
-        if matches!(self.policy, Cut::Raw | Cut::Filter) {
-            return Ok(None);
-        }
-        let Some(branches) = union::branches(input)? else { return Ok(None) };
-        if !branches.iter().any(|branch| self.of_one_table(branch)) {
-            return Ok(None);
-        }
-        let pieces = branches.into_iter().map(|branch| self.plan(branch)).collect::<DfResult<Vec<_>>>()?;
-        let drives = pieces.iter().any(|piece| matches!(piece, Piece::Below(_) | Piece::Above(_, true)));
-        let goes = |walk: &Self, piece: &Piece| match piece {
-            Piece::Below(below) => match classify(node, below.input, walk.policy, walk.registry) {
-                Class::Host(why) => Err(why),
-                _ => Ok(()),
-            },
-            Piece::Above(..) => Err("what is below it stays on the host".to_owned()),
-        };
-        let halves = match node {
-            LogicalPlan::Aggregate(aggregate) if pieces.iter().any(|piece| goes(self, piece).is_ok()) => {
-                // Merging must give the same types, which the columns of any branch tell.
-                let tried = Halves::of(aggregate, self.registry)?.ok();
-                match tried {
-                    Some(halves) if halves.clone().merged(halves.below(aggregate.input.as_ref().clone())?)?.is_some() => Some(halves),
-                    _ => None,
-                }
-            }
-            _ => None,
-        };
-        let mut done = vec![];
-        for piece in pieces {
-            let may = goes(self, &piece);
-            let plan = match (piece, &halves, may) {
-                (Piece::Below(below), Some(halves), Ok(())) => self.above(Piece::Below(Box::new(states(halves, *below)?))).0,
-                (Piece::Below(below), None, Ok(())) if matches!(node, LogicalPlan::Sort(_)) => {
-                    let plan = with_input(node.clone(), below.plan.clone())?;
-                    self.above(Piece::Below(Box::new(below.reduced(plan)))).0
-                }
-                (piece, halves, may) => {
-                    let (plan, drives) = self.above(piece);
-                    if let (Err(why), true) = (may, drives) {
-                        self.note(node, &why);
-                    }
-                    match halves {
-                        Some(halves) => halves.below(plan)?,
-                        None => plan,
-                    }
-                }
-            };
-            done.push(plan);
-        }
-        let all = union::of(done)?;
-        let plan = match halves {
-            Some(halves) => halves.merged(all)?.ok_or_else(|| DataFusionError::Internal("merging states over a union gave other types than before".into()))?,
-            None => self.subqueries(with_input(node.clone(), union::named(all, input.schema())?)?)?.0,
-        };
-        Ok(Some(Piece::Above(plan, drives)))
-    }
-
-    /// Whether `plan` reads one table on drives and nothing else, so that it may go down as a whole.
-    fn of_one_table(&self, plan: &LogicalPlan) -> bool {
-        let mut at = plan;
-        loop {
-            match (at, at.inputs().as_slice()) {
-                (LogicalPlan::TableScan(scan), _) => return self.tables.partitioning(&scan.table_name).is_some(),
-                (_, [input]) => at = input,
-                _ => return false,
             }
         }
     }
@@ -423,7 +347,7 @@ impl Walk<'_> {
 }
 
 /// The states of a part that goes down, which go down with it.
-fn states(halves: &Halves, mut below: Below) -> DfResult<Below> {
+pub(crate) fn states(halves: &Halves, mut below: Below) -> DfResult<Below> {
     let plan = halves.below(below.plan.clone())?;
     below.input.operators += 1;
     Ok(below.reduced(plan))

@@ -6,36 +6,20 @@
 use std::sync::Arc;
 
 use datafusion::common::Result;
-use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::ExpressionPlacement;
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::expressions::Column;
 use datafusion::physical_plan::filter::{FilterExec, FilterExecBuilder};
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 
+use crate::physical_rule::PhysicalRule;
+
 /// Turns `Filter <- Projection` into `Projection <- Filter` where the projection computes something and the filter needs nothing of that.
-#[derive(Debug)]
-pub struct FilterFirst;
-
-impl PhysicalOptimizerRule for FilterFirst {
-    fn name(&self) -> &str {
-        "filter_first"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
-
-    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
-        plan.transform_up(|node| match filtered_first(&node)? {
-            Some(better) => Ok(Transformed::yes(better)),
-            None => Ok(Transformed::no(node)),
-        })
-        .data()
-    }
+#[must_use]
+pub fn filter_first() -> Arc<PhysicalRule> {
+    PhysicalRule::new("filter_first", filtered_first)
 }
 
 fn filtered_first(node: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {
@@ -84,7 +68,7 @@ mod tests {
         // As hosts have it: nothing stands between the projection and the filter.
         let mut config = SessionConfig::new().with_target_partitions(2);
         config.options_mut().optimizer.enable_round_robin_repartition = false;
-        let state = SessionStateBuilder::new_with_default_features().with_config(config).with_physical_optimizer_rule(Arc::new(FilterFirst)).build();
+        let state = SessionStateBuilder::new_with_default_features().with_config(config).with_physical_optimizer_rule(filter_first()).build();
         let context = SessionContext::new_with_state(state);
         let column = |values: [i64; 4]| Arc::new(Int64Array::from(values.to_vec())) as ArrayRef;
         let rows = RecordBatch::try_from_iter([("k", column([1, 2, 3, 4])), ("i", column([7, -7, 8, 0])), ("j", column([2, 2, -2, 0]))]).unwrap();

@@ -14,6 +14,7 @@
 //! | [`shipped`], `join` | small tables that travel down beside a sub-plan, to be joined there |
 //! | `split`, `union` | aggregates in two halves; operators in the branches of a union |
 //! | [`filter_first`] | rows are filtered before anything is computed from them, above and below |
+//! | [`physical_rule`] | what our rules over physical plans are made of |
 //! | [`partial`] | `__f_state` and `__f_merge` |
 //! | [`codec`] | Substrait out and in, with the checks for bytes from strangers |
 //! | [`foreign`] | plans of other producers |
@@ -34,6 +35,7 @@ pub mod foreign;
 mod join;
 pub mod node;
 pub mod partial;
+pub mod physical_rule;
 pub mod policy;
 pub mod shipped;
 mod split;

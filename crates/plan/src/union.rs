@@ -1,14 +1,97 @@
-//! The branches of a union, for operators that can be done in each of them first.
+//! Unions in the walk over a plan: operators that can be done in each of the branches first.
 
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchema, Result};
+use datafusion::common::{DFSchema, DataFusionError, Result};
 use datafusion::logical_expr::expr::Alias;
 use datafusion::logical_expr::{Expr, LogicalPlan, Projection, Union};
 
+use crate::classify::{Class, classify};
+use crate::cut::{Piece, Walk, states};
+use crate::policy::Cut;
+use crate::split::Halves;
+
+impl Walk<'_> {
+    /// What can be done with the branches of a union before they come together: states of an aggregate, the first rows of a sort.
+    pub(crate) fn over_union(&mut self, node: &LogicalPlan) -> Result<Option<Piece>> {
+        let input = match node {
+            LogicalPlan::Aggregate(aggregate) => &aggregate.input,
+            LogicalPlan::Sort(sort) if sort.fetch.is_some() => &sort.input,
+            _ => return Ok(None),
+        };
+        if matches!(self.policy, Cut::Raw | Cut::Filter) {
+            return Ok(None);
+        }
+        let Some(inputs) = branches(input)? else { return Ok(None) };
+        if !inputs.iter().any(|branch| self.of_one_table(branch)) {
+            return Ok(None);
+        }
+        let pieces = inputs.into_iter().map(|branch| self.plan(branch)).collect::<Result<Vec<_>>>()?;
+        let drives = pieces.iter().any(|piece| matches!(piece, Piece::Below(_) | Piece::Above(_, true)));
+        let goes = |walk: &Self, piece: &Piece| match piece {
+            Piece::Below(below) => match classify(node, below.input, walk.policy, walk.registry) {
+                Class::Host(why) => Err(why),
+                _ => Ok(()),
+            },
+            Piece::Above(..) => Err("what is below it stays on the host".to_owned()),
+        };
+        let halves = match node {
+            LogicalPlan::Aggregate(aggregate) if pieces.iter().any(|piece| goes(self, piece).is_ok()) => {
+                // Merging must give the same types, which the columns of any branch tell.
+                let tried = Halves::of(aggregate, self.registry)?.ok();
+                match tried {
+                    Some(halves) if halves.clone().merged(halves.below(aggregate.input.as_ref().clone())?)?.is_some() => Some(halves),
+                    _ => None,
+                }
+            }
+            _ => None,
+        };
+        let mut done = vec![];
+        for piece in pieces {
+            let may = goes(self, &piece);
+            let plan = match (piece, &halves, may) {
+                (Piece::Below(below), Some(halves), Ok(())) => self.above(Piece::Below(Box::new(states(halves, *below)?))).0,
+                (Piece::Below(below), None, Ok(())) if matches!(node, LogicalPlan::Sort(_)) => {
+                    let plan = with_input(node.clone(), below.plan.clone())?;
+                    self.above(Piece::Below(Box::new(below.reduced(plan)))).0
+                }
+                (piece, halves, may) => {
+                    let (plan, drives) = self.above(piece);
+                    if let (Err(why), true) = (may, drives) {
+                        self.note(node, &why);
+                    }
+                    match halves {
+                        Some(halves) => halves.below(plan)?,
+                        None => plan,
+                    }
+                }
+            };
+            done.push(plan);
+        }
+        let all = of(done)?;
+        let plan = match halves {
+            Some(halves) => halves.merged(all)?.ok_or_else(|| DataFusionError::Internal("merging states over a union gave other types than before".into()))?,
+            None => self.subqueries(with_input(node.clone(), named(all, input.schema())?)?)?.0,
+        };
+        Ok(Some(Piece::Above(plan, drives)))
+    }
+
+    /// Whether `plan` reads one table on drives and nothing else, so that it may go down as a whole.
+    fn of_one_table(&self, plan: &LogicalPlan) -> bool {
+        let mut at = plan;
+        loop {
+            match (at, at.inputs().as_slice()) {
+                (LogicalPlan::TableScan(scan), _) => return self.tables.partitioning(&scan.table_name).is_some(),
+                (_, [input]) => at = input,
+                _ => return false,
+            }
+        }
+    }
+}
+
 /// The branches of the union that `input` is, with what lies between it and the union done in each; `None` where there is no union.
-pub(crate) fn branches(input: &LogicalPlan) -> Result<Option<Vec<LogicalPlan>>> {
+fn branches(input: &LogicalPlan) -> Result<Option<Vec<LogicalPlan>>> {
     let mut between = vec![];
     let mut at = input;
     let union = loop {
@@ -36,7 +119,7 @@ pub(crate) fn branches(input: &LogicalPlan) -> Result<Option<Vec<LogicalPlan>>> 
 }
 
 /// `plan` with the names of the columns of `wanted`: a union's are those of its first branch.
-pub(crate) fn named(plan: LogicalPlan, wanted: &DFSchema) -> Result<LogicalPlan> {
+fn named(plan: LogicalPlan, wanted: &DFSchema) -> Result<LogicalPlan> {
     let same = plan.schema().iter().zip(wanted.iter()).all(|((qa, a), (qb, b))| qa == qb && a.name() == b.name());
     if same {
         return Ok(plan);
@@ -47,7 +130,7 @@ pub(crate) fn named(plan: LogicalPlan, wanted: &DFSchema) -> Result<LogicalPlan>
 }
 
 /// All rows of `branches`, which have the same columns.
-pub(crate) fn of(branches: Vec<LogicalPlan>) -> Result<LogicalPlan> {
+fn of(branches: Vec<LogicalPlan>) -> Result<LogicalPlan> {
     Ok(LogicalPlan::Union(Union::try_new(branches.into_iter().map(Arc::new).collect())?))
 }
 

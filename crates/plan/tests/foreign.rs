@@ -1,6 +1,5 @@
 //! Plans of strangers give a plan or an error of the right kind that names what is wrong, and never a panic.
 
-use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,6 +17,11 @@ use datafusion_substrait::substrait::proto::{
 use prost::Message;
 use skytether_common::{Error, Kind, Result};
 use skytether_plan::foreign::{Foreign, Limits, Names};
+
+#[path = "common/mutation.rs"]
+mod mutation;
+
+use mutation::{Dice, count_panics, panics};
 
 const LIMITS: Limits = Limits { bytes: 1 << 20, relations: 300, depth: 60, expressions: 5000 };
 
@@ -64,26 +68,9 @@ impl Names for Tpch {
     }
 }
 
-/// A small generator with a fixed seed (SplitMix64).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % below.max(1) as u64) as usize
-    }
-}
-
 #[tokio::test]
 async fn mutated_plans_never_panic() {
-    thread_local!(static PANICS: Cell<usize> = const { Cell::new(0) });
-    let before = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        PANICS.with(|p| p.set(p.get() + 1));
-        before(info);
-    }));
+    count_panics();
     let tables = Tpch::new().await;
     let plans: Vec<_> = (1..=22).map(|n| isthmus(&format!("q{n:02}.plan"))).collect();
     let mut dice = Dice(11);
@@ -123,7 +110,7 @@ async fn mutated_plans_never_panic() {
         let bytes: Vec<u8> = (0..dice.roll(200)).map(|_| dice.roll(256) as u8).collect();
         assert!(tables.read(&bytes).await.is_err());
     }
-    assert_eq!(PANICS.with(Cell::get), 0);
+    assert_eq!(panics(), 0);
     assert!(good > 100 && bad > 100, "{good} good, {bad} bad");
 }
 

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::mutation::{Dice, count_panics, panics};
 use common::*;
 use datafusion_substrait::substrait::proto::extensions::AdvancedExtension;
 use datafusion_substrait::substrait::proto::rel::RelType;
@@ -29,28 +30,10 @@ async fn plans() -> Vec<Vec<u8>> {
     plans
 }
 
-/// A small generator with a fixed seed (SplitMix64).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % below.max(1) as u64) as usize
-    }
-}
-
 #[tokio::test]
 async fn mutated_plans_never_panic() {
     // Panics are caught inside `decode`, so they are counted here, on this thread only.
-    use std::cell::Cell;
-    thread_local!(static PANICS: Cell<usize> = const { Cell::new(0) });
-    let before = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        PANICS.with(|p| p.set(p.get() + 1));
-        before(info);
-    }));
+    count_panics();
     let state = whole().state();
     let plans = plans().await;
     let mut dice = Dice(7);
@@ -90,7 +73,7 @@ async fn mutated_plans_never_panic() {
         let bytes: Vec<u8> = (0..dice.roll(200)).map(|_| dice.roll(256) as u8).collect();
         assert!(codec::decode(&bytes, &state).await.is_err());
     }
-    assert_eq!(PANICS.with(Cell::get), 0);
+    assert_eq!(panics(), 0);
     // Most mutations hit names and values; if all or none were refused, the test would test something else.
     assert!(good > 100 && bad > 100, "{good} good, {bad} bad");
 }

@@ -10,7 +10,7 @@
 //! statistics    an Arrow IPC stream: one batch, a row per slice (see `StatsTable`)
 //! ```
 
-mod ipc;
+pub mod ipc;
 mod table;
 
 use std::collections::BTreeMap;

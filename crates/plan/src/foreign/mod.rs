@@ -50,7 +50,7 @@ pub struct Limits {
     pub expressions: usize,
 }
 
-/// A plan that is decoded and not yet bound to tables.
+/// A decoded plan. [`Foreign::logical`] binds it to tables.
 #[derive(Debug)]
 pub struct Foreign {
     plan: Plan,

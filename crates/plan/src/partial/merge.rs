@@ -10,7 +10,7 @@ use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, EmitTo, GroupsAccumulator, Signature, Volatility};
 
-use super::{from_struct, inner_args, merge_name, nullable, struct_fields};
+use super::{from_struct, inner_args, names_of, nullable, struct_fields};
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct MergeForm {
@@ -23,7 +23,7 @@ pub(super) struct MergeForm {
 
 impl MergeForm {
     pub(super) fn new(inner: Arc<AggregateUDF>, distinct: bool) -> Self {
-        let name = if distinct { format!("__{}_distinct_merge", inner.name()) } else { merge_name(inner.name()) };
+        let (_, name) = names_of(inner.name(), distinct);
         Self { inner, distinct, name, signature: Signature::user_defined(Volatility::Immutable) }
     }
 }

@@ -33,13 +33,13 @@ const NOT_MERGEABLE: [&str; 2] = ["nth_value", "grouping"];
 /// Name of the form of `f` that returns its state: `__f_state`.
 #[must_use]
 pub fn state_name(f: &str) -> String {
-    format!("{PREFIX}{f}_state")
+    names_of(f, false).0
 }
 
 /// Name of the form of `f` that merges states: `__f_merge`.
 #[must_use]
 pub fn merge_name(f: &str) -> String {
-    format!("{PREFIX}{f}_merge")
+    names_of(f, false).1
 }
 
 /// Aggregates that keep the distinct values as their state when they are called with DISTINCT.
@@ -52,9 +52,15 @@ const WITHOUT_MATTER: [&str; 6] = ["bit_and", "bit_or", "bool_and", "bool_or", "
 #[must_use]
 pub fn form_names(f: &str, distinct: bool) -> Option<(String, String)> {
     if distinct && !WITHOUT_MATTER.contains(&f) {
-        return WITH_DISTINCT.contains(&f).then(|| (format!("{PREFIX}{f}_distinct_state"), format!("{PREFIX}{f}_distinct_merge")));
+        return WITH_DISTINCT.contains(&f).then(|| names_of(f, true));
     }
-    Some((state_name(f), merge_name(f)))
+    Some(names_of(f, false))
+}
+
+/// The names of both forms of `f`, or of those for `f(DISTINCT ...)`.
+fn names_of(f: &str, distinct: bool) -> (String, String) {
+    let kind = if distinct { "_distinct" } else { "" };
+    (format!("{PREFIX}{f}{kind}_state"), format!("{PREFIX}{f}{kind}_merge"))
 }
 
 /// Whether `udaf` is the merging form of some aggregate.

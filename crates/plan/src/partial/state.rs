@@ -9,7 +9,7 @@ use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, EmitTo, GroupsAccumulator, Signature, StatisticsArgs, Volatility};
 
-use super::{inner_args, nullable, state_name, struct_fields, to_struct};
+use super::{inner_args, names_of, nullable, struct_fields, to_struct};
 
 /// Aggregates whose state is their value.
 const VALUE_IS_STATE: [&str; 3] = ["count", "max", "min"];
@@ -25,7 +25,7 @@ pub(super) struct StateForm {
 
 impl StateForm {
     pub(super) fn new(inner: Arc<AggregateUDF>, distinct: bool) -> Self {
-        let name = if distinct { format!("__{}_distinct_state", inner.name()) } else { state_name(inner.name()) };
+        let (name, _) = names_of(inner.name(), distinct);
         Self { inner, distinct, name, signature: Signature::user_defined(Volatility::Immutable) }
     }
 }

@@ -2,6 +2,8 @@
 //! super-plan run over what they gave.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
+pub mod mutation;
+
 use std::sync::Arc;
 
 use datafusion::arrow::array::*;

@@ -12,9 +12,12 @@ use skytether_common::{Error, Result};
 
 use crate::guard::corrupt_arrow;
 
-/// A stream of `schema` with at most one batch.
-pub(super) fn write(schema: &Schema, batch: Option<&RecordBatch>) -> Result<Vec<u8>> {
-    let refused = |e: arrow::error::ArrowError| Error::invalid("this schema cannot be kept in a metadata slice").because(e);
+/// A stream of `schema` with at most one batch, uncompressed.
+///
+/// # Errors
+/// Invalid where Arrow can't write such a schema.
+pub fn write(schema: &Schema, batch: Option<&RecordBatch>) -> Result<Vec<u8>> {
+    let refused = |e: arrow::error::ArrowError| Error::invalid("this schema cannot be written as an Arrow stream").because(e);
     let mut writer = StreamWriter::try_new(Vec::new(), schema).map_err(refused)?;
     if let Some(batch) = batch {
         writer.write(batch).map_err(refused)?;
@@ -28,7 +31,7 @@ const CONTINUATION: [u8; 4] = [0xff; 4];
 /// Refuses compressed batches: unpacking them, the decoder would make room for what their bytes claim, terabytes perhaps, and where there is none the
 /// whole process ends. [`write`] compresses nothing.
 fn refuse_compression(mut bytes: &[u8]) -> Result<()> {
-    let broken = |why: &str| Error::corrupt(format!("an Arrow stream of a metadata slice {why}"));
+    let broken = |why: &str| Error::corrupt(format!("an Arrow stream {why}"));
     let short = || broken("is cut short");
     while !bytes.is_empty() {
         let (mark, rest) = bytes.split_first_chunk::<4>().ok_or_else(short)?;
@@ -45,7 +48,7 @@ fn refuse_compression(mut bytes: &[u8]) -> Result<()> {
         let message = root_as_message(message).map_err(|e| broken("has a message that cannot be read").because(e.to_string()))?;
         let batch = message.header_as_record_batch().or_else(|| message.header_as_dictionary_batch().and_then(|d| d.data()));
         if batch.is_some_and(|batch| batch.compression().is_some()) {
-            return Err(broken("has a compressed batch, which no writer of metadata slices makes"));
+            return Err(broken("has a compressed batch, which no writer of ours makes"));
         }
         let body = usize::try_from(message.bodyLength()).ok().filter(|&n| n <= rest.len()).ok_or_else(short)?;
         bytes = &rest[body..];
@@ -54,9 +57,12 @@ fn refuse_compression(mut bytes: &[u8]) -> Result<()> {
 }
 
 /// Reads what [`write`] wrote. Arrays lie within the bytes that are there, or are copies of them: nothing is unpacked.
-pub(super) fn read(bytes: &[u8]) -> Result<(SchemaRef, Option<RecordBatch>)> {
+///
+/// # Errors
+/// Corrupt for bytes that are no such stream.
+pub fn read(bytes: &[u8]) -> Result<(SchemaRef, Option<RecordBatch>)> {
     refuse_compression(bytes)?;
-    let broken = corrupt_arrow("an Arrow stream of a metadata slice");
+    let broken = corrupt_arrow("an Arrow stream");
     let mut decoder = StreamDecoder::new();
     let mut buffer = Buffer::from_slice_ref(bytes);
     let mut batch = None;
@@ -65,14 +71,14 @@ pub(super) fn read(bytes: &[u8]) -> Result<(SchemaRef, Option<RecordBatch>)> {
         if let Some(read) = decoder.decode(&mut buffer).map_err(&broken)?
             && batch.replace(read).is_some()
         {
-            return Err(Error::corrupt("an Arrow stream of a metadata slice has more than one batch"));
+            return Err(Error::corrupt("an Arrow stream has more than one batch"));
         }
         if buffer.len() == before {
-            return Err(Error::corrupt("an Arrow stream of a metadata slice does not go on"));
+            return Err(Error::corrupt("an Arrow stream does not go on"));
         }
     }
     decoder.finish().map_err(&broken)?;
-    let schema = decoder.schema().ok_or_else(|| Error::corrupt("an Arrow stream of a metadata slice has no schema"))?;
+    let schema = decoder.schema().ok_or_else(|| Error::corrupt("an Arrow stream has no schema"))?;
     Ok((Arc::clone(&schema), batch))
 }
 
