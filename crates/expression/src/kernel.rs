@@ -81,22 +81,58 @@ pub struct Block<'a> {
     codes: &'a [u16],
     below: usize,
     /// With the transform log1p CP10k: the block's table, of as many cells.
-    table: Option<Arc<Table>>,
+    table: Option<Arc<Tabulated>>,
+}
+
+/// The logarithms of a block's cells, and where the kernel finds what it needs of a cell in one load.
+#[derive(Debug)]
+pub(crate) struct Tabulated {
+    table: Arc<Table>,
+    /// Per cell its slot in the table (upper half) and its group (lower half).
+    places: Box<[u32]>,
+    /// The groups' bound, that of [`Codes`].
+    below: usize,
+}
+
+impl Tabulated {
+    /// The cells `cells` of a data set; `table` is theirs. `None` where there are no such cells or the table has not as many.
+    pub(crate) fn new(codes: &Codes, cells: std::ops::Range<usize>, table: Arc<Table>) -> Option<Self> {
+        Self::of(codes.codes.get(cells)?, codes.below, table)
+    }
+
+    fn of(codes: &[u16], below: usize, table: Arc<Table>) -> Option<Self> {
+        if table.slots().len() != codes.len() {
+            return None;
+        }
+        let places = table.slots().iter().zip(codes).map(|(&slot, &code)| u32::from(slot) << 16 | u32::from(code)).collect();
+        Some(Self { table, places, below })
+    }
+
+    /// The totals of the block's cells.
+    fn totals(&self) -> &[f32] {
+        self.table.totals()
+    }
+
+    /// Bytes of memory, the table (which is shared by the process and bounded there) not counted.
+    pub(crate) fn size(&self) -> usize {
+        self.places.len() * size_of::<u32>()
+    }
 }
 
 impl<'a> Block<'a> {
     /// A block of the cells from `first` on. `totals` (of all cells of the data set) asks for the transform log1p CP10k.
     #[must_use]
     pub fn new(first: u32, codes: &'a [u16], totals: Option<&Arc<arrow::array::Float32Array>>) -> Self {
-        let table = totals.map(|t| crate::log1p::shared_table(t, first as usize, codes.len(), has_avx2()));
-        Self { first, codes, below: bound(codes), table }
+        let below = bound(codes);
+        let table = totals.and_then(|t| Tabulated::of(codes, below, crate::log1p::shared_table(t, first as usize, codes.len(), has_avx2())).map(Arc::new));
+        Self { first, codes, below, table }
     }
 
-    /// The cells `cells` of a data set; `table` is theirs. `None` where there are no such cells or the table has not as many.
-    pub(crate) fn of(codes: &'a Codes, cells: std::ops::Range<usize>, table: Option<Arc<Table>>) -> Option<Self> {
+    /// The cells `cells` of a data set; `table` is made of these. `None` where there are no such cells or the table has not as many.
+    pub(crate) fn of(codes: &'a Codes, cells: std::ops::Range<usize>, table: Option<Arc<Tabulated>>) -> Option<Self> {
         let first = u32::try_from(cells.start).ok()?;
         let part = codes.codes.get(cells)?;
-        let fits = table.as_ref().is_none_or(|t| t.totals().len() == part.len());
+        let fits = table.as_ref().is_none_or(|t| t.places.len() == part.len() && t.below == codes.below);
         fits.then_some(Self { first, codes: part, below: codes.below, table })
     }
 }
@@ -174,7 +210,7 @@ impl Kernel {
         match &block.table {
             None => self.direct::<T, true>(block, idx, val),
             Some(table) if T::COUNTS => self.counts(block, table, idx, val),
-            Some(table) => self.reals(block, table, idx, val),
+            Some(table) => self.reals(block, &table.table, idx, val),
         }
         if !self.reduce() {
             return Err(self.fault(block, idx, val));
@@ -217,14 +253,14 @@ impl Kernel {
         }
     }
 
-    fn counts<T: Value>(&mut self, block: &Block<'_>, table: &Table, idx: &[u32], val: &[T]) {
+    fn counts<T: Value>(&mut self, block: &Block<'_>, table: &Tabulated, idx: &[u32], val: &[T]) {
         match self.squares {
             Squares::Float32 => self.counts_in::<T, true>(block, table, idx, val),
             Squares::Float64 => self.counts_in::<T, false>(block, table, idx, val),
         }
     }
 
-    fn counts_in<T: Value, const SHORT: bool>(&mut self, block: &Block<'_>, table: &Table, idx: &[u32], val: &[T]) {
+    fn counts_in<T: Value, const SHORT: bool>(&mut self, block: &Block<'_>, Tabulated { table, places, .. }: &Tabulated, idx: &[u32], val: &[T]) {
         let (least, most) = range_of_counts(val, self.wide);
         // Counts beyond the table look into the row of zero, which holds zeros, and follow afterwards.
         let mut levels = [table.level(0); TABULATED + 2];
@@ -235,17 +271,17 @@ impl Kernel {
         match (self.wide, self.replicas, most > TABULATED) {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: AVX2 is there, see `with_avx2`; the rest as for `tabulated`.
-            (true, REPLICAS, false) => unsafe { tabulated_avx2::<T, REPLICAS, false, SHORT>(block, &levels, idx, val, sums, self.width) },
+            (true, REPLICAS, false) => unsafe { tabulated_avx2::<T, REPLICAS, false, SHORT>(block.first, places, &levels, idx, val, sums, self.width) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the same.
-            (true, REPLICAS, true) => unsafe { tabulated_avx2::<T, REPLICAS, true, SHORT>(block, &levels, idx, val, sums, self.width) },
-            // SAFETY: `row` has checked the indices; every level has a value per cell of the block; codes are below the width, of which
-            // `sums` holds one per replica; without CLAMP no count is above the table.
-            (_, REPLICAS, false) => unsafe { tabulated::<T, REPLICAS, false, SHORT>(block, &levels, idx, val, sums, self.width) },
+            (true, REPLICAS, true) => unsafe { tabulated_avx2::<T, REPLICAS, true, SHORT>(block.first, places, &levels, idx, val, sums, self.width) },
+            // SAFETY: `row` has checked the indices, and there is a place per cell; every level has a value per slot; codes are below the width, of
+            // which `sums` holds one per replica; without CLAMP no count is above the table.
+            (_, REPLICAS, false) => unsafe { tabulated::<T, REPLICAS, false, SHORT>(block.first, places, &levels, idx, val, sums, self.width) },
             // SAFETY: the same; CLAMP brings counts above the table to its last row.
-            (_, REPLICAS, true) => unsafe { tabulated::<T, REPLICAS, true, SHORT>(block, &levels, idx, val, sums, self.width) },
+            (_, REPLICAS, true) => unsafe { tabulated::<T, REPLICAS, true, SHORT>(block.first, places, &levels, idx, val, sums, self.width) },
             // SAFETY: the same.
-            (_, _, _) => unsafe { tabulated::<T, 1, true, SHORT>(block, &levels, idx, val, sums, self.width) },
+            (_, _, _) => unsafe { tabulated::<T, 1, true, SHORT>(block.first, places, &levels, idx, val, sums, self.width) },
         }
         if most > TABULATED {
             self.large(block, table, idx, val);
@@ -328,26 +364,28 @@ impl Kernel {
 /// Adds the table's values up.
 ///
 /// # Safety
-/// Every index must be a cell of the block, every level must have a value per cell of the block, every code must be below `width`, `sums` must
-/// hold `R * width`, and without `CLAMP` every count must be at most [`TABULATED`].
+/// Every index less `first` must be one of `places`, every place's slot must be one of every level's, every place's code must be below `width`, `sums`
+/// must hold `R * width`, and without `CLAMP` every count must be at most [`TABULATED`].
 #[inline(always)]
 unsafe fn tabulated<T: Value, const R: usize, const CLAMP: bool, const SHORT: bool>(
-    block: &Block<'_>,
+    first: u32,
+    places: &[u32],
     levels: &[&[f32]; TABULATED + 2],
     idx: &[u32],
     val: &[T],
     sums: &mut [Sums],
     width: usize,
 ) {
-    let first = block.first as usize;
+    let first = first as usize;
     for k in 0..idx.len() {
         // SAFETY: the caller's promises.
         let (y, s) = unsafe {
             let cell = *idx.get_unchecked(k) as usize - first;
             let count = val.get_unchecked(k).count();
             let count = if CLAMP { count.min(TABULATED + 1) } else { count };
-            let y = *levels.get_unchecked(count).get_unchecked(cell);
-            let code = *block.codes.get_unchecked(cell) as usize;
+            let place = *places.get_unchecked(cell) as usize;
+            let y = *levels.get_unchecked(count).get_unchecked(place >> 16);
+            let code = place & 0xffff;
             (y, sums.get_unchecked_mut((k % R) * width + code))
         };
         s[0] += f64::from(y);
@@ -363,27 +401,25 @@ unsafe fn tabulated<T: Value, const R: usize, const CLAMP: bool, const SHORT: bo
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn tabulated_avx2<T: Value, const R: usize, const CLAMP: bool, const SHORT: bool>(
-    block: &Block<'_>,
+    first: u32,
+    places: &[u32],
     levels: &[&[f32]; TABULATED + 2],
     idx: &[u32],
     val: &[T],
     sums: &mut [Sums],
     width: usize,
 ) {
-    let first = block.first as usize;
-    // The pointers start at cell 0 of the data set, so that absolute cell numbers index them.
-    let codes = block.codes.as_ptr().wrapping_sub(first);
-    let mut rows = [std::ptr::null::<f32>(); TABULATED + 2];
-    for (row, level) in rows.iter_mut().zip(levels) {
-        *row = level.as_ptr().wrapping_sub(first);
-    }
+    // The pointer starts at cell 0 of the data set, so that absolute cell numbers index it.
+    let places = places.as_ptr().wrapping_sub(first as usize);
+    let rows = levels.map(<[f32]>::as_ptr);
     let sums = sums.as_mut_ptr();
     let add = |cell: usize, count: usize, r: usize| {
         // SAFETY: the caller's promises.
         unsafe {
             let count = if CLAMP { count.min(TABULATED + 1) } else { count };
-            let y = *rows.get_unchecked(count).wrapping_add(cell);
-            let code = *codes.wrapping_add(cell) as usize;
+            let place = *places.wrapping_add(cell) as usize;
+            let y = *rows.get_unchecked(count).add(place >> 16);
+            let code = place & 0xffff;
             add_avx2(sums.add(r * width + code), f64::from(y), square::<SHORT>(y, f64::from(y)), 1.0);
         }
     };

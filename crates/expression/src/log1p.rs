@@ -4,6 +4,7 @@
 //! logarithm, each rounded. The logarithm itself is computed here in float64 (branch-free, so that it vectorises) and rounded once,
 //! so it is the correctly rounded float32 but for one case in some ten million.
 
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, Weak};
 
 use arrow::array::Float32Array;
@@ -104,10 +105,16 @@ pub(crate) fn each(x: &[f32], totals: &[f32], out: &mut [f32], wide: bool) {
 
 /// `log1p_cp10k(count, total of the cell)` for the counts up to [`TABULATED`] and the cells of one block; each count's row is made
 /// when it is first asked for.
+///
+/// Many cells have the same total, so a row has one value per total and not per cell: few enough for all rows to stay in the cache.
 #[derive(Debug)]
 pub(crate) struct Table {
     /// The block's own: an array of all cells' would stay in memory for as long as the table does.
     totals: Box<[f32]>,
+    /// The totals that differ (in their bits), in the order in which cells have them first: where all differ, neighbours stay neighbours.
+    distinct: Box<[f32]>,
+    /// For each cell, which of `distinct` is its total. A block has at most 65,536 cells.
+    slots: Box<[u16]>,
     /// Which array they were copied from, and where they begin in it: as long as that lives, they need not be compared.
     origin: (Weak<Float32Array>, usize),
     wide: bool,
@@ -118,7 +125,17 @@ impl Table {
     /// A table for `len` cells from `start` on, which must lie within `totals`. Nothing is computed yet.
     fn new(totals: &Arc<Float32Array>, start: usize, len: usize, wide: bool) -> Self {
         let origin = (Arc::downgrade(totals), start);
-        Self { totals: totals.values()[start..start + len].into(), origin, wide, levels: [const { OnceLock::new() }; TABULATED + 1] }
+        let totals: Box<[f32]> = totals.values()[start..start + len].into();
+        debug_assert!(len <= 1 << 16, "more cells than a block has");
+        let (mut distinct, mut known) = (Vec::new(), HashMap::new());
+        let slot = |total: &f32| {
+            *known.entry(total.to_bits()).or_insert_with(|| {
+                distinct.push(*total);
+                (distinct.len() - 1) as u16
+            })
+        };
+        let slots = totals.iter().map(slot).collect();
+        Self { totals, distinct: distinct.into(), slots, origin, wide, levels: [const { OnceLock::new() }; TABULATED + 1] }
     }
 
     /// The totals of the block's cells.
@@ -126,11 +143,16 @@ impl Table {
         &self.totals
     }
 
-    /// The logarithms for `count` (at most [`TABULATED`]), one per cell of the block.
+    /// For each cell of the block, where its logarithms are in every [`Self::level`].
+    pub(crate) fn slots(&self) -> &[u16] {
+        &self.slots
+    }
+
+    /// The logarithms for `count` (at most [`TABULATED`]), one per slot.
     pub(crate) fn level(&self, count: usize) -> &[f32] {
         self.levels[count].get_or_init(|| {
-            let mut out = vec![0f32; self.totals.len()];
-            fill(count as f32, self.totals(), &mut out, self.wide);
+            let mut out = vec![0f32; self.distinct.len()];
+            fill(count as f32, &self.distinct, &mut out, self.wide);
             out.into_boxed_slice()
         })
     }
@@ -140,7 +162,7 @@ impl Table {
 /// totals share them: an entry is found by content, not by name or generation.
 static TABLES: LazyLock<Mutex<Vec<Arc<Table>>>> = LazyLock::new(Mutex::default);
 
-/// At most this many tables stay (8.6 MB each with every count and cell in use).
+/// At most this many tables stay (9 MB each where every count is in use and no two cells have the same total).
 const KEEP: usize = 4;
 
 /// The table for `len` cells from `start` on, shared with whoever uses the same totals.
@@ -213,6 +235,29 @@ mod tests {
             each(&xs, &totals, &mut b, crate::kernel::has_avx2());
             assert!(same_bits(&a, &b));
         }
+    }
+
+    #[test]
+    fn a_table_gives_each_cell_its_own_logarithm() {
+        // Many equal ones, both zeros (of different bits) and no number among them.
+        let all = Float32Array::from_iter_values((0..5000).map(|i| {
+            if i % 7 == 0 {
+                -0.0
+            } else if i == 33 {
+                f32::NAN
+            } else {
+                (i * 37 % 400) as f32
+            }
+        }));
+        let table = Table::new(&Arc::new(all), 10, 4900, crate::kernel::has_avx2());
+        assert!(table.distinct.len() <= 402);
+        for count in [1, 2, TABULATED] {
+            for (&slot, &total) in table.slots().iter().zip(table.totals()) {
+                assert_eq!(table.level(count)[usize::from(slot)].to_bits(), log1p_cp10k(count as f32, total).to_bits(), "{count} of {total}");
+            }
+        }
+        let differing = Arc::new(Float32Array::from_iter_values((1..=65_536).rev().map(|i| i as f32)));
+        assert!(Table::new(&differing, 0, 65_536, false).slots().iter().enumerate().all(|(cell, &slot)| cell == usize::from(slot)));
     }
 
     #[test]

@@ -15,8 +15,8 @@ use skytether_common::{Error, Result};
 use crate::aggregate::{Call, Input, aggregate, is_text, passes, text_literal};
 use crate::cells::CellSource;
 use crate::groups::{BLOCK, Prepared, PreparedCache};
-use crate::kernel::{Block, Fault, Kernel, Value, cancels, centred, has_avx2};
-use crate::log1p::{Table, shared_table};
+use crate::kernel::{Block, Fault, Kernel, Tabulated, Value, cancels, centred, has_avx2};
+use crate::log1p::shared_table;
 use crate::spec::{MomentsSpec, Squares};
 use crate::store::MomentStore;
 use crate::ttest::GroupMoments;
@@ -76,7 +76,7 @@ struct Ready {
     prepared: Arc<Prepared>,
     kernel: Kernel,
     /// The block that was last in use and its table: rows come ordered by block.
-    table: Option<(u32, Arc<Table>)>,
+    table: Option<(u32, Arc<Tabulated>)>,
 }
 
 /// Sparse rows as input.
@@ -130,7 +130,7 @@ impl SparseRows {
 }
 
 /// The cells of block `number`; its table is that of the last call where the block is the same.
-fn open_block<'a>(prepared: &'a Prepared, number: u32, last: &mut Option<(u32, Arc<Table>)>, spec: &MomentsSpec) -> Result<Block<'a>> {
+fn open_block<'a>(prepared: &'a Prepared, number: u32, last: &mut Option<(u32, Arc<Tabulated>)>, spec: &MomentsSpec) -> Result<Block<'a>> {
     let start = number as usize * BLOCK as usize;
     let end = prepared.codes.len().min(start.saturating_add(BLOCK as usize));
     if start >= end {
@@ -141,16 +141,18 @@ fn open_block<'a>(prepared: &'a Prepared, number: u32, last: &mut Option<(u32, A
             prepared.codes.len()
         )));
     }
-    let table = prepared.totals.as_ref().map(|totals| match last {
-        Some((of, table)) if *of == number => Arc::clone(table),
-        _ => {
+    let unlike = || Error::internal(format!("the table of block {number} of {}.{} is not that of its cells", spec.dataset, spec.matrix));
+    let table = match (&prepared.totals, last) {
+        (None, _) => None,
+        (Some(_), Some((of, table))) if *of == number => Some(Arc::clone(table)),
+        (Some(totals), last) => {
             let table = shared_table(totals, start, end - start, has_avx2());
+            let table = Arc::new(Tabulated::new(&prepared.codes, start..end, table).ok_or_else(unlike)?);
             *last = Some((number, Arc::clone(&table)));
-            table
+            Some(table)
         }
-    });
-    Block::of(&prepared.codes, start..end, table)
-        .ok_or_else(|| Error::internal(format!("the table of block {number} of {}.{} is not that of its cells", spec.dataset, spec.matrix)))
+    };
+    Block::of(&prepared.codes, start..end, table).ok_or_else(unlike)
 }
 
 fn explain(fault: Fault, row: usize, block: u32, spec: &MomentsSpec, prepared: &Prepared) -> Error {
@@ -218,8 +220,7 @@ impl Input for SparseRows {
     }
 
     fn size(&self) -> usize {
-        // The table is shared by the process and bounded there.
-        self.ready.as_ref().map_or(0, |r| r.kernel.size() + r.prepared.size())
+        self.ready.as_ref().map_or(0, |r| r.kernel.size() + r.prepared.size() + r.table.as_ref().map_or(0, |(_, t)| t.size()))
     }
 
     fn fresh(&self) -> Self {

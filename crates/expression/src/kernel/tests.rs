@@ -126,7 +126,11 @@ fn groups_that_the_kernel_does_not_have_are_refused() {
     assert!(Block::of(&all, 1..5, None).is_none());
     let totals = Arc::new(Float32Array::from(vec![1.0; 4]));
     let table = crate::log1p::shared_table(&totals, 0, 2, false);
-    assert!(Block::of(&all, 0..3, Some(Arc::clone(&table))).is_none() && Block::of(&all, 0..2, Some(table)).is_some());
+    assert!(Tabulated::new(&all, 0..3, Arc::clone(&table)).is_none() && Tabulated::new(&all, 3..5, Arc::clone(&table)).is_none());
+    let of = |codes: &Codes| Tabulated::new(codes, 0..2, Arc::clone(&table)).map(Arc::new);
+    assert!(Block::of(&all, 0..3, of(&all)).is_none() && Block::of(&all, 0..2, of(&all)).is_some());
+    // One made of other groups could name some that the kernel does not have.
+    assert!(Block::of(&all, 0..2, of(&Codes::new(vec![70, 0]))).is_none());
 }
 
 #[test]
