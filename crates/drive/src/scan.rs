@@ -44,6 +44,8 @@ const PREFETCH: usize = 2;
 pub(crate) const SLICES: &str = "slices";
 /// See [`SLICES`].
 pub(crate) const SLICES_PRUNED: &str = "slices_pruned";
+/// See [`SLICES`]: those of which the number of rows was all that was wanted.
+pub(crate) const SLICES_TOLD: &str = "slices_told";
 /// Shown beside [`SLICES`]; an annotation has the bytes from the reader, which sees more than scans.
 const BYTES_READ: &str = "bytes_read";
 
@@ -120,7 +122,7 @@ impl SliceScanExec {
 
     /// How many slices the table has here, read or not.
     pub(crate) fn slices(&self) -> usize {
-        self.slices.iter().map(Vec::len).sum::<usize>() + self.pruned
+        self.partition.metadata.slices.len()
     }
 
     /// The stored columns to read, ascending.
@@ -255,7 +257,7 @@ impl ExecutionPlan for SliceScanExec {
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {
         let slices = self.slices.get(partition).cloned().unwrap_or_default();
         let counter = |name: &'static str| MetricBuilder::new(&self.metrics).counter(name, partition);
-        let (read, pruned, bytes_read) = (counter(SLICES), counter(SLICES_PRUNED), counter(BYTES_READ));
+        let (read, told, pruned, bytes_read) = (counter(SLICES), counter(SLICES_TOLD), counter(SLICES_PRUNED), counter(BYTES_READ));
         if partition == 0 {
             pruned.add(self.pruned);
         }
@@ -263,8 +265,16 @@ impl ExecutionPlan for SliceScanExec {
         let schema = Arc::clone(self.properties.eq_properties.schema());
         let stored = self.stored().map_err(to_datafusion)?;
         let batch_rows = self.batch_rows(context.session_config().batch_size());
-        let work =
-            Arc::new(Work { scan: self.clone(), schema: Arc::clone(&schema), stored, batch_rows, read, bytes_read, time: baseline.elapsed_compute().clone() });
+        let work = Arc::new(Work {
+            scan: self.clone(),
+            schema: Arc::clone(&schema),
+            stored,
+            batch_rows,
+            read,
+            told,
+            bytes_read,
+            time: baseline.elapsed_compute().clone(),
+        });
         let ahead = Arc::clone(&work);
         let slices = stream::iter(slices).map(move |n| Arc::clone(&ahead).fetch(n)).buffered(PREFETCH);
         let loaded = slices.map(move |fetched| fetched.and_then(|fetched| work.load(fetched)).map_err(to_datafusion));
@@ -281,6 +291,7 @@ struct Work {
     stored: Vec<usize>,
     batch_rows: usize,
     read: Count,
+    told: Count,
     bytes_read: Count,
     time: Time,
 }
@@ -291,6 +302,7 @@ impl Work {
         if self.scan.projection.is_empty()
             && let Some(rows) = self.scan.counted(n)
         {
+            self.told.add(1);
             return Ok(Fetched::Rows(rows));
         }
         blocking(move || {

@@ -77,6 +77,7 @@ async fn a_limit_reads_no_more_slices_than_it_needs() {
     let (rows, annotation) = ask(drive().as_ref(), "SELECT id FROM shop.sales.data LIMIT 5").await;
     assert_eq!(rows.num_rows(), 5);
     assert_eq!(annotation.slices, 1, "{annotation:?}");
+    assert!(annotation.slices_total >= Some(10) && annotation.slices_told == 0, "{annotation:?}");
 }
 
 #[tokio::test]
@@ -88,9 +89,14 @@ async fn counting_rows_reads_only_metadata_and_that_once() {
     let (rows, annotation) = ask(drive.as_ref(), "SELECT __count_state(1) AS n FROM shop.sales.data").await;
     assert_eq!(rows.column(0).as_struct().column(0).as_primitive::<Int64Type>().value(0), SALES);
     assert_eq!(annotation.bytes_read, 0, "{annotation:?}");
+    assert!(annotation.slices_told >= 10 && annotation.slices_total == Some(annotation.slices_told), "{annotation:?}");
+    assert_eq!((annotation.slices, annotation.slices_pruned, annotation.rows_read), (0, 0, Some(0)));
+    let (_, annotation) = ask(drive.as_ref(), "SELECT __count_state(1) AS n FROM shop.sales.data WHERE id < 10000").await;
+    assert_eq!((annotation.slices_told, annotation.slices_total), (0, Some(annotation.slices + annotation.slices_pruned)), "{annotation:?}");
     let (rows, annotation) = ask(drive.as_ref(), "SELECT count(*) AS n FROM blood.tiny.x").await;
     assert_eq!(rows.column(0).as_primitive::<Int64Type>().value(0), i64::from(CELLS) * i64::from(GENES));
     assert!(annotation.slices <= 1, "only a slice with rows of both blocks must be read: {annotation:?}");
+    assert!(annotation.slices_told > 0 && annotation.slices_total == Some(annotation.slices + annotation.slices_told), "{annotation:?}");
 }
 
 #[tokio::test]

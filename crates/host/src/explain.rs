@@ -6,7 +6,7 @@ use datafusion::physical_plan::display::DisplayableExecutionPlan;
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 use skytether_common::Result;
-use skytether_plan::{Placement, describe};
+use skytether_plan::{Placement, describe, shipped};
 use skytether_wire::Rung;
 
 use crate::options::QueryOptions;
@@ -43,6 +43,9 @@ pub struct SubPlanText {
     pub every_drive: bool,
     /// The plan, an operator a line.
     pub plan: String,
+    /// What the host makes the small tables of that go down beside it, for joins: `__shipped_0`, `__shipped_1` and so on in the plan.
+    #[serde(default)]
+    pub beside: Vec<String>,
 }
 
 /// Why an operator stayed on the host.
@@ -84,6 +87,7 @@ impl Host {
                     rung: rung_of(scan.rung),
                     every_drive: scan.placement == Placement::Spread,
                     plan: describe::sub_plan(scan),
+                    beside: scan.inputs.iter().map(describe::logical).collect(),
                 })
                 .collect(),
             notes: cut.notes.iter().map(|n| HostNote { operator: n.operator.clone(), node: n.node.clone(), reason: n.reason.clone() }).collect(),
@@ -107,6 +111,9 @@ impl fmt::Display for Explanation {
         section(f, "super-plan", &self.super_plan)?;
         for (n, sub_plan) in self.sub_plans.iter().enumerate() {
             section(f, &format!("sub-plan {n} of {} ({})", sub_plan.table, sub_plan.rung.as_str()), &sub_plan.plan)?;
+            for (beside, plan) in sub_plan.beside.iter().enumerate() {
+                section(f, &format!("  beside it {}, the rows of", shipped::name(beside)), &indented(plan))?;
+            }
         }
         if !self.notes.is_empty() {
             let notes: Vec<_> = self.notes.iter().map(|note| format!("{}: {}", note.operator, note.reason)).collect();
@@ -119,6 +126,10 @@ impl fmt::Display for Explanation {
         }
         Ok(())
     }
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}\n")).collect()
 }
 
 fn section(f: &mut fmt::Formatter<'_>, title: &str, body: &str) -> fmt::Result {

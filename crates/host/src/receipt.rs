@@ -8,7 +8,7 @@ use datafusion::execution::memory_pool::PeakRecordingPool;
 use datafusion::physical_plan::ExecutionPlan;
 use serde::{Deserialize, Serialize};
 use skytether_common::units::{counted, human_bytes, human_seconds};
-use skytether_plan::{Cut, RungName, figures};
+use skytether_plan::{Cut, RungName, describe, figures};
 use skytether_wire::{Annotation, OperatorNote, Rung};
 
 use crate::scan::DriveScanExec;
@@ -25,6 +25,9 @@ pub struct DriveReceipt {
     pub slices: u64,
     /// Slices that statistics excluded.
     pub slices_pruned: u64,
+    /// Slices of which metadata told all that was asked, unread.
+    #[serde(default)]
+    pub slices_told: u64,
     /// Slices that its tables have here; `None` where a drive does not tell.
     #[serde(default)]
     pub slices_total: Option<u64>,
@@ -61,11 +64,25 @@ pub struct ScanReceipt {
     pub sub_plan_number: Option<u32>,
     /// Bytes of the sub-plan, once per drive that got it: as it is when in process, with its ticket when over a wire.
     pub plan_bytes: u64,
+    /// The small tables that went down beside it, for joins with a drive's own rows. They are in `plan_bytes`.
+    #[serde(default)]
+    pub beside: Vec<ShippedReceipt>,
     /// From how many joins the keys went down with it.
     #[serde(default)]
     pub join_filters: u32,
     /// What each drive wrote on it.
     pub annotations: Vec<Annotation>,
+}
+
+/// A small table that went down beside a sub-plan.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShippedReceipt {
+    /// Its name in the sub-plan.
+    pub name: String,
+    /// Its rows.
+    pub rows: u64,
+    /// Its bytes on the way to each drive.
+    pub bytes: u64,
 }
 
 /// An operator of the host's plan as it ran.
@@ -184,10 +201,17 @@ impl fmt::Display for Receipt {
                 Some(Rung::Raw) => "only read here",
                 None => "nothing ran here",
             };
-            let pruned = if d.slices_pruned > 0 { format!(" ({} skipped)", d.slices_pruned) } else { String::new() };
+            let mut unread = Vec::new();
+            if d.slices_pruned > 0 {
+                unread.push(format!("{} skipped", d.slices_pruned));
+            }
+            if d.slices_told > 0 {
+                unread.push(format!("{} told by metadata", d.slices_told));
+            }
+            let unread = if unread.is_empty() { String::new() } else { format!(" ({})", unread.join(", ")) };
             writeln!(
                 f,
-                "{} {}: {rung}; {}{pruned}, {} read, {}, {} sent, {}",
+                "{} {}: {rung}; {}{unread}, {} read, {}, {} sent, {}",
                 if last { "└─" } else { "├─" },
                 d.name,
                 counted(d.slices, "slice"),
@@ -206,7 +230,7 @@ impl fmt::Display for Receipt {
 
 /// Notes that give a reason of their own; the others only follow from one below them.
 pub(crate) fn telling(notes: &[String]) -> impl Iterator<Item = &str> {
-    notes.iter().map(String::as_str).filter(|n| !n.ends_with("what is below it stays on the host"))
+    notes.iter().map(String::as_str).filter(|n| !n.split_once(": ").is_some_and(|(_, reason)| describe::only_follows(reason)))
 }
 
 /// Why a drive did less than everything although it did all that it was sent.
@@ -276,7 +300,7 @@ impl Collector {
     /// A new scan; its number is what the other calls want.
     pub(crate) fn scan(&self, table: String, rung: Rung, sub_plan: String, sub_plan_number: Option<u32>) -> usize {
         let scans = &mut self.lock().receipt.scans;
-        scans.push(ScanReceipt { table, rung, sub_plan, sub_plan_number, plan_bytes: 0, join_filters: 0, annotations: Vec::new() });
+        scans.push(ScanReceipt { table, rung, sub_plan, sub_plan_number, plan_bytes: 0, beside: Vec::new(), join_filters: 0, annotations: Vec::new() });
         scans.len() - 1
     }
 
@@ -284,6 +308,13 @@ impl Collector {
     pub(crate) fn filtered(&self, scan: usize, joins: usize) {
         if let Some(scan) = self.lock().receipt.scans.get_mut(scan) {
             scan.join_filters = u32::try_from(joins).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// These small tables go down with a scan, to every drive.
+    pub(crate) fn beside(&self, scan: usize, tables: Vec<ShippedReceipt>) {
+        if let Some(scan) = self.lock().receipt.scans.get_mut(scan) {
+            scan.beside = tables;
         }
     }
 
@@ -357,6 +388,7 @@ fn sum_up(receipt: &mut Receipt, cut: Cut) {
             d.rung = d.rung.min(a.rung);
             add(&mut d.slices, a.slices);
             add(&mut d.slices_pruned, a.slices_pruned);
+            add(&mut d.slices_told, a.slices_told);
             add(&mut d.rows_out, a.rows_out);
             add(&mut d.bytes_read, a.bytes_read);
             add(&mut d.bytes_sent, a.bytes_sent);
@@ -479,7 +511,7 @@ mod tests {
             let collector = Collector::new(Instant::now(), cut);
             let scan = collector.scan("a.b".into(), Rung::Full, "TableScan".into(), Some(0));
             collector.begin(scan, Annotation { slices: 1, rows_out: 1, ..annotation("drive-0", Rung::Full, 1) });
-            collector.note("Projection: what is below it stays on the host".into());
+            collector.note("Projection: it follows the merge of the drives' states".into());
             let receipt = collector.receipt();
             assert_eq!(receipt.drives[0].reason.is_some(), word.is_some(), "{cut}");
             let text = receipt.to_string();

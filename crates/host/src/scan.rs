@@ -33,8 +33,8 @@ use uuid::Uuid;
 
 use crate::catalog::{Catalog, within};
 use crate::missing;
-use crate::receipt::Collector;
-use crate::shipped::Beside;
+use crate::receipt::{Collector, ShippedReceipt};
+use crate::shipped::{Beside, Table};
 use crate::sub_plan::{Outgoing, Sent};
 
 /// Batches that wait between a drive and whoever reads.
@@ -264,7 +264,9 @@ impl ExecutionPlan for DriveScanExec {
         let (plan, beside) = (Arc::clone(&self.plan), self.beside.clone());
         builder.spawn(async move {
             let run = async {
-                let tables = beside.read(context).await?;
+                let beside = beside.read(context).await?;
+                reading.note.beside(beside);
+                let tables = beside.iter().map(|table| (table.name.clone(), table.bytes.clone())).collect();
                 let Sent { plan, filters } = plan.sent().await?;
                 reading.run(SubPlan { plan, filters, tables, ..sub_plan }, &send).await
             };
@@ -311,6 +313,12 @@ struct Annotated {
 impl Annotated {
     fn update(&self, change: impl FnOnce(&mut Annotation)) {
         self.collector.update(self.scan, self.number, change);
+    }
+
+    /// These tables travel with the sub-plan.
+    fn beside(&self, tables: &[Table]) {
+        let told = tables.iter().map(|table| ShippedReceipt { name: table.name.clone(), rows: table.rows, bytes: table.bytes.len() as u64 });
+        self.collector.beside(self.scan, told.collect());
     }
 }
 

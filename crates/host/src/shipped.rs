@@ -1,6 +1,5 @@
 //! The small tables that travel beside a sub-plan: read once, sent to every drive.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -24,7 +23,16 @@ pub(crate) struct Beside {
     inputs: Vec<Arc<dyn ExecutionPlan>>,
     /// The columns of each as they travel.
     schemas: Vec<SchemaRef>,
-    read: Arc<OnceCell<BTreeMap<String, Bytes>>>,
+    read: Arc<OnceCell<Vec<Table>>>,
+}
+
+/// A table that was read.
+#[derive(Clone)]
+pub(crate) struct Table {
+    pub(crate) name: String,
+    pub(crate) rows: u64,
+    /// An Arrow IPC stream.
+    pub(crate) bytes: Bytes,
 }
 
 impl fmt::Debug for Beside {
@@ -53,27 +61,28 @@ impl Beside {
         Ok(Self { inputs, schemas: self.schemas.clone(), read: Arc::default() })
     }
 
-    /// The tables by name, as Arrow IPC streams; read by whoever asks first.
+    /// The tables in order; read by whoever asks first.
     ///
     /// # Errors
     /// As reading them has.
-    pub(crate) async fn read(&self, context: Arc<TaskContext>) -> Result<BTreeMap<String, Bytes>> {
+    pub(crate) async fn read(&self, context: Arc<TaskContext>) -> Result<&[Table]> {
         if self.inputs.is_empty() {
-            return Ok(BTreeMap::new());
+            return Ok(&[]);
         }
         let read = self.read.get_or_try_init(|| async {
-            let mut tables = BTreeMap::new();
+            let mut tables = Vec::new();
             for (n, (input, schema)) in self.inputs.iter().zip(&self.schemas).enumerate() {
-                tables.insert(shipped::name(n), table(input, schema, Arc::clone(&context)).await?);
+                let (rows, bytes) = table(input, schema, Arc::clone(&context)).await?;
+                tables.push(Table { name: shipped::name(n), rows, bytes });
             }
             Ok::<_, Error>(tables)
         });
-        read.await.cloned()
+        read.await.map(Vec::as_slice)
     }
 }
 
-/// All rows of `input` under the columns of `schema`. The cut has seen to it that they are few.
-async fn table(input: &Arc<dyn ExecutionPlan>, schema: &SchemaRef, context: Arc<TaskContext>) -> Result<Bytes> {
+/// All rows of `input` under the columns of `schema`, and their number. The cut has seen to it that they are few.
+async fn table(input: &Arc<dyn ExecutionPlan>, schema: &SchemaRef, context: Arc<TaskContext>) -> Result<(u64, Bytes)> {
     let wrong = |e| Error::internal("a small table can't be written for the drives").because(e);
     let mut batches = Vec::new();
     let mut rows = input.execute(0, context).map_err(from_datafusion)?;
@@ -83,5 +92,5 @@ async fn table(input: &Arc<dyn ExecutionPlan>, schema: &SchemaRef, context: Arc<
         batches.push(RecordBatch::try_new_with_options(Arc::clone(schema), batch.columns().to_vec(), &options).map_err(wrong)?);
     }
     let all = concat_batches(schema, &batches).map_err(wrong)?;
-    ipc::write(schema, Some(&all)).map(Bytes::from)
+    Ok((all.num_rows() as u64, ipc::write(schema, Some(&all))?.into()))
 }

@@ -6,7 +6,7 @@ use skytether_common::units::{human_bytes, human_seconds};
 use skytether_plan::figures::shortened;
 use skytether_wire::{Annotation, OperatorNote};
 
-use crate::receipt::{HostOperator, Receipt, ScanReceipt, natural, telling};
+use crate::receipt::{HostOperator, Receipt, ScanReceipt, ShippedReceipt, natural, telling};
 
 /// Characters of the tree's part of a line; figures stand to the right of it.
 const WIDTH: usize = 76;
@@ -95,11 +95,24 @@ fn host_branches(operators: &[HostOperator], scans: &[ScanReceipt], at: &mut usi
                     .more
                     .push(format!("with the keys of {}", if scan.join_filters == 1 { "a join".to_owned() } else { format!("{} joins", scan.join_filters) }));
             }
-            branch.below = drive_branches(scan);
+            let beside = std::mem::take(&mut branch.below);
+            branch.below = scan.beside.iter().zip(beside).map(|(table, made)| of_shipped(table, made)).collect();
+            branch.below.extend(drive_branches(scan));
         }
         branches.push(branch);
     }
     branches
+}
+
+/// A small table that goes to every drive, above the operators that made it.
+fn of_shipped(table: &ShippedReceipt, made: Branch) -> Branch {
+    Branch {
+        title: format!("Beside it: {}", table.name),
+        rows: table.rows.to_string(),
+        more: vec![format!("{} to each drive", human_bytes(table.bytes))],
+        below: vec![made],
+        ..Branch::default()
+    }
 }
 
 fn of_operator(note: &OperatorNote) -> Branch {
@@ -135,7 +148,8 @@ fn title(name: &str, detail: &str) -> String {
         "Slice scan" => "Scan",
         "Sort exec( top k)" => "First rows",
         "Sort preserving merge" => "Merge of sorted rows",
-        "Global limit" | "Local limit" | "Coalesce partitions" => "Limit",
+        "Global limit" | "Coalesce partitions" => "Limit",
+        "Local limit" => "Limit in parts",
         "Window agg" | "Bounded window agg" => "Window",
         "Interleave" => "Union",
         "Scalar subquery" => "With the value of a subquery",
@@ -204,9 +218,10 @@ fn of_drive(a: &Annotation) -> Branch {
     if let Some(rows) = a.rows_read {
         more.push(format!("{rows} rows read"));
     }
+    let told = if a.slices_told > 0 { format!(", {} told by metadata", a.slices_told) } else { String::new() };
     more.push(match a.slices_total {
-        Some(total) => format!("{} of {total} slices read, {} pruned", a.slices, a.slices_pruned),
-        None => format!("{} slices read, {} pruned", a.slices, a.slices_pruned),
+        Some(total) => format!("{} of {total} slices read, {} pruned{told}", a.slices, a.slices_pruned),
+        None => format!("{} slices read, {} pruned{told}", a.slices, a.slices_pruned),
     });
     more.push(format!("{} read", human_bytes(a.bytes_read)));
     more.push(format!("{} sent", human_bytes(a.bytes_sent)));
@@ -227,11 +242,22 @@ fn same_shape(a: &Annotation, b: &Annotation) -> bool {
     a.operators.len() == b.operators.len() && a.operators.iter().zip(&b.operators).all(|(a, b)| a.name == b.name && a.depth == b.depth)
 }
 
+/// Whether a drive had an operator's rows of the metadata of its tables: one row, with no scan below it.
+fn out_of_metadata(operators: &[OperatorNote], at: usize) -> bool {
+    let [row, below] = [operators.get(at), operators.get(at + 1)];
+    row.is_some_and(|o| o.name == "ProjectionExec") && below.is_some_and(|o| o.name == "PlaceholderRowExec")
+}
+
 /// The operators of drives that ran the same ones, added up.
 fn operator_branches(group: &[&Annotation], at: &mut usize, depth: u32) -> Vec<Branch> {
     let mut branches = Vec::new();
     while let Some(first) = group[0].operators.get(*at).filter(|o| o.depth >= depth) {
         let notes: Vec<&OperatorNote> = group.iter().filter_map(|a| a.operators.get(*at)).collect();
+        if out_of_metadata(&group[0].operators, *at) {
+            *at += 2;
+            branches.push(Branch { title: "Counts and bounds, out of metadata".to_owned(), ..summed(&notes) });
+            continue;
+        }
         *at += 1;
         let below = operator_branches(group, at, first.depth + 1);
         if hands_on(&first.name, first.detail.contains("fetch") || first.detail.contains("limit=")) {
@@ -246,7 +272,8 @@ fn operator_branches(group: &[&Annotation], at: &mut usize, depth: u32) -> Vec<B
 fn summed(notes: &[&OperatorNote]) -> Branch {
     let sum = OperatorNote {
         name: notes[0].name.clone(),
-        detail: notes[0].detail.clone(),
+        // What is not the same everywhere can't be told of all.
+        detail: if notes.iter().all(|n| n.detail == notes[0].detail) { notes[0].detail.clone() } else { String::new() },
         rows_out: notes.iter().try_fold(0u64, |sum, n| Some(sum.saturating_add(n.rows_out?))),
         seconds: notes.iter().map(|n| n.seconds).sum(),
         peak_memory: notes.iter().map(|n| n.peak_memory).max().unwrap_or(0),
@@ -295,6 +322,7 @@ mod tests {
             sub_plan: String::new(),
             sub_plan_number: Some(0),
             plan_bytes: 2048,
+            beside: vec![ShippedReceipt { name: "__shipped_0".into(), rows: 3, bytes: 512 }],
             join_filters: 1,
             annotations: vec![
                 drive("drive-0", 2, plain(10, 0.002)),
@@ -307,7 +335,13 @@ mod tests {
         let mut aggregate = host(OperatorNote { peak_memory: 1024, bytes_spilled: 2048, ..note("AggregateExec", 0, 2, 0.5) }, false, None);
         aggregate.reason = Some("it merges".into());
         let receipt = Receipt {
-            host: vec![aggregate, host(note("TurnsExec", 1, 0, 0.25), true, None), host(note("DriveScanExec", 2, 6, 0.0), false, Some(0))],
+            host: vec![
+                aggregate,
+                host(note("TurnsExec", 1, 0, 0.25), true, None),
+                host(note("DriveScanExec", 2, 6, 0.0), false, Some(0)),
+                host(note("CoalescePartitionsExec", 3, 3, 0.0), true, None),
+                host(note("FilterExec", 4, 3, 0.001), false, None),
+            ],
             scans: vec![scan],
             notes: vec!["Aggregate: it merges".into(), "Sort: too long".into()],
             ..Receipt::default()
@@ -319,6 +353,8 @@ mod tests {
                 "Aggregate 2 500.0 ms 1.00 KiB of memory, 2.00 KiB put aside on disk",
                 "│ it merges",
                 "└─ Drives: a.b, sub-plan 0 (full) 6 a plan of 2.00 KiB, with the keys of a join",
+                "├─ Beside it: __shipped_0 3 512 B to each drive",
+                "│ └─ Filter 3 1.0 ms",
                 "├─ drive-0 2 0 us 1 slices read, 2 pruned, 0 B read, 0 B sent",
                 "├─ drive-1 2 0 us 1 slices read, 2 pruned, 0 B read, 0 B sent",
                 "├─ drive-2 2 0 us 1 slices read, 2 pruned, 0 B read, 0 B sent",
@@ -329,7 +365,7 @@ mod tests {
                 "└─ drive-2 ran",
                 "└─ Aggregate 2 1.0 ms",
                 "└─ Scan 7 1.0 ms",
-                "not shown: 1 step that only hands rows on, 250.0 ms",
+                "not shown: 2 steps that only hand rows on, 250.0 ms",
                 "on the host: Sort: too long",
             ]
         );

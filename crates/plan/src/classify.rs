@@ -69,6 +69,7 @@ pub fn classify(node: &LogicalPlan, input: Input, policy: Cut, registry: &dyn Fu
         LogicalPlan::Aggregate(_) if policy == Cut::Filter => Class::Host("cut=filter sends no aggregates down".into()),
         LogicalPlan::Aggregate(_) if input.limited => after_limit(),
         LogicalPlan::Aggregate(a) => aggregate(a, input, registry),
+        LogicalPlan::Window(_) if input.placement == Placement::Everywhere => Class::Host("sub-plans do not carry windows".into()),
         other => Class::Host(why_not(other)),
     }
 }
@@ -140,7 +141,7 @@ fn aggregate(node: &Aggregate, input: Input, registry: &dyn FunctionRegistry) ->
     // Of grouping sets, the groups that all of them are made of go down; the host forms the sets from those.
     let groups = finest(&node.group_expr);
     if groups.is_empty() && !node.group_expr.is_empty() {
-        return Class::Host("grouping sets without any group".into());
+        return Class::Host("its grouping sets name nothing to group by".into());
     }
     for group in &groups {
         if let Err(why) = check(group, schema, registry) {

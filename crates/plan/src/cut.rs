@@ -126,7 +126,7 @@ impl Walk<'_> {
                     Piece::Below(below) => self.over(plan, *below),
                     Piece::Above(input, drives) => {
                         if drives && !matches!(plan, LogicalPlan::Subquery(_) | LogicalPlan::SubqueryAlias(_)) {
-                            self.note(&plan, "what is below it stays on the host");
+                            self.note(&plan, &describe::follows(&input));
                         }
                         let (plan, more) = self.subqueries(with_input(plan, input)?)?;
                         Ok(Piece::Above(plan, drives || more))

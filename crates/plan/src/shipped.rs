@@ -61,10 +61,20 @@ pub(crate) fn leaf(n: usize, table: &TableReference, plan: &LogicalPlan) -> Resu
 /// How many times the rows of the small side the other must have: every drive gets the small side whole, and reads it into a hash table of its own.
 const TIMES: u64 = 16;
 
-/// Whether the rows of `plan` are surely few and small enough, next to a table of `other` rows.
-pub(crate) fn small(plan: &LogicalPlan, other: u64, tables: &dyn Tables) -> bool {
+/// Why the rows of `plan` are not surely few and small enough, next to a table of `other` rows, in words; `None` where they are.
+pub(crate) fn too_large(plan: &LogicalPlan, other: u64, tables: &dyn Tables) -> Option<String> {
+    let Some(rows) = most_rows(plan, tables) else { return Some("may have any number of rows".into()) };
     let width: usize = plan.schema().fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(TEXT)).sum();
-    most_rows(plan, tables).is_some_and(|rows| rows <= MAX_ROWS && rows.saturating_mul(TIMES) <= other && rows.saturating_mul(width as u64) <= MAX_BYTES)
+    let more = if rows > MAX_ROWS {
+        format!("more than {MAX_ROWS}")
+    } else if rows.saturating_mul(width as u64) > MAX_BYTES {
+        format!("more than {} MiB", MAX_BYTES >> 20)
+    } else if rows.saturating_mul(TIMES) > other {
+        format!("more than a {TIMES}th of the other's {other}")
+    } else {
+        return None;
+    };
+    Some(format!("has up to {rows} rows, {more}"))
 }
 
 /// Whether each row of a join belongs to one row of its left side (`left`) or right side.

@@ -81,7 +81,9 @@ pub struct Annotation {
     pub slices: u64,
     /// Slices that statistics showed to hold nothing of interest.
     pub slices_pruned: u64,
-    /// Slices that there are of the tables that were read. A limit, or a count that metadata tells, leaves some unread that are not pruned.
+    /// Slices of which metadata told all that was asked: numbers of rows, smallest and largest values.
+    pub slices_told: u64,
+    /// Slices that there are of the tables of the sub-plan. A limit leaves some unread that are neither pruned nor told of.
     pub slices_total: Option<u64>,
     /// Rows that scans made of the slices.
     pub rows_read: Option<u64>,

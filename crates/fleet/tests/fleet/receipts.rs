@@ -129,28 +129,37 @@ pub(crate) fn assert_adds_up(receipt: &Receipt, slices: u64, what: &str) {
     for scan in &receipt.scans {
         let came: Vec<_> = receipt.host.iter().filter(|o| o.scan == scan.sub_plan_number).map(|o| o.note.rows_out).collect();
         assert_eq!(came, [Some(scan.annotations.iter().map(|a| a.rows_out).sum::<u64>())], "{what}");
+        let beside: u64 = scan.beside.iter().map(|table| table.bytes).sum();
+        assert!(scan.annotations.iter().all(|a| a.bytes_received > beside), "{what}: {scan:?}");
+        assert_eq!(scan.beside.is_empty(), !scan.sub_plan.contains("__shipped_"), "{what}");
+        assert!(scan.beside.iter().all(|table| scan.sub_plan.contains(&table.name)), "{what}: {scan:?}");
     }
     for a in annotations() {
         assert_eq!(a.operators[0].rows_out, Some(a.rows_out), "{what}: {a:?}");
         let scanned = a.operators.iter().filter(|o| o.name == "SliceScanExec").map(|o| o.rows_out.unwrap()).sum();
         assert_eq!(a.rows_read, Some(scanned), "{what}: {a:?}");
-        assert_eq!(a.slices_total, Some(a.slices + a.slices_pruned), "{what}: {a:?}");
+        assert_eq!(a.slices_total, Some(a.slices + a.slices_pruned + a.slices_told), "{what}: {a:?}");
     }
     for (d, sum) in
         receipt.drives.iter().map(|d| (d, |of: fn(&skytether_wire::Annotation) -> u64| annotations().filter(|a| a.cse == d.name).map(of).sum::<u64>()))
     {
         assert_eq!((d.rows_out, d.bytes_sent, d.slices), (sum(|a| a.rows_out), sum(|a| a.bytes_sent), sum(|a| a.slices)), "{what}");
+        assert_eq!((d.slices_pruned, d.slices_told), (sum(|a| a.slices_pruned), sum(|a| a.slices_told)), "{what}");
         assert_eq!(d.rows_read, Some(sum(|a| a.rows_read.unwrap())), "{what}");
     }
     assert_eq!(receipt.host.iter().find(|o| !o.plumbing).unwrap().note.rows_out, Some(receipt.rows), "{what}");
 }
 
 /// Queries that read both tables of [`assert_adds_up`]'s tests to their ends, and how often they read each.
-pub(crate) const ADDED: [(&str, [u64; 2]); 4] = [
+pub(crate) const ADDED: [(&str, [u64; 2]); 8] = [
     ("SELECT grp, avg(x) FROM lab.t WHERE n > 0 GROUP BY grp", [1, 0]),
     ("SELECT id, x FROM lab.t WHERE id < 600", [1, 0]),
     ("SELECT t.grp, count(*) FROM lab.t t JOIN lab.u u ON t.id = u.id GROUP BY t.grp ORDER BY t.grp", [1, 1]),
     ("SELECT id FROM lab.t UNION ALL SELECT id FROM lab.u UNION ALL SELECT n FROM lab.u", [1, 2]),
+    ("SELECT t.id, u.x FROM lab.t t JOIN lab.u u ON t.id = u.id", [1, 1]),
+    ("SELECT count(*), min(id), max(id) FROM lab.t", [1, 0]),
+    ("SELECT count(*) FROM lab.t WHERE id < (SELECT count(*) FROM lab.u)", [1, 1]),
+    ("SELECT grp, n, count(DISTINCT id) FROM lab.t GROUP BY GROUPING SETS ((grp), (n))", [1, 0]),
 ];
 
 /// The slices of a table.
@@ -162,7 +171,7 @@ pub(crate) async fn slices(fleet: &Fleet, dataset: &str) -> u64 {
 async fn the_parts_of_a_receipt_add_up() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 3).await.unwrap();
-    ingest(&fleet, "lab.t", &batches(10, 500), false).await.unwrap();
+    ingest(&fleet, "lab.t", &batches(10, 2000), false).await.unwrap();
     ingest(&fleet, "lab.u", &batches(3, 200), false).await.unwrap();
     let tables = [slices(&fleet, "lab.t").await, slices(&fleet, "lab.u").await];
     for (sql, reads) in ADDED {
@@ -170,4 +179,11 @@ async fn the_parts_of_a_receipt_add_up() {
             assert_adds_up(&receipt(&fleet, sql, cut).await, tables[0] * reads[0] + tables[1] * reads[1], &format!("{sql} ({cut})"));
         }
     }
+    // What is sent beside a sub-plan, and what metadata tell, is among these queries.
+    let joined = receipt(&fleet, ADDED[2].0, Cut::Full).await;
+    let beside: Vec<_> = joined.scans.iter().flat_map(|scan| &scan.beside).map(|table| (table.name.as_str(), table.rows)).collect();
+    assert_eq!(beside, [("__shipped_0", 600)]);
+    let counted = receipt(&fleet, ADDED[5].0, Cut::Full).await;
+    assert!(counted.drives.iter().all(|d| d.slices == 0 && d.slices_told > 0 && d.rows_read == Some(0)), "{counted}");
+    assert!(counted.to_string().contains("told by metadata"), "{counted}");
 }
