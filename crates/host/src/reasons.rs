@@ -166,6 +166,7 @@ fn helps(plan: &dyn ExecutionPlan) -> Option<&'static str> {
         "SortExec" => Some("what is above it needs its rows in this order"),
         "ProjectionExec" => Some("it prepares columns for what is above it"),
         "ScalarSubqueryExec" => Some("it computes the value of a subquery, once, for what is in the rest of the query"),
+        "FilterExec" => Some("it filters rows that the host has"),
         "WorkTableExec" => Some("the rows of the round before"),
         _ => None,
     }

@@ -135,6 +135,9 @@ fn of_operator(note: &OperatorNote) -> Branch {
 fn title(name: &str, detail: &str) -> String {
     let parts: Vec<&str> = detail.split(", ").collect();
     let name = if name == "AggregateExec" && parts.contains(&"mode=Partial") { "AggregateInPartsExec" } else { name };
+    if name == "DataSourceExec" && parts.contains(&"format=memory") {
+        return "Rows that came with the plan".to_owned();
+    }
     let mut words = String::new();
     for c in name.strip_suffix("Exec").unwrap_or(name).chars() {
         if c.is_uppercase() && !words.is_empty() {
@@ -376,6 +379,7 @@ mod tests {
         for (name, text) in [("HashJoinExec", "Hash join"), ("BoundedWindowAggExec", "Window"), ("SliceScanExec", "Scan"), ("Strange", "Strange")] {
             assert_eq!(title(name, ""), text);
         }
+        assert_eq!(title("DataSourceExec", "format=memory, rows=1, bytes=800"), "Rows that came with the plan");
         assert_eq!(title("FilterExec", "predicate=a@0 > 3"), "Filter: a > 3");
         assert_eq!(title("AggregateExec", "mode=Partial, group_by=k"), "Aggregate in parts: group_by=k");
         assert_eq!(title("ProjectionExec", "k=k, n=max(t.@home)"), "Projection: k, n=max(t.@home)");
