@@ -92,7 +92,7 @@ async fn what_ran_where() {
         "SELECT id, x FROM lab.points ORDER BY x DESC LIMIT 3",
         "SELECT p.grp, count(*) FROM lab.points p JOIN lab.few f ON p.id = f.id WHERE f.n > 0 GROUP BY p.grp ORDER BY p.grp",
         "SELECT p.id, f.x FROM lab.points p JOIN lab.few f ON p.id = f.id",
-        "SELECT f.n, count(p.id) FROM lab.few f LEFT JOIN lab.points p ON p.id = f.id GROUP BY f.n ORDER BY f.n LIMIT 2",
+        "SELECT f.n, count(p.id) FROM lab.few f LEFT JOIN lab.points p ON p.id = f.id GROUP BY f.n ORDER BY f.n",
         "SELECT count(*), min(id), max(id) FROM lab.points",
         "SELECT id, x FROM lab.few ORDER BY x",
         "SELECT grp, sum(n) FROM (SELECT grp, n FROM lab.points UNION ALL SELECT grp, n FROM lab.few) GROUP BY grp",
