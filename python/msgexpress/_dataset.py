@@ -483,7 +483,7 @@ class Dataset:
 
 def _of_genes(receipt: Receipt) -> Receipt:
     """The receipt of a query of a row per gene."""
-    return Receipt(receipt._json, re.sub(r"\A([\d,]+) row(s?)\b", r"\1 gene\2", receipt._tree))
+    return Receipt(receipt._json, re.sub(r"\A([\d,]+) row(s?)\b", r"\1 gene\2", receipt._tree), receipt._operators)
 
 
 def _group(group: Any, order: list[str] | None) -> str:

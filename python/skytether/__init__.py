@@ -20,7 +20,7 @@ from .errors import (
     UnavailableError,
     UnsupportedError,
 )
-from ._fleet import Fleet, Receipt, Result, connect, open
+from ._fleet import Explanation, Fleet, Receipt, Result, connect, open
 
 __version__ = "0.1.0"
 
@@ -28,6 +28,7 @@ __all__ = [
     "ConflictError",
     "CorruptError",
     "ExhaustedError",
+    "Explanation",
     "Fleet",
     "InternalError",
     "InvalidError",

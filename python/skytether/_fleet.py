@@ -148,12 +148,19 @@ class Fleet:
             raise InvalidError(f"a {type(plan).__name__} is no Substrait plan: give its bytes, or the protobuf message") from None
         return Result(self._inner.substrait(data, cut))
 
-    def explain(self, text: str, analyze: bool = False) -> str:
-        """How a query is cut: the super-plan that the host keeps and the sub-plans for the drives.
+    def explain(self, text: str, analyze: bool = False, cut: str = "adaptive") -> Explanation:
+        """How a query is cut: the super-plan that the host keeps, the sub-plans for the drives, and why what stays on the host stays there.
 
-        `analyze` runs it, and adds what each operator took.
+        Parameters
+        ----------
+        text
+            The query.
+        analyze
+            True: run it, and add where each operator ran, with rows, bytes, slices and time.
+        cut
+            As for `sql`.
         """
-        return self._inner.explain(text, analyze)
+        return Explanation(*self._inner.explain(text, analyze, cut))
 
     def ls(self) -> list[dict[str, Any]]:
         """The data sets: a dict each with at least `name`, `kind` and `tables`; one that can't be read has `kind` None and an `error`."""
@@ -194,7 +201,7 @@ class Result:
     def __init__(self, inner: _internal.Result) -> None:
         self._inner = inner
         self._table: pyarrow.Table | None = None
-        self._finished: tuple[str, str] | None = None
+        self._finished: tuple[str, str, str] | None = None
 
     def __arrow_c_schema__(self) -> object:
         return self._inner.__arrow_c_schema__()
@@ -264,15 +271,41 @@ class Result:
         return f"<skytether.Result {self._inner.describe()}>"
 
 
+class Explanation(str):
+    """How a query is cut, as text; `to_dict` has the same as data."""
+
+    _json: str
+
+    def __new__(cls, text: str, json_text: str) -> Explanation:
+        explanation = super().__new__(cls, text)
+        explanation._json = json_text
+        return explanation
+
+    def to_dict(self) -> dict[str, Any]:
+        """`query`, `super_plan`, `physical`: plans as text; `sub_plans`: a dict each with `table`, `rung`, `every_drive` and `plan`; `notes`: for
+        what stayed on the host a dict each with `operator`, `node` and `reason`; `receipt`: as `Receipt.to_dict`, None unless the query was run."""
+        return json.loads(self._json)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 class Receipt:
     """What a query cost: where each part ran, what was read, what moved. Prints as a small tree."""
 
-    def __init__(self, json_text: str, tree: str) -> None:
-        self._json, self._tree = json_text, tree
+    def __init__(self, json_text: str, tree: str, operators: str) -> None:
+        self._json, self._tree, self._operators = json_text, tree, operators
+
+    def operators(self) -> str:
+        """What ran where, operator by operator, as `Fleet.explain` with `analyze` shows it."""
+        return self._operators
 
     def to_dict(self) -> dict[str, Any]:
         """At least `bytes_stored`, `bytes_read`, `bytes_moved`, `seconds` and `drives`: a dict per CSE with `name`, `rung`
-        (``full``, ``filter``, ``raw``), `slices`, `slices_pruned`, `rows_out`, `bytes_read`, `bytes_sent`, `seconds`, `reason`."""
+        (``full``, ``filter``, ``raw``), `slices`, `slices_pruned`, `rows_out`, `bytes_read`, `bytes_sent`, `seconds`, `reason`.
+
+        `host` are the operators that ran on the host, from the root down, each with its `depth`, `rows_out`, `seconds` and the `reason` why it
+        is there; `scans` are the sub-plans, each with an annotation per drive, in which are the drive's own `operators`."""
         return json.loads(self._json)
 
     def __str__(self) -> str:

@@ -118,6 +118,38 @@ def test_what_the_readme_says_the_demo_prints(place: Path) -> None:
     assert len(pd.read_csv(place / "demo-out" / "markers.csv")) > 0
 
 
+def scrubbed(text: str) -> list[str]:
+    """Lines of a tree without times, sizes and the shares of single drives."""
+    lines = []
+    for line in text.splitlines():
+        line = re.sub(r"[\d.]+ (µs|ms|s)\b", "TIME", re.sub(r"[\d.]+ (B|[KM]iB)\b", "SIZE", line))
+        line = re.sub(r" *,? *TIME to TIME per drive", "", line)
+        if "drive-" in line:
+            line = re.sub(r"\d+", "#", re.sub(", SIZE of memory|; # slices? .*", "", line)).replace("slices", "slice")
+        lines.append(re.sub(r"[\d.]+%", "PART", " ".join(line.split())))
+    return lines
+
+
+def test_the_examples_of_explain_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The tree is printed as the document shows it, but for figures that no two runs share."""
+    (_, first), (_, shown), (_, second), (_, printed) = blocks("docs/explain.md")
+    names: dict[str, object] = {}
+    exec(compile(first, "docs/explain.md, example 1", "exec"), names)  # noqa: S102
+    text = capsys.readouterr().out
+    ran = text[text.index("what ran where") :]
+    # On which threads the host merges depends on the machine; what drives do, and what goes down to them, does not, but for which drive has which part.
+    tree, due = (
+        sorted(line.lstrip("│├└─ ") for line in scrubbed(part[part.index("└─ Drives: taxi.trips") : part.index("not shown")])) for part in (ran, shown)
+    )
+    assert tree == due and len(due) > 12
+    for said in ("it merges what the drives have aggregated", "it follows the merge of the drives' states"):
+        assert said in ran and said in shown
+    assert "on the host because" not in ran and "pruned" in shown and "Beside it: __shipped_0" in shown
+    exec(compile(second, "docs/explain.md, example 2", "exec"), names)  # noqa: S102
+    assert capsys.readouterr().out == printed
+    names["fleet"].close()  # type: ignore[attr-defined]
+
+
 def test_the_examples_for_storage_run(place: Path) -> None:
     """Commands that serve run beside the others, also those for SQL tools that follow them; the ports are this test's own."""
     ports: dict[str, int] = {}

@@ -16,19 +16,19 @@ def fleet(tmp_path_factory):
     with skytether.open(tmp_path_factory.mktemp("joins") / "fleet", drives=3) as fleet:
         k = np.arange(ROWS)
         fleet.ingest(pa.table({"k": k % 50, "v": k / ROWS}), "e.facts")
-        fleet.ingest(pa.table({"k": range(1000), "text": [f"{n} " + "x" * 20_000 for n in range(1000)]}), "e.texts")
+        fleet.ingest(pa.table({"k": range(1000), "text": [f"{n} " + "x" * 6_000 for n in range(1000)]}), "e.texts")
         fleet.ingest(pa.table({"k": range(40), "text": [f"t{n % 7}" for n in range(40)]}), "e.names")
         yield fleet
 
 
 def test_long_texts_stay_on_the_host(fleet):
     query = "SELECT n.text, count(*) FROM e.facts f JOIN {} n ON f.k = n.k GROUP BY n.text"
-    # Few rows, but 20 MB: no drive is sent them.
+    # Few rows, but 6 MB: no drive is sent them.
     result = fleet.sql(query.format("e.texts"))
     assert sorted(row["count(*)"] for row in result.to_arrow().to_pylist()) == [800] * 50
     assert all(drive["bytes_received"] < 100_000 for drive in result.receipt.to_dict()["drives"])
     # Nor texts of which nobody knows how long they are.
-    made = fleet.sql(query.format("(SELECT k, repeat(text, 10000) AS text FROM e.names)"))
+    made = fleet.sql(query.format("(SELECT k, repeat(text, 2000) AS text FROM e.names)"))
     assert sum(made.to_arrow()["count(*)"].to_pylist()) == 32_000
     assert all(drive["bytes_received"] < 100_000 for drive in made.receipt.to_dict()["drives"])
 

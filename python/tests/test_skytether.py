@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import command
 
 import skytether
 
@@ -141,6 +143,20 @@ def test_explain_and_catalog(fleet):
     text = fleet.explain("SELECT k, count(*) FROM d.t GROUP BY k")
     assert "d.t" in text and "Aggregate" in text
     assert "receipt" in fleet.explain("SELECT k FROM d.t", analyze=True)
+    sql = "SELECT k, count(*) AS n FROM d.t GROUP BY k"
+    raw = fleet.explain(sql, analyze=True, cut="raw")
+    data = raw.to_dict()
+    assert [note["reason"] for note in data["notes"] if note["operator"] == "Aggregate"] == ["cut=raw sends only scans down"]
+    assert "cut=raw sends only scans down" in raw and repr(raw) == str(raw) and data["sub_plans"][0]["rung"] == "raw"
+    assert fleet.explain(sql).to_dict()["receipt"] is None
+    result = fleet.sql(sql, cut="raw")
+    result.to_arrow()
+    receipts = (data["receipt"], result.receipt.to_dict())
+    for receipt in receipts:
+        aggregate = next(o for o in receipt["host"] if o["name"] == "AggregateExec")
+        assert aggregate["reason"] == "cut=raw sends only scans down" and aggregate["rows_out"] == receipt["rows"]
+        assert all(a["operators"][-1]["name"] == "SliceScanExec" for scan in receipt["scans"] for a in scan["annotations"])
+    assert "cut=raw sends only scans down" in result.receipt.operators()
     assert [(d["name"], d["kind"], d["rows"]) for d in fleet.ls()] == [("d.t", "table", 3000)]
     assert fleet.describe("d/t")["tables"]["data"]["rows"] == 3000
     assert [drive["info"]["name"] for drive in fleet.status()] == ["drive-0", "drive-1", "drive-2"]
@@ -407,3 +423,18 @@ def test_a_hosts_address_is_no_directory(tmp_path, monkeypatch):
     # Who means it, may; and what is there stays open to all.
     skytether.open("./localhost:1", drives=1).close()
     skytether.open("localhost:1").close()
+
+
+def test_the_command_explains_as_text_and_as_data(tmp_path):
+    with skytether.open(tmp_path / "fleet", drives=2) as made:
+        made.ingest(pa.table({"k": [1, 2, 1], "v": [1.0, 2.0, 3.0]}), "d.t")
+    sql = "SELECT k, sum(v) AS v FROM d.t GROUP BY k"
+    explain = ("explain", sql, "--fleet", tmp_path / "fleet", "--cut", "filter")
+    done = command(*explain, "--analyze", "--format", "json", module="skytether._cli")
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert {note["reason"] for note in data["notes"]} >= {"cut=filter sends no aggregates down"}
+    assert data["receipt"]["rows"] == 2 and data["sub_plans"][0]["rung"] == "filter"
+    text = command(*explain, module="skytether._cli").stdout
+    assert "cut=filter sends no aggregates down" in text and "what ran where" not in text
+    assert command(*explain[:-1], "sideways", module="skytether._cli").returncode == 2

@@ -191,6 +191,21 @@ pub(crate) struct Explain {
     /// Run it too, and show what happened.
     #[arg(long)]
     pub(crate) analyze: bool,
+    /// How much to send down to the drives: adaptive, full, filter or raw.
+    #[arg(long, value_name = "CUT", default_value = "adaptive", value_parser = cut())]
+    pub(crate) cut: Cut,
+    /// How to print it.
+    #[arg(long, value_enum, default_value_t = ExplainFormat::Text)]
+    pub(crate) format: ExplainFormat,
+}
+
+/// How an explanation is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExplainFormat {
+    /// For people.
+    Text,
+    /// As JSON.
+    Json,
 }
 
 /// How a listing is printed.

@@ -49,6 +49,6 @@ pub(crate) fn drives(found: &[DriveStatus]) -> String {
 }
 
 /// One JSON array.
-pub(crate) fn json<T: Serialize>(found: &[T]) -> Result<String> {
+pub(crate) fn json<T: Serialize + ?Sized>(found: &T) -> Result<String> {
     serde_json::to_string_pretty(found).map_err(|e| Error::internal("cannot print as JSON").because(e))
 }

@@ -17,7 +17,7 @@ use skytether_wire::flight::{ConnectOptions, FlightCse};
 use tokio::net::TcpListener;
 use uuid::Uuid;
 
-use crate::args::{self, Command, DriveCommand, DriveServe, Drop, Explain, HostCommand, HostServe, Ingest, Init, ListFormat, Look, Sql};
+use crate::args::{self, Command, DriveCommand, DriveServe, Drop, Explain, ExplainFormat, HostCommand, HostServe, Ingest, Init, ListFormat, Look, Sql};
 use crate::listing;
 use crate::output::Sink;
 use crate::progress::Rows;
@@ -263,8 +263,13 @@ async fn sql(args: Sql) -> Result<(), Failure> {
 }
 
 async fn explain(args: Explain) -> Result<(), Failure> {
-    let fleet = fleet(&args.fleet.fleet).await?;
-    say(fleet.explain(&args.query, args.analyze, &QueryOptions::default()).await?.trim_end())?;
+    let options = QueryOptions { cut: args.cut, ..QueryOptions::default() };
+    let explanation = fleet(&args.fleet.fleet).await?.explanation(&args.query, args.analyze, &options).await?;
+    let text = match args.format {
+        ExplainFormat::Text => explanation.to_string(),
+        ExplainFormat::Json => listing::json(&explanation)?,
+    };
+    say(text.trim_end())?;
     Ok(())
 }
 

@@ -2,26 +2,36 @@
 //! to tell: operators don't see the metadata, names and totals that were read for them.
 
 use datafusion::physical_plan::ExecutionPlan;
+use skytether_plan::figures;
+use skytether_wire::annotation::MAX_OPERATORS;
 use skytether_wire::{Annotation, OperatorNote};
 
-use crate::scan::{SLICES, SLICES_PRUNED};
+use crate::scan::{SLICES, SLICES_PRUNED, SLICES_TOLD, SliceScanExec};
 
-/// Adds what the operators of `plan` counted: slices, and a note per operator from the root down.
-pub(crate) fn operators(plan: &dyn ExecutionPlan, annotation: &mut Annotation) {
-    visit(plan, 0, annotation);
+/// Adds what the operators of `plan` counted: slices and rows of its scans, and a note per operator from the root down. `slices` are those of
+/// all tables that were to be scanned; a table without a scan in `plan` was not needed beyond its metadata.
+pub(crate) fn operators(plan: &dyn ExecutionPlan, slices: u64, annotation: &mut Annotation) {
+    (annotation.slices_total, annotation.rows_read) = (Some(slices), Some(0));
+    let scanned = visit(plan, 0, annotation);
+    annotation.slices_told += slices.saturating_sub(scanned);
 }
 
-fn visit(plan: &dyn ExecutionPlan, depth: u32, annotation: &mut Annotation) {
-    let (mut rows_out, mut seconds) = (0, 0.0);
-    if let Some(metrics) = plan.metrics() {
-        let sum = |name: &str| metrics.sum_by_name(name).map_or(0, |v| v.as_usize() as u64);
-        rows_out = metrics.output_rows().unwrap_or(0) as u64;
-        seconds = metrics.elapsed_compute().unwrap_or(0) as f64 / 1e9;
-        annotation.slices += sum(SLICES);
-        annotation.slices_pruned += sum(SLICES_PRUNED);
+/// The slices of the tables that are scanned.
+fn visit(plan: &dyn ExecutionPlan, depth: u32, annotation: &mut Annotation) -> u64 {
+    let mut slices = 0;
+    let figures = figures::of(plan);
+    if let (Some(scan), Some(metrics)) = (plan.downcast_ref::<SliceScanExec>(), plan.metrics()) {
+        annotation.slices += figures::sum(&metrics, SLICES);
+        annotation.slices_pruned += figures::sum(&metrics, SLICES_PRUNED);
+        annotation.slices_told += figures::sum(&metrics, SLICES_TOLD);
+        slices += scan.slices() as u64;
+        annotation.rows_read = annotation.rows_read.map(|rows| rows + figures.rows_out);
     }
-    annotation.operators.push(OperatorNote { name: plan.name().to_owned(), depth, rows_out, seconds });
+    if annotation.operators.len() < MAX_OPERATORS {
+        annotation.operators.push(OperatorNote::new(figures, depth));
+    }
     for child in plan.children() {
-        visit(child.as_ref(), depth + 1, annotation);
+        slices += visit(child.as_ref(), depth + 1, annotation);
     }
+    slices
 }

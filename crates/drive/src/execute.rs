@@ -122,13 +122,19 @@ impl Engine {
         let logical = skytether_plan::codec::decode(&plan.plan, &state).await?;
         SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false).verify_plan(&logical).map_err(from_datafusion)?;
         let wanted = if plan.batch_rows == 0 { BATCH_ROWS } else { (plan.batch_rows as usize).clamp(1, 1 << 16) };
-        let batch_rows = batch_rows(&logical, &ticket, wanted)?;
+        let tables = stored_tables(&logical, &ticket)?;
+        let batch_rows = batch_rows(&tables, &ticket, wanted)?;
+        let mut slices = 0;
+        for table in &tables {
+            slices += ticket.open(stored_as(table, &ticket))?.metadata.slices.len() as u64;
+        }
         *state.config_mut() = state.config().clone().with_batch_size(batch_rows);
         let physical = state.create_physical_plan(&logical).await.map_err(from_datafusion)?;
         let job = Job {
             engine: Arc::clone(self),
             annotation: Annotation { cse: self.name.clone(), rung: Some(plan.rung), bytes_received: plan.bytes() as u64, ..Annotation::default() },
             plan: Arc::clone(&physical),
+            slices,
             reader: Arc::clone(&ticket.reader),
             state,
             pool,
@@ -138,8 +144,8 @@ impl Engine {
     }
 }
 
-/// The rows per batch with which no operator gathers too many bytes, whichever table's rows it sees.
-fn batch_rows(plan: &LogicalPlan, ticket: &Ticket, wanted: usize) -> Result<usize> {
+/// The tables of `plan` that are stored here, each as often as it is scanned.
+fn stored_tables(plan: &LogicalPlan, ticket: &Ticket) -> Result<Vec<String>> {
     let mut tables = Vec::new();
     plan.apply(|node| {
         if let LogicalPlan::TableScan(scan) = node {
@@ -148,9 +154,20 @@ fn batch_rows(plan: &LogicalPlan, ticket: &Ticket, wanted: usize) -> Result<usiz
         Ok(TreeNodeRecursion::Continue)
     })
     .map_err(from_datafusion)?;
+    tables.retain(|table| ticket.shipped.table(table).is_none());
+    Ok(tables)
+}
+
+/// The name under which `table` is stored: without the mark of a matrix's sparse rows.
+fn stored_as<'a>(table: &'a str, ticket: &Ticket) -> &'a str {
+    if ticket.partitions.contains_key(table) { table } else { table.strip_suffix(ROWS).unwrap_or(table) }
+}
+
+/// The rows per batch with which no operator gathers too many bytes, whichever table's rows it sees.
+fn batch_rows(tables: &[String], ticket: &Ticket, wanted: usize) -> Result<usize> {
     let mut rows = wanted;
-    for table in tables.into_iter().filter(|table| ticket.shipped.table(table).is_none()) {
-        let stored = if ticket.partitions.contains_key(&table) { table.as_str() } else { table.strip_suffix(ROWS).unwrap_or(&table) };
+    for table in tables {
+        let stored = stored_as(table, ticket);
         // The dense view's rows are narrow, whatever is stored.
         if stored == table && ticket.matrix(stored)?.is_some() {
             continue;
@@ -165,6 +182,8 @@ struct Job {
     engine: Arc<Engine>,
     annotation: Annotation,
     plan: Arc<dyn ExecutionPlan>,
+    /// Of all tables that the sub-plan names.
+    slices: u64,
     /// Counts what this sub-plan reads.
     reader: Arc<Reader>,
     state: SessionState,
@@ -236,7 +255,7 @@ impl Job {
         if sender.send(Ok(Delivery::EpochComplete { epoch: EPOCH })).await.is_err() {
             return Ok(None);
         }
-        annotate::operators(self.plan.as_ref(), &mut self.annotation);
+        annotate::operators(self.plan.as_ref(), self.slices, &mut self.annotation);
         self.annotation.bytes_read = self.reader.bytes_read();
         self.annotation.peak_memory = self.pool.max_reserved() as u64;
         self.annotation.seconds = self.started.elapsed().as_secs_f64();

@@ -44,6 +44,8 @@ const PREFETCH: usize = 2;
 pub(crate) const SLICES: &str = "slices";
 /// See [`SLICES`].
 pub(crate) const SLICES_PRUNED: &str = "slices_pruned";
+/// See [`SLICES`]: those of which the number of rows was all that was wanted.
+pub(crate) const SLICES_TOLD: &str = "slices_told";
 /// Shown beside [`SLICES`]; an annotation has the bytes from the reader, which sees more than scans.
 const BYTES_READ: &str = "bytes_read";
 
@@ -118,6 +120,11 @@ impl SliceScanExec {
         }
     }
 
+    /// How many slices the table has here, read or not.
+    pub(crate) fn slices(&self) -> usize {
+        self.partition.metadata.slices.len()
+    }
+
     /// The stored columns to read, ascending.
     fn stored(&self) -> Result<Vec<usize>> {
         let mut columns = match &self.shape {
@@ -176,7 +183,7 @@ pub(crate) fn rows_for_width(partition: &Partition) -> usize {
 }
 
 impl DisplayAs for SliceScanExec {
-    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn fmt_as(&self, form: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let view = match self.shape {
             Shape::Stored => "",
             Shape::Rows { .. } => "_rows",
@@ -184,7 +191,12 @@ impl DisplayAs for SliceScanExec {
         };
         let slices: usize = self.slices.iter().map(Vec::len).sum();
         let columns: Vec<&str> = self.properties.eq_properties.schema().fields().iter().map(|f| f.name().as_str()).collect();
-        write!(f, "SliceScanExec: table={}{view}, columns=[{}], slices={slices}, pruned={}", self.partition.title(), columns.join(", "), self.pruned)?;
+        if matches!(form, DisplayFormatType::TreeRender) {
+            // The same at all drives, whose slices are counted beside it.
+            write!(f, "columns={}{view}", columns.join(", "))?;
+        } else {
+            write!(f, "SliceScanExec: table={}{view}, columns=[{}], slices={slices}, pruned={}", self.partition.title(), columns.join(", "), self.pruned)?;
+        }
         if let Some(fetch) = self.fetch {
             write!(f, ", fetch={fetch}")?;
         }
@@ -245,7 +257,7 @@ impl ExecutionPlan for SliceScanExec {
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {
         let slices = self.slices.get(partition).cloned().unwrap_or_default();
         let counter = |name: &'static str| MetricBuilder::new(&self.metrics).counter(name, partition);
-        let (read, pruned, bytes_read) = (counter(SLICES), counter(SLICES_PRUNED), counter(BYTES_READ));
+        let (read, told, pruned, bytes_read) = (counter(SLICES), counter(SLICES_TOLD), counter(SLICES_PRUNED), counter(BYTES_READ));
         if partition == 0 {
             pruned.add(self.pruned);
         }
@@ -253,8 +265,16 @@ impl ExecutionPlan for SliceScanExec {
         let schema = Arc::clone(self.properties.eq_properties.schema());
         let stored = self.stored().map_err(to_datafusion)?;
         let batch_rows = self.batch_rows(context.session_config().batch_size());
-        let work =
-            Arc::new(Work { scan: self.clone(), schema: Arc::clone(&schema), stored, batch_rows, read, bytes_read, time: baseline.elapsed_compute().clone() });
+        let work = Arc::new(Work {
+            scan: self.clone(),
+            schema: Arc::clone(&schema),
+            stored,
+            batch_rows,
+            read,
+            told,
+            bytes_read,
+            time: baseline.elapsed_compute().clone(),
+        });
         let ahead = Arc::clone(&work);
         let slices = stream::iter(slices).map(move |n| Arc::clone(&ahead).fetch(n)).buffered(PREFETCH);
         let loaded = slices.map(move |fetched| fetched.and_then(|fetched| work.load(fetched)).map_err(to_datafusion));
@@ -271,6 +291,7 @@ struct Work {
     stored: Vec<usize>,
     batch_rows: usize,
     read: Count,
+    told: Count,
     bytes_read: Count,
     time: Time,
 }
@@ -281,6 +302,7 @@ impl Work {
         if self.scan.projection.is_empty()
             && let Some(rows) = self.scan.counted(n)
         {
+            self.told.add(1);
             return Ok(Fetched::Rows(rows));
         }
         blocking(move || {

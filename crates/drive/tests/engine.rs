@@ -77,6 +77,7 @@ async fn a_limit_reads_no_more_slices_than_it_needs() {
     let (rows, annotation) = ask(drive().as_ref(), "SELECT id FROM shop.sales.data LIMIT 5").await;
     assert_eq!(rows.num_rows(), 5);
     assert_eq!(annotation.slices, 1, "{annotation:?}");
+    assert!(annotation.slices_total >= Some(10) && annotation.slices_told == 0, "{annotation:?}");
 }
 
 #[tokio::test]
@@ -88,9 +89,14 @@ async fn counting_rows_reads_only_metadata_and_that_once() {
     let (rows, annotation) = ask(drive.as_ref(), "SELECT __count_state(1) AS n FROM shop.sales.data").await;
     assert_eq!(rows.column(0).as_struct().column(0).as_primitive::<Int64Type>().value(0), SALES);
     assert_eq!(annotation.bytes_read, 0, "{annotation:?}");
+    assert!(annotation.slices_told >= 10 && annotation.slices_total == Some(annotation.slices_told), "{annotation:?}");
+    assert_eq!((annotation.slices, annotation.slices_pruned, annotation.rows_read), (0, 0, Some(0)));
+    let (_, annotation) = ask(drive.as_ref(), "SELECT __count_state(1) AS n FROM shop.sales.data WHERE id < 10000").await;
+    assert_eq!((annotation.slices_told, annotation.slices_total), (0, Some(annotation.slices + annotation.slices_pruned)), "{annotation:?}");
     let (rows, annotation) = ask(drive.as_ref(), "SELECT count(*) AS n FROM blood.tiny.x").await;
     assert_eq!(rows.column(0).as_primitive::<Int64Type>().value(0), i64::from(CELLS) * i64::from(GENES));
     assert!(annotation.slices <= 1, "only a slice with rows of both blocks must be read: {annotation:?}");
+    assert!(annotation.slices_told > 0 && annotation.slices_total == Some(annotation.slices + annotation.slices_told), "{annotation:?}");
 }
 
 #[tokio::test]
@@ -136,10 +142,12 @@ async fn the_annotation_tells_what_ran() {
     assert_eq!(a.reason, None);
     assert!(a.bytes_sent > 0 && a.bytes_sent < 10_000 && a.seconds > 0.0 && a.peak_memory > 0, "{a:?}");
     let root = a.operators.first().unwrap();
-    assert_eq!((root.depth, root.rows_out), (0, rows.num_rows() as u64));
+    assert_eq!((root.depth, root.rows_out), (0, Some(rows.num_rows() as u64)));
     let scan = a.operators.last().unwrap();
     assert_eq!(scan.name, "SliceScanExec");
-    assert!(scan.rows_out >= 10_000 && scan.seconds > 0.0, "{scan:?}");
+    assert!(scan.rows_out >= Some(10_000) && scan.seconds > 0.0, "{scan:?}");
+    assert!(scan.detail.contains("kind") && a.rows_read == scan.rows_out, "{a:?}");
+    assert_eq!(a.slices_total, Some(a.slices + a.slices_pruned));
 }
 
 #[tokio::test]
@@ -187,11 +195,11 @@ async fn filters_on_the_dense_view_read_only_what_can_match() {
     assert!((0..GENES).all(|g| (values.value(g as usize) - f64::from(count(g, cell))).abs() < f64::EPSILON));
     assert!(one.slices < whole.slices, "the first block has no such cell: {one:?}");
     let scanned = one.operators.last().unwrap().rows_out;
-    assert_eq!(scanned, u64::from(GENES), "only that cell's rows are made");
+    assert_eq!(scanned, Some(u64::from(GENES)), "only that cell's rows are made");
     let (rows, nonzero) = ask(drive.as_ref(), "SELECT count(*) AS n FROM blood.tiny.x WHERE value > 0").await;
     let due = (0..GENES).map(|g| (0..CELLS).filter(|&c| count(g, c) > 0).count()).sum::<usize>();
     assert_eq!(rows.column(0).as_primitive::<Int64Type>().value(0), due as i64);
-    assert_eq!(nonzero.operators.last().unwrap().rows_out, due as u64, "zeros are not made where they can't match");
+    assert_eq!(nonzero.operators.last().unwrap().rows_out, Some(due as u64), "zeros are not made where they can't match");
     let (rows, none) = ask(drive.as_ref(), "SELECT cell FROM blood.tiny.x WHERE gene = 'no such gene'").await;
     assert_eq!((rows.num_rows(), none.slices), (0, 0));
     let (rows, _) = ask(drive.as_ref(), "SELECT value FROM blood.tiny.x LIMIT 12345").await;

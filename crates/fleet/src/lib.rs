@@ -17,8 +17,8 @@ use skytether_host::{Host, RemoteHost, RootRecord};
 pub use embedded::{FORMAT, OpenOptions};
 pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, TableRecord};
 pub use skytether_host::{
-    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, HostOptions, IngestReport, Listing, Output, Placement, Query, QueryOptions, Receipt,
-    ReceiptHandle, TableScan,
+    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, HostOptions, IngestReport, Listing, Output, Placement, Query, QueryOptions,
+    Receipt, ReceiptHandle, TableScan,
 };
 
 /// A fleet of drives with a host before them. Cheap to clone; an embedded fleet is closed with its last clone.
@@ -138,6 +138,17 @@ impl Fleet {
         match &self.0 {
             Inner::Embedded(fleet) => fleet.host().explain(text, analyze, options).await,
             Inner::Remote(host) => host.explain(text, analyze, options).await,
+        }
+    }
+
+    /// A query's cut, with `analyze` after running it; see [`Host::explanation`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn explanation(&self, text: &str, analyze: bool, options: &QueryOptions) -> Result<Explanation> {
+        match &self.0 {
+            Inner::Embedded(fleet) => fleet.host().explanation(text, analyze, options).await,
+            Inner::Remote(host) => host.explanation(text, analyze, options).await,
         }
     }
 

@@ -22,6 +22,7 @@ use tonic::transport::{Channel, Endpoint};
 use uuid::Uuid;
 
 use crate::catalog::{Catalog, DatasetKind, RootRecord};
+use crate::explain::Explanation;
 use crate::listing::{DatasetInfo, Listing};
 use crate::options::QueryOptions;
 use crate::protocol::{HostInfo, Last, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, decode_schema, for_instance};
@@ -210,6 +211,15 @@ impl RemoteHost {
         let body = frames::encode_json(&QueryRequest::new(&Asked::Sql(text.into()), options, analyze))?;
         let answer = self.connection.act("explain", body).await?;
         String::from_utf8(answer.to_vec()).map_err(|e| Error::corrupt("the host's explanation is no text").because(e))
+    }
+
+    /// As [`crate::Host::explanation`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub async fn explanation(&self, text: &str, analyze: bool, options: &QueryOptions) -> Result<Explanation> {
+        let body = frames::encode_json(&QueryRequest::new(&Asked::Sql(text.into()), options, analyze))?;
+        self.connection.ask("explanation", body).await
     }
 
     /// The data sets.

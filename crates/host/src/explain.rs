@@ -1,75 +1,138 @@
-//! A query's cut as text: what stays above, what goes down, why, and with `analyze` what happened.
+//! A query's cut: what stays above, what goes down, why, and with `analyze` what happened.
 
-use std::fmt::Write;
+use std::fmt;
 
 use datafusion::physical_plan::display::DisplayableExecutionPlan;
 use futures::StreamExt;
+use serde::{Deserialize, Serialize};
 use skytether_common::Result;
-use skytether_common::units::{counted, human_bytes, human_seconds};
-use skytether_plan::describe;
+use skytether_plan::{Placement, describe, shipped};
+use skytether_wire::Rung;
 
 use crate::options::QueryOptions;
-use crate::receipt::Receipt;
+use crate::receipt::{Receipt, rung_of};
 use crate::session::Host;
+use crate::tree::Tree;
+
+/// How a query is cut and, where it was run for that, what each part of it took. Prints as text for people.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The query as DataFusion optimised it, before the cut: an operator a line.
+    pub query: String,
+    /// What the host keeps.
+    pub super_plan: String,
+    /// What drives get, numbered from 0 in the order of the super-plan.
+    pub sub_plans: Vec<SubPlanText>,
+    /// Why operators stayed on the host that might have gone down, from the leaves up.
+    pub notes: Vec<HostNote>,
+    /// The operators with which the host runs the super-plan.
+    pub physical: String,
+    /// What happened, where the query was run.
+    #[serde(default)]
+    pub receipt: Option<Receipt>,
+}
+
+/// A sub-plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SubPlanText {
+    /// The table as SQL names it.
+    pub table: String,
+    /// How much of the query it holds.
+    pub rung: Rung,
+    /// Whether every drive that has a part of the table runs it, or one that has it all.
+    pub every_drive: bool,
+    /// The plan, an operator a line.
+    pub plan: String,
+    /// What the host makes the small tables of that go down beside it, for joins: `__shipped_0`, `__shipped_1` and so on in the plan.
+    #[serde(default)]
+    pub beside: Vec<String>,
+}
+
+/// Why an operator stayed on the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostNote {
+    /// The operator, for example `Sort`.
+    pub operator: String,
+    /// The same with its expressions.
+    pub node: String,
+    /// Why, in words.
+    pub reason: String,
+}
 
 impl Host {
-    /// The cut of a query as text: super-plan, sub-plans, and why what stayed on the host stayed there. With `analyze` the query is
-    /// run and its figures follow.
+    /// The cut of a query as text: see [`Self::explanation`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn explain(&self, text: &str, analyze: bool, options: &QueryOptions) -> Result<String> {
+        Ok(self.explanation(text, analyze, options).await?.to_string())
+    }
+
+    /// The cut of a query: super-plan, sub-plans, and why what stayed on the host stayed there. With `analyze` the query is run, and its
+    /// figures are with it.
     ///
     /// # Errors
     /// As [`Host::sql`], and with `analyze` the query's own.
-    pub async fn explain(&self, text: &str, analyze: bool, options: &QueryOptions) -> Result<String> {
+    pub async fn explanation(&self, text: &str, analyze: bool, options: &QueryOptions) -> Result<Explanation> {
         let planned = self.plan(text, options).await?;
-        let mut out = String::new();
-        section(&mut out, "query", &describe::logical(&planned.optimised));
-        out.push_str(&describe::cut_plan(&planned.cut));
-        if !out.ends_with('\n') {
-            out.push('\n');
-        }
-        section(&mut out, "physical plan of the host", &DisplayableExecutionPlan::new(planned.physical.as_ref()).indent(false).to_string());
+        let cut = &planned.cut;
+        let mut explanation = Explanation {
+            query: describe::logical(&planned.optimised),
+            super_plan: describe::super_plan(&cut.super_plan),
+            sub_plans: cut
+                .scans
+                .iter()
+                .map(|scan| SubPlanText {
+                    table: scan.table.to_string(),
+                    rung: rung_of(scan.rung),
+                    every_drive: scan.placement == Placement::Spread,
+                    plan: describe::sub_plan(scan),
+                    beside: scan.inputs.iter().map(describe::logical).collect(),
+                })
+                .collect(),
+            notes: cut.notes.iter().map(|n| HostNote { operator: n.operator.clone(), node: n.node.clone(), reason: n.reason.clone() }).collect(),
+            physical: DisplayableExecutionPlan::new(planned.physical.as_ref()).indent(false).to_string(),
+            receipt: None,
+        };
         if analyze {
             let mut query = self.run(planned)?;
             while let Some(batch) = query.stream.next().await {
                 batch?;
             }
-            out.push_str(&analysed(&query.receipt.receipt()));
+            explanation.receipt = Some(query.receipt.receipt());
         }
-        Ok(out)
+        Ok(explanation)
     }
 }
 
-fn section(out: &mut String, title: &str, body: &str) {
-    let _ = writeln!(out, "{title}");
-    for line in body.lines() {
-        let _ = writeln!(out, "  {line}");
-    }
-}
-
-/// What happened, operator by operator.
-fn analysed(receipt: &Receipt) -> String {
-    let mut out = String::new();
-    let _ = writeln!(out, "on the host, as it ran");
-    for o in &receipt.host {
-        let _ = writeln!(out, "  {}{}: {}, {}", "  ".repeat(o.depth as usize), o.name, counted(o.rows_out, "row"), human_seconds(o.seconds));
-    }
-    for scan in &receipt.scans {
-        let _ = writeln!(out, "on the drives, of {} ({}, a plan of {})", scan.table, scan.rung.as_str(), human_bytes(scan.plan_bytes));
-        for a in &scan.annotations {
-            let _ = writeln!(
-                out,
-                "  {}: {}, {} skipped, {}, {} sent, {}",
-                a.cse,
-                counted(a.slices, "slice"),
-                a.slices_pruned,
-                counted(a.rows_out, "row"),
-                human_bytes(a.bytes_sent),
-                human_seconds(a.seconds)
-            );
-            for o in &a.operators {
-                let _ = writeln!(out, "    {}{}: {}, {}", "  ".repeat(o.depth as usize), o.name, counted(o.rows_out, "row"), human_seconds(o.seconds));
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        section(f, "query", &self.query)?;
+        section(f, "super-plan", &self.super_plan)?;
+        for (n, sub_plan) in self.sub_plans.iter().enumerate() {
+            section(f, &format!("sub-plan {n} of {} ({})", sub_plan.table, sub_plan.rung.as_str()), &sub_plan.plan)?;
+            for (beside, plan) in sub_plan.beside.iter().enumerate() {
+                section(f, &format!("  beside it {}, the rows of", shipped::name(beside)), &indented(plan))?;
             }
         }
+        if !self.notes.is_empty() {
+            let notes: Vec<_> = self.notes.iter().map(|note| format!("{}: {}", note.operator, note.reason)).collect();
+            section(f, "on the host", &notes.join("\n"))?;
+        }
+        section(f, "physical plan of the host", &self.physical)?;
+        if let Some(receipt) = &self.receipt {
+            section(f, "what ran where", &Tree(receipt).to_string())?;
+            section(f, "receipt", &receipt.to_string())?;
+        }
+        Ok(())
     }
-    section(&mut out, "receipt", &receipt.to_string());
-    out
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}\n")).collect()
+}
+
+fn section(f: &mut fmt::Formatter<'_>, title: &str, body: &str) -> fmt::Result {
+    writeln!(f, "{title}")?;
+    body.lines().try_for_each(|line| writeln!(f, "  {line}"))
 }

@@ -21,6 +21,7 @@
 //! | `spill`, `sort_room` | what memory can't hold |
 //! | `merge_once`, `turns` | what our physical plans do otherwise than DataFusion's |
 //! | [`receipt`], [`explain`] | what ran where |
+//! | `reasons`, `tree` | why an operator is on the host; all operators as one tree |
 //! | [`server`], [`client`] | the same over Arrow Flight |
 //! | `flight_sql` | the same over Arrow Flight SQL |
 
@@ -41,6 +42,7 @@ pub mod options;
 mod outbox;
 mod parameters;
 mod protocol;
+mod reasons;
 pub mod receipt;
 pub mod scan;
 pub mod server;
@@ -54,11 +56,13 @@ mod sub_plan;
 pub mod substrait;
 pub mod table_scan;
 mod tables;
+mod tree;
 mod turns;
 pub mod writer;
 
 pub use catalog::{Catalog, DatasetKind, RootRecord};
 pub use client::RemoteHost;
+pub use explain::Explanation;
 pub use listing::{DatasetInfo, Listing};
 pub use membership::{Founding, Membership};
 pub use options::{HostOptions, QueryOptions};

@@ -4,11 +4,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use datafusion::execution::memory_pool::PeakRecordingPool;
 use datafusion::physical_plan::ExecutionPlan;
 use serde::{Deserialize, Serialize};
 use skytether_common::units::{counted, human_bytes, human_seconds};
-use skytether_plan::Cut;
+use skytether_plan::{Cut, RungName, describe, figures};
 use skytether_wire::{Annotation, OperatorNote, Rung};
+
+use crate::scan::DriveScanExec;
+use crate::tree::{Tree, hands_on};
 
 /// What one CSE did for a query; figures of several sub-plans are added up.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -21,6 +25,15 @@ pub struct DriveReceipt {
     pub slices: u64,
     /// Slices that statistics excluded.
     pub slices_pruned: u64,
+    /// Slices of which metadata told all that was asked, unread.
+    #[serde(default)]
+    pub slices_told: u64,
+    /// Slices that its tables have here; `None` where a drive does not tell.
+    #[serde(default)]
+    pub slices_total: Option<u64>,
+    /// Rows that its scans made of the slices; `None` where a drive does not tell.
+    #[serde(default)]
+    pub rows_read: Option<u64>,
     /// Rows that came back.
     pub rows_out: u64,
     /// Bytes read from its store.
@@ -46,10 +59,45 @@ pub struct ScanReceipt {
     pub rung: Rung,
     /// The sub-plan as text.
     pub sub_plan: String,
-    /// Bytes of the sub-plan, once per drive that got it.
+    /// Its number in the cut, by which [`HostOperator::scan`] refers to it.
+    #[serde(default)]
+    pub sub_plan_number: Option<u32>,
+    /// Bytes of the sub-plan, once per drive that got it: as it is when in process, with its ticket when over a wire.
     pub plan_bytes: u64,
+    /// The small tables that went down beside it, for joins with a drive's own rows. They are in `plan_bytes`.
+    #[serde(default)]
+    pub beside: Vec<ShippedReceipt>,
+    /// From how many joins the keys went down with it.
+    #[serde(default)]
+    pub join_filters: u32,
     /// What each drive wrote on it.
     pub annotations: Vec<Annotation>,
+}
+
+/// A small table that went down beside a sub-plan.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShippedReceipt {
+    /// Its name in the sub-plan.
+    pub name: String,
+    /// Its rows.
+    pub rows: u64,
+    /// Its bytes on the way to each drive.
+    pub bytes: u64,
+}
+
+/// An operator of the host's plan as it ran.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostOperator {
+    /// What it did.
+    #[serde(flatten)]
+    pub note: OperatorNote,
+    /// Why it is on the host: what kept it from going down, or what it has left to do after the drives. `None` where that is not known.
+    pub reason: Option<String>,
+    /// Whether it only hands rows on, to other threads or in other portions.
+    pub plumbing: bool,
+    /// For the rows of drives: the number of the sub-plan.
+    pub scan: Option<u32>,
 }
 
 /// What a query cost.
@@ -73,8 +121,11 @@ pub struct Receipt {
     pub drives: Vec<DriveReceipt>,
     /// An entry per table that was read.
     pub scans: Vec<ScanReceipt>,
+    /// Bytes of memory that the host's operators together held at most.
+    #[serde(default)]
+    pub host_peak_memory: u64,
     /// What ran on the host, from the root of its plan down.
-    pub host: Vec<OperatorNote>,
+    pub host: Vec<HostOperator>,
     /// Why parts of the query stayed on the host.
     pub notes: Vec<String>,
 }
@@ -84,6 +135,21 @@ impl Receipt {
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::to_value(self).unwrap_or_default()
+    }
+
+    /// What ran where, operator by operator, as a tree for people.
+    #[must_use]
+    pub fn tree(&self) -> String {
+        Tree(self).to_string()
+    }
+}
+
+/// The rung of a part that goes down, in the terms of the wire.
+pub(crate) fn rung_of(rung: RungName) -> Rung {
+    match rung {
+        RungName::Raw => Rung::Raw,
+        RungName::Filter => Rung::Filter,
+        RungName::Full => Rung::Full,
     }
 }
 
@@ -111,7 +177,8 @@ impl fmt::Display for Receipt {
         let results: u64 = self.drives.iter().map(|d| d.bytes_sent).sum();
         let rest = self.bytes_moved.saturating_sub(results);
         writeln!(f, "├─ results {}, plans and metadata {}", human_bytes(results), human_bytes(rest))?;
-        let host: f64 = self.host.iter().map(|o| o.seconds).sum();
+        // A sum of nothing would be -0.
+        let host = self.host.iter().fold(0.0, |sum, o| sum + o.note.seconds);
         let notes: Vec<_> = telling(&self.notes).collect();
         let (said, steps) = (notes.join("; "), if self.host.len() == 1 { "step" } else { "steps" });
         writeln!(
@@ -128,15 +195,24 @@ impl fmt::Display for Receipt {
         for (i, d) in self.drives.iter().enumerate() {
             let last = i + 1 == self.drives.len();
             let rung = match d.rung {
+                // What the host kept is told above.
+                Some(Rung::Full) if !notes.is_empty() => "its whole sub-plan ran here",
                 Some(Rung::Full) => "everything ran here",
                 Some(Rung::Filter) => "filtered here",
                 Some(Rung::Raw) => "only read here",
                 None => "nothing ran here",
             };
-            let pruned = if d.slices_pruned > 0 { format!(" ({} skipped)", d.slices_pruned) } else { String::new() };
+            let mut unread = Vec::new();
+            if d.slices_pruned > 0 {
+                unread.push(format!("{} skipped", d.slices_pruned));
+            }
+            if d.slices_told > 0 {
+                unread.push(format!("{} told by metadata", d.slices_told));
+            }
+            let unread = if unread.is_empty() { String::new() } else { format!(" ({})", unread.join(", ")) };
             writeln!(
                 f,
-                "{} {}: {rung}; {}{pruned}, {} read, {}, {} sent, {}",
+                "{} {}: {rung}; {}{unread}, {} read, {}, {} sent, {}",
                 if last { "└─" } else { "├─" },
                 d.name,
                 counted(d.slices, "slice"),
@@ -154,8 +230,8 @@ impl fmt::Display for Receipt {
 }
 
 /// Notes that give a reason of their own; the others only follow from one below them.
-fn telling(notes: &[String]) -> impl Iterator<Item = &str> {
-    notes.iter().map(String::as_str).filter(|n| !n.ends_with("what is below it stays on the host"))
+pub(crate) fn telling(notes: &[String]) -> impl Iterator<Item = &str> {
+    notes.iter().map(String::as_str).filter(|n| !n.split_once(": ").is_some_and(|(_, reason)| describe::only_follows(reason)))
 }
 
 /// Why a drive did less than everything although it did all that it was sent.
@@ -178,7 +254,22 @@ pub(crate) struct Collector {
 #[derive(Debug, Default)]
 struct State {
     receipt: Receipt,
-    plan: Option<Arc<dyn ExecutionPlan>>,
+    plan: Option<Running>,
+}
+
+/// The physical plan of a query that is under way, and for its operators from the root down why they are on the host.
+#[derive(Debug)]
+struct Running {
+    plan: Arc<dyn ExecutionPlan>,
+    reasons: Vec<Option<String>>,
+    memory: Arc<PeakRecordingPool>,
+}
+
+impl Running {
+    fn tell(&self, receipt: &mut Receipt) {
+        operators(self.plan.as_ref(), 0, &self.reasons, &mut receipt.host);
+        receipt.host_peak_memory = self.memory.max_reserved() as u64;
+    }
 }
 
 impl Collector {
@@ -208,16 +299,23 @@ impl Collector {
     }
 
     /// A new scan; its number is what the other calls want.
-    pub(crate) fn scan(&self, table: String, rung: Rung, sub_plan: String) -> usize {
+    pub(crate) fn scan(&self, table: String, rung: Rung, sub_plan: String, sub_plan_number: Option<u32>) -> usize {
         let scans = &mut self.lock().receipt.scans;
-        scans.push(ScanReceipt { table, rung, sub_plan, plan_bytes: 0, annotations: Vec::new() });
+        scans.push(ScanReceipt { table, rung, sub_plan, sub_plan_number, plan_bytes: 0, beside: Vec::new(), join_filters: 0, annotations: Vec::new() });
         scans.len() - 1
     }
 
-    /// `bytes` of a sub-plan went to a drive.
-    pub(crate) fn sent(&self, scan: usize, bytes: u64) {
+    /// The keys of so many `joins` go down with a scan.
+    pub(crate) fn filtered(&self, scan: usize, joins: usize) {
         if let Some(scan) = self.lock().receipt.scans.get_mut(scan) {
-            scan.plan_bytes += bytes;
+            scan.join_filters = u32::try_from(joins).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// These small tables go down with a scan, to every drive.
+    pub(crate) fn beside(&self, scan: usize, tables: Vec<ShippedReceipt>) {
+        if let Some(scan) = self.lock().receipt.scans.get_mut(scan) {
+            scan.beside = tables;
         }
     }
 
@@ -239,8 +337,8 @@ impl Collector {
         }
     }
 
-    pub(crate) fn plan(&self, plan: Arc<dyn ExecutionPlan>) {
-        self.lock().plan = Some(plan);
+    pub(crate) fn plan(&self, plan: Arc<dyn ExecutionPlan>, reasons: Vec<Option<String>>, memory: Arc<PeakRecordingPool>) {
+        self.lock().plan = Some(Running { plan, reasons, memory });
     }
 
     pub(crate) fn rows(&self, rows: u64) {
@@ -256,16 +354,16 @@ impl Collector {
             state.receipt.seconds = seconds;
         }
         // The physical plan may hold a lot; its figures are all that is wanted from here on.
-        if let Some(plan) = state.plan.take() {
-            operators(plan.as_ref(), 0, &mut state.receipt.host);
+        if let Some(running) = state.plan.take() {
+            running.tell(&mut state.receipt);
         }
     }
 
     pub(crate) fn receipt(&self) -> Receipt {
         let state = self.lock();
         let mut receipt = state.receipt.clone();
-        if let Some(plan) = &state.plan {
-            operators(plan.as_ref(), 0, &mut receipt.host);
+        if let Some(running) = &state.plan {
+            running.tell(&mut receipt);
         }
         if receipt.seconds == 0.0 {
             receipt.seconds = self.started.elapsed().as_secs_f64();
@@ -279,20 +377,25 @@ impl Collector {
 fn sum_up(receipt: &mut Receipt, cut: Cut) {
     receipt.drives.clear();
     let why = shortened(cut, &receipt.notes);
-    for scan in &receipt.scans {
+    for scan in &mut receipt.scans {
+        scan.plan_bytes = 0;
         for a in &scan.annotations {
+            add(&mut scan.plan_bytes, a.bytes_received);
             let at = receipt.drives.iter().position(|d| d.name == a.cse).unwrap_or_else(|| {
-                receipt.drives.push(DriveReceipt { name: a.cse.clone(), rung: a.rung, ..DriveReceipt::default() });
+                receipt.drives.push(DriveReceipt { name: a.cse.clone(), rung: a.rung, slices_total: Some(0), rows_read: Some(0), ..DriveReceipt::default() });
                 receipt.drives.len() - 1
             });
             let d = &mut receipt.drives[at];
             d.rung = d.rung.min(a.rung);
-            d.slices += a.slices;
-            d.slices_pruned += a.slices_pruned;
-            d.rows_out += a.rows_out;
-            d.bytes_read += a.bytes_read;
-            d.bytes_sent += a.bytes_sent;
-            d.bytes_received += a.bytes_received;
+            add(&mut d.slices, a.slices);
+            add(&mut d.slices_pruned, a.slices_pruned);
+            add(&mut d.slices_told, a.slices_told);
+            add(&mut d.rows_out, a.rows_out);
+            add(&mut d.bytes_read, a.bytes_read);
+            add(&mut d.bytes_sent, a.bytes_sent);
+            add(&mut d.bytes_received, a.bytes_received);
+            d.slices_total = d.slices_total.zip(a.slices_total).map(|(sum, n)| sum.saturating_add(n));
+            d.rows_read = d.rows_read.zip(a.rows_read).map(|(sum, n)| sum.saturating_add(n));
             d.seconds += a.seconds;
             d.peak_memory = d.peak_memory.max(a.peak_memory);
             d.reason = d.reason.take().or_else(|| a.reason.clone());
@@ -302,25 +405,34 @@ fn sum_up(receipt: &mut Receipt, cut: Cut) {
         d.reason = d.reason.take().or_else(|| why.clone());
     }
     receipt.drives.sort_by(|a, b| natural(&a.name).cmp(&natural(&b.name)));
-    receipt.bytes_read = receipt.drives.iter().map(|d| d.bytes_read).sum();
-    let plans: u64 = receipt.scans.iter().map(|s| s.plan_bytes).sum();
-    let results: u64 = receipt.drives.iter().map(|d| d.bytes_sent).sum();
-    receipt.bytes_moved = plans + results + receipt.bytes_metadata;
+    (receipt.bytes_read, receipt.bytes_moved) = (0, receipt.bytes_metadata);
+    for d in &receipt.drives {
+        add(&mut receipt.bytes_read, d.bytes_read);
+        add(&mut receipt.bytes_moved, d.bytes_sent);
+    }
+    for scan in &receipt.scans {
+        add(&mut receipt.bytes_moved, scan.plan_bytes);
+    }
+}
+
+/// Drives may say any number.
+fn add(sum: &mut u64, figure: u64) {
+    *sum = sum.saturating_add(figure);
 }
 
 /// `drive-10` comes after `drive-9`.
-fn natural(name: &str) -> (&str, u64, &str) {
+pub(crate) fn natural(name: &str) -> (&str, u64, &str) {
     let head = name.trim_end_matches(|c: char| c.is_ascii_digit());
     (head, name[head.len()..].parse().unwrap_or(0), name)
 }
 
-fn operators(plan: &dyn ExecutionPlan, depth: u32, notes: &mut Vec<OperatorNote>) {
-    let metrics = plan.metrics();
-    let rows_out = metrics.as_ref().and_then(|m| m.output_rows()).unwrap_or(0) as u64;
-    let nanoseconds = metrics.as_ref().and_then(|m| m.elapsed_compute()).unwrap_or(0);
-    notes.push(OperatorNote { name: plan.name().to_owned(), depth, rows_out, seconds: nanoseconds as f64 / 1e9 });
+fn operators(plan: &dyn ExecutionPlan, depth: u32, reasons: &[Option<String>], host: &mut Vec<HostOperator>) {
+    let figures = figures::of(plan);
+    let scan = plan.downcast_ref::<DriveScanExec>().and_then(DriveScanExec::of_cut).and_then(|n| u32::try_from(n).ok());
+    let plumbing = hands_on(&figures.name, plan.fetch().is_some());
+    host.push(HostOperator { note: OperatorNote::new(figures, depth), reason: reasons.get(host.len()).cloned().flatten(), plumbing, scan });
     for child in plan.children() {
-        operators(child.as_ref(), depth + 1, notes);
+        operators(child.as_ref(), depth + 1, reasons, host);
     }
 }
 
@@ -360,6 +472,7 @@ mod tests {
             rows_out: 5,
             bytes_read: 1000,
             bytes_sent: sent,
+            bytes_received: 50,
             ..Annotation::default()
         }
     }
@@ -369,11 +482,8 @@ mod tests {
         let collector = Collector::new(Instant::now(), Cut::Full);
         collector.stored(100_000);
         collector.metadata(7);
-        let a = collector.scan("a.b".into(), Rung::Full, "TableScan".into());
-        let b = collector.scan("a.c".into(), Rung::Raw, "TableScan".into());
-        for scan in [a, b] {
-            collector.sent(scan, 50);
-        }
+        let a = collector.scan("a.b".into(), Rung::Full, "TableScan".into(), Some(0));
+        let b = collector.scan("a.c".into(), Rung::Raw, "TableScan".into(), Some(1));
         collector.begin(a, annotation("drive-10", Rung::Full, 100));
         collector.begin(a, annotation("drive-9", Rung::Full, 100));
         collector.begin(b, annotation("drive-9", Rung::Raw, 100));
@@ -384,15 +494,14 @@ mod tests {
             receipt.drives.iter().map(|d| (d.name.as_str(), d.rung, d.slices)).collect::<Vec<_>>(),
             [("drive-9", Some(Rung::Raw), 4), ("drive-10", Some(Rung::Full), 2)]
         );
-        assert_eq!((receipt.bytes_moved, receipt.bytes_read, receipt.rows), (407, 3000, 3));
+        assert_eq!((receipt.bytes_moved, receipt.bytes_read, receipt.rows), (457, 3000, 3));
         let json = receipt.to_json();
         for key in ["bytes_stored", "bytes_read", "bytes_moved", "seconds", "drives"] {
             assert!(json.get(key).is_some(), "{key}");
         }
         assert_eq!(json["drives"][0]["rung"], "raw");
         let text = receipt.to_string();
-        assert!(text.contains("drive-9: only read here") && text.contains("0.41% of what is stored"), "{text}");
-        assert!(text.contains("moved 407 B") && text.contains("results 300 B, plans and metadata 107 B"), "{text}");
+        assert!(text.contains("drive-9: only read here") && text.contains("0.46% of what is stored"), "{text}");
         let tiny = Receipt { bytes_stored: 2_000, ..receipt };
         assert!(!tiny.to_string().contains('%'), "{tiny}");
     }
@@ -401,9 +510,9 @@ mod tests {
     fn reasons_say_why_less_than_everything_ran_below() {
         for (cut, word) in [(Cut::Raw, Some("cut = raw")), (Cut::Filter, Some("cut = filter")), (Cut::Full, None)] {
             let collector = Collector::new(Instant::now(), cut);
-            let scan = collector.scan("a.b".into(), Rung::Full, "TableScan".into());
+            let scan = collector.scan("a.b".into(), Rung::Full, "TableScan".into(), Some(0));
             collector.begin(scan, Annotation { slices: 1, rows_out: 1, ..annotation("drive-0", Rung::Full, 1) });
-            collector.note("Projection: what is below it stays on the host".into());
+            collector.note("Projection: it follows the merge of the drives' states".into());
             let receipt = collector.receipt();
             assert_eq!(receipt.drives[0].reason.is_some(), word.is_some(), "{cut}");
             let text = receipt.to_string();

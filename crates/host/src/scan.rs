@@ -33,8 +33,8 @@ use uuid::Uuid;
 
 use crate::catalog::{Catalog, within};
 use crate::missing;
-use crate::receipt::Collector;
-use crate::shipped::Beside;
+use crate::receipt::{Collector, ShippedReceipt};
+use crate::shipped::{Beside, Table};
 use crate::sub_plan::{Outgoing, Sent};
 
 /// Batches that wait between a drive and whoever reads.
@@ -70,6 +70,7 @@ pub(crate) struct QueryContext {
 pub struct DriveScanExec {
     context: QueryContext,
     number: usize,
+    of_cut: Option<usize>,
     table: String,
     rung: Rung,
     text: String,
@@ -84,6 +85,8 @@ pub struct DriveScanExec {
 
 /// What a scan is made of.
 pub(crate) struct ScanParts {
+    /// Its number in the cut.
+    pub(crate) of_cut: Option<usize>,
     pub(crate) dataset: DatasetName,
     pub(crate) table: String,
     pub(crate) rung: Rung,
@@ -101,8 +104,8 @@ pub(crate) struct ScanParts {
 
 impl DriveScanExec {
     pub(crate) fn new(context: QueryContext, parts: ScanParts) -> Self {
-        let ScanParts { dataset, table, rung, text, plan, targets, schema, rows, beside, order } = parts;
-        let number = context.collector.scan(table.clone(), rung, text.clone());
+        let ScanParts { of_cut, dataset, table, rung, text, plan, targets, schema, rows, beside, order } = parts;
+        let number = context.collector.scan(table.clone(), rung, text.clone(), of_cut.and_then(|n| u32::try_from(n).ok()));
         let properties = PlanProperties::new(
             EquivalenceProperties::new_with_orderings(schema, order),
             Partitioning::UnknownPartitioning(targets.len().max(1)),
@@ -112,6 +115,7 @@ impl DriveScanExec {
         Self {
             context,
             number,
+            of_cut,
             table,
             rung,
             text,
@@ -125,15 +129,23 @@ impl DriveScanExec {
         }
     }
 
+    /// The number of its sub-plan in the cut.
+    pub(crate) fn of_cut(&self) -> Option<usize> {
+        self.of_cut
+    }
+
     /// The same scan, which waits for `filters` of joins and sends them down.
     fn with_filters(&self, filters: Vec<Arc<dyn PhysicalExpr>>) -> Self {
-        self.with(self.plan.with_filters(filters), self.beside.clone())
+        let plan = self.plan.with_filters(filters);
+        self.context.collector.filtered(self.number, plan.filters().len());
+        self.with(plan, self.beside.clone())
     }
 
     fn with(&self, plan: Outgoing, beside: Beside) -> Self {
         Self {
             context: self.context.clone(),
             number: self.number,
+            of_cut: self.of_cut,
             table: self.table.clone(),
             rung: self.rung,
             text: self.text.clone(),
@@ -247,12 +259,15 @@ impl ExecutionPlan for DriveScanExec {
             catalog: self.context.catalog.clone(),
             drive: target.drive,
             schema,
+            to_the_end: self.plan.gathers(),
         };
         let send = builder.tx();
         let (plan, beside) = (Arc::clone(&self.plan), self.beside.clone());
         builder.spawn(async move {
             let run = async {
-                let tables = beside.read(context).await?;
+                let beside = beside.read(context).await?;
+                reading.note.beside(&beside);
+                let tables = beside.iter().map(|table| (table.name.clone(), table.bytes.clone())).collect();
                 let Sent { plan, filters } = plan.sent().await?;
                 reading.run(SubPlan { plan, filters, tables, ..sub_plan }, &send).await
             };
@@ -305,6 +320,12 @@ impl Annotated {
     fn update(&self, change: impl FnOnce(&mut Annotation)) {
         self.collector.update(self.scan, self.number, change);
     }
+
+    /// These tables travel with the sub-plan.
+    fn beside(&self, tables: &[Table]) {
+        let told = tables.iter().map(|table| ShippedReceipt { name: table.name.clone(), rows: table.rows, bytes: table.bytes.len() as u64 });
+        self.collector.beside(self.scan, told.collect());
+    }
 }
 
 struct Reading {
@@ -314,6 +335,9 @@ struct Reading {
     metrics: BaselineMetrics,
     patience: Patience,
     catalog: Catalog,
+    /// Whether the last batch is handed on only when the drive has told what it did: whoever takes the first rows of each drive asks for no more, and the
+    /// drive's figures would be lost on the way.
+    to_the_end: bool,
 }
 
 type Sender = tokio::sync::mpsc::Sender<DfResult<RecordBatch>>;
@@ -344,13 +368,12 @@ impl Reading {
         let name = self.drive.info().name.clone();
         let dataset = plan.dataset.clone();
         let plan_bytes = plan.bytes() as u64;
-        self.note.collector.sent(self.note.scan, plan_bytes);
         self.note.update(|a| a.bytes_received = plan_bytes);
         // A connection that gets signs of life knows better than a clock whether its drive is dead or has much to do.
         let patience = if self.drive.watched() { Patience { begin: Duration::MAX, silence: Duration::MAX } } else { self.patience };
         let DeliveryStream { schema, mut messages } = within(patience.begin, &name, "begin a sub-plan", self.drive.execute(plan)).await?;
         check(&schema, &self.schema, &name)?;
-        let mut open_epoch = None;
+        let (mut open_epoch, mut last) = (None, None);
         loop {
             let next = tokio::time::timeout(patience.silence, messages.next())
                 .await
@@ -371,7 +394,13 @@ impl Reading {
                     let batch = adapt(&batch, &self.schema, &name)?;
                     timer.done();
                     self.metrics.record_output(batch.num_rows());
-                    if batch.num_rows() > 0 && send.send(Ok(batch)).await.is_err() {
+                    if batch.num_rows() == 0 {
+                        continue;
+                    }
+                    let ready = if self.to_the_end { last.replace(batch) } else { Some(batch) };
+                    if let Some(batch) = ready
+                        && send.send(Ok(batch)).await.is_err()
+                    {
                         return Ok(());
                     }
                 }
@@ -384,7 +413,13 @@ impl Reading {
                     if let Some(epoch) = open_epoch {
                         return Err(Error::internal(format!("{name} finished without completing epoch {epoch}: its rows can't be counted")));
                     }
-                    self.note.update(|a| *a = annotation);
+                    // The ticket around the plan is the drive's to count; less than the plan it can't have been.
+                    let bytes_received = annotation.bytes_received.max(plan_bytes);
+                    self.note.update(|a| *a = Annotation { bytes_received, ..annotation.taken_from(&name) });
+                    if let Some(batch) = last {
+                        // Where nobody listens any more, that is all.
+                        let _ = send.send(Ok(batch)).await;
+                    }
                     return Ok(());
                 }
             }

@@ -142,6 +142,13 @@ impl HostService {
                     Asked::Substrait(_) => Err(Error::unsupported("only SQL is explained")),
                 }
             }
+            "explanation" => {
+                let asked: QueryRequest = frames::decode_json("a request", body)?;
+                match asked.asked()? {
+                    Asked::Sql(text) => frames::encode_json(&self.host.explanation(&text, asked.analyze, &asked.options).await?),
+                    Asked::Substrait(_) => Err(Error::unsupported("only SQL is explained")),
+                }
+            }
             _ => Err(unknown(kind)),
         }
     }

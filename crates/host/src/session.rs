@@ -17,7 +17,8 @@ use datafusion::common::{ScalarValue, TableReference};
 use datafusion::error::Result as DfResult;
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::memory_pool::PeakRecordingPool;
+use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
@@ -35,8 +36,8 @@ use skytether_expression::CellSource;
 use skytether_plan::bloom::{KeyFilters, bloom_udf};
 use skytether_plan::error::{from_datafusion, to_datafusion};
 use skytether_plan::filter_first::filter_first;
-use skytether_plan::{CutPlan, DriveScan, Placement, RungName, cut, describe, partial};
-use skytether_wire::{Cse, Rung, Storage};
+use skytether_plan::{CutPlan, DriveScan, Placement, cut, describe, partial};
+use skytether_wire::{Cse, Storage};
 use uuid::Uuid;
 
 use crate::catalog::{Catalog, DatasetKind};
@@ -45,7 +46,8 @@ use crate::estimate;
 use crate::merge_once::merge_once;
 use crate::options::{HostOptions, QueryOptions};
 use crate::parameters;
-use crate::receipt::{Collector, ReceiptHandle, Source};
+use crate::reasons;
+use crate::receipt::{Collector, ReceiptHandle, Source, rung_of};
 use crate::scan::{DriveScanExec, Patience, QueryContext, ScanParts, Target};
 use crate::shipped::Beside;
 use crate::sort_room::SortRoom;
@@ -187,13 +189,18 @@ impl Host {
     }
 
     pub(crate) fn run(&self, planned: Planned) -> Result<Query> {
-        let Planned { physical, state, collector, .. } = planned;
-        collector.plan(Arc::clone(&physical));
+        let Planned { physical, state, collector, cut, .. } = planned;
+        // Of the memory that all queries share, what this one takes.
+        let shared = state.runtime_env();
+        let taken = Arc::new(PeakRecordingPool::new(Arc::clone(&shared.memory_pool)));
+        let runtime = RuntimeEnv { memory_pool: Arc::clone(&taken) as _, ..shared.as_ref().clone() };
+        let context = Arc::new(TaskContext::from(&state).with_runtime(Arc::new(runtime)));
+        collector.plan(Arc::clone(&physical), reasons::of(&cut, physical.as_ref()), taken);
         let schema = physical.schema();
         let receipt = ReceiptHandle(Source::Here(Arc::clone(&collector)));
         // Begun at the first poll: a query that nobody reads must not hold the drives' turns.
         let (memory, disk) = (self.0.options.memory_limit, self.0.options.spill_limit);
-        let counted = Counted { inner: Running::Planned(physical, state.task_ctx()), collector };
+        let counted = Counted { inner: Running::Planned(physical, context), collector };
         let stream = counted.map(move |batch| batch.map_err(|e| spill::explain(e, memory, disk))).boxed();
         Ok(Query { schema, stream, receipt })
     }
@@ -300,7 +307,7 @@ impl Host {
             batch_rows: options.batch_rows.max(1),
             catalog: self.0.catalog.clone(),
         };
-        let scans = ScanPlanner { host: self.clone(), tables, context, state: Arc::new(state.clone()) };
+        let scans = ScanPlanner { host: self.clone(), cut: cut.clone(), tables, context, state: Arc::new(state.clone()) };
         let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(scans)]);
         let physical = planner.create_physical_plan(&super_plan, &state).await.map_err(from_datafusion)?;
         Ok(Planned { optimised, cut, physical, state, collector })
@@ -435,6 +442,7 @@ fn with_cells(plan: LogicalPlan, cells: Arc<HostCells>) -> Result<LogicalPlan> {
 /// Makes [`DriveScanExec`]s of [`DriveScan`]s.
 struct ScanPlanner {
     host: Host,
+    cut: CutPlan,
     tables: Arc<NamedTables>,
     context: QueryContext,
     state: Arc<SessionState>,
@@ -460,15 +468,11 @@ impl ExtensionPlanner for ScanPlanner {
 impl ScanPlanner {
     fn scan(&self, scan: &DriveScan, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<DriveScanExec> {
         let named = self.tables.get(&scan.table).ok_or_else(|| Error::internal(format!("the cut names {}, which the query does not", scan.table)))?;
-        let rung = match scan.rung {
-            RungName::Raw => Rung::Raw,
-            RungName::Filter => Rung::Filter,
-            RungName::Full => Rung::Full,
-        };
         let parts = ScanParts {
+            of_cut: reasons::scan_number(&self.cut, scan),
             dataset: named.record.name.clone(),
             table: scan.table.to_string(),
-            rung,
+            rung: rung_of(scan.rung),
             text: describe::sub_plan(scan),
             plan: Outgoing::new(Arc::clone(&scan.sub_plan), Arc::clone(&self.state))?,
             targets: self.targets(named)?,

@@ -1,6 +1,5 @@
 //! The small tables that travel beside a sub-plan: read once, sent to every drive.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -25,9 +24,18 @@ use skytether_wire::size::batch_bytes;
 /// The most bytes that all tables beside one scan may take up in memory. Planning has taken them for far smaller.
 const MAX_BYTES: usize = 12 << 20;
 
-/// The tables by name, as Arrow IPC streams, and what the memory pool knows of them.
+/// A table that was read.
+#[derive(Clone)]
+pub(crate) struct Table {
+    pub(crate) name: String,
+    pub(crate) rows: u64,
+    /// An Arrow IPC stream.
+    pub(crate) bytes: Bytes,
+}
+
+/// The tables in order, and what the memory pool knows of them.
 struct Tables {
-    streams: BTreeMap<String, Bytes>,
+    all: Vec<Table>,
     _memory: MemoryReservation,
 }
 
@@ -69,13 +77,13 @@ impl Beside {
         Ok(Self { inputs, schemas: self.schemas.clone(), reading: Arc::default() })
     }
 
-    /// The tables by name, as Arrow IPC streams. Must be called in a runtime.
+    /// The tables in order. Must be called in a runtime.
     ///
     /// # Errors
     /// As reading them has; exhausted where they are too large to be sent.
-    pub(crate) async fn read(&self, context: Arc<TaskContext>) -> Result<BTreeMap<String, Bytes>> {
+    pub(crate) async fn read(&self, context: Arc<TaskContext>) -> Result<Vec<Table>> {
         if self.inputs.is_empty() {
-            return Ok(BTreeMap::new());
+            return Ok(Vec::new());
         }
         let reading = self.reading.get_or_init(|| {
             let (inputs, schemas) = (self.inputs.clone(), self.schemas.clone());
@@ -84,7 +92,7 @@ impl Beside {
             read.map(|read| read.map(Arc::new).map_err(Arc::new)).boxed().shared()
         });
         match reading.clone().await {
-            Ok(tables) => Ok(tables.streams.clone()),
+            Ok(tables) => Ok(tables.all.clone()),
             Err(error) => Err(Error::new(error.kind(), error.message()).because(error)),
         }
     }
@@ -92,16 +100,17 @@ impl Beside {
 
 async fn tables(inputs: &[Arc<dyn ExecutionPlan>], schemas: &[SchemaRef], context: Arc<TaskContext>) -> Result<Tables> {
     let mut memory = MemoryConsumer::new("small tables for the drives").register(context.memory_pool());
-    let mut streams = BTreeMap::new();
+    let mut all = Vec::new();
     for (n, (input, schema)) in inputs.iter().zip(schemas).enumerate() {
-        streams.insert(shipped::name(n), table(input, schema, &mut memory, Arc::clone(&context)).await?);
+        let (rows, bytes) = table(input, schema, &mut memory, Arc::clone(&context)).await?;
+        all.push(Table { name: shipped::name(n), rows, bytes });
     }
-    memory.try_resize(streams.values().map(Bytes::len).sum()).map_err(from_datafusion)?;
-    Ok(Tables { streams, _memory: memory })
+    memory.try_resize(all.iter().map(|table| table.bytes.len()).sum()).map_err(from_datafusion)?;
+    Ok(Tables { all, _memory: memory })
 }
 
-/// All rows of `input` under the columns of `schema`. The cut has seen to it that they are few.
-async fn table(input: &Arc<dyn ExecutionPlan>, schema: &SchemaRef, memory: &mut MemoryReservation, context: Arc<TaskContext>) -> Result<Bytes> {
+/// All rows of `input` under the columns of `schema`, and their number. The cut has seen to it that they are few.
+async fn table(input: &Arc<dyn ExecutionPlan>, schema: &SchemaRef, memory: &mut MemoryReservation, context: Arc<TaskContext>) -> Result<(u64, Bytes)> {
     let wrong = |e| Error::internal("a small table can't be written for the drives").because(e);
     let (mut batches, mut bytes, mut rows_so_far) = (Vec::new(), 0, 0);
     let mut rows = input.execute(0, context).map_err(from_datafusion)?;
@@ -121,5 +130,5 @@ async fn table(input: &Arc<dyn ExecutionPlan>, schema: &SchemaRef, memory: &mut 
         batches.push(RecordBatch::try_new_with_options(Arc::clone(schema), batch.columns().to_vec(), &options).map_err(wrong)?);
     }
     let all = concat_batches(schema, &batches).map_err(wrong)?;
-    ipc::write(schema, Some(&all)).map(Bytes::from)
+    Ok((all.num_rows() as u64, ipc::write(schema, Some(&all))?.into()))
 }

@@ -59,6 +59,18 @@ impl Outgoing {
         Self { logical: Arc::clone(&self.logical), state: Arc::clone(&self.state), plain: self.plain.clone(), filters, sent: OnceCell::new() }
     }
 
+    /// Whether the drive has seen all of its rows before it gives the first: the end is near then.
+    pub(crate) fn gathers(&self) -> bool {
+        let mut at = self.logical.as_ref();
+        loop {
+            match at {
+                LogicalPlan::Aggregate(_) | LogicalPlan::Sort(_) => return true,
+                LogicalPlan::Projection(_) | LogicalPlan::SubqueryAlias(_) | LogicalPlan::Limit(_) => at = at.inputs()[0],
+                _ => return false,
+            }
+        }
+    }
+
     /// The filters of joins.
     pub(crate) fn filters(&self) -> &[Arc<dyn PhysicalExpr>] {
         &self.filters

@@ -72,7 +72,20 @@ pub fn classify(node: &LogicalPlan, input: Input, policy: Cut, registry: &dyn Fu
         LogicalPlan::Aggregate(_) if policy == Cut::Filter => Class::Host("cut=filter sends no aggregates down".into()),
         LogicalPlan::Aggregate(_) if input.limited => after_limit(),
         LogicalPlan::Aggregate(a) => aggregate(a, input, registry),
-        other => Class::Host(format!("{} is not among the operators that go down", operator_name(other))),
+        LogicalPlan::Window(_) if input.placement == Placement::Everywhere => Class::Host("sub-plans do not carry windows".into()),
+        other => Class::Host(why_not(other)),
+    }
+}
+
+/// Why an operator that is not in [`classify()`]'s list stays on the host, in words.
+#[must_use]
+pub fn why_not(node: &LogicalPlan) -> String {
+    match node {
+        LogicalPlan::Window(_) => "windows are formed on the host: rows of one window may lie on different drives".into(),
+        LogicalPlan::Union(_) => "its inputs go down one by one, and their rows come together on the host".into(),
+        LogicalPlan::Distinct(_) => "rows that are the same may lie on different drives".into(),
+        LogicalPlan::RecursiveQuery(_) => "each round of a recursive query needs the rows of the round before, from all drives".into(),
+        other => format!("sub-plans do not carry the operator {}", operator_name(other)),
     }
 }
 
@@ -143,7 +156,7 @@ fn aggregate(node: &Aggregate, input: Input, registry: &dyn FunctionRegistry) ->
     // Of grouping sets, the groups that all of them are made of go down; the host forms the sets from those.
     let groups = finest(&node.group_expr);
     if groups.is_empty() && !node.group_expr.is_empty() {
-        return Class::Host("grouping sets without any group".into());
+        return Class::Host("its grouping sets name nothing to group by".into());
     }
     for group in &groups {
         if let Err(why) = check(group, schema, registry) {

@@ -12,7 +12,7 @@ use datafusion::logical_expr::{
 };
 use skytether_common::Result;
 
-use crate::classify::{Class, Input, MAX_OPERATORS, classify, operator_name};
+use crate::classify::{Class, Input, MAX_OPERATORS, classify, operator_name, why_not};
 use crate::describe;
 use crate::error::from_datafusion;
 use crate::expressions::check;
@@ -28,6 +28,8 @@ type DfResult<T> = std::result::Result<T, DataFusionError>;
 pub struct Note {
     /// The operator, for example `Sort`.
     pub operator: String,
+    /// The operator with its expressions, as the super-plan shows it.
+    pub node: String,
     /// Why, in words.
     pub reason: String,
 }
@@ -124,7 +126,7 @@ impl Walk<'_> {
                     Piece::Below(below) => self.over(plan, *below),
                     Piece::Above(input, drives) => {
                         if drives && !matches!(plan, LogicalPlan::Subquery(_) | LogicalPlan::SubqueryAlias(_)) {
-                            self.note(&plan, "what is below it stays on the host");
+                            self.note(&plan, &describe::follows(&input));
                         }
                         let (plan, more) = self.subqueries(with_input(plan, input)?)?;
                         Ok(Piece::Above(plan, drives || more))
@@ -143,7 +145,7 @@ impl Walk<'_> {
                     .data;
                 let (plan, more) = self.subqueries(plan)?;
                 if drives {
-                    self.note(&plan, &format!("{} is not among the operators that go down", operator_name(&plan)));
+                    self.note(&plan, &why_not(&plan));
                 }
                 Ok(Piece::Above(plan, drives || more))
             }
@@ -172,7 +174,7 @@ impl Walk<'_> {
     }
 
     pub(crate) fn note(&mut self, plan: &LogicalPlan, reason: &str) {
-        self.notes.push(Note { operator: operator_name(plan), reason: reason.to_owned() });
+        self.notes.push(Note { operator: operator_name(plan), node: plan.display().to_string(), reason: reason.to_owned() });
     }
 
     /// Ends the part that goes down here.
@@ -305,8 +307,16 @@ impl Walk<'_> {
         let (rows, bytes) = (self.tables.rows(&scan.table_name), self.tables.bytes(&scan.table_name));
         let mut input = Input { placement: partitioning.placement, limited: false, operators: 1, rows, bytes };
 
-        let (down, up): (Vec<Expr>, Vec<Expr>) =
-            scan.filters.iter().cloned().partition(|f| self.policy != Cut::Raw && check(f, plan.schema(), self.registry).is_ok());
+        let (mut down, mut up, mut why) = (vec![], vec![], None);
+        for filter in scan.filters.iter().cloned() {
+            match check(&filter, plan.schema(), self.registry) {
+                Ok(()) if self.policy != Cut::Raw => down.push(filter),
+                refused => {
+                    why = why.or(refused.err());
+                    up.push(filter);
+                }
+            }
+        }
         if let Some(predicate) = conjunction(down) {
             plan = LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(plan))?);
             input.operators += 1;
@@ -328,8 +338,8 @@ impl Walk<'_> {
         let below = Below { plan, table: scan.table_name.clone(), stored: stored_as, input, joined: None };
         let (plan, _) = self.above(Piece::Below(Box::new(below)));
         let mut plan = LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(plan))?);
-        let why = if self.policy == Cut::Raw { "cut=raw sends only scans down" } else { "it has parts that sub-plans don't carry" };
-        self.note(&plan, why);
+        let why = why.filter(|_| self.policy != Cut::Raw);
+        self.note(&plan, why.as_deref().unwrap_or("cut=raw sends only scans down"));
         if extra {
             plan = project(plan, &scan)?;
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::{JoinConstraint, NullEquality, Result};
+use datafusion::common::{JoinConstraint, JoinType, NullEquality, Result};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{BinaryExpr, Expr, Join, LogicalPlan, Operator};
 
@@ -17,33 +17,37 @@ impl Walk<'_> {
     pub(crate) fn join(&mut self, join: Join) -> Result<Piece> {
         let left = self.plan(join.left.as_ref().clone())?;
         let right = self.plan(join.right.as_ref().clone())?;
-        let name = operator_name(&LogicalPlan::Join(join.clone()));
         let why = match self.goes(&join, &left, &right) {
             Ok(left_is_large) => {
                 let (large, small) = if left_is_large { (left, right) } else { (right, left) };
                 let Piece::Below(large) = large else { return datafusion::common::internal_err!("a join was to go down with a side that does not") };
-                return self.joined(join, *large, small, left_is_large, &name);
+                return self.joined(join, *large, small, left_is_large);
             }
             Err(why) => why,
         };
         let ((left, a), (right, b)) = (self.above(left), self.above(right));
         let (plan, c) = self.subqueries(over(&join, left, right)?)?;
         if a || b || c {
-            self.note(&plan, why);
+            self.note(&plan, &why);
         }
         Ok(Piece::Above(plan, a || b || c))
     }
 
     /// Whether `join` may go down with its left side (true) or its right side, or why it may not, in words.
-    fn goes(&mut self, join: &Join, left: &Piece, right: &Piece) -> std::result::Result<bool, &'static str> {
-        if matches!(self.policy, Cut::Raw | Cut::Filter) {
-            return Err("joins go down with cut=full only");
+    fn goes(&mut self, join: &Join, left: &Piece, right: &Piece) -> std::result::Result<bool, String> {
+        match self.policy {
+            Cut::Raw => return Err("cut=raw sends only scans down".into()),
+            Cut::Filter => return Err("cut=filter sends no joins down".into()),
+            Cut::Adaptive | Cut::Full => {}
         }
-        if join.null_equality != NullEquality::NullEqualsNothing || join.null_aware {
-            return Err("the join takes NULLs for equal, or asks whether there are any");
+        if join.null_aware {
+            return Err("NOT IN asks whether there is a NULL among all rows".into());
+        }
+        if join.null_equality != NullEquality::NullEqualsNothing {
+            return Err("the join takes NULLs for equal".into());
         }
         if join.on.is_empty() {
-            return Err("a join without equal keys compares every pair, which the host does once");
+            return Err("a join without equal keys compares every pair, which the host does once".into());
         }
         let below = |piece: &Piece| match piece {
             Piece::Below(below) => {
@@ -52,25 +56,39 @@ impl Walk<'_> {
             }
             Piece::Above(..) => false,
         };
-        let as_small = |walk: &mut Self, piece: &Piece, other: u64| {
+        let (with_left, with_right) = match (below(left), below(right)) {
+            (false, false) => return Err(neither(left, right)),
+            (a, b) => (a && shipped::keeps(join.join_type, true), b && shipped::keeps(join.join_type, false)),
+        };
+        if !with_left && !with_right {
+            return Err(match join.join_type {
+                JoinType::LeftMark | JoinType::RightMark => "sub-plans do not carry joins that mark rows".into(),
+                _ => "whether a row has a match, only the rows of all drives together tell".into(),
+            });
+        }
+        let too_large = |walk: &mut Self, piece: &Piece, other: u64| {
             let notes = walk.notes_len();
             let plan = walk.above(piece.clone()).0;
             walk.forget_notes(notes);
-            shipped::small(&plan, other, walk.tables)
+            shipped::too_large(&plan, other, walk.tables)
         };
-        let with_left = below(left) && shipped::keeps(join.join_type, true) && as_small(self, right, self.rows(left));
-        let with_right = below(right) && shipped::keeps(join.join_type, false) && as_small(self, left, self.rows(right));
-        let left_is_large = match (with_left, with_right) {
-            (true, false) => true,
-            (false, true) => false,
-            // Each so much smaller than the other: neither has rows.
-            (true, true) => true,
-            (false, false) => return Err("neither side is known to be small enough to be sent to every drive, next to a side whose rows the join keeps"),
+        let right_too_large = with_left.then(|| too_large(self, right, self.rows(left)));
+        let left_too_large = with_right.then(|| too_large(self, left, self.rows(right)));
+        let left_is_large = match (left_too_large, right_too_large) {
+            // If each is so much smaller than the other, neither has rows.
+            (_, Some(None)) => true,
+            (Some(None), _) => false,
+            (Some(Some(why)), None) => return Err(format!("its left side is not small enough for every drive: it {why}")),
+            (None, Some(Some(why))) => return Err(format!("its right side is not small enough for every drive: it {why}")),
+            (left, right) => {
+                let said = |why: Option<Option<String>>| why.flatten().unwrap_or_default();
+                return Err(format!("neither side is small enough for every drive: the left one {}, the right one {}", said(left), said(right)));
+            }
         };
         let exprs = join.on.iter().all(|(l, r)| check(l, join.left.schema(), self.registry).is_ok() && check(r, join.right.schema(), self.registry).is_ok());
-        let both = join.left.schema().join(join.right.schema()).map_err(|_| "both sides have a column of the same name")?;
+        let both = join.left.schema().join(join.right.schema()).map_err(|_| "both sides have a column of the same name".to_owned())?;
         if !exprs || join.filter.as_ref().is_some_and(|f| check(f, &both, self.registry).is_err()) {
-            return Err("its condition has parts that sub-plans don't carry");
+            return Err("its condition has parts that sub-plans do not carry".into());
         }
         Ok(left_is_large)
     }
@@ -83,12 +101,17 @@ impl Walk<'_> {
     }
 
     /// The join over `large`, with the rows of `small` beside it.
-    fn joined(&mut self, join: Join, large: Below, small: Piece, left_is_large: bool, name: &str) -> Result<Piece> {
+    fn joined(&mut self, join: Join, large: Below, small: Piece, left_is_large: bool) -> Result<Piece> {
         let (small, _) = self.above(small);
         let before = self.notes_len();
         let (plain, _) = self.above(Piece::Below(Box::new(large.clone())));
         let mut notes = self.forget_notes(before);
-        notes.push(Note { operator: name.to_owned(), reason: "nothing above it makes few rows of many, so the drives' rows are joined here".into() });
+        let node = LogicalPlan::Join(join.clone());
+        notes.push(Note {
+            operator: operator_name(&node),
+            node: node.display().to_string(),
+            reason: "nothing above it makes few rows of many, so the drives' rows are joined here".into(),
+        });
         let (mut shipped, mut input) = (large.joined.map(|joined| joined.shipped).unwrap_or_default(), large.input);
         let leaf = shipped::leaf(shipped.len(), &large.stored, &small)?;
         shipped.push(small.clone());
@@ -102,6 +125,20 @@ impl Walk<'_> {
             (over(&down, leaf, large.plan)?, over(&join, small, plain)?)
         };
         Ok(Piece::Below(Box::new(Below { plan, input, table: large.table, stored: large.stored, joined: Some(Joined { shipped, plain, notes, pays: false }) })))
+    }
+}
+
+/// Why a join does not go down where neither of its sides could take it along, in words.
+fn neither(left: &Piece, right: &Piece) -> String {
+    let one = |piece: &Piece| match piece {
+        Piece::Above(..) => "is made on the host",
+        Piece::Below(below) if below.input.placement == Placement::Everywhere => "lies whole on one drive",
+        Piece::Below(below) if below.input.limited => "is limited over all drives together",
+        Piece::Below(_) => "has as many operators or small tables as a sub-plan holds",
+    };
+    match (one(left), one(right)) {
+        (a, b) if a == b => format!("each of its sides {a}"),
+        (a, b) => format!("its left side {a}, its right side {b}"),
     }
 }
 

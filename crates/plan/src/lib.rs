@@ -20,6 +20,7 @@
 //! | [`codec`] | Substrait out and in, with the checks for bytes from strangers |
 //! | [`foreign`] | plans of other producers |
 //! | [`describe`] | plans as text |
+//! | [`figures`] | what a physical operator did |
 //! | [`error`] | DataFusion's errors and ours |
 
 pub mod bloom;
@@ -29,6 +30,7 @@ pub mod cut;
 pub mod describe;
 pub mod error;
 pub mod expressions;
+pub mod figures;
 pub mod filter_first;
 pub mod foreign;
 mod join;

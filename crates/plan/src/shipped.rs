@@ -59,10 +59,22 @@ pub(crate) fn leaf(n: usize, table: &TableReference, plan: &LogicalPlan) -> Resu
 /// How many times the rows of the small side the other must have: every drive gets the small side whole, and reads it into a hash table of its own.
 const TIMES: u64 = 16;
 
-/// Whether the rows of `plan` are surely few and small enough, next to a table of `other` rows.
-pub(crate) fn small(plan: &LogicalPlan, other: u64, tables: &dyn Tables) -> bool {
-    let fits = |rows| most_bytes(plan, rows, &|table| tables.bytes(table)).is_some_and(|bytes| bytes <= MAX_BYTES);
-    most_rows(plan, tables).is_some_and(|rows| rows <= MAX_ROWS && rows.saturating_mul(TIMES) <= other && fits(rows))
+/// Why the rows of `plan` are not surely few and small enough, next to a table of `other` rows, in words; `None` where they are.
+pub(crate) fn too_large(plan: &LogicalPlan, other: u64, tables: &dyn Tables) -> Option<String> {
+    let Some(rows) = most_rows(plan, tables) else { return Some("may have any number of rows".into()) };
+    let bytes = most_bytes(plan, rows, &|table| tables.bytes(table));
+    let more = if rows > MAX_ROWS {
+        format!("more than {MAX_ROWS}")
+    } else if bytes.is_none() {
+        "with texts of unknown length".into()
+    } else if bytes.is_some_and(|bytes| bytes > MAX_BYTES) {
+        format!("more than {} MiB", MAX_BYTES >> 20)
+    } else if rows.saturating_mul(TIMES) > other {
+        format!("more than a {TIMES}th of the other's {other}")
+    } else {
+        return None;
+    };
+    Some(format!("has up to {rows} rows, {more}"))
 }
 
 /// Whether each row of a join belongs to one row of its left side (`left`) or right side.

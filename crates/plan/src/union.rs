@@ -9,6 +9,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, Projection, Union};
 
 use crate::classify::{Class, classify};
 use crate::cut::{Piece, Walk, states};
+use crate::describe;
 use crate::policy::Cut;
 use crate::split::Halves;
 
@@ -34,7 +35,7 @@ impl Walk<'_> {
                 Class::Host(why) => Err(why),
                 _ => Ok(()),
             },
-            Piece::Above(..) => Err("what is below it stays on the host".to_owned()),
+            Piece::Above(plan, _) => Err(describe::follows(plan)),
         };
         let halves = match node {
             LogicalPlan::Aggregate(aggregate) if pieces.iter().any(|piece| goes(self, piece).is_ok()) => {

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3_arrow::{PyRecordBatchReader, PySchema};
 use serde::Serialize;
 use skytether_common::{DatasetName, Error, Result};
-use skytether_fleet::{DatasetKind, Fleet, HostOptions, OpenOptions, Output, Query, QueryOptions, TableScan, files};
+use skytether_fleet::{DatasetKind, Fleet, HostOptions, OpenOptions, Output, Query, TableScan, files};
 
 use crate::errors::OrRaise;
 use crate::result::{Asked, PyResultSet, options};
@@ -178,9 +178,13 @@ impl PyFleet {
         Ok(PySchema::new(schema).into_pyobject(py)?.into_any())
     }
 
-    fn explain(&self, py: Python<'_>, text: String, analyze: bool) -> PyResult<String> {
-        let fleet = self.fleet()?;
-        block(py, async move { fleet.explain(&text, analyze, &QueryOptions::default()).await })
+    /// The cut as text, and as JSON.
+    fn explain(&self, py: Python<'_>, text: String, analyze: bool, cut: &str) -> PyResult<(String, String)> {
+        let (fleet, options) = (self.fleet()?, options(cut)?);
+        block(py, async move {
+            let explanation = fleet.explanation(&text, analyze, &options).await?;
+            Ok((explanation.to_string(), json(&explanation)?))
+        })
     }
 
     /// The data sets, as JSON.

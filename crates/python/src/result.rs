@@ -123,11 +123,11 @@ impl PyResultSet {
         PyTable::try_new(batches, Arc::clone(&self.schema))
     }
 
-    /// The receipt of the last run that was read to its end (with `so_far`: of the last run), as JSON and as a tree; None if there is none.
+    /// The receipt of the last run that was read to its end (with `so_far`: of the last run), as JSON, as a small tree and with all operators; None if there is none.
     #[pyo3(signature = (so_far = false))]
-    fn receipt(&self, so_far: bool) -> PyResult<Option<(String, String)>> {
+    fn receipt(&self, so_far: bool) -> PyResult<Option<(String, String, String)>> {
         let Some(receipt) = locked(&self.receipt).as_ref().map(ReceiptHandle::receipt) else { return Ok(None) };
-        Ok((so_far || receipt.finished).then(|| (receipt.to_json().to_string(), receipt.to_string().trim_end().to_owned())))
+        Ok((so_far || receipt.finished).then(|| (receipt.to_json().to_string(), receipt.to_string().trim_end().to_owned(), receipt.tree())))
     }
 
     fn describe(&self) -> String {

@@ -1,6 +1,7 @@
 //! What a CSE writes on a plan that it ran, or did not run.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use skytether_plan::figures::{Figures, MAX_DETAIL, shortened};
 
 /// How much of a sub-plan runs below. Each rung has its residual above, which gives the same schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -26,30 +27,66 @@ impl Rung {
     }
 }
 
-/// One operator of a sub-plan as it ran.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// The most operators that an annotation tells of.
+pub const MAX_OPERATORS: usize = 512;
+
+/// The longest name in an annotation, in characters.
+const MAX_NAME: usize = 80;
+
+/// The longest reason, in characters.
+const MAX_REASON: usize = 1000;
+
+/// One operator as it ran, on a drive or on the host.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct OperatorNote {
     /// The physical operator, for example `AggregateExec`.
     pub name: String,
-    /// Depth below the root of the sub-plan, 0 for the root.
+    /// Depth below the root of the plan, 0 for the root.
     pub depth: u32,
-    /// Rows that it gave.
-    pub rows_out: u64,
-    /// Seconds of processor time that it took, without its inputs.
+    /// Rows that it gave; `None` where it does not count them.
+    pub rows_out: Option<u64>,
+    /// Seconds of processor time that it took, without its inputs, over all its threads.
     pub seconds: f64,
+    /// What it was to do: groups, keys, conditions.
+    pub detail: String,
+    /// Bytes of memory that it held at most, where it tells.
+    pub peak_memory: u64,
+    /// Bytes that it put aside on disk.
+    pub bytes_spilled: u64,
+}
+
+impl OperatorNote {
+    /// The note of an operator that lies `depth` below the root.
+    #[must_use]
+    pub fn new(figures: Figures, depth: u32) -> Self {
+        let Figures { name, detail, counted, rows_out, seconds, peak_memory, bytes_spilled } = figures;
+        Self { name, depth, rows_out: counted.then_some(rows_out), seconds, detail, peak_memory, bytes_spilled }
+    }
 }
 
 /// What happened to a sub-plan at one CSE.
+///
+/// It travels as JSON between versions that may differ: fields are only ever added, each with a default for what a peer does not tell; what
+/// a reader does not know it passes over.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Annotation {
     /// The CSE's name, for example `drive-2`.
     pub cse: String,
-    /// The rung that ran; `None` where nothing ran.
+    /// The rung that ran; `None` where nothing ran, and for a rung that this version does not know.
+    #[serde(deserialize_with = "known_rung")]
     pub rung: Option<Rung>,
     /// Slices that were read.
     pub slices: u64,
     /// Slices that statistics showed to hold nothing of interest.
     pub slices_pruned: u64,
+    /// Slices of which metadata told all that was asked: numbers of rows, smallest and largest values.
+    pub slices_told: u64,
+    /// Slices that there are of the tables of the sub-plan. A limit leaves some unread that are neither pruned nor told of.
+    pub slices_total: Option<u64>,
+    /// Rows that scans made of the slices.
+    pub rows_read: Option<u64>,
     /// Rows that left the CSE.
     pub rows_out: u64,
     /// Bytes read from the store.
@@ -62,8 +99,82 @@ pub struct Annotation {
     pub seconds: f64,
     /// Highest number of bytes that the engine's memory pool had handed out.
     pub peak_memory: u64,
-    /// The operators, from the root down.
+    /// The operators, from the root down; at most [`MAX_OPERATORS`].
     pub operators: Vec<OperatorNote>,
     /// Why less than the whole sub-plan ran here; `None` where all of it did.
     pub reason: Option<String>,
+}
+
+impl Annotation {
+    /// What a host takes over of an annotation that came from `cse`, whoever wrote it: under the name that the host knows it by, with texts
+    /// and operators bounded in length and number, depths of a tree, and times that are times.
+    #[must_use]
+    pub fn taken_from(mut self, cse: &str) -> Self {
+        self.cse = cse.to_owned();
+        self.seconds = time(self.seconds);
+        self.reason = self.reason.map(|reason| shortened(&reason, MAX_REASON));
+        self.operators.truncate(MAX_OPERATORS);
+        let mut deepest = 0;
+        for operator in &mut self.operators {
+            operator.name = shortened(&operator.name, MAX_NAME);
+            operator.detail = shortened(&operator.detail, MAX_DETAIL);
+            operator.depth = operator.depth.min(deepest);
+            operator.seconds = time(operator.seconds);
+            deepest = operator.depth + 1;
+        }
+        self
+    }
+}
+
+fn time(seconds: f64) -> f64 {
+    if seconds.is_finite() { seconds.max(0.0) } else { 0.0 }
+}
+
+fn known_rung<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Rung>, D::Error> {
+    let said = Option::<serde_json::Value>::deserialize(from)?;
+    Ok(said.and_then(|rung| Rung::deserialize(rung).ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Annotation {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn older_and_newer_peers_are_understood() {
+        let old = read(
+            r#"{"cse": "drive-1", "rung": "full", "slices": 2, "slices_pruned": 1, "rows_out": 5, "bytes_read": 7, "bytes_received": 1, "bytes_sent": 2, "seconds": 0.5,
+                "peak_memory": 3, "operators": [{"name": "SliceScanExec", "depth": 0, "rows_out": 9, "seconds": 0.25}], "reason": null}"#,
+        );
+        assert_eq!((old.rung, old.rows_read, old.slices_total, old.slices), (Some(Rung::Full), None, None, 2));
+        assert_eq!((old.operators[0].rows_out, old.operators[0].bytes_spilled), (Some(9), 0));
+        let new =
+            read(r#"{"cse": "drive-1", "rung": "pushed_back", "rows_out": 5, "joules": [1, 2], "operators": [{"name": "X", "rows_out": null, "energy": {}}]}"#);
+        assert_eq!((new.rung, new.rows_out, new.operators.len(), new.operators[0].rows_out), (None, 5, 1, None));
+        let own = Annotation { rung: Some(Rung::Filter), rows_read: Some(4), operators: old.operators, ..Annotation::default() };
+        assert_eq!(read(&serde_json::to_string(&own).unwrap()), own);
+    }
+
+    #[test]
+    fn what_a_hostile_drive_says_is_bounded() {
+        let operator = OperatorNote { name: "x".repeat(10_000), detail: "\u{1b}[31m".repeat(5000), depth: u32::MAX, seconds: -1.0, ..OperatorNote::default() };
+        let hostile = Annotation {
+            cse: "drive-9".into(),
+            seconds: f64::NAN,
+            reason: Some("r".repeat(1 << 20)),
+            operators: vec![operator; 10_000],
+            rows_out: u64::MAX,
+            ..Annotation::default()
+        };
+        let taken = hostile.taken_from("drive-1");
+        assert_eq!((taken.cse.as_str(), taken.seconds, taken.operators.len()), ("drive-1", 0.0, MAX_OPERATORS));
+        assert!(taken.reason.unwrap().chars().count() == MAX_REASON);
+        for (at, operator) in taken.operators.iter().enumerate() {
+            assert!(operator.name.len() <= MAX_NAME && operator.detail.len() <= MAX_DETAIL && !operator.detail.contains('\u{1b}'));
+            assert!(operator.depth as usize <= at && operator.seconds == 0.0, "{operator:?}");
+        }
+    }
 }

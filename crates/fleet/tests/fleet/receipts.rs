@@ -5,7 +5,7 @@ use skytether_fleet::{Cut, Fleet, QueryOptions, Receipt};
 
 use crate::util::{batches, ingest, name, open};
 
-async fn receipt(fleet: &Fleet, sql: &str, cut: Cut) -> Receipt {
+pub(crate) async fn receipt(fleet: &Fleet, sql: &str, cut: Cut) -> Receipt {
     let mut query = fleet.sql(sql, &QueryOptions { cut, ..QueryOptions::default() }).await.unwrap();
     while let Some(batch) = query.stream.next().await {
         batch.unwrap();
@@ -42,7 +42,7 @@ async fn pushing_down_moves_less_and_says_so() {
     assert!(full.drives.iter().map(|d| d.rows_out).sum::<u64>() <= 12);
     assert!(full.bytes_moved < filter.bytes_moved && filter.bytes_moved < raw.bytes_moved, "{} {} {}", full.bytes_moved, filter.bytes_moved, raw.bytes_moved);
     assert!(raw.notes.iter().any(|n| n.contains("Aggregate")), "{:?}", raw.notes);
-    assert!(full.host.iter().any(|o| o.name == "DriveScanExec"));
+    assert!(full.host.iter().any(|o| o.note.name == "DriveScanExec"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -110,7 +110,80 @@ async fn explain_shows_the_cut_and_analyze_what_happened() {
     }
     assert!(!text.contains("receipt"));
     let text = fleet.explain(sql, true, &QueryOptions::default()).await.unwrap();
-    for part in ["as it ran", "drive-1", "receipt", "4 rows"] {
+    for part in ["what ran where", "drive-1", "receipt", "4 rows"] {
         assert!(text.contains(part), "{part} is missing:\n{text}");
     }
+}
+
+/// That the parts of a finished query's receipt add up to its totals; `slices` are those of all its tables.
+pub(crate) fn assert_adds_up(receipt: &Receipt, slices: u64, what: &str) {
+    assert!(receipt.finished, "{what}");
+    let annotations = || receipt.scans.iter().flat_map(|scan| &scan.annotations);
+    assert!(annotations().count() > 0, "{what}");
+    assert_eq!(receipt.bytes_read, annotations().map(|a| a.bytes_read).sum::<u64>(), "{what}");
+    let plans: u64 = receipt.scans.iter().map(|scan| scan.plan_bytes).sum();
+    assert_eq!(plans, annotations().map(|a| a.bytes_received).sum::<u64>(), "{what}");
+    let sent: u64 = annotations().map(|a| a.bytes_sent).sum();
+    assert_eq!(receipt.bytes_moved, plans + sent + receipt.bytes_metadata, "{what}");
+    assert_eq!(slices, annotations().map(|a| a.slices_total.unwrap()).sum::<u64>(), "{what}");
+    for scan in &receipt.scans {
+        let came: Vec<_> = receipt.host.iter().filter(|o| o.scan == scan.sub_plan_number).map(|o| o.note.rows_out).collect();
+        assert_eq!(came, [Some(scan.annotations.iter().map(|a| a.rows_out).sum::<u64>())], "{what}");
+        let beside: u64 = scan.beside.iter().map(|table| table.bytes).sum();
+        assert!(scan.annotations.iter().all(|a| a.bytes_received > beside), "{what}: {scan:?}");
+        assert_eq!(scan.beside.is_empty(), !scan.sub_plan.contains("__shipped_"), "{what}");
+        assert!(scan.beside.iter().all(|table| scan.sub_plan.contains(&table.name)), "{what}: {scan:?}");
+    }
+    for a in annotations() {
+        assert_eq!(a.operators[0].rows_out, Some(a.rows_out), "{what}: {a:?}");
+        let scanned = a.operators.iter().filter(|o| o.name == "SliceScanExec").map(|o| o.rows_out.unwrap()).sum();
+        assert_eq!(a.rows_read, Some(scanned), "{what}: {a:?}");
+        assert_eq!(a.slices_total, Some(a.slices + a.slices_pruned + a.slices_told), "{what}: {a:?}");
+    }
+    for (d, sum) in
+        receipt.drives.iter().map(|d| (d, |of: fn(&skytether_wire::Annotation) -> u64| annotations().filter(|a| a.cse == d.name).map(of).sum::<u64>()))
+    {
+        assert_eq!((d.rows_out, d.bytes_sent, d.slices), (sum(|a| a.rows_out), sum(|a| a.bytes_sent), sum(|a| a.slices)), "{what}");
+        assert_eq!((d.slices_pruned, d.slices_told), (sum(|a| a.slices_pruned), sum(|a| a.slices_told)), "{what}");
+        assert_eq!(d.rows_read, Some(sum(|a| a.rows_read.unwrap())), "{what}");
+    }
+    assert_eq!(receipt.host.iter().find(|o| !o.plumbing && o.note.rows_out.is_some()).unwrap().note.rows_out, Some(receipt.rows), "{what}");
+}
+
+/// Queries that read both tables of [`assert_adds_up`]'s tests to their ends, and how often they read each.
+pub(crate) const ADDED: [(&str, [u64; 2]); 8] = [
+    ("SELECT grp, avg(x) FROM lab.t WHERE n > 0 GROUP BY grp", [1, 0]),
+    ("SELECT id, x FROM lab.t WHERE id < 600", [1, 0]),
+    ("SELECT t.grp, count(*) FROM lab.t t JOIN lab.u u ON t.id = u.id GROUP BY t.grp ORDER BY t.grp", [1, 1]),
+    ("SELECT id FROM lab.t UNION ALL SELECT id FROM lab.u UNION ALL SELECT n FROM lab.u", [1, 2]),
+    ("SELECT t.id, u.x FROM lab.t t JOIN lab.u u ON t.id = u.id", [1, 1]),
+    ("SELECT count(*), min(id), max(id) FROM lab.t", [1, 0]),
+    ("SELECT count(*) FROM lab.t WHERE id < (SELECT count(*) FROM lab.u)", [1, 1]),
+    ("SELECT grp, n, count(DISTINCT id) FROM lab.t GROUP BY GROUPING SETS ((grp), (n))", [1, 0]),
+];
+
+/// The slices of a table.
+pub(crate) async fn slices(fleet: &Fleet, dataset: &str) -> u64 {
+    fleet.describe(&name(dataset)).await.unwrap().tables["data"].partitions.iter().map(|p| u64::from(p.slices)).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_parts_of_a_receipt_add_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 3).await.unwrap();
+    ingest(&fleet, "lab.t", &batches(10, 2000), false).await.unwrap();
+    ingest(&fleet, "lab.u", &batches(3, 200), false).await.unwrap();
+    let tables = [slices(&fleet, "lab.t").await, slices(&fleet, "lab.u").await];
+    for (sql, reads) in ADDED {
+        for cut in crate::util::CUTS {
+            assert_adds_up(&receipt(&fleet, sql, cut).await, tables[0] * reads[0] + tables[1] * reads[1], &format!("{sql} ({cut})"));
+        }
+    }
+    // What is sent beside a sub-plan, and what metadata tell, is among these queries.
+    let joined = receipt(&fleet, ADDED[2].0, Cut::Full).await;
+    let beside: Vec<_> = joined.scans.iter().flat_map(|scan| &scan.beside).map(|table| (table.name.as_str(), table.rows)).collect();
+    assert_eq!(beside, [("__shipped_0", 600)]);
+    let counted = receipt(&fleet, ADDED[5].0, Cut::Full).await;
+    assert!(counted.drives.iter().all(|d| d.slices == 0 && d.slices_told > 0 && d.rows_read == Some(0)), "{counted}");
+    assert!(counted.to_string().contains("told by metadata"), "{counted}");
 }

@@ -246,3 +246,26 @@ async fn a_served_drive_that_works_for_long_is_not_dead() {
     go.send(true).unwrap();
     assert_eq!(answer.await.unwrap()[0].num_rows(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_parts_of_a_receipt_add_up_over_sockets_too() {
+    use crate::receipts::{ADDED, assert_adds_up, receipt, slices};
+    let dir = tempfile::tempdir().unwrap();
+    let (_drives, _host, fleet) = serve(dir.path()).await;
+    ingest(&fleet, "lab.t", &batches(10, 2000), false).await.unwrap();
+    ingest(&fleet, "lab.u", &batches(3, 200), false).await.unwrap();
+    let tables = [slices(&fleet, "lab.t").await, slices(&fleet, "lab.u").await];
+    for (sql, reads) in ADDED {
+        for cut in [Cut::Full, Cut::Raw] {
+            assert_adds_up(&receipt(&fleet, sql, cut).await, tables[0] * reads[0] + tables[1] * reads[1], &format!("{sql} ({cut})"));
+        }
+    }
+    // An explanation comes over the wire as data, and prints as the host prints it.
+    let sql = ADDED[2].0;
+    let explanation = fleet.explanation(sql, true, &QueryOptions::default()).await.unwrap();
+    assert_eq!(explanation.receipt.as_ref().unwrap().rows, 4);
+    let tree = explanation.receipt.as_ref().unwrap().tree();
+    assert!(tree.contains("it merges what the drives have aggregated") && tree.contains("Beside it: __shipped_0"), "{explanation}");
+    let plain = fleet.explanation(sql, false, &QueryOptions::default()).await.unwrap();
+    assert_eq!(plain.to_string(), fleet.explain(sql, false, &QueryOptions::default()).await.unwrap());
+}

@@ -29,6 +29,9 @@ use crate::subplan::SubPlan;
 /// The longest JSON header of a ticket or of a batch of changes.
 pub const MAX_HEADER: usize = 4 << 20;
 
+/// The longest JSON that comes beside a delivery: an annotation with as many operators as it may have is a third of it.
+pub const MAX_NOTE: usize = 1 << 20;
+
 /// The longest plan.
 pub const MAX_PLAN: usize = 16 << 20;
 
@@ -438,6 +441,9 @@ impl DeliveryDecoder {
     /// Corrupt where it is no message of this form.
     pub fn decode(&mut self, data: FlightData) -> Result<Incoming> {
         if data.data_header.is_empty() {
+            if data.app_metadata.len() > MAX_NOTE {
+                return Err(Error::corrupt(format!("a delivery's note of {} bytes is too long: at most {MAX_NOTE}", data.app_metadata.len())));
+            }
             let note: Note = from_json("a delivery's note", &data.app_metadata).map_err(garbled)?;
             return match note {
                 Note::Complete(epoch) => Ok(Incoming::Delivery(Delivery::EpochComplete { epoch })),
@@ -498,6 +504,7 @@ fn arrow_error(error: arrow::error::ArrowError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::annotation::OperatorNote;
     use arrow::array::{Array, AsArray, DictionaryArray, Int32Array, StringViewArray};
     use arrow::datatypes::{DataType, Field, Int32Type};
     use skytether_common::{Generation, Kind, PartitionName};
@@ -583,7 +590,8 @@ mod tests {
         all.extend(encoder.encode(Delivery::Batch { epoch: 3, batch: batch() }).unwrap());
         all.extend(encoder.encode(Delivery::Batch { epoch: 3, batch: batch().slice(1, 2) }).unwrap());
         all.extend(encoder.encode(Delivery::EpochComplete { epoch: 3 }).unwrap());
-        all.extend(encoder.encode(Delivery::Done(Annotation { cse: "drive-0".into(), ..Annotation::default() })).unwrap());
+        let operators = vec![OperatorNote { name: "SliceScanExec".into(), rows_out: Some(4), ..OperatorNote::default() }];
+        all.extend(encoder.encode(Delivery::Done(Annotation { cse: "drive-0".into(), operators, ..Annotation::default() })).unwrap());
         all
     }
 
@@ -648,10 +656,19 @@ mod tests {
             for len in 0..body.len().min(64) {
                 damaged(header.clone(), body[..len].to_vec(), note.clone());
             }
+            for at in 0..note.len() {
+                for flip in [1, 0x80, 0xff] {
+                    let mut note = note.clone();
+                    note[at] ^= flip;
+                    damaged(header.clone(), body.clone(), note);
+                }
+            }
             damaged(header.clone(), body.clone(), b"{".to_vec());
         }
         std::panic::set_hook(quiet);
         let mut decoder = DeliveryDecoder::default();
+        let long = FlightData::new().with_app_metadata(format!("{{\"done\":{{\"reason\":\"{}\"}}}}", "x".repeat(MAX_NOTE)));
+        assert_eq!(decoder.decode(long).unwrap_err().kind(), Kind::Corrupt, "a note without end");
         let rows = all.iter().find(|m| !m.data_body.is_empty()).unwrap().clone();
         assert_eq!(decoder.decode(rows).unwrap_err().kind(), Kind::Corrupt, "rows before their schema");
     }
