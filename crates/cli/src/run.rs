@@ -9,6 +9,7 @@ use futures::StreamExt;
 use skytether_common::units::{counted, human_bytes, human_seconds};
 use skytether_common::{DatasetName, Error, Result};
 use skytether_drive::{Drive, DriveOptions};
+use skytether_fleet::address::is_host;
 use skytether_fleet::{Fleet, OpenOptions, files};
 use skytether_host::{DriveStatus, Founding, Host, HostOptions, QueryOptions};
 use skytether_store::disk::DriveIdentity;
@@ -17,7 +18,7 @@ use skytether_wire::flight::{ConnectOptions, FlightCse};
 use tokio::net::TcpListener;
 use uuid::Uuid;
 
-use crate::args::{self, Command, DriveCommand, DriveServe, Drop, Explain, HostCommand, HostServe, Ingest, Init, ListFormat, Look, Sql};
+use crate::args::{Command, DriveCommand, DriveServe, Drop, Explain, HostCommand, HostServe, Ingest, Init, ListFormat, Look, Sql};
 use crate::listing;
 use crate::output::Sink;
 use crate::progress::Rows;
@@ -56,8 +57,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
 
 /// A fleet by its directory or its host's address.
 async fn fleet(at: &str) -> Result<Fleet> {
-    // A directory may be called so too.
-    if at.contains("://") || (args::is_address(at) && !Path::new(at).exists()) {
+    if is_host(at) {
         return Fleet::connect(at).await;
     }
     open(Path::new(at), HostOptions::default()).await

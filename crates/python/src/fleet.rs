@@ -25,6 +25,7 @@ pub struct PyFleet(Arc<Slot>);
 pub(crate) struct Slot {
     open: Mutex<Option<Open>>,
     location: String,
+    remote: bool,
 }
 
 struct Open {
@@ -69,9 +70,9 @@ type Progress = Option<Py<PyAny>>;
 
 impl PyFleet {
     fn new(fleet: Fleet) -> Self {
-        let location = fleet.location();
+        let (location, remote) = (fleet.location(), fleet.is_remote());
         let open = Open { fleet: Arc::new(fleet), planned: HashMap::new(), next: 0 };
-        Self(Arc::new(Slot { open: Mutex::new(Some(open)), location }))
+        Self(Arc::new(Slot { open: Mutex::new(Some(open)), location, remote }))
     }
 
     fn fleet(&self) -> PyResult<Arc<Fleet>> {
@@ -242,6 +243,11 @@ impl PyFleet {
     /// The directory or address.
     fn location(&self) -> &str {
         &self.0.location
+    }
+
+    /// Whether the fleet is behind a connection.
+    fn is_remote(&self) -> bool {
+        self.0.remote
     }
 
     fn close(&self, py: Python<'_>) {
