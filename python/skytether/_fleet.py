@@ -255,7 +255,8 @@ class Result:
     def receipt_so_far(self) -> Receipt | None:
         """What is known of the last run, which may go on or have been given up; None if there was none. Runs nothing.
 
-        ``to_dict()["finished"]`` tells whether it was read to its end.
+        ``to_dict()["finished"]`` tells whether it was read to its end. Over a connection the host sends its receipt with the last row: until then
+        this has the rows that came from the host, as `bytes_moved` the bytes that they took, the seconds, and nothing of the drives.
         """
         found = self._inner.receipt(True)
         return None if found is None else Receipt(*found)

@@ -42,9 +42,10 @@ class Served:
 
     def another_host(self, *options: object) -> None:
         """Puts another host in the place of the one that there is."""
-        process = self.processes.pop()
+        process = self.processes[-1]
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0, self.errors.read_text()
+        self.processes.pop()
         process.stdout.close()
         self.url = self.host(*options)
 

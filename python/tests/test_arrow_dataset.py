@@ -318,30 +318,63 @@ def test_what_a_filter_leaves_out_is_neither_moved_nor_read(fleet):
     assert dataset.filter(f("s") == "text 5").filter(f("k") < 100_000).count_rows() == 100
 
 
-def test_a_head_stops_the_drives(fleet):
+def test_heads_of_few_and_of_all_rows(fleet):
     dataset = fleet.dataset("d.long")
     assert dataset.head(5, ["k"]).num_rows == 5 and moved(dataset.receipt) < 5000
-    # With a part of the filter done here nobody knows how many rows are needed: batches come until there are enough.
-    kept = dataset.scanner(["k"], pc.utf8_upper(f("s")) == "TEXT 5", batch_size=1000)
-    assert kept.head(3).num_rows == 3
-    assert kept._result.receipt_so_far.to_dict()["finished"] is False
+    assert dataset.scanner(["k"], pc.utf8_upper(f("s")) == "TEXT 5", batch_size=1000).head(3).num_rows == 3
     assert dataset.head(0).num_rows == 0 and dataset.head(10**9, ["k"], f("k") < 7).num_rows == 7
 
 
-def test_batches_come_as_they_are_asked_for(fleet):
+def test_each_run_is_one_of_its_own(fleet):
     scan = fleet.dataset("d.long").scanner(batch_size=500)
     sizes = [batch.num_rows for batch in scan.to_batches()]
     assert sum(sizes) == 300_000 and max(sizes) <= 500
-    whole = moved(scan.receipt)
     batches = scan.to_batches()
     next(batches)
     batches.close()
-    assert moved(scan._result.receipt_so_far) < whole / 2
-    with pytest.raises(skytether.InvalidError, match="not read to its end"):
-        scan.receipt  # noqa: B018
-    # Each run is one of its own.
     assert scan.to_reader().read_all().num_rows == 300_000 == scan.to_table().num_rows
     assert sum(tagged.record_batch.num_rows for tagged in scan.scan_batches()) == 300_000
+
+
+def test_a_table_that_was_replaced_is_not_taken_for_the_one_before(fleet):
+    first = pa.table({"k": pa.array([1, 2, 3], pa.int32()), "t": ["a", "b", "c"], "gone": [1.5, 2.5, 3.5]})
+    fleet.ingest(first, "d.changing")
+    dataset = fleet.dataset("d.changing")
+    scan = dataset.scanner(["k"], f("k") > 1)
+    fleet.ingest(first.slice(1), "d.changing", replace=True)
+    # Other rows of the same columns are what the name stands for.
+    assert scan.to_table().num_rows == 2 == dataset.count_rows()
+    other = pa.table({"k": pa.array([1, 2, 3], pa.int64()), "t": [1, 2, 3], "new": [0.5, 0.5, 0.5]})
+    fleet.ingest(other, "d.changing", replace=True)
+    for run in (
+        scan.to_table,
+        lambda: next(scan.to_batches()),
+        dataset.to_table,
+        lambda: dataset.to_table(["gone"]),
+        lambda: dataset.to_table({"n": f("k"), "big": f("k") > 1}),
+        lambda: dataset.to_table(["k"], pc.utf8_upper(f("t")) == "A"),
+        lambda: dataset.count_rows(f("gone") > 1),
+        lambda: dataset.count_rows(f("t") == "a"),
+        lambda: dataset.head(1),
+    ):
+        with pytest.raises(skytether.ConflictError, match=r"d\.changing was replaced.*take fleet\.dataset\('d\.changing'\) again"):
+            run()
+    assert fleet.dataset("d.changing").to_table(["new"]).num_rows == 3
+
+
+def test_what_files_have_and_tables_have_not_is_refused_by_name(fleet):
+    dataset = fleet.dataset("d.mixed")
+    for columns, condition in ((["u", "__filename"], None), ({"at": f("__fragment_index")}, None), (["u"], f("__last_in_fragment"))):
+        with pytest.raises(skytether.UnsupportedError, match="^__(filename|fragment_index|last_in_fragment) "):
+            dataset.to_table(columns, condition)
+    # pyarrow can't read a column of that name either.
+    named = pa.table({"__filename": ["a"]})
+    fleet.ingest(named, "d.files")
+    with pytest.raises(skytether.UnsupportedError, match="^__filename .*Fleet.sql"):
+        fleet.dataset("d.files").to_table()
+    with pytest.raises(pa.ArrowInvalid, match="__filename"):
+        pads.dataset(named).to_table()
+    assert fleet.sql('SELECT "__filename" AS f FROM d.files').to_arrow().to_pydict() == {"f": ["a"]}
 
 
 def test_it_is_a_dataset_in_all_its_parts(fleet):
