@@ -191,34 +191,10 @@ fn say(line: &str) -> Result<()> {
     }
 }
 
-/// The files that are meant: a name that is no file's and has `*`, `?` or `[` in it is a pattern, as where no shell has seen it.
-fn expand(names: &[PathBuf]) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for name in names {
-        let pattern = name.to_str().filter(|text| text.contains(['*', '?', '[']) && !name.exists());
-        let Some(pattern) = pattern else {
-            files.push(name.clone());
-            continue;
-        };
-        let found = glob::glob(pattern).map_err(|e| Error::invalid(format!("{pattern:?} is no pattern of files")).because(e))?;
-        let before = files.len();
-        for file in found {
-            let file = file.map_err(|e| Error::io("look into", e.path().to_path_buf(), std::io::Error::from(e)))?;
-            if file.is_file() {
-                files.push(file);
-            }
-        }
-        if files.len() == before {
-            return Err(Error::not_found(format!("no file is called like {pattern:?}")));
-        }
-    }
-    Ok(files)
-}
-
 async fn ingest(args: Ingest) -> Result<(), Failure> {
     let to = name(&args.to)?;
     let fleet = fleet(&args.fleet.fleet).await?;
-    let table = files::open(&expand(&args.files)?)?;
+    let table = files::open(&files::find(&args.files)?)?;
     if let Some(hint) = &table.hint {
         eprintln!("skytether: {hint}");
     }

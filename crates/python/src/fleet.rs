@@ -212,13 +212,14 @@ impl PyFleet {
         block(py, async move { json(&fleet.status().await?) })
     }
 
-    /// Stores files as a plain table; the report as JSON.
-    fn ingest_files(&self, py: Python<'_>, paths: Vec<PathBuf>, name: String, replace: bool, progress: Progress) -> PyResult<String> {
+    /// Stores the files that `source` means as a plain table; what seems to be wrong with them nevertheless, for people.
+    fn ingest_files(&self, py: Python<'_>, source: PathBuf, name: String, replace: bool, progress: Progress) -> PyResult<Option<String>> {
         let fleet = self.fleet()?;
         block(py, async move {
             let name: DatasetName = name.parse()?;
-            let table = files::open(&paths)?;
-            json(&fleet.ingest_table(&name, table.schema, counted(table.batches, progress), replace).await?)
+            let table = files::open(&files::find(&[source])?)?;
+            fleet.ingest_table(&name, table.schema, counted(table.batches, progress), replace).await?;
+            Ok(table.hint)
         })
     }
 
