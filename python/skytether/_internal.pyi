@@ -26,6 +26,7 @@ class Fleet:
         memory_limit: int | None,
         spill_limit: int | None,
         slice_rows: int | None,
+        threads: int | None = None,
     ) -> Fleet: ...
     @staticmethod
     def connect(url: str) -> Fleet: ...

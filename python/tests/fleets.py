@@ -78,6 +78,11 @@ def _fill(fleet: skytether.Fleet, sources: Sources, small: bool) -> None:
             fleet.ingest(source, name)
 
 
+def with_threads(path: Path, drives: int, memory_limit: int, spill_limit: int | None, threads: int) -> skytether.Fleet:
+    """An embedded fleet whose host works with so many threads, whatever the machine has: what a query needs depends on them."""
+    return skytether.Fleet(skytether._internal.Fleet.open(str(path), drives, "none", "unlimited", True, None, memory_limit, spill_limit, None, threads))
+
+
 @contextmanager
 def embedded(place: Path, drives: int, sources: Sources) -> Iterator[skytether.Fleet]:
     """An embedded fleet that holds `sources`."""

@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fleets import with_threads
 
 import skytether
 
@@ -306,7 +307,7 @@ def test_a_result_is_a_source(fleet):
 
 
 def test_what_does_not_fit_on_disk_either(tmp_path):
-    with skytether.open(tmp_path / "f", drives=1, spill_limit=0, memory_limit=64 << 20) as fleet:
+    with with_threads(tmp_path / "f", 1, 64 << 20, 0, 2) as fleet:
         fleet.ingest(TABLE, "d.t")
         # Nine million groups.
         pairs = fleet.sql("SELECT count(*) FROM (SELECT a.v * 3000 + b.v AS pair, count(*) FROM d.t a, d.t b GROUP BY pair)")
@@ -319,7 +320,7 @@ def test_what_does_not_fit_on_disk_either(tmp_path):
 
 @pytest.mark.parametrize("keys", ["product, x", "product", "text, y"])
 def test_sorts_that_memory_does_not_hold(tmp_path, keys):
-    with skytether.open(tmp_path / "f", drives=1, memory_limit=48 << 20) as fleet:
+    with with_threads(tmp_path / "f", 1, 48 << 20, None, 2) as fleet:
         fleet.ingest(pa.table({"v": range(2000)}), "d.t")
         pairs = "SELECT a.v AS x, b.v AS y, a.v * b.v AS product, 'v' || ((a.v * 7919 + b.v) % 1000) AS text FROM d.t a, d.t b"
         found = fleet.sql(f"{pairs} ORDER BY {keys}").to_arrow()

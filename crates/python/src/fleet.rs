@@ -110,6 +110,7 @@ fn counted(batches: impl Iterator<Item = Result<RecordBatch>> + Send, progress: 
 impl PyFleet {
     /// Opens an embedded fleet, and makes it where `create` says so.
     #[staticmethod]
+    #[pyo3(signature = (path, drives, redundancy, profile, create, memory_per_drive, memory_limit, spill_limit, slice_rows, threads = None))]
     #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
     fn open(
         py: Python<'_>,
@@ -122,6 +123,7 @@ impl PyFleet {
         memory_limit: Option<usize>,
         spill_limit: Option<u64>,
         slice_rows: Option<u64>,
+        threads: Option<usize>,
     ) -> PyResult<Self> {
         let memory_per_drive = memory_per_drive.unwrap_or(OpenOptions::default().memory_per_drive);
         let options = OpenOptions { drives, redundancy, profile, create, memory_per_drive };
@@ -129,6 +131,7 @@ impl PyFleet {
         host.memory_limit = memory_limit.unwrap_or(host.memory_limit);
         host.spill_limit = spill_limit.unwrap_or(host.spill_limit);
         host.slices.max_rows = slice_rows.unwrap_or(host.slices.max_rows);
+        host.threads = threads.unwrap_or(host.threads);
         block(py, async move { Fleet::open_with(&path, &options, host).await }).map(Self::new)
     }
 
@@ -241,7 +244,7 @@ impl PyFleet {
         block(py, async move { fleet.writer(&name.parse()?, kind, replace).await }).map(PyWriter::new)
     }
 
-    /// The directory or address.
+    /// The directory or URL.
     fn location(&self) -> &str {
         &self.0.location
     }
