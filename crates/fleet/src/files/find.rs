@@ -30,7 +30,10 @@ pub fn find<P: AsRef<Path>>(names: &[P]) -> Result<Vec<PathBuf>> {
             let options = MatchOptions { require_literal_leading_dot: !dotted, ..MatchOptions::new() };
             let found = glob::glob_with(pattern, options).map_err(|e| Error::invalid(format!("{pattern:?} is no pattern of files")).because(e))?;
             for file in found {
-                let file = file.map_err(|e| failed("look into", &e.path().to_path_buf(), std::io::Error::from(e)))?;
+                let file = file.map_err(|e| {
+                    let at = e.path().to_path_buf();
+                    failed("look into", &at, e.into())
+                })?;
                 if file.is_file() {
                     files.push(file);
                 }
