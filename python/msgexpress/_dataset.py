@@ -14,7 +14,7 @@ import numpy as np
 
 from skytether import ConflictError, CorruptError, Fleet, InvalidError, NotFoundError, Receipt, SkytetherError, UnsupportedError, _internal
 
-from ._names import naming
+from ._names import missing, naming
 from ._source import APPLICATION, FORMAT, labels
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Dataset:
 
     def __init__(self, fleet: Fleet, name: str) -> None:
         self.fleet = fleet
-        with naming(name):
+        with naming(name), missing(fleet, name):
             found = fleet.describe(name)
         if found["kind"] != "expression":
             raise InvalidError(f"{name} is a {found['kind']}, not an expression data set: use skytether's sql")
@@ -367,22 +367,31 @@ class Dataset:
 
     def _with_names(self, error: InvalidError, matrix: str, transform: str | None) -> InvalidError:
         """`error`, with the gene's and the cell's names where it is about one value."""
-        found = re.search(r"\bcell (\d+) \(counted from 0\) of .* has the value (\S+?)(?:,| and)", str(error))
+        found = re.search(r"\bcell (\d+) \(counted from 0\) of .* has the value (\S+?)(?:,| and the total (\S+?);)", str(error))
         if found is None:
             return error
-        cell, value = int(found[1]), float(found[2])
+        try:
+            return self._named(int(found[1]), float(found[2]), found[3] and float(found[3]), matrix, transform)
+        except SkytetherError:
+            # Without names it says no less.
+            return error
+
+    def _named(self, cell: int, value: float, total: float | None, matrix: str, transform: str | None) -> InvalidError:
+        """What is wrong with `value` in `cell`, whose values add up to `total`."""
+        name = repr(str(self.obs_names[cell])) if cell < self.n_obs else str(cell)
+        counts = f"transform=\"{transform}\" is for counts, which are not negative, of cells with a positive total; use transform=None for values that are normalised already"
+        if total is not None and value >= 0:
+            # The gene has no part in it.
+            return InvalidError(f"{self.name}: cell {name} has the total {total:g}: {counts}")
         # The drives know the value by cell and place, and not by gene: one look for it, which they do themselves.
         at = f"val[CAST(array_position(idx, CAST({cell} AS INT UNSIGNED)) AS BIGINT)]"
         has = f"array_has(idx, CAST({cell} AS INT UNSIGNED)) AND CAST({at} AS DOUBLE) = {value!r}"
         genes = self.fleet.sql(f"SELECT gene FROM {self.table(matrix + '_rows')} WHERE {has} ORDER BY gene_id LIMIT 1").to_arrow().column(0).to_pylist()
         gene = repr(genes[0]) if genes else "a gene"
-        name = repr(str(self.obs_names[cell])) if cell < self.n_obs else str(cell)
         where = f"{self.name}: gene {gene} has the value {value:g} in cell {name}"
         if transform is None:
             return InvalidError(f"{where}: it or its square is beyond the largest number; remove or scale it")
-        return InvalidError(
-            f"{where}: transform=\"log1p_cp10k\" is for counts, which are not negative, of cells with a positive total; use transform=None for values that are normalised already"
-        )
+        return InvalidError(f"{where}: {counts}")
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ import skytether
 from skytether import Fleet, InvalidError
 
 from ._dataset import Dataset
-from ._names import naming, slashed
+from ._names import expressions, naming, slashed
 
 if TYPE_CHECKING:
     import anndata
@@ -100,7 +100,7 @@ class MsgExpress:
 
     def ls(self) -> list[str]:
         """The names of the expression data sets, ``domain/dataset`` each."""
-        return sorted(d["name"].replace(".", "/", 1) for d in self.fleet.ls() if d.get("kind") == "expression")
+        return expressions(self.fleet)
 
     def drop(self, name: str) -> None:
         """Removes a data set. There is no way back."""

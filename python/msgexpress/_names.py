@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from contextlib import contextmanager
 from typing import Iterator
 
-from skytether import NotFoundError, SkytetherError
+from skytether import Fleet, InvalidError, NotFoundError, SkytetherError
 
 _ANY = r'(?:"[^"\s]+"|[\w-]+)'
 
@@ -15,6 +16,43 @@ def slashed(name: str) -> str:
     """``domain/dataset`` for a name in either spelling, its parts quoted or not."""
     domain, slash, dataset = str(name).partition("/") if "/" in str(name) else str(name).partition(".")
     return f"{_bare(domain)}/{_bare(dataset)}" if slash else str(name)
+
+
+def expressions(fleet: Fleet) -> list[str]:
+    """The names of a fleet's expression data sets, ``domain/dataset`` each."""
+    return sorted(d["name"].replace(".", "/", 1) for d in fleet.ls() if d.get("kind") == "expression")
+
+
+@contextmanager
+def missing(fleet: Fleet, name: str) -> Iterator[None]:
+    """Where there is no data set `name`, or it is none of a data set, expression data sets are suggested: others are not ours."""
+    try:
+        yield
+    except InvalidError as e:
+        if " is no data set name: write it as " not in str(e):
+            raise
+        raise InvalidError(f"{name!r} is no data set name: write it as domain/dataset, for example blood/pbmc3k") from e
+    except NotFoundError as e:
+        if not str(e).startswith("there is no data set "):
+            raise
+        try:
+            there = expressions(fleet)
+        except SkytetherError:
+            there = None
+        if there is None:
+            raise
+        raise NotFoundError(f"there is no data set {slashed(name)}{_instead(slashed(name), there)}") from e
+
+
+def _instead(name: str, there: list[str]) -> str:
+    if not there:
+        return "; this fleet has no expression data sets"
+    dataset = name.partition("/")[2].lower()
+    near = [n for n in there if n.partition("/")[2].lower() == dataset] or difflib.get_close_matches(name, there, 1)
+    if near:
+        return f"; did you mean {near[0]}?"
+    more = f" and {len(there) - 10} more" if len(there) > 10 else ""
+    return f"; there are {', '.join(there[:10])}{more}"
 
 
 @contextmanager

@@ -38,7 +38,8 @@ def volcano(
     change = frame["logfoldchanges"].to_numpy(float)
     adjusted = frame["pvals_adj"].to_numpy(float)
     names = frame["names"].to_numpy(object)
-    seen = np.isfinite(change) & np.isfinite(adjusted)
+    # A fold change may be infinite, and is beyond the edge then; what was not tested is nowhere.
+    seen = ~(np.isnan(change) | np.isnan(adjusted))
     change, adjusted, names = change[seen], adjusted[seen], names[seen]
 
     # Of a p-value too small for a double no more is known than that: it is at the upper edge, with a marker of its own.
@@ -86,8 +87,6 @@ def volcano(
 
 def _reach(change: np.ndarray, lfc: float) -> float:
     """How far the x axis goes: all of the bulk, not the artefacts."""
-    if not len(change):
-        return 2 * lfc
     usual = change[change < 15]
-    return float(max(2 * lfc, np.ceil(usual.max(initial=0.0) * 2) / 2 if len(usual) else 2 * lfc))
+    return float(max(2 * lfc, np.ceil(usual.max(initial=0.0) * 2) / 2, 0.5))
 

@@ -116,10 +116,21 @@ class RankResult:
         label
             How many genes to name on each side.
         lfc, p
-            Where the lines are: genes beyond both in colour.
+            Where the lines are: genes beyond both in colour. `lfc` is not negative, `p` above 0 and at most 1.
+
+        Raises
+        ------
+        InvalidError
+            `lfc` or `p` is none of these; `group` is left out and there are several.
+        NotFoundError
+            There is no such group.
         """
         from ._plot import volcano
 
+        if not 0 < p <= 1:
+            raise InvalidError(f"p is {p!r}: the line of significance is at a p-value above 0 and at most 1")
+        if not 0 <= lfc < np.inf:
+            raise InvalidError(f"lfc is {lfc!r}: the lines of the fold change are at minus and plus a number that is not negative")
         if group is None:
             if len(self.groups) != 1:
                 raise InvalidError(f"say which group: {', '.join(map(repr, self.groups))}")

@@ -178,10 +178,11 @@ def _de(a: argparse.Namespace) -> int:
 
     if a.volcano:
         _check_volcano(a.volcano, a.group or [])
+    if a.transform is None:
+        _fleet_of(a)
+        raise _UsageError(f"say --transform log1p_cp10k (each cell scaled to 10,000, then log1p) or --transform none{_what_values(a)}")
     with _open(a) as db:
         ds = db[a.name]
-        if a.transform is None:
-            raise _UsageError(f"say --transform log1p_cp10k (each cell scaled to 10,000, then log1p) or --transform none: {ds._what_values(a.layer)}")
         shown = None if a.top == 0 else a.top
         if a.top is None and a.format == "table" and sys.stdout.isatty():
             shown = _SHOWN
@@ -209,6 +210,17 @@ def _de(a: argparse.Namespace) -> int:
             for path in _volcanoes(res, a.volcano):
                 print(f"drew {path}", file=sys.stderr)
     return 0
+
+
+def _what_values(a: argparse.Namespace) -> str:
+    """What is known of the values that are to be tested; nothing where they are not to be had: the call is wrong in any case."""
+    from skytether import SkytetherError
+
+    try:
+        with _open(a) as db:
+            return f": {db[a.name]._what_values(a.layer)}"
+    except (SkytetherError, OSError):
+        return ": the one is for raw counts, the other for values that are normalised and logarithmic already"
 
 
 def _export(a: argparse.Namespace) -> int:
@@ -292,10 +304,12 @@ def _open(a: argparse.Namespace, create: bool = False) -> MsgExpress:
 
 def _fleet_of(a: argparse.Namespace) -> tuple[str, bool]:
     """Which fleet is meant, and whether it is a host: a URL, or host:port where no directory is called so."""
+    from skytether import _internal
+
     where = a.fleet or os.environ.get("MSGX_FLEET")
     if not where:
         raise _UsageError("say which fleet: --fleet DIR, or --fleet URL of a host")
-    is_host = "://" in where or (re.fullmatch(r"([\w.-]+|\[[\da-fA-F:.]+\]):\d+", where) is not None and not os.path.isdir(where))
+    is_host = _internal.is_host(where)
     if is_host and getattr(a, "drives", None) is not None:
         raise _UsageError("--drives is for a fleet in a directory; a host has its drives")
     return where, is_host

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,7 +13,7 @@ import pyarrow.dataset as pads
 import pyarrow.fs
 
 from . import _expression as ex
-from .errors import InvalidError, NotFoundError, UnsupportedError
+from .errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
     from ._fleet import Fleet, Receipt, Result
@@ -29,7 +31,8 @@ _NARROW = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_date32, pa.type
 class Dataset(pads.UnionDataset):
     """One table of a fleet. Make one with `Fleet.dataset`.
 
-    Columns and filters are sent to the drives; what Substrait or the drives can't carry is evaluated here, over batches as they arrive, with
+    It stands for a table with the columns that it had when this was made: once another with other columns is in its place, scans raise
+    `ConflictError`. Columns and filters are sent to the drives; what Substrait or the drives can't carry is evaluated here, over batches as they arrive, with
     the same answer (`Scanner.local` says why). Rows come in no fixed order.
 
     A pyarrow function that reads datasets by itself, past these methods, finds a data set that says so when it is read.
@@ -144,11 +147,16 @@ class Dataset(pads.UnionDataset):
             return self
         raise UnsupportedError(f"the columns of {self._table} can't be replaced: cast in the scan, to_table(columns={{name: field(name).cast(type)}})")
 
+    def _check(self) -> None:
+        """Raises `ConflictError` where the table has other columns than when this data set was made."""
+        if not pa.schema(self._fleet._inner.schema(self._table)).equals(self._columns):
+            raise ConflictError(f"{self._table} was replaced by a table of other columns: take fleet.dataset({self._table!r}) again")
+
     def __reduce__(self) -> Any:
-        location = self._fleet._inner.location()
-        if "://" not in location:
+        inner = self._fleet._inner
+        if not inner.is_remote():
             raise UnsupportedError(f"{self._table} can't be pickled, as its fleet is open in this process: serve the fleet and use skytether.connect")
-        return _reconnect, (location, self._table, self._filter)
+        return _reconnect, (inner.location(), self._table, self._filter)
 
     def __repr__(self) -> str:
         return f"<skytether.Dataset {self._table}{'' if self._filter is None else f' where {self._filter}'}>"
@@ -197,12 +205,20 @@ class Scanner:
         scan = self._dataset._fleet._inner.scan
         table = self._dataset.name
         try:
-            inner = scan(table, plan.columns, plan.expressions, plan.filter, None if plan.rest is not None else limit, count, rows, "adaptive")
-        except UnsupportedError as e:
-            if plan.filter is None and plan.expressions is None:
-                raise
-            plan.keep_here(str(e))
-            inner = scan(table, plan.columns, None, None, None if plan.rest is not None else limit, count and plan.rest is None, rows, "adaptive")
+            try:
+                inner = scan(table, plan.columns, plan.expressions, plan.filter, None if plan.rest is not None else limit, count, rows, "adaptive")
+            except UnsupportedError as e:
+                self._dataset._check()
+                if plan.filter is None and plan.expressions is None:
+                    raise
+                plan.keep_here(str(e))
+                inner = scan(table, plan.columns, None, None, None if plan.rest is not None else limit, count and plan.rest is None, rows, "adaptive")
+        except (InvalidError, NotFoundError):
+            # It may be wrong only for what is there now.
+            self._dataset._check()
+            raise
+        if not (count and plan.rest is None) and not pa.schema(inner).equals(plan.fetched(self._dataset.schema)):
+            self._dataset._check()
         self._result, self._dataset._last = Result(inner), self
         return self._result
 
@@ -325,6 +341,9 @@ class _Plan:
             needed = needed.union(schema.names if outputs is None else outputs if isinstance(outputs, list) else ())
             bound = schema if outputs is None else pa.schema([f for f in schema if f.name in needed])
         self._all = schema
+        asked = (needed if parsed else set()).union(outputs if isinstance(outputs, list) else ())
+        for name in sorted(_OF_FILES.intersection(asked)):
+            raise UnsupportedError(f"{name} is what pyarrow says of files, and tables of a fleet are none: leave it out (Fleet.sql reads a column of that name)")
         # pyarrow itself says what is wrong with an expression, and what comes.
         like = pads.InMemoryDataset(_viewless(bound).empty_table()).scanner(columns=outputs, filter=condition)
         whole = [node.path[0] if isinstance(node, ex.Field) and len(node.path) == 1 else None for node in output_nodes]
@@ -397,6 +416,12 @@ class _Plan:
             self.expressions = None
             self._here(self._needed)
 
+    def fetched(self, schema: pa.Schema) -> pa.Schema:
+        """The columns that come from the drives, of a table with those of `schema`."""
+        if self.expressions is not None:
+            return self.projected
+        return schema if self.columns is None else pa.schema([schema.field(name) for name in self.columns])
+
     def count(self, batch: pa.RecordBatch) -> int:
         """How many rows of a batch of the drives remain."""
         return pads.InMemoryDataset(_plain(batch)).count_rows(filter=self.rest)
@@ -409,6 +434,10 @@ class _Plan:
         if isinstance(self._outputs, list) and batch.schema.names != self._outputs:
             batch = batch.select(self._outputs)
         return [batch if batch.schema.equals(self.projected) else batch.cast(self.projected)]
+
+
+#: Columns that pyarrow makes up of fragments and their batches.
+_OF_FILES = {"__filename", "__fragment_index", "__batch_index", "__last_in_fragment"}
 
 
 class _OnFleet(pyarrow.fs.FileSystemHandler):
@@ -503,7 +532,15 @@ def _in_memory(dataset: Any) -> pa.Table:
     return dataset.to_table() if isinstance(dataset, pads.Dataset) else dataset
 
 
+#: The fleets of data sets that came out of pickles, by process and URL: one connection for all, as long as there is such a data set.
+_connected: WeakValueDictionary[tuple[int, str], Fleet] = WeakValueDictionary()
+
+
 def _reconnect(url: str, table: str, filter: pc.Expression | None) -> Dataset:
     from ._fleet import connect
 
-    return Dataset(connect(url), table, filter)
+    key = (os.getpid(), url)
+    fleet = _connected.get(key)
+    if fleet is None:
+        fleet = _connected.setdefault(key, connect(url))
+    return Dataset(fleet, table, filter)

@@ -3,6 +3,11 @@
 An expression is read from the form in which `pyarrow` pickles it, since it has no other way to look into one. What travels is written
 anew over *plain* types (a text is a ``string``, however it is stored), as pyarrow's Substrait has no names for the others; the Rust side
 (``plan::codec::expression``) binds it to the table's own types, and sees to it that it means there what it means in Arrow.
+
+Numbers of two kinds are compared on the drives only where that is exact. (pyarrow casts them to one type, and raises where a value of the
+column does not fit it; where it gives an answer, that is the exact one too, except beside decimals, which it compares as doubles.)
+
+The reasons in `NotPortable` name types and no values: Python can't write out every value that Arrow has.
 """
 
 from __future__ import annotations
@@ -17,6 +22,9 @@ from . import _internal
 
 #: Members of an ``is_in`` list that are sent; a longer one is looked up here.
 MAX_MEMBERS = 10_000
+
+#: Whole numbers below this, and those of no more bits than `EXACT_BITS`, are exact as doubles.
+EXACT_BELOW, EXACT_BITS = 2**53, 32
 
 #: How deep an expression that is sent may be nested; chains of and-s and or-s count once.
 MAX_DEPTH = 20
@@ -232,13 +240,22 @@ class Writer:
         if s is None or t is None:
             raise NotPortable(f"{a} and {b} are of types that are compared here")
         if s != t:
-            for is_common, common in ((pa.types.is_integer, pa.int64()), (_is_number, pa.float64())):
-                if is_common(s) and is_common(t):
-                    a, b = (e if u == common else e.cast(common, safe=False) for e, u in ((a, s), (b, t)))
-                    break
+            if pa.types.is_integer(s) and pa.types.is_integer(t):
+                common = pa.int64()
+            elif _is_number(s) and _is_number(t) and self._bits(left) <= EXACT_BITS and self._bits(right) <= EXACT_BITS:
+                common = pa.float64()
             else:
                 raise NotPortable(f"{s} and {t} are compared here")
+            a, b = (e if u == common else e.cast(common, safe=False) for e, u in ((a, s), (b, t)))
         return write(a, b)
+
+    def _bits(self, node: Node) -> int:
+        """How many bits the whole numbers have that `node` gives; 0 where it gives others."""
+        while isinstance(node, Call) and node.name == "cast":
+            # Those that travel only widen.
+            (node,) = node.arguments
+        t = self._type(node) if isinstance(node, Field) else None
+        return t.bit_width if t is not None and pa.types.is_integer(t) else 0
 
     def _beside(self, node: Node, literal: Literal) -> tuple[pc.Expression, pa.Scalar]:
         """An expression and a value beside it, of the same type."""
@@ -250,8 +267,11 @@ class Writer:
             # The value does not fit the column's type: 1.5 beside whole numbers, 0.1 beside narrow floats.
             value = _exact(literal.value, pa.float64())
             expression = expression.cast(pa.float64(), safe=False)
+            # Longer whole numbers are rounded, which can't take them past a value that is less than they must be to be rounded at all.
+            if value is not None and self._bits(node) > EXACT_BITS and not abs(value.as_py()) < EXACT_BELOW:
+                value = None
         if value is None:
-            raise NotPortable(f"{literal.value} is no exact {t}")
+            raise NotPortable(f"a literal of type {literal.value.type} is no exact {t}")
         if pa.types.is_floating(value.type) and value.as_py() != value.as_py():
             raise NotPortable("comparisons with NaN stay here")
         return expression, value
@@ -262,7 +282,7 @@ class Writer:
             if isinstance(argument, Literal):
                 value = _exact(argument.value, pa.float64())
                 if value is None or not _is_number(argument.value.type):
-                    raise NotPortable(f"{argument.value} is no exact double")
+                    raise NotPortable(f"a literal of type {argument.value.type} is no exact double")
                 found.append(value)
                 continue
             expression, t = self.typed(argument)
@@ -319,7 +339,7 @@ class Writer:
         if any(value is None for value in values):
             raise NotPortable(f"the list holds other than exact {t}")
         # pyarrow wants the list in the type that the argument has.
-        return expression.isin(pa.array([value.as_py() for value in values], t)), null
+        return expression.isin(pa.array(values, t)), null
 
     def _if_else(self, node: Call) -> pc.Expression:
         """Only as DuckDB writes IN: ``if_else(is_valid(x), is_in(x, list), null)``, which leaves a null open."""
@@ -392,7 +412,7 @@ def _value(node: Literal) -> pa.Scalar:
     t = _plain(node.value.type)
     value = _exact(node.value, t) if t is not None else None
     if value is None:
-        raise NotPortable(f"the literal {node.value} of type {node.value.type} stays here")
+        raise NotPortable(f"a literal of type {node.value.type} stays here")
     return value
 
 
@@ -405,9 +425,9 @@ def _exact(value: pa.Scalar, t: pa.DataType) -> pa.Scalar | None:
     plain = _plain(value.type)
     if plain is None or pa.types.is_timestamp(plain) and pa.types.is_timestamp(t) and (plain.tz is None) != (t.tz is None):
         return None
-    # Between kinds only what pyarrow does by itself, and nothing that parses texts.
-    alike = plain == t or _is_number(plain) and (_is_number(t) or pa.types.is_decimal(t)) or _is_time(plain) and _is_time(t)
-    if not alike and not (pa.types.is_decimal(plain) and pa.types.is_decimal(t)):
+    # Between kinds only what pyarrow does by itself, and nothing that parses texts. (Floats and decimals it compares as doubles.)
+    alike = plain == t or _is_number(plain) and _is_number(t) or _is_time(plain) and _is_time(t)
+    if not alike and not (pa.types.is_decimal(t) and (pa.types.is_decimal(plain) or pa.types.is_integer(plain))):
         return None
     try:
         cast = value.cast(t)

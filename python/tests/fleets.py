@@ -42,9 +42,10 @@ class Served:
 
     def another_host(self, *options: object) -> None:
         """Puts another host in the place of the one that there is."""
-        process = self.processes.pop()
+        process = self.processes[-1]
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0, self.errors.read_text()
+        self.processes.pop()
         process.stdout.close()
         self.url = self.host(*options)
 
@@ -75,6 +76,11 @@ def _fill(fleet: skytether.Fleet, sources: Sources, small: bool) -> None:
     for name, (source, rows) in sources.items():
         if (rows <= SMALL) == small:
             fleet.ingest(source, name)
+
+
+def with_threads(path: Path, drives: int, memory_limit: int, spill_limit: int | None, threads: int) -> skytether.Fleet:
+    """An embedded fleet whose host works with so many threads, whatever the machine has: what a query needs depends on them."""
+    return skytether.Fleet(skytether._internal.Fleet.open(str(path), drives, "none", "unlimited", True, None, memory_limit, spill_limit, None, threads))
 
 
 @contextmanager

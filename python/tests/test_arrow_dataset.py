@@ -46,6 +46,7 @@ def typed() -> pa.Table:
         "time": pa.array([dt.time(int(n) % 24) for n in numbers], pa.time64("us"), mask=null()),
         "date": pa.array([dt.date(2024, 1, 1) + dt.timedelta(int(n)) for n in numbers], pa.date32(), mask=null()),
         "d128": pa.array([Decimal(int(n)) / 100 for n in numbers], pa.decimal128(12, 2), mask=null()),
+        "d_long": pa.array(pick([Decimal("0.29"), Decimal("0.3"), Decimal("1.005")]), pa.decimal128(38, 20), mask=null()),
         "d256": pa.array([Decimal(int(n)) / 100 for n in numbers], pa.decimal256(50, 2), mask=null()),
         "text": pa.array(pick(words), pa.string(), mask=null()),
         "large": pa.array(pick(words), pa.large_string(), mask=null()),
@@ -57,6 +58,7 @@ def typed() -> pa.Table:
         "struct": pa.array([{"a": int(n), "inner": {"b": w}} if n % 7 else None for n, w in zip(numbers, pick(words))]),
         "u64": pa.array(pick([0, 3, 2**63, 2**64 - 1]), pa.uint64(), mask=null()),
         "i64": pa.array(pick([0, 3, BIG, -BIG - 1]), pa.int64(), mask=null()),
+        "j64": pa.array(numbers, pa.int64(), mask=null()),
     }
     for width in (8, 16, 32):
         columns[f"i{width}"] = pa.array(numbers, pa.int64(), mask=null()).cast(f"int{width}")
@@ -87,9 +89,10 @@ TIMES = [f(name) >= TIME for name in ("t_s", "t_ms", "t_ns")] + [
     f("t_zone") < pa.scalar(TIME, pa.timestamp("us", "Europe/Berlin")),
 ]
 WHOLE = [f(name) > 3 for name in ("i8", "i16", "i32", "i64", "u8", "u16", "u32")] + [f("u64") > pa.scalar(3, pa.uint64())]
-FRACTION = [f(name) > 3.5 for name in ("i8", "i16", "i32", "u8", "u16", "u32")]
-COMPARED = [compare(f("f64"), value) for value in (0.0, -0.0, 1.5, INF, -INF, 0.1) for compare in (lambda a, b: a == b, lambda a, b: a != b, lambda a, b: a < b, lambda a, b: a <= b, lambda a, b: a > b, lambda a, b: a >= b)]
-COLUMNS = [compare(f("f64"), f("g64")) for compare in (lambda a, b: a == b, lambda a, b: a != b, lambda a, b: a < b, lambda a, b: a <= b, lambda a, b: a > b, lambda a, b: a >= b)]
+FRACTION = [f(name) > 3.5 for name in ("i8", "i16", "i32", "j64", "u8", "u16", "u32")] + [f("j64") == 4.0]
+COMPARISONS = [lambda a, b: a == b, lambda a, b: a != b, lambda a, b: a < b, lambda a, b: a <= b, lambda a, b: a > b, lambda a, b: a >= b]
+COMPARED = [compare(f("f64"), value) for value in (0.0, -0.0, 1.5, INF, -INF, 0.1) for compare in COMPARISONS]
+COLUMNS = [compare(f("f64"), f("g64")) for compare in COMPARISONS]
 
 PUSHED = [
     *TIMES,
@@ -118,6 +121,8 @@ PUSHED = [
     f("date") == dt.date(2024, 1, 5),
     f("date") > dt.datetime(2024, 1, 5),
     f("d128") > Decimal("0.17"),
+    f("d128") == pa.scalar(0, pa.int8()),
+    f("d_long") == Decimal("0.29"),
     *[f(name) == "ä" for name in ("text", "large", "view", "word")],
     *[f(name) > "a" for name in ("text", "large", "view", "word")],
     f("bytes") == b"ab",
@@ -164,6 +169,14 @@ KEPT = [
     f("f64").isin([NAN, 1.5, 0.0]),
     f("f64") / 2 > 1,
     f("d256") > Decimal("0.17"),
+    # pyarrow compares decimals and floats as doubles.
+    f("d128") > 0.17,
+    f("d_long") == 0.29,
+    f("d_long") > 1.005,
+    f("d_long").isin(pa.array([Decimal("0.29"), Decimal("0.3")], pa.decimal256(60, 20))),
+    f("j64") < f("f64"),
+    f("j64") < 2.0**63,
+    f("j64") < INF,
     pc.list_value_length(f("list")) > 1,
     pc.year(f("t_utc")) == 2024,
     pc.coalesce(f("i8"), 4) > 3,
@@ -199,6 +212,50 @@ def test_filters_that_stay(fleet, memory, condition):
     receipt = scan.receipt.to_dict()
     assert sum(drive["rows_out"] for drive in receipt["drives"]) == 3000 and receipt["bytes_moved"] < memory.nbytes / 4
     assert scan.count_rows() == memory.filter(condition).num_rows
+
+
+def test_whole_numbers_beside_floats_are_compared_exactly_or_not_at_all(fleet):
+    # Each column has all that is odd about it in rows of its own: pyarrow raises for a column that does not fit a float.
+    whole = {
+        "i64": (pa.int64(), [2**53, 2**53 + 1, 2**62, 2**62 + 1, BIG - 511, BIG, -BIG - 1, 5]),
+        "u64": (pa.uint64(), [2**53, 2**53 + 1, 2**62, 2**62 + 1, 2**63, 2**64 - 1, 0, 5]),
+        "i32": (pa.int32(), [2**24, 2**24 + 1, 2**24 + 2, 2**31 - 1, -(2**31), -(2**24) - 1, 0, 5]),
+        "u32": (pa.uint32(), [2**24, 2**24 + 1, 2**24 + 2, 2**32 - 1, 2**31, 1, 0, 5]),
+    }
+    floats = [2.0**53, 2.0**53, 2.0**62, 2.0**62, 2.0**63, 2.0**63, 2.0**24, 5.0]
+    rows = pa.table({name: pa.array(values, t) for name, (t, values) in whole.items()})
+    rows = rows.append_column("f64", pa.array(floats)).append_column("f32", pa.array([2.0**24] * 6 + [2.0**31, 5.0], pa.float32()))
+    fleet.ingest(rows, "d.exact")
+    dataset, pushed = fleet.dataset("d.exact"), 0
+    for name, (t, values) in whole.items():
+        beside = [(value, [value] * len(values)) for value in (*floats, 3.5, -3.5, -(2.0**63), 1e300, INF, -INF)]
+        beside += [(pa.scalar(value, pa.float32()), [value] * len(values)) for value in (2.0**24, 3.5)]
+        beside += [(f(other), rows[other].to_pylist()) for other in ("f64", "f32")]
+        for right, theirs in beside:
+            for compare in COMPARISONS:
+                condition = compare(f(name), right)
+                scan = dataset.scanner([name], condition)
+                # Python compares whole numbers and floats exactly.
+                expected = sorted(a for a, b in zip(values, theirs) if compare(a, b))
+                try:
+                    assert sorted(scan.to_table()[name].to_pylist()) == expected, str(condition)
+                except pa.ArrowInvalid:
+                    with pytest.raises(pa.ArrowInvalid):
+                        pads.dataset(rows).to_table(filter=condition)
+                pushed += scan.local is None
+    assert pushed > 200
+
+
+def test_reasons_are_told_of_values_that_python_does_not_have(fleet, memory):
+    far = pa.scalar(2**44, pa.timestamp("s"))
+    for condition in (f("t_ns") < far, f("t_s") < far, f("t_s").isin(pa.array([2**40, 2**44], pa.timestamp("s"))), f("t_s").isin(pa.array([2**40], pa.timestamp("s")))):
+        try:
+            expected = pads.dataset(memory).to_table(["n"], condition)
+        except pa.ArrowInvalid:
+            with pytest.raises(pa.ArrowInvalid):
+                fleet.dataset("d.typed").to_table(["n"], condition)
+        else:
+            assert_same(fleet.dataset("d.typed").to_table(["n"], condition), expected, False, str(condition))
 
 
 # ---------------------------------------------------------------------------------------------------------------- what else a scan does
@@ -261,30 +318,63 @@ def test_what_a_filter_leaves_out_is_neither_moved_nor_read(fleet):
     assert dataset.filter(f("s") == "text 5").filter(f("k") < 100_000).count_rows() == 100
 
 
-def test_a_head_stops_the_drives(fleet):
+def test_heads_of_few_and_of_all_rows(fleet):
     dataset = fleet.dataset("d.long")
     assert dataset.head(5, ["k"]).num_rows == 5 and moved(dataset.receipt) < 5000
-    # With a part of the filter done here nobody knows how many rows are needed: batches come until there are enough.
-    kept = dataset.scanner(["k"], pc.utf8_upper(f("s")) == "TEXT 5", batch_size=1000)
-    assert kept.head(3).num_rows == 3
-    assert kept._result.receipt_so_far.to_dict()["finished"] is False
+    assert dataset.scanner(["k"], pc.utf8_upper(f("s")) == "TEXT 5", batch_size=1000).head(3).num_rows == 3
     assert dataset.head(0).num_rows == 0 and dataset.head(10**9, ["k"], f("k") < 7).num_rows == 7
 
 
-def test_batches_come_as_they_are_asked_for(fleet):
+def test_each_run_is_one_of_its_own(fleet):
     scan = fleet.dataset("d.long").scanner(batch_size=500)
     sizes = [batch.num_rows for batch in scan.to_batches()]
     assert sum(sizes) == 300_000 and max(sizes) <= 500
-    whole = moved(scan.receipt)
     batches = scan.to_batches()
     next(batches)
     batches.close()
-    assert moved(scan._result.receipt_so_far) < whole / 2
-    with pytest.raises(skytether.InvalidError, match="not read to its end"):
-        scan.receipt  # noqa: B018
-    # Each run is one of its own.
     assert scan.to_reader().read_all().num_rows == 300_000 == scan.to_table().num_rows
     assert sum(tagged.record_batch.num_rows for tagged in scan.scan_batches()) == 300_000
+
+
+def test_a_table_that_was_replaced_is_not_taken_for_the_one_before(fleet):
+    first = pa.table({"k": pa.array([1, 2, 3], pa.int32()), "t": ["a", "b", "c"], "gone": [1.5, 2.5, 3.5]})
+    fleet.ingest(first, "d.changing")
+    dataset = fleet.dataset("d.changing")
+    scan = dataset.scanner(["k"], f("k") > 1)
+    fleet.ingest(first.slice(1), "d.changing", replace=True)
+    # Other rows of the same columns are what the name stands for.
+    assert scan.to_table().num_rows == 2 == dataset.count_rows()
+    other = pa.table({"k": pa.array([1, 2, 3], pa.int64()), "t": [1, 2, 3], "new": [0.5, 0.5, 0.5]})
+    fleet.ingest(other, "d.changing", replace=True)
+    for run in (
+        scan.to_table,
+        lambda: next(scan.to_batches()),
+        dataset.to_table,
+        lambda: dataset.to_table(["gone"]),
+        lambda: dataset.to_table({"n": f("k"), "big": f("k") > 1}),
+        lambda: dataset.to_table(["k"], pc.utf8_upper(f("t")) == "A"),
+        lambda: dataset.count_rows(f("gone") > 1),
+        lambda: dataset.count_rows(f("t") == "a"),
+        lambda: dataset.head(1),
+    ):
+        with pytest.raises(skytether.ConflictError, match=r"d\.changing was replaced.*take fleet\.dataset\('d\.changing'\) again"):
+            run()
+    assert fleet.dataset("d.changing").to_table(["new"]).num_rows == 3
+
+
+def test_what_files_have_and_tables_have_not_is_refused_by_name(fleet):
+    dataset = fleet.dataset("d.mixed")
+    for columns, condition in ((["u", "__filename"], None), ({"at": f("__fragment_index")}, None), (["u"], f("__last_in_fragment"))):
+        with pytest.raises(skytether.UnsupportedError, match="^__(filename|fragment_index|last_in_fragment) "):
+            dataset.to_table(columns, condition)
+    # pyarrow can't read a column of that name either.
+    named = pa.table({"__filename": ["a"]})
+    fleet.ingest(named, "d.files")
+    with pytest.raises(skytether.UnsupportedError, match="^__filename .*Fleet.sql"):
+        fleet.dataset("d.files").to_table()
+    with pytest.raises(pa.ArrowInvalid, match="__filename"):
+        pads.dataset(named).to_table()
+    assert fleet.sql('SELECT "__filename" AS f FROM d.files').to_arrow().to_pydict() == {"f": ["a"]}
 
 
 def test_it_is_a_dataset_in_all_its_parts(fleet):

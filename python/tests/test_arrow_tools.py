@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import pickle
-import subprocess
-import sys
-from pathlib import Path
+import weakref
 
 import datafusion
 import duckdb
@@ -17,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pytest
+from fleets import Served
 
 import skytether
 
 f = pc.field
 ROWS = 200_000
-PROGRAM = Path(sys.executable).with_name("skytether")
 
 
 def rides() -> pa.Table:
@@ -41,28 +40,23 @@ def rides() -> pa.Table:
 
 RIDES = rides()
 
-# More than all that may wait between three drives and a reader: some eight batches of two megabytes for each drive.
-METERS = pa.table({f"m{n}": np.random.default_rng(n).random(1_500_000) for n in range(8)})
-
-
 @pytest.fixture(scope="module", params=["embedded", "connected"])
 def fleet(request, tmp_path_factory):
-    path = tmp_path_factory.mktemp("tools") / "fleet"
-    with skytether.open(path, drives=3) as opened:
-        opened.ingest(RIDES, "taxi.rides")
-        opened.ingest(METERS, "taxi.meters")
-        if request.param == "embedded":
+    place = tmp_path_factory.mktemp("tools")
+    if request.param == "embedded":
+        with skytether.open(place / "fleet", drives=3) as opened:
+            opened.ingest(RIDES, "taxi.rides")
             yield opened
-            return
-    command = [PROGRAM, "host", "serve", "--fleet", path, "--listen", "127.0.0.1:0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        return
+    served = Served(place, 3)
     try:
-        with skytether.connect(process.stdout.readline().split()[-1]) as connected:
+        with skytether.connect(served.url.removeprefix("grpc://")) as connected:
+            connected.ingest(RIDES, "taxi.rides")
             yield connected
+        served.stop()
+        assert "panicked" not in served.errors.read_text()
     finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        served.kill()
 
 
 @pytest.fixture
@@ -134,12 +128,6 @@ def test_polars(dataset, whole, query, share):
     assert moved(dataset.receipt) < share * whole
 
 
-def test_polars_stops_when_it_has_enough(fleet):
-    meters = fleet.dataset("taxi.meters")
-    assert pl.scan_pyarrow_dataset(meters).head(10).collect().shape == (10, 8)
-    assert moved(meters._last._result.receipt_so_far) < 0.7 * METERS.nbytes
-
-
 def test_polars_over_results(fleet):
     result = fleet.sql("SELECT id, city FROM taxi.rides WHERE id < 100")
     for _ in range(2):
@@ -182,12 +170,21 @@ def test_datafusion_is_told_what_to_do_about_capsules(fleet):
 
 
 def test_a_connected_data_set_is_pickled(dataset, fleet):
-    if "connected" not in str(fleet._inner.location()) and "://" not in fleet._inner.location():
+    if not fleet._inner.is_remote():
         with pytest.raises(skytether.UnsupportedError, match="skytether.connect"):
             pickle.dumps(dataset)
         return
-    again = pickle.loads(pickle.dumps(dataset.filter(f("id") < 10)))
+    # The address was given without a scheme.
+    assert fleet._inner.location().startswith("grpc://127.0.0.1:")
+    few = pickle.dumps(dataset.filter(f("id") < 10))
+    again = pickle.loads(few)
     assert again.count_rows() == 10 and again.schema.equals(dataset.schema)
+    # One connection for all of them, as long as there is one of them.
+    held = weakref.ref(again._fleet)
+    assert pickle.loads(few)._fleet is again._fleet is pickle.loads(pickle.dumps(again))._fleet
+    del again
+    gc.collect()
+    assert held() is None and pickle.loads(few).count_rows() == 10
 
 
 def test_errors_are_those_of_the_host(fleet):
@@ -203,29 +200,6 @@ def test_errors_are_those_of_the_host(fleet):
 
 
 # ---------------------------------------------------------------------------------------------------------------- the C stream of a result
-
-
-def test_a_stream_is_computed_as_it_is_read(fleet):
-    result = fleet.sql("SELECT * FROM taxi.meters")
-    assert result.receipt_so_far is None
-    stream = pa.RecordBatchReader.from_stream(result)
-    # Taken, and nothing has begun.
-    assert stream.schema.names == METERS.column_names and moved(result.receipt_so_far) < 20_000
-    first = stream.read_next_batch()
-    part = moved(result.receipt_so_far)
-    assert 0 < first.num_rows < METERS.num_rows and part < 0.7 * METERS.nbytes
-
-
-def test_an_early_end_stops_the_drives(fleet):
-    result = fleet.sql("SELECT * FROM taxi.meters")
-    stream = pa.RecordBatchReader.from_stream(result)
-    stream.read_next_batch()
-    del stream
-    so_far = result.receipt_so_far.to_dict()
-    assert so_far["finished"] is False and so_far["bytes_moved"] < 0.7 * METERS.nbytes
-    # Nothing hangs on, and the next run is whole.
-    assert pa.RecordBatchReader.from_stream(result).read_all().num_rows == METERS.num_rows
-    assert result.receipt_so_far.to_dict()["finished"] is True and moved(result.receipt) > 0.9 * METERS.nbytes
 
 
 def test_a_stream_can_be_taken_again_and_beside_another(fleet):

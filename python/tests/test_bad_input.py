@@ -16,6 +16,7 @@ import anndata as ad
 import h5py
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import scipy.io
 import scipy.sparse as sp
@@ -161,6 +162,48 @@ def test_negative_values_are_fine_until_they_are_to_be_counts(db):
     assert len(ds.rank_genes_groups("g", transform=None).to_df("a")) == 40
     with pytest.raises(skytether.InvalidError, match=r"^t/x: gene 'gene-3' has the value -1\.5 in cell 'cell-7': .*not negative.*transform=None"):
         ds.rank_genes_groups("g", transform="log1p_cp10k")
+
+
+def test_a_cell_without_a_positive_total_is_named_and_no_gene(db, monkeypatch):
+    # Each cell has one positive and one negative value; only the latter is a gene's fault.
+    x = np.zeros((60, 2))
+    x[:, 0], x[:, 1] = 3, 5
+    x[7, 1] = -5
+    adata = ad.AnnData(X=sp.csr_matrix(x), obs=pd.DataFrame({"g": ["a", "b"] * 30}, index=[f"cell-{i}" for i in range(60)]))
+    ds = db.ingest(adata, "t/x")
+    told = "log1p_cp10k needs values: cell 7 (counted from 0) of t.x.x has the value {} and the total -2; use transform NULL"
+    with_names = lambda value: ds._with_names(skytether.InvalidError(told.format(value)), "x", "log1p_cp10k")  # noqa: E731
+    assert str(with_names(3)).startswith("t/x: cell 'cell-7' has the total -2: transform=\"log1p_cp10k\" is for counts") and "gene" not in str(with_names(3))
+    assert str(with_names(-5)).startswith("t/x: gene '1' has the value -5 in cell 'cell-7': ")
+    with pytest.raises(skytether.InvalidError, match=r"^t/x: (cell 'cell-7' has the total -2|gene '1' has the value -5 in cell 'cell-7'): "):
+        ds.rank_genes_groups("g", transform="log1p_cp10k")
+
+    # What can't be asked for does not hide what is wrong.
+    def fails(*_, **__):
+        raise skytether.UnavailableError("a drive is away")
+
+    monkeypatch.setattr(ds.fleet, "sql", fails)
+    error = skytether.InvalidError(told.format(-5))
+    assert ds._with_names(error, "x", "log1p_cp10k") is error
+
+
+def test_only_expression_data_sets_are_suggested(db):
+    with pytest.raises(skytether.NotFoundError, match="^there is no data set t/y; this fleet has no expression data sets$"):
+        db["t/y"]
+    db.fleet.ingest(pa.table({"v": [1]}), "t.plain")
+    db.ingest(rich(), "t/x")
+    for wrong, says in (("t/y", "; did you mean t/x?"), ("u/X", "; did you mean t/x?"), ("t.plane", "; there are t/x"), ('"t"."plane"', "; there are t/x"), ("other/data", "; there are t/x")):
+        with pytest.raises(skytether.NotFoundError) as told:
+            db[wrong]
+        assert str(told.value).endswith(says) and "t/plain" not in str(told.value), told.value
+    for wrong in ("x", ""):
+        with pytest.raises(skytether.InvalidError, match="domain/dataset") as told:
+            db[wrong]
+        assert "domain.dataset" not in str(told.value)
+    with pytest.raises(skytether.InvalidError, match="t/plain is a table"):
+        db["t/plain"]
+    with pytest.raises(skytether.NotFoundError, match="did you mean t/x?"):
+        db.drop("t/xx")
 
 
 def test_values_of_no_number_type(db, tmp_path):

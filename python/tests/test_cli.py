@@ -284,6 +284,13 @@ def test_names_in_either_spelling(fleet, tmp_path):
     assert wrong.returncode == 2 and wrong.stderr.count("is no data set name") == 1, wrong.stderr
 
 
+def test_a_call_without_a_transform_is_wrong_whatever_is_there(fleet, tmp_path):
+    for name, where in (("t/nope", fleet), ("t/x", tmp_path / "none"), ("t/x", "127.0.0.1:1")):
+        done = command("de", name, "--groupby", "g", "--fleet", where)
+        assert done.returncode == 2 and done.stderr.startswith("msgx: say --transform log1p_cp10k") and done.stderr.count("\n") == 1, done.stderr
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_matrix_is_not_for_skytether_ingest(fleet, tmp_path):
     done = command("ingest", tmp_path / "a.h5ad", "--to", "t.y", "--fleet", fleet, module="skytether._cli")
     assert done.returncode == 1 and "msgx ingest" in done.stderr

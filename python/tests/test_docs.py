@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -24,14 +25,16 @@ def blocks(document: str) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with the examples' data, as the project's root has them, and with our commands on the path."""
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory with the examples' data, as the project's root has them, and with our commands on the path. What is left in it, git ignores."""
     (tmp_path / "examples" / "data").mkdir(parents=True)
     shutil.copy(ROOT / "examples" / "data" / "pbmc3k.h5ad", tmp_path / "examples" / "data")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.setenv("PATH", os.fspath(Path(sys.executable).parent), prepend=os.pathsep)
-    return tmp_path
+    yield tmp_path
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+    assert [left.name for left in tmp_path.iterdir() if left.name != "examples" and f"/{left.name}" not in ignored] == []
 
 
 def in_the_shell(text: str) -> str:

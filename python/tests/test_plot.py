@@ -47,6 +47,20 @@ def test_the_limit_of_fold_changes_is_said_as_it_is(tmp_path, farthest, limit):
     assert f"(diamonds: beyond {limit})" in ax.get_xlabel() and len(heights(ax, "D")) == 1
 
 
+def test_infinite_fold_changes_are_at_the_edge(tmp_path):
+    inf = float("inf")
+    ax = drawn([inf, 3.0, 0.2, -inf, float("nan"), -2.0], [1e-9, 1e-8, 0.5, 1e-7, 1e-6, float("nan")], tmp_path)
+    np.testing.assert_allclose(sorted(heights(ax, "D")), [7, 9])
+    assert len(heights(ax, "o")) == 2 and "(diamonds: beyond 3)" in ax.get_xlabel()
+    said = [t.get_text() for t in ax.texts]
+    assert {"2 higher", "1 lower", "G0", "G3"} <= set(said) and "G4" not in said and "G5" not in said
+    for line in ax.collections:
+        assert (np.abs(np.asarray(line.get_offsets())[:, 0]) <= 3).all()
+    # Nothing else to measure by.
+    ax = drawn([inf, -inf], [1e-9, 1e-7], tmp_path)
+    assert len(heights(ax, "D")) == 2 and ax.get_xlim()[1] > 2
+
+
 def test_the_line_of_significance_is_on_the_plot_where_no_gene_is_significant(tmp_path):
     ax = drawn([0.5, -0.3, 2.0], [1.0, 1.0, 0.8], tmp_path)
     assert ax.get_ylim()[1] > -np.log10(0.05)

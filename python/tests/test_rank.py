@@ -302,6 +302,13 @@ def test_volcano(unlabelled, tmp_path):
     assert res.plot_volcano("one", ax=ax) is ax and "one against all other cells" in ax.get_title(loc="left")
     with pytest.raises(ValueError, match="say which group"):
         res.plot_volcano()
+    nan = float("nan")
+    for wrong in ({"p": 0}, {"p": -0.1}, {"p": 1.5}, {"p": nan}, {"lfc": -1}, {"lfc": nan}, {"lfc": float("inf")}):
+        (name,) = wrong
+        with pytest.raises(skytether.InvalidError, match=f"^{name} is "):
+            res.plot_volcano("one", ax=ax, **wrong)
+    for fine in ({"p": 1}, {"lfc": 0}):
+        res.plot_volcano("one", ax=plt.subplots()[1], **fine)
     plt.close("all")
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import command
+from fleets import with_threads
 
 import skytether
 
@@ -322,7 +323,7 @@ def test_a_result_is_a_source(fleet):
 
 
 def test_what_does_not_fit_on_disk_either(tmp_path):
-    with skytether.open(tmp_path / "f", drives=1, spill_limit=0, memory_limit=64 << 20) as fleet:
+    with with_threads(tmp_path / "f", 1, 64 << 20, 0, 2) as fleet:
         fleet.ingest(TABLE, "d.t")
         # Nine million groups.
         pairs = fleet.sql("SELECT count(*) FROM (SELECT a.v * 3000 + b.v AS pair, count(*) FROM d.t a, d.t b GROUP BY pair)")
@@ -335,7 +336,7 @@ def test_what_does_not_fit_on_disk_either(tmp_path):
 
 @pytest.mark.parametrize("keys", ["product, x", "product", "text, y"])
 def test_sorts_that_memory_does_not_hold(tmp_path, keys):
-    with skytether.open(tmp_path / "f", drives=1, memory_limit=48 << 20) as fleet:
+    with with_threads(tmp_path / "f", 1, 48 << 20, None, 2) as fleet:
         fleet.ingest(pa.table({"v": range(2000)}), "d.t")
         pairs = "SELECT a.v AS x, b.v AS y, a.v * b.v AS product, 'v' || ((a.v * 7919 + b.v) % 1000) AS text FROM d.t a, d.t b"
         found = fleet.sql(f"{pairs} ORDER BY {keys}").to_arrow()
@@ -354,6 +355,34 @@ def test_a_column_without_a_value(fleet, tmp_path, source):
     path.write_text("v,nothing\n1,\n2,\n")
     fleet.ingest({"table": table, "pandas": table.to_pandas(), "csv": path}[source], "d.n")
     assert fleet.sql("SELECT v, nothing FROM d.n ORDER BY v").to_arrow().to_pydict() == table.to_pydict()
+
+
+def test_directories_and_patterns_leave_hidden_files_out(fleet, tmp_path):
+    for name in ("a.csv", "b.csv", ".hidden.csv"):
+        (tmp_path / name).write_text(f"v\n{len(name)}\n")
+    for n, source in enumerate((tmp_path, tmp_path / "*.csv", str(tmp_path / "*.csv"))):
+        fleet.ingest(source, f"d.found{n}")
+        assert fleet.sql(f"SELECT v FROM d.found{n}").to_arrow().to_pydict() == {"v": [5, 5]}
+    fleet.ingest(tmp_path / ".hidden.csv", "d.hidden")
+    assert fleet.sql("SELECT v FROM d.hidden").to_arrow().to_pydict() == {"v": [11]}
+    (tmp_path / "empty").mkdir()
+    for nothing in ("no.csv", "no*.csv", "empty"):
+        with pytest.raises(skytether.NotFoundError, match="no file is called or matches"):
+            fleet.ingest(tmp_path / nothing, "d.nothing")
+
+
+def test_what_seems_wrong_with_a_file_is_told(fleet, tmp_path):
+    (tmp_path / "semi.csv").write_text("a;b\n1;2\n")
+    with pytest.warns(UserWarning, match="semi.csv has one column.*separated by ';'") as told:
+        fleet.ingest(tmp_path / "semi.csv", "d.semi")
+    assert told[0].filename == __file__
+    assert fleet.sql("SELECT * FROM d.semi").to_arrow().num_rows == 1
+
+
+def test_whole_numbers_of_text_files_stay_exact(fleet, tmp_path):
+    (tmp_path / "n.jsonl").write_text('{"v": 18446744073709551615, "w": 1}\n{"v": 18446744073709551614, "w": 99999999999999999999}\n')
+    fleet.ingest(tmp_path / "n.jsonl", "d.longs")
+    assert fleet.sql("SELECT count(DISTINCT v) AS n, max(v) AS v, max(w) AS w FROM d.longs").to_arrow().to_pylist() == [{"n": 2, "v": 2**64 - 1, "w": "99999999999999999999"}]
 
 
 def test_types_of_text_files_hold_all_files(fleet, tmp_path):

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use skytether_fleet::address::is_host_and_port;
 use skytether_host::Cut;
 
 /// A computational storage system: data on many drives, queries cut into plans that run next to the bytes.
@@ -48,12 +49,7 @@ pub(crate) enum Command {
 
 /// An address to listen on. Whether its host is one of this machine is seen later.
 fn address(text: &str) -> Result<String, &'static str> {
-    if is_address(text) { Ok(text.to_owned()) } else { Err("write HOST:PORT, for example 127.0.0.1:5310") }
-}
-
-/// Whether `text` is `HOST:PORT`.
-pub(crate) fn is_address(text: &str) -> bool {
-    text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok())
+    if is_host_and_port(text) { Ok(text.to_owned()) } else { Err("write HOST:PORT, for example 127.0.0.1:5310") }
 }
 
 /// The cuts by their names.
@@ -139,7 +135,7 @@ pub(crate) struct FleetArg {
 
 #[derive(Debug, Args)]
 pub(crate) struct Ingest {
-    /// The files, or patterns of files ("trips-*.parquet"), all with the same columns; the ending says the format (.parquet, .arrow, .feather, .ipc, .csv, .tsv, .jsonl, .ndjson; the last four also with .gz or .zst).
+    /// The files, directories of files, or patterns of files ("trips-*.parquet"), all with the same columns; the ending says the format (.parquet, .arrow, .feather, .ipc, .csv, .tsv, .jsonl, .ndjson; the last four also with .gz or .zst).
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// The data set's name.

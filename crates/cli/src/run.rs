@@ -2,13 +2,14 @@
 
 use std::future::Future;
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use futures::StreamExt;
 use skytether_common::units::{counted, human_bytes, human_seconds};
 use skytether_common::{DatasetName, Error, Result};
 use skytether_drive::{Drive, DriveOptions};
+use skytether_fleet::address::is_host;
 use skytether_fleet::{Fleet, OpenOptions, files};
 use skytether_host::{DriveStatus, Founding, Host, HostOptions, QueryOptions};
 use skytether_store::disk::DriveIdentity;
@@ -17,7 +18,7 @@ use skytether_wire::flight::{ConnectOptions, FlightCse};
 use tokio::net::TcpListener;
 use uuid::Uuid;
 
-use crate::args::{self, Command, DriveCommand, DriveServe, Drop, Explain, ExplainFormat, HostCommand, HostServe, Ingest, Init, ListFormat, Look, Sql};
+use crate::args::{Command, DriveCommand, DriveServe, Drop, Explain, ExplainFormat, HostCommand, HostServe, Ingest, Init, ListFormat, Look, Sql};
 use crate::listing;
 use crate::output::Sink;
 use crate::progress::Rows;
@@ -56,8 +57,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
 
 /// A fleet by its directory or its host's address.
 async fn fleet(at: &str) -> Result<Fleet> {
-    // A directory may be called so too.
-    if at.contains("://") || (args::is_address(at) && !Path::new(at).exists()) {
+    if is_host(at) {
         return Fleet::connect(at).await;
     }
     open(Path::new(at), HostOptions::default()).await
@@ -191,34 +191,10 @@ fn say(line: &str) -> Result<()> {
     }
 }
 
-/// The files that are meant: a name that is no file's and has `*`, `?` or `[` in it is a pattern, as where no shell has seen it.
-fn expand(names: &[PathBuf]) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for name in names {
-        let pattern = name.to_str().filter(|text| text.contains(['*', '?', '[']) && !name.exists());
-        let Some(pattern) = pattern else {
-            files.push(name.clone());
-            continue;
-        };
-        let found = glob::glob(pattern).map_err(|e| Error::invalid(format!("{pattern:?} is no pattern of files")).because(e))?;
-        let before = files.len();
-        for file in found {
-            let file = file.map_err(|e| Error::io("look into", e.path().to_path_buf(), std::io::Error::from(e)))?;
-            if file.is_file() {
-                files.push(file);
-            }
-        }
-        if files.len() == before {
-            return Err(Error::not_found(format!("no file is called like {pattern:?}")));
-        }
-    }
-    Ok(files)
-}
-
 async fn ingest(args: Ingest) -> Result<(), Failure> {
     let to = name(&args.to)?;
     let fleet = fleet(&args.fleet.fleet).await?;
-    let table = files::open(&expand(&args.files)?)?;
+    let table = files::open(&files::find(&args.files)?)?;
     if let Some(hint) = &table.hint {
         eprintln!("skytether: {hint}");
     }

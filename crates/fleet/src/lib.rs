@@ -2,6 +2,7 @@
 //!
 //! [`Fleet`] is what the command line and the Python packages stand on: the same calls, whichever it is.
 
+pub mod address;
 mod embedded;
 pub mod files;
 pub mod storable;
@@ -52,12 +53,18 @@ impl Fleet {
         Ok(Self(Inner::Embedded(std::sync::Arc::new(embedded))))
     }
 
-    /// Connects to a host: `grpc://host:port`.
+    /// Connects to a host: `grpc://host:port`, or just `host:port`.
     ///
     /// # Errors
     /// As [`RemoteHost::connect`].
     pub async fn connect(url: &str) -> Result<Self> {
-        Ok(Self(Inner::Remote(RemoteHost::connect(url).await?)))
+        Ok(Self(Inner::Remote(RemoteHost::connect(&address::url(url)).await?)))
+    }
+
+    /// Whether the fleet is behind a connection, so that other processes reach it at its [`Fleet::location`].
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        matches!(self.0, Inner::Remote(_))
     }
 
     /// The host of an embedded fleet, to be served or looked into.
@@ -69,7 +76,7 @@ impl Fleet {
         }
     }
 
-    /// Where the fleet is: a directory or an address.
+    /// Where the fleet is: a directory, or a host's URL (`grpc://host:port`).
     #[must_use]
     pub fn location(&self) -> String {
         match &self.0 {

@@ -1,7 +1,7 @@
 //! A host somewhere else: `skytether.connect`.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrow::datatypes::SchemaRef;
 use arrow_flight::flight_service_client::FlightServiceClient;
@@ -176,12 +176,13 @@ impl RemoteHost {
 
     /// What a ticket gives.
     async fn query(&self, ticket: Bytes) -> Result<Query> {
+        let started = Instant::now();
         let mut messages = self.connection.client.clone().do_get(Ticket { ticket }).await.map_err(|s| self.connection.failed(&s))?.into_inner();
         let mut decoder = DeliveryDecoder::default();
         let first = messages.message().await.map_err(|s| self.connection.failed(&s))?.ok_or_else(|| self.cut_off())?;
         let Incoming::Schema(schema) = decoder.decode(first)? else { return Err(self.cut_off()) };
         let receipt = Arc::new(Mutex::new(Receipt::default()));
-        let reading = Reading { messages, decoder, host: self.clone(), receipt: Arc::clone(&receipt), over: false };
+        let reading = Reading { messages, decoder, host: self.clone(), receipt: Arc::clone(&receipt), started, over: false };
         let stream = stream::unfold(reading, |mut reading| async move {
             if reading.over {
                 return None;
@@ -284,13 +285,14 @@ struct Reading {
     decoder: DeliveryDecoder,
     host: RemoteHost,
     receipt: Arc<Mutex<Receipt>>,
+    started: Instant,
     over: bool,
 }
 
 impl Reading {
     async fn next(&mut self) -> Result<Option<arrow::record_batch::RecordBatch>> {
         loop {
-            let message = self.messages.message().await.map_err(|s| self.host.connection.failed(&s))?.ok_or_else(|| self.host.cut_off())?;
+            let message: FlightData = self.messages.message().await.map_err(|s| self.host.connection.failed(&s))?.ok_or_else(|| self.host.cut_off())?;
             if message.data_header.is_empty()
                 && let Ok(last) = serde_json::from_slice::<Last>(&message.app_metadata)
             {
@@ -298,7 +300,14 @@ impl Reading {
                 self.over = true;
                 return Ok(None);
             }
-            if let Incoming::Delivery(Delivery::Batch { batch, .. }) = self.decoder.decode(message)? {
+            let bytes = message.data_header.len() + message.data_body.len() + message.app_metadata.len();
+            let decoded = self.decoder.decode(message)?;
+            // The host tells what it cost with the last row: until then this is what is known.
+            let mut so_far = self.receipt.lock().unwrap_or_else(PoisonError::into_inner);
+            so_far.bytes_moved += bytes as u64;
+            so_far.seconds = self.started.elapsed().as_secs_f64();
+            if let Incoming::Delivery(Delivery::Batch { batch, .. }) = decoded {
+                so_far.rows += batch.num_rows() as u64;
                 return Ok(Some(batch));
             }
         }

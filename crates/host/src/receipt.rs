@@ -444,7 +444,7 @@ pub struct ReceiptHandle(pub(crate) Source);
 pub(crate) enum Source {
     /// The query runs on this host.
     Here(Arc<Collector>),
-    /// The query runs on another host, which sends the receipt with the last row.
+    /// The query runs on another host, which sends the receipt with the last row; until then the rows, bytes and seconds that were seen of it here.
     Sent(Arc<Mutex<Receipt>>),
 }
 

@@ -25,6 +25,7 @@ pub struct PyFleet(Arc<Slot>);
 pub(crate) struct Slot {
     open: Mutex<Option<Open>>,
     location: String,
+    remote: bool,
 }
 
 struct Open {
@@ -69,9 +70,9 @@ type Progress = Option<Py<PyAny>>;
 
 impl PyFleet {
     fn new(fleet: Fleet) -> Self {
-        let location = fleet.location();
+        let (location, remote) = (fleet.location(), fleet.is_remote());
         let open = Open { fleet: Arc::new(fleet), planned: HashMap::new(), next: 0 };
-        Self(Arc::new(Slot { open: Mutex::new(Some(open)), location }))
+        Self(Arc::new(Slot { open: Mutex::new(Some(open)), location, remote }))
     }
 
     fn fleet(&self) -> PyResult<Arc<Fleet>> {
@@ -109,6 +110,7 @@ fn counted(batches: impl Iterator<Item = Result<RecordBatch>> + Send, progress: 
 impl PyFleet {
     /// Opens an embedded fleet, and makes it where `create` says so.
     #[staticmethod]
+    #[pyo3(signature = (path, drives, redundancy, profile, create, memory_per_drive, memory_limit, spill_limit, slice_rows, threads = None))]
     #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
     fn open(
         py: Python<'_>,
@@ -121,6 +123,7 @@ impl PyFleet {
         memory_limit: Option<usize>,
         spill_limit: Option<u64>,
         slice_rows: Option<u64>,
+        threads: Option<usize>,
     ) -> PyResult<Self> {
         let memory_per_drive = memory_per_drive.unwrap_or(OpenOptions::default().memory_per_drive);
         let options = OpenOptions { drives, redundancy, profile, create, memory_per_drive };
@@ -128,6 +131,7 @@ impl PyFleet {
         host.memory_limit = memory_limit.unwrap_or(host.memory_limit);
         host.spill_limit = spill_limit.unwrap_or(host.spill_limit);
         host.slices.max_rows = slice_rows.unwrap_or(host.slices.max_rows);
+        host.threads = threads.unwrap_or(host.threads);
         block(py, async move { Fleet::open_with(&path, &options, host).await }).map(Self::new)
     }
 
@@ -215,13 +219,14 @@ impl PyFleet {
         block(py, async move { json(&fleet.status().await?) })
     }
 
-    /// Stores files as a plain table; the report as JSON.
-    fn ingest_files(&self, py: Python<'_>, paths: Vec<PathBuf>, name: String, replace: bool, progress: Progress) -> PyResult<String> {
+    /// Stores the files that `source` means as a plain table; what seems to be wrong with them nevertheless, for people.
+    fn ingest_files(&self, py: Python<'_>, source: PathBuf, name: String, replace: bool, progress: Progress) -> PyResult<Option<String>> {
         let fleet = self.fleet()?;
         block(py, async move {
             let name: DatasetName = name.parse()?;
-            let table = files::open(&paths)?;
-            json(&fleet.ingest_table(&name, table.schema, counted(table.batches, progress), replace).await?)
+            let table = files::open(&files::find(&[source])?)?;
+            fleet.ingest_table(&name, table.schema, counted(table.batches, progress), replace).await?;
+            Ok(table.hint)
         })
     }
 
@@ -243,9 +248,14 @@ impl PyFleet {
         block(py, async move { fleet.writer(&name.parse()?, kind, replace).await }).map(PyWriter::new)
     }
 
-    /// The directory or address.
+    /// The directory or URL.
     fn location(&self) -> &str {
         &self.0.location
+    }
+
+    /// Whether the fleet is behind a connection.
+    fn is_remote(&self) -> bool {
+        self.0.remote
     }
 
     fn close(&self, py: Python<'_>) {

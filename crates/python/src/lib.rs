@@ -30,6 +30,12 @@ mod writer;
 
 use pyo3::prelude::*;
 
+/// Whether `text` is the address of a host, and not a directory.
+#[pyfunction]
+fn is_host(text: &str) -> bool {
+    skytether_fleet::address::is_host(text)
+}
+
 /// Runs the `skytether` command with `arguments` (the first is the program's name) and returns its exit status.
 #[pyfunction]
 fn cli_main(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {
@@ -45,6 +51,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<writer::PyWriter>()?;
     module.add_class::<writer::PyMatrixWriter>()?;
     module.add_function(wrap_pyfunction!(cli_main, module)?)?;
+    module.add_function(wrap_pyfunction!(is_host, module)?)?;
     module.add_function(wrap_pyfunction!(files::mtx_shape, module)?)?;
     module.add_function(wrap_pyfunction!(files::read_features, module)?)?;
     module.add_function(wrap_pyfunction!(files::read_barcodes, module)?)?;

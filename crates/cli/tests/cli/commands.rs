@@ -112,9 +112,9 @@ fn work_that_fails_is_1_and_names_its_object() {
         (&["ls", "--fleet", "http:// :1"], "http"),
         (&["host", "serve", "--drives", "127.0.0.1:1"], "127.0.0.1:1"),
         (&["host", "serve", "--fleet", none], none),
-        (&["drive", "serve", "--data", none, "--listen", "no.such.host.invalid:1"], "no.such.host.invalid:1"),
+        (&["drive", "serve", "--data", none, "--listen", "192.0.2.1:1"], "192.0.2.1:1"),
         (&["ls", "--fleet", "127.0.0.1:1"], "127.0.0.1:1"),
-        (&["ingest", &pattern, "--to", "d.u", "--fleet", &at], "no file is called like"),
+        (&["ingest", &pattern, "--to", "d.u", "--fleet", &at], "no file is called or matches"),
         (&["drop", "d.nope", "--fleet", &at], "d.nope"),
         (&["ingest", &csv, "--to", "d.t", "--fleet", &at], "d.t"),
         (&["ingest", none, "--to", "d.u", "--fleet", &at], none),
@@ -340,6 +340,16 @@ fn patterns_name_files_and_a_wrong_separator_is_noticed() {
     let done = run(&["ingest", &pattern, "--to", "d.t", "--fleet", &at]).code(0);
     assert!(done.out.starts_with("d.t: 2 rows in 1 slice, ") && done.err.is_empty(), "{done:?}");
     assert_eq!(run(&["sql", "SELECT sum(v) AS s FROM d.t", "--fleet", &at, "--format", "csv"]).code(0).out, "s\n3\n");
+    // Hidden files are nobody's, whether a pattern or a directory is named.
+    let parts = dir.path().join("parts");
+    std::fs::create_dir(&parts).unwrap();
+    for (name, value) in [("a.csv", 1), ("b.csv", 2), (".c.csv", 4), ("_d.csv", 8)] {
+        file(&parts, name, &format!("v\n{value}\n"));
+    }
+    for (source, sum) in [(parts.clone(), 3), (parts.join("*.csv"), 11), (parts.join(".c.csv"), 4)] {
+        run(&["ingest", text(&source), "--to", "d.parts", "--replace", "--fleet", &at]).code(0);
+        assert_eq!(run(&["sql", "SELECT sum(v) AS s FROM d.parts", "--fleet", &at, "--format", "csv"]).code(0).out, format!("s\n{sum}\n"));
+    }
     // A file of just that name is that file.
     let odd = file(dir.path(), "part-[1].csv", "v\n8\n");
     run(&["ingest", &odd, "--to", "d.odd", "--fleet", &at]).code(0);

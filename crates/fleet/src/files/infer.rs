@@ -10,6 +10,8 @@ use arrow::json::reader::infer_json_schema_from_iterator;
 use serde_json::Value;
 use skytether_common::{Error, Result};
 
+use super::blank::Blank;
+use super::long;
 use super::quotes::Quotes;
 use super::shape::Shape;
 use super::source::{Failure, Text};
@@ -26,7 +28,7 @@ pub(super) fn format(by: u8) -> arrow::csv::reader::Format {
 pub(super) fn separated(path: &Path, by: u8) -> Result<(Schema, u64)> {
     let text = Text::open(path)?;
     let failure = text.failure();
-    let mut text = Quotes::new(text, by);
+    let mut text = Quotes::new(Blank::new(text, by), by);
     let (schema, rows) =
         format(by).infer_schema(&mut text, None).map_err(|e| failure.or(path, Error::invalid(format!("cannot read {}", path.display())).because(e)))?;
     if let Some(line) = text.open() {
@@ -65,7 +67,7 @@ pub(super) fn json_lines(paths: &[PathBuf]) -> Result<(Schema, Vec<u64>)> {
                 *rows += 1;
             }
             let wrong = || Error::invalid(format!("{}: line {number} is no JSON object", path.display()));
-            match serde_json::from_str(&text) {
+            match serde_json::from_str(&long::as_texts(&text)) {
                 Ok(value @ Value::Object(_)) => match shape.borrow_mut().add(&value, path, number) {
                     Ok(()) => Ok(value),
                     Err(e) => Err(external(e)),
@@ -85,7 +87,7 @@ pub(super) fn json_lines(paths: &[PathBuf]) -> Result<(Schema, Vec<u64>)> {
     for path in paths.iter().take(1) {
         check_columns(path, &schema)?;
     }
-    Ok((schema, rows.into_inner()))
+    Ok((shape.into_inner().exact(&schema), rows.into_inner()))
 }
 
 fn external(e: Error) -> ArrowError {
@@ -145,7 +147,7 @@ pub(super) fn widen(a: &DataType, b: &DataType) -> Option<DataType> {
         (a, b) if a == b => a.clone(),
         (T::Null, other) | (other, T::Null) => other.clone(),
         (a, b) if a.is_nested() || b.is_nested() => return None,
-        (T::Int64, T::Float64) | (T::Float64, T::Int64) => T::Float64,
+        (T::Int64 | T::UInt64, T::Float64) | (T::Float64, T::Int64 | T::UInt64) => T::Float64,
         (T::Date32, T::Timestamp(unit, None)) | (T::Timestamp(unit, None), T::Date32) => T::Timestamp(*unit, None),
         (T::Timestamp(a, None), T::Timestamp(b, None)) => T::Timestamp(finer(*a, *b), None),
         _ => T::Utf8,

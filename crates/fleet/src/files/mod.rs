@@ -3,7 +3,10 @@
 //!
 //! Files are looked at one by one before the first row is read, and opened again one after the other: never two at once, however many.
 
+mod blank;
+mod find;
 mod infer;
+mod long;
 mod quotes;
 mod readers;
 mod shape;
@@ -14,6 +17,8 @@ use std::path::{Path, PathBuf};
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use skytether_common::{Error, Result};
+
+pub use find::find;
 
 /// Rows per batch that files are read in.
 pub const BATCH_ROWS: usize = 8192;
@@ -108,7 +113,8 @@ impl Looked {
 /// Opens some files of the same columns as one table; they are read one after the other, in the order given.
 ///
 /// The types of text files are inferred from all of their rows together, and are the narrowest that hold every value (integers and floats
-/// become floats, dates and times become times, anything else mixed becomes text). JSON lines may leave keys out.
+/// become floats, integers beyond 64 bits text, dates and times become times, anything else mixed becomes text). JSON lines may leave keys out. Blank
+/// lines are passed over, except in files of one column of separated values, where each is a null.
 ///
 /// # Errors
 /// `NotFound`, `Unsupported` for an unknown ending, `Corrupt` or `Invalid` for content of another kind, `Invalid` for files with other
@@ -267,6 +273,34 @@ mod tests {
         let other = [dir.path().join("1.csv"), dir.path().join("o.csv")];
         fs::write(&other[1], "k,w\nb,2\n").unwrap();
         assert!(open(&other).unwrap_err().to_string().contains("o.csv has other columns than"));
+    }
+
+    #[test]
+    fn whole_numbers_in_json_stay_exact() {
+        let list = "List(UInt64)";
+        for (lines, kind, values) in [
+            (["{\"v\": 18446744073709551615}", "{\"v\": 18446744073709551614}"], "UInt64", ["18446744073709551615", "18446744073709551614"]),
+            (["{\"v\": 1}", "{\"v\": 9223372036854775808}"], "UInt64", ["1", "9223372036854775808"]),
+            (["{\"v\": 9223372036854775807}", "{\"v\": -9223372036854775808}"], "Int64", ["9223372036854775807", "-9223372036854775808"]),
+            (["{\"v\": -1}", "{\"v\": 9223372036854775808}"], "Utf8", ["-1", "9223372036854775808"]),
+            (["{\"v\": 1}", "{\"v\": 18446744073709551616}"], "Utf8", ["1", "18446744073709551616"]),
+            (["{\"v\": 0.5}", "{\"v\": 9223372036854775808}"], "Float64", ["0.5", "9.223372036854776e18"]),
+            (["{\"v\": \"x\"}", "{\"v\": 18446744073709551615}"], "Utf8", ["x", "18446744073709551615"]),
+            (["{\"v\": [1]}", "{\"v\": [18446744073709551615, null]}"], list, ["[1]", "[18446744073709551615, -]"]),
+            (["{\"v\": {\"w\": 1}}", "{\"v\": {\"w\": 18446744073709551615}}"], "Struct(\"w\": UInt64)", ["{w: 1}", "{w: 18446744073709551615}"]),
+        ] {
+            let (_d, path) = write("n.jsonl", lines.join("\n").as_bytes());
+            assert_eq!(column(open(&[&path]).unwrap(), 0), (kind.into(), values.map(String::from).to_vec()), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn blank_lines_of_one_column_are_nulls() {
+        let (_d, path) = write("one.csv", b"v\n1\n\n3\n");
+        let table = open(&[&path]).unwrap();
+        assert_eq!((table.rows, column(table, 0)), (Some(3), ("Int64".into(), vec!["1".into(), "-".into(), "3".into()])));
+        let (_d, path) = write("two.csv", b"v,w\n1,2\n\n3,4\n");
+        assert_eq!(rows(open(&[&path]).unwrap()).unwrap(), 2);
     }
 
     #[test]

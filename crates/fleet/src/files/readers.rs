@@ -13,6 +13,7 @@ use parquet::basic::Compression;
 use parquet::file::reader::Length;
 use skytether_common::{Error, Result};
 
+use super::blank::Blank;
 use super::infer::{self, Lines};
 use super::source::{Failure, Source, Text, failed};
 use super::{BATCH_ROWS, Batches};
@@ -157,7 +158,7 @@ pub(super) fn separated(path: PathBuf, by: u8, schema: &SchemaRef) -> Result<Bat
     let reader = arrow::csv::ReaderBuilder::new(Arc::clone(schema))
         .with_format(infer::format(by))
         .with_batch_size(BATCH_ROWS)
-        .build(text)
+        .build(Blank::new(text, by))
         .map_err(|e| failure.or(&path, Error::invalid(format!("cannot read {}", path.display())).because(e)))?;
     Ok(named(path, failure, misfit, reader))
 }

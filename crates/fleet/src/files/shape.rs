@@ -1,17 +1,39 @@
-//! Where JSON lines have lists, objects and plain values: a key must have one of them throughout.
+//! Where JSON lines have lists, objects and plain values: a key must have one of them throughout. And which numbers are there, as far as inference passes
+//! over it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use arrow::datatypes::{DataType, Field, Fields, Schema};
+use serde_json::{Number, Value};
 use skytether_common::{Error, Result};
 
 /// What was seen at one place of the objects so far.
 #[derive(Default)]
 pub(super) struct Shape {
     first: Option<Seen>,
+    numbers: Numbers,
     fields: HashMap<String, Shape>,
     items: Option<Box<Shape>>,
+}
+
+/// What numbers were seen.
+#[derive(Default)]
+struct Numbers {
+    negative: bool,
+    /// Whole ones that only unsigned integers of 64 bits hold.
+    long: bool,
+    other: bool,
+}
+
+impl Numbers {
+    fn add(&mut self, number: &Number) {
+        match (number.as_i64(), number.as_u64()) {
+            (Some(n), _) => self.negative |= n < 0,
+            (None, Some(_)) => self.long = true,
+            (None, None) => self.other = true,
+        }
+    }
 }
 
 /// A kind of value, and the file and line where it was first.
@@ -80,7 +102,40 @@ impl Shape {
                 let Some(shape) = shape else { return Ok(()) };
                 shape.visit(field, path, line).map_err(|(key, now, before)| (joined(name, &key), now, before))
             }),
+            Value::Number(number) => {
+                self.numbers.add(number);
+                Ok(())
+            }
             _ => Ok(()),
+        }
+    }
+
+    /// `schema`, which was inferred from the objects, without the doubles that inference makes of whole numbers above those of `Int64`: these become
+    /// `UInt64`, or text where there are negative numbers beside them.
+    pub(super) fn exact(&self, schema: &Schema) -> Schema {
+        Schema::new(self.exact_fields(schema.fields()))
+    }
+
+    fn exact_fields(&self, fields: &Fields) -> Fields {
+        let exact = |field: &Field| match self.fields.get(field.name()) {
+            Some(shape) => field.clone().with_data_type(shape.exact_type(field.data_type())),
+            None => field.clone(),
+        };
+        fields.iter().map(|field| exact(field)).collect()
+    }
+
+    fn exact_type(&self, t: &DataType) -> DataType {
+        match (t, &self.items) {
+            (DataType::Float64, _) if self.numbers.long && !self.numbers.other => {
+                if self.numbers.negative {
+                    DataType::Utf8
+                } else {
+                    DataType::UInt64
+                }
+            }
+            (DataType::List(item), Some(shape)) => DataType::new_list(shape.exact_type(item.data_type()), item.is_nullable()),
+            (DataType::Struct(fields), _) => DataType::Struct(self.exact_fields(fields)),
+            _ => t.clone(),
         }
     }
 }
