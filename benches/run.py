@@ -21,6 +21,7 @@ sys.path.insert(0, str(HERE))
 import data  # noqa: E402
 import parity  # noqa: E402
 import relational  # noqa: E402
+import wide  # noqa: E402
 
 RESULTS: list[dict] = []
 
@@ -98,10 +99,10 @@ def speed(cells: int, genes: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("parts", nargs="*", choices=["parity", "speed", "relational", []], default=[], help="which parts (default: all)")
+    parser.add_argument("parts", nargs="*", choices=["parity", "speed", "relational", "wide", []], default=[], help="which parts (default: all)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the matrix, to try the benchmark itself")
     args = parser.parse_args()
-    parts = args.parts or ["parity", "speed", "relational"]
+    parts = args.parts or ["parity", "speed", "relational", "wide"]
     data.OUT.mkdir(exist_ok=True)
     if "parity" in parts:
         for row in parity.compare_all():
@@ -110,6 +111,8 @@ def main() -> None:
         speed(*((5_000, 20_000) if args.quick else (50_000, 20_000)))
     if "relational" in parts:
         relational.compare(data.OUT, 0.1 if args.quick else 1.0, line)
+    if "wide" in parts:
+        wide.compare(data.OUT, line)
     (data.OUT / "results.json").write_text(json.dumps(RESULTS, indent=1))
     missed = [r["what"].strip() for r in RESULTS if r["ok"] is False]
     print(f"\n{sum(r['ok'] is True for r in RESULTS)} figures reached, {len(missed)} missed{': ' + '; '.join(missed) if missed else ''}")

@@ -57,6 +57,8 @@ class Dataset:
             raise InvalidError(f"{name} is a {found['kind']}, not an expression data set: use skytether's sql")
         self.name: str = found["name"].replace(".", "/", 1)
         self._generation: int = found["generation"]
+        # Of each matrix that was ranked, its genes' names by number.
+        self._gene_names: dict[str, np.ndarray] = {}
         try:
             self._kept: dict[str, Any] = json.loads(found["application"][APPLICATION])
             written = int(self._kept["format"])
@@ -358,12 +360,16 @@ class Dataset:
         literal = spec.replace("'", "''")
         options["log_base"] = self._kept["log1p_base"] if params["transform"] is None else None
         with self._unchanged():
-            query = self.fleet.sql(f"SELECT gene_id, gene, moments(idx, val, block, '{literal}') AS moments FROM {self.table(matrix + '_rows')} GROUP BY gene_id, gene")
+            # Names that are known from an earlier call are not asked for again.
+            by = "gene_id" if matrix in self._gene_names else "gene_id, gene"
+            query = self.fleet.sql(f"SELECT {by}, moments(idx, val, block, '{literal}') AS moments FROM {self.table(matrix + '_rows')} GROUP BY {by}")
             try:
                 ranked = _internal.rank_genes(query._inner, json.dumps(options))
             except InvalidError as e:
                 raise self._with_names(e, matrix, params["transform"]) from e
-        return RankResult(self.name, ranked, _of_genes(query.receipt), params, n_genes, order, double)
+        if matrix not in self._gene_names:
+            self._gene_names[matrix] = _names_of(ranked)
+        return RankResult(self.name, ranked, _of_genes(query.receipt), params, n_genes, order, double, self._gene_names[matrix])
 
     def _with_names(self, error: InvalidError, matrix: str, transform: str | None) -> InvalidError:
         """`error`, with the gene's and the cell's names where it is about one value."""
@@ -488,6 +494,19 @@ class Dataset:
     @property
     def _genes(self) -> pd.DataFrame:
         return self._shell.raw.var if self._swapped else self._shell.var
+
+
+def _names_of(ranked: Any) -> np.ndarray:
+    """The genes' names by number; any group has them all."""
+    import pyarrow as pa
+
+    for batch in pa.table(ranked).to_batches()[:1]:
+        names = np.empty(len(batch), object)
+        names[batch.column("gene_id").to_numpy()] = batch.column("names").to_pandas().to_numpy(object)
+        # Results share it.
+        names.flags.writeable = False
+        return names
+    return np.zeros(0, object)
 
 
 def _of_genes(receipt: Receipt) -> Receipt:

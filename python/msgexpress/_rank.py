@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Iterable
 
 import numpy as np
@@ -27,7 +26,7 @@ _COLUMNS = {
 class RankResult:
     """Genes ranked for one or more groups of cells; best score first."""
 
-    def __init__(self, dataset: str, ranked: Any, receipt: Receipt, params: dict[str, Any], n_genes: int | None, order: list[str] | None, double: bool) -> None:
+    def __init__(self, dataset: str, ranked: Any, receipt: Receipt, params: dict[str, Any], n_genes: int | None, order: list[str] | None, double: bool, genes: np.ndarray) -> None:
         import pyarrow as pa
 
         #: The data set's name.
@@ -37,6 +36,8 @@ class RankResult:
         #: What was asked for, `transform` included; the keys of scanpy's ``uns["rank_genes_groups"]["params"]`` and ``transform``.
         self.params = params
         self._n_genes, self._double = n_genes, double
+        # The genes' names by number.
+        self._genes = genes
         # A batch per group, all of them with every gene.
         self._ranked: dict[str, pa.RecordBatch] = {batch.column("group")[0].as_py(): batch for batch in pa.table(ranked).to_batches()}
         known = {g: i for i, g in enumerate(order or [])}
@@ -187,13 +188,3 @@ class RankResult:
         out = np.empty(len(self._genes))
         out[self._values(group, "gene_id", True)] = self._values(group, column, True)
         return out
-
-    @cached_property
-    def _genes(self) -> np.ndarray:
-        """The genes' names by number; any group has them all."""
-        if not self._ranked:
-            return np.zeros(0, object)
-        batch = next(iter(self._ranked.values()))
-        names = np.empty(len(batch), object)
-        names[batch.column("gene_id").to_numpy()] = batch.column("names").to_pandas().to_numpy(object)
-        return names

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Float64Array, RecordBatch, StringViewArray, StringViewBuilder, UInt32Array};
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array, RecordBatch, StringViewArray, StringViewBuilder, UInt32Array, new_null_array};
 use arrow::buffer::NullBuffer;
 use arrow::compute::{cast, concat, take};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type};
@@ -100,7 +100,8 @@ struct Tested {
     pct_reference: f64,
 }
 
-/// Ranks the genes of `batches` (columns `gene_id` UInt32, `gene` text, `moments`: the result of `moments()`; a row per gene) for each group.
+/// Ranks the genes of `batches` (columns `gene_id` UInt32, `gene` text, `moments`: the result of `moments()`; a row per gene) for each group. Without the
+/// column `gene`, genes have no names.
 ///
 /// The result has the columns of [`ranking_schema`]. Within a group rows are ordered by score, the highest first; genes of equal score by number. Scores are never NaN (see [`crate::ttest::t_test`]); infinite ones come first or last.
 ///
@@ -195,7 +196,10 @@ impl<'a> Genes<'a> {
                 .filter(|ids| ids.null_count() == 0)
                 .ok_or_else(|| Error::invalid("gene_id must be UInt32 without NULLs"))?;
             genes.ids.extend_from_slice(ids.values());
-            names.push(cast(column("gene")?, &DataType::Utf8View).map_err(|e| Error::invalid("gene must be text").because(e))?);
+            names.push(match batch.column_by_name("gene") {
+                Some(named) => cast(named, &DataType::Utf8View).map_err(|e| Error::invalid("gene must be text").because(e))?,
+                None => new_null_array(&DataType::Utf8View, batch.num_rows()),
+            });
             let moments = column("moments")?;
             if moments.null_count() > 0 {
                 return Err(Error::invalid("ranking genes needs moments without NULLs"));

@@ -57,7 +57,7 @@ struct Asked {
     overlap: Option<(String, String)>,
 }
 
-/// Runs `query` (columns `gene_id`, `gene`, `moments`) and ranks its genes; the columns are those of `ranking_schema`, each group's rows are a batch.
+/// Runs `query` (columns `gene_id`, `moments`, and `gene` for names) and ranks its genes; the columns are those of `ranking_schema`, each group's rows are a batch.
 #[pyfunction]
 pub fn rank_genes(py: Python<'_>, query: &PyResultSet, options: &str) -> PyResult<PyTable> {
     let asked: Asked = serde_json::from_str(options).map_err(|e| Error::invalid("these are no options of a ranking").because(e)).or_raise()?;

@@ -22,14 +22,21 @@ use crate::{Encoded, SliceOptions};
 const MAX_EXPANSION: usize = 32;
 /// Batches below this many rows are joined with their neighbours.
 const SMALL: usize = 4096;
+/// The bytes of one column that a slice of a wide table should hold at least: to open a column takes as long as to decode some thousand values.
+const PER_COLUMN: usize = 8 << 10;
+/// The size that slices of wide tables may have for that.
+const WIDE: usize = 16 << 20;
 /// How often one slice is written anew to come closer to the target.
 const TRIES: usize = 8;
 
 /// Cuts batches of one schema into slices of whole rows.
 ///
-/// Each slice is at most [`SliceOptions::target_bytes`] long where a row allows it, and of at most [`SliceOptions::max_rows`] rows; a larger row becomes a slice of its own. A very wide table's footer and page headers
-/// alone may exceed half the target: then slices may take twice that fixed cost, so that at least about half of each is data. Besides the batch that
-/// was pushed last, rows of at most 32 targets are held in memory.
+/// Each slice is at most [`SliceOptions::target_bytes`] long where a row allows it, and of at most [`SliceOptions::max_rows`] rows; a larger row becomes a slice of its own.
+///
+/// Slices of wide tables (more than 128 columns) are larger: 8 KiB for each column, up to 16 MiB. Smaller ones would be mostly footer and page headers, and take their time
+/// to be opened column by column. Of a table so wide that these alone exceed half of that, slices may take twice their fixed cost.
+///
+/// Besides the batch that was pushed last, rows of at most 32 targets (64 MiB of wide tables) are held in memory.
 #[derive(Debug)]
 pub struct TableSlicer {
     schema: SchemaRef,
@@ -92,8 +99,10 @@ impl TableSlicer {
                 *self.fixed.insert(fixed)
             }
         };
-        let target = self.options.target_bytes.max(fixed.saturating_mul(2));
-        let most = self.pending.rows_within(target.saturating_mul(MAX_EXPANSION)).clamp(1, self.options.most_rows() as usize);
+        let wide = self.schema.fields().len().saturating_mul(PER_COLUMN).min(WIDE);
+        let target = self.options.target_bytes.max(wide).max(fixed.saturating_mul(2));
+        let held = self.options.target_bytes.saturating_mul(MAX_EXPANSION).max(target.saturating_mul(4));
+        let most = self.pending.rows_within(held).clamp(1, self.options.most_rows() as usize);
         let room = target.saturating_sub(fixed) as f64;
         // A first guess from the size in memory; more rows than are there mean "not yet".
         let first = match self.per_row {
