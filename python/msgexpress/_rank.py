@@ -70,7 +70,9 @@ class RankResult:
         columns["pct_nz_group"] = joined("pct_nz_group", np.float64)
         columns["pct_nz_reference"] = joined("pct_nz_reference", np.float64)
         if len(chosen) > 1:
-            columns = {"group": pd.Categorical.from_codes(np.repeat(np.arange(len(chosen)), lengths), categories=chosen), **columns}
+            # In the type that pandas keeps codes in, so that it need not convert and check them.
+            codes = np.repeat(np.arange(len(chosen), dtype=np.min_scalar_type(-len(chosen))), lengths)
+            columns = {"group": pd.Categorical.from_codes(codes, categories=chosen), **columns}
         return pd.DataFrame(columns, copy=False)
 
     def to_uns(self) -> dict[str, Any]:

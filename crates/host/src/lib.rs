@@ -51,6 +51,7 @@ mod shipped;
 mod sort_room;
 mod spill;
 pub mod sql_limits;
+mod star;
 pub mod status;
 mod sub_plan;
 pub mod substrait;

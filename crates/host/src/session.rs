@@ -53,6 +53,7 @@ use crate::shipped::Beside;
 use crate::sort_room::SortRoom;
 use crate::spill::{self, SpillDirectory};
 use crate::sql_limits;
+use crate::star;
 use crate::sub_plan::Outgoing;
 use crate::substrait::{self, Asked};
 use crate::tables::{Named, NamedTables, PLAIN, SchemaCache};
@@ -254,7 +255,9 @@ impl Host {
         parameters::number(&mut statement)?;
         let references = self.0.base.resolve_table_references(&statement).map_err(from_datafusion)?;
         let (tables, state) = self.named(references, collector).await?;
+        let star = star::take_out(&mut statement);
         let plan = state.statement_to_plan(statement).await.map_err(from_datafusion).map_err(explain_missing)?;
+        let plan = if star { star::put_back(plan).map_err(from_datafusion)? } else { plan };
         Ok((plan, state, tables))
     }
 

@@ -24,6 +24,8 @@ const MAX_EXPANSION: usize = 32;
 const SMALL: usize = 4096;
 /// The bytes of one column that a slice of a wide table should hold at least: to open a column takes as long as to decode some thousand values.
 const PER_COLUMN: usize = 8 << 10;
+/// Columns from which on a table is wide: with fewer, a megabyte has as much of each.
+const MANY: usize = 128;
 /// The size that slices of wide tables may have for that.
 const WIDE: usize = 16 << 20;
 /// How often one slice is written anew to come closer to the target.
@@ -171,9 +173,12 @@ impl TableSlicer {
     fn write(&self, batches: &[RecordBatch]) -> Result<Bytes> {
         let refused = |e: parquet::errors::ParquetError| Error::invalid("these columns cannot be stored as Parquet").because(e);
         let level = ZstdLevel::try_new(self.options.zstd_level).map_err(|e| Error::invalid("no such compression level").because(e))?;
+        // To set up a decompressor takes readers as long as to unpack some thousand bytes.
+        let columns = self.schema.fields().len();
+        let tiny = columns > MANY && batches.iter().map(memory).sum::<usize>() / columns < PER_COLUMN / 2;
         let properties = WriterProperties::builder()
             .set_created_by("skytether".into())
-            .set_compression(Compression::ZSTD(level))
+            .set_compression(if tiny { Compression::UNCOMPRESSED } else { Compression::ZSTD(level) })
             .set_statistics_enabled(EnabledStatistics::None)
             .set_offset_index_disabled(true)
             .set_max_row_group_row_count(None)

@@ -1,6 +1,6 @@
 //! Statistics of all slices of a partition, column by column.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, UInt64Array, new_empty_array};
@@ -32,13 +32,17 @@ impl PartialEq for Bounds {
 #[derive(Debug, Clone, PartialEq)]
 pub struct StatsTable {
     schema: SchemaRef,
+    /// Where each column is: whoever asks about all of 20,000 must not look through them for each.
+    places: HashMap<String, usize>,
     rows: UInt64Array,
     columns: Vec<Option<Bounds>>,
 }
 
 impl StatsTable {
     pub(super) fn assemble(schema: SchemaRef, rows: UInt64Array, columns: Vec<Option<Bounds>>) -> Self {
-        Self { schema, rows, columns }
+        // Of two columns of one name the first counts, as for Arrow.
+        let places = schema.fields().iter().enumerate().rev().map(|(i, field)| (field.name().clone(), i)).collect();
+        Self { schema, places, rows, columns }
     }
 
     pub(super) fn columns(&self) -> &[Option<Bounds>] {
@@ -72,13 +76,12 @@ impl StatsTable {
     /// Null counts, likewise.
     #[must_use]
     pub fn nulls(&self, column: &str) -> Option<UInt64Array> {
-        let (i, _) = self.schema.column_with_name(column)?;
-        self.columns.get(i)?.as_ref().map(|b| b.nulls.clone())
+        self.columns.get(*self.places.get(column)?)?.as_ref().map(|b| b.nulls.clone())
     }
 
     fn bound(&self, column: &str, which: impl Fn(&Bounds) -> &ArrayRef) -> Option<ArrayRef> {
-        let (i, field) = self.schema.column_with_name(column)?;
-        let array = which(self.columns.get(i)?.as_ref()?);
+        let at = *self.places.get(column)?;
+        let (field, array) = (self.schema.field(at), which(self.columns.get(at)?.as_ref()?));
         if array.data_type() == field.data_type() {
             return Some(Arc::clone(array));
         }
