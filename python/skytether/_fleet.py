@@ -72,6 +72,14 @@ def connect(url: str) -> Fleet:
     return Fleet(_internal.Fleet.connect(url))
 
 
+def _plan_bytes(plan: Any) -> bytes:
+    message = plan.SerializeToString() if hasattr(plan, "SerializeToString") else plan
+    try:
+        return bytes(memoryview(message))
+    except TypeError:
+        raise InvalidError(f"a {type(plan).__name__} is no Substrait plan: give its bytes, or the protobuf message") from None
+
+
 class Fleet:
     """Drives and a host over them. Make one with `skytether.open` or `skytether.connect`; usable in a ``with`` statement."""
 
@@ -141,19 +149,14 @@ class Fleet:
         InvalidError
             The bytes are no plan, or the plan contradicts itself or the tables.
         """
-        message = plan.SerializeToString() if hasattr(plan, "SerializeToString") else plan
-        try:
-            data = bytes(memoryview(message))
-        except TypeError:
-            raise InvalidError(f"a {type(plan).__name__} is no Substrait plan: give its bytes, or the protobuf message") from None
-        return Result(self._inner.substrait(data, cut))
+        return Result(self._inner.substrait(_plan_bytes(plan), cut))
 
-    def explain(self, text: str, analyze: bool = False) -> str:
+    def explain(self, text: Any, analyze: bool = False) -> str:
         """How a query is cut: the super-plan that the host keeps and the sub-plans for the drives.
 
-        `analyze` runs it, and adds what each operator took.
+        `text` is its text, or a plan as for `substrait`. `analyze` runs it, and adds what each operator took.
         """
-        return self._inner.explain(text, analyze)
+        return self._inner.explain(text if isinstance(text, str) else _plan_bytes(text), analyze)
 
     def ls(self) -> list[dict[str, Any]]:
         """The data sets: a dict each with at least `name`, `kind` and `tables`; one that can't be read has `kind` None and an `error`."""

@@ -11,15 +11,16 @@ use skytether_plan::describe;
 use crate::options::QueryOptions;
 use crate::receipt::Receipt;
 use crate::session::Host;
+use crate::substrait::Asked;
 
 impl Host {
-    /// The cut of a query as text: super-plan, sub-plans, and why what stayed on the host stayed there. With `analyze` the query is
+    /// The cut of a query, a text of SQL or a Substrait plan, as text: super-plan, sub-plans, and why what stayed on the host stayed there. With `analyze` the query is
     /// run and its figures follow.
     ///
     /// # Errors
-    /// As [`Host::sql`], and with `analyze` the query's own.
-    pub async fn explain(&self, text: &str, analyze: bool, options: &QueryOptions) -> Result<String> {
-        let planned = self.plan(text, options).await?;
+    /// As [`Host::ask`], and with `analyze` the query's own.
+    pub async fn explain(&self, asked: impl Into<Asked>, analyze: bool, options: &QueryOptions) -> Result<String> {
+        let planned = self.plan_asked(&asked.into(), options, Vec::new()).await?;
         let mut out = String::new();
         section(&mut out, "query", &describe::logical(&planned.optimised));
         out.push_str(&describe::cut_plan(&planned.cut));

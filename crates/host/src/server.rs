@@ -137,10 +137,7 @@ impl HostService {
             }
             "explain" => {
                 let asked: QueryRequest = frames::decode_json("a request", body)?;
-                match asked.asked()? {
-                    Asked::Sql(text) => self.host.explain(&text, asked.analyze, &asked.options).await.map(Bytes::from),
-                    Asked::Substrait(_) => Err(Error::unsupported("only SQL is explained")),
-                }
+                self.host.explain(asked.asked()?, asked.analyze, &asked.options).await.map(Bytes::from)
             }
             _ => Err(unknown(kind)),
         }

@@ -11,9 +11,11 @@
 //! | [`classify`](mod@classify) | operator by operator: whole, as limit, split, or not at all |
 //! | [`cut`](mod@cut) | the walk over the plan |
 //! | [`node`] | [`DriveScan`] |
+//! | `levels` | how deep and how large expressions become |
 //! | [`shipped`], `join` | small tables that travel down beside a sub-plan, to be joined there |
 //! | `split`, `union` | aggregates in two halves; operators in the branches of a union |
 //! | [`filter_first`] | rows are filtered before anything is computed from them, above and below |
+//! | [`small_heaps`] | limits that are too large to make room for |
 //! | [`physical_rule`] | what our rules over physical plans are made of |
 //! | [`partial`] | `__f_state` and `__f_merge` |
 //! | [`codec`] | Substrait out and in, with the checks for bytes from strangers |
@@ -31,11 +33,13 @@ pub mod expressions;
 pub mod filter_first;
 pub mod foreign;
 mod join;
+mod levels;
 pub mod node;
 pub mod partial;
 pub mod physical_rule;
 pub mod policy;
 pub mod shipped;
+pub mod small_heaps;
 mod split;
 mod union;
 

@@ -6,6 +6,8 @@
 //!
 //! In a sub-plan the small side is a table `__shipped_n` of the data set that the sub-plan reads, with columns `__shipped_n_0`, `__shipped_n_1`, ...
 
+mod columns;
+
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
@@ -16,6 +18,8 @@ use datafusion::logical_expr::{Expr, FetchType, LogicalPlan, Projection, TableSc
 use crate::cut::Columns;
 use crate::node::DriveScan;
 use crate::policy::{Placement, Tables};
+
+pub use columns::takes;
 
 /// What begins the name of such a table; no data set has a table of such a name.
 pub const SHIPPED: &str = "__shipped_";
@@ -63,6 +67,10 @@ const TIMES: u64 = 16;
 
 /// Whether the rows of `plan` are surely few and small enough, next to a table of `other` rows.
 pub(crate) fn small(plan: &LogicalPlan, other: u64, tables: &dyn Tables) -> bool {
+    let fields = plan.schema().fields();
+    if fields.is_empty() || !fields.iter().all(|f| takes(f.data_type())) {
+        return false;
+    }
     let width: usize = plan.schema().fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(TEXT)).sum();
     most_rows(plan, tables).is_some_and(|rows| rows <= MAX_ROWS && rows.saturating_mul(TIMES) <= other && rows.saturating_mul(width as u64) <= MAX_BYTES)
 }

@@ -22,6 +22,13 @@ pub struct PyFleet(Arc<Slot>);
 
 /// Where a Python fleet and its results find the fleet, until it is closed. Only what is under way, an Arrow stream that is being read or
 /// an ingest, keeps the fleet open beyond that, for itself.
+/// A query as Python has it.
+#[derive(FromPyObject)]
+enum Written {
+    Sql(String),
+    Substrait(Vec<u8>),
+}
+
 pub(crate) struct Slot {
     open: Mutex<Option<Open>>,
     location: String,
@@ -178,9 +185,14 @@ impl PyFleet {
         Ok(PySchema::new(schema).into_pyobject(py)?.into_any())
     }
 
-    fn explain(&self, py: Python<'_>, text: String, analyze: bool) -> PyResult<String> {
+    /// The cut of a query: its text, or the bytes of a Substrait plan.
+    fn explain(&self, py: Python<'_>, query: Written, analyze: bool) -> PyResult<String> {
         let fleet = self.fleet()?;
-        block(py, async move { fleet.explain(&text, analyze, &QueryOptions::default()).await })
+        let asked = match query {
+            Written::Sql(text) => skytether_fleet::Asked::Sql(text.into()),
+            Written::Substrait(plan) => skytether_fleet::Asked::Substrait(plan.into()),
+        };
+        block(py, async move { fleet.explain(asked, analyze, &QueryOptions::default()).await })
     }
 
     /// The data sets, as JSON.
