@@ -20,8 +20,8 @@ mod wire;
 pub struct Target {
     /// By which it is asked for.
     pub name: &'static str,
-    /// Gives it bytes.
-    pub run: fn(&[u8]),
+    /// Gives it bytes; whether it took them.
+    pub run: fn(&[u8]) -> bool,
     /// Bytes that it takes, or nearly so.
     pub seeds: fn() -> Vec<Vec<u8>>,
     /// How many changes of the seeds every run of the tests tries: fewer where each takes long.
@@ -30,20 +30,20 @@ pub struct Target {
 
 /// All of them.
 pub const TARGETS: &[Target] = &[
-    Target { name: "slice_decode", run: stored::slice_decode, seeds: stored::slices, rounds: 5000 },
-    Target { name: "sparse_decode", run: stored::sparse_decode, seeds: stored::sparse_slices, rounds: 5000 },
-    Target { name: "metadata_decode", run: stored::metadata_decode, seeds: stored::metadata, rounds: 5000 },
-    Target { name: "mtx_read", run: stored::mtx_read, seeds: stored::matrices, rounds: 5000 },
-    Target { name: "tsv_read", run: stored::tsv_read, seeds: stored::names, rounds: 5000 },
-    Target { name: "moments_merge", run: stored::moments_merge, seeds: stored::moments, rounds: 5000 },
-    Target { name: "spec_read", run: stored::spec_read, seeds: stored::specs, rounds: 5000 },
-    Target { name: "plan_read", run: plans::plan_read, seeds: plans::foreign, rounds: 400 },
-    Target { name: "sub_plan_decode", run: plans::sub_plan_decode, seeds: plans::sub_plans, rounds: 1500 },
-    Target { name: "expressions_decode", run: plans::expressions_decode, seeds: plans::expressions, rounds: 3000 },
-    Target { name: "ticket_decode", run: wire::ticket_decode, seeds: wire::tickets, rounds: 5000 },
-    Target { name: "shipped_read", run: wire::shipped_read, seeds: wire::tables, rounds: 3000 },
-    Target { name: "keys_read", run: wire::keys_read, seeds: wire::keys, rounds: 5000 },
-    Target { name: "delivery_decode", run: wire::delivery_decode, seeds: wire::deliveries, rounds: 5000 },
+    Target { name: "slice_decode", run: stored::slice_decode, seeds: stored::slices, rounds: 20000 },
+    Target { name: "sparse_decode", run: stored::sparse_decode, seeds: stored::sparse_slices, rounds: 20000 },
+    Target { name: "metadata_decode", run: stored::metadata_decode, seeds: stored::metadata, rounds: 20000 },
+    Target { name: "mtx_read", run: stored::mtx_read, seeds: stored::matrices, rounds: 20000 },
+    Target { name: "tsv_read", run: stored::tsv_read, seeds: stored::names, rounds: 20000 },
+    Target { name: "moments_merge", run: stored::moments_merge, seeds: stored::moments, rounds: 20000 },
+    Target { name: "spec_read", run: stored::spec_read, seeds: stored::specs, rounds: 20000 },
+    Target { name: "plan_read", run: plans::plan_read, seeds: plans::foreign, rounds: 1600 },
+    Target { name: "sub_plan_decode", run: plans::sub_plan_decode, seeds: plans::sub_plans, rounds: 6000 },
+    Target { name: "expressions_decode", run: plans::expressions_decode, seeds: plans::expressions, rounds: 12000 },
+    Target { name: "ticket_decode", run: wire::ticket_decode, seeds: wire::tickets, rounds: 20000 },
+    Target { name: "shipped_read", run: wire::shipped_read, seeds: wire::tables, rounds: 12000 },
+    Target { name: "keys_read", run: wire::keys_read, seeds: wire::keys, rounds: 20000 },
+    Target { name: "delivery_decode", run: wire::delivery_decode, seeds: wire::deliveries, rounds: 20000 },
 ];
 
 /// The target of that name.

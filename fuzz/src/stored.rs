@@ -6,8 +6,9 @@ use std::sync::{Arc, LazyLock};
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Int64Array, ListArray, RecordBatch, StringArray, StringViewArray};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt32Type};
 use bytes::Bytes;
-use skytether_expression::MomentsSpec;
+use skytether_expression::spec::Squares;
 use skytether_expression::store::{EmitTo, MomentStore};
+use skytether_expression::{Groups, MomentsSpec};
 use skytether_matrix::MtxReader;
 use skytether_matrix::tsv::{barcodes_from, features_from};
 use skytether_slice::{Encoded, Layout, Metadata, MetadataBuilder, SliceOptions, SparseSlicer, TableSlicer, ValueType, Values, decode, decode_sparse};
@@ -32,12 +33,13 @@ pub(crate) fn slices() -> Vec<Vec<u8>> {
 }
 
 /// A slice of a plain table: an error or batches of the right shape.
-pub(crate) fn slice_decode(data: &[u8]) {
-    if let Ok(batches) = decode(Bytes::copy_from_slice(data), &Layout::Table, &SCHEMA, &[2, 0, 1], 1024) {
-        for batch in batches.flatten() {
-            assert!(batch.num_columns() == 3 && batch.num_rows() <= 1024);
-        }
+pub(crate) fn slice_decode(data: &[u8]) -> bool {
+    let Ok(batches) = decode(Bytes::copy_from_slice(data), &Layout::Table, &SCHEMA, &[2, 0, 1], 1024) else { return false };
+    for batch in batches {
+        let Ok(batch) = batch else { return false };
+        assert!(batch.num_columns() == 3 && batch.num_rows() <= 1024);
     }
+    true
 }
 
 pub(crate) fn sparse_slices() -> Vec<Vec<u8>> {
@@ -51,14 +53,17 @@ pub(crate) fn sparse_slices() -> Vec<Vec<u8>> {
 }
 
 /// A sparse slice: an error, or lists whose cell numbers a kernel may index by.
-pub(crate) fn sparse_decode(data: &[u8]) {
+pub(crate) fn sparse_decode(data: &[u8]) -> bool {
+    let mut taken = false;
     for value in [ValueType::UInt16, ValueType::UInt32, ValueType::Float32] {
         if let Ok(batch) = decode_sparse(&Bytes::copy_from_slice(data), &Layout::sparse(1000, 8, value), &[0, 1, 2, 3, 4]) {
             let (idx, val) = (batch.column(3).as_list::<i32>(), batch.column(4).as_list::<i32>());
             assert_eq!(idx.offsets(), val.offsets());
             assert!(idx.values().as_primitive::<UInt32Type>().values().iter().all(|&c| c < 1000));
+            taken = true;
         }
     }
+    taken
 }
 
 pub(crate) fn metadata() -> Vec<Vec<u8>> {
@@ -68,20 +73,20 @@ pub(crate) fn metadata() -> Vec<Vec<u8>> {
 }
 
 /// A metadata slice, with the checksum put right so that the parsers behind it are reached.
-pub(crate) fn metadata_decode(data: &[u8]) {
+pub(crate) fn metadata_decode(data: &[u8]) -> bool {
     let mut bytes = data.to_vec();
     if bytes.len() > 16 {
         let crc = crc32c::crc32c(&bytes[16..]);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
     }
-    if let Ok(metadata) = Metadata::decode(&bytes) {
-        assert_eq!(metadata.slices.iter().map(|s| s.rows).sum::<u64>(), metadata.rows);
-        match metadata.encode().and_then(|b| Metadata::decode(&b)) {
-            // Arrays are compared by their bits, NaN included.
-            Ok(again) => assert!(again == metadata, "{again:?}\n{metadata:?}"),
-            Err(error) => panic!("{error}: {metadata:?}"),
-        }
+    let Ok(metadata) = Metadata::decode(&bytes) else { return false };
+    assert_eq!(metadata.slices.iter().map(|s| s.rows).sum::<u64>(), metadata.rows);
+    match metadata.encode().and_then(|b| Metadata::decode(&b)) {
+        // Arrays are compared by their bits, NaN included.
+        Ok(again) => assert!(again == metadata, "{again:?}\n{metadata:?}"),
+        Err(error) => panic!("{error}: {metadata:?}"),
     }
+    true
 }
 
 pub(crate) fn matrices() -> Vec<Vec<u8>> {
@@ -91,8 +96,8 @@ pub(crate) fn matrices() -> Vec<Vec<u8>> {
 }
 
 /// A Matrix Market file, plain or compressed: an error, or entries within the matrix, as many as were announced.
-pub(crate) fn mtx_read(data: &[u8]) {
-    let Ok(mut reader) = MtxReader::new(Box::new(Cursor::new(data.to_vec())), "matrix.mtx") else { return };
+pub(crate) fn mtx_read(data: &[u8]) -> bool {
+    let Ok(mut reader) = MtxReader::new(Box::new(Cursor::new(data.to_vec())), "matrix.mtx") else { return false };
     let (mut rows, mut cols, mut vals) = (Vec::new(), Vec::new(), Vec::new());
     // Chunks of different sizes end in different places of the text.
     let chunk = 1 + data.len() % 7;
@@ -107,6 +112,7 @@ pub(crate) fn mtx_read(data: &[u8]) {
     assert!(rows.len() == cols.len() && rows.len() == vals.len());
     assert!(rows.iter().all(|&r| r < header.rows) && cols.iter().all(|&c| c < header.cols) && vals.iter().all(|v| v.is_finite()));
     assert!(!whole || rows.len() as u64 == header.entries);
+    whole
 }
 
 pub(crate) fn names() -> Vec<Vec<u8>> {
@@ -114,17 +120,17 @@ pub(crate) fn names() -> Vec<Vec<u8>> {
 }
 
 /// The lists beside a matrix, plain or compressed: an error, or a name for every line.
-pub(crate) fn tsv_read(data: &[u8]) {
+pub(crate) fn tsv_read(data: &[u8]) -> bool {
     let source = || Box::new(Cursor::new(data.to_vec()));
     let features = features_from(source(), "features.tsv");
     let barcodes = barcodes_from(source(), "barcodes.tsv");
     // Both read the same lines.
     assert_eq!(features.is_ok(), barcodes.is_ok());
-    if let (Ok(features), Ok(barcodes)) = (features, barcodes) {
-        assert_eq!(features.ids, barcodes);
-        assert_eq!(features.ids.len(), features.names.len());
-        assert!(features.types.is_none_or(|types| types.len() == features.ids.len()));
-    }
+    let (Ok(features), Ok(barcodes)) = (features, barcodes) else { return false };
+    assert_eq!(features.ids, barcodes);
+    assert_eq!(features.ids.len(), features.names.len());
+    assert!(features.types.is_none_or(|types| types.len() == features.ids.len()));
+    true
 }
 
 /// Groups that states of a few bytes can be about.
@@ -140,37 +146,37 @@ pub(crate) fn moments() -> Vec<Vec<u8>> {
 }
 
 /// The state of grouped moments, with groups that fit or any: an error, or a result of the right shape. The first byte says how many bytes are groups.
-pub(crate) fn moments_merge(data: &[u8]) {
-    let Some((&head, data)) = data.split_first() else { return };
+pub(crate) fn moments_merge(data: &[u8]) -> bool {
+    let Some((&head, data)) = data.split_first() else { return false };
     let (text, state) = data.split_at(usize::from(head).min(data.len()));
     let text = if text.is_empty() { GROUPS } else { std::str::from_utf8(text).unwrap_or_default() };
     let columns: Vec<ArrayRef> = vec![Arc::new(StringViewArray::from(vec![text, GROUPS])), Arc::new(BinaryArray::from(vec![state, state]))];
     let mut store = MomentStore::default();
     if store.merge_states(&columns, &[0, 1], 2).is_err() {
-        return;
+        return false;
     }
-    if let Ok(result) = store.result(EmitTo::All, 2) {
-        let lists = result.as_list::<i32>();
-        assert!(lists.len() == 2 && lists.value(0).len() == lists.value(1).len());
-    }
+    let Ok(result) = store.result(EmitTo::All, 2) else { return false };
+    let lists = result.as_list::<i32>();
+    assert!(lists.len() == 2 && lists.value(0).len() == lists.value(1).len());
+    true
 }
 
 pub(crate) fn specs() -> Vec<Vec<u8>> {
-    [
-        r#"{"dataset":"lab.t","matrix":"x","groups":{"obs":"cell_type"},"transform":"log1p"}"#,
-        r#"{"dataset":"lab.t","matrix":"x","groups":{"names":["a"],"codes":"AAAA"}}"#,
-    ]
-    .map(|t| t.as_bytes().to_vec())
-    .into()
+    let mut seeds = vec![br#"{"dataset":"lab.t","matrix":"x","groups":{"obs":"cell_type"},"transform":"log1p_cp10k"}"#.to_vec()];
+    if let (Ok(dataset), Ok(groups)) = ("lab.t".parse(), Groups::codes(vec!["a".into(), "b".into()], &[0, 1, -1, 1])) {
+        let spec = MomentsSpec { dataset, matrix: "x".into(), groups, transform: None, squares: Squares::default() };
+        seeds.extend(spec.to_literal().ok().map(String::into_bytes));
+    }
+    seeds
 }
 
 /// Any text as the spec of moments: an error, or a spec whose own text reads back as the same.
-pub(crate) fn spec_read(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    if let Ok(spec) = MomentsSpec::from_literal(text) {
-        match spec.to_literal().and_then(|text| MomentsSpec::from_literal(&text)) {
-            Ok(again) => assert_eq!(again, spec),
-            Err(error) => panic!("{error}: {spec:?}"),
-        }
+pub(crate) fn spec_read(data: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(data) else { return false };
+    let Ok(spec) = MomentsSpec::from_literal(text) else { return false };
+    match spec.to_literal().and_then(|text| MomentsSpec::from_literal(&text)) {
+        Ok(again) => assert_eq!(again, spec),
+        Err(error) => panic!("{error}: {spec:?}"),
     }
+    true
 }

@@ -10,6 +10,7 @@ use arrow::datatypes::{Field, Int32Type, Int64Type};
 use arrow_flight::FlightData;
 use bytes::Bytes;
 use datafusion::physical_plan::collect;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::prelude::SessionContext;
 use skytether_common::{Generation, Kind, PartitionName};
 use skytether_drive::beside::tables as beside;
@@ -44,11 +45,15 @@ pub(crate) fn tickets() -> Vec<Vec<u8>> {
 }
 
 /// A ticket: an error, or a sub-plan that has no more bytes than came.
-pub(crate) fn ticket_decode(data: &[u8]) {
+pub(crate) fn ticket_decode(data: &[u8]) -> bool {
     match frames::decode_ticket(&Bytes::copy_from_slice(data)) {
         Ok(plan) => assert!(plan.bytes() <= data.len()),
-        Err(e) => assert_eq!(e.kind(), Kind::Invalid, "{}", e.full_text()),
+        Err(e) => {
+            assert_eq!(e.kind(), Kind::Invalid, "{}", e.full_text());
+            return false;
+        }
     }
+    true
 }
 
 fn batches() -> Vec<RecordBatch> {
@@ -74,22 +79,28 @@ pub(crate) fn tables() -> Vec<Vec<u8>> {
 }
 
 /// A table beside a sub-plan, planned with and read: an error, or no more rows than may be sent.
-pub(crate) fn shipped_read(data: &[u8]) {
+pub(crate) fn shipped_read(data: &[u8]) -> bool {
     let name = shipped::name(0);
     let read = match beside(&BTreeMap::from([(name, Bytes::copy_from_slice(data))])) {
         Ok(read) => read,
-        Err(e) => return assert_eq!(e.kind(), Kind::Invalid, "{}", e.full_text()),
+        Err(e) => {
+            assert_eq!(e.kind(), Kind::Invalid, "{}", e.full_text());
+            return false;
+        }
     };
+    let mut taken = true;
     for table in read {
         let rows = RUNTIME.block_on(async {
             let scan = table.scan(&SESSION.state(), None, &[], None).await?;
-            scan.partition_statistics(None)?;
+            StatisticsContext::new().compute(scan.as_ref(), &StatisticsArgs::new())?;
             collect(scan, SESSION.task_ctx()).await
         });
-        if let Ok(rows) = rows {
-            assert!(rows.iter().map(RecordBatch::num_rows).sum::<usize>() as u64 <= shipped::MAX_ROWS);
+        match rows {
+            Ok(rows) => assert!(rows.iter().map(RecordBatch::num_rows).sum::<usize>() as u64 <= shipped::MAX_ROWS),
+            Err(_) => taken = false,
         }
     }
+    taken
 }
 
 pub(crate) fn keys() -> Vec<Vec<u8>> {
@@ -98,8 +109,8 @@ pub(crate) fn keys() -> Vec<Vec<u8>> {
 }
 
 /// A set of join keys.
-pub(crate) fn keys_read(data: &[u8]) {
-    let _ = KeyFilters::read(&BTreeMap::from([("k".to_owned(), Bytes::copy_from_slice(data))]));
+pub(crate) fn keys_read(data: &[u8]) -> bool {
+    KeyFilters::read(&BTreeMap::from([("k".to_owned(), Bytes::copy_from_slice(data))])).is_ok()
 }
 
 /// Messages one after the other: each header, body and note with its length in two bytes before it.
@@ -122,7 +133,7 @@ pub(crate) fn deliveries() -> Vec<Vec<u8>> {
 }
 
 /// The messages of an answer: errors, or deliveries whose rows are not far more than the bytes that came.
-pub(crate) fn delivery_decode(data: &[u8]) {
+pub(crate) fn delivery_decode(data: &[u8]) -> bool {
     let mut rest = data;
     let mut part = || {
         let (len, after) = rest.split_first_chunk::<2>()?;
@@ -130,11 +141,13 @@ pub(crate) fn delivery_decode(data: &[u8]) {
         rest = after;
         Some(part.to_vec())
     };
-    let mut decoder = DeliveryDecoder::default();
+    let (mut decoder, mut taken) = (DeliveryDecoder::default(), false);
     while let (Some(header), Some(body), Some(note)) = (part(), part(), part()) {
         let message = FlightData::new().with_data_header(header).with_data_body(body).with_app_metadata(note);
         if let Ok(frames::Incoming::Delivery(Delivery::Batch { batch, .. })) = decoder.decode(message) {
             assert!(batch.num_rows() <= 1 << 24);
+            taken = true;
         }
     }
+    taken
 }

@@ -25,7 +25,6 @@ use crate::catalog::within;
 use crate::flight_sql::{self, FlightSqlHost};
 use crate::protocol::{self, HostInfo, Kind, Last, MAX_REQUEST, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, of_instance};
 use crate::session::Host;
-use crate::substrait::Asked;
 
 /// Messages of an answer that wait for a slow client.
 const BACKLOG: usize = 4;

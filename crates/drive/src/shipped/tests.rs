@@ -6,6 +6,7 @@ use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field, Fields, Int32Type};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::physical_plan::collect;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::prelude::SessionContext;
 use skytether_common::Kind;
 use tokio::runtime::{Builder, Runtime};
@@ -94,7 +95,7 @@ impl Scanning {
         let table = read("__shipped_0", bytes)?.table("__shipped_0").unwrap();
         let rows = self.0.block_on(async {
             let scan = table.scan(&self.1.state(), None, &[], None).await?;
-            scan.partition_statistics(None)?;
+            StatisticsContext::new().compute(scan.as_ref(), &StatisticsArgs::new())?;
             Ok(collect(scan, self.1.task_ctx()).await?.iter().map(RecordBatch::num_rows).sum())
         });
         rows.map_err(from_datafusion)

@@ -11,7 +11,7 @@ use arrow::ipc::writer::StreamWriter;
 use arrow::record_batch::RecordBatch;
 use skytether_common::{Error, Result};
 
-use crate::guard::corrupt_arrow;
+use crate::guard::{corrupt_arrow, guarded};
 
 /// A stream of `schema` with at most one batch, uncompressed.
 ///
@@ -75,9 +75,12 @@ pub fn check_message(header: &[u8], there: usize, accepted: Option<Accepted>) ->
     let body = usize::try_from(message.bodyLength()).ok().filter(|&n| n <= there).ok_or_else(|| broken("is cut short"))?;
     if let Some(schema) = message.header_as_schema() {
         check_schema(&schema, header.len())?;
-        let refused = |accepted: Accepted| fb_to_schema(schema).fields().iter().find(|f| !(accepted.column)(f.data_type())).cloned();
-        if let Some(field) = accepted.and_then(refused) {
-            return Err(broken(&format!("has a column {:?} of type {}, which is not taken here", field.name(), field.data_type())));
+        if let Some(accepted) = accepted {
+            // Arrow's reader panics on types that it does not know.
+            let schema = guarded("an Arrow schema", || Ok(fb_to_schema(schema)))?;
+            if let Some(field) = schema.fields().iter().find(|f| !(accepted.column)(f.data_type())) {
+                return Err(broken(&format!("has a column {:?} of type {}, which is not taken here", field.name(), field.data_type())));
+            }
         }
     }
     if let Some(dictionary) = message.header_as_dictionary_batch() {
