@@ -1,4 +1,4 @@
-# make demo | test | bench | lint | clean.  `make help` says what each does.
+# make demo | test | bench | fuzz | lint | clean.  `make help` says what each does.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock
 
-.PHONY: help demo test bench lint setup test-rust test-python clean
+.PHONY: help demo test bench fuzz lint setup test-rust test-python clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -27,6 +27,21 @@ test: setup test-rust test-python ## everything that is needed, then every test
 
 bench: setup $(VENV)/.dev ## the benchmarks, each beside what people would use instead
 	@$(BIN)/python benches/run.py
+
+# What is in fuzz/ by default, or one: make fuzz FUZZ_TARGETS=plan_read FUZZ_SECONDS=600. What it finds stays in $(FUZZ_DIR).
+FUZZ_SECONDS ?= 20
+FUZZ_TARGETS ?= $(shell sed -n 's/.*Target { name: "\([a-z_]*\)".*/\1/p' fuzz/src/lib.rs)
+FUZZ_DIR ?= target/fuzz
+
+fuzz: setup ## the parsers of bytes from outside, FUZZ_SECONDS each, with libFuzzer
+	@RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/fuzz/instrument.sh cargo build -p skytether-fuzz --features libfuzzer --bin fuzz
+	@for target in $(FUZZ_TARGETS); do \
+	  mkdir -p $(FUZZ_DIR)/$$target/seeds $(FUZZ_DIR)/$$target/corpus; echo "$$target ..." >&2; \
+	  (ulimit -s 32768; FUZZ_TARGET=$$target FUZZ_SEEDS=$(FUZZ_DIR)/$$target/seeds target/debug/fuzz -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=4096 \
+	    -max_len=65536 -print_final_stats=0 -artifact_prefix=$(FUZZ_DIR)/$$target/ $(FUZZ_DIR)/$$target/corpus $(FUZZ_DIR)/$$target/seeds) \
+	    > $(FUZZ_DIR)/$$target/log 2>&1 || { tail -n 40 $(FUZZ_DIR)/$$target/log >&2; echo "$$target: what it was given is in $(FUZZ_DIR)/$$target" >&2; exit 1; }; \
+	  tail -n 1 $(FUZZ_DIR)/$$target/log; \
+	done
 
 lint: setup ## format, clippy
 	cargo fmt --all --check

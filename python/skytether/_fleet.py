@@ -71,6 +71,14 @@ def connect(url: str) -> Fleet:
     return Fleet(_internal.Fleet.connect(url))
 
 
+def _plan_bytes(plan: Any) -> bytes:
+    message = plan.SerializeToString() if hasattr(plan, "SerializeToString") else plan
+    try:
+        return bytes(memoryview(message))
+    except TypeError:
+        raise InvalidError(f"a {type(plan).__name__} is no Substrait plan: give its bytes, or the protobuf message") from None
+
+
 class Fleet:
     """Drives and a host over them. Make one with `skytether.open` or `skytether.connect`; usable in a ``with`` statement."""
 
@@ -145,26 +153,21 @@ class Fleet:
         InvalidError
             The bytes are no plan, or the plan contradicts itself or the tables.
         """
-        message = plan.SerializeToString() if hasattr(plan, "SerializeToString") else plan
-        try:
-            data = bytes(memoryview(message))
-        except TypeError:
-            raise InvalidError(f"a {type(plan).__name__} is no Substrait plan: give its bytes, or the protobuf message") from None
-        return Result(self._inner.substrait(data, cut))
+        return Result(self._inner.substrait(_plan_bytes(plan), cut))
 
-    def explain(self, text: str, analyze: bool = False, cut: str = "adaptive") -> Explanation:
+    def explain(self, text: Any, analyze: bool = False, cut: str = "adaptive") -> Explanation:
         """How a query is cut: the super-plan that the host keeps, the sub-plans for the drives, and why what stays on the host stays there.
 
         Parameters
         ----------
         text
-            The query.
+            The query's text, or a plan as for `substrait`.
         analyze
             True: run it, and add where each operator ran, with rows, bytes, slices and time.
         cut
             As for `sql`.
         """
-        return Explanation(*self._inner.explain(text, analyze, cut))
+        return Explanation(*self._inner.explain(text if isinstance(text, str) else _plan_bytes(text), analyze, cut))
 
     def ls(self) -> list[dict[str, Any]]:
         """The data sets: a dict each with at least `name`, `kind` and `tables`; one that can't be read has `kind` None and an `error`."""

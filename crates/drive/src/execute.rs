@@ -21,6 +21,7 @@ use skytether_common::{Error, Result};
 use skytether_plan::bloom::{KeyFilters, bloom_udf};
 use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_first::filter_first;
+use skytether_plan::small_heaps::small_heaps;
 use skytether_wire::size::batch_bytes;
 use skytether_wire::{Annotation, Delivery, DeliveryStream, SubPlan};
 use tokio::sync::mpsc::error::TrySendError;
@@ -63,6 +64,7 @@ impl Engine {
             .with_default_features()
             .with_physical_optimizer_rules(known::rules())
             .with_physical_optimizer_rule(filter_first())
+            .with_physical_optimizer_rule(small_heaps())
             .build();
         skytether_plan::partial::register(&mut base).map_err(from_datafusion)?;
         Ok(Self { name, reader, pool, threads: threads.max(1), running: Arc::new(Semaphore::new(max_concurrent.max(1))), base })

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`drive`] | the drive itself |
 //! | `reader` | partitions, slices and whole columns out of the store, with caches |
-//! | `bind`, `shipped` | a ticket's tables, as DataFusion finds them; those that came beside the plan |
+//! | `bind`, `shipped`, [`beside`] | a ticket's tables, as DataFusion finds them; those that came beside the plan |
 //! | `table`, `prune` | a partition as a table; which slices a filter leaves over |
 //! | `scan`, `dense`, `statistics` | the operator that reads slices; the dense view of a matrix; what metadata tells of the rows |
 //! | `cells` | what grouped moments must know about cells |
@@ -15,6 +15,7 @@
 
 mod annotate;
 mod batches;
+pub mod beside;
 mod bind;
 mod cache;
 mod cells;

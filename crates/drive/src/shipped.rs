@@ -10,7 +10,7 @@ use datafusion::catalog::TableProvider;
 use datafusion::datasource::MemTable;
 use skytether_common::{Error, Result};
 use skytether_plan::error::from_datafusion;
-use skytether_plan::shipped::SHIPPED;
+use skytether_plan::shipped::{self, SHIPPED};
 use skytether_slice::metadata::ipc;
 
 /// Tables by name.
@@ -31,7 +31,9 @@ impl Shipped {
     pub(crate) fn read(tables: &BTreeMap<String, Bytes>) -> Result<Self> {
         let mut read = BTreeMap::new();
         for (name, bytes) in tables {
-            if !name.strip_prefix(SHIPPED).is_some_and(|n| n.parse::<u16>().is_ok()) {
+            let number = name.strip_prefix(SHIPPED).and_then(|n| n.parse::<u16>().ok());
+            // As it is written: a name that only reads as the same number is another table's.
+            if number.is_none_or(|n| shipped::name(n.into()) != *name) {
                 return Err(Error::invalid(format!("a table beside a sub-plan is called {SHIPPED}0, {SHIPPED}1 and so on, not {name:?}")));
             }
             // The reader checks what it reads; what it overlooks must not take the drive with it.
@@ -48,61 +50,18 @@ impl Shipped {
     }
 }
 
+/// What the host sends, and no more: rows of types without bytes could be as many as a ticket likes to claim.
+const ACCEPTED: ipc::Accepted = ipc::Accepted { rows: shipped::MAX_ROWS, column: shipped::takes };
+
 fn stream(name: &str, bytes: &Bytes) -> Result<MemTable> {
-    let wrong = |e: Error| Error::invalid(format!("the table {name} beside the sub-plan is no Arrow IPC stream")).because(e);
+    let wrong = |e: Error| Error::invalid(format!("the table {name} beside the sub-plan can't be taken")).because(e);
     // Nothing is made larger than the bytes that are there.
-    let (schema, batch) = ipc::read(bytes).map_err(wrong)?;
+    let (schema, batch) = ipc::read_accepted(bytes, ACCEPTED).map_err(wrong)?;
+    if schema.fields().is_empty() {
+        return Err(Error::invalid(format!("the table {name} beside the sub-plan has no columns")));
+    }
     MemTable::try_new(schema, vec![batch.into_iter().collect()]).map_err(from_datafusion)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use arrow::array::{ArrayRef, Int64Array, StringArray};
-    use arrow::record_batch::RecordBatch;
-    use skytether_common::Kind;
-
-    fn bytes() -> Vec<u8> {
-        let batch = RecordBatch::try_from_iter([
-            ("__shipped_0_0", Arc::new(Int64Array::from(vec![1, 2, 3])) as ArrayRef),
-            ("__shipped_0_1", Arc::new(StringArray::from(vec![Some("a"), None, Some("c")]))),
-        ])
-        .unwrap();
-        ipc::write(&batch.schema(), Some(&batch)).unwrap()
-    }
-
-    fn read(name: &str, bytes: Vec<u8>) -> Result<Shipped> {
-        Shipped::read(&BTreeMap::from([(name.to_owned(), Bytes::from(bytes))]))
-    }
-
-    #[test]
-    fn a_stream_is_a_table() {
-        let shipped = read("__shipped_0", bytes()).unwrap();
-        assert_eq!(shipped.table("__shipped_0").unwrap().schema().fields().len(), 2);
-        assert!(shipped.table("__shipped_1").is_none());
-    }
-
-    #[test]
-    fn names_of_stored_tables_are_refused() {
-        for name in ["data", "__shipped_", "__shipped_x", "__shipped_-1", "x__shipped_0"] {
-            assert_eq!(read(name, bytes()).unwrap_err().kind(), Kind::Invalid, "{name}");
-        }
-    }
-
-    #[test]
-    fn hostile_bytes_give_errors_and_no_panics() {
-        let whole = bytes();
-        for n in 0..whole.len() {
-            if let Err(e) = read("__shipped_0", whole[..n].to_vec()) {
-                assert_eq!(e.kind(), Kind::Invalid, "{n}");
-            }
-            for bit in 0..8 {
-                let mut flipped = whole.clone();
-                flipped[n] ^= 1 << bit;
-                if let Err(e) = read("__shipped_0", flipped) {
-                    assert_eq!(e.kind(), Kind::Invalid, "{n}.{bit}: {e}");
-                }
-            }
-        }
-    }
-}
+mod tests;

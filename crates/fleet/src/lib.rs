@@ -141,10 +141,10 @@ impl Fleet {
     ///
     /// # Errors
     /// As there.
-    pub async fn explain(&self, text: &str, analyze: bool, options: &QueryOptions) -> Result<String> {
+    pub async fn explain(&self, asked: impl Into<Asked>, analyze: bool, options: &QueryOptions) -> Result<String> {
         match &self.0 {
-            Inner::Embedded(fleet) => fleet.host().explain(text, analyze, options).await,
-            Inner::Remote(host) => host.explain(text, analyze, options).await,
+            Inner::Embedded(fleet) => fleet.host().explain(asked, analyze, options).await,
+            Inner::Remote(host) => host.explain(asked, analyze, options).await,
         }
     }
 
@@ -152,10 +152,10 @@ impl Fleet {
     ///
     /// # Errors
     /// As there.
-    pub async fn explanation(&self, text: &str, analyze: bool, options: &QueryOptions) -> Result<Explanation> {
+    pub async fn explanation(&self, asked: impl Into<Asked>, analyze: bool, options: &QueryOptions) -> Result<Explanation> {
         match &self.0 {
-            Inner::Embedded(fleet) => fleet.host().explanation(text, analyze, options).await,
-            Inner::Remote(host) => host.explanation(text, analyze, options).await,
+            Inner::Embedded(fleet) => fleet.host().explanation(asked, analyze, options).await,
+            Inner::Remote(host) => host.explanation(asked, analyze, options).await,
         }
     }
 

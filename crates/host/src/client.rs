@@ -208,8 +208,8 @@ impl RemoteHost {
     ///
     /// # Errors
     /// As there, and `Unavailable`.
-    pub async fn explain(&self, text: &str, analyze: bool, options: &QueryOptions) -> Result<String> {
-        let body = frames::encode_json(&QueryRequest::new(&Asked::Sql(text.into()), options, analyze))?;
+    pub async fn explain(&self, asked: impl Into<Asked>, analyze: bool, options: &QueryOptions) -> Result<String> {
+        let body = frames::encode_json(&QueryRequest::new(&asked.into(), options, analyze))?;
         let answer = self.connection.act("explain", body).await?;
         String::from_utf8(answer.to_vec()).map_err(|e| Error::corrupt("the host's explanation is no text").because(e))
     }
@@ -218,8 +218,8 @@ impl RemoteHost {
     ///
     /// # Errors
     /// As there, and `Unavailable`.
-    pub async fn explanation(&self, text: &str, analyze: bool, options: &QueryOptions) -> Result<Explanation> {
-        let body = frames::encode_json(&QueryRequest::new(&Asked::Sql(text.into()), options, analyze))?;
+    pub async fn explanation(&self, asked: impl Into<Asked>, analyze: bool, options: &QueryOptions) -> Result<Explanation> {
+        let body = frames::encode_json(&QueryRequest::new(&asked.into(), options, analyze))?;
         self.connection.ask("explanation", body).await
     }
 

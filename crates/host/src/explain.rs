@@ -12,6 +12,7 @@ use skytether_wire::Rung;
 use crate::options::QueryOptions;
 use crate::receipt::{Receipt, rung_of};
 use crate::session::Host;
+use crate::substrait::Asked;
 use crate::tree::Tree;
 
 /// How a query is cut and, where it was run for that, what each part of it took. Prints as text for people.
@@ -64,17 +65,17 @@ impl Host {
     ///
     /// # Errors
     /// As there.
-    pub async fn explain(&self, text: &str, analyze: bool, options: &QueryOptions) -> Result<String> {
-        Ok(self.explanation(text, analyze, options).await?.to_string())
+    pub async fn explain(&self, asked: impl Into<Asked>, analyze: bool, options: &QueryOptions) -> Result<String> {
+        Ok(self.explanation(asked, analyze, options).await?.to_string())
     }
 
-    /// The cut of a query: super-plan, sub-plans, and why what stayed on the host stayed there. With `analyze` the query is run, and its
+    /// The cut of a query, a text of SQL or a Substrait plan: super-plan, sub-plans, and why what stayed on the host stayed there. With `analyze` the query is run, and its
     /// figures are with it.
     ///
     /// # Errors
     /// As [`Host::sql`], and with `analyze` the query's own.
-    pub async fn explanation(&self, text: &str, analyze: bool, options: &QueryOptions) -> Result<Explanation> {
-        let planned = self.plan(text, options).await?;
+    pub async fn explanation(&self, asked: impl Into<Asked>, analyze: bool, options: &QueryOptions) -> Result<Explanation> {
+        let planned = self.plan_asked(&asked.into(), options, Vec::new()).await?;
         let cut = &planned.cut;
         let mut explanation = Explanation {
             query: describe::logical(&planned.optimised),

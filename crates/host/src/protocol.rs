@@ -8,7 +8,7 @@
 //! | `DoAction info` | nothing | [`HostInfo`] |
 //! | `DoAction list`, `listing`, `status` | nothing | JSON |
 //! | `DoAction describe`, `drop` | `{"name": ...}` | a root record; nothing |
-//! | `DoAction explain` | `{"sql": ..., "options": ..., "analyze": ...}` | text |
+//! | `DoAction explain` | `{"sql": ..., "options": ..., "analyze": ...}`, or `substrait` in the place of `sql` | text |
 //! | `DoAction explanation` | the same | JSON: an [`Explanation`](crate::Explanation) |
 //! | `DoAction drive/<n>/apply`, `get`, `stat`, `list`, `usage` | as a drive takes them; `apply` with the host's instance in front | as a drive answers |
 //!

@@ -25,7 +25,6 @@ use crate::catalog::within;
 use crate::flight_sql::{self, FlightSqlHost};
 use crate::protocol::{self, HostInfo, Kind, Last, MAX_REQUEST, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, of_instance};
 use crate::session::Host;
-use crate::substrait::Asked;
 
 /// Messages of an answer that wait for a slow client.
 const BACKLOG: usize = 4;
@@ -137,17 +136,11 @@ impl HostService {
             }
             "explain" => {
                 let asked: QueryRequest = frames::decode_json("a request", body)?;
-                match asked.asked()? {
-                    Asked::Sql(text) => self.host.explain(&text, asked.analyze, &asked.options).await.map(Bytes::from),
-                    Asked::Substrait(_) => Err(Error::unsupported("only SQL is explained")),
-                }
+                self.host.explain(asked.asked()?, asked.analyze, &asked.options).await.map(Bytes::from)
             }
             "explanation" => {
                 let asked: QueryRequest = frames::decode_json("a request", body)?;
-                match asked.asked()? {
-                    Asked::Sql(text) => frames::encode_json(&self.host.explanation(&text, asked.analyze, &asked.options).await?),
-                    Asked::Substrait(_) => Err(Error::unsupported("only SQL is explained")),
-                }
+                frames::encode_json(&self.host.explanation(asked.asked()?, asked.analyze, &asked.options).await?)
             }
             _ => Err(unknown(kind)),
         }

@@ -36,6 +36,7 @@ use skytether_expression::CellSource;
 use skytether_plan::bloom::{KeyFilters, bloom_udf};
 use skytether_plan::error::{from_datafusion, to_datafusion};
 use skytether_plan::filter_first::filter_first;
+use skytether_plan::small_heaps::small_heaps;
 use skytether_plan::{CutPlan, DriveScan, Placement, cut, describe, partial};
 use skytether_wire::{Cse, Storage};
 use uuid::Uuid;
@@ -206,10 +207,6 @@ impl Host {
         Ok(Query { schema, stream, receipt })
     }
 
-    pub(crate) async fn plan(&self, text: &str, options: &QueryOptions) -> Result<Planned> {
-        self.plan_asked(&Asked::Sql(text.into()), options, Vec::new()).await
-    }
-
     /// Plans a query, with `values` in the place of the parameters `$1`, `$2`, ...
     pub(crate) async fn plan_asked(&self, asked: &Asked, options: &QueryOptions, values: Vec<ScalarValue>) -> Result<Planned> {
         let collector = Arc::new(Collector::new(Instant::now(), options.cut));
@@ -353,6 +350,7 @@ fn base_state(options: &HostOptions) -> Result<SessionState> {
         .with_config(config)
         .with_runtime_env(runtime)
         .with_physical_optimizer_rule(filter_first())
+        .with_physical_optimizer_rule(small_heaps())
         .with_physical_optimizer_rule(merge_once())
         .with_physical_optimizer_rule(take_turns())
         .build();

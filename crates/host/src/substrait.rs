@@ -19,7 +19,7 @@ use crate::sql_limits::MAX_OPERATORS;
 use crate::tables::{NamedTables, SchemaCache};
 
 /// How much a plan may hold: what texts of SQL may hold, too. Expressions are more than operators, as lists of values count.
-pub const LIMITS: Limits = Limits { bytes: 16 << 20, relations: MAX_OPERATORS, depth: 200, expressions: 1 << 18 };
+pub const LIMITS: Limits = Limits { bytes: 16 << 20, relations: MAX_OPERATORS, depth: 200, expressions: 1 << 18, levels: MAX_OPERATORS / 2 };
 
 /// What is asked: a text of SQL, or the bytes of a Substrait plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +44,24 @@ impl Asked {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+impl From<Bytes> for Asked {
+    fn from(plan: Bytes) -> Self {
+        Self::Substrait(plan)
+    }
+}
+
+impl From<&str> for Asked {
+    fn from(text: &str) -> Self {
+        Self::Sql(text.into())
+    }
+}
+
+impl From<&String> for Asked {
+    fn from(text: &String) -> Self {
+        Self::Sql(text.as_str().into())
     }
 }
 

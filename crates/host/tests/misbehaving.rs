@@ -17,6 +17,9 @@ use skytether_wire::{Annotation, Cse, CseInfo, Delivery, DeliveryStream, Storage
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
+#[path = "../../plan/tests/common/proto.rs"]
+mod proto;
+
 /// What the drive does with a sub-plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Behaviour {
@@ -390,4 +393,52 @@ fn the_deepest_query_fits_the_stack_of_a_host() {
         runtime.block_on(task).unwrap()
     };
     run().unwrap();
+}
+
+/// The same for plans of strangers: whatever a plan of a megabyte says, it is planned or refused, on the stack that a host has.
+#[test]
+fn no_plan_of_a_stranger_overflows_the_stack_of_a_host() {
+    use prost::Message;
+    use proto::{I64_TYPE, aggregate, call, field, number, plan, project, read, set, shared, text};
+
+    let t = || read(&["lab", "t"], &[("id", I64_TYPE)]);
+    let many = |n: usize, of: fn(usize) -> datafusion_substrait::substrait::proto::Expression| (0..n).map(of).collect::<Vec<_>>();
+    let texts = |i: usize| if i.is_multiple_of(2) { text("x") } else { field(0) };
+    let tests = |i: usize| call(1, vec![field(0), number(i as i64)]);
+    let mut plans = vec![
+        ("concat of most", true, plan(&["concat:str"], vec![], project(t(), vec![call(0, many(65_536, texts))]))),
+        ("least of most", true, plan(&["least:i64"], vec![], project(t(), vec![call(0, many(65_536, |_| field(0)))]))),
+        ("concat", false, plan(&["concat:str"], vec![], project(t(), vec![call(0, many(2000, texts))]))),
+        ("least", false, plan(&["least:i64"], vec![], project(t(), vec![call(0, many(2000, |_| field(0)))]))),
+        ("or", false, plan(&["or:bool", "equal:any_any"], vec![], project(t(), vec![call(0, many(2000, tests))]))),
+        ("or of most", true, plan(&["or:bool", "equal:any_any"], vec![], project(t(), vec![call(0, many(65_536, tests))]))),
+    ];
+    for op in [1, 3, 4, 5, 6] {
+        plans.push(("set", false, plan(&[], vec![], set(op, (0..300).map(|_| t()).collect()))));
+    }
+    // A chain of projections, of which the optimiser makes one expression: as deep as is let through, and deeper.
+    for n in [18, 90] {
+        let first = project(t(), vec![field(0)]);
+        let more = |i: i32| project(shared(i - 1), vec![(0..25).fold(field(1), |e, _| call(0, vec![e, number(1)]))]);
+        let chain = (0..n).map(|i| if i == 0 { first.clone() } else { more(i) }).collect();
+        plans.push(("chain", n > 18, plan(&["add:i64_i64"], chain, shared(n - 1))));
+    }
+    let sums = || (0..4096).map(|_| (0, vec![field(0)])).collect();
+    plans.push(("sums", false, plan(&["sum:i64"], vec![], aggregate(t(), vec![field(0)], vec![vec![0]], sums()))));
+    let run = move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_stack_size(32 << 20).enable_all().build().unwrap();
+        let task = runtime.spawn(async move {
+            let (host, _, _) = fleet().await;
+            for (what, refused, plan) in plans {
+                let done = host.explain(Bytes::from(plan.encode_to_vec()), false, &QueryOptions::default()).await;
+                match done {
+                    Ok(text) => assert!(text.contains("super-plan"), "{what}"),
+                    Err(e) if !refused => panic!("{what}: {}", e.full_text()),
+                    Err(e) => assert!(matches!(e.kind(), Kind::Invalid | Kind::Unsupported), "{what}: {}", e.full_text()),
+                }
+            }
+        });
+        runtime.block_on(task).unwrap();
+    };
+    run();
 }

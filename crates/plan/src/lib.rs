@@ -11,10 +11,12 @@
 //! | [`classify`](mod@classify) | operator by operator: whole, as limit, split, or not at all |
 //! | [`cut`](mod@cut) | the walk over the plan |
 //! | [`node`] | [`DriveScan`] |
+//! | `levels` | how deep and how large expressions become |
 //! | [`shipped`], `join` | small tables that travel down beside a sub-plan, to be joined there |
 //! | `size` | how many bytes rows take, from what is known of the tables |
 //! | `split`, `union` | aggregates in two halves; operators in the branches of a union |
 //! | [`filter_first`] | rows are filtered before anything is computed from them, above and below |
+//! | [`small_heaps`] | limits that are too large to make room for |
 //! | [`physical_rule`] | what our rules over physical plans are made of |
 //! | [`partial`] | `__f_state` and `__f_merge` |
 //! | [`codec`] | Substrait out and in, with the checks for bytes from strangers |
@@ -34,12 +36,14 @@ pub mod figures;
 pub mod filter_first;
 pub mod foreign;
 mod join;
+mod levels;
 pub mod node;
 pub mod partial;
 pub mod physical_rule;
 pub mod policy;
 pub mod shipped;
 mod size;
+pub mod small_heaps;
 mod split;
 mod union;
 

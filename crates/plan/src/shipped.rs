@@ -6,6 +6,8 @@
 //!
 //! In a sub-plan the small side is a table `__shipped_n` of the data set that the sub-plan reads, with columns `__shipped_n_0`, `__shipped_n_1`, ...
 
+mod columns;
+
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
@@ -17,6 +19,8 @@ use crate::cut::Columns;
 use crate::node::DriveScan;
 use crate::policy::{Placement, Tables};
 use crate::size::most_bytes;
+
+pub use columns::takes;
 
 /// What begins the name of such a table; no data set has a table of such a name.
 pub const SHIPPED: &str = "__shipped_";
@@ -61,6 +65,10 @@ const TIMES: u64 = 16;
 
 /// Why the rows of `plan` are not surely few and small enough, next to a table of `other` rows, in words; `None` where they are.
 pub(crate) fn too_large(plan: &LogicalPlan, other: u64, tables: &dyn Tables) -> Option<String> {
+    let fields = plan.schema().fields();
+    if fields.is_empty() || !fields.iter().all(|f| takes(f.data_type())) {
+        return Some("has columns of types that don't travel beside sub-plans".into());
+    }
     let Some(rows) = most_rows(plan, tables) else { return Some("may have any number of rows".into()) };
     let bytes = most_bytes(plan, rows, &|table| tables.bytes(table));
     let more = if rows > MAX_ROWS {

@@ -23,7 +23,7 @@ mod mutation;
 
 use mutation::{Dice, count_panics, panics};
 
-const LIMITS: Limits = Limits { bytes: 1 << 20, relations: 300, depth: 60, expressions: 5000 };
+const LIMITS: Limits = Limits { bytes: 1 << 20, relations: 300, depth: 60, expressions: 5000, levels: 100 };
 
 fn isthmus(name: &str) -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/tests/plans/isthmus").join(name)).unwrap()

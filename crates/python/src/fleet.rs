@@ -20,6 +20,13 @@ use crate::writer::PyWriter;
 #[pyclass(name = "Fleet", module = "skytether._internal", frozen)]
 pub struct PyFleet(Arc<Slot>);
 
+/// A query as Python has it.
+#[derive(FromPyObject)]
+enum Written {
+    Sql(String),
+    Substrait(Vec<u8>),
+}
+
 /// Where a Python fleet and its results find the fleet, until it is closed. Only what is under way, an Arrow stream that is being read or
 /// an ingest, keeps the fleet open beyond that, for itself.
 pub(crate) struct Slot {
@@ -183,10 +190,14 @@ impl PyFleet {
     }
 
     /// The cut as text, and as JSON.
-    fn explain(&self, py: Python<'_>, text: String, analyze: bool, cut: &str) -> PyResult<(String, String)> {
+    fn explain(&self, py: Python<'_>, query: Written, analyze: bool, cut: &str) -> PyResult<(String, String)> {
         let (fleet, options) = (self.fleet()?, options(cut)?);
+        let asked = match query {
+            Written::Sql(text) => skytether_fleet::Asked::Sql(text.into()),
+            Written::Substrait(plan) => skytether_fleet::Asked::Substrait(plan.into()),
+        };
         block(py, async move {
-            let explanation = fleet.explanation(&text, analyze, &options).await?;
+            let explanation = fleet.explanation(asked, analyze, &options).await?;
             Ok((explanation.to_string(), json(&explanation)?))
         })
     }

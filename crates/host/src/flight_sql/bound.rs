@@ -2,6 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 
+use arrow::datatypes::DataType;
 use arrow::ipc::root_as_message;
 use arrow_flight::FlightData;
 use arrow_flight::decode::FlightRecordBatchStream;
@@ -10,6 +11,8 @@ use datafusion::common::ScalarValue;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
 use skytether_common::{Error, Result};
 use skytether_plan::error::from_datafusion;
+use skytether_plan::shipped;
+use skytether_slice::metadata::ipc::{self, Accepted};
 use skytether_wire::flight::status::from_status;
 use tonic::Status;
 
@@ -54,7 +57,11 @@ fn check(message: &FlightData) -> Result<()> {
     if [batch, dictionary].into_iter().flatten().any(|b| b.compression().is_some()) {
         return Err(Error::unsupported("values of parameters must come uncompressed"));
     }
-    Ok(())
+    // Values without bytes in a list could be as many as somebody likes to claim. A null may be of no type at all.
+    let accepted = Accepted { rows: 1, column: |t| *t == DataType::Null || shipped::takes(t) };
+    ipc::check_message(&message.data_header, message.data_body.len(), Some(accepted))
+        .map(drop)
+        .map_err(|e| Error::invalid("the values of the parameters are not such as are taken").because(e))
 }
 
 fn many() -> Error {
@@ -84,6 +91,7 @@ mod tests {
     use arrow::ipc::writer::IpcWriteOptions;
     use arrow::record_batch::RecordBatch;
     use arrow_flight::encode::FlightDataEncoderBuilder;
+    use arrow_flight::utils::batches_to_flight_data;
     use skytether_common::Kind;
 
     use super::*;
@@ -93,6 +101,21 @@ mod tests {
         let text: ArrayRef = Arc::new(StringArray::from(vec![Some("é"); rows]));
         let batch = RecordBatch::try_from_iter([("0", number), ("1", text)]).unwrap();
         FlightDataEncoderBuilder::new().with_options(options).build(futures::stream::iter([Ok(batch)])).try_collect().await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn lists_of_nothing_are_refused() {
+        let nulls: ArrayRef = Arc::new(arrow::array::NullArray::new(1 << 50));
+        let item = Arc::new(arrow::datatypes::Field::new("item", DataType::Null, true));
+        let offsets = arrow::buffer::OffsetBuffer::new(arrow::buffer::ScalarBuffer::from(vec![0i64, 1 << 50]));
+        let list: ArrayRef = Arc::new(arrow::array::LargeListArray::new(item, offsets, nulls, None));
+        let batch = RecordBatch::try_from_iter([("0", list)]).unwrap();
+        let messages = batches_to_flight_data(&batch.schema(), vec![batch]).unwrap();
+        assert_eq!(said(messages).await.unwrap_err().kind(), Kind::Invalid);
+        let null: ArrayRef = Arc::new(arrow::array::NullArray::new(1));
+        let batch = RecordBatch::try_from_iter([("0", null)]).unwrap();
+        let messages = batches_to_flight_data(&batch.schema(), vec![batch]).unwrap();
+        assert_eq!(said(messages).await.unwrap(), [ScalarValue::Null]);
     }
 
     async fn said(messages: Vec<FlightData>) -> Result<Vec<ScalarValue>> {

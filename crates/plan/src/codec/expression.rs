@@ -31,6 +31,7 @@ use skytether_common::{Context, Error, Result};
 
 use super::{MAX_BYTES, MAX_WIDTH, consume, validate, without_panic};
 use crate::error::from_datafusion;
+use crate::levels::nodes;
 
 /// The functions that are taken, by their names in Substrait and here.
 const FUNCTIONS: [(&str, &str); 20] = [
@@ -55,6 +56,9 @@ const FUNCTIONS: [(&str, &str); 20] = [
     ("char_length", "character_length"),
     ("octet_length", "octet_length"),
 ];
+
+/// The most expressions that comparisons of floats may be made of.
+const MAX_COPIED: usize = 1 << 16;
 
 const GET_FIELD: &str = "get_field";
 
@@ -243,7 +247,7 @@ fn literal(l: &mut Literal) -> Result<()> {
 
 /// `expression` with Arrow's semantics said in this engine's.
 fn as_arrow(expression: Expr, schema: &DFSchema) -> Result<Expr> {
-    let mut refused = None;
+    let (mut refused, mut copied) = (None, 0);
     let rewritten = expression
         .transform_up(|e| {
             let Expr::BinaryExpr(BinaryExpr { left, op, right }) = e else { return Ok(Transformed::no(e)) };
@@ -253,6 +257,12 @@ fn as_arrow(expression: Expr, schema: &DFSchema) -> Result<Expr> {
                     .get_or_insert_with(|| format!("{left} {op} {right} is arithmetic over other than floats, which overflows otherwise here than in Arrow"));
             }
             if floats && matches!(op, Operator::Eq | Operator::NotEq | Operator::Lt | Operator::LtEq | Operator::Gt | Operator::GtEq) {
+                // Both sides are written out some times, and so are comparisons within them: what is small may become huge.
+                copied += nodes(&left, MAX_COPIED)? + nodes(&right, MAX_COPIED)?;
+                if copied > MAX_COPIED {
+                    refused.get_or_insert_with(|| "comparisons of floats are within one another too often".to_owned());
+                    return Ok(Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right })));
+                }
                 return Ok(Transformed::yes(compare(*left, op, *right, &mut refused)));
             }
             Ok(Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right })))

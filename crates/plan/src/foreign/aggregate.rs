@@ -1,5 +1,8 @@
 //! Aggregation: groups, grouping sets, and aggregates by other names.
 
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Column, DFSchema, DataFusionError, ScalarValue};
 use datafusion::execution::FunctionRegistry;
@@ -20,46 +23,56 @@ type DfResult<T> = std::result::Result<T, DataFusionError>;
 /// The most expressions that grouping sets may be made of: the engine marks those that are left out by bits of a number.
 const MAX_SET: usize = 32;
 
+/// The most grouping expressions of one aggregation.
+const MAX_GROUPS: usize = 1024;
+
+/// The most grouping sets: a cube of ten expressions.
+const MAX_SETS: usize = 1024;
+
+/// The most aggregates of one aggregation.
+const MAX_MEASURES: usize = 4096;
+
 impl Consumer<'_> {
     /// The groups, then the measures, and where there are several grouping sets the number of the set.
     pub(super) async fn aggregate(&self, r: &AggregateRel) -> DfResult<LogicalPlan> {
         let input = self.consume_rel(present(r.input.as_deref(), "aggregate", "input").map_err(to_datafusion)?).await?;
-        for (n, what) in [(r.grouping_expressions.len(), "groups"), (r.groupings.len(), "grouping sets"), (r.measures.len(), "aggregates")] {
-            validate::width(n, what).map_err(to_datafusion)?;
+        for (n, most, what) in [
+            (r.grouping_expressions.len(), MAX_GROUPS, "groups"),
+            (r.groupings.len(), MAX_SETS, "grouping sets"),
+            (r.measures.len(), MAX_MEASURES, "aggregates"),
+        ] {
+            at_most(n, most, what)?;
         }
         let (groups, sets) = self.groups(r, input.schema()).await?;
         // The engine wants each expression once; `measures` says where each of the plan's is, and whether it is a sum that is zero over nothing.
-        let (mut calls, mut measures) = (Vec::new(), Vec::with_capacity(r.measures.len()));
+        let (mut calls, mut measures) = (Distinct::default(), Vec::with_capacity(r.measures.len()));
         for m in &r.measures {
             let (call, zero) = self.measure(m, input.schema()).await?;
-            let at = calls.iter().position(|c| *c == call).unwrap_or(calls.len());
-            if at == calls.len() {
-                calls.push(call);
-            }
-            measures.push((at, zero));
+            measures.push((calls.add(call), zero));
         }
+        let calls = calls.exprs;
         let several = sets.len() > 1;
-        let mut unique: Vec<Expr> = Vec::new();
+        let mut unique = Distinct::default();
+        let mut used: HashMap<&Expr, usize> = HashMap::new();
         for g in &groups {
-            if !unique.contains(g) {
-                unique.push(g.clone());
-            }
+            unique.add(g.clone());
+            *used.entry(g).or_default() += 1;
         }
-        let by = if several { sets_of(&groups, &sets, &mut unique)? } else { unique.clone() };
+        let by = if several { sets_of(&groups, &sets, &mut unique)? } else { unique.exprs.clone() };
         let plan = LogicalPlanBuilder::from(input).aggregate(by, calls)?.build()?;
         let schema = plan.schema();
         let column = |i: usize| Expr::Column(Column::from(schema.qualified_field(i)));
         let name = self.fresh("groups");
         let mut exprs = Vec::with_capacity(groups.len() + measures.len() + 1);
         for (i, g) in groups.iter().enumerate() {
-            let at = unique.iter().position(|u| u == g).unwrap_or_default();
+            let at = unique.places.get(g).copied().unwrap_or_default();
             let called = match g {
-                Expr::Column(c) if groups.iter().filter(|o| *o == g).count() == 1 => format!("{}_{i}", c.name),
+                Expr::Column(c) if used.get(g) == Some(&1) => format!("{}_{i}", c.name),
                 _ => format!("g{i}"),
             };
             exprs.push(column(at).alias_qualified(Some(name.clone()), called));
         }
-        let from = unique.len() + usize::from(several);
+        let from = unique.exprs.len() + usize::from(several);
         for (i, (at, zero)) in measures.into_iter().enumerate() {
             let mut value = column(from + at);
             if zero {
@@ -82,29 +95,47 @@ impl Consumer<'_> {
         for e in &r.grouping_expressions {
             listed.push(self.consume_expression(e, schema).await?);
         }
+        let several = r.groupings.len() > 1;
         let mut sets = Vec::with_capacity(r.groupings.len());
-        let mut all: Vec<Expr> = if r.groupings.len() > 1 { listed.clone() } else { Vec::new() };
+        let mut all: Vec<Expr> = if several { listed.clone() } else { Vec::new() };
+        // Where each first is: those of several sets are the same columns.
+        let mut places: HashMap<Expr, usize> = HashMap::new();
+        for (at, e) in all.iter().enumerate() {
+            places.entry(e.clone()).or_insert(at);
+        }
+        if several {
+            few_in_sets(places.len())?;
+        }
         for grouping in &r.groupings {
             #[expect(deprecated, reason = "producers still write both forms")]
             let inline = &grouping.grouping_expressions;
-            validate::width(inline.len().max(grouping.expression_references.len()), "groups").map_err(to_datafusion)?;
-            let mut these = Vec::new();
+            at_most(inline.len().max(grouping.expression_references.len()), MAX_GROUPS, "groups in a set")?;
+            let mut set = Vec::with_capacity(inline.len().max(grouping.expression_references.len()));
+            let mut add = |e: &Expr| {
+                // A single set may name an expression twice, and gives it twice then.
+                let known = if several { places.get(e).copied() } else { None };
+                let at = known.unwrap_or(all.len());
+                if known.is_none() {
+                    all.push(e.clone());
+                    if several {
+                        places.insert(e.clone(), at);
+                        few_in_sets(places.len())?;
+                    }
+                }
+                // Within one of several sets, twice is once.
+                if !several || !set.contains(&at) {
+                    set.push(at);
+                }
+                at_most(all.len(), MAX_GROUPS, "groups")
+            };
             for e in inline {
-                these.push(self.consume_expression(e, schema).await?);
+                add(&self.consume_expression(e, schema).await?)?;
             }
             if inline.is_empty() {
                 for n in &grouping.expression_references {
                     let e = listed.get(*n as usize).ok_or_else(|| invalid(format!("the plan groups by expression {n} of {}", listed.len())))?;
-                    these.push(e.clone());
-                }
-            }
-            let mut set = Vec::with_capacity(these.len());
-            for e in these {
-                // A single set may name an expression twice, and gives it twice then.
-                let known = if r.groupings.len() > 1 { all.iter().position(|a| *a == e) } else { None };
-                set.push(known.unwrap_or(all.len()));
-                if known.is_none() {
-                    all.push(e);
+                    self.again(e)?;
+                    add(e)?;
                 }
             }
             sets.push(set);
@@ -122,7 +153,7 @@ impl Consumer<'_> {
         let declared = self.functions.get(call.function_reference).map_err(to_datafusion)?;
         check_form(&declared.name, call)?;
         functions::options(declared, &call.options).map_err(to_datafusion)?;
-        let (mut arguments, mut kind) = (Vec::new(), functions::preference(&call.options, "distribution").map(str::to_owned));
+        let (mut arguments, mut kind) = (Vec::new(), functions::preference(declared, &call.options, "distribution").map(str::to_owned));
         for argument in &call.arguments {
             match &argument.arg_type {
                 Some(ArgType::Value(e)) => arguments.push(self.consume_expression(e, schema).await?),
@@ -157,20 +188,51 @@ fn check_form(name: &str, call: &AggregateFunction) -> DfResult<()> {
     validate::width(call.arguments.len(), "arguments").map_err(to_datafusion)
 }
 
-/// The grouping sets for the engine; `unique` becomes the expressions in the order in which it will give them.
-fn sets_of(groups: &[Expr], sets: &[Vec<usize>], unique: &mut Vec<Expr>) -> DfResult<Vec<Expr>> {
-    if unique.len() > MAX_SET {
-        return Err(unsupported(format!("the plan has grouping sets of {} expressions: at most {MAX_SET}", unique.len())));
+fn few_in_sets(n: usize) -> DfResult<()> {
+    if n > MAX_SET { Err(unsupported(format!("the plan has grouping sets of {n} expressions: at most {MAX_SET}"))) } else { Ok(()) }
+}
+
+fn at_most(n: usize, most: usize, what: &str) -> DfResult<()> {
+    if n > most { Err(invalid(format!("the plan lists {n} {what} for one aggregation: at most {most}"))) } else { Ok(()) }
+}
+
+/// Expressions in the order in which they first come, each once.
+#[derive(Default)]
+struct Distinct {
+    exprs: Vec<Expr>,
+    places: HashMap<Expr, usize>,
+}
+
+impl Distinct {
+    /// The place of `expr`.
+    fn add(&mut self, expr: Expr) -> usize {
+        match self.places.entry(expr) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                let at = self.exprs.len();
+                self.exprs.push(new.key().clone());
+                *new.insert(at)
+            }
+        }
     }
-    for (i, set) in sets.iter().enumerate() {
-        let same = |other: &Vec<usize>| other.len() == set.len() && other.iter().all(|g| set.contains(g));
-        if sets[..i].iter().any(same) {
+}
+
+/// The grouping sets for the engine; `unique` becomes the expressions in the order in which it will give them.
+fn sets_of(groups: &[Expr], sets: &[Vec<usize>], unique: &mut Distinct) -> DfResult<Vec<Expr>> {
+    let mut seen = HashSet::with_capacity(sets.len());
+    for set in sets {
+        let mut sorted = set.clone();
+        sorted.sort_unstable();
+        if !seen.insert(sorted) {
             return Err(unsupported("the plan has the same grouping set twice"));
         }
     }
     let of = GroupingSet::GroupingSets(sets.iter().map(|set| set.iter().map(|g| groups[*g].clone()).collect()).collect());
-    let given: Vec<Expr> = of.distinct_expr().into_iter().cloned().collect();
-    if given.len() != unique.len() {
+    let mut given = Distinct::default();
+    for e in of.distinct_expr() {
+        given.add(e.clone());
+    }
+    if given.exprs.len() != unique.exprs.len() {
         return Err(unsupported("the plan has a grouping expression that is in none of its grouping sets"));
     }
     *unique = given;
@@ -178,10 +240,11 @@ fn sets_of(groups: &[Expr], sets: &[Vec<usize>], unique: &mut Vec<Expr>) -> DfRe
 }
 
 /// The number of the set that a row is of, from the bits by which the engine marks the expressions that the set leaves out.
-fn set_number(groups: &[Expr], sets: &[Vec<usize>], unique: &[Expr]) -> Expr {
+fn set_number(groups: &[Expr], sets: &[Vec<usize>], unique: &Distinct) -> Expr {
     let id = cast(Expr::Column(Column::from_name(Aggregate::INTERNAL_GROUPING_ID)), DataType::Int64);
     let when = sets.iter().enumerate().map(|(n, set)| {
-        let bits = unique.iter().fold(0i64, |bits, e| bits << 1 | i64::from(!set.iter().any(|g| groups[*g] == *e)));
+        let within: HashSet<&Expr> = set.iter().map(|g| &groups[*g]).collect();
+        let bits = unique.exprs.iter().fold(0i64, |bits, e| bits << 1 | i64::from(!within.contains(e)));
         (Box::new(lit(bits)), Box::new(lit(i32::try_from(n).unwrap_or(i32::MAX))))
     });
     Expr::Case(Case { expr: Some(Box::new(id)), when_then_expr: when.collect(), else_expr: None })

@@ -12,7 +12,7 @@ use datafusion::logical_expr::builder::project;
 use datafusion::logical_expr::utils::find_window_exprs;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion_substrait::extensions::Extensions;
-use datafusion_substrait::logical_plan::consumer::{SubstraitConsumer, from_fetch_rel, from_filter_rel, from_set_rel};
+use datafusion_substrait::logical_plan::consumer::{SubstraitConsumer, from_fetch_rel, from_filter_rel};
 use datafusion_substrait::substrait::proto::expression::{
     Cast, FieldReference, IfThen, Lambda, Literal, MultiOrList, Nested, ScalarFunction, SingularOrList, Subquery, SwitchExpression, WindowFunction,
 };
@@ -30,6 +30,7 @@ use super::{Limits, Names};
 use crate::codec::MAX_WIDTH;
 use crate::codec::validate::{self, present};
 use crate::error::to_datafusion;
+use crate::levels;
 
 type DfResult<T> = std::result::Result<T, DataFusionError>;
 
@@ -46,6 +47,7 @@ pub(super) struct Consumer<'a> {
     relations: AtomicUsize,
     expressions: AtomicUsize,
     depth: AtomicUsize,
+    levels: levels::Levels,
     /// The columns of the queries around the one that is being read, the innermost last.
     outer: Mutex<Vec<Arc<DFSchema>>>,
 }
@@ -83,6 +85,7 @@ impl<'a> Consumer<'a> {
             relations: zero(),
             expressions: zero(),
             depth: zero(),
+            levels: levels::Levels::default(),
             outer: Mutex::default(),
         }
     }
@@ -113,6 +116,18 @@ impl<'a> Consumer<'a> {
     /// A name that nothing else in the plan has.
     pub(super) fn fresh(&self, stem: &str) -> TableReference {
         TableReference::bare(format!("{stem}_{}", self.named.fetch_add(1, Relaxed)))
+    }
+
+    fn too_many_expressions(&self) -> DataFusionError {
+        invalid(format!("the plan has too many expressions: at most {}", self.limits.expressions))
+    }
+
+    /// Counts an expression that is used once more than the plan has it: such copies within such copies double at each level.
+    pub(super) fn again(&self, expr: &Expr) -> DfResult<()> {
+        let left = self.limits.expressions.saturating_sub(self.expressions.load(Relaxed));
+        let nodes = levels::nodes(expr, left + 1)?;
+        self.expressions.fetch_add(nodes, Relaxed);
+        if nodes > left { Err(self.too_many_expressions()) } else { Ok(()) }
     }
 
     fn outer(&self) -> MutexGuard<'_, Vec<Arc<DFSchema>>> {
@@ -253,13 +268,46 @@ impl<'a> Consumer<'a> {
             // DataFusion does not count how often a row is on either side.
             other => return Err(unsupported(format!("the plan has a set relation of type {}, which this engine does not run", other.as_str_name()))),
         }
-        let plan = from_set_rel(self, r).await?;
+        let plan = self.sets(r).await?;
         // Its columns have the names of the first input's, which the input of another relation may have too.
         let name = self.fresh("set");
         let exprs: Vec<_> =
             plan.schema().columns().into_iter().enumerate().map(|(i, c)| Expr::Column(c).alias_qualified(Some(name.clone()), format!("c{i}"))).collect();
         project(plan, exprs)
     }
+}
+
+impl Consumer<'_> {
+    /// The inputs of a set relation as one plan. What may be done in any order is done pairwise: a chain of a thousand would be as deep.
+    async fn sets(&self, r: &SetRel) -> DfResult<LogicalPlan> {
+        if r.inputs.len() < 2 {
+            return Err(invalid("the plan has a set relation of less than two inputs"));
+        }
+        let mut inputs = Vec::with_capacity(r.inputs.len());
+        for input in &r.inputs {
+            inputs.push(self.consume_rel(input).await?);
+        }
+        let union = |a: LogicalPlan, b: LogicalPlan| LogicalPlanBuilder::from(a).union(b)?.build();
+        let first = |mut inputs: Vec<LogicalPlan>| {
+            let rest = inputs.split_off(1);
+            Ok::<_, DataFusionError>((pairwise(inputs, &union)?, pairwise(rest, &union)?))
+        };
+        match r.op() {
+            SetOp::UnionAll => pairwise(inputs, &union),
+            SetOp::UnionDistinct => LogicalPlanBuilder::from(pairwise(inputs, &union)?).distinct()?.build(),
+            SetOp::IntersectionPrimary => first(inputs).and_then(|(first, rest)| LogicalPlanBuilder::intersect(first, rest, false)),
+            SetOp::MinusPrimary => first(inputs).and_then(|(first, rest)| LogicalPlanBuilder::except(first, rest, false)),
+            _ => pairwise(inputs, &|a, b| LogicalPlanBuilder::intersect(a, b, false)),
+        }
+    }
+}
+
+fn pairwise(mut plans: Vec<LogicalPlan>, join: &dyn Fn(LogicalPlan, LogicalPlan) -> DfResult<LogicalPlan>) -> DfResult<LogicalPlan> {
+    if plans.len() > 1 {
+        let right = plans.split_off(plans.len() / 2);
+        return join(pairwise(plans, join)?, pairwise(right, join)?);
+    }
+    plans.pop().ok_or_else(|| invalid("the plan has a set relation without inputs"))
 }
 
 /// Some producers don't count the last column of grouping sets, the number of the set, among a root's columns: they don't want it then.
@@ -298,16 +346,30 @@ impl SubstraitConsumer for Consumer<'_> {
         if self.depth.fetch_add(1, Relaxed) >= self.limits.depth {
             return Err(invalid(format!("the plan's relations are too deep: at most {} below one another", self.limits.depth)));
         }
+        let around = self.levels.enter_relation();
         let plan = self.relation(rel).await;
+        let levels = self.levels.leave_relation(around);
         self.depth.fetch_sub(1, Relaxed);
+        if levels > self.limits.levels {
+            return Err(invalid(format!(
+                "the plan's expressions are too deep: {levels} levels, counted through the relations below one another, at most {}",
+                self.limits.levels
+            )));
+        }
         plan
     }
 
     async fn consume_expression(&self, expr: &Expression, schema: &DFSchema) -> DfResult<Expr> {
         if self.expressions.fetch_add(1, Relaxed) >= self.limits.expressions {
-            return Err(invalid(format!("the plan has too many expressions: at most {}", self.limits.expressions)));
+            return Err(self.too_many_expressions());
         }
-        self.expression(expr, schema).await
+        let within = self.levels.enter_expression();
+        if within >= self.limits.levels {
+            return Err(invalid(format!("the plan's expressions are too deep: at most {} within one another", self.limits.levels)));
+        }
+        let built = self.expression(expr, schema).await?;
+        self.levels.leave_expression(&built)?;
+        Ok(built)
     }
 
     async fn consume_literal(&self, l: &Literal) -> DfResult<Expr> {

@@ -133,7 +133,7 @@ impl Consumer<'_> {
             "extract" => true,
             "and" | "or" => f.arguments.len() < 2,
             "xor" | "concat" | "least" | "greatest" => declared.standard || declared.name == "xor",
-            "like" => functions::preference(&f.options, "case_sensitivity") == Some("CASE_INSENSITIVE"),
+            "like" => functions::preference(declared, &f.options, "case_sensitivity") == Some("CASE_INSENSITIVE"),
             name => functions::scalar(name) != name || functions::operator(name) != name,
         };
         if !special {
@@ -173,12 +173,13 @@ impl Consumer<'_> {
                 let pattern = arguments.remove(1);
                 Ok(arguments.remove(0).ilike(pattern))
             }
-            ("concat", n) if n > 0 && functions::preference(&f.options, "null_handling") != Some("IGNORE_NULLS") => {
-                arguments.into_iter().reduce(|a, b| binary_expr(a, Operator::StringConcat, b)).ok_or_else(wrong)
+            ("concat", n) if n > 0 && functions::preference(declared, &f.options, "null_handling") != Some("IGNORE_NULLS") => {
+                tree(arguments, |a, b| binary_expr(a, Operator::StringConcat, b)).ok_or_else(wrong)
             }
             // Null if one is null; the engine's own leave nulls out.
             ("least" | "greatest", n) if n > 0 => {
-                let missing = arguments.iter().map(|a| a.clone().is_null()).reduce(Expr::or).ok_or_else(wrong)?;
+                arguments.iter().try_for_each(|a| self.again(a))?;
+                let missing = tree(arguments.iter().map(|a| a.clone().is_null()).collect(), Expr::or).ok_or_else(wrong)?;
                 let value = self.call(declared, &declared.name, arguments)?;
                 Ok(Expr::Case(Case { expr: None, when_then_expr: vec![(Box::new(not(missing)), Box::new(value))], else_expr: None }))
             }
@@ -287,6 +288,7 @@ impl Consumer<'_> {
     /// Whether several values together are one of several rows.
     pub(super) async fn row_of(&self, e: &MultiOrList, schema: &DFSchema) -> DfResult<Expr> {
         validate::width(e.options.len(), "options").map_err(to_datafusion)?;
+        validate::width(e.value.len(), "values").map_err(to_datafusion)?;
         let mut values = Vec::with_capacity(e.value.len());
         for value in &e.value {
             values.push(self.consume_expression(value, schema).await?);
@@ -296,14 +298,14 @@ impl Consumer<'_> {
             if option.fields.len() != values.len() || values.is_empty() {
                 return Err(invalid(format!("the plan compares {} values with {}", values.len(), option.fields.len())));
             }
-            let mut row = lit(true);
-            for (i, (value, other)) in values.iter().zip(&option.fields).enumerate() {
-                let same = value.clone().eq(self.consume_expression(other, schema).await?);
-                row = if i == 0 { same } else { row.and(same) };
+            let mut row = Vec::with_capacity(values.len());
+            for (value, other) in values.iter().zip(&option.fields) {
+                self.again(value)?;
+                row.push(value.clone().eq(self.consume_expression(other, schema).await?));
             }
-            rows.push(row);
+            rows.extend(tree(row, Expr::and));
         }
-        Ok(any(rows))
+        Ok(tree(rows, Expr::or).unwrap_or_else(|| lit(false)))
     }
 
     pub(super) async fn cast(&self, e: &Cast, schema: &DFSchema) -> DfResult<Expr> {
@@ -330,16 +332,13 @@ impl Consumer<'_> {
     }
 }
 
-/// Some of `conditions`, as a tree that is as flat as it can be.
-fn any(mut conditions: Vec<Expr>) -> Expr {
-    match conditions.len() {
-        0 => lit(false),
-        1 => conditions.remove(0),
-        n => {
-            let right = conditions.split_off(n / 2);
-            any(conditions).or(any(right))
-        }
+/// All of `parts` joined in their order, as a tree that is as flat as it can be: what works on expressions goes as deep as they are.
+fn tree(mut parts: Vec<Expr>, join: fn(Expr, Expr) -> Expr) -> Option<Expr> {
+    if parts.len() < 2 {
+        return parts.pop();
     }
+    let right = parts.split_off(parts.len() / 2);
+    Some(join(tree(parts, join)?, tree(right, join)?))
 }
 
 fn unknown(declared: &Function) -> DataFusionError {

@@ -46,8 +46,10 @@ pub struct Limits {
     pub relations: usize,
     /// Relations below one another.
     pub depth: usize,
-    /// Expressions, counted the same way.
+    /// Expressions, counted the same way; those that are used twice where the plan has them once count twice.
     pub expressions: usize,
+    /// Expressions within one another, added up along relations below one another: the optimiser may make one expression of them all.
+    pub levels: usize,
 }
 
 /// A decoded plan. [`Foreign::logical`] binds it to tables.

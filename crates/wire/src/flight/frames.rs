@@ -469,6 +469,7 @@ impl DeliveryDecoder {
             MessageHeader::DictionaryBatch => {
                 let schema = self.known_schema()?;
                 let batch = message.header_as_dictionary_batch().ok_or_else(|| Error::corrupt("a dictionary message holds none"))?;
+                batch.data().map_or(Ok(()), |values| bounded(&values, data.data_body.len()))?;
                 read_dictionary(&Buffer::from(data.data_body), batch, &schema, &mut self.dictionaries, &message.version()).map_err(arrow_error)?;
                 Ok(Incoming::Nothing)
             }
@@ -478,6 +479,7 @@ impl DeliveryDecoder {
                     return Err(Error::corrupt("a batch came without its epoch"));
                 };
                 let batch = message.header_as_record_batch().ok_or_else(|| Error::corrupt("a batch message holds none"))?;
+                bounded(&batch, data.data_body.len())?;
                 let body = Buffer::from(data.data_body);
                 let batch = RecordBatchDecoder::try_new(&body, batch, schema, &self.dictionaries, &message.version())
                     .and_then(RecordBatchDecoder::read_record_batch)
@@ -490,6 +492,28 @@ impl DeliveryDecoder {
 
     fn known_schema(&self) -> Result<SchemaRef> {
         self.schema.clone().ok_or_else(|| Error::corrupt("rows came before their schema"))
+    }
+}
+
+/// The most rows of a batch whose columns take no bytes: nulls.
+const MAX_NULLS: usize = 1 << 24;
+
+/// Refuses what would take far more memory than the bytes that came: packed columns may claim terabytes, many buffers may be the same bytes, and rows of nulls cost
+/// their sender nothing.
+fn bounded(batch: &arrow::ipc::RecordBatch<'_>, body: usize) -> Result<()> {
+    if batch.compression().is_some() {
+        return Err(Error::corrupt("a batch came packed, which no drive sends"));
+    }
+    let bytes = batch.buffers().into_iter().flatten().try_fold(0u64, |sum, b| sum.checked_add(u64::try_from(b.length()).ok()?));
+    if bytes.is_none_or(|bytes| bytes > body as u64) {
+        return Err(Error::corrupt("a batch claims more bytes than came"));
+    }
+    // Bits are the narrowest values.
+    let most = body.saturating_mul(8).max(MAX_NULLS) as u64;
+    let lengths = batch.nodes().into_iter().flatten().map(|node| node.length()).chain([batch.length()]);
+    match lengths.into_iter().find(|n| u64::try_from(*n).map_or(true, |n| n > most)) {
+        Some(n) => Err(Error::corrupt(format!("a batch claims {n} rows in {body} bytes"))),
+        None => Ok(()),
     }
 }
 
@@ -629,6 +653,30 @@ mod tests {
         assert_eq!(next, 6_000_000);
         let empty = encoder.encode(Delivery::Batch { epoch: 0, batch: long.slice(0, 0) }).unwrap();
         assert_eq!(empty.len(), 1);
+    }
+
+    #[test]
+    fn batches_that_claim_more_than_came_are_refused() {
+        let of = |data: Vec<FlightData>| {
+            let mut decoder = DeliveryDecoder::default();
+            data.into_iter().map(|m| decoder.decode(m)).find_map(Result::err)
+        };
+        let nulls = |rows| {
+            let schema = Schema::new(vec![Field::new("n", DataType::Null, true)]);
+            let (mut encoder, first) = DeliveryEncoder::new(&schema);
+            let batch = RecordBatch::try_new(Arc::new(schema), vec![Arc::new(arrow::array::NullArray::new(rows))]).unwrap();
+            let mut all = vec![first];
+            all.extend(encoder.encode(Delivery::Batch { epoch: 0, batch }).unwrap());
+            all
+        };
+        assert!(of(nulls(65_536)).is_none());
+        assert!(of(nulls(1 << 50)).unwrap().to_string().contains("claims 1125899906842624 rows"));
+        let options = IpcWriteOptions::default().try_with_compression(Some(arrow::ipc::CompressionType::LZ4_FRAME)).unwrap();
+        let (mut encoder, first) = DeliveryEncoder::new(&batch().schema());
+        encoder.options = options;
+        let mut packed = vec![first];
+        packed.extend(encoder.encode(Delivery::Batch { epoch: 0, batch: batch() }).unwrap());
+        assert!(of(packed).unwrap().to_string().contains("packed"));
     }
 
     /// Each message with each of its bytes changed in some ways, and cut: an error or some other message, never a panic that escapes.

@@ -1,0 +1,95 @@
+//! Every parser of bytes from outside, as a function that takes any bytes at all: it must come back, whatever it says.
+//!
+//! A target panics where what it got is neither an error of the right kind nor a value that keeps its promises. Panics of other people's parsers that ours catch are no
+//! finding; memory is, see [`Bounded`].
+//!
+//! | room | subject |
+//! |---|---|
+//! | `stored` | what lies in stores and in files that are ingested |
+//! | `plans` | sub-plans, expressions, plans of other producers |
+//! | `wire` | tickets, what comes beside a sub-plan, deliveries |
+
+use std::alloc::{GlobalAlloc, Layout, System};
+
+mod plans;
+mod stored;
+mod wire;
+
+/// A parser and bytes that it takes.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    /// By which it is asked for.
+    pub name: &'static str,
+    /// Gives it bytes; whether it took them.
+    pub run: fn(&[u8]) -> bool,
+    /// Bytes that it takes, or nearly so.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// How many changes of the seeds every run of the tests tries: fewer where each takes long.
+    pub rounds: usize,
+}
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    Target { name: "slice_decode", run: stored::slice_decode, seeds: stored::slices, rounds: 20000 },
+    Target { name: "sparse_decode", run: stored::sparse_decode, seeds: stored::sparse_slices, rounds: 20000 },
+    Target { name: "metadata_decode", run: stored::metadata_decode, seeds: stored::metadata, rounds: 20000 },
+    Target { name: "mtx_read", run: stored::mtx_read, seeds: stored::matrices, rounds: 20000 },
+    Target { name: "tsv_read", run: stored::tsv_read, seeds: stored::names, rounds: 20000 },
+    Target { name: "moments_merge", run: stored::moments_merge, seeds: stored::moments, rounds: 20000 },
+    Target { name: "spec_read", run: stored::spec_read, seeds: stored::specs, rounds: 20000 },
+    Target { name: "plan_read", run: plans::plan_read, seeds: plans::foreign, rounds: 1600 },
+    Target { name: "sub_plan_decode", run: plans::sub_plan_decode, seeds: plans::sub_plans, rounds: 6000 },
+    Target { name: "expressions_decode", run: plans::expressions_decode, seeds: plans::expressions, rounds: 12000 },
+    Target { name: "ticket_decode", run: wire::ticket_decode, seeds: wire::tickets, rounds: 20000 },
+    Target { name: "shipped_read", run: wire::shipped_read, seeds: wire::tables, rounds: 12000 },
+    Target { name: "keys_read", run: wire::keys_read, seeds: wire::keys, rounds: 20000 },
+    Target { name: "delivery_decode", run: wire::delivery_decode, seeds: wire::deliveries, rounds: 20000 },
+];
+
+/// The target of that name.
+#[must_use]
+pub fn target(name: &str) -> Option<Target> {
+    TARGETS.iter().copied().find(|t| t.name == name)
+}
+
+/// The system's allocator, which gives no more than [`Bounded::MOST`] at once: who asks for more believed a length that somebody claimed, and ends the process here
+/// as it would have where there is not so much memory.
+#[derive(Debug)]
+pub struct Bounded;
+
+impl Bounded {
+    /// Far more than any target needs for a few kilobytes.
+    pub const MOST: usize = 1 << 30;
+}
+
+// SAFETY: all calls go to the system's allocator as they came, or give the null that says that there is no memory.
+unsafe impl GlobalAlloc for Bounded {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.size() > Self::MOST {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if layout.size() > Self::MOST {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if size > Self::MOST {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}

@@ -1,0 +1,153 @@
+//! What drives and hosts send each other.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+use arrow::array::{
+    ArrayRef, BooleanArray, DictionaryArray, Int32Array, Int64Array, ListArray, NullArray, RecordBatch, StringArray, StringViewArray, StructArray,
+};
+use arrow::datatypes::{Field, Int32Type, Int64Type};
+use arrow_flight::FlightData;
+use bytes::Bytes;
+use datafusion::physical_plan::collect;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+use datafusion::prelude::SessionContext;
+use skytether_common::{Generation, Kind, PartitionName};
+use skytether_drive::beside::tables as beside;
+use skytether_plan::bloom::{KeyFilters, filter_of};
+use skytether_plan::shipped;
+use skytether_slice::metadata::ipc;
+use skytether_wire::flight::frames::{self, DeliveryDecoder, DeliveryEncoder};
+use skytether_wire::{Annotation, Delivery, Rung, SubPlan};
+use tokio::runtime::{Builder, Runtime};
+use uuid::Uuid;
+
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| match Builder::new_current_thread().build() {
+    Ok(runtime) => runtime,
+    Err(e) => panic!("no runtime: {e}"),
+});
+static SESSION: LazyLock<SessionContext> = LazyLock::new(SessionContext::new);
+
+pub(crate) fn tickets() -> Vec<Vec<u8>> {
+    let Ok(dataset) = "a.b".parse() else { return vec![] };
+    let partition = PartitionName { dataset, generation: Generation(3), table: "data".into(), slot: 1 };
+    let plan = SubPlan {
+        query: Uuid::from_u128(1),
+        dataset: partition.dataset.clone(),
+        partitions: BTreeMap::from([(partition.table.clone(), partition)]),
+        rung: Rung::Filter,
+        plan: Bytes::from_static(b"substrait"),
+        filters: BTreeMap::from([("k0".into(), Bytes::from_static(b"one")), ("k1".into(), Bytes::from_static(b"another"))]),
+        tables: BTreeMap::from([("__shipped_0".into(), Bytes::from_static(b"rows"))]),
+        batch_rows: 77,
+    };
+    frames::encode_ticket(&plan).map(|b| b.to_vec()).into_iter().collect()
+}
+
+/// A ticket: an error, or a sub-plan that has no more bytes than came.
+pub(crate) fn ticket_decode(data: &[u8]) -> bool {
+    match frames::decode_ticket(&Bytes::copy_from_slice(data)) {
+        Ok(plan) => assert!(plan.bytes() <= data.len()),
+        Err(e) => {
+            assert_eq!(e.kind(), Kind::Invalid, "{}", e.full_text());
+            return false;
+        }
+    }
+    true
+}
+
+fn batches() -> Vec<RecordBatch> {
+    let words: DictionaryArray<Int32Type> = ["one", "two", "one"].into_iter().collect();
+    let lists = ListArray::from_iter_primitive::<Int64Type, _, _>([Some(vec![Some(1)]), None, Some(vec![])]);
+    let numbers: ArrayRef = Arc::new(Int32Array::from(vec![Some(1), None, Some(3)]));
+    let row = StructArray::from(vec![(Arc::new(Field::new("n", arrow::datatypes::DataType::Int32, true)), Arc::clone(&numbers))]);
+    let sets: [Vec<ArrayRef>; 3] = [
+        vec![
+            Arc::new(Int64Array::from(vec![1, 2, 3])),
+            Arc::new(StringArray::from(vec![Some("a"), None, Some("c")])),
+            Arc::new(BooleanArray::from(vec![true; 3])),
+        ],
+        vec![Arc::new(words), Arc::new(lists), Arc::new(row), Arc::new(StringViewArray::from(vec![Some("longer than a view holds"), None, Some("b")]))],
+        vec![Arc::new(NullArray::new(3))],
+    ];
+    let named = |columns: Vec<ArrayRef>| RecordBatch::try_from_iter(columns.into_iter().enumerate().map(|(i, c)| (format!("__shipped_0_{i}"), c))).ok();
+    sets.into_iter().filter_map(named).collect()
+}
+
+pub(crate) fn tables() -> Vec<Vec<u8>> {
+    batches().iter().filter_map(|b| ipc::write(&b.schema(), Some(b)).ok()).collect()
+}
+
+/// A table beside a sub-plan, planned with and read: an error, or no more rows than may be sent.
+pub(crate) fn shipped_read(data: &[u8]) -> bool {
+    let name = shipped::name(0);
+    let read = match beside(&BTreeMap::from([(name, Bytes::copy_from_slice(data))])) {
+        Ok(read) => read,
+        Err(e) => {
+            assert_eq!(e.kind(), Kind::Invalid, "{}", e.full_text());
+            return false;
+        }
+    };
+    let mut taken = true;
+    for table in read {
+        let rows = RUNTIME.block_on(async {
+            let scan = table.scan(&SESSION.state(), None, &[], None).await?;
+            StatisticsContext::new().compute(scan.as_ref(), &StatisticsArgs::new())?;
+            collect(scan, SESSION.task_ctx()).await
+        });
+        match rows {
+            Ok(rows) => assert!(rows.iter().map(RecordBatch::num_rows).sum::<usize>() as u64 <= shipped::MAX_ROWS),
+            Err(_) => taken = false,
+        }
+    }
+    taken
+}
+
+pub(crate) fn keys() -> Vec<Vec<u8>> {
+    let columns: [ArrayRef; 2] = [Arc::new(Int32Array::from_iter_values(0..100)), Arc::new(StringArray::from(vec!["a", "b"]))];
+    columns.iter().filter_map(|c| filter_of(c).ok()).collect()
+}
+
+/// A set of join keys.
+pub(crate) fn keys_read(data: &[u8]) -> bool {
+    KeyFilters::read(&BTreeMap::from([("k".to_owned(), Bytes::copy_from_slice(data))])).is_ok()
+}
+
+/// Messages one after the other: each header, body and note with its length in two bytes before it.
+fn framed(messages: &[FlightData]) -> Vec<u8> {
+    let parts = messages.iter().flat_map(|m| [&m.data_header, &m.data_body, &m.app_metadata]);
+    parts.flat_map(|part| (part.len() as u16).to_le_bytes().into_iter().chain(part.to_vec())).collect()
+}
+
+pub(crate) fn deliveries() -> Vec<Vec<u8>> {
+    let of = |batch: RecordBatch| {
+        let (mut encoder, first) = DeliveryEncoder::new(&batch.schema());
+        let mut all = vec![first, DeliveryEncoder::alive()];
+        let annotation = Annotation { cse: "drive-0".into(), ..Annotation::default() };
+        for delivery in [Delivery::Batch { epoch: 3, batch }, Delivery::EpochComplete { epoch: 3 }, Delivery::Done(annotation)] {
+            all.extend(encoder.encode(delivery).ok()?);
+        }
+        Some(framed(&all))
+    };
+    batches().into_iter().filter_map(of).collect()
+}
+
+/// The messages of an answer: errors, or deliveries whose rows are not far more than the bytes that came.
+pub(crate) fn delivery_decode(data: &[u8]) -> bool {
+    let mut rest = data;
+    let mut part = || {
+        let (len, after) = rest.split_first_chunk::<2>()?;
+        let (part, after) = after.split_at_checked(usize::from(u16::from_le_bytes(*len)))?;
+        rest = after;
+        Some(part.to_vec())
+    };
+    let (mut decoder, mut taken) = (DeliveryDecoder::default(), false);
+    while let (Some(header), Some(body), Some(note)) = (part(), part(), part()) {
+        let message = FlightData::new().with_data_header(header).with_data_body(body).with_app_metadata(note);
+        if let Ok(frames::Incoming::Delivery(Delivery::Batch { batch, .. })) = decoder.decode(message) {
+            assert!(batch.num_rows() <= 1 << 24);
+            taken = true;
+        }
+    }
+    taken
+}
