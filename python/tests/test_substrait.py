@@ -76,12 +76,23 @@ def test_isthmus_tpch(fleet, answers, number, cut):  # noqa: F811
     assert_same(fleet.substrait(plan_of(number), cut=cut).to_arrow(), answers[number], False, f"query {number}")
 
 
+def test_a_plan_is_explained(fleet):  # noqa: F811
+    text = fleet.explain(plan_of(6))
+    assert "super-plan" in text and "lineitem" in text and "receipt" not in text
+    assert "receipt" in fleet.explain(plan_pb2.Plan.FromString(plan_of(6)), analyze=True)
+    with pytest.raises(skytether.InvalidError, match="no substrait plan"):
+        fleet.explain(b"\xff\xff")
+    with pytest.raises(skytether.InvalidError, match="int is no Substrait plan"):
+        fleet.explain(7)
+
+
 def test_isthmus_tpch_through_a_host(served, adbc, answers):  # noqa: F811
     with skytether.connect(served.url) as remote:
         for number in (1, 4, 13, 21):
             result = remote.substrait(plan_of(number))
             assert_same(result.to_arrow(), answers[number], False, f"query {number}")
             assert result.receipt.to_dict()["bytes_moved"] > 0
+            assert "sub-plan" in remote.explain(plan_of(number))
             with adbc.cursor() as cursor:
                 cursor.adbc_statement.set_substrait_plan(plan_of(number))
                 stream, _ = cursor.adbc_statement.execute_query()

@@ -116,3 +116,13 @@ async fn what_would_be_computed_otherwise_is_refused_by_name() {
         }
     }
 }
+
+/// Each comparison of floats is written out with both sides some times: one within another, a few kilobytes would become more than any memory.
+#[tokio::test]
+async fn comparisons_within_comparisons_are_bounded() {
+    use datafusion::logical_expr::cast;
+    let nested = |n: usize| (0..n).fold(col("x"), |e, _| cast(e.lt(col("y")), DataType::Float64));
+    decoded(&nested(3)).await.unwrap();
+    let error = decoded(&nested(15)).await.unwrap_err();
+    assert!(error.kind() == Kind::Unsupported && error.full_text().contains("within one another"), "{}", error.full_text());
+}

@@ -1,4 +1,5 @@
 //! What a stranger's plan may make of few bytes: trees that are flat, copies that are counted, bounded numbers of everything.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
 
@@ -75,7 +76,8 @@ async fn calls_of_many_arguments_become_flat_trees() {
     let texts = |_| field(2);
     let numbers = |_| field(0);
     let tests = |i| call(1, vec![field(0), number(i)]);
-    let cases: [(&str, i64, fn(i64) -> Expression); 6] = [
+    type Case = (&'static str, i64, fn(i64) -> Expression);
+    let cases: [Case; 6] = [
         ("concat:str", 65_536, texts),
         // These need each argument twice.
         ("least:i64", 40_000, numbers),
