@@ -22,12 +22,12 @@ use crate::{Encoded, SliceOptions};
 const MAX_EXPANSION: usize = 32;
 /// Batches below this many rows are joined with their neighbours.
 const SMALL: usize = 4096;
-/// The bytes of one column that a slice of a wide table should hold at least: to open a column takes as long as to decode some thousand values.
-const PER_COLUMN: usize = 8 << 10;
 /// Columns from which on a table is wide: with fewer, a megabyte has as much of each.
 const MANY: usize = 128;
-/// The size that slices of wide tables may have for that.
-const WIDE: usize = 16 << 20;
+/// How many times the size of others slices of wide tables may have, so that each holds enough of a column: to open one takes as long as to decode some thousand values.
+const WIDEST: usize = 16;
+/// Bytes of a column in a slice from which on it pays to compress them in a wide table: to set up a decompressor takes readers as long as to unpack some thousand bytes.
+const COMPRESSED: usize = 4 << 10;
 /// How often one slice is written anew to come closer to the target.
 const TRIES: usize = 8;
 
@@ -35,10 +35,10 @@ const TRIES: usize = 8;
 ///
 /// Each slice is at most [`SliceOptions::target_bytes`] long where a row allows it, and of at most [`SliceOptions::max_rows`] rows; a larger row becomes a slice of its own.
 ///
-/// Slices of wide tables (more than 128 columns) are larger: 8 KiB for each column, up to 16 MiB. Smaller ones would be mostly footer and page headers, and take their time
-/// to be opened column by column. Of a table so wide that these alone exceed half of that, slices may take twice their fixed cost.
+/// Slices of wide tables are larger: twice the target for 256 columns, and so on up to 16 times for 2,048 and more, which is 8 KiB a column where the target is 1 MiB.
+/// Smaller ones would be mostly footer and page headers, and take their time to be opened column by column. Of a table so wide that these alone exceed half of that, slices may take twice their fixed cost.
 ///
-/// Besides the batch that was pushed last, rows of at most 32 targets (64 MiB of wide tables) are held in memory.
+/// Besides the batch that was pushed last, rows of at most 32 targets (64 of wide tables) are held in memory.
 #[derive(Debug)]
 pub struct TableSlicer {
     schema: SchemaRef,
@@ -101,8 +101,9 @@ impl TableSlicer {
                 *self.fixed.insert(fixed)
             }
         };
-        let wide = self.schema.fields().len().saturating_mul(PER_COLUMN).min(WIDE);
-        let target = self.options.target_bytes.max(wide).max(fixed.saturating_mul(2));
+        let columns = self.schema.fields().len();
+        let times = if columns > MANY { (columns / MANY).min(WIDEST) } else { 1 };
+        let target = self.options.target_bytes.saturating_mul(times).max(fixed.saturating_mul(2));
         let held = self.options.target_bytes.saturating_mul(MAX_EXPANSION).max(target.saturating_mul(4));
         let most = self.pending.rows_within(held).clamp(1, self.options.most_rows() as usize);
         let room = target.saturating_sub(fixed) as f64;
@@ -173,9 +174,8 @@ impl TableSlicer {
     fn write(&self, batches: &[RecordBatch]) -> Result<Bytes> {
         let refused = |e: parquet::errors::ParquetError| Error::invalid("these columns cannot be stored as Parquet").because(e);
         let level = ZstdLevel::try_new(self.options.zstd_level).map_err(|e| Error::invalid("no such compression level").because(e))?;
-        // To set up a decompressor takes readers as long as to unpack some thousand bytes.
         let columns = self.schema.fields().len();
-        let tiny = columns > MANY && batches.iter().map(memory).sum::<usize>() / columns < PER_COLUMN / 2;
+        let tiny = columns > MANY && batches.iter().map(memory).sum::<usize>() / columns < COMPRESSED;
         let properties = WriterProperties::builder()
             .set_created_by("skytether".into())
             .set_compression(if tiny { Compression::UNCOMPRESSED } else { Compression::ZSTD(level) })

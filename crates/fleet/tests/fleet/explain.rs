@@ -224,7 +224,7 @@ async fn what_stays_on_the_host_has_its_reason() {
     ];
     let mut wrong = Vec::new();
     for (sql, cut, operator, why) in table {
-        let explanation = fleet.explanation(sql, true, &QueryOptions { cut: *cut, ..QueryOptions::default() }).await.unwrap();
+        let explanation = fleet.explanation(*sql, true, &QueryOptions { cut: *cut, ..QueryOptions::default() }).await.unwrap();
         let receipt = explanation.receipt.as_ref().unwrap();
         let told: Vec<_> = receipt.host.iter().filter(|o| operator.split('|').any(|name| name == o.note.name)).map(|o| o.reason.as_deref()).collect();
         let at_the_operator = told.iter().flatten().any(|reason| reason.contains(why));
