@@ -115,3 +115,30 @@ fn a_slice_has_no_more_rows_than_it_may() {
         assert_eq!(slices.iter().map(|s| s.stats.rows).collect::<Vec<_>>(), wanted, "{max_rows}");
     }
 }
+
+#[test]
+fn slices_of_wide_tables_grow_with_the_columns() {
+    let slices_of = |columns: usize| {
+        let schema: SchemaRef = Arc::new(Schema::new((0..columns).map(|i| Field::new(format!("c{i}"), DataType::Int64, false)).collect::<Vec<_>>()));
+        let mut random = 7u64;
+        let mut next = || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random as i64
+        };
+        // As many bytes for any number of columns, which nothing makes smaller.
+        let rows = 512_000 / columns;
+        let batch = RecordBatch::try_new(
+            Arc::clone(&schema),
+            (0..columns).map(|_| Arc::new(Int64Array::from_iter_values((0..rows).map(|_| next()))) as Arc<dyn Array>).collect(),
+        );
+        let mut slicer = TableSlicer::new(schema, SliceOptions { target_bytes: 128 << 10, ..SliceOptions::default() });
+        let mut slices = slicer.push(&batch.unwrap()).unwrap();
+        slices.extend(slicer.finish().unwrap());
+        assert_eq!(slices.iter().map(|s| s.stats.rows).sum::<u64>(), rows as u64);
+        slices.iter().map(|s| s.bytes.len()).max().unwrap()
+    };
+    for (columns, most) in [(8, 128 << 10), (128, 128 << 10), (400, 3 * (128 << 10)), (1000, 7 * (128 << 10))] {
+        let largest = slices_of(columns);
+        assert!((most * 3 / 4..=most).contains(&largest), "{columns} columns: {largest} of {most}");
+    }
+}
