@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SHAPES = ((2_000, 12_000),)
+SHAPES = ((2_000, 12_000), (20_000, 1_000))
 
 #: How often each query runs; the best counts.
 TIMES = 3
