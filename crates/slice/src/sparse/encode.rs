@@ -136,12 +136,12 @@ impl SparseSlicer {
     /// A slicer for a matrix of `n_cells` by `n_genes` whose values are all of type `value`.
     #[must_use]
     pub fn new(n_cells: u32, n_genes: u32, value: ValueType, options: SliceOptions) -> Self {
-        let mut rows = Rows::default();
-        rows.val = match value {
+        let val = match value {
             ValueType::UInt16 | ValueType::UInt32 => Stored::Integers(Vec::new()),
             ValueType::Float32 => Stored::Floats(Vec::new()),
             ValueType::Float64 => Stored::Doubles(Vec::new()),
         };
+        let rows = Rows { val, ..Rows::default() };
         Self { n_cells, n_genes, value, options, last: None, rows, size: Size::new(value), form: None }
     }
 

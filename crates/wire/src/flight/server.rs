@@ -101,7 +101,6 @@ fn heartbeat<T>(request: &Request<T>) -> Duration {
 
 /// Refuses a request that is meant for another drive: whoever sent it has broken its connection and found us where that drive was. Its data must not
 /// come here, and what is not here is not lost. A request that names nobody is meant for whoever answers.
-#[expect(clippy::result_large_err, reason = "tonic's own")]
 fn meant_for<T>(info: &CseInfo, request: &Request<T>) -> Result<(), Status> {
     let own = info.id.to_string();
     match request.metadata().get(DRIVE_KEY) {
