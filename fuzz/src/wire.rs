@@ -17,7 +17,8 @@ use skytether_drive::beside::tables as beside;
 use skytether_plan::bloom::{KeyFilters, filter_of};
 use skytether_plan::shipped;
 use skytether_slice::metadata::ipc;
-use skytether_wire::flight::frames::{self, DeliveryDecoder, DeliveryEncoder};
+use skytether_wire::flight::deliveries::{DeliveryDecoder, DeliveryEncoder, Incoming};
+use skytether_wire::flight::frames;
 use skytether_wire::{Annotation, Delivery, Rung, SubPlan};
 use tokio::runtime::{Builder, Runtime};
 use uuid::Uuid;
@@ -144,7 +145,7 @@ pub(crate) fn delivery_decode(data: &[u8]) -> bool {
     let (mut decoder, mut taken) = (DeliveryDecoder::default(), false);
     while let (Some(header), Some(body), Some(note)) = (part(), part(), part()) {
         let message = FlightData::new().with_data_header(header).with_data_body(body).with_app_metadata(note);
-        if let Ok(frames::Incoming::Delivery(Delivery::Batch { batch, .. })) = decoder.decode(message) {
+        if let Ok(Incoming::Delivery(Delivery::Batch { batch, .. })) = decoder.decode(message) {
             assert!(batch.num_rows() <= 1 << 24);
             taken = true;
         }

@@ -94,17 +94,35 @@ def embedded(place: Path, drives: int, sources: Sources) -> Iterator[skytether.F
 
 
 @contextmanager
+def serving(place: Path, drives: int = 4, *options: object) -> Iterator[Served]:
+    """Processes that end with the block, and of which none has panicked."""
+    served = Served(place, drives, *options)
+    try:
+        yield served
+        served.stop()
+        assert "panicked" not in served.errors.read_text()
+    finally:
+        served.kill()
+
+
+@contextmanager
 def processes(place: Path, drives: int, sources: Sources) -> Iterator[skytether.Fleet]:
     """A fleet of processes that holds `sources`."""
-    served = Served(place, drives, "--slice-rows", FEW)
-    try:
+    with serving(place, drives, "--slice-rows", FEW) as served:
         with skytether.connect(served.url) as fleet:
             _fill(fleet, sources, True)
         served.another_host("--slice-rows", MANY)
         with skytether.connect(served.url) as fleet:
             _fill(fleet, sources, False)
             yield fleet
-        served.stop()
-        assert "panicked" not in served.errors.read_text()
-    finally:
-        served.kill()
+
+
+@contextmanager
+def opened_or_connected(way: str, place: Path, drives: int) -> Iterator[skytether.Fleet]:
+    """An empty fleet in slices of the usual size, by `way`: ``embedded``, or ``connected`` to processes by HOST:PORT."""
+    if way == "embedded":
+        with skytether.open(place / "fleet", drives=drives) as fleet:
+            yield fleet
+        return
+    with serving(place, drives) as served, skytether.connect(served.url.removeprefix("grpc://")) as fleet:
+        yield fleet

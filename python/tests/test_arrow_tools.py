@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pytest
-from fleets import Served
+from fleets import opened_or_connected
 
 import skytether
 
@@ -40,23 +40,12 @@ def rides() -> pa.Table:
 
 RIDES = rides()
 
+
 @pytest.fixture(scope="module", params=["embedded", "connected"])
 def fleet(request, tmp_path_factory):
-    place = tmp_path_factory.mktemp("tools")
-    if request.param == "embedded":
-        with skytether.open(place / "fleet", drives=3) as opened:
-            opened.ingest(RIDES, "taxi.rides")
-            yield opened
-        return
-    served = Served(place, 3)
-    try:
-        with skytether.connect(served.url.removeprefix("grpc://")) as connected:
-            connected.ingest(RIDES, "taxi.rides")
-            yield connected
-        served.stop()
-        assert "panicked" not in served.errors.read_text()
-    finally:
-        served.kill()
+    with opened_or_connected(request.param, tmp_path_factory.mktemp("tools"), 3) as fleet:
+        fleet.ingest(RIDES, "taxi.rides")
+        yield fleet
 
 
 @pytest.fixture

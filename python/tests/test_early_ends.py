@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from fleets import Served
+from fleets import opened_or_connected
 
 import skytether
 
@@ -34,21 +34,9 @@ assert BOUND < ROWS / 2
 
 @pytest.fixture(scope="module", params=["embedded", "connected"])
 def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[skytether.Fleet]:
-    place = tmp_path_factory.mktemp("ends")
-    if request.param == "embedded":
-        with skytether.open(place / "fleet", drives=1) as opened:
-            opened.ingest(METERS, "taxi.meters")
-            yield opened
-        return
-    served = Served(place, 1)
-    try:
-        with skytether.connect(served.url) as connected:
-            connected.ingest(METERS, "taxi.meters")
-            yield connected
-        served.stop()
-        assert "panicked" not in served.errors.read_text()
-    finally:
-        served.kill()
+    with opened_or_connected(request.param, tmp_path_factory.mktemp("ends"), 1) as fleet:
+        fleet.ingest(METERS, "taxi.meters")
+        yield fleet
 
 
 def check_an_early_end(fleet: skytether.Fleet, result: skytether.Result, rows: int = 1) -> None:

@@ -13,7 +13,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 from arrow_columns import columns
-from fleets import Served
+from fleets import serving
 
 import skytether
 
@@ -28,13 +28,8 @@ def fleet(request, tmp_path_factory):
         with skytether.open(place, drives=drives, slice_rows=2) as opened:
             yield opened
         return
-    served = Served(place, drives, "--slice-rows", 2)
-    try:
-        with skytether.connect(served.url) as connected:
-            yield connected
-        served.stop()
-    finally:
-        served.kill()
+    with serving(place, drives, "--slice-rows", 2) as served, skytether.connect(served.url) as connected:
+        yield connected
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ import pytest
 import substrait.dataframe as sub
 from compare import assert_same
 from edge_tables import mixed
+from fleets import serving
 from substrait import algebra_pb2 as algebra
 from substrait import plan_pb2
-from test_served import Served
 from test_tpch import TABLES, answers, files  # noqa: F401 - fixtures
 
 import skytether
@@ -45,15 +45,10 @@ def fleet(files, tmp_path_factory):  # noqa: F811
 
 @pytest.fixture(scope="module")
 def served(files, tmp_path_factory):  # noqa: F811
-    processes = Served(tmp_path_factory.mktemp("substrait-served"))
-    try:
+    with serving(tmp_path_factory.mktemp("substrait-served")) as processes:
         with skytether.connect(processes.url) as remote:
             fill(remote, files)
         yield processes
-        processes.stop()
-        assert "panicked" not in processes.errors.read_text()
-    finally:
-        processes.kill()
 
 
 @pytest.fixture

@@ -67,38 +67,44 @@ fn default_order(call: &AggregateFunction) -> bool {
 pub fn exact(t: &DataType) -> bool {
     use DataType as D;
     match t {
-        D::Boolean
-        | D::Int8
-        | D::Int16
-        | D::Int32
-        | D::Int64
-        | D::UInt8
-        | D::UInt16
-        | D::UInt32
-        | D::UInt64
-        | D::Float16
-        | D::Float32
-        | D::Float64
-        | D::Date32
-        | D::Date64
-        | D::Time32(_)
-        | D::Time64(_)
-        | D::Utf8
-        | D::LargeUtf8
-        | D::Utf8View
-        | D::Binary
-        | D::LargeBinary
-        | D::BinaryView
-        | D::FixedSizeBinary(_)
-        | D::Decimal128(..)
-        | D::Decimal256(..)
-        | D::Interval(_)
-        | D::Duration(_) => true,
+        D::FixedSizeBinary(_) | D::Decimal128(..) | D::Decimal256(..) => true,
         // Substrait knows only that there is a zone.
         D::Timestamp(_, zone) => zone.as_deref().is_none_or(|z| z == "UTC"),
         D::Dictionary(key, value) => exact(key) && exact(value),
-        _ => false,
+        other => simple(other),
     }
+}
+
+/// The types without parameters that matter here: numbers, times without a zone, texts and bytes.
+pub(crate) fn simple(t: &DataType) -> bool {
+    use DataType as D;
+    matches!(
+        t,
+        D::Boolean
+            | D::Int8
+            | D::Int16
+            | D::Int32
+            | D::Int64
+            | D::UInt8
+            | D::UInt16
+            | D::UInt32
+            | D::UInt64
+            | D::Float16
+            | D::Float32
+            | D::Float64
+            | D::Date32
+            | D::Date64
+            | D::Time32(_)
+            | D::Time64(_)
+            | D::Duration(_)
+            | D::Interval(_)
+            | D::Utf8
+            | D::LargeUtf8
+            | D::Utf8View
+            | D::Binary
+            | D::LargeBinary
+            | D::BinaryView
+    )
 }
 
 /// Whether Substrait has any name for `t`. (Less is asked than in [`exact`]: the types of columns and of results are told to

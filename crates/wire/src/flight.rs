@@ -14,6 +14,7 @@
 //! metadata (`skytether-kind`).
 
 pub mod client;
+pub mod deliveries;
 pub mod frames;
 mod limits;
 pub mod server;

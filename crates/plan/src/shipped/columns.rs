@@ -2,47 +2,21 @@
 
 use datafusion::arrow::datatypes::DataType;
 
+use crate::expressions::simple;
+
 /// Whether a column of this type may travel beside a sub-plan: each of its values takes bytes of the message, so that nobody can claim more rows than they send. Nulls and
 /// structs without fields take none, a run of equal values takes as many however long it is, and lists of the newer kind may all be the same one.
 #[must_use]
 pub fn takes(data_type: &DataType) -> bool {
     use DataType as D;
     match data_type {
-        D::Boolean
-        | D::Int8
-        | D::Int16
-        | D::Int32
-        | D::Int64
-        | D::UInt8
-        | D::UInt16
-        | D::UInt32
-        | D::UInt64
-        | D::Float16
-        | D::Float32
-        | D::Float64
-        | D::Decimal32(..)
-        | D::Decimal64(..)
-        | D::Decimal128(..)
-        | D::Decimal256(..)
-        | D::Date32
-        | D::Date64
-        | D::Time32(_)
-        | D::Time64(_)
-        | D::Timestamp(..)
-        | D::Duration(_)
-        | D::Interval(_)
-        | D::Utf8
-        | D::LargeUtf8
-        | D::Utf8View
-        | D::Binary
-        | D::LargeBinary
-        | D::BinaryView => true,
+        D::Decimal32(..) | D::Decimal64(..) | D::Decimal128(..) | D::Decimal256(..) | D::Timestamp(..) => true,
         D::FixedSizeBinary(width) => *width > 0,
         D::FixedSizeList(item, width) => *width > 0 && takes(item.data_type()),
         D::List(item) | D::LargeList(item) | D::Map(item, _) => takes(item.data_type()),
         D::Struct(fields) => !fields.is_empty() && fields.iter().all(|f| takes(f.data_type())),
         D::Dictionary(key, value) => takes(key) && takes(value),
-        D::Null | D::Union(..) | D::RunEndEncoded(..) | D::ListView(_) | D::LargeListView(_) => false,
+        other => simple(other),
     }
 }
 

@@ -21,7 +21,8 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
 use crate::cse::{Cse, CseInfo, Delivery, DeliveryStream, Storage};
-use crate::flight::frames::{self, DeliveryDecoder, Incoming, KeyRequest, LIST_PAGE, ListRequest};
+use crate::flight::deliveries::{DeliveryDecoder, Incoming};
+use crate::flight::frames::{self, KeyRequest, LIST_PAGE, ListRequest};
 use crate::flight::server::{ANSWER_ALIVE, ANSWER_VALUE};
 use crate::flight::status::{from_status, of_connection, root_cause};
 use crate::flight::{DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};

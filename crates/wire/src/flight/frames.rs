@@ -1,36 +1,19 @@
-//! Byte layouts of tickets, deliveries and actions. Pure: bytes in, values out; everything that comes in is checked.
-//!
-//! A delivery's `app_metadata` is JSON: `{"epoch":0}` on a batch, and on messages without Arrow data `{"complete":0}`,
-//! `{"done":{annotation}}` or `"alive"`.
+//! Byte layouts of tickets and actions. Pure: bytes in, values out; everything that comes in is checked. Deliveries have [a room of their own](super::deliveries).
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-use arrow::array::ArrayRef;
-use arrow::buffer::Buffer;
-use arrow::datatypes::{Schema, SchemaRef};
-use arrow::ipc::reader::{RecordBatchDecoder, read_dictionary};
-use arrow::ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
-use arrow::ipc::{MessageHeader, root_as_message};
-use arrow::record_batch::RecordBatch;
-use arrow_flight::FlightData;
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Result};
 use skytether_store::{Expect, MAX_VALUE, Op};
 
-use crate::annotation::Annotation;
-use crate::cse::{CseInfo, Delivery};
+use crate::cse::CseInfo;
 use crate::flight::{MAX_MESSAGE, PROTOCOL};
-use crate::size::batch_bytes;
 use crate::subplan::SubPlan;
 
 /// The longest JSON header of a ticket or of a batch of changes.
 pub const MAX_HEADER: usize = 4 << 20;
-
-/// The longest JSON that comes beside a delivery: an annotation with as many operators as it may have is a third of it.
-pub const MAX_NOTE: usize = 1 << 20;
 
 /// The longest plan.
 pub const MAX_PLAN: usize = 16 << 20;
@@ -40,9 +23,6 @@ pub const MAX_CHANGES: usize = 16_384;
 
 /// The most entries that one `list` call answers; a client asks again for more.
 pub const LIST_PAGE: usize = 4096;
-
-/// A batch of more bytes is sent in pieces of about this size.
-const TARGET_MESSAGE: usize = 8 << 20;
 
 /// `header length | header | rest`.
 fn framed(header: &[u8], rest_len: usize) -> Result<BytesMut> {
@@ -70,11 +50,11 @@ fn unframed(what: &str, bytes: &Bytes) -> Result<(Bytes, Bytes)> {
     Ok((bytes.slice(4..4 + length), bytes.slice(4 + length..)))
 }
 
-fn json<T: Serialize>(what: &str, value: &T) -> Result<Vec<u8>> {
+pub(super) fn json<T: Serialize>(what: &str, value: &T) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|e| Error::internal(format!("cannot write {what} as JSON")).because(e))
 }
 
-fn from_json<'a, T: Deserialize<'a>>(what: &str, bytes: &'a [u8]) -> Result<T> {
+pub(super) fn from_json<'a, T: Deserialize<'a>>(what: &str, bytes: &'a [u8]) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|e| Error::invalid(format!("{what} is no JSON of the expected form")).because(e))
 }
 
@@ -316,221 +296,9 @@ pub fn decode_batch(bytes: &Bytes) -> Result<Vec<Op>> {
     Ok(batch)
 }
 
-/// The `app_metadata` of a delivery.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Note {
-    Epoch(u32),
-    Complete(u32),
-    Done(Box<Annotation>),
-    Alive,
-}
-
-/// A message of a `DoGet` answer, read.
-#[derive(Debug)]
-pub enum Incoming {
-    /// The schema of all batches; always first.
-    Schema(SchemaRef),
-    /// A delivery.
-    Delivery(Delivery),
-    /// Nothing but a sign of life, or a part of what comes next.
-    Nothing,
-}
-
-/// Writes deliveries as Flight messages and counts their bytes.
-pub struct DeliveryEncoder {
-    generator: IpcDataGenerator,
-    dictionaries: DictionaryTracker,
-    context: IpcWriteContext,
-    options: IpcWriteOptions,
-    bytes: u64,
-}
-
-impl std::fmt::Debug for DeliveryEncoder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DeliveryEncoder").field("bytes", &self.bytes).finish_non_exhaustive()
-    }
-}
-
-impl DeliveryEncoder {
-    /// An encoder, and the first message, which holds `schema`.
-    #[must_use]
-    pub fn new(schema: &Schema) -> (Self, FlightData) {
-        let mut encoder = Self {
-            generator: IpcDataGenerator::default(),
-            dictionaries: DictionaryTracker::new(false),
-            context: IpcWriteContext::default(),
-            options: IpcWriteOptions::default(),
-            bytes: 0,
-        };
-        let first = encoder.generator.schema_to_bytes_with_dictionary_tracker(schema, &mut encoder.dictionaries, &encoder.options);
-        let first = encoder.counted(first.into());
-        (encoder, first)
-    }
-
-    fn counted(&mut self, data: FlightData) -> FlightData {
-        self.bytes += (data.data_header.len() + data.data_body.len() + data.app_metadata.len()) as u64;
-        data
-    }
-
-    /// The messages for `delivery`, in order. The annotation of `Done` gets the bytes that this encoder wrote as `bytes_sent`.
-    ///
-    /// # Errors
-    /// Exhausted where one row is too long for a message; Internal where Arrow can't write the batch.
-    pub fn encode(&mut self, delivery: Delivery) -> Result<Vec<FlightData>> {
-        match delivery {
-            Delivery::Batch { epoch, batch } => self.encode_batch(epoch, &batch),
-            Delivery::EpochComplete { epoch } => Ok(vec![note(&Note::Complete(epoch))?]),
-            Delivery::Done(mut annotation) => {
-                annotation.bytes_sent = self.bytes;
-                Ok(vec![note(&Note::Done(Box::new(annotation)))?])
-            }
-        }
-    }
-
-    fn encode_batch(&mut self, epoch: u32, batch: &RecordBatch) -> Result<Vec<FlightData>> {
-        let pieces = (batch_bytes(batch) as usize).div_ceil(TARGET_MESSAGE).max(1);
-        let rows = batch.num_rows().div_ceil(pieces).max(1);
-        let mut messages = Vec::with_capacity(pieces);
-        let mut at = 0;
-        loop {
-            let piece = batch.slice(at, rows.min(batch.num_rows() - at));
-            let (dictionaries, data) = self
-                .generator
-                .encode(&piece, &mut self.dictionaries, &self.options, &mut self.context)
-                .map_err(|e| Error::internal("cannot write a batch as Arrow IPC").because(e))?;
-            for dictionary in dictionaries {
-                let dictionary = self.counted(dictionary.into());
-                messages.push(dictionary);
-            }
-            let data = FlightData::from(data).with_app_metadata(json("an epoch", &Note::Epoch(epoch))?);
-            messages.push(self.counted(data));
-            at += rows;
-            if at >= batch.num_rows() {
-                break;
-            }
-        }
-        if let Some(long) = messages.iter().map(|m| m.data_body.len() + m.data_header.len()).find(|&n| n > MAX_MESSAGE - 4096) {
-            return Err(Error::exhausted(format!("a row of the result needs a message of {long} bytes: at most {}", MAX_MESSAGE - 4096)));
-        }
-        Ok(messages)
-    }
-
-    /// A message that only shows that the sender lives.
-    #[must_use]
-    pub fn alive() -> FlightData {
-        FlightData::new().with_app_metadata(&b"\"alive\""[..])
-    }
-}
-
-fn note(note: &Note) -> Result<FlightData> {
-    Ok(FlightData::new().with_app_metadata(json("a delivery's note", note)?))
-}
-
-/// Reads the Flight messages of a `DoGet` answer.
-#[derive(Debug, Default)]
-pub struct DeliveryDecoder {
-    schema: Option<SchemaRef>,
-    dictionaries: HashMap<i64, ArrayRef>,
-}
-
-impl DeliveryDecoder {
-    /// What `data` says.
-    ///
-    /// # Errors
-    /// Corrupt where it is no message of this form.
-    pub fn decode(&mut self, data: FlightData) -> Result<Incoming> {
-        if data.data_header.is_empty() {
-            if data.app_metadata.len() > MAX_NOTE {
-                return Err(Error::corrupt(format!("a delivery's note of {} bytes is too long: at most {MAX_NOTE}", data.app_metadata.len())));
-            }
-            let note: Note = from_json("a delivery's note", &data.app_metadata).map_err(garbled)?;
-            return match note {
-                Note::Complete(epoch) => Ok(Incoming::Delivery(Delivery::EpochComplete { epoch })),
-                Note::Done(annotation) => Ok(Incoming::Delivery(Delivery::Done(*annotation))),
-                Note::Alive => Ok(Incoming::Nothing),
-                Note::Epoch(_) => Err(Error::corrupt("a batch came without its rows")),
-            };
-        }
-        // Arrow's IPC reader panics on some malformed headers (an unknown type in a schema, for one).
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.decode_arrow(data)))
-            .unwrap_or_else(|_| Err(Error::corrupt("an Arrow IPC message is malformed")))
-    }
-
-    fn decode_arrow(&mut self, data: FlightData) -> Result<Incoming> {
-        let message = root_as_message(&data.data_header).map_err(|e| Error::corrupt(format!("an Arrow IPC message is malformed: {e}")))?;
-        match message.header_type() {
-            MessageHeader::Schema => {
-                let schema = message.header_as_schema().map(arrow::ipc::convert::fb_to_schema).ok_or_else(|| Error::corrupt("a schema message holds none"))?;
-                let schema = Arc::new(schema);
-                self.schema = Some(Arc::clone(&schema));
-                Ok(Incoming::Schema(schema))
-            }
-            MessageHeader::DictionaryBatch => {
-                let schema = self.known_schema()?;
-                let batch = message.header_as_dictionary_batch().ok_or_else(|| Error::corrupt("a dictionary message holds none"))?;
-                batch.data().map_or(Ok(()), |values| bounded(&values, data.data_body.len()))?;
-                read_dictionary(&Buffer::from(data.data_body), batch, &schema, &mut self.dictionaries, &message.version()).map_err(arrow_error)?;
-                Ok(Incoming::Nothing)
-            }
-            MessageHeader::RecordBatch => {
-                let schema = self.known_schema()?;
-                let Note::Epoch(epoch) = from_json("a batch's note", &data.app_metadata).map_err(garbled)? else {
-                    return Err(Error::corrupt("a batch came without its epoch"));
-                };
-                let batch = message.header_as_record_batch().ok_or_else(|| Error::corrupt("a batch message holds none"))?;
-                bounded(&batch, data.data_body.len())?;
-                let body = Buffer::from(data.data_body);
-                let batch = RecordBatchDecoder::try_new(&body, batch, schema, &self.dictionaries, &message.version())
-                    .and_then(RecordBatchDecoder::read_record_batch)
-                    .map_err(arrow_error)?;
-                Ok(Incoming::Delivery(Delivery::Batch { epoch, batch }))
-            }
-            other => Err(Error::corrupt(format!("an Arrow IPC message of kind {} was not expected", other.variant_name().unwrap_or("unknown")))),
-        }
-    }
-
-    fn known_schema(&self) -> Result<SchemaRef> {
-        self.schema.clone().ok_or_else(|| Error::corrupt("rows came before their schema"))
-    }
-}
-
-/// The most rows of a batch whose columns take no bytes: nulls.
-const MAX_NULLS: usize = 1 << 24;
-
-/// Refuses what would take far more memory than the bytes that came: packed columns may claim terabytes, many buffers may be the same bytes, and rows of nulls cost
-/// their sender nothing.
-fn bounded(batch: &arrow::ipc::RecordBatch<'_>, body: usize) -> Result<()> {
-    if batch.compression().is_some() {
-        return Err(Error::corrupt("a batch came packed, which no drive sends"));
-    }
-    let bytes = batch.buffers().into_iter().flatten().try_fold(0u64, |sum, b| sum.checked_add(u64::try_from(b.length()).ok()?));
-    if bytes.is_none_or(|bytes| bytes > body as u64) {
-        return Err(Error::corrupt("a batch claims more bytes than came"));
-    }
-    // Bits are the narrowest values.
-    let most = body.saturating_mul(8).max(MAX_NULLS) as u64;
-    let lengths = batch.nodes().into_iter().flatten().map(|node| node.length()).chain([batch.length()]);
-    match lengths.into_iter().find(|n| u64::try_from(*n).map_or(true, |n| n > most)) {
-        Some(n) => Err(Error::corrupt(format!("a batch claims {n} rows in {body} bytes"))),
-        None => Ok(()),
-    }
-}
-
-fn garbled(error: Error) -> Error {
-    Error::corrupt(error.full_text())
-}
-
-fn arrow_error(error: arrow::error::ArrowError) -> Error {
-    Error::corrupt("an Arrow IPC message is malformed").because(error)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::annotation::OperatorNote;
-    use arrow::array::{Array, AsArray, DictionaryArray, Int32Array, StringViewArray};
-    use arrow::datatypes::{DataType, Field, Int32Type};
     use skytether_common::{Generation, Kind, PartitionName};
     use uuid::Uuid;
 
@@ -595,129 +363,5 @@ mod tests {
         assert_eq!(error.kind(), Kind::Unsupported);
         assert!(error.to_string().contains("4711") && error.to_string().contains(&PROTOCOL.to_string()), "{error}");
         assert_eq!(decode_info(b"220 mail").unwrap_err().kind(), Kind::Invalid);
-    }
-
-    fn batch() -> RecordBatch {
-        let words: DictionaryArray<Int32Type> = ["x", "y", "x", "z"].into_iter().collect();
-        let names = StringViewArray::from(vec![Some("a"), None, Some("a long name that is not inline"), Some("d")]);
-        let schema = Schema::new(vec![
-            Field::new("n", DataType::Int32, false),
-            Field::new("w", words.data_type().clone(), true),
-            Field::new("name", DataType::Utf8View, true),
-        ]);
-        RecordBatch::try_new(Arc::new(schema), vec![Arc::new(Int32Array::from(vec![1, 2, 3, 4])), Arc::new(words), Arc::new(names)]).unwrap()
-    }
-
-    fn messages() -> Vec<FlightData> {
-        let (mut encoder, first) = DeliveryEncoder::new(&batch().schema());
-        let mut all = vec![first, DeliveryEncoder::alive()];
-        all.extend(encoder.encode(Delivery::Batch { epoch: 3, batch: batch() }).unwrap());
-        all.extend(encoder.encode(Delivery::Batch { epoch: 3, batch: batch().slice(1, 2) }).unwrap());
-        all.extend(encoder.encode(Delivery::EpochComplete { epoch: 3 }).unwrap());
-        let operators = vec![OperatorNote { name: "SliceScanExec".into(), rows_out: Some(4), ..OperatorNote::default() }];
-        all.extend(encoder.encode(Delivery::Done(Annotation { cse: "drive-0".into(), operators, ..Annotation::default() })).unwrap());
-        all
-    }
-
-    #[test]
-    fn deliveries_survive() {
-        let sent: u64 =
-            messages().iter().filter(|m| !m.data_header.is_empty()).map(|m| (m.data_header.len() + m.data_body.len() + m.app_metadata.len()) as u64).sum();
-        let mut decoder = DeliveryDecoder::default();
-        let mut came: Vec<Incoming> = messages().into_iter().map(|m| decoder.decode(m).unwrap()).filter(|i| !matches!(i, Incoming::Nothing)).collect();
-        let Some(Incoming::Delivery(Delivery::Done(annotation))) = came.pop() else { panic!("{came:?}") };
-        assert_eq!((annotation.cse.as_str(), annotation.bytes_sent), ("drive-0", sent));
-        assert!(matches!(came.pop(), Some(Incoming::Delivery(Delivery::EpochComplete { epoch: 3 }))));
-        let Some(Incoming::Delivery(Delivery::Batch { epoch: 3, batch: second })) = came.pop() else { panic!("{came:?}") };
-        assert_eq!(second, batch().slice(1, 2));
-        let Some(Incoming::Delivery(Delivery::Batch { epoch: 3, batch: first })) = came.pop() else { panic!("{came:?}") };
-        assert_eq!(first, batch());
-        assert!(matches!(&came[..], [Incoming::Schema(schema)] if *schema == batch().schema()));
-    }
-
-    #[test]
-    fn long_batches_go_in_pieces_and_empty_ones_whole() {
-        let schema = Arc::new(Schema::new(vec![Field::new("n", DataType::Int32, false)]));
-        let long = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(Int32Array::from_iter_values(0..6_000_000))]).unwrap();
-        let (mut encoder, first) = DeliveryEncoder::new(&schema);
-        let mut decoder = DeliveryDecoder::default();
-        decoder.decode(first).unwrap();
-        let pieces = encoder.encode(Delivery::Batch { epoch: 0, batch: long.clone() }).unwrap();
-        assert_eq!(pieces.len(), 3);
-        let mut next = 0;
-        for piece in pieces {
-            let Incoming::Delivery(Delivery::Batch { batch, .. }) = decoder.decode(piece).unwrap() else { panic!("no batch") };
-            assert_eq!(batch.column(0).as_primitive::<Int32Type>().value(0), next);
-            next += batch.num_rows() as i32;
-        }
-        assert_eq!(next, 6_000_000);
-        let empty = encoder.encode(Delivery::Batch { epoch: 0, batch: long.slice(0, 0) }).unwrap();
-        assert_eq!(empty.len(), 1);
-    }
-
-    #[test]
-    fn batches_that_claim_more_than_came_are_refused() {
-        let of = |data: Vec<FlightData>| {
-            let mut decoder = DeliveryDecoder::default();
-            data.into_iter().map(|m| decoder.decode(m)).find_map(Result::err)
-        };
-        let nulls = |rows| {
-            let schema = Schema::new(vec![Field::new("n", DataType::Null, true)]);
-            let (mut encoder, first) = DeliveryEncoder::new(&schema);
-            let batch = RecordBatch::try_new(Arc::new(schema), vec![Arc::new(arrow::array::NullArray::new(rows))]).unwrap();
-            let mut all = vec![first];
-            all.extend(encoder.encode(Delivery::Batch { epoch: 0, batch }).unwrap());
-            all
-        };
-        assert!(of(nulls(65_536)).is_none());
-        assert!(of(nulls(1 << 50)).unwrap().to_string().contains("claims 1125899906842624 rows"));
-        let options = IpcWriteOptions::default().try_with_compression(Some(arrow::ipc::CompressionType::LZ4_FRAME)).unwrap();
-        let (mut encoder, first) = DeliveryEncoder::new(&batch().schema());
-        encoder.options = options;
-        let mut packed = vec![first];
-        packed.extend(encoder.encode(Delivery::Batch { epoch: 0, batch: batch() }).unwrap());
-        assert!(of(packed).unwrap().to_string().contains("packed"));
-    }
-
-    /// Each message with each of its bytes changed in some ways, and cut: an error or some other message, never a panic that escapes.
-    #[test]
-    fn garbled_messages_are_errors() {
-        let quiet = std::panic::take_hook();
-        std::panic::set_hook(Box::new(|_| {}));
-        let all = messages();
-        for (n, message) in all.iter().enumerate() {
-            let damaged = |header: Vec<u8>, body: Vec<u8>, note: Vec<u8>| {
-                let mut decoder = DeliveryDecoder::default();
-                for before in &all[..n] {
-                    decoder.decode(before.clone()).unwrap();
-                }
-                let _ = decoder.decode(FlightData::new().with_data_header(header).with_data_body(body).with_app_metadata(note));
-            };
-            let (header, body, note) = (message.data_header.to_vec(), message.data_body.to_vec(), message.app_metadata.to_vec());
-            for at in 0..header.len() {
-                for flip in [1, 0x80, 0xff] {
-                    let mut header = header.clone();
-                    header[at] ^= flip;
-                    damaged(header, body.clone(), note.clone());
-                }
-            }
-            for len in 0..body.len().min(64) {
-                damaged(header.clone(), body[..len].to_vec(), note.clone());
-            }
-            for at in 0..note.len() {
-                for flip in [1, 0x80, 0xff] {
-                    let mut note = note.clone();
-                    note[at] ^= flip;
-                    damaged(header.clone(), body.clone(), note);
-                }
-            }
-            damaged(header.clone(), body.clone(), b"{".to_vec());
-        }
-        std::panic::set_hook(quiet);
-        let mut decoder = DeliveryDecoder::default();
-        let long = FlightData::new().with_app_metadata(format!("{{\"done\":{{\"reason\":\"{}\"}}}}", "x".repeat(MAX_NOTE)));
-        assert_eq!(decoder.decode(long).unwrap_err().kind(), Kind::Corrupt, "a note without end");
-        let rows = all.iter().find(|m| !m.data_body.is_empty()).unwrap().clone();
-        assert_eq!(decoder.decode(rows).unwrap_err().kind(), Kind::Corrupt, "rows before their schema");
     }
 }

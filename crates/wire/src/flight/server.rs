@@ -24,7 +24,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::annotation::Annotation;
 use crate::cse::{Cse, CseInfo, Delivery};
-use crate::flight::frames::{self, DeliveryEncoder, KeyRequest, LIST_PAGE, ListRequest};
+use crate::flight::deliveries::DeliveryEncoder;
+use crate::flight::frames::{self, KeyRequest, LIST_PAGE, ListRequest};
 use crate::flight::limits::{self, Bounded, Held};
 use crate::flight::status::to_status;
 use crate::flight::{DEFAULT_HEARTBEAT, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
