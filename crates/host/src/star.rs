@@ -1,10 +1,10 @@
 //! `SELECT *` of one table, planned without naming its columns.
 //!
-//! DataFusion writes a star out and then looks for nested calls, duplicates and types column by column among all columns: for 2,000 columns that takes half a second, for
-//! 20,000 most of a minute. But all columns of one input in its own order are just that input. So a constant is planned in the place of the star, and the projection that
+//! DataFusion writes a star out and then looks for nested calls, duplicates and types column by column among all columns: for 2,000 columns that takes half a second, and
+//! the time grows with the square of their number. But all columns of one input in its own order are just that input. So a constant is planned in the place of the star, and the projection that
 //! gives it is taken out again.
 
-use datafusion::common::tree_node::Transformed;
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Result, internal_err};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::parser::Statement;
@@ -56,10 +56,7 @@ pub(crate) fn take_out(statement: &mut Statement) -> bool {
 pub(crate) fn put_back(plan: LogicalPlan) -> Result<LogicalPlan> {
     match plan {
         LogicalPlan::Projection(projection) => Ok(projection.input.as_ref().clone()),
-        LogicalPlan::Limit(_) => {
-            use datafusion::common::tree_node::TreeNode;
-            plan.map_children(|input| put_back(input).map(Transformed::yes)).map(|plan| plan.data)
-        }
+        LogicalPlan::Limit(_) => plan.map_children(|input| put_back(input).map(Transformed::yes)).map(|plan| plan.data),
         other => internal_err!("a star was taken out of a plan that begins with {}", other.display()),
     }
 }
