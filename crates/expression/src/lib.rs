@@ -8,6 +8,7 @@
 //! | [`cells`] | [`CellSource`], the one door to a data set's cells |
 //! | [`spec`] | [`MomentsSpec`]: which cells form which group, and how a value is transformed |
 //! | [`groups`] | a spec's groups resolved into one small number per cell |
+//! | `lanes` | exponentials, logarithms and erfc that become vector instructions |
 //! | [`log1p`] | `log1p(x / (total / 1e4))`, the same bits on every machine |
 //! | [`kernel`] | n, sum and sum of squares per group over one sparse row |
 //! | [`store`] | running moments per row of an aggregate and group of cells, their state and their result |
@@ -17,6 +18,7 @@
 //! | [`cell_moments`] | the aggregate `cell_moments(cell, value, groups, transform)` over the dense view |
 //! | [`rewrite`] | the plan rewrite from the second to the first |
 //! | [`ttest`], [`students`] | t-tests from moments, and Student's distribution |
+//! | `pairs` | many t-tests at once |
 //! | [`rank`] | genes ranked per group, as scanpy's `rank_genes_groups` |
 //! | [`udf`] | the scalar function `t_test` and [`register`] |
 
@@ -25,8 +27,10 @@ pub mod cell_moments;
 pub mod cells;
 pub mod groups;
 pub mod kernel;
+mod lanes;
 pub mod log1p;
 pub mod moments;
+mod pairs;
 pub mod rank;
 pub mod rewrite;
 pub mod spec;

@@ -9,9 +9,10 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type};
 use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Result};
 
+use crate::pairs::Pairs;
 use crate::spec::shorten;
 use crate::store::Results;
-use crate::ttest::{GroupMoments, Method, Share, check_size, log_fold_change, test_unchecked};
+use crate::ttest::{GroupMoments, Method, Share, check_size};
 
 /// What a group is compared to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -176,6 +177,9 @@ fn in_parallel<I: Send, O: Send>(threads: usize, items: Vec<I>, work: impl Fn(I)
     done.into_iter().map(|(_, result)| result).collect()
 }
 
+/// So many tests are worked off together.
+const TOGETHER: usize = 256;
+
 struct Genes<'a> {
     ids: Vec<u32>,
     names: StringViewArray,
@@ -263,10 +267,23 @@ impl<'a> Genes<'a> {
             let end = self.len().min(start + chunk);
             let mut out = vec![Tested::default(); (end - start) * chosen.len()];
             let mut tester = Tester::new(names);
-            for gene in start..end {
-                let (results, range) = self.entries(gene);
-                tester.read(self.place[gene].0 as usize, results, range).map_err(|e| e.while_doing(format!("gene number {}", self.ids[gene])))?;
-                tester.test(chosen, reference, options, |place, t| out[place * (end - start) + gene - start] = t)?;
+            // So many genes are tested together that what is remembered of them stays in the first-level cache.
+            let together = (TOGETHER / chosen.len().max(1)).clamp(1, end - start);
+            let mut pairs = Pairs::new(options.method, options.log_base.map_or(1.0, f64::ln), together * chosen.len());
+            for from in (start..end).step_by(together) {
+                let genes = from..end.min(from + together);
+                for gene in genes.clone() {
+                    let (results, range) = self.entries(gene);
+                    tester.read(self.place[gene].0 as usize, results, range).map_err(|e| e.while_doing(format!("gene number {}", self.ids[gene])))?;
+                    tester.pair(chosen, reference, |place, mine, other| pairs.set(place * together + gene - from, mine, other))?;
+                }
+                pairs.test();
+                for place in 0..chosen.len() {
+                    let to = &mut out[place * (end - start) + from - start..][..genes.len()];
+                    for (to, at) in to.iter_mut().zip(place * together..) {
+                        *to = Tested { score: pairs.t[at], p: pairs.p[at], fold: pairs.fold[at], pct_group: pairs.pct[0][at], pct_reference: pairs.pct[1][at] };
+                    }
+                }
             }
             Ok(out)
         })?;
@@ -352,7 +369,7 @@ impl TestedGenes {
     }
 }
 
-/// Tests one gene after the other; keeps its room.
+/// Reads one gene after the other and pairs its groups; keeps its room.
 struct Tester<'a> {
     names: &'a [String],
     groups: Vec<GroupMoments>,
@@ -412,8 +429,8 @@ impl<'a> Tester<'a> {
         }
     }
 
-    fn test(&mut self, chosen: &[usize], reference: Option<usize>, options: &RankOptions, mut put: impl FnMut(usize, Tested)) -> Result<()> {
-        let scale = options.log_base.map_or(1.0, f64::ln);
+    /// Gives each chosen group's place in `chosen`, its moments and those of what it is compared to.
+    fn pair(&mut self, chosen: &[usize], reference: Option<usize>, mut put: impl FnMut(usize, &GroupMoments, &GroupMoments)) -> Result<()> {
         let mut one = |group: usize, place: usize, other: &GroupMoments| -> Result<()> {
             let mine = &self.groups[group];
             if mine.n < 2 {
@@ -425,11 +442,7 @@ impl<'a> Tester<'a> {
                     None => check_size(&format!("rest (all cells but those in {})", self.names[group]), other.n)?,
                 }
             }
-            let t = test_unchecked(options.method, mine, other);
-            put(
-                place,
-                Tested { score: t.t, p: t.p, fold: log_fold_change(mine.mean, other.mean, scale), pct_group: mine.pct_nz(), pct_reference: other.pct_nz() },
-            );
+            put(place, mine, other);
             Ok(())
         };
         if let Some(r) = reference {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Result};
 
+use crate::lanes;
 use crate::students::two_sided;
 
 /// The moments of one gene in one group of cells.
@@ -196,8 +197,18 @@ pub(crate) fn test_unchecked(method: Method, group: &GroupMoments, reference: &G
 #[inline]
 #[must_use]
 pub fn log_fold_change(group_mean: f64, reference_mean: f64, scale: f64) -> f64 {
-    (((group_mean * scale).exp_m1() + 1e-9) / ((reference_mean * scale).exp_m1() + 1e-9)).log2()
+    let (a, b) = (group_mean * scale, reference_mean * scale);
+    if a.abs() <= FOLD_RANGE && b.abs() <= FOLD_RANGE {
+        let ratio = (lanes::exp_m1(a) + 1e-9) / (lanes::exp_m1(b) + 1e-9);
+        if ratio >= f64::MIN_POSITIVE && ratio < f64::INFINITY {
+            return lanes::log2(ratio);
+        }
+    }
+    ((a.exp_m1() + 1e-9) / (b.exp_m1() + 1e-9)).log2()
 }
+
+/// Where means are no further from 0 than this, our own exponential serves.
+pub(crate) const FOLD_RANGE: f64 = 700.0;
 
 /// The moments of two sets of cells that may overlap, from those of the cells in the first alone, in the second alone, and in both: the groups that a
 /// query can be given, since a cell has one group.
