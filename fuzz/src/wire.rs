@@ -14,7 +14,7 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::prelude::SessionContext;
 use skytether_common::{Generation, Kind, PartitionName};
 use skytether_drive::beside::tables as beside;
-use skytether_plan::bloom::{KeyFilters, filter_of};
+use skytether_plan::keys::{KeySets, set_of};
 use skytether_plan::shipped;
 use skytether_slice::metadata::ipc;
 use skytether_wire::flight::deliveries::{DeliveryDecoder, DeliveryEncoder, Incoming};
@@ -106,12 +106,12 @@ pub(crate) fn shipped_read(data: &[u8]) -> bool {
 
 pub(crate) fn keys() -> Vec<Vec<u8>> {
     let columns: [ArrayRef; 2] = [Arc::new(Int32Array::from_iter_values(0..100)), Arc::new(StringArray::from(vec!["a", "b"]))];
-    columns.iter().filter_map(|c| filter_of(c).ok()).collect()
+    columns.iter().filter_map(|c| set_of(c).ok()).collect()
 }
 
 /// A set of join keys.
 pub(crate) fn keys_read(data: &[u8]) -> bool {
-    KeyFilters::read(&BTreeMap::from([("k".to_owned(), Bytes::copy_from_slice(data))])).is_ok()
+    KeySets::read(&BTreeMap::from([("k".to_owned(), Bytes::copy_from_slice(data))])).is_ok()
 }
 
 /// Messages one after the other: each header, body and note with its length in two bytes before it.

@@ -18,9 +18,9 @@ use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
 use futures::{FutureExt, StreamExt, stream};
 use skytether_common::{Error, Result};
-use skytether_plan::bloom::{KeyFilters, bloom_udf};
 use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_first::filter_first;
+use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::small_heaps::small_heaps;
 use skytether_wire::size::batch_bytes;
 use skytether_wire::{Annotation, Delivery, DeliveryStream, SubPlan};
@@ -81,7 +81,7 @@ impl Engine {
     }
 
     /// A session that sees the ticket's tables and nothing else.
-    fn session(&self, ticket: &Ticket, filters: KeyFilters, pool: Arc<dyn MemoryPool>) -> Result<SessionState> {
+    fn session(&self, ticket: &Ticket, filters: KeySets, pool: Arc<dyn MemoryPool>) -> Result<SessionState> {
         let mut config = SessionConfig::new()
             .with_target_partitions(self.threads)
             .with_information_schema(false)
@@ -98,7 +98,7 @@ impl Engine {
             .with_catalog_list(Arc::new(Bound::new(ticket.clone())))
             .build();
         skytether_expression::register(&mut state, Arc::new(TicketCells(ticket.clone())))?;
-        state.register_udf(Arc::new(bloom_udf(filters))).map_err(from_datafusion)?;
+        state.register_udf(Arc::new(among_udf(filters))).map_err(from_datafusion)?;
         // The forms of what came with it; those of all others are in the base.
         let new: Vec<_> =
             state.aggregate_functions().iter().filter(|(name, _)| !self.base.aggregate_functions().contains_key(*name)).map(|(_, f)| Arc::clone(f)).collect();
@@ -119,7 +119,7 @@ impl Engine {
             shipped: Shipped::read(&plan.tables)?,
         };
         let pool = Arc::new(PeakRecordingPool::new(Arc::clone(&self.pool)));
-        let filters = KeyFilters::read(&plan.filters).map_err(from_datafusion)?;
+        let filters = KeySets::read(&plan.filters).map_err(from_datafusion)?;
         let mut state = self.session(&ticket, filters, Arc::clone(&pool) as _)?;
         let logical = skytether_plan::codec::decode(&plan.plan, &state).await?;
         SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false).verify_plan(&logical).map_err(from_datafusion)?;

@@ -1,7 +1,7 @@
 //! What a join has learnt about its keys, as a filter for the drives.
 //!
 //! Once a hash join has its build side, DataFusion tells the other side's scan which keys can still match: bounds, and a set of keys. Here that becomes a
-//! condition that Substrait carries: comparisons, and a Bloom filter ([`skytether_plan::bloom`]) instead of long lists. It may let rows through that the join
+//! condition that Substrait carries: comparisons, and a set of keys ([`skytether_plan::keys`]) instead of long lists. It may let rows through that the join
 //! then drops, and must never hold back one that matches; so whatever is not understood is left out.
 
 use std::collections::BTreeMap;
@@ -16,24 +16,24 @@ use datafusion::logical_expr::{Cast, Expr, Operator, ScalarUDF, binary_expr, lit
 use datafusion::physical_expr::ScalarFunctionExpr;
 use datafusion::physical_plan::PhysicalExpr;
 use datafusion::physical_plan::expressions::{BinaryExpr, CaseExpr, CastExpr, Column, InListExpr, IsNullExpr, Literal};
-use skytether_plan::bloom;
+use skytether_plan::keys;
 
-/// Longer lists of keys go down as Bloom filters.
+/// Longer lists of keys go down as sets.
 const SHORT_LIST: usize = 20;
 
 /// A condition that every row of `schema` for which `filter` holds fulfils; `None` where there is none worth sending. Sets of keys that it
 /// refers to are added to `sets`.
 ///
 /// # Errors
-/// Where a Bloom filter can't be made.
+/// Where a set of keys can't be made.
 pub(crate) fn condition(filter: &Arc<dyn PhysicalExpr>, schema: &DFSchema, sets: &mut BTreeMap<String, Bytes>) -> DfResult<Option<Expr>> {
-    Translation { schema, sets, bloom: Arc::new(bloom::bloom_udf(bloom::KeyFilters::default())) }.condition(filter)
+    Translation { schema, sets, among: Arc::new(keys::among_udf(keys::KeySets::default())) }.condition(filter)
 }
 
 struct Translation<'a> {
     schema: &'a DFSchema,
     sets: &'a mut BTreeMap<String, Bytes>,
-    bloom: Arc<ScalarUDF>,
+    among: Arc<ScalarUDF>,
 }
 
 impl Translation<'_> {
@@ -126,12 +126,12 @@ impl Translation<'_> {
             let list = values.into_iter().map(|v| Expr::Literal(v, None)).collect();
             return Ok(Some(Expr::InList(InList::new(Box::new(key), list, false))));
         }
-        if !bloom::takes(&values[0].data_type()) {
+        if !keys::takes(&values[0].data_type()) {
             return Ok(None);
         }
         let name = format!("k{}", self.sets.len());
-        self.sets.insert(name.clone(), bloom::filter_of(&ScalarValue::iter_to_array(values)?)?.into());
-        Ok(Some(self.bloom.call(vec![key, lit(name)])))
+        self.sets.insert(name.clone(), keys::set_of(&ScalarValue::iter_to_array(values)?)?.into());
+        Ok(Some(self.among.call(vec![key, lit(name)])))
     }
 }
 
@@ -176,9 +176,9 @@ mod tests {
         let (schema, mut sets) = (DFSchema::try_from_qualified_schema("t", &schema()).unwrap(), BTreeMap::new());
         for (column, name) in [("a", "k0"), ("b", "k1")] {
             let text = condition(&among(column, 0..1000), &schema, &mut sets).unwrap().unwrap().to_string();
-            assert_eq!(text, format!("__bloom(t.{column}, Utf8(\"{name}\"))"));
+            assert_eq!(text, format!("__among(t.{column}, Utf8(\"{name}\"))"));
         }
-        assert!(sets["k0"] == sets["k1"] && bloom::KeyFilters::read(&sets).is_ok());
+        assert!(sets["k0"] == sets["k1"] && keys::KeySets::read(&sets).is_ok());
     }
 
     #[test]

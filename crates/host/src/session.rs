@@ -33,9 +33,9 @@ use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use skytether_common::{DatasetName, Error, Generation, Result};
 use skytether_expression::CellSource;
-use skytether_plan::bloom::{KeyFilters, bloom_udf};
 use skytether_plan::error::{from_datafusion, to_datafusion};
 use skytether_plan::filter_first::filter_first;
+use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::small_heaps::small_heaps;
 use skytether_plan::{CutPlan, DriveScan, Placement, cut, describe, partial};
 use skytether_wire::{Cse, Storage};
@@ -357,7 +357,7 @@ fn base_state(options: &HostOptions) -> Result<SessionState> {
     let nothing: Arc<dyn CellSource> = Arc::new(HostCells::default());
     skytether_expression::register(&mut state, nothing)?;
     partial::register(&mut state).map_err(from_datafusion)?;
-    state.register_udf(Arc::new(bloom_udf(KeyFilters::default()))).map_err(from_datafusion)?;
+    state.register_udf(Arc::new(among_udf(KeySets::default()))).map_err(from_datafusion)?;
     Ok(state)
 }
 

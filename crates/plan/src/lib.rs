@@ -18,6 +18,7 @@
 //! | [`filter_first`] | rows are filtered before anything is computed from them, above and below |
 //! | [`small_heaps`] | limits that are too large to make room for |
 //! | [`physical_rule`] | what our rules over physical plans are made of |
+//! | [`keys`] | sets of join keys, and the function that asks them |
 //! | [`partial`] | `__f_state` and `__f_merge` |
 //! | [`codec`] | Substrait out and in, with the checks for bytes from strangers |
 //! | [`foreign`] | plans of other producers |
@@ -25,7 +26,6 @@
 //! | [`figures`] | what a physical operator did |
 //! | [`error`] | DataFusion's errors and ours |
 
-pub mod bloom;
 pub mod classify;
 pub mod codec;
 pub mod cut;
@@ -36,6 +36,7 @@ pub mod figures;
 pub mod filter_first;
 pub mod foreign;
 mod join;
+pub mod keys;
 mod levels;
 pub mod node;
 pub mod partial;

@@ -23,7 +23,7 @@ pub struct SubPlan {
     /// The plan: a Substrait `Plan` message. Tables are named `[domain, dataset, table]`.
     #[serde(skip)]
     pub plan: Bytes,
-    /// Sets of join keys that the plan refers to by these names: Bloom filters (`skytether_plan::bloom`). They travel beside the plan, as data: engines copy and print
+    /// Sets of join keys that the plan refers to by these names (`skytether_plan::keys`). They travel beside the plan, as data: engines copy and print
     /// the literals of a plan freely.
     #[serde(skip)]
     pub filters: BTreeMap<String, Bytes>,
