@@ -3,6 +3,7 @@
 //! How many rows fill a slice cannot be known before they are compressed. The slicer learns it: it writes what should fit, looks at the size, and tries again with
 //! fewer rows (or more, if there are more) where it was off. What it learns serves the next slice, so that nearly all slices are written once.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow::array::Array;
@@ -12,7 +13,9 @@ use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::metadata::ParquetMetaData;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::schema::types::ColumnPath;
 use skytether_common::{Error, Result};
 
 use crate::stats::{SliceStats, column_stats};
@@ -28,6 +31,10 @@ const MANY: usize = 128;
 const WIDEST: usize = 16;
 /// Bytes of a column in a slice from which on it pays to compress them in a wide table: to set up a decompressor takes readers as long as to unpack some thousand bytes.
 const COMPRESSED: usize = 4 << 10;
+/// Columns that compression makes less than this much smaller are stored as they are: readers gain more by not unpacking them.
+const GAIN: f64 = 1.25;
+/// Every so many slices all columns are compressed, to see which of them gain by it.
+const LOOK_AGAIN: u64 = 32;
 /// How often one slice is written anew to come closer to the target.
 const TRIES: usize = 8;
 
@@ -48,13 +55,16 @@ pub struct TableSlicer {
     fixed: Option<usize>,
     /// Bytes that a row takes once written, by the last slice.
     per_row: Option<f64>,
+    /// Columns that gain little by compression, by the first slice and every 32nd from there on.
+    plain: HashSet<ColumnPath>,
+    written: u64,
 }
 
 impl TableSlicer {
     /// A slicer for batches of `schema`.
     #[must_use]
     pub fn new(schema: SchemaRef, options: SliceOptions) -> Self {
-        Self { schema, options, pending: Pending::default(), fixed: None, per_row: None }
+        Self { schema, options, pending: Pending::default(), fixed: None, per_row: None, plain: HashSet::new(), written: 0 }
     }
 
     /// Adds rows; gives the slices that they complete.
@@ -97,7 +107,7 @@ impl TableSlicer {
         let fixed = match self.fixed {
             Some(fixed) => fixed,
             None => {
-                let fixed = self.write(&[self.pending.batches[0].slice(0, 0)])?.len();
+                let fixed = self.write(&[self.pending.batches[0].slice(0, 0)])?.0.len();
                 *self.fixed.insert(fixed)
             }
         };
@@ -119,10 +129,13 @@ impl TableSlicer {
             return Ok(None);
         }
 
-        let mut best: Option<(usize, Bytes)> = None;
+        if self.written.is_multiple_of(LOOK_AGAIN) {
+            self.plain.clear();
+        }
+        let mut best: Option<(usize, Bytes, ParquetMetaData)> = None;
         let mut too_many = usize::MAX;
         for _ in 0..TRIES {
-            let bytes = self.write(&self.pending.first(rows))?;
+            let (bytes, footer) = self.write(&self.pending.first(rows))?;
             let per_row = (bytes.len().saturating_sub(fixed) as f64 / rows as f64).max(0.01);
             self.per_row = Some(per_row);
             if bytes.len() > target && rows > 1 {
@@ -130,7 +143,7 @@ impl TableSlicer {
                 let fitting = (room * 0.95 / per_row) as usize;
                 rows = fitting.clamp(1, rows * 9 / 10).max(1);
                 // Between what fitted and what did not, the middle.
-                if let Some((fitted, _)) = &best {
+                if let Some((fitted, ..)) = &best {
                     if rows <= *fitted {
                         rows = (fitted + too_many) / 2;
                     }
@@ -141,54 +154,72 @@ impl TableSlicer {
                 continue;
             }
             let size = bytes.len();
-            best = Some((rows, bytes));
+            best = Some((rows, bytes, footer));
             let more = ((room * 0.97 / per_row) as usize).min(most).min(too_many - 1);
+            let full = size as f64 >= target as f64 * 0.85;
+            if !full && !last && !limited && (room * 0.97 / per_row) as usize > self.pending.rows {
+                return Ok(None);
+            }
             // Close enough, or nothing more to take.
-            if size as f64 >= target as f64 * 0.85 || more <= rows || (more as f64) < rows as f64 * 1.1 {
+            if full || more <= rows || (more as f64) < rows as f64 * 1.1 {
                 if !last && more <= rows && rows == self.pending.rows && !limited {
                     return Ok(None);
                 }
                 break;
             }
-            if !last && (room * 0.97 / per_row) as usize > self.pending.rows && !limited {
-                return Ok(None);
-            }
             rows = more;
         }
         // Nothing fitted within the tries: halve until something does.
-        let (rows, bytes) = match best {
+        let (rows, bytes, footer) = match best {
             Some(best) => best,
             None => loop {
                 rows = (rows / 2).max(1);
-                let bytes = self.write(&self.pending.first(rows))?;
+                let (bytes, footer) = self.write(&self.pending.first(rows))?;
                 if bytes.len() <= target || rows == 1 {
-                    break (rows, bytes);
+                    break (rows, bytes, footer);
                 }
             },
         };
+        if self.written.is_multiple_of(LOOK_AGAIN) {
+            self.plain = gaining_little(&footer);
+        }
+        self.written += 1;
         let taken = self.pending.take(rows);
         let columns = self.schema.fields().iter().enumerate().map(|(i, f)| column_stats(&taken, i, f.data_type())).collect::<Result<_>>()?;
         Ok(Some(Encoded { bytes, stats: SliceStats { rows: rows as u64, columns } }))
     }
 
-    fn write(&self, batches: &[RecordBatch]) -> Result<Bytes> {
+    fn write(&self, batches: &[RecordBatch]) -> Result<(Bytes, ParquetMetaData)> {
         let refused = |e: parquet::errors::ParquetError| Error::invalid("these columns cannot be stored as Parquet").because(e);
         let level = ZstdLevel::try_new(self.options.zstd_level).map_err(|e| Error::invalid("no such compression level").because(e))?;
         let columns = self.schema.fields().len();
         let tiny = columns > MANY && batches.iter().map(memory).sum::<usize>() / columns < COMPRESSED;
-        let properties = WriterProperties::builder()
+        let mut properties = WriterProperties::builder()
             .set_created_by("skytether".into())
             .set_compression(if tiny { Compression::UNCOMPRESSED } else { Compression::ZSTD(level) })
             .set_statistics_enabled(EnabledStatistics::None)
             .set_offset_index_disabled(true)
-            .set_max_row_group_row_count(None)
-            .build();
-        let mut writer = ArrowWriter::try_new(Vec::new(), Arc::clone(&self.schema), Some(properties)).map_err(refused)?;
+            .set_max_row_group_row_count(None);
+        for column in &self.plain {
+            properties = properties.set_column_compression(column.clone(), Compression::UNCOMPRESSED);
+        }
+        let mut bytes = Vec::new();
+        let mut writer = ArrowWriter::try_new(&mut bytes, Arc::clone(&self.schema), Some(properties.build())).map_err(refused)?;
         for batch in batches {
             writer.write(batch).map_err(refused)?;
         }
-        Ok(Bytes::from(writer.into_inner().map_err(refused)?))
+        let footer = writer.close().map_err(refused)?;
+        Ok((Bytes::from(bytes), footer))
     }
+}
+
+/// The compressed columns of a slice that are not worth it.
+fn gaining_little(footer: &ParquetMetaData) -> HashSet<ColumnPath> {
+    let columns = footer.row_groups().iter().flat_map(|group| group.columns());
+    columns
+        .filter(|c| c.compression() != Compression::UNCOMPRESSED && (c.uncompressed_size() as f64) < GAIN * c.compressed_size() as f64)
+        .map(|c| c.column_path().clone())
+        .collect()
 }
 
 /// Rows that wait for their slice.

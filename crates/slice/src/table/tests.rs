@@ -142,3 +142,30 @@ fn slices_of_wide_tables_grow_with_the_columns() {
         assert!((most * 3 / 4..=most).contains(&largest), "{columns} columns: {largest} of {most}");
     }
 }
+
+#[test]
+fn only_what_gains_is_compressed() {
+    // Random bytes gain nothing, a repeated long text does.
+    let fields = vec![Field::new("noise", DataType::Int64, false), Field::new("text", DataType::Utf8, false)];
+    let schema = Arc::new(Schema::new(fields));
+    let rows = |from: i64, noisy: bool| {
+        let noise = (from..from + 5000).map(|n| if noisy { n.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64) } else { n / 2 });
+        let text = StringArray::from_iter_values((from..from + 5000).map(|n| format!("a text that says nearly the same each time: {n}")));
+        RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(Int64Array::from_iter_values(noise)), Arc::new(text)]).unwrap()
+    };
+    let mut slicer = TableSlicer::new(Arc::clone(&schema), SliceOptions { target_bytes: 50_000, ..SliceOptions::default() });
+    let mut slices = Vec::new();
+    for n in 0..400 {
+        slices.extend(slicer.push(&rows(n * 5000, n < 100)).unwrap());
+    }
+    let compressed: Vec<[bool; 2]> = slices
+        .iter()
+        .map(|slice| {
+            let footer = parquet::file::metadata::ParquetMetaDataReader::new().parse_and_finish(&slice.bytes).unwrap();
+            [0, 1].map(|column| footer.row_group(0).column(column).compression() != Compression::UNCOMPRESSED)
+        })
+        .collect();
+    assert_eq!(compressed[..3], [[true, true], [false, true], [false, true]]);
+    assert!(compressed.len() > 2 * LOOK_AGAIN as usize && compressed.iter().all(|[_, text]| *text));
+    assert_eq!(compressed.last(), Some(&[true, true]), "the numbers gain now, and the slicer has seen it");
+}
