@@ -9,7 +9,7 @@
 //! | [`catalog`] | root records, home drives, commit, drop, garbage |
 //! | [`listing`] | the list of data sets |
 //! | [`membership`] | which drives belong together |
-//! | [`writer`], `matrix_writer`, `outbox` | ingest |
+//! | [`writer`], `dealt`, `matrix_writer`, `outbox` | ingest |
 //! | `tables` | from names in SQL to tables, schemas and views |
 //! | [`session`], [`sql_limits`] | a query from its text to its rows, and how long and deep it may be |
 //! | [`table_scan`] | one table as Arrow's datasets read it |
@@ -28,6 +28,7 @@
 pub mod catalog;
 mod cells;
 pub mod client;
+mod dealt;
 mod dense;
 mod estimate;
 pub mod explain;

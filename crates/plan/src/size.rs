@@ -21,7 +21,7 @@ pub(crate) fn most_bytes(plan: &LogicalPlan, rows: u64, bytes: Bytes<'_>) -> Opt
 }
 
 /// Bytes of each value of this type, where they are as many for all.
-fn fixed_width(of: &DataType) -> Option<u64> {
+pub(crate) fn fixed_width(of: &DataType) -> Option<u64> {
     Some(match of {
         DataType::Null | DataType::Boolean => 1,
         DataType::FixedSizeBinary(n) => u64::try_from(*n).ok()?,
@@ -38,7 +38,9 @@ fn is_long(field: &Field) -> bool {
 /// The most bytes that the values of any one column without a fixed width take together, in `rows` rows of `plan`.
 fn longest_column(plan: &LogicalPlan, rows: u64, bytes: Bytes<'_>) -> Option<u64> {
     if let Some(scan) = DriveScan::of(plan) {
-        return longest_column(&scan.sub_plan, rows, &|_| bytes(&scan.table)).filter(|_| scan.inputs.is_empty());
+        // The sub-plan names tables as drives do: any of them may be the largest.
+        let largest = scan.tables().map(bytes).collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());
+        return longest_column(&scan.sub_plan, rows, &|_| largest).filter(|_| scan.inputs.is_empty());
     }
     let below = || match plan.inputs().as_slice() {
         [input] => longest_column(input, rows, bytes),
@@ -53,6 +55,7 @@ fn longest_column(plan: &LogicalPlan, rows: u64, bytes: Bytes<'_>) -> Option<u64
         LogicalPlan::Aggregate(aggregate) if aggregate.schema.fields()[aggregate.group_expr.len()..].iter().all(|f| !is_long(f)) => {
             handed_on(&aggregate.group_expr, &aggregate.schema, rows, below())
         }
+        LogicalPlan::Window(window) if window.schema.fields()[window.input.schema().fields().len()..].iter().all(|f| !is_long(f)) => below(),
         LogicalPlan::Join(join) => match join.join_type {
             JoinType::LeftSemi | JoinType::LeftAnti => longest_column(&join.left, rows, bytes),
             JoinType::RightSemi | JoinType::RightAnti => longest_column(&join.right, rows, bytes),

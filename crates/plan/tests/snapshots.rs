@@ -74,6 +74,27 @@ shapes! {
     join_with_the_small_side_kept: "SELECT d.name, count(t.i) FROM dim d LEFT JOIN t ON t.k = d.k GROUP BY d.name", Full;
     scalar_subquery: "SELECT i FROM t WHERE i > (SELECT avg(i) FROM t)", Full;
     window: "SELECT u, sum(i) OVER (PARTITION BY k) FROM t WHERE i > 0", Full;
+    window_by_key: "SELECT u, sum(i) OVER (PARTITION BY k) FROM facts WHERE i > 0", Full;
+    window_by_key_and_more: "SELECT u FROM (SELECT u, k AS key, b, row_number() OVER (PARTITION BY b, k ORDER BY f DESC, u) AS n FROM facts) WHERE n <= 2 ORDER BY u LIMIT 5", Full;
+    window_by_other_columns: "SELECT u, sum(i) OVER (PARTITION BY b) FROM facts", Full;
+    window_of_unknown_size: "SELECT u, sum(i) OVER (PARTITION BY k) FROM vast", Full;
+    window_frames_that_stay: "SELECT u, sum(i) OVER (PARTITION BY k ORDER BY u RANGE BETWEEN 3 PRECEDING AND CURRENT ROW) FROM facts", Full;
+    window_cut_at_filter: "SELECT u, sum(i) OVER (PARTITION BY k) FROM facts", Filter;
+    window_everywhere: "SELECT name, rank() OVER (ORDER BY name) FROM dim", Full;
+    aggregate_by_key: "SELECT k, b, median(f), count(DISTINCT i) AS n FROM facts GROUP BY k, b HAVING count(DISTINCT i) > 1 ORDER BY n, k LIMIT 3", Full;
+    aggregate_by_a_part_of_the_keys: "SELECT k, sum(w) FROM pairs GROUP BY k", Full;
+    distinct_by_key: "SELECT DISTINCT s, k FROM pairs", Full;
+    join_by_key: "SELECT f.k, f.u, o.name FROM facts f JOIN orders o ON f.k = o.k WHERE f.i > 0", Full;
+    join_by_key_that_moves_more: "SELECT f.u, o.name FROM facts f JOIN orders o ON f.k = o.k", Full;
+    join_by_key_and_aggregate: "SELECT o.name, count(*), avg(f.f) FROM facts f LEFT JOIN orders o ON f.k = o.k GROUP BY o.name", Full;
+    join_by_key_then_window: "SELECT f.k, sum(f.i) FROM facts f JOIN orders o ON f.k = o.k GROUP BY f.k", Full;
+    join_by_two_keys: "SELECT a.w, b.w FROM pairs a JOIN pairs b ON b.k = a.k AND a.s = b.s AND a.w < b.w", Full;
+    join_by_one_of_two_keys: "SELECT count(*) FROM pairs a JOIN pairs b ON b.k = a.k", Full;
+    join_by_other_columns: "SELECT count(*) FROM facts f JOIN orders o ON f.i = o.k", Full;
+    join_by_keys_of_other_types: "SELECT count(*) FROM facts f JOIN pairs p ON f.k = p.k AND f.s = p.s", Full;
+    join_of_what_does_not_fit: "SELECT count(*) FROM vast a JOIN vast b ON a.k = b.k", Full;
+    semi_join_by_key: "SELECT u FROM facts WHERE EXISTS (SELECT 1 FROM orders o WHERE o.k = facts.k)", Full;
+    not_in_by_key: "SELECT u FROM facts WHERE k NOT IN (SELECT k FROM orders)", Full;
     types_without_a_name: "SELECT x, dec, fixed, zone FROM odd WHERE x > 2", Full;
     local_table: "SELECT name FROM local WHERE k = 1", Full;
 }
