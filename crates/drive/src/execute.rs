@@ -91,8 +91,6 @@ impl Engine {
             .with_default_catalog_and_schema(PLAIN, PLAIN);
         // Round robin only pays where there is more to do per row than to hand it over.
         config.options_mut().optimizer.enable_round_robin_repartition = false;
-        // Which side of a join fits into memory the host knows, and has put on the left.
-        config.options_mut().optimizer.join_reordering = tickets.len() == 1;
         // What spills goes to the same disk that is read; a drive says rather that it is too much.
         let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
         let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).with_disk_manager_builder(disk).build_arc().map_err(from_datafusion)?;
@@ -139,7 +137,10 @@ impl Engine {
         for (ticket, table) in &tables {
             slices += ticket.open(stored_as(table, ticket))?.metadata.slices.len() as u64;
         }
-        *state.config_mut() = state.config().clone().with_batch_size(batch_rows);
+        let mut config = state.config().clone().with_batch_size(batch_rows);
+        // Of a join of stored tables the host knows which side fits into memory, and has put it on the left.
+        config.options_mut().optimizer.join_reordering = tables.len() <= 1;
+        *state.config_mut() = config;
         let physical = state.create_physical_plan(&logical).await.map_err(from_datafusion)?;
         let job = Job {
             engine: Arc::clone(self),

@@ -16,7 +16,7 @@ use skytether_common::{DatasetName, Result};
 use skytether_host::{Host, RemoteHost, RootRecord};
 
 pub use embedded::{FORMAT, OpenOptions};
-pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, TableRecord};
+pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_host::{
     Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, HostOptions, IngestReport, Listing, Output, Placement, Query, QueryOptions,
     Receipt, ReceiptHandle, TableScan,

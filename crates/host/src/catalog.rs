@@ -11,14 +11,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use skytether_common::checksum::crc32c;
 use skytether_common::{Context, DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
-use skytether_plan::partition::{self, Key as PartitionKey};
-use skytether_plan::{ByKey, Placement};
+use skytether_plan::Placement;
 use skytether_store::{Expect, Op, Version};
 use skytether_wire::Storage;
 use uuid::Uuid;
+
+pub use crate::partitioned::PartitionedBy;
 
 /// The newest root record that this version reads and the one that it writes.
 pub const ROOT_FORMAT: u32 = 1;
@@ -92,46 +92,6 @@ pub struct TableRecord {
     pub partitioned_by: Option<PartitionedBy>,
     /// The partitions, one per drive at most.
     pub partitions: Vec<PartitionRecord>,
-}
-
-/// How rows of a table are dealt to its partitions; see [`skytether_plan::partition`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PartitionedBy {
-    /// The version of the hash. Of one that this version does not know, the rows are there, but nobody can tell where.
-    pub hash: u32,
-    /// The keys, in order.
-    pub keys: Vec<Value>,
-}
-
-impl PartitionedBy {
-    /// By `keys`, as this version hashes.
-    ///
-    /// # Errors
-    /// Internal if they can't be written as JSON.
-    pub(crate) fn new(keys: &[PartitionKey]) -> Result<Self> {
-        let keys = keys.iter().map(serde_json::to_value).collect::<std::result::Result<_, _>>();
-        Ok(Self { hash: partition::VERSION, keys: keys.map_err(|e| Error::internal("cannot write the keys of a table").because(e))? })
-    }
-
-    /// The names of the keys' columns.
-    #[must_use]
-    pub fn columns(&self) -> Vec<String> {
-        self.keys.iter().filter_map(|k| k.get("column")?.as_str().map(str::to_owned)).collect()
-    }
-}
-
-impl TableRecord {
-    /// How the table is partitioned by key; `None` where it is not, or in a way that this version does not know.
-    #[must_use]
-    pub fn by_key(&self) -> Option<ByKey> {
-        let by = self.partitioned_by.as_ref().filter(|by| by.hash == partition::VERSION && self.placement == Placement::Spread)?;
-        let keys = by.keys.iter().map(|k| serde_json::from_value(k.clone()).ok()).collect::<Option<Vec<PartitionKey>>>()?;
-        let mut partitions: Vec<_> = self.partitions.iter().collect();
-        partitions.sort_by_key(|p| p.slot);
-        let complete = partitions.iter().enumerate().all(|(at, p)| p.slot as usize == at);
-        let most_rows = partitions.iter().map(|p| p.rows).max().unwrap_or(0);
-        (complete && !keys.is_empty()).then(|| ByKey { keys, drives: partitions.iter().map(|p| p.drive).collect(), most_rows })
-    }
 }
 
 mod placement_word {

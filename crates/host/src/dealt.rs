@@ -6,7 +6,8 @@ use skytether_plan::Placement;
 use skytether_plan::partition::{self, Key};
 use skytether_slice::{Encoded, TableSlicer};
 
-use crate::catalog::{Catalog, PartitionedBy, TableRecord};
+use crate::catalog::{Catalog, TableRecord};
+use crate::partitioned::PartitionedBy;
 use crate::writer::PartitionWriter;
 
 /// How many times the size of a slice rows may take in memory while they wait, for each partition: all partitions together hold no more than that, or than one table that

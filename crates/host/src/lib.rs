@@ -7,6 +7,7 @@
 //! | room | subject |
 //! |---|---|
 //! | [`catalog`] | root records, home drives, commit, drop, garbage |
+//! | `partitioned` | what root records say of tables that are partitioned by key |
 //! | [`listing`] | the list of data sets |
 //! | [`membership`] | which drives belong together |
 //! | [`writer`], `dealt`, `matrix_writer`, `outbox` | ingest |
@@ -42,6 +43,7 @@ mod missing;
 pub mod options;
 mod outbox;
 mod parameters;
+mod partitioned;
 mod protocol;
 mod reasons;
 pub mod receipt;

@@ -469,7 +469,8 @@ impl ExtensionPlanner for ScanPlanner {
 impl ScanPlanner {
     fn scan(&self, scan: &DriveScan, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<DriveScanExec> {
         let named = self.tables.get(&scan.table).ok_or_else(|| Error::internal(format!("the cut names {}, which the query does not", scan.table)))?;
-        let others = scan.with.iter().map(|table| self.tables.get(table).ok_or_else(|| Error::internal(format!("the cut names {table}, which the query does not"))));
+        let others =
+            scan.with.iter().map(|table| self.tables.get(table).ok_or_else(|| Error::internal(format!("the cut names {table}, which the query does not"))));
         let others = others.collect::<Result<Vec<_>>>()?;
         // The sub-plan calls tables as drives do.
         let mut rows = HashMap::new();
@@ -518,7 +519,9 @@ impl ScanPlanner {
                 let mut with: BTreeMap<DatasetName, BTreeMap<String, PartitionName>> = BTreeMap::new();
                 for other in others {
                     let beside = other.table()?.partitions.iter().find(|p| p.drive == partition.drive && p.slot == partition.slot);
-                    let slot = beside.ok_or_else(|| Error::internal(format!("{} is to be joined at {}, which has no part of it", other.record.name, partition.drive)))?.slot;
+                    let slot = beside
+                        .ok_or_else(|| Error::internal(format!("{} is to be joined at {}, which has no part of it", other.record.name, partition.drive)))?
+                        .slot;
                     let part = other.record.partition(&other.stored, slot);
                     if other.record.name == record.name {
                         visible.insert(other.stored.clone(), part);

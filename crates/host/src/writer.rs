@@ -16,8 +16,8 @@ use skytether_store::Expect;
 use skytether_wire::size::batch_bytes;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use crate::dealt::Dealt;
 use crate::catalog::{Catalog, DatasetKind, MatrixRecord, PartitionRecord, ROOT_FORMAT, RootRecord, TableRecord};
+use crate::dealt::Dealt;
 use crate::matrix_writer;
 use crate::outbox::Outbox;
 
@@ -173,7 +173,13 @@ impl DatasetWriter {
     ///
     /// # Errors
     /// As there; `Invalid` where `by` names no column, one that is not there, or one of a type that keys can't have.
-    pub async fn write_partitioned(&mut self, table: &str, by: &[String], schema: SchemaRef, batches: impl Iterator<Item = Result<RecordBatch>> + Send) -> Result<()> {
+    pub async fn write_partitioned(
+        &mut self,
+        table: &str,
+        by: &[String],
+        schema: SchemaRef,
+        batches: impl Iterator<Item = Result<RecordBatch>> + Send,
+    ) -> Result<()> {
         let keys = partition::keys(&schema, by).map_err(|e| e.while_doing(format!("{} can't be partitioned", self.name)))?;
         self.write(table, Placement::Spread, keys, schema, batches).await
     }
@@ -267,7 +273,10 @@ impl DatasetWriter {
         let encoded = tokio::task::block_in_place(|| matrix_writer::write(&self.catalog, &outbox, &self.slices, &name, matrix));
         let partitions = settle(outbox, encoded).await?;
         let rows = partitions.iter().map(|p| p.rows).sum();
-        self.tables.insert(table.to_owned(), TableRecord { placement: Placement::Spread, rows, matrix: Some(shape), memory_bytes: None, partitioned_by: None, partitions });
+        self.tables.insert(
+            table.to_owned(),
+            TableRecord { placement: Placement::Spread, rows, matrix: Some(shape), memory_bytes: None, partitioned_by: None, partitions },
+        );
         self.state = State::Writing;
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::expressions::{check, check_aggregate, check_window};
 use crate::partial::form_names;
 use crate::partition::Whole;
 use crate::policy::{Cut, Placement};
-use crate::size::most_bytes;
+use crate::size::{most_bytes, repeats};
 use crate::split::finest;
 
 /// Most operators of one sub-plan. Each takes two of the hundred nested messages that protobuf readers accept.
@@ -49,7 +49,9 @@ pub struct Input {
     pub bytes: Option<u64>,
     /// At most so many rows on one drive, where that is known.
     pub most_rows: Option<u64>,
-    /// By which columns it is known that rows which are equal in them are on one drive.
+    /// Whether what is read is partitioned by key.
+    pub by_key: bool,
+    /// By which of the columns, as far as they are still there: rows that are equal in these are on one drive.
     pub whole: Option<Whole>,
 }
 
@@ -169,9 +171,14 @@ fn window(node: &Window, input: &Input, registry: &dyn FunctionRegistry) -> Clas
         match (input.placement, &input.whole) {
             (Placement::Everywhere, _) => {}
             (Placement::Spread, Some(whole)) if whole.holds(&call.params.partition_by, schema) => {}
-            (Placement::Spread, Some(_)) => return Class::Host("the table is partitioned by other columns than its windows, whose rows may lie on different drives".into()),
-            (Placement::Spread, None) => return Class::Host(why_not(&LogicalPlan::Window(node.clone()))),
+            (Placement::Spread, _) if input.by_key => {
+                return Class::Host("the table is partitioned by other columns than its windows, whose rows may lie on different drives".into());
+            }
+            (Placement::Spread, _) => return Class::Host(why_not(&LogicalPlan::Window(node.clone()))),
         }
+    }
+    if repeats(node) {
+        return Class::Host("its windows may repeat a long text for many rows, for which a drive may have no room".into());
     }
     match input.most_rows.and_then(|rows| most_bytes(&node.input, rows, &|_| input.bytes)) {
         Some(bytes) if bytes <= MAX_SORTED => Class::Whole,

@@ -318,7 +318,8 @@ impl Walk<'_> {
         let (rows, bytes) = (self.tables.rows(&scan.table_name), self.tables.bytes(&scan.table_name));
         let by_key = partitioning.by_key.as_ref();
         let most_rows = if partitioning.placement == Placement::Everywhere { rows } else { by_key.map(|by| by.most_rows).or(rows) };
-        let mut input = Input { placement: partitioning.placement, limited: false, operators: 1, rows, bytes, most_rows, whole: None };
+        let mut input =
+            Input { placement: partitioning.placement, limited: false, operators: 1, rows, bytes, most_rows, by_key: by_key.is_some(), whole: None };
 
         let (mut down, mut up, mut why) = (vec![], vec![], None);
         for filter in scan.filters.iter().cloned() {

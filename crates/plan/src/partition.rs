@@ -279,9 +279,8 @@ pub fn partitions(columns: &[ArrayRef], keys: &[Key], n: usize) -> Result<Vec<us
 /// # Errors
 /// As [`partitions`]; invalid where a key's column is missing.
 pub fn split(batch: &RecordBatch, keys: &[Key], n: usize) -> Result<Vec<RecordBatch>> {
-    let column = |key: &Key| {
-        batch.column_by_name(&key.column).cloned().ok_or_else(|| Error::invalid(format!("a batch has no column {:?} to partition by", key.column)))
-    };
+    let column =
+        |key: &Key| batch.column_by_name(&key.column).cloned().ok_or_else(|| Error::invalid(format!("a batch has no column {:?} to partition by", key.column)));
     let columns = keys.iter().map(column).collect::<Result<Vec<_>>>()?;
     let mut rows = vec![Vec::new(); n];
     for (row, partition) in partitions(&columns, keys, n)?.into_iter().enumerate() {
@@ -369,7 +368,8 @@ impl Whole {
     /// # Errors
     /// Why they are not, in words.
     pub(crate) fn of_join(join: &Join, left: Option<&Self>, right: Option<&Self>) -> std::result::Result<Self, &'static str> {
-        let (Some(left), Some(right)) = (left, right) else { return Err("not both of its sides are partitioned by key") };
+        const OTHERS: &str = "its sides are partitioned by other columns than it joins";
+        let (Some(left), Some(right)) = (left, right) else { return Err(OTHERS) };
         if left.drives != right.drives {
             return Err("its sides are partitioned over different drives");
         }
@@ -379,7 +379,7 @@ impl Whole {
         let pairs: Vec<_> = join.on.iter().map(|(l, r)| (key_of(l, join.left.schema()), key_of(r, join.right.schema()))).collect();
         let paired = |l: &[Column], r: &[Column]| pairs.iter().any(|(a, b)| a.is_some_and(|a| l.contains(a)) && b.is_some_and(|b| r.contains(b)));
         if !left.columns.iter().zip(&right.columns).all(|(l, r)| paired(l, r)) {
-            return Err("its sides are partitioned by other columns than it joins");
+            return Err(OTHERS);
         }
         let columns = match join.join_type {
             // Where one of them is NULL because it has no match, the other tells the drive.

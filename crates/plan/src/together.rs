@@ -69,7 +69,7 @@ impl Walk<'_> {
         if matches!(self.policy, Cut::Raw | Cut::Filter) || join.null_aware {
             return Err(None);
         }
-        let by_key = |side: &Below| side.input.whole.is_some() && side.input.placement == Placement::Spread;
+        let by_key = |side: &Below| side.input.by_key && side.input.placement == Placement::Spread;
         if !by_key(left) || !by_key(right) {
             return Err(None);
         }
@@ -128,6 +128,7 @@ impl Walk<'_> {
             rows: kept.and_then(|side| side.rows),
             bytes: kept.and_then(|side| side.bytes),
             most_rows: kept.and_then(|side| side.most_rows),
+            by_key: join.join_type != JoinType::Full,
             whole: together.whole.told(),
         };
         let (a, b) = (Moves::of(left), Moves::of(right));

@@ -78,6 +78,8 @@ shapes! {
     window_by_key_and_more: "SELECT u FROM (SELECT u, k AS key, b, row_number() OVER (PARTITION BY b, k ORDER BY f DESC, u) AS n FROM facts) WHERE n <= 2 ORDER BY u LIMIT 5", Full;
     window_by_other_columns: "SELECT u, sum(i) OVER (PARTITION BY b) FROM facts", Full;
     window_of_unknown_size: "SELECT u, sum(i) OVER (PARTITION BY k) FROM vast", Full;
+    window_that_repeats_texts: "SELECT u, max(s) OVER (PARTITION BY k) FROM facts", Full;
+    window_of_neighbours: "SELECT lag(s) OVER (PARTITION BY k ORDER BY u) FROM facts", Full;
     window_frames_that_stay: "SELECT u, sum(i) OVER (PARTITION BY k ORDER BY u RANGE BETWEEN 3 PRECEDING AND CURRENT ROW) FROM facts", Full;
     window_cut_at_filter: "SELECT u, sum(i) OVER (PARTITION BY k) FROM facts", Filter;
     window_everywhere: "SELECT name, rank() OVER (ORDER BY name) FROM dim", Full;

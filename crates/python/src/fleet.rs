@@ -231,7 +231,15 @@ impl PyFleet {
     }
 
     /// Stores the files that `source` means as a plain table; what seems to be wrong with them nevertheless, for people.
-    fn ingest_files(&self, py: Python<'_>, source: PathBuf, name: String, replace: bool, partition_by: Vec<String>, progress: Progress) -> PyResult<Option<String>> {
+    fn ingest_files(
+        &self,
+        py: Python<'_>,
+        source: PathBuf,
+        name: String,
+        replace: bool,
+        partition_by: Vec<String>,
+        progress: Progress,
+    ) -> PyResult<Option<String>> {
         let (fleet, options) = (self.fleet()?, IngestOptions { replace, partition_by });
         block(py, async move {
             let name: DatasetName = name.parse()?;
@@ -242,7 +250,15 @@ impl PyFleet {
     }
 
     /// Stores the rows of an Arrow stream as a plain table; the report as JSON.
-    fn ingest_stream(&self, py: Python<'_>, source: PyRecordBatchReader, name: String, replace: bool, partition_by: Vec<String>, progress: Progress) -> PyResult<String> {
+    fn ingest_stream(
+        &self,
+        py: Python<'_>,
+        source: PyRecordBatchReader,
+        name: String,
+        replace: bool,
+        partition_by: Vec<String>,
+        progress: Progress,
+    ) -> PyResult<String> {
         let (fleet, options) = (self.fleet()?, IngestOptions { replace, partition_by });
         let reader = source.into_reader()?;
         block(py, async move {

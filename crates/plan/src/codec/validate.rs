@@ -224,7 +224,9 @@ impl Check<'_> {
         }
         // Neither of them is read by the library: a plan that says more would mean something else than what is run.
         if !call.options.is_empty() || !matches!(call.invocation, 0 | 1) || !matches!(call.phase, 0 | 3) {
-            return Err(Error::unsupported(format!("the plan calls {name:?} over a window with an option, an invocation or a phase that this engine does not know")));
+            return Err(Error::unsupported(format!(
+                "the plan calls {name:?} over a window with an option, an invocation or a phase that this engine does not know"
+            )));
         }
         self.arguments(&call.arguments, columns)?;
         width(call.partitions.len(), "partitions")?;

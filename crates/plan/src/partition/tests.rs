@@ -124,8 +124,17 @@ fn types_of_keys_are_written_and_read() {
     use KeyType as K;
     let unit = TimeUnit::Microsecond;
     let all = [
-        K::Integer, K::Text, K::Bytes, K::Boolean, K::Date, K::Timestamp(unit), K::Zoned(TimeUnit::Nanosecond), K::Time(TimeUnit::Second),
-        K::Duration(TimeUnit::Millisecond), K::Decimal(2), K::Decimal256(-3),
+        K::Integer,
+        K::Text,
+        K::Bytes,
+        K::Boolean,
+        K::Date,
+        K::Timestamp(unit),
+        K::Zoned(TimeUnit::Nanosecond),
+        K::Time(TimeUnit::Second),
+        K::Duration(TimeUnit::Millisecond),
+        K::Decimal(2),
+        K::Decimal256(-3),
     ];
     for of in all {
         assert_eq!(of.to_string().parse::<KeyType>().unwrap(), of);

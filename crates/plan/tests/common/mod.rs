@@ -174,7 +174,17 @@ pub fn register(context: &SessionContext, name: &str, batch: RecordBatch) {
 /// A session with whole tables.
 pub fn whole() -> SessionContext {
     let context = session();
-    for (name, batch) in [("t", rows()), ("empty", rows().slice(0, 0)), ("odd", odd()), ("dim", dim()), ("local", dim()), ("facts", rows()), ("orders", orders()), ("pairs", pairs()), ("vast", rows())] {
+    for (name, batch) in [
+        ("t", rows()),
+        ("empty", rows().slice(0, 0)),
+        ("odd", odd()),
+        ("dim", dim()),
+        ("local", dim()),
+        ("facts", rows()),
+        ("orders", orders()),
+        ("pairs", pairs()),
+        ("vast", rows()),
+    ] {
         register(&context, name, batch);
     }
     context
