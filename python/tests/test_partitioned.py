@@ -36,7 +36,7 @@ def rows_by_drive(fleet: skytether.Fleet, name: str) -> list[int]:
     return [part["rows"] for part in fleet.describe(name)["tables"]["data"]["partitions"]]
 
 
-@pytest.mark.parametrize("by", ["k", "s", "d", "m", "b", ["k", "s"], ("b", "d", "k")], ids=str)
+@pytest.mark.parametrize("by", ["k", ["k", "s"], ("b", "d", "m")], ids=str)
 def test_every_row_is_stored_once_and_equal_keys_are_together(tmp_path: Path, by: str | list[str]) -> None:
     table = keyed()
     columns = [by] if isinstance(by, str) else list(by)
