@@ -147,7 +147,8 @@ fn slices_of_wide_tables_grow_with_the_columns() {
 #[test]
 fn rows_that_wait_can_be_counted_and_written_at_any_time() {
     let schema: SchemaRef = Arc::new(Schema::new(vec![Field::new("c", DataType::Int64, false)]));
-    let batch = |from: i64| RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(Int64Array::from_iter_values(from..from + 1000)) as Arc<dyn Array>]).unwrap();
+    let batch =
+        |from: i64| RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(Int64Array::from_iter_values(from..from + 1000)) as Arc<dyn Array>]).unwrap();
     let mut slicer = TableSlicer::new(Arc::clone(&schema), SliceOptions::default());
     assert_eq!((slicer.held(), slicer.flush().unwrap().len()), (0, 0));
     assert!(slicer.push(&batch(0)).unwrap().is_empty() && slicer.push(&batch(1000)).unwrap().is_empty());
