@@ -30,12 +30,14 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| match Builder::new_current_
 static SESSION: LazyLock<SessionContext> = LazyLock::new(SessionContext::new);
 
 pub(crate) fn tickets() -> Vec<Vec<u8>> {
-    let Ok(dataset) = "a.b".parse() else { return vec![] };
+    let (Ok(dataset), Ok(other)) = ("a.b".parse(), "a.c".parse()) else { return vec![] };
     let partition = PartitionName { dataset, generation: Generation(3), table: "data".into(), slot: 1 };
+    let other = PartitionName { dataset: other, ..partition.clone() };
     let plan = SubPlan {
         query: Uuid::from_u128(1),
         dataset: partition.dataset.clone(),
         partitions: BTreeMap::from([(partition.table.clone(), partition)]),
+        with: BTreeMap::from([(other.dataset.clone(), BTreeMap::from([(other.table.clone(), other)]))]),
         rung: Rung::Filter,
         plan: Bytes::from_static(b"substrait"),
         filters: BTreeMap::from([("k0".into(), Bytes::from_static(b"one")), ("k1".into(), Bytes::from_static(b"another"))]),

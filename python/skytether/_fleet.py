@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from . import _internal
 from .errors import InvalidError, UnsupportedError
@@ -85,7 +85,9 @@ class Fleet:
     def __init__(self, inner: _internal.Fleet) -> None:
         self._inner = inner
 
-    def ingest(self, source: Any, name: str, replace: bool = False, progress: Progress | None = None) -> None:
+    def ingest(
+        self, source: Any, name: str, replace: bool = False, progress: Progress | None = None, *, partition_by: str | Sequence[str] | None = None,
+    ) -> None:
         """Stores a table under `name` (``domain.dataset``), spread over the drives; all of it or nothing.
 
         Parameters
@@ -99,15 +101,25 @@ class Fleet:
             True: put it in the place of a data set of that name, atomically. False: a data set of that name is a `ConflictError`.
         progress
             Called now and then with the number of rows stored so far.
+        partition_by
+            The column, or columns in order, whose values say on which drive a row lies: rows that are equal in them are on one drive. Windows and aggregates by
+            these columns, and joins with a table that is partitioned by columns of the same kinds, then run whole on the drives. Integers, texts, bytes, booleans,
+            dates, times and decimals can be such columns. By default rows are spread evenly, whatever they hold.
+
+        Raises
+        ------
+        InvalidError
+            There is no such column, or it is of a type that can't say where a row lies.
 
         Warns where a file of values seems to be separated by something else than its name says.
         """
+        by = [partition_by] if isinstance(partition_by, str) else list(partition_by or ())
         if isinstance(source, (str, os.PathLike)):
-            hint = self._inner.ingest_files(os.fspath(source), name, replace, progress)
+            hint = self._inner.ingest_files(os.fspath(source), name, replace, by, progress)
             if hint is not None:
                 warnings.warn(hint, stacklevel=2)
         else:
-            self._inner.ingest_stream(_as_stream(source), name, replace, progress)
+            self._inner.ingest_stream(_as_stream(source), name, replace, by, progress)
 
     def sql(self, text: str, cut: str = "adaptive") -> Result:
         """Plans a query; it runs when its result is first asked for.

@@ -144,6 +144,9 @@ pub(crate) struct Ingest {
     /// Replace the data set if there is one; readers see the old or the new one, never a mixture.
     #[arg(long)]
     pub(crate) replace: bool,
+    /// Columns whose values say on which drive a row lies, so that equal ones are together: joins, windows and aggregates by them run whole on the drives.
+    #[arg(long, value_name = "COLUMN,COLUMN,...", value_delimiter = ',')]
+    pub(crate) partition_by: Vec<String>,
     #[command(flatten)]
     pub(crate) fleet: FleetArg,
 }

@@ -16,8 +16,9 @@ pub(crate) fn datasets(found: &[DatasetInfo]) -> String {
         .iter()
         .map(|d| {
             let size = d.cells.map_or_else(|| counted(d.rows, "row"), |cells| format!("{} x {}", counted(u64::from(cells), "cell"), counted(d.rows, "gene")));
+            let table = |name: &String| d.partitioned_by.get(name).map_or_else(|| name.clone(), |by| format!("{name} by {}", by.join(", ")));
             match &d.error {
-                None => vec![d.name.to_string(), size, human_bytes(d.bytes), d.tables.join(", ")],
+                None => vec![d.name.to_string(), size, human_bytes(d.bytes), d.tables.iter().map(table).collect::<Vec<_>>().join(", ")],
                 Some(error) => vec![d.name.to_string(), "?".into(), "?".into(), error.clone()],
             }
         })

@@ -10,7 +10,7 @@ use skytether_common::units::{counted, human_bytes, human_seconds};
 use skytether_common::{DatasetName, Error, Result};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::address::is_host;
-use skytether_fleet::{Fleet, OpenOptions, files};
+use skytether_fleet::{Fleet, IngestOptions, OpenOptions, files};
 use skytether_host::{DriveStatus, Founding, Host, HostOptions, QueryOptions};
 use skytether_store::disk::DriveIdentity;
 use skytether_wire::Cse;
@@ -205,7 +205,8 @@ async fn ingest(args: Ingest) -> Result<(), Failure> {
             count(batch.num_rows());
         }
     });
-    let done = fleet.ingest_table(&to, table.schema, batches, args.replace).await;
+    let options = IngestOptions { replace: args.replace, partition_by: args.partition_by };
+    let done = fleet.ingest_table(&to, table.schema, batches, options).await;
     progress.finish();
     let report = done?;
     say(&format!(

@@ -2,12 +2,14 @@
 //!
 //! A sub-plan names tables `[domain, dataset, table]`. For each partition `t` of the ticket there is a table `t`; a matrix `m` is the dense view
 //! under its own name and sparse rows under `m_rows` (a partition that really is called `m_rows` goes first). A plain table, `data`, is also
-//! `[domain, dataset]`. What came beside the plan ([`crate::shipped`]) is a table of the data set as well, and no stored one has such a name.
+//! `[domain, dataset]`. A ticket may name partitions of several data sets, whose tables the sub-plan joins; each is bound by itself. What came beside the plan ([`crate::shipped`]) is a table of the data set as well, and no stored one has such a name.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use datafusion::catalog::{CatalogProvider, CatalogProviderList, SchemaProvider, TableProvider};
+use datafusion::common::TableReference;
 use datafusion::error::Result as DfResult;
 use skytether_common::{Error, Result};
 use skytether_plan::error::to_datafusion;
@@ -22,25 +24,106 @@ pub(crate) const ROWS: &str = "_rows";
 /// The name of the catalog in which a plain table is `[domain, dataset]`; no domain can have it.
 pub(crate) const PLAIN: &str = "";
 
-/// Catalogs, schemas and tables of one ticket.
+/// What a plain table is called in its data set.
+const DATA: &str = "data";
+
+/// The data sets of one sub-plan, as catalogs.
 #[derive(Debug, Clone)]
-pub(crate) struct Bound {
-    ticket: Ticket,
-    /// Whether this is the catalog [`PLAIN`] or below it.
+pub(crate) struct Bound(Arc<[Ticket]>);
+
+impl Bound {
+    /// Of tickets for different data sets.
+    pub(crate) fn new(tickets: Arc<[Ticket]>) -> Self {
+        Self(tickets)
+    }
+
+    /// The data set that a sub-plan means by `table`, and the table's name in it; `None` where that came beside the plan, or is none of these.
+    pub(crate) fn stored<'a>(&'a self, table: &'a TableReference) -> Option<(&'a Ticket, &'a str)> {
+        let (domain, dataset, name) = match table {
+            TableReference::Full { catalog, schema, table } => (&**catalog, &**schema, &**table),
+            TableReference::Partial { schema, table } => (&**schema, &**table, DATA),
+            TableReference::Bare { .. } => return None,
+        };
+        let ticket = self.0.iter().find(|t| t.dataset.domain() == domain && t.dataset.dataset() == dataset)?;
+        ticket.shipped.table(name).is_none().then_some((ticket, name))
+    }
+}
+
+impl CatalogProviderList for Bound {
+    fn register_catalog(&self, _: String, _: Arc<dyn CatalogProvider>) -> Option<Arc<dyn CatalogProvider>> {
+        // Nothing but the ticket decides what a sub-plan sees.
+        None
+    }
+
+    fn catalog_names(&self) -> Vec<String> {
+        self.0.iter().map(|t| t.dataset.domain().to_owned()).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    fn catalog(&self, name: &str) -> Option<Arc<dyn CatalogProvider>> {
+        let tickets: Arc<[Ticket]> = match name {
+            PLAIN => Arc::clone(&self.0),
+            domain => self.0.iter().filter(|t| t.dataset.domain() == domain).cloned().collect(),
+        };
+        (!tickets.is_empty()).then(|| Arc::new(Domain { tickets, plain: name == PLAIN }) as _)
+    }
+}
+
+/// The data sets of one domain, as schemas; or, in the catalog [`PLAIN`], the domains.
+#[derive(Debug)]
+struct Domain {
+    tickets: Arc<[Ticket]>,
     plain: bool,
 }
 
-impl Bound {
-    pub(crate) fn new(ticket: Ticket) -> Self {
-        Self { ticket, plain: false }
+impl CatalogProvider for Domain {
+    fn schema_names(&self) -> Vec<String> {
+        let name = |t: &Ticket| if self.plain { t.dataset.domain().to_owned() } else { t.dataset.dataset().to_owned() };
+        self.tickets.iter().map(name).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
+    fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
+        if self.plain {
+            let tickets: Vec<_> = self.tickets.iter().filter(|t| t.dataset.domain() == name).cloned().collect();
+            return (!tickets.is_empty()).then(|| Arc::new(PlainTables(tickets)) as _);
+        }
+        let ticket = self.tickets.iter().find(|t| t.dataset.dataset() == name)?;
+        Some(Arc::new(Tables(ticket.clone())))
+    }
+}
+
+/// The plain tables of one domain, which are called as their data sets.
+#[derive(Debug)]
+struct PlainTables(Vec<Ticket>);
+
+#[async_trait]
+impl SchemaProvider for PlainTables {
+    fn table_names(&self) -> Vec<String> {
+        self.0.iter().map(|t| t.dataset.dataset().to_owned()).collect()
+    }
+
+    async fn table(&self, name: &str) -> DfResult<Option<Arc<dyn TableProvider>>> {
+        match self.0.iter().find(|t| t.dataset.dataset() == name) {
+            Some(ticket) => Tables(ticket.clone()).table(DATA).await,
+            None => Ok(None),
+        }
+    }
+
+    fn table_exist(&self, name: &str) -> bool {
+        self.0.iter().any(|t| t.dataset.dataset() == name && t.partitions.contains_key(DATA))
+    }
+}
+
+/// The tables of one data set.
+#[derive(Debug, Clone)]
+struct Tables(Ticket);
+
+impl Tables {
     /// Table `name` of the ticket's data set.
     ///
     /// # Errors
     /// Invalid where the ticket does not name it; NotFound, Corrupt, Unavailable from the store.
-    pub(crate) fn open(&self, name: &str) -> Result<PartitionTable> {
-        let ticket = &self.ticket;
+    fn open(&self, name: &str) -> Result<PartitionTable> {
+        let ticket = &self.0;
         if !ticket.partitions.contains_key(name)
             && let Some(matrix) = name.strip_suffix(ROWS)
             && let Some(partition) = ticket.matrix(matrix)?
@@ -53,57 +136,25 @@ impl Bound {
     }
 }
 
-impl CatalogProviderList for Bound {
-    fn register_catalog(&self, _: String, _: Arc<dyn CatalogProvider>) -> Option<Arc<dyn CatalogProvider>> {
-        // Nothing but the ticket decides what a sub-plan sees.
-        None
-    }
-
-    fn catalog_names(&self) -> Vec<String> {
-        vec![self.ticket.dataset.domain().to_owned()]
-    }
-
-    fn catalog(&self, name: &str) -> Option<Arc<dyn CatalogProvider>> {
-        let plain = name == PLAIN;
-        (plain || name == self.ticket.dataset.domain()).then(|| Arc::new(Self { plain, ..self.clone() }) as _)
-    }
-}
-
-impl CatalogProvider for Bound {
-    fn schema_names(&self) -> Vec<String> {
-        vec![self.ticket.dataset.dataset().to_owned()]
-    }
-
-    fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
-        let expected = if self.plain { self.ticket.dataset.domain() } else { self.ticket.dataset.dataset() };
-        (name == expected).then(|| Arc::new(self.clone()) as _)
-    }
-}
-
 #[async_trait]
-impl SchemaProvider for Bound {
+impl SchemaProvider for Tables {
     fn table_names(&self) -> Vec<String> {
-        self.ticket.partitions.keys().cloned().collect()
+        self.0.partitions.keys().cloned().collect()
     }
 
     async fn table(&self, name: &str) -> DfResult<Option<Arc<dyn TableProvider>>> {
-        let name = match self.plain {
-            true if name == self.ticket.dataset.dataset() => "data".to_owned(),
-            true => return Ok(None),
-            false => name.to_owned(),
-        };
-        if let Some(table) = self.ticket.shipped.table(&name) {
+        if let Some(table) = self.0.shipped.table(name) {
             return Ok(Some(table));
         }
-        let bound = self.clone();
-        let table = blocking(move || bound.open(&name)).await.map_err(to_datafusion)?;
+        let (tables, name) = (self.clone(), name.to_owned());
+        let table = blocking(move || tables.open(&name)).await.map_err(to_datafusion)?;
         Ok(Some(Arc::new(table)))
     }
 
     fn table_exist(&self, name: &str) -> bool {
-        self.ticket.shipped.table(name).is_some()
-            || self.ticket.partitions.contains_key(name)
-            || name.strip_suffix(ROWS).is_some_and(|matrix| self.ticket.partitions.contains_key(matrix))
+        self.0.shipped.table(name).is_some()
+            || self.0.partitions.contains_key(name)
+            || name.strip_suffix(ROWS).is_some_and(|matrix| self.0.partitions.contains_key(matrix))
     }
 }
 
@@ -114,21 +165,29 @@ impl SchemaProvider for Bound {
 pub(crate) fn check(plan: &skytether_wire::SubPlan) -> Result<()> {
     /// Far more than any data set has tables.
     const MAX_PARTITIONS: usize = 4096;
+    /// More than a sub-plan has room to join.
+    const MAX_DATASETS: usize = 16;
     if plan.plan.is_empty() {
         return Err(Error::invalid("the sub-plan is empty"));
     }
     if plan.bytes() > skytether_wire::flight::frames::MAX_PLAN {
         return Err(Error::invalid(format!("a sub-plan of {} bytes is too long: at most {}", plan.bytes(), skytether_wire::flight::frames::MAX_PLAN)));
     }
-    if plan.partitions.len() > MAX_PARTITIONS {
-        return Err(Error::invalid(format!("a ticket with {} partitions names too many: at most {MAX_PARTITIONS}", plan.partitions.len())));
+    if plan.with.len() >= MAX_DATASETS || plan.with.contains_key(&plan.dataset) {
+        return Err(Error::invalid(format!("a ticket names each data set once, and at most {MAX_DATASETS} of them")));
     }
-    for (table, partition) in &plan.partitions {
-        if partition.dataset != plan.dataset {
-            return Err(Error::invalid(format!("the ticket is for {}, but names a partition of {}", plan.dataset, partition.dataset)));
-        }
-        if partition.table != *table {
-            return Err(Error::invalid(format!("the ticket calls a partition of table {:?} {table:?}", partition.table)));
+    let partitions = plan.datasets().map(|(_, partitions)| partitions.len()).sum::<usize>();
+    if partitions > MAX_PARTITIONS {
+        return Err(Error::invalid(format!("a ticket with {partitions} partitions names too many: at most {MAX_PARTITIONS}")));
+    }
+    for (dataset, partitions) in plan.datasets() {
+        for (table, partition) in partitions {
+            if partition.dataset != *dataset {
+                return Err(Error::invalid(format!("the ticket is for {dataset}, but names a partition of {}", partition.dataset)));
+            }
+            if partition.table != *table {
+                return Err(Error::invalid(format!("the ticket calls a partition of table {:?} {table:?}", partition.table)));
+            }
         }
     }
     Ok(())

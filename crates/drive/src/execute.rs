@@ -2,11 +2,13 @@
 //!
 //! A sub-plan that waits for its reader gives its turn back meanwhile: a slow reader holds up nobody else.
 
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::record_batch::RecordBatch;
+use datafusion::common::TableReference;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::execution::context::SQLOptions;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
@@ -17,7 +19,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
 use futures::{FutureExt, StreamExt, stream};
-use skytether_common::{Error, Result};
+use skytether_common::{DatasetName, Error, PartitionName, Result};
 use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_first::filter_first;
 use skytether_plan::keys::{KeySets, among_udf};
@@ -81,7 +83,7 @@ impl Engine {
     }
 
     /// A session that sees the ticket's tables and nothing else.
-    fn session(&self, ticket: &Ticket, filters: KeySets, pool: Arc<dyn MemoryPool>) -> Result<SessionState> {
+    fn session(&self, tickets: &Arc<[Ticket]>, filters: KeySets, pool: Arc<dyn MemoryPool>) -> Result<SessionState> {
         let mut config = SessionConfig::new()
             .with_target_partitions(self.threads)
             .with_information_schema(false)
@@ -95,9 +97,10 @@ impl Engine {
         let mut state = SessionStateBuilder::new_from_existing(self.base.clone())
             .with_config(config)
             .with_runtime_env(runtime)
-            .with_catalog_list(Arc::new(Bound::new(ticket.clone())))
+            .with_catalog_list(Arc::new(Bound::new(Arc::clone(tickets))))
             .build();
-        skytether_expression::register(&mut state, Arc::new(TicketCells(ticket.clone())))?;
+        let first = tickets.first().ok_or_else(|| Error::internal("a sub-plan without a data set"))?;
+        skytether_expression::register(&mut state, Arc::new(TicketCells(first.clone())))?;
         state.register_udf(Arc::new(among_udf(filters))).map_err(from_datafusion)?;
         // The forms of what came with it; those of all others are in the base.
         let new: Vec<_> =
@@ -112,32 +115,39 @@ impl Engine {
     pub(crate) async fn start(self: &Arc<Self>, plan: SubPlan) -> Result<DeliveryStream> {
         let started = Instant::now();
         bind::check(&plan)?;
-        let ticket = Ticket {
-            reader: Arc::new(self.reader.counting()),
-            dataset: plan.dataset.clone(),
-            partitions: Arc::new(plan.partitions.clone()),
-            shipped: Shipped::read(&plan.tables)?,
+        let (reader, shipped) = (Arc::new(self.reader.counting()), Shipped::read(&plan.tables)?);
+        let ticket = |(dataset, partitions): (&DatasetName, &BTreeMap<String, PartitionName>)| Ticket {
+            reader: Arc::clone(&reader),
+            dataset: dataset.clone(),
+            partitions: Arc::new(partitions.clone()),
+            shipped: shipped.clone(),
         };
+        let tickets: Arc<[Ticket]> = plan.datasets().map(ticket).collect();
         let pool = Arc::new(PeakRecordingPool::new(Arc::clone(&self.pool)));
         let filters = KeySets::read(&plan.filters).map_err(from_datafusion)?;
-        let mut state = self.session(&ticket, filters, Arc::clone(&pool) as _)?;
+        let mut state = self.session(&tickets, filters, Arc::clone(&pool) as _)?;
         let logical = skytether_plan::codec::decode(&plan.plan, &state).await?;
         SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false).verify_plan(&logical).map_err(from_datafusion)?;
         let wanted = if plan.batch_rows == 0 { BATCH_ROWS } else { (plan.batch_rows as usize).clamp(1, 1 << 16) };
-        let tables = stored_tables(&logical, &ticket)?;
-        let batch_rows = batch_rows(&tables, &ticket, wanted)?;
+        let bound = Bound::new(Arc::clone(&tickets));
+        let references = scanned(&logical)?;
+        let tables: Vec<_> = references.iter().filter_map(|table| bound.stored(table)).collect();
+        let batch_rows = batch_rows(&tables, wanted)?;
         let mut slices = 0;
-        for table in &tables {
-            slices += ticket.open(stored_as(table, &ticket))?.metadata.slices.len() as u64;
+        for (ticket, table) in &tables {
+            slices += ticket.open(stored_as(table, ticket))?.metadata.slices.len() as u64;
         }
-        *state.config_mut() = state.config().clone().with_batch_size(batch_rows);
+        let mut config = state.config().clone().with_batch_size(batch_rows);
+        // Of a join of stored tables the host knows which side fits into memory, and has put it on the left.
+        config.options_mut().optimizer.join_reordering = tables.len() <= 1;
+        *state.config_mut() = config;
         let physical = state.create_physical_plan(&logical).await.map_err(from_datafusion)?;
         let job = Job {
             engine: Arc::clone(self),
             annotation: Annotation { cse: self.name.clone(), rung: Some(plan.rung), bytes_received: plan.bytes() as u64, ..Annotation::default() },
             plan: Arc::clone(&physical),
             slices,
-            reader: Arc::clone(&ticket.reader),
+            reader,
             state,
             pool,
             started,
@@ -146,17 +156,16 @@ impl Engine {
     }
 }
 
-/// The tables of `plan` that are stored here, each as often as it is scanned.
-fn stored_tables(plan: &LogicalPlan, ticket: &Ticket) -> Result<Vec<String>> {
+/// The tables of `plan`, each as often as it is scanned.
+fn scanned(plan: &LogicalPlan) -> Result<Vec<TableReference>> {
     let mut tables = Vec::new();
     plan.apply(|node| {
         if let LogicalPlan::TableScan(scan) = node {
-            tables.push(scan.table_name.table().to_owned());
+            tables.push(scan.table_name.clone());
         }
         Ok(TreeNodeRecursion::Continue)
     })
     .map_err(from_datafusion)?;
-    tables.retain(|table| ticket.shipped.table(table).is_none());
     Ok(tables)
 }
 
@@ -166,12 +175,12 @@ fn stored_as<'a>(table: &'a str, ticket: &Ticket) -> &'a str {
 }
 
 /// The rows per batch with which no operator gathers too many bytes, whichever table's rows it sees.
-fn batch_rows(tables: &[String], ticket: &Ticket, wanted: usize) -> Result<usize> {
+fn batch_rows(tables: &[(&Ticket, &str)], wanted: usize) -> Result<usize> {
     let mut rows = wanted;
-    for table in tables {
+    for (ticket, table) in tables {
         let stored = stored_as(table, ticket);
         // The dense view's rows are narrow, whatever is stored.
-        if stored == table && ticket.matrix(stored)?.is_some() {
+        if stored == *table && ticket.matrix(stored)?.is_some() {
             continue;
         }
         rows = rows.min(rows_for_width(ticket.open(stored)?.as_ref()));

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -271,6 +272,42 @@ async fn a_sub_plan_sees_its_tickets_partitions_and_nothing_else() {
         plan.plan = Bytes::from_static(junk);
         assert_eq!(refuse(plan).await.kind(), Kind::Invalid, "{junk:?}");
     }
+}
+
+/// A ticket for several data sets: their tables are joined, and what it does not name is not there.
+#[tokio::test]
+async fn a_sub_plan_joins_the_data_sets_of_its_ticket_and_no_others() {
+    let drive = drive();
+    let (shop, blood) = (dataset("shop.sales"), dataset("blood.tiny"));
+    let cell = "concat('AAACATACAACC', lpad(CAST(s.id AS VARCHAR), 6, '0'), '-1')";
+    let sql = format!("SELECT o.cell_type, count(*) AS n FROM shop.sales.data s JOIN blood.tiny.obs o ON {cell} = o.cell WHERE s.id < 5 GROUP BY o.cell_type");
+    let mut plan = sub_plan(&sql).await;
+    let other = |table: &str| BTreeMap::from([(table.to_owned(), partition(&blood, table))]);
+    plan.with = BTreeMap::from([(blood.clone(), other("obs"))]);
+    let (rows, annotation) = run(drive.as_ref(), plan.clone()).await.unwrap();
+    let mut types: Vec<_> = rows.column(0).as_string::<i32>().iter().map(|v| v.unwrap().to_owned()).collect();
+    types.sort();
+    assert_eq!(types, ["B", "NK", "T"]);
+    assert_eq!(rows.column(1).as_primitive::<Int64Type>().values().iter().sum::<i64>(), 5);
+    assert!(annotation.bytes_read > 0);
+
+    let refuse = |plan| async { run(drive.as_ref(), plan).await.unwrap_err() };
+    let changed = |change: &dyn Fn(&mut skytether_wire::SubPlan)| {
+        let mut plan = plan.clone();
+        change(&mut plan);
+        plan
+    };
+    let error = refuse(changed(&|p| p.with.clear())).await;
+    assert!(error.to_string().contains("blood.tiny.obs"), "{error}");
+    let error = refuse(changed(&|p| p.with = BTreeMap::from([(blood.clone(), other("var"))]))).await;
+    assert!(error.to_string().contains("\"obs\""), "{error}");
+    // Each data set once, and only partitions of its own.
+    let error = refuse(changed(&|p| drop(p.with.insert(shop.clone(), p.partitions.clone())))).await;
+    assert!(error.kind() == Kind::Invalid && error.to_string().contains("each data set once"), "{error}");
+    let error = refuse(changed(&|p| drop(p.with.insert(blood.clone(), p.partitions.clone())))).await;
+    assert!(error.kind() == Kind::Invalid && error.to_string().contains("names a partition of shop.sales"), "{error}");
+    let error = refuse(changed(&|p| (0..20).for_each(|n| drop(p.with.insert(dataset(&format!("a.b{n}")), BTreeMap::new()))))).await;
+    assert!(error.kind() == Kind::Invalid && error.to_string().contains("at most 16"), "{error}");
 }
 
 #[tokio::test]

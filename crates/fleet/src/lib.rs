@@ -16,7 +16,7 @@ use skytether_common::{DatasetName, Result};
 use skytether_host::{Host, RemoteHost, RootRecord};
 
 pub use embedded::{FORMAT, OpenOptions};
-pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, TableRecord};
+pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_host::{
     Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, HostOptions, IngestReport, Listing, Output, Placement, Query, QueryOptions,
     Receipt, ReceiptHandle, TableScan,
@@ -226,21 +226,27 @@ impl Fleet {
     }
 
     /// Stores `batches` as the plain table `name`, in the storable form of their schema (see [`storable`]). Needs a runtime with more than
-    /// one thread.
+    /// one thread. `options` may be just whether to replace a data set of that name.
     ///
     /// # Errors
-    /// The iterator's; `Conflict` where the data set exists and `replace` is false; what the drives say. Nothing is left behind then.
+    /// The iterator's; `Conflict` where the data set exists and is not to be replaced; `Invalid` for columns to partition by that are not there or can't be keys; what
+    /// the drives say. Nothing is left behind then.
     pub async fn ingest_table(
         &self,
         name: &DatasetName,
         schema: SchemaRef,
         batches: impl Iterator<Item = Result<RecordBatch>> + Send,
-        replace: bool,
+        options: impl Into<IngestOptions>,
     ) -> Result<IngestReport> {
+        let options = options.into();
         let schema = storable::schema(name, &schema)?;
-        let mut writer = self.writer(name, DatasetKind::Table, replace).await?;
+        let mut writer = self.writer(name, DatasetKind::Table, options.replace).await?;
         let batches = batches.map(|batch| storable::batch(&schema, batch?));
-        match writer.write_table("data", Placement::Spread, schema.clone(), batches).await {
+        let written = match options.partition_by.as_slice() {
+            [] => writer.write_table("data", Placement::Spread, schema.clone(), batches).await,
+            by => writer.write_partitioned("data", by, schema.clone(), batches).await,
+        };
+        match written {
             Ok(()) => writer.commit().await,
             Err(e) => {
                 if let Err(left) = writer.abort().await {
@@ -255,8 +261,23 @@ impl Fleet {
     ///
     /// # Errors
     /// As [`Fleet::ingest_table`]; errors in a file name it.
-    pub async fn ingest_files<P: AsRef<Path>>(&self, name: &DatasetName, paths: &[P], replace: bool) -> Result<IngestReport> {
+    pub async fn ingest_files<P: AsRef<Path>>(&self, name: &DatasetName, paths: &[P], options: impl Into<IngestOptions>) -> Result<IngestReport> {
         let table = files::open(paths)?;
-        self.ingest_table(name, table.schema, table.batches, replace).await
+        self.ingest_table(name, table.schema, table.batches, options).await
+    }
+}
+
+/// How a plain table is stored.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct IngestOptions {
+    /// Whether it takes the place of a data set of its name.
+    pub replace: bool,
+    /// The columns whose values say on which drive a row lies, in order; none: slices are dealt to the drives in turn.
+    pub partition_by: Vec<String>,
+}
+
+impl From<bool> for IngestOptions {
+    fn from(replace: bool) -> Self {
+        Self { replace, ..Self::default() }
     }
 }

@@ -18,6 +18,8 @@ use skytether_store::{Expect, Op, Version};
 use skytether_wire::Storage;
 use uuid::Uuid;
 
+pub use crate::partitioned::PartitionedBy;
+
 /// The newest root record that this version reads and the one that it writes.
 pub const ROOT_FORMAT: u32 = 1;
 
@@ -85,6 +87,9 @@ pub struct TableRecord {
     /// Bytes of all rows in memory, as Arrow arrays; not known of matrices, and of tables that were written before it was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
+    /// By which keys rows are dealt to the partitions, if they are; there is a partition on every drive of the time then, in order of their slots.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partitioned_by: Option<PartitionedBy>,
     /// The partitions, one per drive at most.
     pub partitions: Vec<PartitionRecord>,
 }
@@ -553,7 +558,7 @@ mod tests {
 
     fn record() -> RootRecord {
         let part = PartitionRecord { drive: Uuid::from_u128(7), slot: 0, rows: 3, slices: 1, bytes: 100 };
-        let table = TableRecord { placement: Placement::Spread, rows: 3, matrix: None, memory_bytes: None, partitions: vec![part] };
+        let table = TableRecord { placement: Placement::Spread, rows: 3, matrix: None, memory_bytes: None, partitioned_by: None, partitions: vec![part] };
         RootRecord {
             format: ROOT_FORMAT,
             name: "a.b".parse().unwrap(),

@@ -1,22 +1,26 @@
 //! How many rows a sub-plan gives, roughly: so that joins read their smaller side first.
 //!
-//! Only the table's number of rows is known. Shares are those of textbooks (Selinger et al., SIGMOD 1979): a tenth for an equality, a third for a range; it matters
+//! Only tables' numbers of rows are known; a join is taken to find a row for each of its larger side. Shares are those of textbooks (Selinger et al., SIGMOD 1979): a tenth for an equality, a third for a range; it matters
 //! that a filtered table counts for less than a whole one, not by how much.
 
+use std::collections::HashMap;
+
+use datafusion::common::TableReference;
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Expr, FetchType, LogicalPlan, Operator};
 
 /// Groups per row of an aggregate's input, where it has group keys.
 const GROUPS: f64 = 0.1;
 
-/// The rows that `plan` gives over a table of `table` rows; at least 1.
-pub(crate) fn rows(plan: &LogicalPlan, table: u64) -> u64 {
-    estimate(plan, table as f64).clamp(1.0, 1e18) as u64
+/// The rows that `plan` gives over tables of so many rows; at least 1. Tables that are not listed are small.
+pub(crate) fn rows(plan: &LogicalPlan, tables: &HashMap<TableReference, u64>) -> u64 {
+    estimate(plan, tables).clamp(1.0, 1e18) as u64
 }
 
-fn estimate(plan: &LogicalPlan, table: f64) -> f64 {
-    let below = || plan.inputs().first().map_or(table, |input| estimate(input, table));
+fn estimate(plan: &LogicalPlan, tables: &HashMap<TableReference, u64>) -> f64 {
+    let below = || plan.inputs().iter().map(|input| estimate(input, tables)).fold(0.0, f64::max);
     match plan {
+        LogicalPlan::TableScan(scan) => tables.get(&scan.table_name).copied().unwrap_or(1) as f64,
         LogicalPlan::Filter(filter) => split_conjunction(&filter.predicate).into_iter().fold(below(), |rows, condition| rows * share(condition)),
         LogicalPlan::Aggregate(aggregate) if aggregate.group_expr.is_empty() => 1.0,
         LogicalPlan::Aggregate(_) => (below() * GROUPS).max(1.0),
@@ -73,7 +77,7 @@ mod tests {
     fn what_is_filtered_counts_for_less_and_never_for_nothing() {
         let schema = Schema::new(vec![Field::new("a", DataType::Int64, false), Field::new("b", DataType::Utf8, false)]);
         let scan = || table_scan(Some("t"), &schema, None).unwrap();
-        let of = |builder: datafusion::logical_expr::LogicalPlanBuilder, table| rows(&builder.build().unwrap(), table);
+        let of = |builder: datafusion::logical_expr::LogicalPlanBuilder, table| rows(&builder.build().unwrap(), &HashMap::from([("t".into(), table)]));
         assert_eq!(of(scan(), 1000), 1000);
         let equal = of(scan().filter(col("a").eq(lit(1i64))).unwrap(), 1000);
         let range = of(scan().filter(col("a").gt(lit(1i64))).unwrap(), 1000);

@@ -84,7 +84,7 @@ impl Host {
                 .scans
                 .iter()
                 .map(|scan| SubPlanText {
-                    table: scan.table.to_string(),
+                    table: scan.title(),
                     rung: rung_of(scan.rung),
                     every_drive: scan.placement == Placement::Spread,
                     plan: describe::sub_plan(scan),

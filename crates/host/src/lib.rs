@@ -7,9 +7,10 @@
 //! | room | subject |
 //! |---|---|
 //! | [`catalog`] | root records, home drives, commit, drop, garbage |
+//! | `partitioned` | what root records say of tables that are partitioned by key |
 //! | [`listing`] | the list of data sets |
 //! | [`membership`] | which drives belong together |
-//! | [`writer`], `matrix_writer`, `outbox` | ingest |
+//! | [`writer`], `dealt`, `matrix_writer`, `outbox` | ingest |
 //! | `tables` | from names in SQL to tables, schemas and views |
 //! | [`session`], [`sql_limits`] | a query from its text to its rows, and how long and deep it may be |
 //! | [`table_scan`] | one table as Arrow's datasets read it |
@@ -28,6 +29,7 @@
 pub mod catalog;
 mod cells;
 pub mod client;
+mod dealt;
 mod dense;
 mod estimate;
 pub mod explain;
@@ -41,6 +43,7 @@ mod missing;
 pub mod options;
 mod outbox;
 mod parameters;
+mod partitioned;
 mod protocol;
 mod reasons;
 pub mod receipt;

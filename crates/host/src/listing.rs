@@ -23,6 +23,9 @@ pub struct DatasetInfo {
     pub bytes: u64,
     /// Names of its tables.
     pub tables: Vec<String>,
+    /// For each table that is partitioned by key the names of its key columns.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub partitioned_by: BTreeMap<String, Vec<String>>,
     /// Why its root record can't be read; all else but the name means nothing then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -31,7 +34,7 @@ pub struct DatasetInfo {
 impl DatasetInfo {
     /// A data set of which only its name can be told.
     fn broken(name: DatasetName, error: &Error) -> Self {
-        Self { name, kind: None, rows: 0, cells: None, bytes: 0, tables: Vec::new(), error: Some(error.full_text()) }
+        Self { name, kind: None, rows: 0, cells: None, bytes: 0, tables: Vec::new(), partitioned_by: BTreeMap::new(), error: Some(error.full_text()) }
     }
 }
 
@@ -44,6 +47,7 @@ impl From<&RootRecord> for DatasetInfo {
             cells: record.tables.values().find_map(|t| t.matrix).map(|m| m.cells),
             bytes: record.bytes(),
             tables: record.tables.keys().cloned().collect(),
+            partitioned_by: record.tables.iter().filter_map(|(name, t)| Some((name.clone(), t.partitioned_by.as_ref()?.columns()))).collect(),
             error: None,
         }
     }

@@ -54,6 +54,8 @@ pub(crate) struct Patience {
 pub(crate) struct Target {
     pub(crate) drive: Arc<dyn Cse>,
     pub(crate) partitions: BTreeMap<String, PartitionName>,
+    /// Its partitions of other data sets, which the sub-plan joins with those.
+    pub(crate) with: BTreeMap<DatasetName, BTreeMap<String, PartitionName>>,
 }
 
 /// What the scans of one query share.
@@ -242,6 +244,7 @@ impl ExecutionPlan for DriveScanExec {
             query: self.context.query,
             dataset: self.dataset.clone(),
             partitions: target.partitions,
+            with: target.with,
             rung: self.rung,
             plan: Bytes::new(),
             filters: BTreeMap::new(),
@@ -344,7 +347,8 @@ type Sender = tokio::sync::mpsc::Sender<DfResult<RecordBatch>>;
 
 impl Reading {
     async fn run(self, plan: SubPlan, send: &Sender) -> Result<()> {
-        let (dataset, generations) = (plan.dataset.clone(), plan.partitions.values().map(|p| p.generation).collect::<BTreeSet<_>>());
+        let generations = plan.datasets().flat_map(|(dataset, partitions)| partitions.values().map(|p| (dataset.clone(), p.generation))).collect();
+        let dataset = plan.dataset.clone();
         match self.read(plan, send).await {
             Err(e) => Err(self.at_fault(&dataset, &generations, e).await),
             done => done,
@@ -352,13 +356,13 @@ impl Reading {
     }
 
     /// What an error of the drive says to whoever asked about `dataset`.
-    async fn at_fault(&self, dataset: &DatasetName, generations: &BTreeSet<Generation>, e: Error) -> Error {
+    async fn at_fault(&self, dataset: &DatasetName, generations: &BTreeSet<(DatasetName, Generation)>, e: Error) -> Error {
         let name = &self.drive.info().name;
         // What is missing is a slice of this generation (its key is named), or something that the query asks for in vain, such as a column.
         let text = e.full_text();
-        let gone = generations.iter().find(|g| text.contains(&format!("{}{:016x}.", dataset.prefix(), g.0)));
+        let gone = generations.iter().find(|(of, g)| text.contains(&format!("{}{:016x}.", of.prefix(), g.0)));
         match gone {
-            Some(generation) if e.kind() == Kind::NotFound => missing::explain(&self.catalog, dataset, *generation, name, e).await,
+            Some((of, generation)) if e.kind() == Kind::NotFound => missing::explain(&self.catalog, of, *generation, name, e).await,
             _ if text.contains(name.as_str()) => e,
             _ => e.while_doing(format!("{name} failed while it read {dataset}")),
         }

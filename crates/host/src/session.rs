@@ -31,7 +31,7 @@ use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
-use skytether_common::{DatasetName, Error, Generation, Result};
+use skytether_common::{DatasetName, Error, Generation, PartitionName, Result};
 use skytether_expression::CellSource;
 use skytether_plan::error::{from_datafusion, to_datafusion};
 use skytether_plan::filter_first::filter_first;
@@ -469,16 +469,24 @@ impl ExtensionPlanner for ScanPlanner {
 impl ScanPlanner {
     fn scan(&self, scan: &DriveScan, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<DriveScanExec> {
         let named = self.tables.get(&scan.table).ok_or_else(|| Error::internal(format!("the cut names {}, which the query does not", scan.table)))?;
+        let others =
+            scan.with.iter().map(|table| self.tables.get(table).ok_or_else(|| Error::internal(format!("the cut names {table}, which the query does not"))));
+        let others = others.collect::<Result<Vec<_>>>()?;
+        // The sub-plan calls tables as drives do.
+        let mut rows = HashMap::new();
+        for named in std::iter::once(&named).chain(&others) {
+            rows.insert(named.at_drives(), named.rows()?);
+        }
         let parts = ScanParts {
             of_cut: reasons::scan_number(&self.cut, scan),
             dataset: named.record.name.clone(),
-            table: scan.table.to_string(),
+            table: scan.title(),
             rung: rung_of(scan.rung),
             text: describe::sub_plan(scan),
             plan: Outgoing::new(Arc::clone(&scan.sub_plan), Arc::clone(&self.state))?,
-            targets: self.targets(named)?,
+            targets: self.targets(named, &others)?,
             schema: Arc::clone(scan.schema().inner()),
-            rows: estimate::rows(&scan.sub_plan, named.rows()?),
+            rows: estimate::rows(&scan.sub_plan, &rows),
             beside: Beside::new(inputs, scan),
             order: order(&scan.sub_plan, &self.state).map_err(from_datafusion)?,
         };
@@ -486,8 +494,8 @@ impl ScanPlanner {
     }
 
     /// The drives that take part, each with what its sub-plan may see: its partition of the table, and its copies of the small tables
-    /// about cells and genes.
-    fn targets(&self, named: &Named) -> Result<Vec<Target>> {
+    /// about cells and genes; of the tables in `others`, which are partitioned like the first, the partition that lies beside it.
+    fn targets(&self, named: &Named, others: &[&Arc<Named>]) -> Result<Vec<Target>> {
         let record = &named.record;
         let table = named.table()?;
         let partitions = match table.placement {
@@ -508,7 +516,20 @@ impl ScanPlanner {
                         visible.insert(other.clone(), record.partition(other, copy.slot));
                     }
                 }
-                Ok(Target { drive: Arc::clone(&self.host.0.drives[at]), partitions: visible })
+                let mut with: BTreeMap<DatasetName, BTreeMap<String, PartitionName>> = BTreeMap::new();
+                for other in others {
+                    let beside = other.table()?.partitions.iter().find(|p| p.drive == partition.drive && p.slot == partition.slot);
+                    let slot = beside
+                        .ok_or_else(|| Error::internal(format!("{} is to be joined at {}, which has no part of it", other.record.name, partition.drive)))?
+                        .slot;
+                    let part = other.record.partition(&other.stored, slot);
+                    if other.record.name == record.name {
+                        visible.insert(other.stored.clone(), part);
+                    } else {
+                        with.entry(other.record.name.clone()).or_default().insert(other.stored.clone(), part);
+                    }
+                }
+                Ok(Target { drive: Arc::clone(&self.host.0.drives[at]), partitions: visible, with })
             })
             .collect()
     }

@@ -91,8 +91,8 @@ pub(crate) struct NamedTables {
 impl Tables for NamedTables {
     fn partitioning(&self, table: &TableReference) -> Option<Partitioning> {
         let named = self.by_reference.get(table)?;
-        let placement = named.table().ok()?.placement;
-        Some(Partitioning::new(placement).stored_as(named.at_drives()))
+        let table = named.table().ok()?;
+        Some(Partitioning::new(table.placement).stored_as(named.at_drives()).by_key(table.by_key().filter(|_| named.view == View::Stored)))
     }
 
     fn rows(&self, table: &TableReference) -> Option<u64> {

@@ -10,12 +10,14 @@ use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Generation, Kind, PartitionName, Result};
 use skytether_matrix::Transposed;
 use skytether_plan::Placement;
+use skytether_plan::partition::{self, Key};
 use skytether_slice::{Encoded, Layout, MetadataBuilder, SliceOptions, TableSlicer};
 use skytether_store::Expect;
 use skytether_wire::size::batch_bytes;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::catalog::{Catalog, DatasetKind, MatrixRecord, PartitionRecord, ROOT_FORMAT, RootRecord, TableRecord};
+use crate::dealt::Dealt;
 use crate::matrix_writer;
 use crate::outbox::Outbox;
 
@@ -62,8 +64,8 @@ pub(crate) struct PartitionWriter<'a> {
     name: PartitionName,
     drives: Vec<usize>,
     metadata: MetadataBuilder,
-    rows: u64,
-    slices: u32,
+    pub(crate) rows: u64,
+    pub(crate) slices: u32,
     bytes: u64,
 }
 
@@ -164,11 +166,37 @@ impl DatasetWriter {
         schema: SchemaRef,
         batches: impl Iterator<Item = Result<RecordBatch>> + Send,
     ) -> Result<()> {
+        self.write(table, placement, Vec::new(), schema, batches).await
+    }
+
+    /// As [`Self::write_table`], with each row on the drive that its keys, the columns called `by`, say: partition `n` is on drive `n` of the fleet.
+    ///
+    /// # Errors
+    /// As there; `Invalid` where `by` names no column, one that is not there, or one of a type that keys can't have.
+    pub async fn write_partitioned(
+        &mut self,
+        table: &str,
+        by: &[String],
+        schema: SchemaRef,
+        batches: impl Iterator<Item = Result<RecordBatch>> + Send,
+    ) -> Result<()> {
+        let keys = partition::keys(&schema, by).map_err(|e| e.while_doing(format!("{} can't be partitioned", self.name)))?;
+        self.write(table, Placement::Spread, keys, schema, batches).await
+    }
+
+    async fn write(
+        &mut self,
+        table: &str,
+        placement: Placement,
+        keys: Vec<Key>,
+        schema: SchemaRef,
+        batches: impl Iterator<Item = Result<RecordBatch>> + Send,
+    ) -> Result<()> {
         self.check_table(table)?;
         check_schema(&self.name, &schema)?;
         self.state = State::Failed;
         let outbox = Outbox::new(&self.catalog);
-        let encoded = tokio::task::block_in_place(|| self.encode_table(&outbox, table, placement, &schema, batches));
+        let encoded = tokio::task::block_in_place(|| self.encode_table(&outbox, table, placement, keys, &schema, batches));
         let record = settle(outbox, encoded).await?;
         self.tables.insert(table.to_owned(), record);
         self.state = State::Writing;
@@ -180,23 +208,19 @@ impl DatasetWriter {
         outbox: &Outbox,
         table: &str,
         placement: Placement,
+        keys: Vec<Key>,
         schema: &SchemaRef,
         batches: impl Iterator<Item = Result<RecordBatch>> + Send,
     ) -> Result<TableRecord> {
         let (send, receive) = sync_channel::<RecordBatch>(2);
         std::thread::scope(|scope| {
             let encoder = scope.spawn(move || -> Result<TableRecord> {
-                let mut dealt = self.deal(outbox, table, placement, schema);
-                let mut slicer = TableSlicer::new(schema.clone(), self.slices.clone());
+                let partitions = self.deal(outbox, table, placement, !keys.is_empty(), schema);
+                let mut dealt = Dealt::new(placement, partitions, keys, || TableSlicer::new(schema.clone(), self.slices.clone()));
                 let mut memory_bytes = 0;
                 for batch in receive {
                     memory_bytes += batch_bytes(&batch);
-                    for slice in slicer.push(&batch)? {
-                        dealt.add(&slice)?;
-                    }
-                }
-                for slice in slicer.finish()? {
-                    dealt.add(&slice)?;
+                    dealt.push(&batch)?;
                 }
                 dealt.finish(&self.catalog, memory_bytes)
             });
@@ -222,18 +246,18 @@ impl DatasetWriter {
         })
     }
 
-    fn deal<'a>(&self, outbox: &'a Outbox, table: &str, placement: Placement, schema: &SchemaRef) -> Dealt<'a> {
+    fn deal<'a>(&self, outbox: &'a Outbox, table: &str, placement: Placement, by_key: bool, schema: &SchemaRef) -> Vec<PartitionWriter<'a>> {
         let partition = |slot: u32| PartitionName { dataset: self.name.clone(), generation: self.generation, table: table.to_owned(), slot };
         let n = self.catalog.drives().len();
-        let partitions = match placement {
+        match placement {
             Placement::Everywhere => vec![PartitionWriter::new(outbox, partition(0), (0..n).collect(), Layout::Table, schema.clone())],
             Placement::Spread => {
                 // Small tables begin at their home, so that not all of them crowd the first drive.
-                let home = self.catalog.home(&self.name);
+                // The partitions of tables that may be joined lie side by side.
+                let home = if by_key { 0 } else { self.catalog.home(&self.name) };
                 (0..n).map(|i| PartitionWriter::new(outbox, partition(i as u32), vec![(home + i) % n], Layout::Table, schema.clone())).collect()
             }
-        };
-        Dealt { placement, partitions, next: 0 }
+        }
     }
 
     /// Writes a matrix: contiguous gene ranges of about equal numbers of nonzeros, one per drive, encoded on all cores.
@@ -249,7 +273,10 @@ impl DatasetWriter {
         let encoded = tokio::task::block_in_place(|| matrix_writer::write(&self.catalog, &outbox, &self.slices, &name, matrix));
         let partitions = settle(outbox, encoded).await?;
         let rows = partitions.iter().map(|p| p.rows).sum();
-        self.tables.insert(table.to_owned(), TableRecord { placement: Placement::Spread, rows, matrix: Some(shape), memory_bytes: None, partitions });
+        self.tables.insert(
+            table.to_owned(),
+            TableRecord { placement: Placement::Spread, rows, matrix: Some(shape), memory_bytes: None, partitioned_by: None, partitions },
+        );
         self.state = State::Writing;
         Ok(())
     }
@@ -346,34 +373,6 @@ impl Drop for DatasetWriter {
 async fn settle<T>(outbox: Outbox, encoded: Result<T>) -> Result<T> {
     let sent = outbox.finish().await;
     sent.and(encoded)
-}
-
-struct Dealt<'a> {
-    placement: Placement,
-    partitions: Vec<PartitionWriter<'a>>,
-    next: usize,
-}
-
-impl Dealt<'_> {
-    fn add(&mut self, slice: &Encoded) -> Result<()> {
-        let at = self.next % self.partitions.len();
-        self.next += 1;
-        self.partitions[at].add(slice)
-    }
-
-    /// Drives that got no slice hold no partition, but for the first: an empty table has a schema too.
-    fn finish(self, catalog: &Catalog, memory_bytes: u64) -> Result<TableRecord> {
-        let placement = self.placement;
-        let mut rows = 0;
-        let mut records = Vec::new();
-        for (at, partition) in self.partitions.into_iter().enumerate() {
-            if at == 0 || partition.slices > 0 {
-                rows += partition.rows;
-                records.extend(partition.finish(catalog)?);
-            }
-        }
-        Ok(TableRecord { placement, rows, matrix: None, memory_bytes: Some(memory_bytes), partitions: records })
-    }
 }
 
 fn check_schema(name: &DatasetName, schema: &SchemaRef) -> Result<()> {

@@ -1,12 +1,13 @@
 //! Operator by operator: whole, as a limit, split, or not at all.
 
 use datafusion::execution::FunctionRegistry;
-use datafusion::logical_expr::{Aggregate, Expr, FetchType, Limit, LogicalPlan, SkipType, Sort};
+use datafusion::logical_expr::{Aggregate, Expr, FetchType, Limit, LogicalPlan, SkipType, Sort, Window};
 
-use crate::expressions::{check, check_aggregate};
+use crate::expressions::{check, check_aggregate, check_window};
 use crate::partial::form_names;
+use crate::partition::Whole;
 use crate::policy::{Cut, Placement};
-use crate::size::most_bytes;
+use crate::size::{most_bytes, repeats};
 use crate::split::finest;
 
 /// Most operators of one sub-plan. Each takes two of the hundred nested messages that protobuf readers accept.
@@ -34,7 +35,7 @@ pub enum Class {
 }
 
 /// What is already going down below the operator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
     /// Where the table lies.
     pub placement: Placement,
@@ -46,14 +47,21 @@ pub struct Input {
     pub rows: Option<u64>,
     /// The bytes of all rows of the table in memory, where that is known.
     pub bytes: Option<u64>,
+    /// At most so many rows on one drive, where that is known.
+    pub most_rows: Option<u64>,
+    /// Whether what is read is partitioned by key.
+    pub by_key: bool,
+    /// By which of the columns, as far as they are still there: rows that are equal in these are on one drive.
+    pub whole: Option<Whole>,
 }
 
 /// What may be done with `node`, the input of which goes down as `input` says. A pure function; this is the one list of
 /// operators that go down.
 ///
-/// A table that is `Everywhere` is read at one drive, so there each operator of the list goes down whole, aggregates as well.
+/// A table that is `Everywhere` is read at one drive, so there each operator of the list goes down whole, aggregates as well; so do aggregates and windows by
+/// the keys that a table is partitioned by.
 #[must_use]
-pub fn classify(node: &LogicalPlan, input: Input, policy: Cut, registry: &dyn FunctionRegistry) -> Class {
+pub fn classify(node: &LogicalPlan, input: &Input, policy: Cut, registry: &dyn FunctionRegistry) -> Class {
     if policy == Cut::Raw {
         return Class::Host("cut=raw sends only scans down".into());
     }
@@ -72,7 +80,9 @@ pub fn classify(node: &LogicalPlan, input: Input, policy: Cut, registry: &dyn Fu
         LogicalPlan::Aggregate(_) if policy == Cut::Filter => Class::Host("cut=filter sends no aggregates down".into()),
         LogicalPlan::Aggregate(_) if input.limited => after_limit(),
         LogicalPlan::Aggregate(a) => aggregate(a, input, registry),
-        LogicalPlan::Window(_) if input.placement == Placement::Everywhere => Class::Host("sub-plans do not carry windows".into()),
+        LogicalPlan::Window(_) if policy == Cut::Filter => Class::Host("cut=filter sends no windows down".into()),
+        LogicalPlan::Window(_) if input.limited => after_limit(),
+        LogicalPlan::Window(w) => window(w, input, registry),
         other => Class::Host(why_not(other)),
     }
 }
@@ -107,7 +117,7 @@ fn all<'e>(exprs: impl IntoIterator<Item = &'e Expr>, schema: &datafusion::commo
     }
 }
 
-fn limit(node: &Limit, input: Input) -> Class {
+fn limit(node: &Limit, input: &Input) -> Class {
     let (Ok(SkipType::Literal(skip)), Ok(FetchType::Literal(fetch))) = (node.get_skip_type(), node.get_fetch_type()) else {
         return Class::Host("the limit is no plain number".into());
     };
@@ -118,7 +128,7 @@ fn limit(node: &Limit, input: Input) -> Class {
     }
 }
 
-fn sort(node: &Sort, input: Input, registry: &dyn FunctionRegistry) -> Class {
+fn sort(node: &Sort, input: &Input, registry: &dyn FunctionRegistry) -> Class {
     let keys = all(node.expr.iter().map(|key| &key.expr), node.input.schema(), registry);
     if keys != Class::Whole {
         return keys;
@@ -141,7 +151,7 @@ fn sort(node: &Sort, input: Input, registry: &dyn FunctionRegistry) -> Class {
 
 /// How many bytes the first `first` rows of a sort take on a drive, about: rows of which it is not known how long they are may be [`SKEW`] times as long as the average,
 /// but not longer than all together. `None` where that is not known either.
-fn bytes_of_first(node: &Sort, input: Input, first: u64) -> Option<u64> {
+fn bytes_of_first(node: &Sort, input: &Input, first: u64) -> Option<u64> {
     let (rows, bytes) = (input.rows?, input.bytes?);
     let long = (bytes / rows.max(1)).saturating_mul(first.min(rows)).saturating_mul(SKEW).min(bytes);
     most_bytes(&node.input, first.min(rows), &|_| Some(long))
@@ -150,7 +160,33 @@ fn bytes_of_first(node: &Sort, input: Input, first: u64) -> Option<u64> {
 /// How much longer than the average the first rows may be.
 const SKEW: u64 = 4;
 
-fn aggregate(node: &Aggregate, input: Input, registry: &dyn FunctionRegistry) -> Class {
+/// Windows go down if each has all its rows on one drive, which has room to sort them.
+fn window(node: &Window, input: &Input, registry: &dyn FunctionRegistry) -> Class {
+    let schema = node.input.schema();
+    for expr in &node.window_expr {
+        let call = match check_window(expr, schema, registry) {
+            Ok(call) => call,
+            Err(why) => return Class::Host(why),
+        };
+        match (input.placement, &input.whole) {
+            (Placement::Everywhere, _) => {}
+            (Placement::Spread, Some(whole)) if whole.holds(&call.params.partition_by, schema) => {}
+            (Placement::Spread, _) if input.by_key => {
+                return Class::Host("the table is partitioned by other columns than its windows, whose rows may lie on different drives".into());
+            }
+            (Placement::Spread, _) => return Class::Host(why_not(&LogicalPlan::Window(node.clone()))),
+        }
+    }
+    if repeats(node) {
+        return Class::Host("its windows may repeat a long text for many rows, for which a drive may have no room".into());
+    }
+    match input.most_rows.and_then(|rows| most_bytes(&node.input, rows, &|_| input.bytes)) {
+        Some(bytes) if bytes <= MAX_SORTED => Class::Whole,
+        _ => Class::Host("its windows may need more room than a drive has, which sorts in memory".into()),
+    }
+}
+
+fn aggregate(node: &Aggregate, input: &Input, registry: &dyn FunctionRegistry) -> Class {
     let schema = node.input.schema();
     let sets = matches!(node.group_expr.as_slice(), [Expr::GroupingSet(_)]);
     // Of grouping sets, the groups that all of them are made of go down; the host forms the sets from those.
@@ -163,12 +199,13 @@ fn aggregate(node: &Aggregate, input: Input, registry: &dyn FunctionRegistry) ->
             return Class::Host(why);
         }
     }
+    let whole = !sets && (input.placement == Placement::Everywhere || input.whole.as_ref().is_some_and(|whole| whole.holds(&groups, schema)));
     for expr in &node.aggr_expr {
         let call = match check_aggregate(expr, schema, registry) {
             Ok(call) => call,
             Err(why) => return Class::Host(why),
         };
-        if input.placement == Placement::Everywhere && !sets {
+        if whole {
             continue;
         }
         let name = call.func.name();
@@ -179,5 +216,5 @@ fn aggregate(node: &Aggregate, input: Input, registry: &dyn FunctionRegistry) ->
             return Class::Host(format!("{name} has no form that returns its state"));
         }
     }
-    if input.placement == Placement::Everywhere && !sets { Class::Whole } else { Class::Split }
+    if whole { Class::Whole } else { Class::Split }
 }

@@ -17,8 +17,10 @@ use crate::describe;
 use crate::error::from_datafusion;
 use crate::expressions::check;
 use crate::node::{DriveScan, RungName};
+use crate::partition::Whole;
 use crate::policy::{Cut, Placement, Tables};
 use crate::split::Halves;
+use crate::together::Moves;
 use crate::union::with_input;
 
 type DfResult<T> = std::result::Result<T, DataFusionError>;
@@ -77,6 +79,8 @@ pub(crate) struct Below {
     pub(crate) input: Input,
     /// Where joins are in it.
     pub(crate) joined: Option<Joined>,
+    /// The other tables that it reads, which are partitioned like `table`.
+    pub(crate) with: Vec<TableReference>,
 }
 
 /// A part with joins that goes down only if that makes it give fewer rows.
@@ -89,6 +93,8 @@ pub(crate) struct Joined {
     pub(crate) notes: Vec<Note>,
     /// Whether an operator above the joins makes few rows of many.
     pub(crate) pays: bool,
+    /// What moves with its joins on the host, where it may go down for less than that, too.
+    pub(crate) moves: Option<Moves>,
 }
 
 impl Below {
@@ -183,7 +189,7 @@ impl Walk<'_> {
             Piece::Above(plan, drives) => (plan, drives),
             Piece::Below(below) => {
                 let shipped = match below.joined {
-                    Some(joined) if !joined.pays => {
+                    Some(joined) if !joined.pays && !joined.moves.is_some_and(|plain| plain.more_than(below.plan.schema())) => {
                         self.notes.extend(joined.notes);
                         return (joined.plain, true);
                     }
@@ -195,18 +201,20 @@ impl Walk<'_> {
                     Cut::Filter => RungName::Filter,
                     Cut::Raw => RungName::Raw,
                 };
-                (DriveScan::new(below.table, below.plan, rung, below.input.placement).with_inputs(shipped).into_plan(), true)
+                let scan = DriveScan::new(below.table, below.plan, rung, below.input.placement).with_inputs(shipped).with_tables(below.with);
+                (scan.into_plan(), true)
             }
         }
     }
 
     /// `node`, whose input can go down, is next.
     fn over(&mut self, node: LogicalPlan, below: Below) -> DfResult<Piece> {
-        match classify(&node, below.input, self.policy, self.registry) {
+        match classify(&node, &below.input, self.policy, self.registry) {
             Class::Whole => {
                 let mut below = below;
                 // Aliases leave no trace in Substrait.
                 below.input.operators += usize::from(!matches!(node, LogicalPlan::SubqueryAlias(_)));
+                below.input.whole = below.input.whole.and_then(|whole| whole.above(&node));
                 if let Some(joined) = &mut below.joined {
                     joined.plain = with_input(node.clone(), joined.plain.clone())?;
                     joined.pays |= matches!(node, LogicalPlan::Aggregate(_));
@@ -218,6 +226,9 @@ impl Walk<'_> {
                 let mut below = below;
                 if !fetches(&below.plan, rows) {
                     below.plan = limited(below.plan, rows)?;
+                }
+                if let Some(joined) = &mut below.joined {
+                    joined.pays |= joined.moves.is_some();
                 }
                 let (plan, drives) = self.above(Piece::Below(Box::new(below)));
                 Ok(Piece::Above(with_input(node, plan)?, drives))
@@ -305,7 +316,10 @@ impl Walk<'_> {
             plan = LogicalPlan::SubqueryAlias(SubqueryAlias::try_new(Arc::new(plan), scan.table_name.clone())?);
         }
         let (rows, bytes) = (self.tables.rows(&scan.table_name), self.tables.bytes(&scan.table_name));
-        let mut input = Input { placement: partitioning.placement, limited: false, operators: 1, rows, bytes };
+        let by_key = partitioning.by_key.as_ref();
+        let most_rows = if partitioning.placement == Placement::Everywhere { rows } else { by_key.map(|by| by.most_rows).or(rows) };
+        let mut input =
+            Input { placement: partitioning.placement, limited: false, operators: 1, rows, bytes, most_rows, by_key: by_key.is_some(), whole: None };
 
         let (mut down, mut up, mut why) = (vec![], vec![], None);
         for filter in scan.filters.iter().cloned() {
@@ -332,10 +346,11 @@ impl Walk<'_> {
                 input.limited = input.placement == Placement::Spread;
                 input.operators += 1;
             }
-            return Ok(Piece::Below(Box::new(Below { plan, table: scan.table_name, stored: stored_as, input, joined: None })));
+            input.whole = by_key.and_then(|by| Whole::of_scan(by, plan.schema()));
+            return Ok(Piece::Below(Box::new(Below { plan, table: scan.table_name, stored: stored_as, input, joined: None, with: Vec::new() })));
         };
         // Some filters stay: they go above the scan, and the columns that only they need are dropped after them.
-        let below = Below { plan, table: scan.table_name.clone(), stored: stored_as, input, joined: None };
+        let below = Below { plan, table: scan.table_name.clone(), stored: stored_as, input, joined: None, with: Vec::new() };
         let (plan, _) = self.above(Piece::Below(Box::new(below)));
         let mut plan = LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(plan))?);
         let why = why.filter(|_| self.policy != Cut::Raw);

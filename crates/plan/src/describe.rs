@@ -31,7 +31,7 @@ pub fn super_plan(plan: &LogicalPlan) -> String {
 pub fn cut_plan(cut: &CutPlan) -> String {
     let mut out = format!("super-plan\n{}\n", indent(&super_plan(&cut.super_plan)));
     for (n, scan) in cut.scans.iter().enumerate() {
-        out.push_str(&format!("sub-plan {n} of {} ({})\n{}\n", scan.table, scan.rung.as_str(), indent(&sub_plan(scan))));
+        out.push_str(&format!("sub-plan {n} of {} ({})\n{}\n", scan.title(), scan.rung.as_str(), indent(&sub_plan(scan))));
     }
     if !cut.notes.is_empty() {
         out.push_str("on the host\n");

@@ -7,8 +7,10 @@
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::execution::FunctionRegistry;
-use datafusion::logical_expr::expr::{AggregateFunction, Alias, InList};
-use datafusion::logical_expr::{BinaryExpr, Case, Cast, Expr, ExprSchemable, Operator, TryCast, Volatility};
+use datafusion::logical_expr::expr::{AggregateFunction, Alias, InList, WindowFunction};
+use datafusion::logical_expr::{
+    BinaryExpr, Case, Cast, Expr, ExprSchemable, Operator, TryCast, Volatility, WindowFrame, WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition,
+};
 
 /// Greatest depth of an expression that is sent, in function calls (chains of AND and of OR count once). A call takes three of
 /// the hundred nested messages that protobuf readers accept.
@@ -55,6 +57,56 @@ pub fn check_aggregate<'e>(expr: &'e Expr, schema: &DFSchema, registry: &dyn Fun
         checker.expr(arg, 0)?;
     }
     Ok(call)
+}
+
+/// Whether the window call in `expr` can be computed below, where all rows of its windows are; if so, the call.
+///
+/// # Errors
+/// The reason.
+pub fn check_window<'e>(expr: &'e Expr, schema: &DFSchema, registry: &dyn FunctionRegistry) -> Result<&'e WindowFunction, Refusal> {
+    let mut at = expr;
+    while let Expr::Alias(Alias { expr, .. }) = at {
+        at = expr;
+    }
+    let Expr::WindowFunction(call) = at else {
+        return Err(format!("{} is no plain window call", short(expr)));
+    };
+    let (name, params) = (call.fun.name(), &call.params);
+    if params.null_treatment.is_some() {
+        return Err(format!("{name}: IGNORE NULLS and RESPECT NULLS are not carried by sub-plans"));
+    }
+    if params.filter.is_some() || params.distinct {
+        return Err(format!("{name}: FILTER and DISTINCT over a window are not carried by sub-plans"));
+    }
+    let known = match &call.fun {
+        WindowFunctionDefinition::WindowUDF(_) => registry.udwf(name).is_ok(),
+        // Who reads the name looks among the functions of windows first.
+        WindowFunctionDefinition::AggregateUDF(_) => registry.udaf(name).is_ok() && registry.udwf(name).is_err() && !params.args.is_empty(),
+    };
+    if !carried_name(name) || !known {
+        return Err(format!("{name} is not among the window functions that drives know"));
+    }
+    if !frame(&params.window_frame) {
+        return Err(format!("the frame {} is not carried by sub-plans", params.window_frame));
+    }
+    let checker = Checker { schema, registry };
+    let exprs = params.args.iter().chain(&params.partition_by).chain(params.order_by.iter().map(|by| &by.expr));
+    exprs.into_iter().try_for_each(|e| checker.expr(e, 1))?;
+    Ok(call)
+}
+
+/// Frames that arrive as they left: offsets count rows, and one of 0 has another name.
+fn frame(frame: &WindowFrame) -> bool {
+    let offset = |v: &ScalarValue| match v {
+        v if v.is_null() => true,
+        ScalarValue::UInt64(Some(n)) => frame.units == WindowFrameUnits::Rows && i64::try_from(*n).is_ok_and(|n| n > 0),
+        _ => false,
+    };
+    let bound = |bound: &WindowFrameBound| match bound {
+        WindowFrameBound::CurrentRow => true,
+        WindowFrameBound::Preceding(v) | WindowFrameBound::Following(v) => offset(v),
+    };
+    matches!(frame.units, WindowFrameUnits::Rows | WindowFrameUnits::Range) && bound(&frame.start_bound) && bound(&frame.end_bound)
 }
 
 /// `WITHIN GROUP (ORDER BY x ASC)` over the call's own first argument is what the call means without it.

@@ -11,19 +11,27 @@ use crate::cut::{Below, Joined, Note, Piece, Walk};
 use crate::expressions::check;
 use crate::policy::{Cut, Placement};
 use crate::shipped;
+use crate::together::swapped;
 
 impl Walk<'_> {
     /// A join, whose sides are cut first. It may go down with one of them if the other is small.
     pub(crate) fn join(&mut self, join: Join) -> Result<Piece> {
         let left = self.plan(join.left.as_ref().clone())?;
         let right = self.plan(join.right.as_ref().clone())?;
+        let apart = match (&left, &right) {
+            (Piece::Below(l), Piece::Below(r)) => match self.together(&join, l, r) {
+                Ok(together) => return self.joined_together(&join, l, r, together),
+                Err(why) => why,
+            },
+            _ => None,
+        };
         let why = match self.goes(&join, &left, &right) {
             Ok(left_is_large) => {
                 let (large, small) = if left_is_large { (left, right) } else { (right, left) };
                 let Piece::Below(large) = large else { return datafusion::common::internal_err!("a join was to go down with a side that does not") };
                 return self.joined(join, *large, small, left_is_large);
             }
-            Err(why) => why,
+            Err(why) => apart.map_or_else(|| why.clone(), |apart| format!("{apart}; {why}")),
         };
         let ((left, a), (right, b)) = (self.above(left), self.above(right));
         let (plan, c) = self.subqueries(over(&join, left, right)?)?;
@@ -85,12 +93,18 @@ impl Walk<'_> {
                 return Err(format!("neither side is small enough for every drive: the left one {}, the right one {}", said(left), said(right)));
             }
         };
+        self.carried(join)?;
+        Ok(left_is_large)
+    }
+
+    /// Whether sub-plans carry the conditions of `join`; if not, why.
+    pub(crate) fn carried(&self, join: &Join) -> std::result::Result<(), String> {
         let exprs = join.on.iter().all(|(l, r)| check(l, join.left.schema(), self.registry).is_ok() && check(r, join.right.schema(), self.registry).is_ok());
         let both = join.left.schema().join(join.right.schema()).map_err(|_| "both sides have a column of the same name".to_owned())?;
         if !exprs || join.filter.as_ref().is_some_and(|f| check(f, &both, self.registry).is_err()) {
             return Err("its condition has parts that sub-plans do not carry".into());
         }
-        Ok(left_is_large)
+        Ok(())
     }
 
     fn rows(&self, piece: &Piece) -> u64 {
@@ -117,14 +131,23 @@ impl Walk<'_> {
         shipped.push(small.clone());
         input.operators += 2;
         // A row may find many.
-        input.rows = None;
+        (input.rows, input.most_rows) = (None, None);
         let down = Join { filter: within_a_side(&join), ..join.clone() };
         let (plan, plain) = if left_is_large {
-            (over(&down, large.plan, leaf)?, over(&join, plain, small)?)
+            // Where drives join tables of their own, they read the left side of each join first, which is to be the small one.
+            let plan = if large.with.is_empty() { over(&down, large.plan, leaf)? } else { swapped(&down, large.plan, leaf)? };
+            (plan, over(&join, plain, small)?)
         } else {
             (over(&down, leaf, large.plan)?, over(&join, small, plain)?)
         };
-        Ok(Piece::Below(Box::new(Below { plan, input, table: large.table, stored: large.stored, joined: Some(Joined { shipped, plain, notes, pays: false }) })))
+        Ok(Piece::Below(Box::new(Below {
+            plan,
+            input,
+            table: large.table,
+            stored: large.stored,
+            joined: Some(Joined { shipped, plain, notes, pays: false, moves: None }),
+            with: large.with,
+        })))
     }
 }
 
@@ -146,20 +169,20 @@ fn neither(left: &Piece, right: &Piece) -> String {
 const MAX_SHIPPED: usize = 8;
 
 /// `join` over other sides of the same columns. The keys of `USING` are in `on`, and their columns are merged above the join; Substrait knows no such joins.
-fn over(join: &Join, left: LogicalPlan, right: LogicalPlan) -> Result<LogicalPlan> {
+pub(crate) fn over(join: &Join, left: LogicalPlan, right: LogicalPlan) -> Result<LogicalPlan> {
     Ok(LogicalPlan::Join(Join { left: Arc::new(left), right: Arc::new(right), join_constraint: JoinConstraint::On, ..join.clone() }))
 }
 
 /// The condition beside a join's keys, so that it comes back from Substrait as it is: whoever reads it there takes each part `column = column` for keys of both sides,
 /// also where the columns are of one side.
-fn within_a_side(join: &Join) -> Option<Expr> {
+pub(crate) fn within_a_side(join: &Join) -> Option<Expr> {
     let filter = join.filter.clone()?;
     let both_of = |a: &Expr, b: &Expr| match (a, b) {
         (Expr::Column(a), Expr::Column(b)) => [&join.left, &join.right].iter().any(|side| side.schema().has_column(a) && side.schema().has_column(b)),
         _ => false,
     };
     let parts = split_conjunction_owned(filter).into_iter().map(|part| match &part {
-        Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, right }) if both_of(left, right) => Expr::IsTrue(Box::new(part)),
+        Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq | Operator::IsNotDistinctFrom, right }) if both_of(left, right) => Expr::IsTrue(Box::new(part)),
         _ => part,
     });
     conjunction(parts)

@@ -8,11 +8,13 @@
 //! |---|---|
 //! | [`policy`] | how much may go down, where a table lies |
 //! | [`expressions`] | the one list of expressions that can travel |
+//! | [`partition`] | tables partitioned by key: which drive a row belongs to, and what of it plans keep |
 //! | [`classify`](mod@classify) | operator by operator: whole, as limit, split, or not at all |
 //! | [`cut`](mod@cut) | the walk over the plan |
 //! | [`node`] | [`DriveScan`] |
 //! | `levels` | how deep and how large expressions become |
 //! | [`shipped`], `join` | small tables that travel down beside a sub-plan, to be joined there |
+//! | `together` | joins of tables that are partitioned by the keys that they join |
 //! | `size` | how many bytes rows take, from what is known of the tables |
 //! | `split`, `union` | aggregates in two halves; operators in the branches of a union |
 //! | [`filter_first`] | rows are filtered before anything is computed from them, above and below |
@@ -40,15 +42,18 @@ pub mod keys;
 mod levels;
 pub mod node;
 pub mod partial;
+pub mod partition;
 pub mod physical_rule;
 pub mod policy;
 pub mod shipped;
 mod size;
 pub mod small_heaps;
 mod split;
+mod together;
 mod union;
 
 pub use classify::{Class, classify};
 pub use cut::{CutPlan, Note, cut};
 pub use node::{DriveScan, RungName};
+pub use partition::ByKey;
 pub use policy::{Cut, Partitioning, Placement, Tables};

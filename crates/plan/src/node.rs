@@ -51,6 +51,8 @@ pub struct DriveScan {
     pub placement: Placement,
     /// What travels down beside the sub-plan ([`crate::shipped`]), in order.
     pub inputs: Vec<LogicalPlan>,
+    /// The other tables that are read, each partitioned over the same drives by the same keys as `table`, which the sub-plan joins drive by drive.
+    pub with: Vec<TableReference>,
     schema: DFSchemaRef,
 }
 
@@ -59,13 +61,33 @@ impl DriveScan {
     #[must_use]
     pub fn new(table: TableReference, sub_plan: LogicalPlan, rung: RungName, placement: Placement) -> Self {
         let schema = Arc::clone(sub_plan.schema());
-        Self { table, sub_plan: Arc::new(sub_plan), rung, placement, inputs: Vec::new(), schema }
+        Self { table, sub_plan: Arc::new(sub_plan), rung, placement, inputs: Vec::new(), with: Vec::new(), schema }
     }
 
     /// The same, with `inputs` to travel down beside the sub-plan.
     #[must_use]
     pub fn with_inputs(self, inputs: Vec<LogicalPlan>) -> Self {
         Self { inputs, ..self }
+    }
+
+    /// The same, of a sub-plan that reads these tables as well.
+    #[must_use]
+    pub fn with_tables(self, with: Vec<TableReference>) -> Self {
+        Self { with, ..self }
+    }
+
+    /// All tables that are read, `table` first.
+    pub fn tables(&self) -> impl Iterator<Item = &TableReference> {
+        std::iter::once(&self.table).chain(&self.with)
+    }
+
+    /// The tables that are read, for people.
+    #[must_use]
+    pub fn title(&self) -> String {
+        let mut names: Vec<String> = self.tables().map(ToString::to_string).collect();
+        let mut seen = std::collections::HashSet::new();
+        names.retain(|name| seen.insert(name.clone()));
+        names.join(" with ")
     }
 
     /// Schema of the rows, with qualifiers.
@@ -97,6 +119,7 @@ impl PartialEq for DriveScan {
             && self.placement == other.placement
             && self.sub_plan == other.sub_plan
             && self.inputs == other.inputs
+            && self.with == other.with
     }
 }
 
@@ -109,6 +132,7 @@ impl Hash for DriveScan {
         self.placement.hash(state);
         self.sub_plan.hash(state);
         self.inputs.hash(state);
+        self.with.hash(state);
     }
 }
 
@@ -117,7 +141,7 @@ impl PartialOrd for DriveScan {
         if self == other {
             return Some(Ordering::Equal);
         }
-        match self.table.cmp(&other.table).then(self.rung.cmp(&other.rung)) {
+        match self.table.cmp(&other.table).then(self.rung.cmp(&other.rung)).then(self.with.cmp(&other.with)) {
             // Equal plans were found above, so an equal order would contradict `==`.
             Ordering::Equal => match self.sub_plan.partial_cmp(&other.sub_plan)? {
                 Ordering::Equal => self.inputs.partial_cmp(&other.inputs).filter(|o| *o != Ordering::Equal),
@@ -147,7 +171,7 @@ impl UserDefinedLogicalNodeCore for DriveScan {
 
     fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let columns: Vec<&str> = self.schema.fields().iter().map(|c| c.name().as_str()).collect();
-        write!(f, "DriveScan: {} rung={} columns=[{}]", self.table, self.rung.as_str(), columns.join(", "))
+        write!(f, "DriveScan: {} rung={} columns=[{}]", self.title(), self.rung.as_str(), columns.join(", "))
     }
 
     fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {

@@ -7,6 +7,8 @@ use datafusion::common::TableReference;
 use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Result};
 
+use crate::partition::ByKey;
+
 /// How much of a plan is sent down; the words are those of `fleet.sql(..., cut=...)`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -72,19 +74,28 @@ pub struct Partitioning {
     pub placement: Placement,
     /// What the drives call the table, where that is not what the query calls it.
     pub stored_as: Option<TableReference>,
+    /// By which keys its rows are dealt to the drives, if they are.
+    pub by_key: Option<ByKey>,
 }
 
 impl Partitioning {
     /// A table with this placement that the drives know by the query's name for it.
     #[must_use]
     pub fn new(placement: Placement) -> Self {
-        Self { placement, stored_as: None }
+        Self { placement, stored_as: None, by_key: None }
     }
 
     /// The same, known to the drives as `name`.
     #[must_use]
     pub fn stored_as(mut self, name: impl Into<TableReference>) -> Self {
         self.stored_as = Some(name.into());
+        self
+    }
+
+    /// The same, partitioned by key.
+    #[must_use]
+    pub fn by_key(mut self, by_key: Option<ByKey>) -> Self {
+        self.by_key = by_key;
         self
     }
 }

@@ -100,7 +100,7 @@ fn most_rows(plan: &LogicalPlan, tables: &dyn Tables) -> Option<u64> {
     if let Some(scan) = DriveScan::of(plan) {
         // Each drive gives what its part makes of its own rows; a limit or a total holds for one drive alone.
         return match scan.placement {
-            Placement::Spread => tables.rows(&scan.table).filter(|_| scan.inputs.is_empty()).map(|rows| rows.max(1024)),
+            Placement::Spread => tables.rows(&scan.table).filter(|_| scan.inputs.is_empty() && scan.with.is_empty()).map(|rows| rows.max(1024)),
             Placement::Everywhere => tables.rows(&scan.table),
         };
     }

@@ -5,7 +5,7 @@
 
 use datafusion::arrow::datatypes::{DataType, Field};
 use datafusion::common::{DFSchema, JoinType, TableReference};
-use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::logical_expr::{Expr, LogicalPlan, Window};
 
 use crate::node::DriveScan;
 
@@ -21,7 +21,7 @@ pub(crate) fn most_bytes(plan: &LogicalPlan, rows: u64, bytes: Bytes<'_>) -> Opt
 }
 
 /// Bytes of each value of this type, where they are as many for all.
-fn fixed_width(of: &DataType) -> Option<u64> {
+pub(crate) fn fixed_width(of: &DataType) -> Option<u64> {
     Some(match of {
         DataType::Null | DataType::Boolean => 1,
         DataType::FixedSizeBinary(n) => u64::try_from(*n).ok()?,
@@ -38,7 +38,9 @@ fn is_long(field: &Field) -> bool {
 /// The most bytes that the values of any one column without a fixed width take together, in `rows` rows of `plan`.
 fn longest_column(plan: &LogicalPlan, rows: u64, bytes: Bytes<'_>) -> Option<u64> {
     if let Some(scan) = DriveScan::of(plan) {
-        return longest_column(&scan.sub_plan, rows, &|_| bytes(&scan.table)).filter(|_| scan.inputs.is_empty());
+        // The sub-plan names tables as drives do: any of them may be the largest.
+        let largest = scan.tables().map(bytes).collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());
+        return longest_column(&scan.sub_plan, rows, &|_| largest).filter(|_| scan.inputs.is_empty());
     }
     let below = || match plan.inputs().as_slice() {
         [input] => longest_column(input, rows, bytes),
@@ -53,6 +55,7 @@ fn longest_column(plan: &LogicalPlan, rows: u64, bytes: Bytes<'_>) -> Option<u64
         LogicalPlan::Aggregate(aggregate) if aggregate.schema.fields()[aggregate.group_expr.len()..].iter().all(|f| !is_long(f)) => {
             handed_on(&aggregate.group_expr, &aggregate.schema, rows, below())
         }
+        LogicalPlan::Window(window) if !repeats(window) => below(),
         LogicalPlan::Join(join) => match join.join_type {
             JoinType::LeftSemi | JoinType::LeftAnti => longest_column(&join.left, rows, bytes),
             JoinType::RightSemi | JoinType::RightAnti => longest_column(&join.right, rows, bytes),
@@ -60,6 +63,16 @@ fn longest_column(plan: &LogicalPlan, rows: u64, bytes: Bytes<'_>) -> Option<u64
         },
         _ => None,
     }
+}
+
+/// Whether calls of `window` may give the same text for many rows, as `max(text)` does: all of them together are of any length then. `lag` and `lead` give each
+/// row's at most once.
+pub(crate) fn repeats(window: &Window) -> bool {
+    let own = &window.schema.fields()[window.input.schema().fields().len()..];
+    window.window_expr.iter().zip(own).any(|(expr, field)| {
+        let once = matches!(unaliased(expr), Expr::WindowFunction(call) if matches!(call.fun.name(), "lag" | "lead"));
+        is_long(field) && !once
+    })
 }
 
 /// As [`longest_column`], of `exprs` (the first columns of `schema`) over an input of which `below` is the longest.
@@ -115,6 +128,8 @@ mod tests {
             ("SELECT text, more, k FROM t", Some(1080)),
             ("SELECT text AS a, count(*) FROM t GROUP BY text", Some(580)),
             ("SELECT k FROM t WHERE text IN (SELECT more FROM t WHERE k > 3)", Some(80)),
+            ("SELECT k, lag(text) OVER (ORDER BY k) FROM t", Some(580)),
+            ("SELECT text, rank() OVER (ORDER BY k) FROM t", Some(580)),
             ("SELECT text, count(*) FROM (SELECT more AS text FROM t) GROUP BY text ORDER BY text", Some(580)),
         ] {
             assert_eq!(bound(sql).await, expected, "{sql}");
@@ -126,6 +141,7 @@ mod tests {
         for sql in [
             "SELECT repeat(text, 1000) FROM t",
             "SELECT max(text) FROM t",
+            "SELECT text, first_value(text) OVER (PARTITION BY k) FROM t",
             "SELECT k, string_agg(text, ',') FROM t GROUP BY k",
             "SELECT a.text FROM t a JOIN t b USING (k)",
         ] {

@@ -31,7 +31,7 @@ impl Walk<'_> {
         let pieces = inputs.into_iter().map(|branch| self.plan(branch)).collect::<Result<Vec<_>>>()?;
         let drives = pieces.iter().any(|piece| matches!(piece, Piece::Below(_) | Piece::Above(_, true)));
         let goes = |walk: &Self, piece: &Piece| match piece {
-            Piece::Below(below) => match classify(node, below.input, walk.policy, walk.registry) {
+            Piece::Below(below) => match classify(node, &below.input, walk.policy, walk.registry) {
                 Class::Host(why) => Err(why),
                 _ => Ok(()),
             },

@@ -16,6 +16,8 @@ const QUERIES: &[&str] = &[
     "SELECT CASE WHEN i > 0 THEN upper(s) ELSE v END, CAST(i AS DOUBLE), m * 2 FROM t WHERE ts > TIMESTAMP '2020-11-01 00:00:00' AND NOT b LIMIT 5",
     "SELECT c, count(*), approx_percentile_cont(f, 0.5) FROM t WHERE c = 'B' OR ts + INTERVAL '1 month 2 days' > now() GROUP BY c",
     "SELECT count(*), avg(m), max(l) FROM t",
+    "SELECT u, lag(i, 2) OVER (PARTITION BY k ORDER BY u), sum(f) OVER (PARTITION BY k ORDER BY u ROWS BETWEEN 3 PRECEDING AND 2 FOLLOWING) FROM facts",
+    "SELECT f.k, o.k, count(*) FROM facts f FULL JOIN orders o ON f.k = o.k GROUP BY f.k, o.k",
 ];
 
 async fn plans() -> Vec<Vec<u8>> {
@@ -176,4 +178,40 @@ async fn too_much_is_refused() {
         }
     }
     assert!(codec::decode(&bytes, &state).await.is_err());
+}
+
+/// A window's call: frames that contradict themselves, and what the library would pass over, are refused.
+#[tokio::test]
+async fn window_frames_of_strangers_are_checked() {
+    use datafusion_substrait::substrait::proto::expression::window_function::{Bound, bound};
+    use datafusion_substrait::substrait::proto::expression::{RexType, WindowFunction};
+    let host = whole();
+    let sql = "SELECT sum(i) OVER (PARTITION BY k ORDER BY u ROWS BETWEEN 3 PRECEDING AND 2 FOLLOWING) FROM facts";
+    let cut = cut_with(&host, optimized(&host, sql).await, Cut::Full);
+    let plan = Plan::decode(codec::encode(&cut.scans[0].sub_plan, &host.state()).unwrap()).unwrap();
+    fn call(rel: &mut Rel) -> Option<&mut WindowFunction> {
+        let Some(RelType::Project(project)) = rel.rel_type.as_mut() else { return None };
+        let found = project.expressions.iter().position(|e| matches!(e.rex_type, Some(RexType::WindowFunction(_))));
+        match found.map(|at| &mut project.expressions[at].rex_type) {
+            Some(Some(RexType::WindowFunction(call))) => Some(call),
+            _ => call(project.input.as_mut()?),
+        }
+    }
+    let changed = async |change: &dyn Fn(&mut WindowFunction)| {
+        let mut plan = plan.clone();
+        change(call(root(&mut plan).input.as_mut().unwrap()).unwrap());
+        refused(&plan).await
+    };
+    codec::decode(&plan.encode_to_vec(), &host.state()).await.unwrap();
+    let offset = |offset| Some(Bound { kind: Some(bound::Kind::Following(bound::Following { offset })) });
+    assert_eq!(changed(&|c| c.upper_bound = None).await.0, Kind::Invalid);
+    assert_eq!(changed(&|c| c.upper_bound = Some(Bound { kind: None })).await.0, Kind::Invalid);
+    assert_eq!(changed(&|c| c.upper_bound = offset(0)).await.0, Kind::Invalid);
+    assert_eq!(changed(&|c| c.lower_bound = offset(3)).await, (Kind::Invalid, "the plan has a window frame that ends before it begins".into()));
+    assert_eq!(changed(&|c| c.bounds_type = 0).await.0, Kind::Unsupported);
+    assert!(changed(&|c| c.bounds_type = 2).await.1.contains("range of values"));
+    assert_eq!(changed(&|c| c.invocation = 2).await.0, Kind::Unsupported);
+    assert_eq!(changed(&|c| c.phase = 1).await.0, Kind::Unsupported);
+    assert_eq!(changed(&|c| c.function_reference = 77).await.0, Kind::Invalid);
+    assert_eq!(changed(&|c| c.partitions[0].rex_type = None).await.0, Kind::Invalid);
 }

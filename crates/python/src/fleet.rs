@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3_arrow::{PyRecordBatchReader, PySchema};
 use serde::Serialize;
 use skytether_common::{DatasetName, Error, Result};
-use skytether_fleet::{DatasetKind, Fleet, HostOptions, OpenOptions, Output, Query, TableScan, files};
+use skytether_fleet::{DatasetKind, Fleet, HostOptions, IngestOptions, OpenOptions, Output, Query, TableScan, files};
 
 use crate::errors::OrRaise;
 use crate::result::{Asked, PyResultSet, options};
@@ -231,25 +231,41 @@ impl PyFleet {
     }
 
     /// Stores the files that `source` means as a plain table; what seems to be wrong with them nevertheless, for people.
-    fn ingest_files(&self, py: Python<'_>, source: PathBuf, name: String, replace: bool, progress: Progress) -> PyResult<Option<String>> {
-        let fleet = self.fleet()?;
+    fn ingest_files(
+        &self,
+        py: Python<'_>,
+        source: PathBuf,
+        name: String,
+        replace: bool,
+        partition_by: Vec<String>,
+        progress: Progress,
+    ) -> PyResult<Option<String>> {
+        let (fleet, options) = (self.fleet()?, IngestOptions { replace, partition_by });
         block(py, async move {
             let name: DatasetName = name.parse()?;
             let table = files::open(&files::find(&[source])?)?;
-            fleet.ingest_table(&name, table.schema, counted(table.batches, progress), replace).await?;
+            fleet.ingest_table(&name, table.schema, counted(table.batches, progress), options).await?;
             Ok(table.hint)
         })
     }
 
     /// Stores the rows of an Arrow stream as a plain table; the report as JSON.
-    fn ingest_stream(&self, py: Python<'_>, source: PyRecordBatchReader, name: String, replace: bool, progress: Progress) -> PyResult<String> {
-        let fleet = self.fleet()?;
+    fn ingest_stream(
+        &self,
+        py: Python<'_>,
+        source: PyRecordBatchReader,
+        name: String,
+        replace: bool,
+        partition_by: Vec<String>,
+        progress: Progress,
+    ) -> PyResult<String> {
+        let (fleet, options) = (self.fleet()?, IngestOptions { replace, partition_by });
         let reader = source.into_reader()?;
         block(py, async move {
             let name: DatasetName = name.parse()?;
             let schema = reader.schema();
             let batches = reader.map(|batch| batch.map_err(|e| Error::invalid("the source of rows failed").because(e)));
-            json(&fleet.ingest_table(&name, schema, counted(batches, progress), replace).await?)
+            json(&fleet.ingest_table(&name, schema, counted(batches, progress), options).await?)
         })
     }
 

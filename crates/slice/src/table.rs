@@ -87,11 +87,37 @@ impl TableSlicer {
         Ok(done)
     }
 
+    /// Bytes in memory of the rows that wait for their slice.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.pending.bytes()
+    }
+
+    /// Bytes in memory from which on waiting rows become a slice, however well they compress.
+    #[must_use]
+    pub fn most_held(&self) -> usize {
+        self.options.target_bytes.saturating_mul(MAX_EXPANSION).max(self.target().saturating_mul(4))
+    }
+
+    /// The size that slices are meant to have: [`SliceOptions::target_bytes`], or more of wide tables.
+    #[must_use]
+    pub fn target(&self) -> usize {
+        self.options.target_bytes.saturating_mul(times(self.schema.fields().len()))
+    }
+
     /// The slices of the rows that are left; none where there were no rows.
     ///
     /// # Errors
     /// As [`Self::push`].
     pub fn finish(mut self) -> Result<Vec<Encoded>> {
+        self.flush()
+    }
+
+    /// The slices of the rows that wait, however small the last becomes, so that their memory is free again.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub fn flush(&mut self) -> Result<Vec<Encoded>> {
         let mut done = Vec::new();
         while let Some(encoded) = self.next(true)? {
             done.push(encoded);
@@ -111,11 +137,8 @@ impl TableSlicer {
                 *self.fixed.insert(fixed)
             }
         };
-        let columns = self.schema.fields().len();
-        let times = if columns > MANY { (columns / MANY).min(WIDEST) } else { 1 };
-        let target = self.options.target_bytes.saturating_mul(times).max(fixed.saturating_mul(2));
-        let held = self.options.target_bytes.saturating_mul(MAX_EXPANSION).max(target.saturating_mul(4));
-        let most = self.pending.rows_within(held).clamp(1, self.options.most_rows() as usize);
+        let target = self.target().max(fixed.saturating_mul(2));
+        let most = self.pending.rows_within(self.most_held().max(target.saturating_mul(4))).clamp(1, self.options.most_rows() as usize);
         let room = target.saturating_sub(fixed) as f64;
         // A first guess from the size in memory; more rows than are there mean "not yet".
         let first = match self.per_row {
@@ -222,6 +245,11 @@ fn gaining_little(footer: &ParquetMetaData) -> HashSet<ColumnPath> {
         .collect()
 }
 
+/// How many times the usual size slices of tables with so many columns have.
+fn times(columns: usize) -> usize {
+    if columns > MANY { (columns / MANY).min(WIDEST) } else { 1 }
+}
+
 /// Rows that wait for their slice.
 #[derive(Debug, Default)]
 struct Pending {
@@ -251,6 +279,11 @@ impl Pending {
             self.weights.push((memory(&joined) as f64 / joined.num_rows() as f64).max(0.01));
             self.batches.push(joined);
         }
+    }
+
+    /// Bytes that all rows take in memory, about.
+    fn bytes(&self) -> usize {
+        self.batches.iter().zip(&self.weights).map(|(batch, weight)| (batch.num_rows() as f64 * weight) as usize).sum()
     }
 
     /// How many of the first rows take at most `bytes` in memory.

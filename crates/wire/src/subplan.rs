@@ -18,6 +18,9 @@ pub struct SubPlan {
     pub dataset: DatasetName,
     /// For each table of the data set that the plan may see, by its name in the data set: the partition at this CSE. Nothing else is accessible to the plan.
     pub partitions: BTreeMap<String, PartitionName>,
+    /// Other data sets that the plan reads, each with its partitions in the same way: of tables that are partitioned by the same keys, so that the CSE can join its own rows.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub with: BTreeMap<DatasetName, BTreeMap<String, PartitionName>>,
     /// How much of the plan is asked for (the plan holds just that).
     pub rung: Rung,
     /// The plan: a Substrait `Plan` message. Tables are named `[domain, dataset, table]`.
@@ -35,6 +38,11 @@ pub struct SubPlan {
 }
 
 impl SubPlan {
+    /// The data sets that the plan reads, each with its partitions, the first one first.
+    pub fn datasets(&self) -> impl Iterator<Item = (&DatasetName, &BTreeMap<String, PartitionName>)> {
+        std::iter::once((&self.dataset, &self.partitions)).chain(&self.with)
+    }
+
     /// Bytes of the plan and what travels beside it.
     #[must_use]
     pub fn bytes(&self) -> usize {

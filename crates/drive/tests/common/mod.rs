@@ -199,6 +199,7 @@ pub async fn sub_plan(sql: &str) -> SubPlan {
         query: Uuid::from_u128(7),
         partitions: of.1.iter().map(|table| ((*table).to_owned(), partition(&name, table))).collect(),
         dataset: name,
+        with: std::collections::BTreeMap::new(),
         rung: Rung::Full,
         plan: bytes,
         filters: std::collections::BTreeMap::new(),

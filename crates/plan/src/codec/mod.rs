@@ -14,6 +14,7 @@ mod expression;
 mod produce;
 pub(crate) mod validate;
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -46,9 +47,11 @@ pub const MAX_WIDTH: usize = 1 << 16;
 pub fn encode(plan: &LogicalPlan, state: &SessionState) -> Result<Bytes> {
     let mut producer = produce::Producer::new(state);
     let root = producer.handle_plan(plan).map_err(from_datafusion).context(|| "cannot write the plan as substrait")?;
-    let mut names = vec![];
-    for field in plan.schema().fields() {
-        produce::flatten(field.name(), field.data_type(), &mut names);
+    let (mut names, mut used) = (vec![], HashSet::new());
+    for (at, field) in plan.schema().fields().iter().enumerate() {
+        // Columns of both sides of a join may share a name, which qualifiers tell apart here; who reads the answer goes by position.
+        let name = if used.insert(field.name().as_str()) { field.name().clone() } else { format!("{}:{at}", field.name()) };
+        produce::flatten(&name, field.data_type(), &mut names);
     }
     let extensions = producer.get_extensions();
     let mut declared: Vec<_> = extensions.into();

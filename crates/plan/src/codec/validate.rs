@@ -8,7 +8,9 @@ use datafusion::execution::{FunctionRegistry, SessionState};
 use datafusion_substrait::logical_plan::consumer::{name_to_op, substrait_fun_name, substrait_to_df_name};
 use datafusion_substrait::substrait::proto::expression::field_reference::{ReferenceType, RootType};
 use datafusion_substrait::substrait::proto::expression::literal::LiteralType;
-use datafusion_substrait::substrait::proto::expression::{FieldReference, Literal, RexType, reference_segment};
+use datafusion_substrait::substrait::proto::expression::window_function::bound::Kind as BoundKind;
+use datafusion_substrait::substrait::proto::expression::window_function::{Bound, BoundsType};
+use datafusion_substrait::substrait::proto::expression::{FieldReference, Literal, RexType, WindowFunction, reference_segment};
 use datafusion_substrait::substrait::proto::extensions::AdvancedExtension;
 use datafusion_substrait::substrait::proto::extensions::simple_extension_declaration::MappingType;
 use datafusion_substrait::substrait::proto::function_argument::ArgType;
@@ -118,7 +120,7 @@ impl Check<'_> {
                 enhancement(r.advanced_extension.as_ref())?;
                 let columns = self.rel(present(r.input.as_deref(), "projection", "input")?)?;
                 width(r.expressions.len(), "expressions")?;
-                r.expressions.iter().try_for_each(|e| self.expr(e, columns))?;
+                r.expressions.iter().try_for_each(|e| self.projected(e, columns))?;
                 (&r.common, columns + r.expressions.len())
             }
             RelType::Fetch(r) => {
@@ -199,12 +201,54 @@ impl Check<'_> {
             return Err(Error::unsupported("the plan filters within a join after joining, which this engine does not know"));
         }
         match JoinType::try_from(r.r#type) {
-            Ok(JoinType::Inner | JoinType::Left | JoinType::Right) => Ok(left + right),
+            Ok(JoinType::Inner | JoinType::Left | JoinType::Right | JoinType::Outer) => Ok(left + right),
             Ok(JoinType::LeftSemi | JoinType::LeftAnti) => Ok(left),
             Ok(JoinType::RightSemi | JoinType::RightAnti) => Ok(right),
             Ok(other) => Err(Error::unsupported(format!("the plan has a join of type {other:?}, which this engine does not run"))),
             Err(_) => Err(Error::unsupported(format!("the plan has a join of type {}, which this engine does not know", r.r#type))),
         }
+    }
+
+    /// An expression of a projection, which may be a call over a window.
+    fn projected(&self, expr: &Expression, columns: usize) -> Result<()> {
+        match &expr.rex_type {
+            Some(RexType::WindowFunction(call)) => self.window(call, columns),
+            _ => self.expr(expr, columns),
+        }
+    }
+
+    fn window(&self, call: &WindowFunction, columns: usize) -> Result<()> {
+        let name = self.function(call.function_reference)?;
+        if self.state.udwf(name).is_err() && self.state.udaf(name).is_err() {
+            return Err(Error::unsupported(format!("the plan calls {name:?} over a window, which this engine does not know")));
+        }
+        // Neither of them is read by the library: a plan that says more would mean something else than what is run.
+        if !call.options.is_empty() || !matches!(call.invocation, 0 | 1) || !matches!(call.phase, 0 | 3) {
+            return Err(Error::unsupported(format!(
+                "the plan calls {name:?} over a window with an option, an invocation or a phase that this engine does not know"
+            )));
+        }
+        self.arguments(&call.arguments, columns)?;
+        width(call.partitions.len(), "partitions")?;
+        call.partitions.iter().try_for_each(|e| self.expr(e, columns))?;
+        width(call.sorts.len(), "sorts")?;
+        for field in &call.sorts {
+            self.expr(present(field.expr.as_ref(), "sort", "expression")?, columns)?;
+            if !matches!(field.sort_kind, Some(SortKind::Direction(1..=4))) {
+                return Err(Error::unsupported("the plan sorts by an order that this engine does not know"));
+            }
+        }
+        let rows = match BoundsType::try_from(call.bounds_type) {
+            Ok(BoundsType::Rows) => true,
+            Ok(BoundsType::Range) => false,
+            _ => return Err(Error::unsupported(format!("the plan has a window frame of type {}, which this engine does not know", call.bounds_type))),
+        };
+        let lower = frame_bound(call.lower_bound.as_ref(), rows, i64::MIN)?;
+        let upper = frame_bound(call.upper_bound.as_ref(), rows, i64::MAX)?;
+        if lower > upper {
+            return Err(Error::invalid("the plan has a window frame that ends before it begins"));
+        }
+        Ok(())
     }
 
     fn aggregate(&self, r: &AggregateRel) -> Result<usize> {
@@ -315,6 +359,22 @@ impl Check<'_> {
                 Err(Error::unsupported(format!("the plan has an expression of type {name}, which this engine does not know")))
             }
         }
+    }
+}
+
+/// A bound of a window's frame as a distance from the current row, where `open` is that of an open one.
+fn frame_bound(bound: Option<&Bound>, rows: bool, open: i64) -> Result<i64> {
+    let offset = |offset: i64| match offset {
+        _ if !rows => Err(Error::unsupported("the plan has a window frame by a range of values, which this engine does not take")),
+        1.. => Ok(offset),
+        _ => Err(Error::invalid(format!("the plan has a window frame with the offset {offset}, which is not positive"))),
+    };
+    match &present(bound, "window frame", "bound")?.kind {
+        Some(BoundKind::CurrentRow(_)) => Ok(0),
+        Some(BoundKind::Unbounded(_)) => Ok(open),
+        Some(BoundKind::Preceding(b)) => offset(b.offset).map(|n| -n),
+        Some(BoundKind::Following(b)) => offset(b.offset),
+        None => Err(Error::invalid("the plan has a window frame with an empty bound")),
     }
 }
 

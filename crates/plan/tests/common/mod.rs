@@ -4,6 +4,7 @@
 
 pub mod mutation;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use datafusion::arrow::array::*;
@@ -18,7 +19,8 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::expr::Alias;
 use datafusion::logical_expr::{Expr, LogicalPlan, Projection, TableScanBuilder};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use skytether_plan::{Cut, CutPlan, DriveScan, Partitioning, Placement, Tables, codec, cut, describe, partial, shipped};
+use skytether_plan::{ByKey, Cut, CutPlan, DriveScan, Partitioning, Placement, Tables, codec, cut, describe, partial, partition, shipped};
+use uuid::Uuid;
 
 pub struct Placed;
 
@@ -27,6 +29,9 @@ impl Tables for Placed {
         match table.table() {
             "t" | "empty" | "odd" => Some(Partitioning::new(Placement::Spread)),
             "dim" => Some(Partitioning::new(Placement::Everywhere)),
+            "facts" | "orders" => Some(Partitioning::new(Placement::Spread).by_key(Some(by_key(&["k"], table.table())))),
+            "pairs" => Some(Partitioning::new(Placement::Spread).by_key(Some(by_key(&["s", "k"], "pairs")))),
+            "vast" => Some(Partitioning::new(Placement::Spread).by_key(Some(by_key(&["k"], "vast")))),
             _ => None,
         }
     }
@@ -37,6 +42,10 @@ impl Tables for Placed {
             "empty" => Some(0),
             "dim" => Some(5),
             "odd" => Some(30),
+            "facts" => Some(97),
+            "orders" => Some(60),
+            "pairs" => Some(50),
+            "vast" => Some(1 << 40),
             _ => None,
         }
     }
@@ -44,6 +53,28 @@ impl Tables for Placed {
     fn bytes(&self, table: &TableReference) -> Option<u64> {
         self.rows(table).map(|rows| rows * 100)
     }
+}
+
+/// How a table is partitioned over three drives.
+fn by_key(columns: &[&str], table: &str) -> ByKey {
+    let columns: Vec<String> = columns.iter().map(ToString::to_string).collect();
+    let schema = if table == "pairs" { pairs().schema() } else { rows().schema() };
+    ByKey { keys: partition::keys(&schema, &columns).unwrap(), drives: (0..3).map(Uuid::from_u128).collect(), most_rows: Placed.rows(&table.into()).unwrap() }
+}
+
+/// Rows whose keys occur in `rows()`, some of them several times, and others.
+pub fn orders() -> RecordBatch {
+    let k: Int64Array = (0..60i64).map(|i| (i % 7 != 0).then_some(i % 9 - 2)).collect();
+    let name: StringArray = (0..60).map(|i| (i % 5 != 0).then(|| format!("order {}", i % 11))).collect();
+    RecordBatch::try_from_iter([("k", Arc::new(k) as ArrayRef), ("name", Arc::new(name))]).unwrap()
+}
+
+/// Rows that are partitioned by two columns.
+pub fn pairs() -> RecordBatch {
+    let s: StringArray = (0..50).map(|i| (i % 8 != 0).then(|| format!("änder{}", i % 4))).collect();
+    let k: Int64Array = (0..50i64).map(|i| (i % 9 != 0).then_some(i % 5)).collect();
+    let w: Int64Array = (0..50i64).map(Some).collect();
+    RecordBatch::try_from_iter([("s", Arc::new(s) as ArrayRef), ("k", Arc::new(k)), ("w", Arc::new(w))]).unwrap()
 }
 
 pub fn session() -> SessionContext {
@@ -143,7 +174,17 @@ pub fn register(context: &SessionContext, name: &str, batch: RecordBatch) {
 /// A session with whole tables.
 pub fn whole() -> SessionContext {
     let context = session();
-    for (name, batch) in [("t", rows()), ("empty", rows().slice(0, 0)), ("odd", odd()), ("dim", dim()), ("local", dim())] {
+    for (name, batch) in [
+        ("t", rows()),
+        ("empty", rows().slice(0, 0)),
+        ("odd", odd()),
+        ("dim", dim()),
+        ("local", dim()),
+        ("facts", rows()),
+        ("orders", orders()),
+        ("pairs", pairs()),
+        ("vast", rows()),
+    ] {
         register(&context, name, batch);
     }
     context
@@ -160,6 +201,10 @@ pub fn drives(n: usize) -> Vec<SessionContext> {
                 register(&context, name, datafusion::arrow::compute::filter_record_batch(&batch, &mine).unwrap());
             }
             register(&context, "dim", dim());
+            for (name, batch, by) in [("facts", rows(), &["k"][..]), ("orders", orders(), &["k"]), ("pairs", pairs(), &["s", "k"])] {
+                let parts = partition::split(&batch, &by_key(by, name).keys, n).unwrap();
+                register(&context, name, parts[drive].clone());
+            }
             context
         })
         .collect()
@@ -193,7 +238,9 @@ async fn below(context: &SessionContext, drives: &[SessionContext], scan: &Drive
         }
         let plan = codec::decode(&bytes, &drive.state()).await.unwrap_or_else(|e| panic!("{e}\n{}", scan.sub_plan.display_indent()));
         let names: Vec<_> = plan.schema().fields().iter().map(|f| f.name().clone()).collect();
-        let expected: Vec<_> = scan.schema().fields().iter().map(|f| f.name().clone()).collect();
+        let mut used = HashSet::new();
+        let unique = |(at, name): (usize, String)| if used.insert(name.clone()) { name } else { format!("{name}:{at}") };
+        let expected: Vec<_> = scan.schema().fields().iter().map(|f| f.name().clone()).enumerate().map(unique).collect();
         assert_eq!(names, expected);
         got.extend(drive.execute_logical_plan(plan).await.unwrap().collect().await.unwrap());
     }

@@ -169,3 +169,21 @@ fn only_what_gains_is_compressed() {
     assert!(compressed.len() > 2 * LOOK_AGAIN as usize && compressed.iter().all(|[_, text]| *text));
     assert_eq!(compressed.last(), Some(&[true, true]), "the numbers gain now, and the slicer has seen it");
 }
+
+/// Who writes several tables at once bounds what waits in all of them together.
+#[test]
+fn rows_that_wait_can_be_counted_and_written_at_any_time() {
+    let schema: SchemaRef = Arc::new(Schema::new(vec![Field::new("c", DataType::Int64, false)]));
+    let batch =
+        |from: i64| RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(Int64Array::from_iter_values(from..from + 1000)) as Arc<dyn Array>]).unwrap();
+    let mut slicer = TableSlicer::new(Arc::clone(&schema), SliceOptions::default());
+    assert_eq!((slicer.held(), slicer.flush().unwrap().len()), (0, 0));
+    assert!(slicer.push(&batch(0)).unwrap().is_empty() && slicer.push(&batch(1000)).unwrap().is_empty());
+    assert!((16_000..17_000).contains(&slicer.held()), "{}", slicer.held());
+    assert!(slicer.held() < slicer.most_held());
+    let written = slicer.flush().unwrap();
+    assert_eq!((written.iter().map(|s| s.stats.rows).sum::<u64>(), slicer.held()), (2000, 0));
+    // And it goes on.
+    assert!(slicer.push(&batch(2000)).unwrap().is_empty());
+    assert_eq!(slicer.finish().unwrap().iter().map(|s| s.stats.rows).sum::<u64>(), 1000);
+}

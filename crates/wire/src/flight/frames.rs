@@ -304,10 +304,12 @@ mod tests {
 
     fn plan() -> SubPlan {
         let partition = PartitionName { dataset: "a.b".parse().unwrap(), generation: Generation(3), table: "layer_ü".into(), slot: 1 };
+        let other = PartitionName { dataset: "a.c".parse().unwrap(), generation: Generation(4), table: "data".into(), slot: 2 };
         SubPlan {
             query: Uuid::from_u128(1),
             dataset: partition.dataset.clone(),
             partitions: BTreeMap::from([(partition.table.clone(), partition)]),
+            with: BTreeMap::from([(other.dataset.clone(), BTreeMap::from([(other.table.clone(), other)]))]),
             rung: crate::Rung::Filter,
             plan: Bytes::from_static(b"substrait"),
             filters: BTreeMap::from([("k0".into(), Bytes::from_static(b"one")), ("k1".into(), Bytes::from_static(b"another"))]),

@@ -1,0 +1,416 @@
+//! Tables that are partitioned by key: which drive a row belongs to, and what follows for plans.
+//!
+//! The partition of a row is `XXH64(bytes, seed 0) mod n`, where `bytes` are those of its keys, one after the other, each written by its logical type and not by how
+//! Arrow happens to hold it ([`KeyType`]): a byte 0 for NULL, or a byte 1 and the value. So rows with equal keys are in partitions of the same number, in whichever
+//! table and on whichever machine they were written. What is written here never changes; another way to hash would need another [`VERSION`].
+
+use std::fmt;
+use std::hash::Hasher;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, UInt32Array};
+use arrow::compute::{cast, take_record_batch};
+use arrow::datatypes::{DataType, Decimal128Type, Decimal256Type, Int64Type, Schema, TimeUnit, UInt64Type};
+use arrow::record_batch::RecordBatch;
+use datafusion::common::{Column, DFSchema, JoinType};
+use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Join, LogicalPlan};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use skytether_common::{Error, Result};
+use twox_hash::XxHash64;
+use uuid::Uuid;
+
+/// The way to hash that this module describes.
+pub const VERSION: u32 = 1;
+
+/// The logical type of a key: columns of the same one that hold equal values give the same bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KeyType {
+    /// Integers of any width: 8 bytes, little endian, two's complement.
+    Integer,
+    /// Texts in any form: their length in bytes (u32, little endian) and their UTF-8.
+    Text,
+    /// Bytes in any form: as texts.
+    Bytes,
+    /// A byte, 0 or 1.
+    Boolean,
+    /// Days since 1970 as an integer.
+    Date,
+    /// Moments or times without a zone, in units since 1970, as an integer.
+    Timestamp(TimeUnit),
+    /// Moments with a zone, in units since 1970 in UTC, as an integer.
+    Zoned(TimeUnit),
+    /// Times of the day in units since midnight, as an integer.
+    Time(TimeUnit),
+    /// Lengths of time in units, as an integer.
+    Duration(TimeUnit),
+    /// Decimals with so many digits after the point, as integers of 16 bytes, little endian.
+    Decimal(i8),
+    /// Decimals of more than 38 digits, as integers of 32 bytes.
+    Decimal256(i8),
+}
+
+impl KeyType {
+    /// The logical type of columns of `data_type`.
+    ///
+    /// # Errors
+    /// Why such columns can't be keys, in words.
+    pub fn of(data_type: &DataType) -> std::result::Result<Self, &'static str> {
+        use DataType as D;
+        Ok(match data_type {
+            t if t.is_integer() => KeyType::Integer,
+            D::Utf8 | D::LargeUtf8 | D::Utf8View => KeyType::Text,
+            D::Binary | D::LargeBinary | D::BinaryView | D::FixedSizeBinary(_) => KeyType::Bytes,
+            D::Boolean => KeyType::Boolean,
+            D::Date32 => KeyType::Date,
+            D::Timestamp(unit, None) => KeyType::Timestamp(*unit),
+            D::Timestamp(unit, Some(_)) => KeyType::Zoned(*unit),
+            D::Time32(unit) | D::Time64(unit) => KeyType::Time(*unit),
+            D::Duration(unit) => KeyType::Duration(*unit),
+            D::Decimal128(_, scale) => KeyType::Decimal(*scale),
+            D::Decimal256(_, scale) => KeyType::Decimal256(*scale),
+            D::Dictionary(_, values) => return Self::of(values),
+            t if t.is_floating() => return Err("numbers with a fraction are equal in ways that their bytes are not (0.0 and -0.0, NaN)"),
+            t if t.is_nested() => return Err("only columns of plain values can be keys"),
+            _ => return Err("columns of this type can't be keys"),
+        })
+    }
+
+    /// The type in which [`Rows`] reads the values.
+    fn read_as(self) -> DataType {
+        match self {
+            KeyType::Text => DataType::Utf8View,
+            KeyType::Bytes => DataType::BinaryView,
+            KeyType::Boolean => DataType::Boolean,
+            KeyType::Decimal(scale) => DataType::Decimal128(38, scale),
+            KeyType::Decimal256(scale) => DataType::Decimal256(76, scale),
+            _ => DataType::Int64,
+        }
+    }
+}
+
+fn unit(unit: TimeUnit) -> &'static str {
+    match unit {
+        TimeUnit::Second => "s",
+        TimeUnit::Millisecond => "ms",
+        TimeUnit::Microsecond => "us",
+        TimeUnit::Nanosecond => "ns",
+    }
+}
+
+impl fmt::Display for KeyType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeyType::Integer => f.write_str("integer"),
+            KeyType::Text => f.write_str("text"),
+            KeyType::Bytes => f.write_str("bytes"),
+            KeyType::Boolean => f.write_str("boolean"),
+            KeyType::Date => f.write_str("date"),
+            KeyType::Timestamp(u) => write!(f, "timestamp[{}]", unit(*u)),
+            KeyType::Zoned(u) => write!(f, "zoned[{}]", unit(*u)),
+            KeyType::Time(u) => write!(f, "time[{}]", unit(*u)),
+            KeyType::Duration(u) => write!(f, "duration[{}]", unit(*u)),
+            KeyType::Decimal(scale) => write!(f, "decimal[{scale}]"),
+            KeyType::Decimal256(scale) => write!(f, "decimal256[{scale}]"),
+        }
+    }
+}
+
+impl FromStr for KeyType {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let unknown = || Error::unsupported(format!("{text:?} is no type of keys that this version knows"));
+        let Some((name, parameter)) = text.strip_suffix(']').and_then(|t| t.split_once('[')) else {
+            return Ok(match text {
+                "integer" => KeyType::Integer,
+                "text" => KeyType::Text,
+                "bytes" => KeyType::Bytes,
+                "boolean" => KeyType::Boolean,
+                "date" => KeyType::Date,
+                _ => return Err(unknown()),
+            });
+        };
+        let scale = || parameter.parse().map_err(|_| unknown());
+        let unit = || match parameter {
+            "s" => Ok(TimeUnit::Second),
+            "ms" => Ok(TimeUnit::Millisecond),
+            "us" => Ok(TimeUnit::Microsecond),
+            "ns" => Ok(TimeUnit::Nanosecond),
+            _ => Err(unknown()),
+        };
+        Ok(match name {
+            "timestamp" => KeyType::Timestamp(unit()?),
+            "zoned" => KeyType::Zoned(unit()?),
+            "time" => KeyType::Time(unit()?),
+            "duration" => KeyType::Duration(unit()?),
+            "decimal" => KeyType::Decimal(scale()?),
+            "decimal256" => KeyType::Decimal256(scale()?),
+            _ => return Err(unknown()),
+        })
+    }
+}
+
+impl Serialize for KeyType {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for KeyType {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A key of a partitioned table.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Key {
+    /// The column's name.
+    pub column: String,
+    /// Its logical type.
+    #[serde(rename = "type")]
+    pub of: KeyType,
+}
+
+/// The keys called `columns` of a table of `schema`.
+///
+/// # Errors
+/// Invalid for no column, one twice, one that is not there or of a type that keys can't have, by name.
+pub fn keys(schema: &Schema, columns: &[String]) -> Result<Vec<Key>> {
+    let mut keys: Vec<Key> = Vec::with_capacity(columns.len());
+    for column in columns {
+        let field = schema.field_with_name(column).map_err(|_| {
+            let there: Vec<_> = schema.fields().iter().take(20).map(|f| f.name().as_str()).collect();
+            Error::invalid(format!("there is no column {column:?} to partition by; the table has {}", there.join(", ")))
+        })?;
+        let of = KeyType::of(field.data_type())
+            .map_err(|why| Error::invalid(format!("a table can't be partitioned by column {column:?} of type {}: {why}", field.data_type())))?;
+        if keys.iter().any(|k| k.column == *column) {
+            return Err(Error::invalid(format!("column {column:?} is named twice among those to partition by")));
+        }
+        keys.push(Key { column: column.clone(), of });
+    }
+    if keys.is_empty() {
+        return Err(Error::invalid("a partitioned table needs a column to partition by"));
+    }
+    Ok(keys)
+}
+
+/// A column of keys, ready to be read row by row.
+enum Values {
+    Integers(arrow::array::Int64Array),
+    Unsigned(arrow::array::UInt64Array),
+    Texts(arrow::array::StringViewArray),
+    Bytes(arrow::array::BinaryViewArray),
+    Booleans(arrow::array::BooleanArray),
+    Decimals(arrow::array::Decimal128Array),
+    Decimals256(arrow::array::Decimal256Array),
+}
+
+impl Values {
+    fn of(column: &ArrayRef, key: &Key) -> Result<Self> {
+        let wrong = |e| Error::invalid(format!("the values of column {:?} can't be hashed", key.column)).because(e);
+        let plain = match column.data_type() {
+            DataType::Dictionary(_, values) => cast(column, values).map_err(wrong)?,
+            _ => Arc::clone(column),
+        };
+        if plain.data_type() == &DataType::UInt64 {
+            return Ok(Values::Unsigned(plain.as_primitive::<UInt64Type>().clone()));
+        }
+        // Times become the integers that they are held in, 32 bits first where they are so wide.
+        let plain = match plain.data_type() {
+            DataType::Date32 | DataType::Time32(_) => cast(&plain, &DataType::Int32).map_err(wrong)?,
+            _ => plain,
+        };
+        let read = cast(&plain, &key.of.read_as()).map_err(wrong)?;
+        Ok(match key.of {
+            KeyType::Text => Values::Texts(read.as_string_view().clone()),
+            KeyType::Bytes => Values::Bytes(read.as_binary_view().clone()),
+            KeyType::Boolean => Values::Booleans(read.as_boolean().clone()),
+            KeyType::Decimal(_) => Values::Decimals(read.as_primitive::<Decimal128Type>().clone()),
+            KeyType::Decimal256(_) => Values::Decimals256(read.as_primitive::<Decimal256Type>().clone()),
+            _ => Values::Integers(read.as_primitive::<Int64Type>().clone()),
+        })
+    }
+
+    fn write(&self, row: usize, hash: &mut XxHash64) {
+        let value = |hash: &mut XxHash64, bytes: &[u8]| {
+            hash.write(&[1]);
+            hash.write(bytes);
+        };
+        let long = |hash: &mut XxHash64, bytes: &[u8]| {
+            hash.write(&[1]);
+            // Arrow's views hold less than 4 GiB.
+            hash.write(&(bytes.len() as u32).to_le_bytes());
+            hash.write(bytes);
+        };
+        match self {
+            Values::Integers(a) if a.is_valid(row) => value(hash, &a.value(row).to_le_bytes()),
+            Values::Unsigned(a) if a.is_valid(row) => value(hash, &a.value(row).to_le_bytes()),
+            Values::Texts(a) if a.is_valid(row) => long(hash, a.value(row).as_bytes()),
+            Values::Bytes(a) if a.is_valid(row) => long(hash, a.value(row)),
+            Values::Booleans(a) if a.is_valid(row) => value(hash, &[u8::from(a.value(row))]),
+            Values::Decimals(a) if a.is_valid(row) => value(hash, &a.value(row).to_le_bytes()),
+            Values::Decimals256(a) if a.is_valid(row) => value(hash, &a.value(row).to_le_bytes()),
+            _ => hash.write(&[0]),
+        }
+    }
+}
+
+/// The partition, of `n`, of each row whose keys are `columns`.
+///
+/// # Errors
+/// Invalid where the columns are not of the types of `keys`, or `n` is 0.
+pub fn partitions(columns: &[ArrayRef], keys: &[Key], n: usize) -> Result<Vec<usize>> {
+    let Some(modulus) = u64::try_from(n).ok().filter(|n| *n > 0) else { return Err(Error::invalid("a table needs a partition")) };
+    let values = columns.iter().zip(keys).map(|(column, key)| Values::of(column, key)).collect::<Result<Vec<_>>>()?;
+    let rows = columns.first().map_or(0, |c| c.len());
+    let partition = |row| {
+        let mut hash = XxHash64::with_seed(0);
+        values.iter().for_each(|v| v.write(row, &mut hash));
+        (hash.finish() % modulus) as usize
+    };
+    Ok((0..rows).map(partition).collect())
+}
+
+/// The rows of `batch` partition by partition, `n` of them, in order.
+///
+/// # Errors
+/// As [`partitions`]; invalid where a key's column is missing.
+pub fn split(batch: &RecordBatch, keys: &[Key], n: usize) -> Result<Vec<RecordBatch>> {
+    let column =
+        |key: &Key| batch.column_by_name(&key.column).cloned().ok_or_else(|| Error::invalid(format!("a batch has no column {:?} to partition by", key.column)));
+    let columns = keys.iter().map(column).collect::<Result<Vec<_>>>()?;
+    let mut rows = vec![Vec::new(); n];
+    for (row, partition) in partitions(&columns, keys, n)?.into_iter().enumerate() {
+        let row = u32::try_from(row).map_err(|_| Error::invalid("a batch has more rows than can be counted in 32 bits"))?;
+        rows[partition].push(row);
+    }
+    rows.into_iter()
+        .map(|rows| match rows.len() {
+            0 => Ok(batch.slice(0, 0)),
+            all if all == batch.num_rows() => Ok(batch.clone()),
+            _ => take_record_batch(batch, &UInt32Array::from(rows)).map_err(|e| Error::invalid("the rows of a batch can't be dealt").because(e)),
+        })
+        .collect()
+}
+
+/// How a table on drives is partitioned by key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ByKey {
+    /// The keys, in order.
+    pub keys: Vec<Key>,
+    /// The drive of each partition, in order.
+    pub drives: Arc<[Uuid]>,
+    /// The rows of the largest partition.
+    pub most_rows: u64,
+}
+
+/// What of the partitioning of tables is still to be seen in a part of a plan that reads them: all rows with equal keys are on one drive, and on which is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Whole {
+    /// For each key the columns that hold it; at least one each.
+    pub columns: Vec<Vec<Column>>,
+    /// The keys' logical types.
+    pub types: Vec<KeyType>,
+    /// The drive of each partition.
+    pub drives: Arc<[Uuid]>,
+}
+
+impl Whole {
+    /// Of a scan of a table that is called `table` and has these columns; `None` where a key is not among them.
+    pub(crate) fn of_scan(by: &ByKey, schema: &DFSchema) -> Option<Self> {
+        let column = |key: &Key| {
+            let (qualifier, field) = schema.iter().find(|(_, field)| *field.name() == key.column)?;
+            Some(vec![Column::from((qualifier, field))])
+        };
+        let columns = by.keys.iter().map(column).collect::<Option<_>>()?;
+        Some(Self { columns, types: by.keys.iter().map(|k| k.of).collect(), drives: Arc::clone(&by.drives) })
+    }
+
+    /// Of a part whose columns are those of `exprs`, one for one under the names of `to`; `None` where a key is no longer among them.
+    pub(crate) fn through(&self, exprs: &[Expr], from: &DFSchema, to: &DFSchema) -> Option<Self> {
+        let columns = self.columns.iter().map(|of_key| {
+            let found = exprs.iter().zip(to.iter()).filter(|(expr, _)| key_of(expr, from).is_some_and(|c| of_key.contains(c)));
+            let found: Vec<_> = found.map(|(_, (qualifier, field))| Column::from((qualifier, field))).collect();
+            (!found.is_empty()).then_some(found)
+        });
+        Some(Self { columns: columns.collect::<Option<_>>()?, ..self.clone() })
+    }
+
+    /// Of a part with the same columns in the same order under the names of `to`.
+    pub(crate) fn renamed(&self, from: &DFSchema, to: &DFSchema) -> Option<Self> {
+        let exprs: Vec<_> = from.columns().into_iter().map(Expr::Column).collect();
+        self.through(&exprs, from, to)
+    }
+
+    /// Of a part with `node` on top, which goes down whole.
+    pub(crate) fn above(&self, node: &LogicalPlan) -> Option<Self> {
+        let inputs = node.inputs();
+        let from = inputs.first()?.schema();
+        match node {
+            LogicalPlan::Projection(p) => self.through(&p.expr, from, &p.schema),
+            // Groups come first.
+            LogicalPlan::Aggregate(a) => self.through(&a.group_expr, from, &a.schema),
+            LogicalPlan::SubqueryAlias(_) | LogicalPlan::Window(_) => self.renamed(from, node.schema()),
+            _ => Some(self.clone()),
+        }
+    }
+
+    /// Whether rows for which all of `exprs` are equal are on one drive.
+    pub(crate) fn holds(&self, exprs: &[Expr], schema: &DFSchema) -> bool {
+        self.columns.iter().all(|of_key| exprs.iter().any(|e| key_of(e, schema).is_some_and(|c| of_key.contains(c))))
+    }
+
+    /// Of `join`, whose sides are partitioned like `left` and `right`, where each pair of rows that it joins is on one drive.
+    ///
+    /// # Errors
+    /// Why they are not, in words.
+    pub(crate) fn of_join(join: &Join, left: Option<&Self>, right: Option<&Self>) -> std::result::Result<Self, &'static str> {
+        const OTHERS: &str = "its sides are partitioned by other columns than it joins";
+        let (Some(left), Some(right)) = (left, right) else { return Err(OTHERS) };
+        if left.drives != right.drives {
+            return Err("its sides are partitioned over different drives");
+        }
+        if left.types != right.types {
+            return Err("its sides are partitioned by keys of different types");
+        }
+        let pairs: Vec<_> = join.on.iter().map(|(l, r)| (key_of(l, join.left.schema()), key_of(r, join.right.schema()))).collect();
+        let paired = |l: &[Column], r: &[Column]| pairs.iter().any(|(a, b)| a.is_some_and(|a| l.contains(a)) && b.is_some_and(|b| r.contains(b)));
+        if !left.columns.iter().zip(&right.columns).all(|(l, r)| paired(l, r)) {
+            return Err(OTHERS);
+        }
+        let columns = match join.join_type {
+            // Where one of them is NULL because it has no match, the other tells the drive.
+            JoinType::Inner => left.columns.iter().zip(&right.columns).map(|(l, r)| l.iter().chain(r).cloned().collect()).collect(),
+            JoinType::Left | JoinType::LeftSemi | JoinType::LeftAnti => left.columns.clone(),
+            JoinType::Right | JoinType::RightSemi | JoinType::RightAnti => right.columns.clone(),
+            JoinType::Full | JoinType::LeftMark | JoinType::RightMark => Vec::new(),
+        };
+        Ok(Self { columns, ..left.clone() })
+    }
+
+    /// Whether it is known which columns tell the drive.
+    pub(crate) fn told(self) -> Option<Self> {
+        (!self.columns.is_empty()).then_some(self)
+    }
+}
+
+/// The column whose values `expr` gives, as far as keys are concerned: under another name, or in another type of the same logical type.
+fn key_of<'e>(expr: &'e Expr, schema: &DFSchema) -> Option<&'e Column> {
+    match expr {
+        Expr::Alias(alias) => key_of(&alias.expr, schema),
+        Expr::Column(column) => Some(column),
+        // A cast that can't keep a value fails.
+        Expr::Cast(Cast { expr, field }) => {
+            let Expr::Column(column) = expr.as_ref() else { return None };
+            let from = KeyType::of(&expr.get_type(schema).ok()?).ok()?;
+            (KeyType::of(field.data_type()).ok()? == from).then_some(column)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! Joins of two tables on drives that are partitioned by the keys that they join: each drive joins its own rows.
+//!
+//! Rows with equal keys are on one drive, those with NULLs as well, so that every kind of join is right that looks for the matches of single rows. A drive reads one side into a
+//! hash table in memory: the left one, which the plan makes the one that surely fits. The join goes down if an operator above makes few rows of many, if it only chooses
+//! among rows of one side, or if what it gives is, by a guess, less than what would move up otherwise: a join's result may be larger than its inputs.
+
+use std::sync::Arc;
+
+use datafusion::common::{DFSchema, JoinType, Result};
+use datafusion::logical_expr::{Expr, Join, LogicalPlan, Projection};
+
+use crate::classify::{Input, MAX_OPERATORS, MAX_SORTED, operator_name};
+use crate::cut::{Below, Joined, Note, Piece, Walk};
+use crate::join::{over, within_a_side};
+use crate::partition::Whole;
+use crate::policy::{Cut, Placement};
+use crate::size::{fixed_width, most_bytes};
+
+/// The most bytes of the side that a drive reads into memory, the table that finds its rows included.
+const MAX_BUILT: u64 = MAX_SORTED;
+
+/// Bytes that finding a row takes, beside the row.
+const PER_ROW: u64 = 32;
+
+/// Bytes of a text, or of another value without a fixed width, where nothing is known of it.
+const LONG: u64 = 24;
+
+/// What moves up where a join of two sides stays on the host.
+#[derive(Clone, Copy)]
+pub(crate) struct Moves {
+    /// The rows of the larger side.
+    rows: u64,
+    /// The bytes of both.
+    bytes: u64,
+}
+
+impl Moves {
+    /// Whether that is no less than rows of `schema`, one for each of the larger side, take.
+    pub(crate) fn more_than(self, schema: &DFSchema) -> bool {
+        self.rows.saturating_mul(width(schema)) <= self.bytes
+    }
+
+    fn of(below: &Below) -> Self {
+        match below.joined.as_ref().and_then(|joined| joined.moves) {
+            Some(both) => Self { rows: both.rows, bytes: both.bytes.min(both.rows.saturating_mul(width(below.plan.schema()))) },
+            None => {
+                let rows = below.input.rows.unwrap_or(0);
+                Self { rows, bytes: rows.saturating_mul(width(below.plan.schema())) }
+            }
+        }
+    }
+}
+
+/// Bytes of a row, about.
+fn width(schema: &DFSchema) -> u64 {
+    schema.fields().iter().map(|f| fixed_width(f.data_type()).unwrap_or(LONG)).sum()
+}
+
+/// How two sides are joined drive by drive.
+pub(crate) struct Together {
+    whole: Whole,
+    /// Whether the left side is the one that drives read into memory.
+    left_is_built: bool,
+}
+
+impl Walk<'_> {
+    /// Whether drives may join their own rows of both sides; if not, why, in words, where at least both are partitioned by key.
+    pub(crate) fn together(&self, join: &Join, left: &Below, right: &Below) -> std::result::Result<Together, Option<String>> {
+        if matches!(self.policy, Cut::Raw | Cut::Filter) || join.null_aware {
+            return Err(None);
+        }
+        let by_key = |side: &Below| side.input.by_key && side.input.placement == Placement::Spread;
+        if !by_key(left) || !by_key(right) {
+            return Err(None);
+        }
+        if matches!(join.join_type, JoinType::LeftMark | JoinType::RightMark) {
+            return Err(None);
+        }
+        if left.input.limited || right.input.limited {
+            return Err(Some("one of its sides is limited over all drives together".into()));
+        }
+        let ships = |side: &Below| side.joined.as_ref().is_some_and(|joined| !joined.shipped.is_empty());
+        if ships(left) || ships(right) || left.input.operators + right.input.operators + 3 > MAX_OPERATORS {
+            return Err(Some("one sub-plan does not hold all that its sides do".into()));
+        }
+        let whole = Whole::of_join(join, left.input.whole.as_ref(), right.input.whole.as_ref()).map_err(|why| Some(why.to_owned()))?;
+        self.carried(join).map_err(Some)?;
+        let built = |plan: &LogicalPlan, input: &Input| {
+            let rows = input.most_rows?;
+            most_bytes(plan, rows, &|_| input.bytes).map(|bytes| bytes.saturating_add(rows.saturating_mul(PER_ROW))).filter(|bytes| *bytes <= MAX_BUILT)
+        };
+        let left_is_built = match (built(&join.left, &left.input), built(&join.right, &right.input)) {
+            (Some(l), Some(r)) => l <= r,
+            (Some(_), None) => true,
+            (None, Some(_)) => false,
+            (None, None) => return Err(Some("neither of its sides surely fits into a drive's memory".into())),
+        };
+        Ok(Together { whole, left_is_built })
+    }
+
+    /// The join of two parts, drive by drive.
+    pub(crate) fn joined_together(&mut self, join: &Join, left: &Below, right: &Below, together: Together) -> Result<Piece> {
+        let before = self.notes_len();
+        let (l, _) = self.above(Piece::Below(Box::new(left.clone())));
+        let (r, _) = self.above(Piece::Below(Box::new(right.clone())));
+        let mut notes = self.forget_notes(before);
+        let node = LogicalPlan::Join(join.clone());
+        notes.push(Note {
+            operator: operator_name(&node),
+            node: node.display().to_string(),
+            reason: "its rows may take more room than those of its sides, and nothing above it makes few of many".into(),
+        });
+        let plain = over(join, l, r)?;
+        let down = Join { filter: within_a_side(join), ..join.clone() };
+        let plan = match together.left_is_built {
+            true => over(&down, left.plan.clone(), right.plan.clone())?,
+            false => swapped(&down, left.plan.clone(), right.plan.clone())?,
+        };
+        let kept = match join.join_type {
+            JoinType::LeftSemi | JoinType::LeftAnti => Some(&left.input),
+            JoinType::RightSemi | JoinType::RightAnti => Some(&right.input),
+            _ => None,
+        };
+        let input = Input {
+            placement: Placement::Spread,
+            limited: false,
+            operators: left.input.operators + right.input.operators + 3,
+            rows: kept.and_then(|side| side.rows),
+            bytes: kept.and_then(|side| side.bytes),
+            most_rows: kept.and_then(|side| side.most_rows),
+            by_key: join.join_type != JoinType::Full,
+            whole: together.whole.told(),
+        };
+        let (a, b) = (Moves::of(left), Moves::of(right));
+        let moves = Some(Moves { rows: a.rows.max(b.rows), bytes: a.bytes.saturating_add(b.bytes) });
+        let with = left.with.iter().chain([&right.table]).chain(&right.with).cloned().collect();
+        let joined = Some(Joined { shipped: Vec::new(), plain, notes, pays: kept.is_some(), moves });
+        Ok(Piece::Below(Box::new(Below { plan, table: left.table.clone(), stored: left.stored.clone(), input, joined, with })))
+    }
+}
+
+/// `join` over other sides of the same columns, the right one read first, with the columns in the join's own order.
+pub(crate) fn swapped(join: &Join, left: LogicalPlan, right: LogicalPlan) -> Result<LogicalPlan> {
+    let on = join.on.iter().map(|(l, r)| (r.clone(), l.clone())).collect();
+    let (filter, how) = (join.filter.clone(), join.join_type.swap());
+    let swapped = Join::try_new(Arc::new(right), Arc::new(left), on, filter, how, datafusion::common::JoinConstraint::On, join.null_equality, false)?;
+    let columns: Vec<_> = join.schema.columns();
+    let plan = LogicalPlan::Join(swapped);
+    if plan.schema().columns() == columns {
+        return Ok(plan);
+    }
+    Ok(LogicalPlan::Projection(Projection::try_new(columns.into_iter().map(Expr::Column).collect(), Arc::new(plan))?))
+}
