@@ -11,6 +11,7 @@
 //! | [`membership`] | which drives belong together |
 //! | [`writer`], `matrix_writer`, `outbox` | ingest |
 //! | `tables` | from names in SQL to tables, schemas and views |
+//! | `named_columns` | which columns of wide tables the planner sees |
 //! | [`session`], [`sql_limits`] | a query from its text to its rows, and how long and deep it may be |
 //! | [`table_scan`] | one table as Arrow's datasets read it |
 //! | [`substrait`] | a plan of another producer, instead of a text |
@@ -38,6 +39,7 @@ mod matrix_writer;
 pub mod membership;
 mod merge_once;
 mod missing;
+mod named_columns;
 pub mod options;
 mod outbox;
 mod parameters;
