@@ -2,10 +2,12 @@
 //!
 //! A sub-plan that waits for its reader gives its turn back meanwhile: a slow reader holds up nobody else.
 
+use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
+use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::execution::context::SQLOptions;
@@ -127,7 +129,7 @@ impl Engine {
         let tables = stored_tables(&logical, &ticket)?;
         let batch_rows = batch_rows(&tables, &ticket, wanted)?;
         let mut slices = 0;
-        for table in &tables {
+        for (table, _) in &tables {
             slices += ticket.open(stored_as(table, &ticket))?.metadata.slices.len() as u64;
         }
         *state.config_mut() = state.config().clone().with_batch_size(batch_rows);
@@ -146,17 +148,17 @@ impl Engine {
     }
 }
 
-/// The tables of `plan` that are stored here, each as often as it is scanned.
-fn stored_tables(plan: &LogicalPlan, ticket: &Ticket) -> Result<Vec<String>> {
+/// The tables of `plan` that are stored here, each as often as it is scanned, with the columns that the plan names.
+fn stored_tables(plan: &LogicalPlan, ticket: &Ticket) -> Result<Vec<(String, SchemaRef)>> {
     let mut tables = Vec::new();
     plan.apply(|node| {
         if let LogicalPlan::TableScan(scan) = node {
-            tables.push(scan.table_name.table().to_owned());
+            tables.push((scan.table_name.table().to_owned(), Arc::clone(scan.projected_schema.inner())));
         }
         Ok(TreeNodeRecursion::Continue)
     })
     .map_err(from_datafusion)?;
-    tables.retain(|table| ticket.shipped.table(table).is_none());
+    tables.retain(|(table, _)| ticket.shipped.table(table).is_none());
     Ok(tables)
 }
 
@@ -166,15 +168,19 @@ fn stored_as<'a>(table: &'a str, ticket: &Ticket) -> &'a str {
 }
 
 /// The rows per batch with which no operator gathers too many bytes, whichever table's rows it sees.
-fn batch_rows(tables: &[String], ticket: &Ticket, wanted: usize) -> Result<usize> {
+fn batch_rows(tables: &[(String, SchemaRef)], ticket: &Ticket, wanted: usize) -> Result<usize> {
     let mut rows = wanted;
-    for table in tables {
+    for (table, named) in tables {
         let stored = stored_as(table, ticket);
         // The dense view's rows are narrow, whatever is stored.
         if stored == table && ticket.matrix(stored)?.is_some() {
             continue;
         }
-        rows = rows.min(rows_for_width(ticket.open(stored)?.as_ref()));
+        let partition = ticket.open(stored)?;
+        let schema = &partition.metadata.schema;
+        let named: HashSet<&String> = named.fields().iter().map(|field| field.name()).collect();
+        let columns: Vec<usize> = (0..schema.fields().len()).filter(|&i| named.contains(schema.field(i).name())).collect();
+        rows = rows.min(rows_for_width(&partition, &columns));
     }
     Ok(rows.max(1))
 }

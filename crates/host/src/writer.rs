@@ -74,16 +74,18 @@ impl<'a> PartitionWriter<'a> {
         Self { outbox, name, drives, metadata, rows: 0, slices: 0, bytes: 0 }
     }
 
-    /// Adds the next slice.
-    pub(crate) fn add(&mut self, slice: &Encoded) -> Result<()> {
-        let key = self.name.slice_key(self.slices)?;
-        self.metadata.add(slice)?;
-        for drive in &self.drives {
-            self.outbox.put(*drive, key.clone(), slice.bytes.clone())?;
+    /// Adds the next stripe.
+    pub(crate) fn add(&mut self, stripe: &Encoded) -> Result<()> {
+        self.metadata.add(stripe)?;
+        for slice in stripe.slices() {
+            let key = self.name.slice_key(self.slices)?;
+            for drive in &self.drives {
+                self.outbox.put(*drive, key.clone(), slice.clone())?;
+            }
+            self.slices = self.slices.checked_add(1).ok_or_else(|| Error::exhausted(format!("too many slices in {}", self.name.table)))?;
+            self.bytes += slice.len() as u64;
         }
-        self.slices = self.slices.checked_add(1).ok_or_else(|| Error::exhausted(format!("too many slices in {}", self.name.table)))?;
-        self.rows += slice.stats.rows;
-        self.bytes += slice.bytes.len() as u64;
+        self.rows += stripe.stats.rows;
         Ok(())
     }
 
@@ -191,12 +193,12 @@ impl DatasetWriter {
                 let mut memory_bytes = 0;
                 for batch in receive {
                     memory_bytes += batch_bytes(&batch);
-                    for slice in slicer.push(&batch)? {
-                        dealt.add(&slice)?;
+                    for stripe in slicer.push(&batch)? {
+                        dealt.add(&stripe)?;
                     }
                 }
-                for slice in slicer.finish()? {
-                    dealt.add(&slice)?;
+                for stripe in slicer.finish()? {
+                    dealt.add(&stripe)?;
                 }
                 dealt.finish(&self.catalog, memory_bytes)
             });
@@ -355,10 +357,10 @@ struct Dealt<'a> {
 }
 
 impl Dealt<'_> {
-    fn add(&mut self, slice: &Encoded) -> Result<()> {
+    fn add(&mut self, stripe: &Encoded) -> Result<()> {
         let at = self.next % self.partitions.len();
         self.next += 1;
-        self.partitions[at].add(slice)
+        self.partitions[at].add(stripe)
     }
 
     /// Drives that got no slice hold no partition, but for the first: an empty table has a schema too.

@@ -4,6 +4,7 @@
 //! fewer rows (or more, if there are more) where it was off. What it learns serves the next slice, so that nearly all slices are written once.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::array::Array;
 use arrow::compute::concat_batches;
@@ -15,17 +16,16 @@ use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use skytether_common::{Error, Result};
 
-use crate::stats::{SliceStats, column_stats};
+use crate::groups::Groups;
+use crate::stats::{ColumnStats, SliceStats, column_stats};
 use crate::{Encoded, SliceOptions};
 
 /// A slice is closed when its rows take this many times the target in memory, however well they compress: bounds writers and readers.
 const MAX_EXPANSION: usize = 32;
+/// The same of a stripe of several groups of columns, with all of them.
+const MAX_STRIPE: usize = 64;
 /// Batches below this many rows are joined with their neighbours.
 const SMALL: usize = 4096;
-/// Columns from which on a table is wide: with fewer, a megabyte has as much of each.
-const MANY: usize = 128;
-/// How many times the size of others slices of wide tables may have, so that each holds enough of a column: to open one takes as long as to decode some thousand values.
-const WIDEST: usize = 16;
 /// Bytes of a column in a slice from which on it pays to compress them in a wide table: to set up a decompressor takes readers as long as to unpack some thousand bytes.
 const COMPRESSED: usize = 4 << 10;
 /// How often one slice is written anew to come closer to the target.
@@ -35,18 +35,19 @@ const TRIES: usize = 8;
 ///
 /// Each slice is at most [`SliceOptions::target_bytes`] long where a row allows it, and of at most [`SliceOptions::max_rows`] rows; a larger row becomes a slice of its own.
 ///
-/// Slices of wide tables are larger: twice the target for 256 columns, and so on up to 16 times for 2,048 and more, which is 8 KiB a column where the target is 1 MiB.
-/// Smaller ones would be mostly footer and page headers, and take their time to be opened column by column. Of a table so wide that these alone exceed half of that, slices may take twice their fixed cost.
+/// Of a wide table a stripe of rows becomes a slice for each group of columns ([`Groups`]), of which the largest approaches the target. Where a group's footer and page headers alone
+/// exceed half of that, slices may take twice their fixed cost.
 ///
-/// Besides the batch that was pushed last, rows of at most 32 targets (64 of wide tables) are held in memory.
+/// Besides the batch that was pushed last, rows of at most 32 targets (64 of wide tables) are held in memory, and the slices that they become.
 #[derive(Debug)]
 pub struct TableSlicer {
     schema: SchemaRef,
     options: SliceOptions,
+    groups: Groups,
     pending: Pending,
-    /// Bytes that a slice takes whatever its rows; measured with the first slice.
+    /// Bytes that the largest slice of a stripe takes whatever its rows; measured with the first slice.
     fixed: Option<usize>,
-    /// Bytes that a row takes once written, by the last slice.
+    /// Bytes that a row takes once written in the largest slice of a stripe, by the last one.
     per_row: Option<f64>,
 }
 
@@ -54,7 +55,8 @@ impl TableSlicer {
     /// A slicer for batches of `schema`.
     #[must_use]
     pub fn new(schema: SchemaRef, options: SliceOptions) -> Self {
-        Self { schema, options, pending: Pending::default(), fixed: None, per_row: None }
+        let groups = Groups::of(schema.fields().len());
+        Self { schema, options, groups, pending: Pending::default(), fixed: None, per_row: None }
     }
 
     /// Adds rows; gives the slices that they complete.
@@ -97,20 +99,19 @@ impl TableSlicer {
         let fixed = match self.fixed {
             Some(fixed) => fixed,
             None => {
-                let fixed = self.write(&[self.pending.batches[0].slice(0, 0)])?.len();
+                let fixed = largest(&self.write(&[self.pending.batches[0].slice(0, 0)])?);
                 *self.fixed.insert(fixed)
             }
         };
-        let columns = self.schema.fields().len();
-        let times = if columns > MANY { (columns / MANY).min(WIDEST) } else { 1 };
-        let target = self.options.target_bytes.saturating_mul(times).max(fixed.saturating_mul(2));
-        let held = self.options.target_bytes.saturating_mul(MAX_EXPANSION).max(target.saturating_mul(4));
+        let target = self.options.target_bytes.max(fixed.saturating_mul(2));
+        let expansion = if self.groups.len() > 1 { MAX_STRIPE } else { MAX_EXPANSION };
+        let held = self.options.target_bytes.saturating_mul(expansion).max(target.saturating_mul(4));
         let most = self.pending.rows_within(held).clamp(1, self.options.most_rows() as usize);
         let room = target.saturating_sub(fixed) as f64;
         // A first guess from the size in memory; more rows than are there mean "not yet".
         let first = match self.per_row {
             Some(per_row) => (room * 0.97 / per_row) as usize,
-            None => self.pending.rows_within(target.saturating_mul(2)),
+            None => self.pending.rows_within(target.saturating_mul(2).saturating_mul(self.groups.len())),
         };
         let mut rows = first.clamp(1, most);
         // `most` counts only rows that are there: reaching it with more to come is no reason to close unless memory or row limits say so.
@@ -119,13 +120,14 @@ impl TableSlicer {
             return Ok(None);
         }
 
-        let mut best: Option<(usize, Bytes)> = None;
+        let mut best: Option<(usize, Vec<Bytes>)> = None;
         let mut too_many = usize::MAX;
         for _ in 0..TRIES {
-            let bytes = self.write(&self.pending.first(rows))?;
-            let per_row = (bytes.len().saturating_sub(fixed) as f64 / rows as f64).max(0.01);
+            let slices = self.write(&self.pending.first(rows))?;
+            let size = largest(&slices);
+            let per_row = (size.saturating_sub(fixed) as f64 / rows as f64).max(0.01);
             self.per_row = Some(per_row);
-            if bytes.len() > target && rows > 1 {
+            if size > target && rows > 1 {
                 too_many = rows;
                 let fitting = (room * 0.95 / per_row) as usize;
                 rows = fitting.clamp(1, rows * 9 / 10).max(1);
@@ -140,8 +142,7 @@ impl TableSlicer {
                 }
                 continue;
             }
-            let size = bytes.len();
-            best = Some((rows, bytes));
+            best = Some((rows, slices));
             let more = ((room * 0.97 / per_row) as usize).min(most).min(too_many - 1);
             // Close enough, or nothing more to take.
             if size as f64 >= target as f64 * 0.85 || more <= rows || (more as f64) < rows as f64 * 1.1 {
@@ -156,26 +157,74 @@ impl TableSlicer {
             rows = more;
         }
         // Nothing fitted within the tries: halve until something does.
-        let (rows, bytes) = match best {
+        let (rows, slices) = match best {
             Some(best) => best,
             None => loop {
                 rows = (rows / 2).max(1);
-                let bytes = self.write(&self.pending.first(rows))?;
-                if bytes.len() <= target || rows == 1 {
-                    break (rows, bytes);
+                let slices = self.write(&self.pending.first(rows))?;
+                if largest(&slices) <= target || rows == 1 {
+                    break (rows, slices);
                 }
             },
         };
         let taken = self.pending.take(rows);
-        let columns = self.schema.fields().iter().enumerate().map(|(i, f)| column_stats(&taken, i, f.data_type())).collect::<Result<_>>()?;
-        Ok(Some(Encoded { bytes, stats: SliceStats { rows: rows as u64, columns } }))
+        let stats = self.for_each_group(|group| -> Result<Vec<Option<ColumnStats>>> {
+            self.groups.columns(group).map(|i| column_stats(&taken, i, self.schema.field(i).data_type())).collect()
+        })?;
+        let mut slices = slices.into_iter();
+        let bytes = slices.next().ok_or_else(|| Error::internal("a stripe has no slice"))?;
+        Ok(Some(Encoded { bytes, more: slices.collect(), stats: SliceStats { rows: rows as u64, columns: stats.into_iter().flatten().collect() } }))
     }
 
-    fn write(&self, batches: &[RecordBatch]) -> Result<Bytes> {
+    /// A slice per group of columns, with all rows of `batches`.
+    fn write(&self, batches: &[RecordBatch]) -> Result<Vec<Bytes>> {
+        self.for_each_group(|group| {
+            if self.groups.len() == 1 {
+                return self.write_group(batches, &self.schema);
+            }
+            let columns: Vec<usize> = self.groups.columns(group).collect();
+            let schema = self.groups.schema(&self.schema, group);
+            let some = batches.iter().map(|batch| RecordBatch::try_new(Arc::clone(&schema), columns.iter().map(|&c| Arc::clone(batch.column(c))).collect()));
+            let some = some.collect::<std::result::Result<Vec<_>, _>>().map_err(|e| Error::internal("columns of a batch do not fit its schema").because(e))?;
+            self.write_group(&some, &schema)
+        })
+    }
+
+    /// What `make` gives for each group of columns, in order. Many groups are made on all cores.
+    fn for_each_group<T: Send>(&self, make: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
+        let groups = self.groups.len();
+        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(groups);
+        if workers == 1 {
+            return (0..groups).map(make).collect();
+        }
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut made = Vec::new();
+            loop {
+                let group = next.fetch_add(1, Ordering::Relaxed);
+                if group >= groups {
+                    return Ok(made);
+                }
+                made.push((group, make(group)?));
+            }
+        };
+        let mut made = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..workers).map(|_| scope.spawn(work)).collect();
+            let mut made = work();
+            for other in others {
+                let more = other.join().unwrap_or_else(|_| Err(Error::internal("a thread that encodes columns stopped")));
+                made = made.and_then(|made| Ok([made, more?].into_iter().flatten().collect()));
+            }
+            made
+        })?;
+        made.sort_unstable_by_key(|(group, _)| *group);
+        Ok(made.into_iter().map(|(_, made)| made).collect())
+    }
+
+    fn write_group(&self, batches: &[RecordBatch], schema: &SchemaRef) -> Result<Bytes> {
         let refused = |e: parquet::errors::ParquetError| Error::invalid("these columns cannot be stored as Parquet").because(e);
         let level = ZstdLevel::try_new(self.options.zstd_level).map_err(|e| Error::invalid("no such compression level").because(e))?;
-        let columns = self.schema.fields().len();
-        let tiny = columns > MANY && batches.iter().map(memory).sum::<usize>() / columns < COMPRESSED;
+        let tiny = self.groups.len() > 1 && batches.iter().map(memory).sum::<usize>() / schema.fields().len().max(1) < COMPRESSED;
         let properties = WriterProperties::builder()
             .set_created_by("skytether".into())
             .set_compression(if tiny { Compression::UNCOMPRESSED } else { Compression::ZSTD(level) })
@@ -183,12 +232,16 @@ impl TableSlicer {
             .set_offset_index_disabled(true)
             .set_max_row_group_row_count(None)
             .build();
-        let mut writer = ArrowWriter::try_new(Vec::new(), Arc::clone(&self.schema), Some(properties)).map_err(refused)?;
+        let mut writer = ArrowWriter::try_new(Vec::new(), Arc::clone(schema), Some(properties)).map_err(refused)?;
         for batch in batches {
             writer.write(batch).map_err(refused)?;
         }
         Ok(Bytes::from(writer.into_inner().map_err(refused)?))
     }
+}
+
+fn largest(slices: &[Bytes]) -> usize {
+    slices.iter().map(Bytes::len).max().unwrap_or(0)
 }
 
 /// Rows that wait for their slice.
