@@ -11,7 +11,7 @@
 //! | [`membership`] | which drives belong together |
 //! | [`writer`], `matrix_writer`, `outbox` | ingest |
 //! | `tables` | from names in SQL to tables, schemas and views |
-//! | `named_columns` | which columns of wide tables the planner sees |
+//! | `named_columns`, `in_parts`, `star` | wide tables and long lists of results, without what DataFusion's planner would take for them |
 //! | [`session`], [`sql_limits`] | a query from its text to its rows, and how long and deep it may be |
 //! | [`table_scan`] | one table as Arrow's datasets read it |
 //! | [`substrait`] | a plan of another producer, instead of a text |
@@ -33,6 +33,7 @@ mod dense;
 mod estimate;
 pub mod explain;
 mod flight_sql;
+mod in_parts;
 mod join_filter;
 pub mod listing;
 mod matrix_writer;

@@ -44,6 +44,7 @@ use uuid::Uuid;
 use crate::catalog::{Catalog, DatasetKind};
 use crate::cells::{HostCells, needs};
 use crate::estimate;
+use crate::in_parts;
 use crate::merge_once::merge_once;
 use crate::named_columns::Shown;
 use crate::options::{HostOptions, QueryOptions};
@@ -267,6 +268,9 @@ impl Host {
         let (tables, mut state) = self.named(references, collector).await?;
         if let Some(few) = shown.few(&tables, text, &statement)? {
             state.register_catalog_list(few);
+        }
+        if let Some(plan) = in_parts::plan(&mut statement, &state).await {
+            return Ok((plan, state, tables));
         }
         let star = star::take_out(&mut statement);
         let plan = state.statement_to_plan(statement).await.map_err(from_datafusion).map_err(explain_missing)?;
