@@ -16,6 +16,7 @@ use datafusion::execution::memory_pool::{MemoryPool, PeakRecordingPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{FunctionRegistry, SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
+use datafusion::optimizer::{Optimizer, OptimizerRule};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
 use futures::{FutureExt, StreamExt, stream};
@@ -64,6 +65,7 @@ impl Engine {
     pub(crate) fn new(name: String, reader: Arc<Reader>, pool: Arc<dyn MemoryPool>, threads: usize, max_concurrent: usize) -> Result<Self> {
         let mut base = SessionStateBuilder::new()
             .with_default_features()
+            .with_optimizer_rules(rules())
             .with_physical_optimizer_rules(known::rules())
             .with_physical_optimizer_rule(filter_first())
             .with_physical_optimizer_rule(small_heaps())
@@ -89,6 +91,8 @@ impl Engine {
             .with_information_schema(false)
             .with_create_default_catalog_and_schema(false)
             .with_default_catalog_and_schema(PLAIN, PLAIN);
+        // The plan was optimised above; filters, limits and columns find their scans in one pass.
+        config.options_mut().optimizer.max_passes = 1;
         // Round robin only pays where there is more to do per row than to hand it over.
         config.options_mut().optimizer.enable_round_robin_repartition = false;
         // What spills goes to the same disk that is read; a drive says rather that it is too much.
@@ -133,7 +137,12 @@ impl Engine {
             slices += ticket.open(stored_as(table, &ticket))?.metadata.slices.len() as u64;
         }
         *state.config_mut() = state.config().clone().with_batch_size(batch_rows);
-        let physical = state.create_physical_plan(&logical).await.map_err(from_datafusion)?;
+        let physical = if has_nothing_to_push(&logical) {
+            state.query_planner().create_physical_plan(&logical, &state).await
+        } else {
+            state.create_physical_plan(&logical).await
+        };
+        let physical = physical.map_err(from_datafusion)?;
         let job = Job {
             engine: Arc::clone(self),
             annotation: Annotation { cse: self.name.clone(), rung: Some(plan.rung), bytes_received: plan.bytes() as u64, ..Annotation::default() },
@@ -146,6 +155,45 @@ impl Engine {
         };
         Ok(DeliveryStream { schema: physical.schema(), messages: Box::pin(job.spawn()) })
     }
+}
+
+/// Whether `plan` is a long list of expressions over nothing but one table's columns. It was analysed and optimised before it was cut, and has no filter or limit that might find its way to
+/// the scan: the rules would only look for each column among all others, again and again.
+fn has_nothing_to_push(plan: &LogicalPlan) -> bool {
+    const LONG: usize = 256;
+    let (mut at, mut expressions) = (plan, 0);
+    loop {
+        at = match at {
+            LogicalPlan::Aggregate(aggregate) => {
+                expressions += aggregate.aggr_expr.len();
+                &aggregate.input
+            }
+            LogicalPlan::Projection(projection) => {
+                expressions += projection.expr.len();
+                &projection.input
+            }
+            LogicalPlan::SubqueryAlias(alias) => &alias.input,
+            LogicalPlan::TableScan(scan) => return scan.filters.is_empty() && expressions > LONG,
+            _ => return false,
+        }
+    }
+}
+
+/// DataFusion's rules for logical plans but for those that have nothing left to do in a part of a plan that was optimised before it was cut, and that walk through all of its expressions.
+fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
+    /// Sub-plans have no subqueries and no DISTINCT in calls; the others have been through the same expressions.
+    const DONE_ABOVE: [&str; 9] = [
+        "rewrite_set_comparison",
+        "decorrelate_predicate_subquery",
+        "scalar_subquery_to_join",
+        "decorrelate_lateral_join",
+        "single_distinct_aggregation_to_group_by",
+        "eliminate_duplicated_expr",
+        "common_sub_expression_eliminate",
+        "extract_leaf_expressions",
+        "push_down_leaf_projections",
+    ];
+    Optimizer::default().rules.into_iter().filter(|rule| !DONE_ABOVE.contains(&rule.name())).collect()
 }
 
 /// The tables of `plan` that are stored here, each as often as it is scanned, with the columns that the plan names.

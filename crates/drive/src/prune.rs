@@ -2,7 +2,7 @@
 //!
 //! Everything here is one-sided: what is dropped can't match, what is kept may. The filters themselves run above the scan.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, UInt32Array};
@@ -57,10 +57,13 @@ pub(crate) fn stripes(state: &dyn Session, partition: &Partition, filters: &[Exp
     let all = vec![true; metadata.stripes()];
     let known: Vec<Expr> = parts(filters).filter(|e| refers_to(e, |name| metadata.schema.index_of(name).is_ok())).cloned().collect();
     let Some(filter) = conjunction(known) else { return all };
-    let Ok(schema) = DFSchema::try_from(Arc::clone(&metadata.schema)) else { return all };
+    // Only the columns that it is about: planners look through all of a schema.
+    let columns: BTreeSet<usize> = filter.column_refs().into_iter().filter_map(|c| metadata.schema.index_of(&c.name).ok()).collect();
+    let Ok(file) = metadata.schema.project(&columns.into_iter().collect::<Vec<_>>()).map(Arc::new) else { return all };
+    let Ok(schema) = DFSchema::try_from(Arc::clone(&file)) else { return all };
     let kept = state
         .create_physical_expr(filter, &schema)
-        .and_then(|filter| PruningPredicateBuilder::new().with_file_schema(Arc::clone(&metadata.schema)).try_build(filter))
+        .and_then(|filter| PruningPredicateBuilder::new().with_file_schema(file).try_build(filter))
         .and_then(|predicate| predicate.prune(&Statistics(partition)));
     match kept {
         Ok(kept) if kept.len() == all.len() => kept,

@@ -13,7 +13,8 @@ use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
+use parquet::schema::types::ColumnPath;
 use skytether_common::{Error, Result};
 
 use crate::groups::Groups;
@@ -26,7 +27,7 @@ const MAX_EXPANSION: usize = 32;
 const MAX_STRIPE: usize = 64;
 /// Batches below this many rows are joined with their neighbours.
 const SMALL: usize = 4096;
-/// Bytes of a column in a slice from which on it pays to compress them in a wide table: to set up a decompressor takes readers as long as to unpack some thousand bytes.
+/// Bytes of a column in a slice from which on it pays to compress them in a wide table: to set up a decompressor of ZSTD takes readers as long as to unpack some ten thousand bytes.
 const COMPRESSED: usize = 4 << 10;
 /// How often one slice is written anew to come closer to the target.
 const TRIES: usize = 8;
@@ -224,20 +225,30 @@ impl TableSlicer {
     fn write_group(&self, batches: &[RecordBatch], schema: &SchemaRef) -> Result<Bytes> {
         let refused = |e: parquet::errors::ParquetError| Error::invalid("these columns cannot be stored as Parquet").because(e);
         let level = ZstdLevel::try_new(self.options.zstd_level).map_err(|e| Error::invalid("no such compression level").because(e))?;
-        let tiny = self.groups.len() > 1 && batches.iter().map(memory).sum::<usize>() / schema.fields().len().max(1) < COMPRESSED;
         let properties = WriterProperties::builder()
             .set_created_by("skytether".into())
-            .set_compression(if tiny { Compression::UNCOMPRESSED } else { Compression::ZSTD(level) })
+            .set_compression(Compression::ZSTD(level))
             .set_statistics_enabled(EnabledStatistics::None)
             .set_offset_index_disabled(true)
-            .set_max_row_group_row_count(None)
-            .build();
+            .set_max_row_group_row_count(None);
+        let properties = if self.groups.len() > 1 { light(properties, batches, schema) } else { properties }.build();
         let mut writer = ArrowWriter::try_new(Vec::new(), Arc::clone(schema), Some(properties)).map_err(refused)?;
         for batch in batches {
             writer.write(batch).map_err(refused)?;
         }
         Ok(Bytes::from(writer.into_inner().map_err(refused)?))
     }
+}
+
+/// `properties` for a wide table, which has little of each column in a slice: what is tiny is not compressed, and numbers as LZ4, which needs no setting up.
+fn light(mut properties: WriterPropertiesBuilder, batches: &[RecordBatch], schema: &SchemaRef) -> WriterPropertiesBuilder {
+    if batches.iter().map(memory).sum::<usize>() / schema.fields().len().max(1) < COMPRESSED {
+        return properties.set_compression(Compression::UNCOMPRESSED);
+    }
+    for field in schema.fields().iter().filter(|f| f.data_type().is_primitive()) {
+        properties = properties.set_column_compression(ColumnPath::new(vec![field.name().clone()]), Compression::LZ4_RAW);
+    }
+    properties
 }
 
 fn largest(slices: &[Bytes]) -> usize {
