@@ -8,10 +8,10 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt32Type
 use bytes::Bytes;
 use skytether_expression::spec::Squares;
 use skytether_expression::store::{EmitTo, MomentStore};
-use skytether_expression::{Groups, MomentsSpec};
+use skytether_expression::{Groups as CellGroups, MomentsSpec};
 use skytether_matrix::MtxReader;
 use skytether_matrix::tsv::{barcodes_from, features_from};
-use skytether_slice::{Encoded, Layout, Metadata, MetadataBuilder, SliceOptions, SparseSlicer, TableSlicer, ValueType, Values, decode, decode_sparse};
+use skytether_slice::{Encoded, Groups, Layout, Metadata, MetadataBuilder, SliceOptions, SparseSlicer, TableSlicer, ValueType, Values, decode, decode_sparse};
 
 static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     let list = DataType::List(Arc::new(Field::new("item", DataType::Int64, true)));
@@ -28,18 +28,35 @@ fn encoded() -> Option<Vec<Encoded>> {
     Some(slices)
 }
 
-pub(crate) fn slices() -> Vec<Vec<u8>> {
-    encoded().into_iter().flatten().map(|s| s.bytes.to_vec()).collect()
+/// A wide table: enough columns for two groups.
+static WIDE: LazyLock<SchemaRef> = LazyLock::new(|| {
+    Arc::new(Schema::new((0..=skytether_slice::groups::WIDTH).map(|c| Field::new(format!("c{c}"), DataType::Int64, false)).collect::<Vec<_>>()))
+});
+
+fn grouped() -> Option<Vec<Encoded>> {
+    let columns = (0..WIDE.fields().len() as i64).map(|c| Arc::new(Int64Array::from_iter_values(c..c + 5)) as ArrayRef).collect();
+    let mut slicer = TableSlicer::new(Arc::clone(&WIDE), SliceOptions::default());
+    let mut stripes = slicer.push(&RecordBatch::try_new(Arc::clone(&WIDE), columns).ok()?).ok()?;
+    stripes.extend(slicer.finish().ok()?);
+    Some(stripes)
 }
 
-/// A slice of a plain table: an error or batches of the right shape.
+pub(crate) fn slices() -> Vec<Vec<u8>> {
+    let last = grouped().into_iter().flatten().flat_map(|s| s.more).map(|bytes| bytes.to_vec());
+    encoded().into_iter().flatten().map(|s| s.bytes.to_vec()).chain(last).collect()
+}
+
+/// A slice of a plain table, with all of its columns or the last group: an error or batches of the right shape.
 pub(crate) fn slice_decode(data: &[u8]) -> bool {
-    let Ok(batches) = decode(Bytes::copy_from_slice(data), &Layout::Table, &SCHEMA, &[2, 0, 1], 1024) else { return false };
-    for batch in batches {
-        let Ok(batch) = batch else { return false };
-        assert!(batch.num_columns() == 3 && batch.num_rows() <= 1024);
-    }
-    true
+    let last = Groups::of(WIDE.fields().len()).schema(&WIDE, 1);
+    [(&*SCHEMA, &[2, 0, 1][..]), (&last, &[0])].into_iter().any(|(schema, columns)| {
+        let Ok(batches) = decode(Bytes::copy_from_slice(data), &Layout::Table, schema, columns, 1024) else { return false };
+        for batch in batches {
+            let Ok(batch) = batch else { return false };
+            assert!(batch.num_columns() == columns.len() && batch.num_rows() <= 1024);
+        }
+        true
+    })
 }
 
 pub(crate) fn sparse_slices() -> Vec<Vec<u8>> {
@@ -69,7 +86,9 @@ pub(crate) fn sparse_decode(data: &[u8]) -> bool {
 pub(crate) fn metadata() -> Vec<Vec<u8>> {
     let mut builder = MetadataBuilder::new(Layout::Table, Arc::clone(&SCHEMA), [("key".to_owned(), "value".to_owned())].into());
     encoded().into_iter().flatten().for_each(|s| drop(builder.add(&s)));
-    builder.finish().and_then(|m| m.encode()).map(|b| b.to_vec()).into_iter().collect()
+    let mut wide = MetadataBuilder::new(Layout::Table, Arc::clone(&WIDE), [].into());
+    grouped().into_iter().flatten().for_each(|s| drop(wide.add(&s)));
+    [builder, wide].into_iter().filter_map(|b| b.finish().and_then(|m| m.encode()).ok()).map(|b| b.to_vec()).collect()
 }
 
 /// A metadata slice, with the checksum put right so that the parsers behind it are reached.
@@ -80,7 +99,8 @@ pub(crate) fn metadata_decode(data: &[u8]) -> bool {
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
     }
     let Ok(metadata) = Metadata::decode(&bytes) else { return false };
-    assert_eq!(metadata.slices.iter().map(|s| s.rows).sum::<u64>(), metadata.rows);
+    assert_eq!((0..metadata.stripes()).filter_map(|n| metadata.stripe_rows(n)).sum::<u64>(), metadata.rows);
+    assert_eq!(metadata.slices.len(), metadata.stripes() * metadata.groups.len());
     match metadata.encode().and_then(|b| Metadata::decode(&b)) {
         // Arrays are compared by their bits, NaN included.
         Ok(again) => assert!(again == metadata, "{again:?}\n{metadata:?}"),
@@ -163,7 +183,7 @@ pub(crate) fn moments_merge(data: &[u8]) -> bool {
 
 pub(crate) fn specs() -> Vec<Vec<u8>> {
     let mut seeds = vec![br#"{"dataset":"lab.t","matrix":"x","groups":{"obs":"cell_type"},"transform":"log1p_cp10k"}"#.to_vec()];
-    if let (Ok(dataset), Ok(groups)) = ("lab.t".parse(), Groups::codes(vec!["a".into(), "b".into()], &[0, 1, -1, 1])) {
+    if let (Ok(dataset), Ok(groups)) = ("lab.t".parse(), CellGroups::codes(vec!["a".into(), "b".into()], &[0, 1, -1, 1])) {
         let spec = MomentsSpec { dataset, matrix: "x".into(), groups, transform: None, squares: Squares::default() };
         seeds.extend(spec.to_literal().ok().map(String::into_bytes));
     }

@@ -3,10 +3,12 @@
 //! A sub-plan that waits for its reader gives its turn back meanwhile: a slow reader holds up nobody else.
 
 use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
+use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use datafusion::common::TableReference;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
@@ -16,6 +18,7 @@ use datafusion::execution::memory_pool::{MemoryPool, PeakRecordingPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{FunctionRegistry, SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
+use datafusion::optimizer::{Optimizer, OptimizerRule};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
 use futures::{FutureExt, StreamExt, stream};
@@ -64,6 +67,7 @@ impl Engine {
     pub(crate) fn new(name: String, reader: Arc<Reader>, pool: Arc<dyn MemoryPool>, threads: usize, max_concurrent: usize) -> Result<Self> {
         let mut base = SessionStateBuilder::new()
             .with_default_features()
+            .with_optimizer_rules(rules())
             .with_physical_optimizer_rules(known::rules())
             .with_physical_optimizer_rule(filter_first())
             .with_physical_optimizer_rule(small_heaps())
@@ -89,6 +93,8 @@ impl Engine {
             .with_information_schema(false)
             .with_create_default_catalog_and_schema(false)
             .with_default_catalog_and_schema(PLAIN, PLAIN);
+        // The plan was optimised above; filters, limits and columns find their scans in one pass.
+        config.options_mut().optimizer.max_passes = 1;
         // Round robin only pays where there is more to do per row than to hand it over.
         config.options_mut().optimizer.enable_round_robin_repartition = false;
         // What spills goes to the same disk that is read; a drive says rather that it is too much.
@@ -131,17 +137,22 @@ impl Engine {
         let wanted = if plan.batch_rows == 0 { BATCH_ROWS } else { (plan.batch_rows as usize).clamp(1, 1 << 16) };
         let bound = Bound::new(Arc::clone(&tickets));
         let references = scanned(&logical)?;
-        let tables: Vec<_> = references.iter().filter_map(|table| bound.stored(table)).collect();
+        let tables: Vec<_> = references.iter().filter_map(|(table, named)| bound.stored(table).map(|(ticket, stored)| (ticket, stored, named))).collect();
         let batch_rows = batch_rows(&tables, wanted)?;
         let mut slices = 0;
-        for (ticket, table) in &tables {
+        for (ticket, table, _) in &tables {
             slices += ticket.open(stored_as(table, ticket))?.metadata.slices.len() as u64;
         }
         let mut config = state.config().clone().with_batch_size(batch_rows);
         // Of a join of stored tables the host knows which side fits into memory, and has put it on the left.
         config.options_mut().optimizer.join_reordering = tables.len() <= 1;
         *state.config_mut() = config;
-        let physical = state.create_physical_plan(&logical).await.map_err(from_datafusion)?;
+        let physical = if has_nothing_to_push(&logical) {
+            state.query_planner().create_physical_plan(&logical, &state).await
+        } else {
+            state.create_physical_plan(&logical).await
+        };
+        let physical = physical.map_err(from_datafusion)?;
         let job = Job {
             engine: Arc::clone(self),
             annotation: Annotation { cse: self.name.clone(), rung: Some(plan.rung), bytes_received: plan.bytes() as u64, ..Annotation::default() },
@@ -156,12 +167,51 @@ impl Engine {
     }
 }
 
-/// The tables of `plan`, each as often as it is scanned.
-fn scanned(plan: &LogicalPlan) -> Result<Vec<TableReference>> {
+/// Whether `plan` is a long list of expressions over nothing but one table's columns. It was analysed and optimised before it was cut, and has no filter or limit that might find its way to
+/// the scan: the rules would only look for each column among all others, again and again.
+fn has_nothing_to_push(plan: &LogicalPlan) -> bool {
+    const LONG: usize = 256;
+    let (mut at, mut expressions) = (plan, 0);
+    loop {
+        at = match at {
+            LogicalPlan::Aggregate(aggregate) => {
+                expressions += aggregate.aggr_expr.len();
+                &aggregate.input
+            }
+            LogicalPlan::Projection(projection) => {
+                expressions += projection.expr.len();
+                &projection.input
+            }
+            LogicalPlan::SubqueryAlias(alias) => &alias.input,
+            LogicalPlan::TableScan(scan) => return scan.filters.is_empty() && expressions > LONG,
+            _ => return false,
+        }
+    }
+}
+
+/// DataFusion's rules for logical plans but for those that have nothing left to do in a part of a plan that was optimised before it was cut, and that walk through all of its expressions.
+fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
+    /// Sub-plans have no subqueries and no DISTINCT in calls; the others have been through the same expressions.
+    const DONE_ABOVE: [&str; 9] = [
+        "rewrite_set_comparison",
+        "decorrelate_predicate_subquery",
+        "scalar_subquery_to_join",
+        "decorrelate_lateral_join",
+        "single_distinct_aggregation_to_group_by",
+        "eliminate_duplicated_expr",
+        "common_sub_expression_eliminate",
+        "extract_leaf_expressions",
+        "push_down_leaf_projections",
+    ];
+    Optimizer::default().rules.into_iter().filter(|rule| !DONE_ABOVE.contains(&rule.name())).collect()
+}
+
+/// The tables of `plan`, each as often as it is scanned, with the columns that it names.
+fn scanned(plan: &LogicalPlan) -> Result<Vec<(TableReference, SchemaRef)>> {
     let mut tables = Vec::new();
     plan.apply(|node| {
         if let LogicalPlan::TableScan(scan) = node {
-            tables.push(scan.table_name.clone());
+            tables.push((scan.table_name.clone(), Arc::clone(scan.projected_schema.inner())));
         }
         Ok(TreeNodeRecursion::Continue)
     })
@@ -175,15 +225,19 @@ fn stored_as<'a>(table: &'a str, ticket: &Ticket) -> &'a str {
 }
 
 /// The rows per batch with which no operator gathers too many bytes, whichever table's rows it sees.
-fn batch_rows(tables: &[(&Ticket, &str)], wanted: usize) -> Result<usize> {
+fn batch_rows(tables: &[(&Ticket, &str, &SchemaRef)], wanted: usize) -> Result<usize> {
     let mut rows = wanted;
-    for (ticket, table) in tables {
+    for (ticket, table, named) in tables {
         let stored = stored_as(table, ticket);
         // The dense view's rows are narrow, whatever is stored.
         if stored == *table && ticket.matrix(stored)?.is_some() {
             continue;
         }
-        rows = rows.min(rows_for_width(ticket.open(stored)?.as_ref()));
+        let partition = ticket.open(stored)?;
+        let schema = &partition.metadata.schema;
+        let named: HashSet<&String> = named.fields().iter().map(|field| field.name()).collect();
+        let columns: Vec<usize> = (0..schema.fields().len()).filter(|&i| named.contains(schema.field(i).name())).collect();
+        rows = rows.min(rows_for_width(&partition, &columns));
     }
     Ok(rows.max(1))
 }

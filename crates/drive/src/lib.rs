@@ -8,8 +8,8 @@
 //! | [`drive`] | the drive itself |
 //! | `reader` | partitions, slices and whole columns out of the store, with caches |
 //! | `bind`, `shipped`, [`beside`] | a ticket's tables, as DataFusion finds them; those that came beside the plan |
-//! | `table`, `prune` | a partition as a table; which slices a filter leaves over |
-//! | `scan`, `dense`, `statistics` | the operator that reads slices; the dense view of a matrix; what metadata tells of the rows |
+//! | `table`, `prune` | a partition as a table; which stripes of rows a filter leaves over |
+//! | `scan`, `stripe`, `dense`, `statistics` | the operator that reads slices; the rows of several slices; the dense view of a matrix; what metadata tells of the rows |
 //! | `cells` | what grouped moments must know about cells |
 //! | `execute`, `batches`, `annotate` | running a sub-plan, delivering, telling what happened |
 
@@ -28,6 +28,7 @@ mod reader;
 mod scan;
 mod shipped;
 mod statistics;
+mod stripe;
 mod table;
 
 pub use drive::{Drive, DriveOptions, serve};

@@ -1,8 +1,8 @@
-//! Which slices, genes and cells a query's filters leave over, told without reading a slice.
+//! Which stripes, genes and cells a query's filters leave over, told without reading a slice.
 //!
 //! Everything here is one-sided: what is dropped can't match, what is kept may. The filters themselves run above the scan.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, UInt32Array};
@@ -51,16 +51,19 @@ pub(crate) fn positions(mask: &BooleanArray) -> Vec<u32> {
     mask.values().set_indices().filter_map(|i| u32::try_from(i).ok()).collect()
 }
 
-/// The slices in which `filters` (over the partition's stored columns) may hold somewhere.
-pub(crate) fn slices(state: &dyn Session, partition: &Partition, filters: &[Expr]) -> Vec<bool> {
+/// The stripes in which `filters` (over the partition's stored columns) may hold somewhere.
+pub(crate) fn stripes(state: &dyn Session, partition: &Partition, filters: &[Expr]) -> Vec<bool> {
     let metadata = &partition.metadata;
-    let all = vec![true; metadata.slices.len()];
+    let all = vec![true; metadata.stripes()];
     let known: Vec<Expr> = parts(filters).filter(|e| refers_to(e, |name| metadata.schema.index_of(name).is_ok())).cloned().collect();
     let Some(filter) = conjunction(known) else { return all };
-    let Ok(schema) = DFSchema::try_from(Arc::clone(&metadata.schema)) else { return all };
+    // Only the columns that it is about: planners look through all of a schema.
+    let columns: BTreeSet<usize> = filter.column_refs().into_iter().filter_map(|c| metadata.schema.index_of(&c.name).ok()).collect();
+    let Ok(file) = metadata.schema.project(&columns.into_iter().collect::<Vec<_>>()).map(Arc::new) else { return all };
+    let Ok(schema) = DFSchema::try_from(Arc::clone(&file)) else { return all };
     let kept = state
         .create_physical_expr(filter, &schema)
-        .and_then(|filter| PruningPredicateBuilder::new().with_file_schema(Arc::clone(&metadata.schema)).try_build(filter))
+        .and_then(|filter| PruningPredicateBuilder::new().with_file_schema(file).try_build(filter))
         .and_then(|predicate| predicate.prune(&Statistics(partition)));
     match kept {
         Ok(kept) if kept.len() == all.len() => kept,
@@ -72,9 +75,9 @@ pub(crate) fn slices(state: &dyn Session, partition: &Partition, filters: &[Expr
     }
 }
 
-/// The slices whose range of `column` (UInt32) holds one of the ascending `wanted`.
-pub(crate) fn slices_with(partition: &Partition, column: &str, wanted: &[u32]) -> Vec<bool> {
-    let all = vec![true; partition.metadata.slices.len()];
+/// The stripes whose range of `column` (UInt32) holds one of the ascending `wanted`.
+pub(crate) fn stripes_with(partition: &Partition, column: &str, wanted: &[u32]) -> Vec<bool> {
+    let all = vec![true; partition.metadata.stripes()];
     let Some((min, max)) = bounds(partition, column) else { return all };
     (0..all.len())
         .map(|n| {
@@ -87,12 +90,12 @@ pub(crate) fn slices_with(partition: &Partition, column: &str, wanted: &[u32]) -
         .collect()
 }
 
-/// Lowest and highest value of a UInt32 column, slice by slice.
+/// Lowest and highest value of a UInt32 column, stripe by stripe.
 pub(crate) fn bounds(partition: &Partition, column: &str) -> Option<(UInt32Array, UInt32Array)> {
     let stats = &partition.metadata.stats;
     let (min, max) = (stats.min(column)?, stats.max(column)?);
     let (min, max) = (min.as_primitive_opt::<UInt32Type>()?.clone(), max.as_primitive_opt::<UInt32Type>()?.clone());
-    (min.len() == partition.metadata.slices.len() && max.len() == min.len()).then_some((min, max))
+    (min.len() == partition.metadata.stripes() && max.len() == min.len()).then_some((min, max))
 }
 
 /// A partition's statistics as DataFusion asks for them.
@@ -108,7 +111,7 @@ impl PruningStatistics for Statistics<'_> {
     }
 
     fn num_containers(&self) -> usize {
-        self.0.metadata.slices.len()
+        self.0.metadata.stripes()
     }
 
     fn null_counts(&self, column: &Column) -> Option<ArrayRef> {

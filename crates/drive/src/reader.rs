@@ -121,13 +121,32 @@ impl Reader {
         self.get(&key)
     }
 
-    /// `bytes`, which are slice `n`, decoded batch by batch.
+    /// The slices of a stripe with the columns that are wanted, ascending: for each the places of its columns in it, and its bytes. Without columns the first.
+    ///
+    /// # Errors
+    /// As [`Reader::slice`].
+    pub(crate) fn stripe(&self, partition: &Partition, stripe: u32, columns: &[usize]) -> Result<Vec<Part>> {
+        let mut wanted = partition.metadata.groups.split(columns);
+        if wanted.is_empty() {
+            wanted.push((0, Vec::new()));
+        }
+        let part = |(group, columns)| {
+            let n = partition.metadata.slice_of(stripe as usize, group);
+            let n = u32::try_from(n).map_err(|_| Error::corrupt(format!("partition {} has too many slices", partition.key)))?;
+            Ok(Part { n, group, columns, bytes: self.slice(partition, n)? })
+        };
+        wanted.into_iter().map(part).collect()
+    }
+
+    /// A slice decoded batch by batch.
     ///
     /// # Errors
     /// Corrupt, naming slice and partition; so may the batches be.
-    pub(crate) fn decode(partition: &Arc<Partition>, n: u32, bytes: Bytes, projection: &[usize], batch_rows: usize) -> Result<SliceBatches> {
+    pub(crate) fn decode(partition: &Arc<Partition>, part: Part, batch_rows: usize) -> Result<SliceBatches> {
+        let Part { n, group, columns, bytes } = part;
         let metadata = &partition.metadata;
-        let batches = skytether_slice::decode(bytes, &metadata.layout, &metadata.schema, projection, batch_rows)
+        let schema = metadata.groups.schema(&metadata.schema, group);
+        let batches = skytether_slice::decode(bytes, &metadata.layout, &schema, &columns, batch_rows)
             .context(|| format!("cannot read slice {n} of partition {}", partition.key))?;
         Ok(SliceBatches { partition: Arc::clone(partition), n, batches: Some(batches), rows: 0 })
     }
@@ -143,9 +162,11 @@ impl Reader {
             return Ok(known);
         }
         let mut parts = Vec::new();
-        for n in 0..u32::try_from(partition.metadata.slices.len()).unwrap_or(u32::MAX) {
-            for batch in Self::decode(partition, n, self.slice(partition, n)?, &[at], 1 << 16)? {
-                parts.push(Arc::clone(batch?.column(0)));
+        for stripe in 0..u32::try_from(partition.metadata.stripes()).unwrap_or(u32::MAX) {
+            for part in self.stripe(partition, stripe, &[at])? {
+                for batch in Self::decode(partition, part, 1 << 16)? {
+                    parts.push(Arc::clone(batch?.column(0)));
+                }
             }
         }
         let column = if parts.is_empty() {
@@ -173,6 +194,25 @@ impl Reader {
             Some(totals) if totals.null_count() == 0 => Ok(self.caches.totals.put(cached, Arc::new(totals.clone()), column.get_array_memory_size())),
             _ => Err(Error::corrupt(format!("column {name:?} of {} has type {}, not Float32 without nulls", partition.title(), column.data_type()))),
         }
+    }
+}
+
+/// A slice before it is decoded, and what is wanted of it.
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// Its number in the partition.
+    n: u32,
+    /// Its group of columns.
+    group: usize,
+    /// The wanted columns, by their places in it.
+    columns: Vec<usize>,
+    bytes: Bytes,
+}
+
+impl Part {
+    /// Bytes as they are stored.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
     }
 }
 

@@ -1,7 +1,8 @@
 //! The physical operator that reads slices: reads ahead on threads that may block, decodes where the rows are wanted, and counts.
 //!
 //! Decoding is not done ahead: a decoded slice is several times its stored size, and its rows are used best while they are in the cache. So a sparse
-//! slice is decoded batch by batch, some 64 thousand values at a time.
+//! slice is decoded batch by batch, some 64 thousand values at a time. Of a wide table the slices of a stripe are decoded one after the other, all rows of each: a
+//! decoder of a column takes more memory than its rows ([`crate::stripe`]).
 
 use std::fmt;
 use std::pin::Pin;
@@ -13,11 +14,10 @@ use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::{TakeOptions, take};
 use arrow::datatypes::{SchemaRef, UInt32Type};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
-use bytes::Bytes;
 use datafusion::common::Statistics;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result as DfResult;
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, Partitioning};
 use datafusion::physical_plan::coop::cooperative;
@@ -33,12 +33,19 @@ use skytether_wire::size::batch_bytes;
 
 use crate::dense::{Dense, Expansion};
 use crate::prune;
-use crate::reader::{Partition, Reader, SliceBatches};
+use crate::reader::{Part, Partition, Reader, SliceBatches};
 use crate::statistics;
+use crate::stripe::Stripe;
 use crate::table::blocking;
 
-/// Slices that are read at the same time per partition: the one that is wanted next and one more.
+/// Stripes that are read at the same time per partition: the one that is wanted next and one more.
 const PREFETCH: usize = 2;
+
+/// Bytes of a column, as it is stored, in a batch of a wide table.
+const COLUMN_BYTES: u64 = 2 << 10;
+
+/// The most bytes of a batch of a wide table, as they are stored.
+const WIDEST_BATCH: u64 = 16 << 20;
 
 /// Names of the metrics that an annotation sums up.
 pub(crate) const SLICES: &str = "slices";
@@ -71,8 +78,9 @@ pub(crate) struct SliceScanExec {
     shape: Shape,
     /// Columns of the table, in order.
     projection: Vec<usize>,
-    /// The numbers of the slices to read, dealt to the output partitions.
-    slices: Vec<Vec<u32>>,
+    /// The numbers of the stripes to read, dealt to the output partitions.
+    stripes: Vec<Vec<u32>>,
+    /// Stripes that are not.
     pruned: usize,
     fetch: Option<usize>,
     properties: Arc<PlanProperties>,
@@ -89,15 +97,15 @@ impl SliceScanExec {
         shape: Shape,
         projection: Vec<usize>,
         schema: SchemaRef,
-        slices: Vec<u32>,
+        stripes: Vec<u32>,
         pruned: usize,
         partitions: usize,
         fetch: Option<usize>,
     ) -> Self {
-        let partitions = partitions.min(slices.len()).max(1);
+        let partitions = partitions.min(stripes.len()).max(1);
         let mut dealt = vec![Vec::new(); partitions];
-        for (at, slice) in slices.into_iter().enumerate() {
-            dealt[at % partitions].push(slice);
+        for (at, stripe) in stripes.into_iter().enumerate() {
+            dealt[at % partitions].push(stripe);
         }
         let properties = PlanProperties::new(
             EquivalenceProperties::new(schema),
@@ -111,7 +119,7 @@ impl SliceScanExec {
             partition,
             shape,
             projection,
-            slices: dealt,
+            stripes: dealt,
             pruned,
             fetch,
             properties: Arc::new(properties),
@@ -140,46 +148,59 @@ impl SliceScanExec {
         Ok(columns)
     }
 
-    /// The number of dense rows of slice `n`, where metadata alone tells it.
+    /// How many slices of a stripe have one of these columns; without columns it is one.
+    fn groups_of(&self, stored: &[usize]) -> usize {
+        self.partition.metadata.groups.split(stored).len().max(1)
+    }
+
+    /// The number of dense rows of stripe `n`, where metadata alone tells it.
     fn count(&self, dense: &Dense, n: u32) -> Option<u64> {
         let (min, max) = prune::bounds(&self.partition, "block")?;
         if min.is_null(n as usize) || max.is_null(n as usize) {
             return None;
         }
-        let rows = self.partition.metadata.slices.get(n as usize)?.rows;
+        let rows = self.partition.metadata.stripe_rows(n as usize)?;
         dense.count(u32::try_from(rows).ok()?, min.value(n as usize), max.value(n as usize))
     }
 
-    /// The slices whose dense rows metadata alone does not count.
+    /// The stripes whose dense rows metadata alone does not count.
     fn uncounted<'a>(&'a self, dense: &'a Dense) -> impl Iterator<Item = u32> + 'a {
-        self.slices.iter().flatten().copied().filter(|&n| self.count(dense, n).is_none())
+        self.stripes.iter().flatten().copied().filter(|&n| self.count(dense, n).is_none())
     }
 
     /// Rows without columns, where nothing has to be read for them.
     fn counted(&self, n: u32) -> Option<u64> {
         match &self.shape {
             Shape::Dense(dense) => self.count(dense, n),
-            Shape::Stored | Shape::Rows { .. } => self.partition.metadata.slices.get(n as usize).map(|s| s.rows),
+            Shape::Stored | Shape::Rows { .. } => self.partition.metadata.stripe_rows(n as usize),
         }
     }
 
     /// Rows per batch, so that a batch of wide rows stays at a few megabytes.
-    fn batch_rows(&self, wanted: usize) -> usize {
+    fn batch_rows(&self, wanted: usize, stored: &[usize]) -> usize {
         match self.shape {
             Shape::Dense(_) => wanted,
-            Shape::Stored | Shape::Rows { .. } => wanted.min(rows_for_width(&self.partition)).max(1),
+            Shape::Stored | Shape::Rows { .. } => wanted.min(rows_for_width(&self.partition, stored)).max(1),
         }
     }
 }
 
-/// How many stored rows of `partition` make a batch of a few megabytes once decoded.
-pub(crate) fn rows_for_width(partition: &Partition) -> usize {
-    let slices = &partition.metadata.slices;
-    let bytes: u64 = slices.iter().map(|s| s.len).sum();
-    let rows: u64 = slices.iter().map(|s| s.rows).sum();
-    let width = bytes.checked_div(rows).unwrap_or(0).max(1);
-    // Encoded bytes; decoded ones are three to six times as many.
-    usize::try_from((2u64 << 20) / width).unwrap_or(usize::MAX).max(1)
+/// How many rows of `columns`, ascending stored columns of `partition`, make a batch of a few megabytes once decoded.
+pub(crate) fn rows_for_width(partition: &Partition, columns: &[usize]) -> usize {
+    let (metadata, groups) = (&partition.metadata, partition.metadata.groups);
+    let width = if groups.len() == 1 {
+        // Which of the columns are the long ones is not known, so that all of them count.
+        metadata.slices.iter().map(|s| s.len).sum::<u64>().checked_div(metadata.rows)
+    } else {
+        let of = |(group, wanted): (usize, Vec<usize>)| {
+            let bytes: u64 = metadata.slices.iter().skip(group).step_by(groups.len()).map(|s| s.len).sum();
+            bytes.checked_mul(wanted.len() as u64)?.checked_div(groups.columns(group).len() as u64)?.checked_div(metadata.rows)
+        };
+        groups.split(columns).into_iter().map(of).sum()
+    };
+    // Encoded bytes; decoded ones are three to six times as many. Of many columns each has to be worth its handling.
+    let wanted = (2u64 << 20).max(COLUMN_BYTES.saturating_mul(columns.len() as u64).min(WIDEST_BATCH));
+    usize::try_from(wanted / width.unwrap_or(0).max(1)).unwrap_or(usize::MAX).max(1)
 }
 
 impl DisplayAs for SliceScanExec {
@@ -189,13 +210,20 @@ impl DisplayAs for SliceScanExec {
             Shape::Rows { .. } => "_rows",
             Shape::Dense(_) => " dense",
         };
-        let slices: usize = self.slices.iter().map(Vec::len).sum();
+        let each = self.stored().map_or(1, |stored| self.groups_of(&stored));
+        let slices = self.stripes.iter().map(Vec::len).sum::<usize>() * each;
         let columns: Vec<&str> = self.properties.eq_properties.schema().fields().iter().map(|f| f.name().as_str()).collect();
         if matches!(form, DisplayFormatType::TreeRender) {
             // The same at all drives, whose slices are counted beside it.
             write!(f, "columns={}{view}", columns.join(", "))?;
         } else {
-            write!(f, "SliceScanExec: table={}{view}, columns=[{}], slices={slices}, pruned={}", self.partition.title(), columns.join(", "), self.pruned)?;
+            write!(
+                f,
+                "SliceScanExec: table={}{view}, columns=[{}], slices={slices}, pruned={}",
+                self.partition.title(),
+                columns.join(", "),
+                self.pruned * self.partition.metadata.groups.len()
+            )?;
         }
         if let Some(fetch) = self.fetch {
             write!(f, ", fetch={fetch}")?;
@@ -247,24 +275,24 @@ impl ExecutionPlan for SliceScanExec {
             return Ok(Arc::new(Statistics::new_unknown(schema)));
         }
         let made = self.statistics.get_or_init(|| {
-            let mut slices = self.slices.concat();
-            slices.sort_unstable();
-            Arc::new(statistics::of(&self.partition, schema, &slices))
+            let mut stripes = self.stripes.concat();
+            stripes.sort_unstable();
+            Arc::new(statistics::of(&self.partition, schema, &stripes))
         });
         Ok(Arc::clone(made))
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {
-        let slices = self.slices.get(partition).cloned().unwrap_or_default();
+        let stripes = self.stripes.get(partition).cloned().unwrap_or_default();
         let counter = |name: &'static str| MetricBuilder::new(&self.metrics).counter(name, partition);
         let (read, told, pruned, bytes_read) = (counter(SLICES), counter(SLICES_TOLD), counter(SLICES_PRUNED), counter(BYTES_READ));
         if partition == 0 {
-            pruned.add(self.pruned);
+            pruned.add(self.pruned * self.partition.metadata.groups.len());
         }
         let baseline = BaselineMetrics::new(&self.metrics, partition);
         let schema = Arc::clone(self.properties.eq_properties.schema());
         let stored = self.stored().map_err(to_datafusion)?;
-        let batch_rows = self.batch_rows(context.session_config().batch_size());
+        let batch_rows = self.batch_rows(context.session_config().batch_size(), &stored);
         let work = Arc::new(Work {
             scan: self.clone(),
             schema: Arc::clone(&schema),
@@ -274,17 +302,18 @@ impl ExecutionPlan for SliceScanExec {
             told,
             bytes_read,
             time: baseline.elapsed_compute().clone(),
+            pool: Arc::clone(context.memory_pool()),
         });
         let ahead = Arc::clone(&work);
-        let slices = stream::iter(slices).map(move |n| Arc::clone(&ahead).fetch(n)).buffered(PREFETCH);
-        let loaded = slices.map(move |fetched| fetched.and_then(|fetched| work.load(fetched)).map_err(to_datafusion));
+        let fetched = stream::iter(stripes).map(move |n| Arc::clone(&ahead).fetch(n)).buffered(PREFETCH);
+        let loaded = fetched.map(move |fetched| fetched.and_then(|fetched| work.load(fetched)).map_err(to_datafusion));
         let inner = loaded.map_ok(|loaded| stream::iter(loaded).map(|batch| batch.map_err(to_datafusion))).try_flatten().boxed();
         let memory = MemoryConsumer::new("SliceScanExec").register(context.memory_pool());
         Ok(Box::pin(cooperative(ScanStream { schema, inner: Some(inner), left: self.fetch.unwrap_or(usize::MAX), baseline, memory })))
     }
 }
 
-/// What a slice's batches need on their way.
+/// What a stripe's batches need on their way.
 struct Work {
     scan: SliceScanExec,
     schema: SchemaRef,
@@ -294,24 +323,25 @@ struct Work {
     told: Count,
     bytes_read: Count,
     time: Time,
+    pool: Arc<dyn MemoryPool>,
 }
 
 impl Work {
-    /// The bytes of slice `n`, verified; no bytes where its number of rows is all that is wanted.
+    /// The bytes of stripe `n` as far as they are wanted, verified; no bytes where its number of rows is all that is wanted.
     async fn fetch(self: Arc<Self>, n: u32) -> Result<Fetched> {
         if self.scan.projection.is_empty()
             && let Some(rows) = self.scan.counted(n)
         {
-            self.told.add(1);
+            self.told.add(self.scan.partition.metadata.groups.len());
             return Ok(Fetched::Rows(rows));
         }
         blocking(move || {
             let started = Instant::now();
-            let bytes = self.scan.reader.slice(&self.scan.partition, n)?;
-            self.read.add(1);
-            self.bytes_read.add(bytes.len());
+            let parts = self.scan.reader.stripe(&self.scan.partition, n, &self.stored)?;
+            self.read.add(parts.len());
+            self.bytes_read.add(parts.iter().map(Part::len).sum());
             self.time.add_duration(started.elapsed());
-            Ok(Fetched::Slice(n, bytes))
+            Ok(Fetched::Parts(parts))
         })
         .await
     }
@@ -319,9 +349,14 @@ impl Work {
     fn load(self: &Arc<Self>, fetched: Fetched) -> Result<Loaded> {
         match fetched {
             Fetched::Rows(left) => Ok(Loaded::Rows { schema: Arc::clone(&self.schema), left }),
-            Fetched::Slice(n, bytes) => {
+            Fetched::Parts(parts) => {
                 let _timer = self.time.timer();
-                let batches = Reader::decode(&self.scan.partition, n, bytes, &self.stored, self.batch_rows)?;
+                if self.scan.partition.metadata.groups.len() > 1 {
+                    let stripe = Stripe::decode(&self.scan.partition, parts, self.batch_rows, &self.pool)?;
+                    return Ok(Loaded::Stripe(stripe, Arc::clone(self)));
+                }
+                let part = parts.into_iter().next().ok_or_else(|| Error::internal("a stripe has no slice"))?;
+                let batches = Reader::decode(&self.scan.partition, part, self.batch_rows)?;
                 Ok(match &self.scan.shape {
                     Shape::Dense(dense) => Loaded::Dense(Box::new(dense.expand(Arc::clone(&self.schema), batches, self.batch_rows)), self.time.clone()),
                     Shape::Stored | Shape::Rows { .. } => Loaded::Batches(Box::new(batches), Arc::clone(self)),
@@ -356,16 +391,17 @@ impl Work {
     }
 }
 
-/// A slice before it is decoded.
+/// A stripe before it is decoded.
 enum Fetched {
     Rows(u64),
-    Slice(u32, Bytes),
+    Parts(Vec<Part>),
 }
 
-/// A slice's batches.
+/// A stripe's batches.
 enum Loaded {
     Rows { schema: SchemaRef, left: u64 },
     Batches(Box<SliceBatches>, Arc<Work>),
+    Stripe(Stripe, Arc<Work>),
     Dense(Box<Expansion>, Time),
 }
 
@@ -385,6 +421,10 @@ impl Iterator for Loaded {
             Loaded::Batches(batches, work) => {
                 let _timer = work.time.timer();
                 batches.next().map(|batch| work.arranged(&batch?))
+            }
+            Loaded::Stripe(stripe, work) => {
+                let _timer = work.time.timer();
+                stripe.next().map(|batch| work.arranged(&batch))
             }
             Loaded::Dense(rows, time) => {
                 let _timer = time.timer();

@@ -8,10 +8,10 @@ use datafusion::common::{ScalarValue, Statistics};
 
 use crate::reader::Partition;
 
-/// The statistics of the columns of `schema`, columns of `partition` as they are stored, over the slices with these numbers. All that is given is exact.
-pub(crate) fn of(partition: &Partition, schema: &SchemaRef, slices: &[u32]) -> Statistics {
+/// The statistics of the columns of `schema`, columns of `partition` as they are stored, over the stripes with these numbers. All that is given is exact.
+pub(crate) fn of(partition: &Partition, schema: &SchemaRef, stripes: &[u32]) -> Statistics {
     let mut statistics = Statistics::new_unknown(schema);
-    let chosen = arrow::array::UInt32Array::from(slices.to_vec());
+    let chosen = arrow::array::UInt32Array::from(stripes.to_vec());
     let take = |array: &dyn Array| compute::take(array, &chosen, None).ok();
     let stats = &partition.metadata.stats;
     let Some(rows) = take(stats.rows()) else { return statistics };
@@ -25,7 +25,7 @@ pub(crate) fn of(partition: &Partition, schema: &SchemaRef, slices: &[u32]) -> S
         column.null_count = Precision::Exact(null_count);
         let bound = |array: Option<ArrayRef>, descending: bool| {
             let array = array.and_then(|a| take(&a))?;
-            // A slice of NULLs has no bounds, and needs none.
+            // A stripe of NULLs has no bounds, and needs none.
             let known = (0..array.len()).all(|i| array.is_valid(i) || nulls.value(i) == rows.value(i));
             if !known || array.data_type() != field.data_type() {
                 return None;

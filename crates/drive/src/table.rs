@@ -67,11 +67,11 @@ impl PartitionTable {
 
     async fn plan(&self, state: &dyn Session, projection: Vec<usize>, filters: &[Expr], limit: Option<usize>) -> DfResult<SliceScanExec> {
         let mut kept = match self.view {
-            View::Dense => vec![true; self.partition.metadata.slices.len()],
-            View::Stored | View::Rows => prune::slices(state, &self.partition, filters),
+            View::Dense => vec![true; self.partition.metadata.stripes()],
+            View::Stored | View::Rows => prune::stripes(state, &self.partition, filters),
         };
         let mut keep_only = |column: &str, wanted: &[u32]| {
-            for (kept, has) in kept.iter_mut().zip(prune::slices_with(&self.partition, column, wanted)) {
+            for (kept, has) in kept.iter_mut().zip(prune::stripes_with(&self.partition, column, wanted)) {
                 *kept &= has;
             }
         };
@@ -111,20 +111,20 @@ impl PartitionTable {
                 Shape::Dense(Arc::new(Dense { n_cells, block, projection: projection.clone(), genes, cells, wanted_genes, wanted_cells, nonzero_only }))
             }
         };
-        let mut slices: Vec<u32> = kept.iter().enumerate().filter(|(_, kept)| **kept).filter_map(|(n, _)| u32::try_from(n).ok()).collect();
-        let pruned = kept.len() - slices.len();
-        // DataFusion gives a limit only where no filter stands between: then the first slices that hold enough rows do.
+        let mut stripes: Vec<u32> = kept.iter().enumerate().filter(|(_, kept)| **kept).filter_map(|(n, _)| u32::try_from(n).ok()).collect();
+        let pruned = kept.len() - stripes.len();
+        // DataFusion gives a limit only where no filter stands between: then the first stripes that hold enough rows do.
         if let (Some(limit), true, true) = (limit, filters.is_empty(), self.view != View::Dense) {
             let mut rows = 0u64;
-            slices.retain(|&n| {
+            stripes.retain(|&n| {
                 let wanted = rows < limit as u64;
-                rows += self.partition.metadata.slices.get(n as usize).map_or(0, |s| s.rows);
+                rows += self.partition.metadata.stripe_rows(n as usize).unwrap_or(0);
                 wanted
             });
         }
         let schema = Arc::new(self.schema.project(&projection)?);
         let partitions = state.config().target_partitions();
-        Ok(SliceScanExec::new(Arc::clone(&self.ticket.reader), Arc::clone(&self.partition), shape, projection, schema, slices, pruned, partitions, limit))
+        Ok(SliceScanExec::new(Arc::clone(&self.ticket.reader), Arc::clone(&self.partition), shape, projection, schema, stripes, pruned, partitions, limit))
     }
 }
 

@@ -398,6 +398,65 @@ async fn a_slice_that_is_not_the_metadatas_is_found() {
 }
 
 #[tokio::test]
+async fn of_a_wide_table_only_the_slices_with_wanted_columns_are_read() {
+    let drive = drive();
+    let bytes = |n: u32| {
+        let (drive, key) = (Arc::clone(&drive), partition(&dataset("shop.wide"), "data").slice_key(n).unwrap());
+        async move { drive.get(&key).await.map_or(0, |b| b.len() as u64) }
+    };
+    let (_, all) = ask(drive.as_ref(), "SELECT * FROM shop.wide.data").await;
+    let total = all.slices_total.unwrap();
+    let stripes = total / 3;
+    assert!(stripes >= 5 && all.slices == total && total % 3 == 0 && all.slices_pruned == 0, "{all:?}");
+    let mut sizes = Vec::new();
+    for n in 0..u32::try_from(total).unwrap() {
+        sizes.push(bytes(n).await);
+    }
+    assert!(sizes.iter().all(|&size| 0 < size && size <= 40 << 10), "{sizes:?}");
+
+    for (sql, groups) in [
+        ("SELECT c299 FROM shop.wide.data", &[2][..]),
+        ("SELECT c128, c0 FROM shop.wide.data", &[0, 1]),
+        ("SELECT c250, c1, c129, c2, c256 FROM shop.wide.data WHERE c200 % 7 = 0", &[0, 1, 2]),
+        ("SELECT sum(c255) AS s, max(c128) AS m FROM shop.wide.data WHERE c128 % 2 = 1", &[1]),
+        ("SELECT * FROM shop.wide.data", &[0, 1, 2]),
+    ] {
+        let (rows, read) = ask(drive.as_ref(), sql).await;
+        assert_eq!(lines(&rows), lines(&reference(sql).await), "{sql}");
+        assert_eq!((read.slices, read.slices_pruned, read.slices_total), (stripes * groups.len() as u64, 0, Some(total)), "{sql}");
+        let expected: u64 = sizes.iter().enumerate().filter(|(n, _)| groups.contains(&(n % 3))).map(|(_, size)| size).sum();
+        assert_eq!(read.bytes_read, expected, "{sql}");
+    }
+    // Statistics are of stripes, whichever group has the column.
+    let sql = "SELECT c5 FROM shop.wide.data WHERE c290 BETWEEN 100000 AND 120000";
+    let (rows, read) = ask(drive.as_ref(), sql).await;
+    assert_eq!(lines(&rows), lines(&reference(sql).await));
+    assert!(rows.num_rows() > 10 && read.slices <= 4 && read.slices_pruned == total - read.slices / 2 * 3, "{read:?}");
+    let (rows, told) = ask(drive.as_ref(), "SELECT __count_state(1) AS n, __max_state(c299) AS m FROM shop.wide.data").await;
+    assert_eq!(rows.column(0).as_struct().column(0).as_primitive::<Int64Type>().value(0), WIDE_ROWS);
+    assert_eq!((told.slices, told.slices_told, told.bytes_read), (0, total, 0), "{told:?}");
+    let (rows, read) = ask(drive.as_ref(), "SELECT c7, c8 FROM shop.wide.data LIMIT 3").await;
+    assert_eq!((rows.num_rows(), read.slices), (3, 1), "{read:?}");
+}
+
+#[tokio::test]
+async fn a_slice_of_any_group_that_is_not_the_metadatas_is_named() {
+    for n in [0, 1, 2, 5] {
+        let drive = drive();
+        let key = partition(&dataset("shop.wide"), "data").slice_key(n).unwrap();
+        let mut bytes = drive.get(&key).await.unwrap().to_vec();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        drive.apply(vec![Op::Put { key: key.clone(), value: bytes.into(), expect: Expect::Any }]).await.unwrap();
+        let error = run(drive.as_ref(), sub_plan("SELECT * FROM shop.wide.data").await).await.unwrap_err();
+        assert!(error.kind() == Kind::Corrupt && error.to_string().contains(key.as_str()), "{n}: {error}");
+        // Who reads other groups does not meet it.
+        let other = if n % 3 == 0 { "c140" } else { "c3" };
+        assert_eq!(ask(drive.as_ref(), &format!("SELECT {other} FROM shop.wide.data")).await.0.num_rows(), WIDE_ROWS as usize);
+    }
+}
+
+#[tokio::test]
 async fn a_replaced_partition_is_read_anew() {
     let store = Arc::new(MemoryStore::new());
     let name = partition(&dataset("shop.sales"), "data");

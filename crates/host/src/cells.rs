@@ -96,17 +96,20 @@ impl HostCells {
             let columns: Vec<_> = metadata.schema.fields().iter().map(|f| f.name().as_str()).collect();
             return Err(Error::not_found(format!("{table} of {} has no column {column:?}; it has {}", record.name, columns.join(", "))));
         };
-        // Slices in their order: rows of obs and cells are cells by number.
+        // Stripes in their order: rows of obs and cells are cells by number.
+        let (group, place) = metadata.groups.place(at);
+        let schema = metadata.groups.schema(&metadata.schema, group);
         let drive = &catalog.drives()[catalog.drive(&partition.drive, &record.name)?];
         let mut parts = Vec::new();
-        for n in 0..partition.slices {
+        for stripe in 0..metadata.stripes() {
+            let n = u32::try_from(metadata.slice_of(stripe, group)).map_err(|_| Error::corrupt(format!("{table} of {} has too many slices", record.name)))?;
             let key = name.slice_key(n)?;
             let bytes = match crate::catalog::within(catalog.deadline(), &drive.info().name, "read a slice", drive.get(&key)).await {
                 Ok(bytes) => bytes,
                 Err(e) => return Err(unread(catalog, record, &drive.info().name, e).await),
             };
             collector.metadata(bytes.len() as u64);
-            for batch in skytether_slice::decode(bytes, &metadata.layout, &metadata.schema, &[at], 1 << 16)? {
+            for batch in skytether_slice::decode(bytes, &metadata.layout, &schema, &[place], 1 << 16)? {
                 parts.push(Arc::clone(batch?.column(0)));
             }
         }

@@ -12,6 +12,7 @@
 //! | [`membership`] | which drives belong together |
 //! | [`writer`], `dealt`, `matrix_writer`, `outbox` | ingest |
 //! | `tables` | from names in SQL to tables, schemas and views |
+//! | `named_columns`, `in_parts`, `star` | wide tables and long lists of results, without what DataFusion's planner would take for them |
 //! | [`session`], [`sql_limits`] | a query from its text to its rows, and how long and deep it may be |
 //! | [`table_scan`] | one table as Arrow's datasets read it |
 //! | [`substrait`] | a plan of another producer, instead of a text |
@@ -34,12 +35,14 @@ mod dense;
 mod estimate;
 pub mod explain;
 mod flight_sql;
+mod in_parts;
 mod join_filter;
 pub mod listing;
 mod matrix_writer;
 pub mod membership;
 mod merge_once;
 mod missing;
+mod named_columns;
 pub mod options;
 mod outbox;
 mod parameters;

@@ -44,7 +44,9 @@ use uuid::Uuid;
 use crate::catalog::{Catalog, DatasetKind};
 use crate::cells::{HostCells, needs};
 use crate::estimate;
+use crate::in_parts;
 use crate::merge_once::merge_once;
+use crate::named_columns::Shown;
 use crate::options::{HostOptions, QueryOptions};
 use crate::parameters;
 use crate::reasons;
@@ -209,8 +211,16 @@ impl Host {
 
     /// Plans a query, with `values` in the place of the parameters `$1`, `$2`, ...
     pub(crate) async fn plan_asked(&self, asked: &Asked, options: &QueryOptions, values: Vec<ScalarValue>) -> Result<Planned> {
-        let collector = Arc::new(Collector::new(Instant::now(), options.cut));
-        let (plan, state, tables) = self.logical(asked, &collector).await?;
+        let (begun, shown) = (Instant::now(), Shown::named());
+        match self.plan_over(&shown, asked, options, values.clone(), begun).await {
+            Err(_) if shown.hid() => self.plan_over(&Shown::all(), asked, options, values, begun).await,
+            done => done,
+        }
+    }
+
+    async fn plan_over(&self, shown: &Shown, asked: &Asked, options: &QueryOptions, values: Vec<ScalarValue>, begun: Instant) -> Result<Planned> {
+        let collector = Arc::new(Collector::new(begun, options.cut));
+        let (plan, state, tables) = self.logical(asked, shown, &collector).await?;
         let work = async {
             let plan = parameters::bind(plan, values)?;
             self.plan_logical(plan, state, tables, collector, options).await
@@ -225,7 +235,11 @@ impl Host {
     /// a type that the query does not tell are of type null.
     pub(crate) async fn prepare(&self, asked: &Asked) -> Result<(SchemaRef, Vec<Field>)> {
         let collector = Arc::new(Collector::new(Instant::now(), QueryOptions::default().cut));
-        let (plan, ..) = self.logical(asked, &collector).await?;
+        let shown = Shown::named();
+        let (plan, ..) = match self.logical(asked, &shown, &collector).await {
+            Err(_) if shown.hid() => self.logical(asked, &Shown::all(), &collector).await?,
+            done => done?,
+        };
         Ok((Arc::clone(plan.schema().inner()), parameters::of(&plan)?))
     }
 
@@ -238,9 +252,9 @@ impl Host {
         Ok(Arc::clone(&named.schema))
     }
 
-    async fn logical(&self, asked: &Asked, collector: &Collector) -> Result<(LogicalPlan, SessionState, Arc<NamedTables>)> {
-        let mut statement = match asked {
-            Asked::Sql(text) => parse(&self.0.base, text)?,
+    async fn logical(&self, asked: &Asked, shown: &Shown, collector: &Collector) -> Result<(LogicalPlan, SessionState, Arc<NamedTables>)> {
+        let (text, mut statement) = match asked {
+            Asked::Sql(text) => (text, parse(&self.0.base, text)?),
             Asked::Substrait(plan) => {
                 let mut state = self.0.base.clone();
                 state.mark_start_execution();
@@ -251,7 +265,13 @@ impl Host {
         };
         parameters::number(&mut statement)?;
         let references = self.0.base.resolve_table_references(&statement).map_err(from_datafusion)?;
-        let (tables, state) = self.named(references, collector).await?;
+        let (tables, mut state) = self.named(references, collector).await?;
+        if let Some(few) = shown.few(&tables, text, &statement)? {
+            state.register_catalog_list(few);
+        }
+        if let Some(plan) = in_parts::plan(&mut statement, &state).await {
+            return Ok((plan, state, tables));
+        }
         let star = star::take_out(&mut statement);
         let plan = state.statement_to_plan(statement).await.map_err(from_datafusion).map_err(explain_missing)?;
         let plan = if star { star::put_back(plan).map_err(from_datafusion)? } else { plan };

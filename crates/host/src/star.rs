@@ -8,14 +8,11 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Result, internal_err};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::parser::Statement;
-use datafusion::sql::sqlparser::ast::{self, Expr, GroupByExpr, SelectItem, SetExpr, TableFactor, Value, WildcardAdditionalOptions};
+use datafusion::sql::sqlparser::ast::{self, Expr, GroupByExpr, Select, SelectItem, SetExpr, TableFactor, Value, WildcardAdditionalOptions};
 
 /// Puts a constant in the place of the star if `statement` is `SELECT * FROM table` with nothing but a condition and a limit. Tells whether it has.
 pub(crate) fn take_out(statement: &mut Statement) -> bool {
-    let Statement::Statement(statement) = statement else { return false };
-    let ast::Statement::Query(query) = statement.as_mut() else { return false };
-    let plain = query.with.is_none() && query.order_by.is_none() && query.pipe_operators.is_empty() && query.for_clause.is_none() && query.locks.is_empty();
-    let SetExpr::Select(select) = query.body.as_mut() else { return false };
+    let Some(select) = plain_select(statement) else { return false };
     let one_table = match select.from.as_slice() {
         [from] => {
             from.joins.is_empty()
@@ -28,6 +25,19 @@ pub(crate) fn take_out(statement: &mut Statement) -> bool {
         _ => false,
     };
     let ungrouped = matches!(&select.group_by, GroupByExpr::Expressions(by, with) if by.is_empty() && with.is_empty());
+    let lifts = one_table && star && ungrouped;
+    if lifts {
+        select.projection = vec![SelectItem::UnnamedExpr(Expr::value(Value::Null))];
+    }
+    lifts
+}
+
+/// The `SELECT` of a statement that is one, with nothing but results, tables, a condition, groups and a limit.
+pub(crate) fn plain_select(statement: &mut Statement) -> Option<&mut Select> {
+    let Statement::Statement(statement) = statement else { return None };
+    let ast::Statement::Query(query) = statement.as_mut() else { return None };
+    let plain = query.with.is_none() && query.order_by.is_none() && query.pipe_operators.is_empty() && query.for_clause.is_none() && query.locks.is_empty();
+    let SetExpr::Select(select) = query.body.as_mut() else { return None };
     let nothing_else = select.distinct.is_none()
         && select.top.is_none()
         && select.exclude.is_none()
@@ -42,11 +52,7 @@ pub(crate) fn take_out(statement: &mut Statement) -> bool {
         && select.named_window.is_empty()
         && select.qualify.is_none()
         && select.value_table_mode.is_none();
-    let lifts = plain && one_table && star && ungrouped && nothing_else;
-    if lifts {
-        select.projection = vec![SelectItem::UnnamedExpr(Expr::value(Value::Null))];
-    }
-    lifts
+    (plain && nothing_else).then_some(select)
 }
 
 /// The plan of what [`take_out`] has changed, with all columns again.

@@ -20,6 +20,7 @@ use skytether_slice::Metadata;
 
 use crate::catalog::{Catalog, DatasetKind, RootRecord, TableRecord};
 use crate::missing;
+use crate::named_columns::NamedColumns;
 use crate::receipt::Collector;
 
 /// The catalog of references that name only `domain.dataset`; no domain can be called so.
@@ -72,7 +73,12 @@ impl Named {
     }
 
     fn provider(&self) -> Arc<dyn TableProvider> {
-        Arc::new(Provider { schema: Arc::clone(&self.schema), table: self.at_drives().to_string() })
+        self.showing(&self.schema)
+    }
+
+    /// The table with the columns of `schema` only.
+    fn showing(&self, schema: &SchemaRef) -> Arc<dyn TableProvider> {
+        Arc::new(Provider { schema: Arc::clone(schema), table: self.at_drives().to_string() })
     }
 
     /// The name by which drives know the table.
@@ -166,8 +172,27 @@ impl NamedTables {
         Ok(all)
     }
 
+    /// Whether the schema of any table is such a one.
+    pub(crate) fn any_schema(&self, such: impl Fn(&SchemaRef) -> bool) -> bool {
+        self.by_reference.values().any(|named| such(&named.schema))
+    }
+
     /// The tables as DataFusion looks them up.
     pub(crate) fn catalog_list(&self) -> Result<Arc<dyn CatalogProviderList>> {
+        self.listed(|named, _| named.provider())
+    }
+
+    /// The same, wide tables with none but the `columns` that are named; `None` where that hides nothing.
+    pub(crate) fn catalog_list_of(&self, columns: &NamedColumns) -> Result<Option<Arc<dyn CatalogProviderList>>> {
+        let few: HashMap<_, _> = self.by_reference.iter().filter_map(|(r, named)| Some((r, columns.among(&named.schema)?))).collect();
+        if few.is_empty() {
+            return Ok(None);
+        }
+        let shown = |named: &Named, reference: &TableReference| few.get(reference).map_or_else(|| named.provider(), |schema| named.showing(schema));
+        self.listed(shown).map(Some)
+    }
+
+    fn listed(&self, provider: impl Fn(&Named, &TableReference) -> Arc<dyn TableProvider>) -> Result<Arc<dyn CatalogProviderList>> {
         let list = MemoryCatalogProviderList::new();
         for (reference, named) in &self.by_reference {
             let full = reference.clone().resolve(PLAIN, PLAIN);
@@ -184,7 +209,7 @@ impl NamedTables {
                     new
                 }
             };
-            schema.register_table(full.table.to_string(), named.provider()).map_err(skytether_plan::error::from_datafusion)?;
+            schema.register_table(full.table.to_string(), provider(named, reference)).map_err(skytether_plan::error::from_datafusion)?;
         }
         Ok(Arc::new(list))
     }

@@ -76,16 +76,18 @@ impl<'a> PartitionWriter<'a> {
         Self { outbox, name, drives, metadata, rows: 0, slices: 0, bytes: 0 }
     }
 
-    /// Adds the next slice.
-    pub(crate) fn add(&mut self, slice: &Encoded) -> Result<()> {
-        let key = self.name.slice_key(self.slices)?;
-        self.metadata.add(slice)?;
-        for drive in &self.drives {
-            self.outbox.put(*drive, key.clone(), slice.bytes.clone())?;
+    /// Adds the next stripe.
+    pub(crate) fn add(&mut self, stripe: &Encoded) -> Result<()> {
+        self.metadata.add(stripe)?;
+        for slice in stripe.slices() {
+            let key = self.name.slice_key(self.slices)?;
+            for drive in &self.drives {
+                self.outbox.put(*drive, key.clone(), slice.clone())?;
+            }
+            self.slices = self.slices.checked_add(1).ok_or_else(|| Error::exhausted(format!("too many slices in {}", self.name.table)))?;
+            self.bytes += slice.len() as u64;
         }
-        self.slices = self.slices.checked_add(1).ok_or_else(|| Error::exhausted(format!("too many slices in {}", self.name.table)))?;
-        self.rows += slice.stats.rows;
-        self.bytes += slice.bytes.len() as u64;
+        self.rows += stripe.stats.rows;
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! - [`table`] cuts record batches into slices of whole rows; [`sparse`] does the same for the rows of expression matrices,
 //!   and reads them back several times faster than a general Parquet reader can.
 //! - [`decode`] reads a slice of any layout; [`metadata`] writes and reads metadata slices.
+//! - [`groups`]: a stripe of rows is one slice, or of wide tables one for each group of columns.
 //!
 //! A slice is a Parquet file, so that any other tool can read it. This crate does no I/O: it turns batches into bytes and back.
 //! Bytes that come in may be anything; wrong ones give [`skytether_common::Kind::Corrupt`] or, where every length and count agrees by chance,
@@ -12,6 +13,7 @@
 
 pub mod decode;
 mod delta;
+pub mod groups;
 mod guard;
 pub mod layout;
 pub mod metadata;
@@ -21,6 +23,7 @@ pub mod table;
 
 use bytes::Bytes;
 
+pub use groups::Groups;
 pub use layout::{BLOCK, Layout, ValueType};
 pub use metadata::{Metadata, MetadataBuilder, SliceEntry, StatsTable};
 pub use sparse::{SparseBatches, SparseSlicer, Values, decode_sparse, sparse_schema};
@@ -56,11 +59,20 @@ impl Default for SliceOptions {
     }
 }
 
-/// A finished slice.
+/// A finished stripe of rows: one slice, or of wide tables one for each group of columns ([`groups`]).
 #[derive(Debug, Clone)]
 pub struct Encoded {
-    /// What to store.
+    /// The first slice, which mostly is the only one.
     pub bytes: Bytes,
-    /// What the partition's metadata slice keeps about it.
+    /// The slices of the other groups of columns, in order.
+    pub more: Vec<Bytes>,
+    /// What the partition's metadata slice keeps about the rows.
     pub stats: SliceStats,
+}
+
+impl Encoded {
+    /// All slices, in the order of their columns.
+    pub fn slices(&self) -> impl Iterator<Item = &Bytes> {
+        std::iter::once(&self.bytes).chain(&self.more)
+    }
 }

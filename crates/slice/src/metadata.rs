@@ -5,9 +5,10 @@
 //! version       u32, little endian: 1
 //! crc32c        u32, little endian: of everything that follows
 //! length        u32, little endian: of the header
-//! header        JSON: layout, rows, slices (their number), schema_bytes (length of the next part), application (map of strings)
+//! header        JSON: layout, rows, slices (their number), schema_bytes (length of the next part), application (map of strings); with several groups
+//!               of columns (see `groups`) also group_columns, the columns of each but the last
 //! schema        an Arrow IPC stream: the table's schema, no batch
-//! statistics    an Arrow IPC stream: one batch, a row per slice (see `StatsTable`)
+//! statistics    an Arrow IPC stream: one batch, a row per stripe of rows (see `StatsTable`); a stripe is a slice per group
 //! ```
 
 pub mod ipc;
@@ -26,6 +27,7 @@ use skytether_common::{Error, Result};
 
 pub use table::{MetadataBuilder, StatsTable};
 
+use crate::groups::Groups;
 use crate::guard::guarded;
 use crate::layout::Layout;
 use crate::stats::stats_type;
@@ -56,9 +58,11 @@ pub struct Metadata {
     pub schema: SchemaRef,
     /// Rows of all slices.
     pub rows: u64,
-    /// The slices, in order.
+    /// How the columns are dealt to the slices of a stripe of rows.
+    pub groups: Groups,
+    /// The slices, in order: those of the first stripe, group by group, and so on.
     pub slices: Vec<SliceEntry>,
-    /// Their statistics.
+    /// Statistics of the stripes.
     pub stats: StatsTable,
     /// Whatever the writer wants to keep with the partition.
     pub application: BTreeMap<String, String>,
@@ -69,11 +73,31 @@ struct Header {
     layout: Layout,
     rows: u64,
     slices: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    group_columns: Option<u32>,
     schema_bytes: u64,
     application: BTreeMap<String, String>,
 }
 
 impl Metadata {
+    /// How many stripes of rows there are.
+    #[must_use]
+    pub fn stripes(&self) -> usize {
+        self.stats.stripes()
+    }
+
+    /// Rows of a stripe; `None` where there is no such stripe.
+    #[must_use]
+    pub fn stripe_rows(&self, stripe: usize) -> Option<u64> {
+        (stripe < self.stripes()).then(|| self.stats.rows().value(stripe))
+    }
+
+    /// The number of the slice of a stripe with the columns of a group.
+    #[must_use]
+    pub fn slice_of(&self, stripe: usize, group: usize) -> usize {
+        stripe.saturating_mul(self.groups.len()).saturating_add(group)
+    }
+
     /// The bytes of the metadata slice.
     ///
     /// # Errors
@@ -86,6 +110,7 @@ impl Metadata {
             layout: self.layout.clone(),
             rows: self.rows,
             slices: self.slices.len() as u64,
+            group_columns: (self.groups.len() > 1).then(|| u32::try_from(self.groups.width()).unwrap_or(u32::MAX)),
             schema_bytes: schema.len() as u64,
             application: self.application.clone(),
         };
@@ -149,23 +174,36 @@ impl Metadata {
 
     fn assemble(header: Header, schema: SchemaRef, batch: &RecordBatch) -> Result<Self> {
         let corrupt = |why: String| Error::corrupt(format!("a metadata slice's statistics {why}"));
-        if batch.num_rows() as u64 != header.slices {
-            return Err(corrupt(format!("are of {} slices where its header counts {}", batch.num_rows(), header.slices)));
+        let columns = schema.fields().len();
+        let groups = match header.group_columns {
+            None => Groups::new(columns, columns),
+            Some(width) if (1..columns as u64).contains(&u64::from(width)) => Groups::new(columns, width as usize),
+            Some(width) => return Err(corrupt(format!("are of groups of {width} among {columns} columns"))),
+        };
+        if (batch.num_rows() as u64).checked_mul(groups.len() as u64) != Some(header.slices) {
+            return Err(corrupt(format!("are of {} times {} slices where its header counts {}", batch.num_rows(), groups.len(), header.slices)));
         }
-        if *batch.schema() != stats_schema(&schema) {
+        if *batch.schema() != stats_schema(&schema, groups) {
             return Err(corrupt("do not fit its schema".into()));
         }
         let unsigned = |i: usize| batch.column(i).as_primitive::<UInt64Type>();
-        let (rows, len, crc) = (unsigned(0), unsigned(1), batch.column(2).as_primitive::<UInt32Type>());
+        let rows = unsigned(0);
         let total = rows.values().iter().try_fold(0u64, |a, &b| a.checked_add(b));
         if total != Some(header.rows) {
             return Err(corrupt(format!("do not count the {} rows of its header", header.rows)));
         }
-        let slices = (0..batch.num_rows()).map(|i| SliceEntry { rows: rows.value(i), len: len.value(i), crc32c: crc.value(i) }).collect();
-        let mut next = 3;
-        let mut columns = Vec::with_capacity(schema.fields().len());
+        let mut slices = Vec::with_capacity(batch.num_rows().saturating_mul(groups.len()));
+        for stripe in 0..batch.num_rows() {
+            slices.extend((0..groups.len()).map(|group| SliceEntry {
+                rows: rows.value(stripe),
+                len: unsigned(1 + 2 * group).value(stripe),
+                crc32c: batch.column(2 + 2 * group).as_primitive::<UInt32Type>().value(stripe),
+            }));
+        }
+        let mut next = 1 + 2 * groups.len();
+        let mut bounds = Vec::with_capacity(columns);
         for field in schema.fields() {
-            columns.push(stats_type(field.data_type()).map(|_| {
+            bounds.push(stats_type(field.data_type()).map(|_| {
                 let at = next;
                 next += 3;
                 table::Bounds {
@@ -175,17 +213,19 @@ impl Metadata {
                 }
             }));
         }
-        let stats = StatsTable::assemble(Arc::clone(&schema), rows.clone(), columns);
-        Ok(Self { layout: header.layout, schema, rows: header.rows, slices, stats, application: header.application })
+        let stats = StatsTable::assemble(Arc::clone(&schema), rows.clone(), bounds);
+        Ok(Self { layout: header.layout, schema, rows: header.rows, groups, slices, stats, application: header.application })
     }
 
     fn stats_batch(&self) -> Result<RecordBatch> {
-        let schema = Arc::new(stats_schema(&self.schema));
-        let mut columns: Vec<ArrayRef> = vec![
-            Arc::new(UInt64Array::from_iter_values(self.slices.iter().map(|s| s.rows))),
-            Arc::new(UInt64Array::from_iter_values(self.slices.iter().map(|s| s.len))),
-            Arc::new(UInt32Array::from_iter_values(self.slices.iter().map(|s| s.crc32c))),
-        ];
+        let schema = Arc::new(stats_schema(&self.schema, self.groups));
+        let groups = self.groups.len();
+        let mut columns: Vec<ArrayRef> = vec![Arc::new(self.stats.rows().clone())];
+        for group in 0..groups {
+            let slices = || self.slices.iter().skip(group).step_by(groups);
+            columns.push(Arc::new(UInt64Array::from_iter_values(slices().map(|s| s.len))));
+            columns.push(Arc::new(UInt32Array::from_iter_values(slices().map(|s| s.crc32c))));
+        }
         for bounds in self.stats.columns().iter().flatten() {
             columns.extend([Arc::clone(&bounds.min), Arc::clone(&bounds.max), Arc::new(bounds.nulls.clone()) as ArrayRef]);
         }
@@ -193,10 +233,14 @@ impl Metadata {
     }
 }
 
-/// The schema of the batch of statistics for a table's schema.
-fn stats_schema(schema: &Schema) -> Schema {
+/// The schema of the batch of statistics for a table's schema. The second group's `len` is `len.1`, and so on.
+fn stats_schema(schema: &Schema, groups: Groups) -> Schema {
     let mut fields =
         vec![Field::new("rows", DataType::UInt64, false), Field::new("len", DataType::UInt64, false), Field::new("crc32c", DataType::UInt32, false)];
+    for group in 1..groups.len() {
+        fields.push(Field::new(format!("len.{group}"), DataType::UInt64, false));
+        fields.push(Field::new(format!("crc32c.{group}"), DataType::UInt32, false));
+    }
     for (i, field) in schema.fields().iter().enumerate() {
         if let Some(bound) = stats_type(field.data_type()) {
             fields.push(Field::new(format!("min.{i}"), bound.clone(), true));

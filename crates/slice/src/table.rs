@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::array::Array;
 use arrow::compute::concat_batches;
@@ -18,22 +19,21 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 use skytether_common::{Error, Result};
 
-use crate::stats::{SliceStats, column_stats};
+use crate::groups::Groups;
+use crate::stats::{ColumnStats, SliceStats, column_stats};
 use crate::{Encoded, SliceOptions};
 
 /// A slice is closed when its rows take this many times the target in memory, however well they compress: bounds writers and readers.
 const MAX_EXPANSION: usize = 32;
+/// The same of a stripe of several groups of columns, with all of them.
+const MAX_STRIPE: usize = 64;
 /// Batches below this many rows are joined with their neighbours.
 const SMALL: usize = 4096;
-/// Columns from which on a table is wide: with fewer, a megabyte has as much of each.
-const MANY: usize = 128;
-/// How many times the size of others slices of wide tables may have, so that each holds enough of a column: to open one takes as long as to decode some thousand values.
-const WIDEST: usize = 16;
-/// Bytes of a column in a slice from which on it pays to compress them in a wide table: to set up a decompressor takes readers as long as to unpack some thousand bytes.
+/// Bytes of a column in a slice from which on it pays to compress them in a wide table: to set up a decompressor of ZSTD takes readers as long as to unpack some ten thousand bytes.
 const COMPRESSED: usize = 4 << 10;
 /// Columns that compression makes less than this much smaller are stored as they are: readers gain more by not unpacking them.
 const GAIN: f64 = 1.25;
-/// Every so many slices all columns are compressed, to see which of them gain by it.
+/// Every so many stripes all columns are compressed, to see which of them gain by it.
 const LOOK_AGAIN: u64 = 32;
 /// How often one slice is written anew to come closer to the target.
 const TRIES: usize = 8;
@@ -42,20 +42,21 @@ const TRIES: usize = 8;
 ///
 /// Each slice is at most [`SliceOptions::target_bytes`] long where a row allows it, and of at most [`SliceOptions::max_rows`] rows; a larger row becomes a slice of its own.
 ///
-/// Slices of wide tables are larger: twice the target for 256 columns, and so on up to 16 times for 2,048 and more, which is 8 KiB a column where the target is 1 MiB.
-/// Smaller ones would be mostly footer and page headers, and take their time to be opened column by column. Of a table so wide that these alone exceed half of that, slices may take twice their fixed cost.
+/// Of a wide table a stripe of rows becomes a slice for each group of columns ([`Groups`]), of which the largest approaches the target. Where a group's footer and page headers alone
+/// exceed half of that, slices may take twice their fixed cost.
 ///
-/// Besides the batch that was pushed last, rows of at most 32 targets (64 of wide tables) are held in memory.
+/// Besides the batch that was pushed last, rows of at most 32 targets (64 of wide tables) are held in memory, and the slices that they become.
 #[derive(Debug)]
 pub struct TableSlicer {
     schema: SchemaRef,
     options: SliceOptions,
+    groups: Groups,
     pending: Pending,
-    /// Bytes that a slice takes whatever its rows; measured with the first slice.
+    /// Bytes that the largest slice of a stripe takes whatever its rows; measured with the first slice.
     fixed: Option<usize>,
-    /// Bytes that a row takes once written, by the last slice.
+    /// Bytes that a row takes once written in the largest slice of a stripe, by the last one.
     per_row: Option<f64>,
-    /// Columns that gain little by compression, by the first slice and every 32nd from there on.
+    /// Columns that gain little by compression, by the first stripe and every 32nd from there on.
     plain: HashSet<ColumnPath>,
     written: u64,
 }
@@ -64,7 +65,8 @@ impl TableSlicer {
     /// A slicer for batches of `schema`.
     #[must_use]
     pub fn new(schema: SchemaRef, options: SliceOptions) -> Self {
-        Self { schema, options, pending: Pending::default(), fixed: None, per_row: None, plain: HashSet::new(), written: 0 }
+        let groups = Groups::of(schema.fields().len());
+        Self { schema, options, groups, pending: Pending::default(), fixed: None, per_row: None, plain: HashSet::new(), written: 0 }
     }
 
     /// Adds rows; gives the slices that they complete.
@@ -93,16 +95,16 @@ impl TableSlicer {
         self.pending.bytes()
     }
 
-    /// Bytes in memory from which on waiting rows become a slice, however well they compress.
+    /// Bytes in memory from which on waiting rows become a stripe, however well they compress.
     #[must_use]
     pub fn most_held(&self) -> usize {
-        self.options.target_bytes.saturating_mul(MAX_EXPANSION).max(self.target().saturating_mul(4))
+        self.options.target_bytes.saturating_mul(if self.groups.len() > 1 { MAX_STRIPE } else { MAX_EXPANSION })
     }
 
-    /// The size that slices are meant to have: [`SliceOptions::target_bytes`], or more of wide tables.
+    /// The size that the slices of a stripe are meant to have together.
     #[must_use]
     pub fn target(&self) -> usize {
-        self.options.target_bytes.saturating_mul(times(self.schema.fields().len()))
+        self.options.target_bytes.saturating_mul(self.groups.len())
     }
 
     /// The slices of the rows that are left; none where there were no rows.
@@ -133,17 +135,17 @@ impl TableSlicer {
         let fixed = match self.fixed {
             Some(fixed) => fixed,
             None => {
-                let fixed = self.write(&[self.pending.batches[0].slice(0, 0)])?.0.len();
+                let fixed = largest(&self.write(&[self.pending.batches[0].slice(0, 0)])?);
                 *self.fixed.insert(fixed)
             }
         };
-        let target = self.target().max(fixed.saturating_mul(2));
+        let target = self.options.target_bytes.max(fixed.saturating_mul(2));
         let most = self.pending.rows_within(self.most_held().max(target.saturating_mul(4))).clamp(1, self.options.most_rows() as usize);
         let room = target.saturating_sub(fixed) as f64;
         // A first guess from the size in memory; more rows than are there mean "not yet".
         let first = match self.per_row {
             Some(per_row) => (room * 0.97 / per_row) as usize,
-            None => self.pending.rows_within(target.saturating_mul(2)),
+            None => self.pending.rows_within(target.saturating_mul(2).saturating_mul(self.groups.len())),
         };
         let mut rows = first.clamp(1, most);
         // `most` counts only rows that are there: reaching it with more to come is no reason to close unless memory or row limits say so.
@@ -155,18 +157,19 @@ impl TableSlicer {
         if self.written.is_multiple_of(LOOK_AGAIN) {
             self.plain.clear();
         }
-        let mut best: Option<(usize, Bytes, ParquetMetaData)> = None;
+        let mut best: Option<(usize, Vec<Written>)> = None;
         let mut too_many = usize::MAX;
         for _ in 0..TRIES {
-            let (bytes, footer) = self.write(&self.pending.first(rows))?;
-            let per_row = (bytes.len().saturating_sub(fixed) as f64 / rows as f64).max(0.01);
+            let slices = self.write(&self.pending.first(rows))?;
+            let size = largest(&slices);
+            let per_row = (size.saturating_sub(fixed) as f64 / rows as f64).max(0.01);
             self.per_row = Some(per_row);
-            if bytes.len() > target && rows > 1 {
+            if size > target && rows > 1 {
                 too_many = rows;
                 let fitting = (room * 0.95 / per_row) as usize;
                 rows = fitting.clamp(1, rows * 9 / 10).max(1);
                 // Between what fitted and what did not, the middle.
-                if let Some((fitted, ..)) = &best {
+                if let Some((fitted, _)) = &best {
                     if rows <= *fitted {
                         rows = (fitted + too_many) / 2;
                     }
@@ -176,8 +179,7 @@ impl TableSlicer {
                 }
                 continue;
             }
-            let size = bytes.len();
-            best = Some((rows, bytes, footer));
+            best = Some((rows, slices));
             let more = ((room * 0.97 / per_row) as usize).min(most).min(too_many - 1);
             let full = size as f64 >= target as f64 * 0.85;
             if !full && !last && !limited && (room * 0.97 / per_row) as usize > self.pending.rows {
@@ -193,51 +195,114 @@ impl TableSlicer {
             rows = more;
         }
         // Nothing fitted within the tries: halve until something does.
-        let (rows, bytes, footer) = match best {
+        let (rows, slices) = match best {
             Some(best) => best,
             None => loop {
                 rows = (rows / 2).max(1);
-                let (bytes, footer) = self.write(&self.pending.first(rows))?;
-                if bytes.len() <= target || rows == 1 {
-                    break (rows, bytes, footer);
+                let slices = self.write(&self.pending.first(rows))?;
+                if largest(&slices) <= target || rows == 1 {
+                    break (rows, slices);
                 }
             },
         };
         if self.written.is_multiple_of(LOOK_AGAIN) {
-            self.plain = gaining_little(&footer);
+            self.plain = slices.iter().flat_map(|slice| slice.plain.iter().cloned()).collect();
         }
         self.written += 1;
         let taken = self.pending.take(rows);
-        let columns = self.schema.fields().iter().enumerate().map(|(i, f)| column_stats(&taken, i, f.data_type())).collect::<Result<_>>()?;
-        Ok(Some(Encoded { bytes, stats: SliceStats { rows: rows as u64, columns } }))
+        let stats = self.for_each_group(|group| -> Result<Vec<Option<ColumnStats>>> {
+            self.groups.columns(group).map(|i| column_stats(&taken, i, self.schema.field(i).data_type())).collect()
+        })?;
+        let mut slices = slices.into_iter().map(|slice| slice.bytes);
+        let bytes = slices.next().ok_or_else(|| Error::internal("a stripe has no slice"))?;
+        Ok(Some(Encoded { bytes, more: slices.collect(), stats: SliceStats { rows: rows as u64, columns: stats.into_iter().flatten().collect() } }))
     }
 
-    fn write(&self, batches: &[RecordBatch]) -> Result<(Bytes, ParquetMetaData)> {
+    /// A slice per group of columns, with all rows of `batches`.
+    fn write(&self, batches: &[RecordBatch]) -> Result<Vec<Written>> {
+        self.for_each_group(|group| {
+            if self.groups.len() == 1 {
+                return self.write_group(batches, &self.schema);
+            }
+            let columns: Vec<usize> = self.groups.columns(group).collect();
+            let schema = self.groups.schema(&self.schema, group);
+            let some = batches.iter().map(|batch| RecordBatch::try_new(Arc::clone(&schema), columns.iter().map(|&c| Arc::clone(batch.column(c))).collect()));
+            let some = some.collect::<std::result::Result<Vec<_>, _>>().map_err(|e| Error::internal("columns of a batch do not fit its schema").because(e))?;
+            self.write_group(&some, &schema)
+        })
+    }
+
+    /// What `make` gives for each group of columns, in order. Many groups are made on all cores.
+    fn for_each_group<T: Send>(&self, make: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
+        let groups = self.groups.len();
+        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(groups);
+        if workers == 1 {
+            return (0..groups).map(make).collect();
+        }
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut made = Vec::new();
+            loop {
+                let group = next.fetch_add(1, Ordering::Relaxed);
+                if group >= groups {
+                    return Ok(made);
+                }
+                made.push((group, make(group)?));
+            }
+        };
+        let mut made = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..workers).map(|_| scope.spawn(work)).collect();
+            let mut made = work();
+            for other in others {
+                let more = other.join().unwrap_or_else(|_| Err(Error::internal("a thread that encodes columns stopped")));
+                made = made.and_then(|made| Ok([made, more?].into_iter().flatten().collect()));
+            }
+            made
+        })?;
+        made.sort_unstable_by_key(|(group, _)| *group);
+        Ok(made.into_iter().map(|(_, made)| made).collect())
+    }
+
+    fn write_group(&self, batches: &[RecordBatch], schema: &SchemaRef) -> Result<Written> {
         let refused = |e: parquet::errors::ParquetError| Error::invalid("these columns cannot be stored as Parquet").because(e);
-        let level = ZstdLevel::try_new(self.options.zstd_level).map_err(|e| Error::invalid("no such compression level").because(e))?;
-        let columns = self.schema.fields().len();
-        let tiny = columns > MANY && batches.iter().map(memory).sum::<usize>() / columns < COMPRESSED;
-        let mut properties = WriterProperties::builder()
+        let properties = WriterProperties::builder()
             .set_created_by("skytether".into())
-            .set_compression(if tiny { Compression::UNCOMPRESSED } else { Compression::ZSTD(level) })
             .set_statistics_enabled(EnabledStatistics::None)
             .set_offset_index_disabled(true)
             .set_max_row_group_row_count(None);
-        for column in &self.plain {
-            properties = properties.set_column_compression(column.clone(), Compression::UNCOMPRESSED);
-        }
+        // A wide table has little of each column in a slice.
+        let tiny = self.groups.len() > 1 && batches.iter().map(memory).sum::<usize>() / schema.fields().len().max(1) < COMPRESSED;
+        let properties = if tiny {
+            properties.set_compression(Compression::UNCOMPRESSED)
+        } else {
+            let level = ZstdLevel::try_new(self.options.zstd_level).map_err(|e| Error::invalid("no such compression level").because(e))?;
+            let mut properties = properties.set_compression(Compression::ZSTD(level));
+            // Numbers gain little more by ZSTD, which takes several times as long to unpack, and to set up.
+            for field in schema.fields().iter().filter(|f| f.data_type().is_primitive()) {
+                properties = properties.set_column_compression(ColumnPath::new(vec![field.name().clone()]), Compression::LZ4_RAW);
+            }
+            for column in &self.plain {
+                properties = properties.set_column_compression(column.clone(), Compression::UNCOMPRESSED);
+            }
+            properties
+        };
         let mut bytes = Vec::new();
-        let mut writer = ArrowWriter::try_new(&mut bytes, Arc::clone(&self.schema), Some(properties.build())).map_err(refused)?;
+        let mut writer = ArrowWriter::try_new(&mut bytes, Arc::clone(schema), Some(properties.build())).map_err(refused)?;
         for batch in batches {
             writer.write(batch).map_err(refused)?;
         }
-        let footer = writer.close().map_err(refused)?;
-        Ok((Bytes::from(bytes), footer))
+        let plain = gaining_little(&writer.close().map_err(refused)?);
+        Ok(Written { bytes: Bytes::from(bytes), plain })
     }
 }
 
-/// The compressed columns of a slice that are not worth it.
-fn gaining_little(footer: &ParquetMetaData) -> HashSet<ColumnPath> {
+/// A slice, and its columns that did not gain by compression.
+struct Written {
+    bytes: Bytes,
+    plain: Vec<ColumnPath>,
+}
+
+fn gaining_little(footer: &ParquetMetaData) -> Vec<ColumnPath> {
     let columns = footer.row_groups().iter().flat_map(|group| group.columns());
     columns
         .filter(|c| c.compression() != Compression::UNCOMPRESSED && (c.uncompressed_size() as f64) < GAIN * c.compressed_size() as f64)
@@ -245,9 +310,8 @@ fn gaining_little(footer: &ParquetMetaData) -> HashSet<ColumnPath> {
         .collect()
 }
 
-/// How many times the usual size slices of tables with so many columns have.
-fn times(columns: usize) -> usize {
-    if columns > MANY { (columns / MANY).min(WIDEST) } else { 1 }
+fn largest(slices: &[Written]) -> usize {
+    slices.iter().map(|slice| slice.bytes.len()).max().unwrap_or(0)
 }
 
 /// Rows that wait for their slice.

@@ -168,6 +168,51 @@ proptest! {
     }
 
     #[test]
+    fn wide_tables_of_any_type(
+        columns in 120usize..420,
+        seed in prop::collection::vec(prop::option::weighted(0.8, any::<i64>()), 1..60),
+        cut in 0usize..60,
+        target in 8_000usize..40_000,
+        wanted in prop::collection::vec(any::<prop::sample::Index>(), 1..20),
+    ) {
+        let seed: Vec<_> = seed.into_iter().map(|v| v.map(|v| v >> 12)).collect();
+        let kinds = every_type(&seed);
+        // Every type many times over, no two columns of one name.
+        let of = |c: usize| c * 7 % kinds.num_columns();
+        let fields: Vec<Field> = (0..columns).map(|c| kinds.schema().field(of(c)).clone().with_name(format!("c{c}"))).collect();
+        let all = (0..columns).map(|c| Arc::clone(kinds.column(of(c)))).collect();
+        let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), all).unwrap();
+        let cut = cut.min(seed.len());
+        let stripes = slice_table(&[batch.slice(0, cut), batch.slice(cut, seed.len() - cut)], target);
+
+        let mut metadata = MetadataBuilder::new(Layout::Table, batch.schema(), BTreeMap::new());
+        stripes.iter().for_each(|stripe| metadata.add(stripe).unwrap());
+        let metadata = skytether_slice::Metadata::decode(&metadata.finish().unwrap().encode().unwrap()).unwrap();
+        prop_assert_eq!(metadata.groups.len(), columns.div_ceil(128));
+        let stored: Vec<_> = stripes.iter().flat_map(|s| s.slices().cloned().collect::<Vec<_>>()).collect();
+        prop_assert_eq!(metadata.slices.iter().map(|s| s.len as usize).collect::<Vec<_>>(), stored.iter().map(|b| b.len()).collect::<Vec<_>>());
+
+        let mut wanted: Vec<usize> = wanted.iter().map(|i| i.index(columns)).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let (mut at, text) = (0, |b: &RecordBatch| arrow::util::pretty::pretty_format_batches(&[b.clone()]).unwrap().to_string());
+        for stripe in 0..metadata.stripes() {
+            let rows = metadata.stripe_rows(stripe).unwrap() as usize;
+            let expected = batch.slice(at, rows);
+            for (group, places) in metadata.groups.split(&wanted) {
+                let schema = metadata.groups.schema(&metadata.schema, group);
+                let bytes = stored[metadata.slice_of(stripe, group)].clone();
+                let read: Vec<_> = decode(bytes, &Layout::Table, &schema, &places, 16).unwrap().map(Result::unwrap).collect();
+                let read = concat_batches(&read[0].schema(), &read).unwrap();
+                let of: Vec<usize> = places.iter().map(|p| metadata.groups.columns(group).start + p).collect();
+                prop_assert_eq!(text(&read), text(&expected.project(&of).unwrap()));
+            }
+            at += rows;
+        }
+        prop_assert_eq!(at, seed.len());
+    }
+
+    #[test]
     fn matrices_of_any_width(rows in sparse_rows(), target in 4_000usize..30_000, value in 0usize..4) {
         let value = [ValueType::UInt16, ValueType::UInt32, ValueType::Float32, ValueType::Float64][value];
         let n_genes = rows.len() as u32;

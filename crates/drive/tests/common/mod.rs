@@ -25,6 +25,7 @@ use uuid::Uuid;
 pub const CELLS: u32 = 65_536 + 3_000;
 pub const GENES: u32 = 7;
 pub const SALES: i64 = 20_000;
+pub const WIDE_ROWS: i64 = 900;
 
 pub fn dataset(name: &str) -> DatasetName {
     name.parse().unwrap()
@@ -38,9 +39,9 @@ pub fn partition(dataset: &DatasetName, table: &str) -> PartitionName {
 pub fn store_partition(store: &dyn SliceStore, name: &PartitionName, layout: Layout, schema: SchemaRef, slices: &[Encoded]) -> Metadata {
     let mut builder = MetadataBuilder::new(layout, schema, BTreeMap::new());
     let mut batch = Vec::new();
-    for (n, slice) in slices.iter().enumerate() {
-        builder.add(slice).unwrap();
-        batch.push(Op::Put { key: name.slice_key(n as u32).unwrap(), value: slice.bytes.clone(), expect: Expect::Absent });
+    slices.iter().for_each(|stripe| builder.add(stripe).unwrap());
+    for (n, slice) in slices.iter().flat_map(Encoded::slices).enumerate() {
+        batch.push(Op::Put { key: name.slice_key(n as u32).unwrap(), value: slice.clone(), expect: Expect::Absent });
     }
     let metadata = builder.finish().unwrap();
     batch.push(Op::Put { key: name.key().unwrap(), value: metadata.encode().unwrap(), expect: Expect::Absent });
@@ -63,6 +64,12 @@ pub fn sales() -> RecordBatch {
     let prices: Float64Array = (0..SALES).map(|i| (i % 13 != 0).then_some((i * 7919 % 10_007) as f64 / 8.0)).collect();
     let columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from_iter_values(0..SALES)), Arc::new(kinds), Arc::new(prices)];
     RecordBatch::try_new(Arc::new(schema), columns).unwrap()
+}
+
+/// `shop.wide (c0 .. c299)`: three groups of columns, ascending from row to row.
+pub fn wide() -> RecordBatch {
+    let columns = (0..300i64).map(|c| (format!("c{c}"), Arc::new(Int64Array::from_iter_values((0..WIDE_ROWS).map(|i| i * 1000 + (i * c) % 997))) as ArrayRef));
+    RecordBatch::try_from_iter(columns).unwrap()
 }
 
 /// What the matrix of `blood.tiny` holds.
@@ -88,9 +95,10 @@ fn text(name: &str) -> Field {
     Field::new(name, DataType::Utf8, false)
 }
 
-/// The store of one drive: `shop.sales` and `blood.tiny`.
+/// The store of one drive: `shop.sales`, `shop.wide` and `blood.tiny`.
 pub fn fill(store: &dyn SliceStore) {
     store_table(store, &partition(&dataset("shop.sales"), "data"), &sales(), 8 << 10);
+    store_table(store, &partition(&dataset("shop.wide"), "data"), &wide(), 40 << 10);
     let tiny = dataset("blood.tiny");
     let names: StringArray = (0..CELLS).map(|c| Some(cell_name(c))).collect();
     let types: StringArray = (0..CELLS).map(|c| Some(cell_type(c))).collect();
@@ -164,6 +172,7 @@ fn tables() -> Vec<(&'static str, &'static str, &'static str, SchemaRef)> {
     rows.extend(sparse_schema(ValueType::UInt16).fields().iter().cloned());
     vec![
         ("shop", "sales", "data", sales().schema()),
+        ("shop", "wide", "data", wide().schema()),
         ("blood", "tiny", "x", Arc::new(dense)),
         ("blood", "tiny", "x_rows", Arc::new(Schema::new(rows))),
         ("blood", "tiny", "obs", Arc::new(Schema::new(vec![text("cell"), text("cell_type")]))),
@@ -193,7 +202,13 @@ pub async fn sub_plan(sql: &str) -> SubPlan {
     let context = SessionContext::new_with_state(state);
     let plan = context.sql(sql).await.unwrap().into_optimized_plan().unwrap();
     let bytes = skytether_plan::codec::encode(&plan, &context.state()).unwrap();
-    let of = if sql.contains("shop.sales") { ("shop.sales", &["data"][..]) } else { ("blood.tiny", &["x", "obs", "var", "cells"][..]) };
+    let of = if sql.contains("shop.sales") {
+        ("shop.sales", &["data"][..])
+    } else if sql.contains("shop.wide") {
+        ("shop.wide", &["data"][..])
+    } else {
+        ("blood.tiny", &["x", "obs", "var", "cells"][..])
+    };
     let name = dataset(of.0);
     SubPlan {
         query: Uuid::from_u128(7),
@@ -252,11 +267,12 @@ pub fn lines(batch: &RecordBatch) -> Vec<String> {
     lines
 }
 
-/// What DataFusion itself answers over `shop.sales` in memory.
+/// What DataFusion itself answers over `shop.sales` and `shop.wide` in memory.
 pub async fn reference(sql: &str) -> RecordBatch {
     let context = SessionContext::new();
     context.register_batch("data", sales()).unwrap();
-    let frame = context.sql(&sql.replace("shop.sales.data", "data")).await.unwrap();
+    context.register_batch("wide", wide()).unwrap();
+    let frame = context.sql(&sql.replace("shop.sales.data", "data").replace("shop.wide.data", "wide")).await.unwrap();
     let schema = Arc::new(frame.schema().as_arrow().clone());
     concat_batches(&schema, &frame.collect().await.unwrap()).unwrap()
 }

@@ -12,3 +12,4 @@ mod receipts;
 mod served;
 mod tables;
 mod util;
+mod wide;

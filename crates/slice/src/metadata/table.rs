@@ -1,4 +1,4 @@
-//! Statistics of all slices of a partition, column by column.
+//! Statistics of all stripes of a partition, column by column.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,10 +11,11 @@ use skytether_common::{Error, Result};
 
 use super::{Metadata, SliceEntry};
 use crate::Encoded;
+use crate::groups::Groups;
 use crate::layout::Layout;
 use crate::stats::stats_type;
 
-/// Bounds of one column: one entry per slice.
+/// Bounds of one column: one entry per stripe.
 #[derive(Debug, Clone)]
 pub(super) struct Bounds {
     pub(super) min: ArrayRef,
@@ -28,7 +29,7 @@ impl PartialEq for Bounds {
     }
 }
 
-/// Statistics of a partition's slices: arrays with one entry per slice, as DataFusion's `PruningStatistics` wants them. A null bound is unknown.
+/// Statistics of a partition's stripes, which mostly are slices: arrays with one entry per stripe, as DataFusion's `PruningStatistics` wants them. A null bound is unknown.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StatsTable {
     schema: SchemaRef,
@@ -49,13 +50,13 @@ impl StatsTable {
         &self.columns
     }
 
-    /// Number of slices.
+    /// Number of stripes.
     #[must_use]
-    pub fn slices(&self) -> usize {
+    pub fn stripes(&self) -> usize {
         self.rows.len()
     }
 
-    /// Rows of each slice.
+    /// Rows of each stripe.
     #[must_use]
     pub fn rows(&self) -> &UInt64Array {
         &self.rows
@@ -96,6 +97,8 @@ pub struct MetadataBuilder {
     layout: Layout,
     schema: SchemaRef,
     application: BTreeMap<String, String>,
+    groups: Groups,
+    rows: Vec<u64>,
     slices: Vec<SliceEntry>,
     columns: Vec<Option<Growing>>,
 }
@@ -139,23 +142,25 @@ impl MetadataBuilder {
     #[must_use]
     pub fn new(layout: Layout, schema: SchemaRef, application: BTreeMap<String, String>) -> Self {
         let columns = schema.fields().iter().map(|f| stats_type(f.data_type()).map(|_| Growing::default())).collect();
-        Self { layout, schema, application, slices: Vec::new(), columns }
+        let groups = Groups::of(schema.fields().len());
+        Self { layout, schema, application, groups, rows: Vec::new(), slices: Vec::new(), columns }
     }
 
-    /// Takes the next slice into account.
+    /// Takes the next stripe into account.
     ///
     /// # Errors
-    /// `Invalid` where its statistics are not those of a slice of this schema.
-    pub fn add(&mut self, slice: &Encoded) -> Result<()> {
-        let stats = &slice.stats;
-        let fits = stats.columns.len() == self.columns.len()
+    /// `Invalid` where its slices or statistics are not those of a stripe of this schema.
+    pub fn add(&mut self, stripe: &Encoded) -> Result<()> {
+        let stats = &stripe.stats;
+        let fits = stripe.slices().count() == self.groups.len()
+            && stats.columns.len() == self.columns.len()
             && stats.columns.iter().zip(self.schema.fields()).all(|(column, field)| match (column, stats_type(field.data_type())) {
                 (None, None) => true,
                 (Some(c), Some(due)) => c.min.len() == 1 && c.max.len() == 1 && *c.min.data_type() == due && *c.max.data_type() == due,
                 _ => false,
             });
         if !fits {
-            return Err(Error::invalid(format!("a slice's statistics do not fit a table of {}", self.schema)));
+            return Err(Error::invalid(format!("a stripe's slices or statistics do not fit a table of {}", self.schema)));
         }
         for (growing, column) in self.columns.iter_mut().zip(&stats.columns) {
             if let (Some(growing), Some(column)) = (growing, column) {
@@ -164,7 +169,8 @@ impl MetadataBuilder {
                 growing.nulls.push(column.nulls);
             }
         }
-        self.slices.push(SliceEntry { rows: stats.rows, len: slice.bytes.len() as u64, crc32c: crc32c(&slice.bytes) });
+        self.rows.push(stats.rows);
+        self.slices.extend(stripe.slices().map(|bytes| SliceEntry { rows: stats.rows, len: bytes.len() as u64, crc32c: crc32c(bytes) }));
         Ok(())
     }
 
@@ -185,11 +191,11 @@ impl MetadataBuilder {
                 nulls: UInt64Array::from(growing.nulls),
             }));
         }
-        let rows = UInt64Array::from_iter_values(self.slices.iter().map(|s| s.rows));
         Ok(Metadata {
             layout: self.layout,
-            rows: self.slices.iter().map(|s| s.rows).sum(),
-            stats: StatsTable::assemble(Arc::clone(&self.schema), rows, columns),
+            rows: self.rows.iter().sum(),
+            groups: self.groups,
+            stats: StatsTable::assemble(Arc::clone(&self.schema), UInt64Array::from(self.rows), columns),
             schema: self.schema,
             slices: self.slices,
             application: self.application,

@@ -39,13 +39,50 @@ fn what_was_written_comes_back() {
     let metadata = sample();
     let read = Metadata::decode(&metadata.encode().unwrap()).unwrap();
     assert_eq!(read, metadata);
-    assert_eq!((read.rows, read.stats.slices()), (15, 5));
+    assert_eq!((read.rows, read.stripes()), (15, 5));
     assert_eq!(read.stats.max("n").unwrap().as_primitive::<Int64Type>().values(), &[1, 10, 20, 30, 40]);
     assert_eq!(read.stats.min("w").unwrap().data_type(), read.schema.field(1).data_type());
     assert_eq!(read.stats.nulls("w").unwrap().values(), &[1; 5]);
     assert!(read.stats.min("l").is_none() && read.stats.min("absent").is_none());
     let floats = read.stats.max("f").unwrap();
     assert_eq!((0..5).map(|i| floats.is_null(i)).collect::<Vec<_>>(), [false, false, true, false, false]);
+}
+
+/// A table of 300 columns, which are three groups, in two stripes.
+fn grouped() -> Metadata {
+    let schema = Arc::new(Schema::new((0..300).map(|i| Field::new(format!("c{i}"), DataType::Int64, i % 2 == 0)).collect::<Vec<_>>()));
+    let mut builder = MetadataBuilder::new(Layout::Table, Arc::clone(&schema), BTreeMap::new());
+    for stripe in 0..2i64 {
+        let columns = (0..300).map(|c| Arc::new(Int64Array::from(vec![stripe * 100 + c, c])) as ArrayRef).collect();
+        let mut slicer = TableSlicer::new(Arc::clone(&schema), SliceOptions::default());
+        slicer.push(&RecordBatch::try_new(Arc::clone(&schema), columns).unwrap()).unwrap();
+        slicer.finish().unwrap().iter().for_each(|s| builder.add(s).unwrap());
+    }
+    builder.finish().unwrap()
+}
+
+#[test]
+fn groups_of_columns_are_told() {
+    let metadata = grouped();
+    let bytes = metadata.encode().unwrap();
+    let read = Metadata::decode(&bytes).unwrap();
+    assert_eq!(read, metadata);
+    assert_eq!((read.groups.len(), read.stripes(), read.slices.len(), read.rows), (3, 2, 6, 4));
+    assert_eq!((read.stripe_rows(1), read.stripe_rows(2), read.slice_of(1, 2)), (Some(2), None, 5));
+    assert_eq!(read.stats.max("c299").unwrap().as_primitive::<Int64Type>().values(), &[299, 399]);
+    // The slices of a stripe differ, and each has its own length and checksum.
+    assert!(read.slices.windows(2).all(|s| s[0].crc32c != s[1].crc32c));
+    assert!(!String::from_utf8_lossy(&sample().encode().unwrap()).contains("group_columns"));
+    for wrong in ["299", "300", "999", "0", "1"] {
+        let text = String::from_utf8_lossy(&bytes[PREFIX..PREFIX + 200]).into_owned();
+        let at = PREFIX + text.find("\"group_columns\":128").unwrap() + 16;
+        let mut other = bytes.to_vec();
+        other[at..at + 3].copy_from_slice(format!("{wrong:>3}").as_bytes());
+        let crc = crc32c(&other[16..]);
+        other[12..16].copy_from_slice(&crc.to_le_bytes());
+        let error = Metadata::decode(&other).unwrap_err();
+        assert_eq!(error.kind(), Kind::Corrupt, "{wrong}: {error}");
+    }
 }
 
 #[test]
@@ -90,7 +127,7 @@ fn hostile_bytes_with_a_right_checksum_give_errors_and_no_panics() {
         flipped[12..16].copy_from_slice(&crc.to_le_bytes());
         match Metadata::decode(&flipped) {
             Ok(read) => {
-                assert_eq!(read.slices.iter().map(|s| s.rows).sum::<u64>(), read.rows);
+                assert_eq!((0..read.stripes()).filter_map(|n| read.stripe_rows(n)).sum::<u64>(), read.rows);
                 let again = Metadata::decode(&read.encode().unwrap()).unwrap();
                 // Arrays are compared by their bits, NaN included.
                 assert_eq!(again, read, "bit {bit}");

@@ -79,18 +79,55 @@ fn rows_that_compress_to_nothing_are_still_bounded() {
     assert_eq!(slices.iter().map(|s| s.stats.rows).sum::<u64>(), 200_000);
 }
 
+/// `columns` columns of `rows` numbers that nothing makes smaller.
+fn noise(columns: usize, rows: usize) -> RecordBatch {
+    let mut random = 7u64;
+    let mut next = || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random as i64
+    };
+    let fields: Vec<_> = (0..columns).map(|i| Field::new(format!("c{i}"), DataType::Int64, false)).collect();
+    let columns = (0..columns).map(|_| Arc::new(Int64Array::from_iter_values((0..rows).map(|_| next()))) as Arc<dyn Array>).collect();
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
+}
+
 #[test]
-fn wide_tables_get_slices_that_are_mostly_data() {
-    let fields: Vec<_> = (0..2000).map(|i| Field::new(format!("c{i}"), DataType::Int64, false)).collect();
-    let schema = Arc::new(Schema::new(fields));
-    let columns = (0..2000i64).map(|c| Arc::new(Int64Array::from_iter_values((0..300).map(|r| (r * 7_919 + c * 104_729) % 1_000_003))) as _).collect();
-    let batch = RecordBatch::try_new(Arc::clone(&schema), columns).unwrap();
-    let mut slicer = TableSlicer::new(Arc::clone(&schema), SliceOptions::default());
-    let mut slices = slicer.push(&batch).unwrap();
-    slices.extend(slicer.finish().unwrap());
-    assert!(slices.len() <= 8, "{:?}", slices.iter().map(|s| s.stats.rows).collect::<Vec<_>>());
-    let read = crate::decode(slices[0].bytes.clone(), &Layout::Table, &schema, &[1999, 3], 8192).unwrap().next().unwrap().unwrap();
-    assert_eq!(read, batch.slice(0, read.num_rows()).project(&[1999, 3]).unwrap());
+fn wide_tables_become_slices_of_some_columns_near_the_target() {
+    for (columns, rows, stripes) in [(128, 3000, 23..40), (129, 3000, 23..40), (600, 1200, 9..16)] {
+        let batch = noise(columns, rows);
+        let mut slicer = TableSlicer::new(batch.schema(), SliceOptions { target_bytes: 128 << 10, ..SliceOptions::default() });
+        let mut done = slicer.push(&batch).unwrap();
+        done.extend(slicer.finish().unwrap());
+        assert!(stripes.contains(&done.len()), "{columns} columns: {}", done.len());
+        let groups = Groups::of(columns);
+        let mut at = 0;
+        for (n, stripe) in done.iter().enumerate() {
+            assert_eq!(stripe.slices().count(), groups.len());
+            let rows = stripe.stats.rows as usize;
+            let sizes: Vec<usize> = stripe.slices().map(Bytes::len).collect();
+            assert!(sizes.iter().all(|&size| size <= 128 << 10), "{columns} columns: {sizes:?}");
+            assert!(n + 1 == done.len() || sizes[0] >= 80 << 10, "{columns} columns: {sizes:?}");
+            for (group, bytes) in stripe.slices().enumerate() {
+                let of: Vec<usize> = groups.columns(group).collect();
+                let (schema, all) = (groups.schema(&batch.schema(), group), (0..of.len()).collect::<Vec<_>>());
+                let read = crate::decode(bytes.clone(), &Layout::Table, &schema, &all, usize::MAX).unwrap().next().unwrap().unwrap();
+                assert_eq!(read, batch.project(&of).unwrap().slice(at, rows));
+            }
+            at += rows;
+        }
+        assert_eq!(at, rows);
+    }
+}
+
+#[test]
+fn a_stripe_of_a_very_wide_table_is_bounded_in_memory() {
+    let batch = noise(2000, 700);
+    let mut slicer = TableSlicer::new(batch.schema(), SliceOptions { target_bytes: 64 << 10, ..SliceOptions::default() });
+    let mut done = slicer.push(&batch).unwrap();
+    done.extend(slicer.finish().unwrap());
+    // 16,000 bytes a row in memory, 64 * 64 KiB at most, which is less than fills the slices.
+    assert!(done.iter().all(|stripe| (1..=262).contains(&stripe.stats.rows) && stripe.slices().all(|s| s.len() <= 300 << 10)));
+    assert_eq!(done.iter().map(|stripe| stripe.stats.rows).sum::<u64>(), 700);
 }
 
 #[test]
@@ -113,33 +150,6 @@ fn a_slice_has_no_more_rows_than_it_may() {
         }
         slices.extend(slicer.finish().unwrap());
         assert_eq!(slices.iter().map(|s| s.stats.rows).collect::<Vec<_>>(), wanted, "{max_rows}");
-    }
-}
-
-#[test]
-fn slices_of_wide_tables_grow_with_the_columns() {
-    let slices_of = |columns: usize| {
-        let schema: SchemaRef = Arc::new(Schema::new((0..columns).map(|i| Field::new(format!("c{i}"), DataType::Int64, false)).collect::<Vec<_>>()));
-        let mut random = 7u64;
-        let mut next = || {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            random as i64
-        };
-        // As many bytes for any number of columns, which nothing makes smaller.
-        let rows = 512_000 / columns;
-        let batch = RecordBatch::try_new(
-            Arc::clone(&schema),
-            (0..columns).map(|_| Arc::new(Int64Array::from_iter_values((0..rows).map(|_| next()))) as Arc<dyn Array>).collect(),
-        );
-        let mut slicer = TableSlicer::new(schema, SliceOptions { target_bytes: 128 << 10, ..SliceOptions::default() });
-        let mut slices = slicer.push(&batch.unwrap()).unwrap();
-        slices.extend(slicer.finish().unwrap());
-        assert_eq!(slices.iter().map(|s| s.stats.rows).sum::<u64>(), rows as u64);
-        slices.iter().map(|s| s.bytes.len()).max().unwrap()
-    };
-    for (columns, most) in [(8, 128 << 10), (128, 128 << 10), (400, 3 * (128 << 10)), (1000, 7 * (128 << 10))] {
-        let largest = slices_of(columns);
-        assert!((most * 3 / 4..=most).contains(&largest), "{columns} columns: {largest} of {most}");
     }
 }
 

@@ -1,0 +1,77 @@
+//! The rows of a stripe of a wide table, put together from the slices with its groups of columns.
+//!
+//! Group by group, all rows of each: to decode a column takes some hundred kilobytes meanwhile, whatever its rows, so that thousands of columns side by side would take
+//! gigabytes. The rows of a stripe are bounded when it is written, and the engine's memory pool is told of them.
+
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use arrow::compute::concat_batches;
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
+use skytether_common::{Error, Result};
+use skytether_plan::error::from_datafusion;
+use skytether_wire::size::batch_bytes;
+
+use crate::reader::{Part, Partition, Reader};
+
+/// Gives the rows of a stripe as batches.
+#[derive(Debug)]
+pub(crate) struct Stripe {
+    rows: RecordBatch,
+    at: usize,
+    batch_rows: usize,
+    /// For as long as the rows are here.
+    _memory: MemoryReservation,
+}
+
+impl Stripe {
+    /// Decodes `parts`, slices of one stripe in the order of their groups. Batches have at most `batch_rows` rows.
+    ///
+    /// # Errors
+    /// Corrupt, naming slice and partition; Exhausted where the pool has no room.
+    pub(crate) fn decode(partition: &Arc<Partition>, parts: Vec<Part>, batch_rows: usize, pool: &Arc<dyn MemoryPool>) -> Result<Self> {
+        let memory = MemoryConsumer::new("SliceScanExec").register(pool);
+        let (mut fields, mut columns, mut rows) = (Vec::new(), Vec::<ArrayRef>::new(), None);
+        for part in parts {
+            let mut batches = Vec::new();
+            for batch in Reader::decode(partition, part, usize::MAX)? {
+                let batch = batch?;
+                memory.try_grow(usize::try_from(batch_bytes(&batch)).unwrap_or(usize::MAX)).map_err(from_datafusion)?;
+                batches.push(batch);
+            }
+            let Some(first) = batches.first() else { continue };
+            let schema = first.schema();
+            let joined =
+                if let [only] = batches.as_slice() { only.clone() } else { concat_batches(&schema, &batches).map_err(|e| torn(partition).because(e))? };
+            if *rows.get_or_insert(joined.num_rows()) != joined.num_rows() {
+                return Err(torn(partition));
+            }
+            fields.extend(schema.fields().iter().cloned());
+            columns.extend(joined.columns().iter().cloned());
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(rows.unwrap_or(0)));
+        let schema: SchemaRef = Arc::new(Schema::new(fields));
+        let rows = RecordBatch::try_new_with_options(schema, columns, &options).map_err(|e| torn(partition).because(e))?;
+        Ok(Self { rows, at: 0, batch_rows: batch_rows.max(1), _memory: memory })
+    }
+}
+
+fn torn(partition: &Partition) -> Error {
+    Error::corrupt(format!("the slices of a stripe of {} do not fit together", partition.title()))
+}
+
+impl Iterator for Stripe {
+    type Item = RecordBatch;
+
+    fn next(&mut self) -> Option<RecordBatch> {
+        let rows = self.batch_rows.min(self.rows.num_rows().checked_sub(self.at)?);
+        if rows == 0 {
+            return None;
+        }
+        let batch = self.rows.slice(self.at, rows);
+        self.at += rows;
+        Some(batch)
+    }
+}

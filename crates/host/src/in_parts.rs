@@ -1,0 +1,144 @@
+//! Long lists of results, planned some at a time.
+//!
+//! DataFusion's SQL planner compares each expression of a `SELECT` with all others several times: for 1,000 aggregates that takes half a second, and the time grows with the
+//! square of their number. But each result depends on what is read and grouped only, not on the other results. So parts of the list are planned, each as a query of its own over the
+//! same input, and one aggregate and one projection are made of theirs.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use datafusion::execution::session_state::SessionState;
+use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, Projection};
+use datafusion::sql::parser::Statement;
+use datafusion::sql::sqlparser::ast::SelectItem;
+
+use crate::star;
+
+/// Results that are planned at once.
+const PART: usize = 50;
+
+/// Lists up to this length are planned as they are.
+const SHORT: usize = 2 * PART;
+
+/// The plan of `statement` if it is a long list of results, each with an expression of its own, over tables, a condition and groups; `None` for all others, and where the parts do not
+/// fit together or one has an error: the planner is to see the whole then.
+pub(crate) async fn plan(statement: &mut Statement, state: &SessionState) -> Option<LogicalPlan> {
+    let select = star::plain_select(statement)?;
+    if select.projection.len() <= SHORT || !select.projection.iter().all(|item| matches!(item, SelectItem::UnnamedExpr(_) | SelectItem::ExprWithAlias { .. })) {
+        return None;
+    }
+    let items = std::mem::take(&mut select.projection);
+    let planned = of_parts(statement, &items, state).await;
+    star::plain_select(statement)?.projection = items;
+    planned
+}
+
+/// The plan of `empty`, which has no results, with `items`.
+async fn of_parts(empty: &Statement, items: &[SelectItem], state: &SessionState) -> Option<LogicalPlan> {
+    let mut parts = Vec::with_capacity(items.len().div_ceil(PART));
+    for items in items.chunks(PART) {
+        let mut part = empty.clone();
+        star::plain_select(&mut part)?.projection = items.to_vec();
+        let LogicalPlan::Projection(projection) = state.statement_to_plan(part).await.ok()? else { return None };
+        parts.push(projection);
+    }
+    let input = match joined(&parts)? {
+        Some(aggregate) => Arc::new(LogicalPlan::Aggregate(aggregate)),
+        None => Arc::clone(&parts.first()?.input),
+    };
+    let results: Vec<Expr> = parts.into_iter().flat_map(|part| part.expr).collect();
+    let mut names = HashSet::new();
+    if !results.iter().all(|result| names.insert(result.schema_name().to_string())) {
+        return None;
+    }
+    Projection::try_new(results, input).map(LogicalPlan::Projection).ok()
+}
+
+/// One aggregate for those of all `parts`, nothing where none has one; `None` where the parts have not the same input.
+fn joined(parts: &[Projection]) -> Option<Option<Aggregate>> {
+    let (first, others) = parts.split_first()?;
+    let LogicalPlan::Aggregate(model) = first.input.as_ref() else {
+        return others.iter().all(|part| part.input == first.input).then_some(None);
+    };
+    let (mut calls, mut names) = (Vec::new(), HashSet::new());
+    for part in parts {
+        let LogicalPlan::Aggregate(aggregate) = part.input.as_ref() else { return None };
+        if aggregate.group_expr != model.group_expr || aggregate.input != model.input {
+            return None;
+        }
+        // The results refer to them by name.
+        calls.extend(aggregate.aggr_expr.iter().filter(|call| names.insert(call.schema_name().to_string())).cloned());
+    }
+    Aggregate::try_new(Arc::clone(&model.input), model.group_expr.clone(), calls).ok().map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datafusion::arrow::array::{ArrayRef, Int64Array};
+    use datafusion::arrow::record_batch::RecordBatch;
+    use datafusion::common::config::Dialect;
+    use datafusion::prelude::SessionContext;
+
+    fn context() -> SessionContext {
+        let context = SessionContext::new();
+        let columns = (0..300i64).map(|c| (format!("c{c}"), Arc::new(Int64Array::from_iter_values((0..20).map(|r| r % (c + 2)))) as ArrayRef));
+        context.register_batch("t", RecordBatch::try_from_iter(columns).unwrap()).unwrap();
+        context
+    }
+
+    fn list(of: impl Fn(usize) -> String) -> String {
+        (0..240).map(of).collect::<Vec<_>>().join(", ")
+    }
+
+    async fn in_parts(sql: &str, state: &SessionState) -> Option<LogicalPlan> {
+        let mut statement = state.sql_to_statement(sql, &Dialect::Generic).unwrap();
+        let before = statement.clone();
+        let planned = plan(&mut statement, state).await;
+        assert_eq!(statement, before);
+        planned
+    }
+
+    #[tokio::test]
+    async fn parts_make_the_plan_of_the_whole() {
+        let state = context().state();
+        for sql in [
+            format!("SELECT {} FROM t", list(|c| format!("sum(c{c})"))),
+            format!("SELECT {} FROM t WHERE c1 > 0", list(|c| format!("c{c} + 1 AS x{c}"))),
+            format!("SELECT c5, {} FROM t GROUP BY c5, c6 % 2", list(|c| format!("sum(c{c}) / count(c{}) AS x{c}", c % 60))),
+            format!("SELECT {} FROM t a JOIN t b ON a.c1 = b.c1", list(|c| format!("min(a.c{c}) AS x{c}"))),
+            format!("SELECT {} FROM t WHERE c3 IN (SELECT c4 FROM t)", list(|c| format!("max(c{c}) FILTER (WHERE c1 > 0)"))),
+            format!("SELECT {} FROM (SELECT sum(c1) AS s, c2 FROM t GROUP BY c2)", list(|c| format!("s + {c}"))),
+        ] {
+            let whole = state.statement_to_plan(state.sql_to_statement(&sql, &Dialect::Generic).unwrap()).await.unwrap();
+            let parts = in_parts(&sql, &state).await.unwrap_or_else(|| panic!("{sql}"));
+            assert_eq!(parts.display_indent_schema().to_string(), whole.display_indent_schema().to_string());
+            assert_eq!(parts, whole);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_parts_can_not_tell_is_planned_whole() {
+        let state = context().state();
+        for sql in [
+            "SELECT sum(c1) FROM t".to_owned(),
+            format!("SELECT {}, * FROM t", list(|c| format!("c{c} AS x{c}"))),
+            // Aggregates in some parts only.
+            format!("SELECT {}, 1 AS one, {} FROM t", list(|c| format!("{c} AS x{c}")), list(|c| format!("sum(c{c}) AS s{c}"))),
+            // Groups that are results: by their places, by their names, or all of them.
+            format!("SELECT c1, {} FROM t GROUP BY 1", list(|c| format!("sum(c{c}) AS s{c}"))),
+            format!("SELECT c1 + 1 AS g, {} FROM t GROUP BY g", list(|c| format!("sum(c{c}) AS s{c}"))),
+            format!("SELECT c1, {} FROM t GROUP BY ALL", list(|c| format!("sum(c{c}) AS s{c}"))),
+            format!("SELECT {} FROM t HAVING sum(c1) > 0", list(|c| format!("sum(c{c})"))),
+            format!("SELECT DISTINCT {} FROM t", list(|c| format!("c{c}"))),
+            format!("SELECT {} FROM t ORDER BY 1", list(|c| format!("c{c}"))),
+            format!("SELECT {} FROM t LIMIT 3", list(|c| format!("c{c}"))),
+            format!("SELECT {} FROM t", list(|c| format!("row_number() OVER (ORDER BY c{c})"))),
+            // One name twice, and one that there is not.
+            format!("SELECT {}, sum(c0) FROM t", list(|c| format!("sum(c{c})"))),
+            format!("SELECT {}, sum(nix) FROM t", list(|c| format!("sum(c{c})"))),
+        ] {
+            assert!(in_parts(&sql, &state).await.is_none(), "{sql}");
+        }
+    }
+}
