@@ -29,8 +29,9 @@ fn encoded() -> Option<Vec<Encoded>> {
 }
 
 /// A wide table: enough columns for two groups.
-static WIDE: LazyLock<SchemaRef> =
-    LazyLock::new(|| Arc::new(Schema::new((0..=skytether_slice::groups::WIDTH).map(|c| Field::new(format!("c{c}"), DataType::Int64, false)).collect::<Vec<_>>())));
+static WIDE: LazyLock<SchemaRef> = LazyLock::new(|| {
+    Arc::new(Schema::new((0..=skytether_slice::groups::WIDTH).map(|c| Field::new(format!("c{c}"), DataType::Int64, false)).collect::<Vec<_>>()))
+});
 
 fn grouped() -> Option<Vec<Encoded>> {
     let columns = (0..WIDE.fields().len() as i64).map(|c| Arc::new(Int64Array::from_iter_values(c..c + 5)) as ArrayRef).collect();
