@@ -253,7 +253,8 @@ class Result:
         if self._table is None:
             import pyarrow
 
-            self._table = pyarrow.table(self._inner.collect())
+            # `pyarrow.table` would import pandas first, to see whether it is given a data frame.
+            self._table = pyarrow.RecordBatchReader.from_stream(self._inner.collect()).read_all()
             self._finished = self._inner.receipt()
         return self._table
 

@@ -72,6 +72,25 @@ fn joined(parts: &[Projection]) -> Option<Option<Aggregate>> {
     Aggregate::try_new(Arc::clone(&model.input), model.group_expr.clone(), calls).ok().map(Some)
 }
 
+/// How often the rules for logical plans go through `plan` at most: once for long lists of results over one table, which DataFusion's rules leave as they are in a second pass over all of
+/// them; `passes` times for all others.
+pub(crate) fn passes(plan: &LogicalPlan, passes: usize) -> usize {
+    let (mut at, mut results) = (plan, 0);
+    loop {
+        at = match at {
+            LogicalPlan::Projection(projection) => {
+                results = results.max(projection.expr.len());
+                &projection.input
+            }
+            LogicalPlan::Aggregate(aggregate) => &aggregate.input,
+            LogicalPlan::Filter(filter) => &filter.input,
+            LogicalPlan::SubqueryAlias(alias) => &alias.input,
+            LogicalPlan::TableScan(_) if results > SHORT => return 1,
+            _ => return passes,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,6 +133,37 @@ mod tests {
             let parts = in_parts(&sql, &state).await.unwrap_or_else(|| panic!("{sql}"));
             assert_eq!(parts.display_indent_schema().to_string(), whole.display_indent_schema().to_string());
             assert_eq!(parts, whole);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_second_pass_of_rules_changes_nothing_of_long_lists() {
+        let state = context().state();
+        let usual = state.config_options().optimizer.max_passes;
+        assert!(usual > 1);
+        for sql in [
+            format!("SELECT {} FROM t", list(|c| format!("sum(c{c}), avg(c{c}) AS a{c}"))),
+            format!("SELECT {} FROM t AS u WHERE c1 + 1 > 3 AND u.c2 IN (1, 2)", list(|c| format!("sum(c{c}) / count(c{}) AS x{c}", c % 7))),
+            format!("SELECT c5, {} FROM t WHERE c5 > 2 GROUP BY c5, c6 % 2", list(|c| format!("max(c{c} * c{}) AS x{c}", c % 9))),
+            format!("SELECT {} FROM (SELECT * FROM t WHERE c7 = 1) WHERE c8 = 2", list(|c| format!("c{c} + c9 * 2 AS x{c}"))),
+        ] {
+            let plan = state.statement_to_plan(state.sql_to_statement(&sql, &Dialect::Generic).unwrap()).await.unwrap();
+            assert_eq!(passes(&plan, usual), 1, "{sql}");
+            let optimised = |max_passes| {
+                // States count the names that they make up.
+                let mut state = context().state();
+                state.config_mut().options_mut().optimizer.max_passes = max_passes;
+                state.optimize(&plan).unwrap().display_indent_schema().to_string()
+            };
+            assert_eq!(optimised(1), optimised(usual));
+        }
+        for sql in [
+            "SELECT c1, c2 FROM t".to_owned(),
+            format!("SELECT {} FROM t a JOIN t b ON a.c1 = b.c1", list(|c| format!("a.c{c}"))),
+            format!("SELECT {} FROM t LIMIT 1", list(|c| format!("c{c}"))),
+        ] {
+            let plan = state.statement_to_plan(state.sql_to_statement(&sql, &Dialect::Generic).unwrap()).await.unwrap();
+            assert_eq!(passes(&plan, usual), usual, "{sql}");
         }
     }
 

@@ -290,7 +290,7 @@ impl Host {
     pub(crate) async fn plan_logical(
         &self,
         plan: LogicalPlan,
-        state: SessionState,
+        mut state: SessionState,
         mut tables: Arc<NamedTables>,
         collector: Arc<Collector>,
         options: &QueryOptions,
@@ -302,6 +302,8 @@ impl Host {
         } else {
             plan
         };
+        let passes = &mut state.config_mut().options_mut().optimizer.max_passes;
+        *passes = in_parts::passes(&plan, *passes);
         let optimised = state.optimize(&plan).map_err(from_datafusion)?;
         let cut = cut(optimised.clone(), options.cut, tables.as_ref(), &state)?;
         for note in &cut.notes {

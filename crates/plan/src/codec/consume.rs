@@ -63,7 +63,13 @@ fn rename(plan: LogicalPlan, names: &[String]) -> DfResult<LogicalPlan> {
                 exprs.iter().enumerate().map(|(i, e)| alias(e, a.schema.field(from + i).name(), &names[from + i])).collect::<Vec<_>>()
             };
             let (groups, calls) = (renamed(&a.group_expr, 0), renamed(&a.aggr_expr, a.group_expr.len()));
-            Ok(LogicalPlan::Aggregate(Aggregate::try_new(a.input, groups, calls)?))
+            // Names are all that differs. To find the types again takes a search through all columns for each.
+            let fields = a.schema.iter().zip(names).map(|((qualifier, field), name)| match field.name() == name {
+                true => (qualifier.cloned(), Arc::clone(field)),
+                false => (None, Arc::new(field.as_ref().clone().with_name(name))),
+            });
+            let schema = DFSchema::new_with_metadata(fields.collect(), a.schema.metadata().clone())?;
+            Ok(LogicalPlan::Aggregate(Aggregate::try_new_with_schema(a.input, groups, calls, Arc::new(schema))?))
         }
         plan => {
             let exprs = plan.schema().iter().zip(names).map(|((q, f), n)| alias(&Expr::Column(Column::from((q, f))), f.name(), n)).collect();
