@@ -18,8 +18,6 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 QUERIES = HERE / "tpch"
 TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
-# What each table of the second fleet is partitioned by: the keys of the large joins.
-KEYS = {"lineitem": "l_orderkey", "orders": "o_orderkey", "part": "p_partkey", "partsupp": "ps_partkey"}
 sys.path.insert(0, str(HERE.parent / "python" / "tests"))
 
 
@@ -98,14 +96,14 @@ def measure(engine: str, source: str, directory: str, scale: str, answers: str) 
     print(json.dumps({"seconds": seconds, "moved": moved, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
 
 
-def ingest(source: str, directory: str, by_key: str) -> None:
-    """The tables into a fleet of four drives; `by_key` is "keys" for tables partitioned by their keys."""
+def ingest(source: str, directory: str) -> None:
+    """The tables into a fleet of four drives."""
     import skytether
 
     begin = time.perf_counter()
     with skytether.open(source, drives=4) as fleet:
         for table in TABLES:
-            fleet.ingest(f"{directory}/{table}.parquet", f"tpch/{table}", partition_by=KEYS.get(table) if by_key == "keys" else None)
+            fleet.ingest(f"{directory}/{table}.parquet", f"tpch/{table}")
     print(json.dumps({"seconds": time.perf_counter() - begin}))
 
 
@@ -137,8 +135,8 @@ def compare(out: Path, scale: float, line) -> None:
     from compare import assert_same
 
     directory = files(out, scale)
-    dealt, keyed, answers = out / f"fleet_tpch_{scale:g}", out / f"fleet_tpch_{scale:g}_keys", out / "tpch_answers"
-    for old in (dealt, keyed, answers):
+    fleet, answers = out / f"fleet_tpch_{scale:g}", out / "tpch_answers"
+    for old in (fleet, answers):
         shutil.rmtree(old, ignore_errors=True)
     answers.mkdir()
 
@@ -149,44 +147,36 @@ def compare(out: Path, scale: float, line) -> None:
         return json.loads(done.stdout.strip().splitlines()[-1])
 
     print(f"\nTPC-H at scale factor {scale:g}, four drives")
-    took = call("ingest", dealt, directory, "dealt")
+    took = call("ingest", fleet, directory)
     line("ingest of eight Parquet files", f"{took['seconds']:.1f} s")
-    took = call("ingest", keyed, directory, "keys")
-    line(f"  partitioned by {', '.join(KEYS.values())}", f"{took['seconds']:.1f} s")
-    runs = {"skytether": ("skytether", dealt), "datafusion": ("datafusion", dealt), "duckdb": ("duckdb", dealt), "keys": ("skytether", keyed)}
-    results = {}
-    for name, (engine, fleet) in runs.items():
-        (answers / name).mkdir()
-        results[name] = call("measure", engine, fleet, directory, scale, answers / name)
+    results = {engine: call("measure", engine, fleet, directory, scale, answers) for engine in ("skytether", "datafusion", "duckdb")}
     place = out / "served_tpch"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     processes = call("served", place, directory, scale)
     shutil.rmtree(place)
     columns = sum(column_bytes(directory, scale))
-    for name, title in (("skytether", "tables dealt to the drives slice by slice"), ("keys", "tables partitioned by the keys of the large joins")):
-        print(f"  {title}")
-        ours, theirs = results[name], results["datafusion"]
-        equal = 0
-        for number in range(1, 23):
-            tables = [pa.ipc.open_file(f"{answers}/{run}/{runs[run][0]}_{number}.arrow").read_all() for run in (name, "duckdb")]
-            try:
-                assert_same(*tables, False, f"query {number}")
-                equal += 1
-            except AssertionError as e:
-                print(f"  {e}")
-            took, other = ours["seconds"][number - 1], theirs["seconds"][number - 1]
-            beside = f"DataFusion {other:.2f} s: {took / other:.2f}x, DuckDB {results['duckdb']['seconds'][number - 1]:.2f} s"
-            line(f"  query {number}", f"{took:.2f} s", f"{beside}; moved {ours['moved'][number - 1] / 1e6:.1f} MB")
-        line("queries equal to DuckDB's answers", f"{equal} of 22", "", "22", equal == 22)
-        total, other = sum(ours["seconds"]), sum(theirs["seconds"])
-        line("total time", f"{total:.2f} s", f"DataFusion {other:.2f} s: {total / other:.2f}x", "<= 1.25x", total <= 1.25 * other)
-        worst = max(range(22), key=lambda i: ours["seconds"][i] / theirs["seconds"][i])
-        ratio = ours["seconds"][worst] / theirs["seconds"][worst]
-        line(f"  the worst query ({worst + 1})", f"{ratio:.2f}x", "", "<= 2x", ratio <= 2)
-        share = sum(ours["moved"]) / columns
-        line("bytes moved, of the queries' columns", f"{share:.1%}", f"{sum(ours['moved']) / 1e6:.0f} MB", "<= 25%", share <= 0.25)
-        line("peak memory of host and drives together", f"{ours['peak_mb']:.0f} MB", f"DataFusion {theirs['peak_mb']:.0f} MB", "<= 3072 MB", ours["peak_mb"] <= 3072)
+    ours, theirs = results["skytether"], results["datafusion"]
+    equal = 0
+    for number in range(1, 23):
+        tables = [pa.ipc.open_file(f"{answers}/{engine}_{number}.arrow").read_all() for engine in ("skytether", "duckdb")]
+        try:
+            assert_same(*tables, False, f"query {number}")
+            equal += 1
+        except AssertionError as e:
+            print(f"  {e}")
+        took, other = ours["seconds"][number - 1], theirs["seconds"][number - 1]
+        beside = f"DataFusion {other:.2f} s: {took / other:.2f}x, DuckDB {results['duckdb']['seconds'][number - 1]:.2f} s"
+        line(f"  query {number}", f"{took:.2f} s", f"{beside}; moved {ours['moved'][number - 1] / 1e6:.1f} MB")
+    line("queries equal to DuckDB's answers", f"{equal} of 22", "", "22", equal == 22)
+    total, other = sum(ours["seconds"]), sum(theirs["seconds"])
+    line("total time", f"{total:.2f} s", f"DataFusion {other:.2f} s: {total / other:.2f}x", "<= 1.25x", total <= 1.25 * other)
+    worst = max(range(22), key=lambda i: ours["seconds"][i] / theirs["seconds"][i])
+    ratio = ours["seconds"][worst] / theirs["seconds"][worst]
+    line(f"  the worst query ({worst + 1})", f"{ratio:.2f}x", "", "<= 2x", ratio <= 2)
+    share = sum(ours["moved"]) / columns
+    line("bytes moved, of the queries' columns", f"{share:.1%}", f"{sum(ours['moved']) / 1e6:.0f} MB", "<= 25%", share <= 0.25)
+    line("peak memory of host and drives together", f"{ours['peak_mb']:.0f} MB", f"DataFusion {theirs['peak_mb']:.0f} MB", "<= 3072 MB", ours["peak_mb"] <= 3072)
     *drives, host = processes["peak_mb"]
     print("  drives and host as processes of their own")
     line("total time, first runs", f"{processes['seconds']:.1f} s")
