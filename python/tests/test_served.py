@@ -15,20 +15,15 @@ import pyarrow as pa
 import pyarrow.flight
 import pytest
 from conftest import assert_same, rich
-from fleets import PROGRAM, Served
+from fleets import PROGRAM, serving
 
 import msgexpress
 import skytether
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory):
-    fleet = Served(tmp_path_factory.mktemp("served"))
-    try:
+    with serving(tmp_path_factory.mktemp("served")) as fleet:
         yield fleet
-        fleet.stop()
-        assert "panicked" not in fleet.errors.read_text()
-    finally:
-        fleet.kill()
 
 
 def test_expression_through_a_host_is_as_embedded(served, db):

@@ -1,4 +1,4 @@
-//! What every layer of Skytether shares: error kinds, names and keys, checksums.
+//! What every layer of Skytether shares: error kinds, names and keys, checksums, work on several threads.
 //!
 //! Nothing here does I/O, reads a clock or draws a random number: those come in as parameters from the layers above.
 
@@ -6,6 +6,7 @@ pub mod checksum;
 pub mod error;
 pub mod memory;
 pub mod names;
+pub mod parallel;
 pub mod units;
 
 pub use error::{Context, Error, Kind, Result};

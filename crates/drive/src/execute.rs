@@ -2,8 +2,7 @@
 //!
 //! A sub-plan that waits for its reader gives its turn back meanwhile: a slow reader holds up nobody else.
 
-use std::collections::BTreeMap;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
@@ -191,7 +190,7 @@ fn has_nothing_to_push(plan: &LogicalPlan) -> bool {
 
 /// DataFusion's rules for logical plans but for those that have nothing left to do in a part of a plan that was optimised before it was cut, and that walk through all of its expressions.
 fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
-    /// Sub-plans have no subqueries and no DISTINCT in calls; the others have been through the same expressions.
+    /// Sub-plans have no subqueries; a DISTINCT in a call that goes down is done as it is; the others have been through the same expressions.
     const DONE_ABOVE: [&str; 9] = [
         "rewrite_set_comparison",
         "decorrelate_predicate_subquery",

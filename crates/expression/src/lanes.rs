@@ -60,30 +60,42 @@ pub(crate) fn exp_m1(x: f64) -> f64 {
     scale * p + (scale - 1.0)
 }
 
-/// `k` and `ln(1 + f)` less its rounding error, with `u = 2^k (1 + f)` and `sqrt(1/2) <= 1 + f < sqrt(2)`, for normal positive `u` (fdlibm's `log`).
+/// `k` and `f` with `u = 2^k (1 + f)` and `sqrt(1/2) <= 1 + f < sqrt(2)`, for normal positive `u`.
 #[inline(always)]
-fn split(u: f64) -> (f64, f64) {
+pub(crate) fn split(u: f64) -> (f64, f64) {
     const HALF_ROOT: u64 = 0x3fe6_a09e_667f_3bcd;
     const TWO_52: f64 = 4_503_599_627_370_496.0;
     let bits = u.to_bits();
     let above = bits.wrapping_add(0x3ff0_0000_0000_0000 - HALF_ROOT);
     let f = f64::from_bits((above & 0x000f_ffff_ffff_ffff) + HALF_ROOT) - 1.0;
     // There is no vector conversion from 64-bit integers before AVX-512: plant k in the mantissa of 2^52.
-    let k = f64::from_bits((above >> 52) | TWO_52.to_bits()) - (TWO_52 + 1023.0);
+    (f64::from_bits((above >> 52) | TWO_52.to_bits()) - (TWO_52 + 1023.0), f)
+}
+
+/// `s` and `R` with `ln(1 + f) = s (2 + R)`, for `f` as [`split`] gives it (the series is that of fdlibm's `log`).
+#[inline(always)]
+pub(crate) fn log_series(f: f64) -> (f64, f64) {
     let s = f / (2.0 + f);
     let z = s * s;
     let w = z * z;
     let even = w * (0.399_999_999_994_094_2 + w * (0.222_221_984_321_497_84 + w * 0.153_138_376_992_093_73));
     let odd = z * (0.666_666_666_666_673_5 + w * (0.285_714_287_436_623_9 + w * (0.181_835_721_616_180_5 + w * 0.147_981_986_051_165_86)));
+    (s, even + odd)
+}
+
+/// `ln(1 + f)` for `f` as [`split`] gives it, with less rounding than `s (2 + R)`.
+#[inline(always)]
+fn log_of(f: f64) -> f64 {
+    let (s, r) = log_series(f);
     let half = 0.5 * f * f;
-    (k, s * (half + (even + odd)) - half + f)
+    s * (half + r) - half + f
 }
 
 /// The logarithm to base 2 of a normal positive number; exact for powers of two.
 #[inline(always)]
 pub(crate) fn log2(x: f64) -> f64 {
-    let (k, log) = split(x);
-    k + log * LOG2_E
+    let (k, f) = split(x);
+    k + log_of(f) * LOG2_E
 }
 
 /// `ln(1 + x)` for `x >= 0`.
@@ -92,8 +104,8 @@ pub(crate) fn ln_1p(x: f64) -> f64 {
     let u = 1.0 + x;
     // What u has lost of x.
     let lost = if x < 1.0 { x - (u - 1.0) } else { 1.0 - (u - x) } / u;
-    let (k, log) = split(u);
-    k * LN_2_HIGH + (log + (k * LN_2_LOW + lost))
+    let (k, f) = split(u);
+    k * LN_2_HIGH + (log_of(f) + (k * LN_2_LOW + lost))
 }
 
 /// `e^(x^2) erfc(x)` for 0 <= x <= 28: `(1 + 2x)` times it is a polynomial in `(x - 4) / (x + 4)` (as in Shepherd & Laframboise, Math. Comp. 36:249, 1981;

@@ -9,6 +9,8 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, Weak};
 
 use arrow::array::Float32Array;
 
+use crate::lanes;
+
 /// The largest count whose logarithms are tabulated.
 pub(crate) const TABULATED: usize = 32;
 
@@ -16,25 +18,12 @@ pub(crate) const TABULATED: usize = 32;
 #[inline(always)]
 #[must_use]
 pub fn log1p(z: f32) -> f32 {
-    // u = 1 + z is exact from 2^-29 on (up to where the 1 does not matter), and below that log(1 + z) rounds to z. The rest is fdlibm's
-    // log: u = 2^k (1 + f) with sqrt(1/2) < 1 + f < sqrt(2), s = f / (2 + f), log(1 + f) = s (2 + R(s^2)).
+    // u = 1 + z is exact from 2^-29 on (up to where the 1 does not matter), and below that log(1 + z) rounds to z.
     const SMALL: f64 = 1.0 / (1u64 << 29) as f64;
-    const HALF_ROOT: u64 = 0x3fe6_a09e_667f_3bcd;
-    const EXPONENT: u64 = 0xfff0_0000_0000_0000;
-    const TWO_52: f64 = 4_503_599_627_370_496.0;
     let z = f64::from(z);
-    let u = 1.0 + z;
-    let bits = u.to_bits();
-    let above = bits.wrapping_sub(HALF_ROOT);
-    let f = f64::from_bits(bits.wrapping_sub(above & EXPONENT)) - 1.0;
-    // There is no vector conversion from 64-bit integers before AVX-512: plant k in the mantissa of 2^52.
-    let k = f64::from_bits((above >> 52) | TWO_52.to_bits()) - TWO_52;
-    let s = f / (2.0 + f);
-    let w = s * s;
-    let w2 = w * w;
-    let even = w2 * (0.399_999_999_994_094_2 + w2 * (0.222_221_984_321_497_84 + w2 * 0.153_138_376_992_093_73));
-    let odd = w * (0.666_666_666_666_673_5 + w2 * (0.285_714_287_436_623_9 + w2 * (0.181_835_721_616_180_5 + w2 * 0.147_981_986_051_165_86)));
-    let log = k * std::f64::consts::LN_2 + s * (2.0 + (even + odd));
+    let (k, f) = lanes::split(1.0 + z);
+    let (s, r) = lanes::log_series(f);
+    let log = k * std::f64::consts::LN_2 + s * (2.0 + r);
     // A select, not a branch, so that it vectorises.
     (if (z < SMALL) | !z.is_finite() { z } else { log }) as f32
 }

@@ -7,6 +7,7 @@ use arrow::buffer::NullBuffer;
 use arrow::compute::{cast, concat, take};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type};
 use serde::{Deserialize, Serialize};
+use skytether_common::parallel::in_parallel;
 use skytether_common::{Error, Result};
 
 use crate::pairs::Pairs;
@@ -150,32 +151,8 @@ pub(crate) fn unknown_group<'a>(name: &str, there_are: impl Iterator<Item = &'a 
     ))
 }
 
-/// Does `work` to all `items`, on up to `threads` threads; results in the items' order.
-fn in_parallel<I: Send, O: Send>(threads: usize, items: Vec<I>, work: impl Fn(I) -> Result<O> + Sync) -> Result<Vec<O>> {
-    if threads <= 1 || items.len() <= 1 {
-        return items.into_iter().map(work).collect();
-    }
-    let count = items.len();
-    let queue = std::sync::Mutex::new(items.into_iter().enumerate());
-    let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
-    let run = || {
-        let mut done = Vec::new();
-        while let Some((at, item)) = next() {
-            done.push((at, work(item)));
-        }
-        done
-    };
-    let mut done = std::thread::scope(|scope| {
-        let helpers: Vec<_> = (1..threads.min(count)).map(|_| scope.spawn(run)).collect();
-        let mut done = run();
-        for helper in helpers {
-            done.extend(helper.join().map_err(|_| Error::internal("a thread that tested genes stopped"))?);
-        }
-        Ok::<_, Error>(done)
-    })?;
-    done.sort_unstable_by_key(|(at, _)| *at);
-    done.into_iter().map(|(_, result)| result).collect()
-}
+/// What threads do here.
+const TESTING: &str = "tests genes";
 
 /// So many tests are worked off together.
 const TOGETHER: usize = 256;
@@ -263,7 +240,7 @@ impl<'a> Genes<'a> {
     fn test(&self, names: &[String], chosen: &[usize], reference: Option<usize>, options: &RankOptions, threads: usize) -> Result<TestedGenes> {
         let chunk = self.len().div_ceil(threads * 4).max(1);
         let starts: Vec<usize> = (0..self.len()).step_by(chunk).collect();
-        let parts = in_parallel(threads, starts, |start| {
+        let parts = in_parallel(threads, starts, TESTING, |start| {
             let end = self.len().min(start + chunk);
             let mut out = vec![Tested::default(); (end - start) * chosen.len()];
             let mut tester = Tester::new(names);
@@ -308,7 +285,7 @@ impl<'a> Genes<'a> {
                 slots.push(Slot { place, groups, genes, ids, valid: valid.next().unwrap_or_default(), numbers });
             }
         }
-        in_parallel(threads, slots, |mut slot| {
+        in_parallel(threads, slots, TESTING, |mut slot| {
             let group = tested.of(slot.place);
             let ranked = rank_one(&group, correction, keep);
             slot.groups.fill(group_names.views()[slot.place]);

@@ -18,7 +18,7 @@
 //! | [`substrait`] | a plan of another producer, instead of a text |
 //! | `parameters` | `?` and `$1` in SQL |
 //! | `dense`, `cells` | grouped moments over the dense view, and what the host must know of cells |
-//! | [`scan`], `sub_plan`, `shipped` | the operator that reads from drives; what it sends; small tables beside it |
+//! | [`scan`], `scan_planner`, `sub_plan`, `shipped` | the operator that reads from drives; how it is made of a sub-plan; what it sends; small tables beside it |
 //! | `missing` | a part that a root record names and a drive lacks |
 //! | `spill`, `sort_room` | what memory can't hold |
 //! | `merge_once`, `turns` | what our physical plans do otherwise than DataFusion's |
@@ -51,6 +51,7 @@ mod protocol;
 mod reasons;
 pub mod receipt;
 pub mod scan;
+mod scan_planner;
 pub mod server;
 pub mod session;
 mod shipped;

@@ -1,9 +1,9 @@
 //! A matrix on its way into slices: ranges of genes, each read and encoded by one thread, as many at a time as there are cores.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use skytether_common::{Error, PartitionName, Result};
+use skytether_common::parallel::in_parallel;
+use skytether_common::{PartitionName, Result};
 use skytether_matrix::Transposed;
 use skytether_slice::{Layout, SliceOptions, SparseSlicer, sparse_schema};
 
@@ -44,32 +44,11 @@ pub(crate) fn write(
         // No genes: one empty partition, so that the table has a schema.
         parts.push(0..0);
     }
-    let threads = std::thread::available_parallelism().map_or(2, usize::from).min(parts.len());
-    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let work = || -> Result<Vec<PartitionRecord>> {
-        let mut records = Vec::new();
-        loop {
-            let slot = next.fetch_add(1, Ordering::Relaxed);
-            let Some(genes) = parts.get(slot) else { return Ok(records) };
-            if failed.load(Ordering::Relaxed) {
-                return Ok(records);
-            }
-            let written = write_range(catalog, outbox, options, name(slot as u32), slot, matrix, genes.clone());
-            failed.fetch_or(written.is_err(), Ordering::Relaxed);
-            records.extend(written?);
-        }
-    };
-    let mut records = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let mut all = Ok(Vec::new());
-        for worker in workers {
-            let records = worker.join().unwrap_or_else(|_| Err(Error::internal("a thread that encodes a matrix stopped")));
-            all = all.and_then(|mut all: Vec<PartitionRecord>| records.map(|r| all.extend(r)).map(|()| all));
-        }
-        all
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    let records = in_parallel(threads, parts.into_iter().enumerate().collect(), "encodes a matrix", |(slot, genes)| {
+        write_range(catalog, outbox, options, name(slot as u32), slot, matrix, genes)
     })?;
-    records.sort_by_key(|r| r.slot);
-    Ok(records)
+    Ok(records.into_iter().flatten().collect())
 }
 
 fn write_range(

@@ -1,65 +1,57 @@
 //! A query from its text to its rows.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{self, Poll};
 use std::time::Instant;
 
-use arrow::compute::SortOptions;
 use arrow::datatypes::{Field, SchemaRef};
 use arrow::record_batch::RecordBatch;
-use async_trait::async_trait;
 use bytes::Bytes;
-use datafusion::catalog::Session;
 use datafusion::common::{ScalarValue, TableReference};
-use datafusion::error::Result as DfResult;
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::PeakRecordingPool;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
-use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
-use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
+use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::prelude::SessionConfig;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
-use skytether_common::{DatasetName, Error, Generation, PartitionName, Result};
+use skytether_common::{DatasetName, Error, Generation, Result};
 use skytether_expression::CellSource;
-use skytether_plan::error::{from_datafusion, to_datafusion};
+use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_first::filter_first;
 use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::small_heaps::small_heaps;
-use skytether_plan::{CutPlan, DriveScan, Placement, cut, describe, partial};
+use skytether_plan::{CutPlan, cut, partial};
 use skytether_wire::{Cse, Storage};
 use uuid::Uuid;
 
 use crate::catalog::{Catalog, DatasetKind};
 use crate::cells::{HostCells, needs};
-use crate::estimate;
 use crate::in_parts;
 use crate::merge_once::merge_once;
 use crate::named_columns::Shown;
 use crate::options::{HostOptions, QueryOptions};
 use crate::parameters;
 use crate::reasons;
-use crate::receipt::{Collector, ReceiptHandle, Source, rung_of};
-use crate::scan::{DriveScanExec, Patience, QueryContext, ScanParts, Target};
-use crate::shipped::Beside;
+use crate::receipt::{Collector, ReceiptHandle, Source};
+use crate::scan::{Patience, QueryContext};
+use crate::scan_planner::ScanPlanner;
 use crate::sort_room::SortRoom;
 use crate::spill::{self, SpillDirectory};
 use crate::sql_limits;
 use crate::star;
-use crate::sub_plan::Outgoing;
 use crate::substrait::{self, Asked};
-use crate::tables::{Named, NamedTables, PLAIN, SchemaCache};
+use crate::tables::{NamedTables, PLAIN, SchemaCache};
 use crate::turns::take_turns;
 use crate::writer::DatasetWriter;
 
@@ -460,111 +452,6 @@ fn with_cells(plan: LogicalPlan, cells: Arc<HostCells>) -> Result<LogicalPlan> {
     })
     .map(|t| t.data)
     .map_err(from_datafusion)
-}
-
-/// Makes [`DriveScanExec`]s of [`DriveScan`]s.
-struct ScanPlanner {
-    host: Host,
-    cut: CutPlan,
-    tables: Arc<NamedTables>,
-    context: QueryContext,
-    state: Arc<SessionState>,
-}
-
-#[async_trait]
-impl ExtensionPlanner for ScanPlanner {
-    async fn plan_extension(
-        &self,
-        _: &dyn PhysicalPlanner,
-        node: &dyn UserDefinedLogicalNode,
-        _: &[&LogicalPlan],
-        inputs: &[Arc<dyn ExecutionPlan>],
-        _: &dyn Session,
-        _: &PhysicalPlanningContext,
-    ) -> DfResult<Option<Arc<dyn ExecutionPlan>>> {
-        let Some(scan) = node.as_any().downcast_ref::<DriveScan>() else { return Ok(None) };
-        let exec = self.scan(scan, inputs).map_err(to_datafusion)?;
-        Ok(Some(Arc::new(exec)))
-    }
-}
-
-impl ScanPlanner {
-    fn scan(&self, scan: &DriveScan, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<DriveScanExec> {
-        let named = self.tables.get(&scan.table).ok_or_else(|| Error::internal(format!("the cut names {}, which the query does not", scan.table)))?;
-        let others =
-            scan.with.iter().map(|table| self.tables.get(table).ok_or_else(|| Error::internal(format!("the cut names {table}, which the query does not"))));
-        let others = others.collect::<Result<Vec<_>>>()?;
-        // The sub-plan calls tables as drives do.
-        let mut rows = HashMap::new();
-        for named in std::iter::once(&named).chain(&others) {
-            rows.insert(named.at_drives(), named.rows()?);
-        }
-        let parts = ScanParts {
-            of_cut: reasons::scan_number(&self.cut, scan),
-            dataset: named.record.name.clone(),
-            table: scan.title(),
-            rung: rung_of(scan.rung),
-            text: describe::sub_plan(scan),
-            plan: Outgoing::new(Arc::clone(&scan.sub_plan), Arc::clone(&self.state))?,
-            targets: self.targets(named, &others)?,
-            schema: Arc::clone(scan.schema().inner()),
-            rows: estimate::rows(&scan.sub_plan, &rows),
-            beside: Beside::new(inputs, scan),
-            order: order(&scan.sub_plan, &self.state).map_err(from_datafusion)?,
-        };
-        Ok(DriveScanExec::new(self.context.clone(), parts))
-    }
-
-    /// The drives that take part, each with what its sub-plan may see: its partition of the table, and its copies of the small tables
-    /// about cells and genes; of the tables in `others`, which are partitioned like the first, the partition that lies beside it.
-    fn targets(&self, named: &Named, others: &[&Arc<Named>]) -> Result<Vec<Target>> {
-        let record = &named.record;
-        let table = named.table()?;
-        let partitions = match table.placement {
-            Placement::Spread => table.partitions.iter().collect(),
-            Placement::Everywhere => {
-                let ids: Vec<_> = table.partitions.iter().map(|p| p.drive).collect();
-                let chosen = self.host.0.catalog.choose(&record.name, &named.stored, &ids);
-                table.partitions.get(chosen).into_iter().collect::<Vec<_>>()
-            }
-        };
-        partitions
-            .into_iter()
-            .map(|partition| {
-                let at = self.host.0.catalog.drive(&partition.drive, &record.name)?;
-                let mut visible = BTreeMap::from([(named.stored.clone(), record.partition(&named.stored, partition.slot))]);
-                for (other, t) in record.tables.iter().filter(|(_, t)| t.placement == Placement::Everywhere) {
-                    if let Some(copy) = t.partitions.iter().find(|p| p.drive == partition.drive) {
-                        visible.insert(other.clone(), record.partition(other, copy.slot));
-                    }
-                }
-                let mut with: BTreeMap<DatasetName, BTreeMap<String, PartitionName>> = BTreeMap::new();
-                for other in others {
-                    let beside = other.table()?.partitions.iter().find(|p| p.drive == partition.drive && p.slot == partition.slot);
-                    let slot = beside
-                        .ok_or_else(|| Error::internal(format!("{} is to be joined at {}, which has no part of it", other.record.name, partition.drive)))?
-                        .slot;
-                    let part = other.record.partition(&other.stored, slot);
-                    if other.record.name == record.name {
-                        visible.insert(other.stored.clone(), part);
-                    } else {
-                        with.entry(other.record.name.clone()).or_default().insert(other.stored.clone(), part);
-                    }
-                }
-                Ok(Target { drive: Arc::clone(&self.host.0.drives[at]), partitions: visible, with })
-            })
-            .collect()
-    }
-}
-
-/// The order in which a drive gives the rows of `plan`.
-fn order(plan: &LogicalPlan, state: &SessionState) -> DfResult<Option<LexOrdering>> {
-    let LogicalPlan::Sort(sort) = plan else { return Ok(None) };
-    let keys = sort.expr.iter().map(|key| {
-        let options = SortOptions { descending: !key.asc, nulls_first: key.nulls_first };
-        Ok(PhysicalSortExpr { expr: state.create_physical_expr(key.expr.clone(), plan.schema())?, options })
-    });
-    Ok(LexOrdering::new(keys.collect::<DfResult<Vec<_>>>()?))
 }
 
 /// The result's stream: counts rows, turns errors into ours and closes the receipt.

@@ -254,8 +254,7 @@ impl DatasetWriter {
         match placement {
             Placement::Everywhere => vec![PartitionWriter::new(outbox, partition(0), (0..n).collect(), Layout::Table, schema.clone())],
             Placement::Spread => {
-                // Small tables begin at their home, so that not all of them crowd the first drive.
-                // The partitions of tables that may be joined lie side by side.
+                // Small tables begin at their home, so that not all of them crowd the first drive; the partitions of tables that may be joined lie side by side.
                 let home = if by_key { 0 } else { self.catalog.home(&self.name) };
                 (0..n).map(|i| PartitionWriter::new(outbox, partition(i as u32), vec![(home + i) % n], Layout::Table, schema.clone())).collect()
             }

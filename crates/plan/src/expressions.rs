@@ -7,7 +7,7 @@
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::execution::FunctionRegistry;
-use datafusion::logical_expr::expr::{AggregateFunction, Alias, InList, WindowFunction};
+use datafusion::logical_expr::expr::{AggregateFunction, InList, WindowFunction};
 use datafusion::logical_expr::{
     BinaryExpr, Case, Cast, Expr, ExprSchemable, Operator, TryCast, Volatility, WindowFrame, WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition,
 };
@@ -32,11 +32,7 @@ pub fn check(expr: &Expr, schema: &DFSchema, registry: &dyn FunctionRegistry) ->
 /// # Errors
 /// The reason.
 pub fn check_aggregate<'e>(expr: &'e Expr, schema: &DFSchema, registry: &dyn FunctionRegistry) -> Result<&'e AggregateFunction, Refusal> {
-    let mut at = expr;
-    while let Expr::Alias(Alias { expr, .. }) = at {
-        at = expr;
-    }
-    let Expr::AggregateFunction(call) = at else {
+    let Expr::AggregateFunction(call) = unaliased(expr) else {
         return Err(format!("{} is no plain aggregate call", short(expr)));
     };
     let name = call.func.name();
@@ -64,11 +60,7 @@ pub fn check_aggregate<'e>(expr: &'e Expr, schema: &DFSchema, registry: &dyn Fun
 /// # Errors
 /// The reason.
 pub fn check_window<'e>(expr: &'e Expr, schema: &DFSchema, registry: &dyn FunctionRegistry) -> Result<&'e WindowFunction, Refusal> {
-    let mut at = expr;
-    while let Expr::Alias(Alias { expr, .. }) = at {
-        at = expr;
-    }
-    let Expr::WindowFunction(call) = at else {
+    let Expr::WindowFunction(call) = unaliased(expr) else {
         return Err(format!("{} is no plain window call", short(expr)));
     };
     let (name, params) = (call.fun.name(), &call.params);
@@ -93,6 +85,14 @@ pub fn check_window<'e>(expr: &'e Expr, schema: &DFSchema, registry: &dyn Functi
     let exprs = params.args.iter().chain(&params.partition_by).chain(params.order_by.iter().map(|by| &by.expr));
     exprs.into_iter().try_for_each(|e| checker.expr(e, 1))?;
     Ok(call)
+}
+
+/// The expression that `expr` gives another name to, or itself.
+pub(crate) fn unaliased(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Alias(alias) => unaliased(&alias.expr),
+        other => other,
+    }
 }
 
 /// Frames that arrive as they left: offsets count rows, and one of 0 has another name.

@@ -114,18 +114,20 @@ impl Walk<'_> {
         }
     }
 
+    /// The inputs of `join` that are `below`, for a plan with the join on the host, and the notes of that plan, with the `reason` for which it would stay there.
+    pub(crate) fn on_the_host<const N: usize>(&mut self, join: &Join, below: [&Below; N], reason: &str) -> ([LogicalPlan; N], Vec<Note>) {
+        let before = self.notes_len();
+        let inputs = below.map(|below| self.above(Piece::Below(Box::new(below.clone()))).0);
+        let mut notes = self.forget_notes(before);
+        let node = LogicalPlan::Join(join.clone());
+        notes.push(Note { operator: operator_name(&node), node: node.display().to_string(), reason: reason.into() });
+        (inputs, notes)
+    }
+
     /// The join over `large`, with the rows of `small` beside it.
     fn joined(&mut self, join: Join, large: Below, small: Piece, left_is_large: bool) -> Result<Piece> {
         let (small, _) = self.above(small);
-        let before = self.notes_len();
-        let (plain, _) = self.above(Piece::Below(Box::new(large.clone())));
-        let mut notes = self.forget_notes(before);
-        let node = LogicalPlan::Join(join.clone());
-        notes.push(Note {
-            operator: operator_name(&node),
-            node: node.display().to_string(),
-            reason: "nothing above it makes few rows of many, so the drives' rows are joined here".into(),
-        });
+        let ([plain], notes) = self.on_the_host(&join, [&large], "nothing above it makes few rows of many, so the drives' rows are joined here");
         let (mut shipped, mut input) = (large.joined.map(|joined| joined.shipped).unwrap_or_default(), large.input);
         let leaf = shipped::leaf(shipped.len(), &large.stored, &small)?;
         shipped.push(small.clone());

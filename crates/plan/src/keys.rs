@@ -19,7 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array};
 use datafusion::arrow::buffer::BooleanBuffer;
 use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{DataType, Decimal128Type, Int64Type};
+use datafusion::arrow::datatypes::{DataType, Decimal128Type, UInt64Type};
+use datafusion::arrow::error::ArrowError;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err, plan_err};
 use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 use parquet::bloom_filter::Sbbf;
@@ -242,6 +243,19 @@ fn bloom_of(keys: &Keys) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The 64-bit integers in which numbers, dates and times are compared: by bits, as the largest unsigned numbers are no signed ones.
+///
+/// # Errors
+/// For other columns.
+pub(crate) fn integers(column: &ArrayRef) -> std::result::Result<Int64Array, ArrowError> {
+    Ok(match column.data_type() {
+        DataType::UInt64 => column.as_primitive::<UInt64Type>().unary(|n| n as i64),
+        // Those of 32 bits are cast to no others.
+        DataType::Date32 | DataType::Time32(_) => cast(&cast(column, &DataType::Int32)?, &DataType::Int64)?.as_primitive().clone(),
+        _ => cast(column, &DataType::Int64)?.as_primitive().clone(),
+    })
+}
+
 /// A column in the form that is hashed.
 enum Keys {
     Numbers(Int64Array),
@@ -251,16 +265,12 @@ enum Keys {
 
 impl Keys {
     fn of(column: &ArrayRef) -> Result<Self> {
-        let form = column.data_type();
-        Ok(match form {
-            // By bits: the largest unsigned numbers are no signed ones.
-            DataType::UInt64 => Keys::Numbers(column.as_primitive::<datafusion::arrow::datatypes::UInt64Type>().unary::<_, Int64Type>(|n| n as i64)),
-            DataType::Date32 | DataType::Time32(_) => Keys::Numbers(cast(&cast(column, &DataType::Int32)?, &DataType::Int64)?.as_primitive().clone()),
+        Ok(match column.data_type() {
             DataType::Decimal128(..) => Keys::Decimals(Arc::clone(column)),
             DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => {
                 Keys::Bytes(cast(column, &DataType::BinaryView)?)
             }
-            other if takes(other) => Keys::Numbers(cast(column, &DataType::Int64)?.as_primitive().clone()),
+            other if takes(other) => Keys::Numbers(integers(column)?),
             other => return exec_err!("{AMONG} takes no {other}"),
         })
     }

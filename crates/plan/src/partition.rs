@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, UInt32Array};
 use arrow::compute::{cast, take_record_batch};
-use arrow::datatypes::{DataType, Decimal128Type, Decimal256Type, Int64Type, Schema, TimeUnit, UInt64Type};
+use arrow::datatypes::{DataType, Decimal128Type, Decimal256Type, Schema, TimeUnit};
 use arrow::record_batch::RecordBatch;
 use datafusion::common::{Column, DFSchema, JoinType};
 use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Join, LogicalPlan};
@@ -19,6 +19,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use skytether_common::{Error, Result};
 use twox_hash::XxHash64;
 use uuid::Uuid;
+
+use crate::keys::integers;
 
 /// The way to hash that this module describes.
 pub const VERSION: u32 = 1;
@@ -74,18 +76,6 @@ impl KeyType {
             t if t.is_nested() => return Err("only columns of plain values can be keys"),
             _ => return Err("columns of this type can't be keys"),
         })
-    }
-
-    /// The type in which [`Rows`] reads the values.
-    fn read_as(self) -> DataType {
-        match self {
-            KeyType::Text => DataType::Utf8View,
-            KeyType::Bytes => DataType::BinaryView,
-            KeyType::Boolean => DataType::Boolean,
-            KeyType::Decimal(scale) => DataType::Decimal128(38, scale),
-            KeyType::Decimal256(scale) => DataType::Decimal256(76, scale),
-            _ => DataType::Int64,
-        }
     }
 }
 
@@ -200,7 +190,6 @@ pub fn keys(schema: &Schema, columns: &[String]) -> Result<Vec<Key>> {
 /// A column of keys, ready to be read row by row.
 enum Values {
     Integers(arrow::array::Int64Array),
-    Unsigned(arrow::array::UInt64Array),
     Texts(arrow::array::StringViewArray),
     Bytes(arrow::array::BinaryViewArray),
     Booleans(arrow::array::BooleanArray),
@@ -215,22 +204,14 @@ impl Values {
             DataType::Dictionary(_, values) => cast(column, values).map_err(wrong)?,
             _ => Arc::clone(column),
         };
-        if plain.data_type() == &DataType::UInt64 {
-            return Ok(Values::Unsigned(plain.as_primitive::<UInt64Type>().clone()));
-        }
-        // Times become the integers that they are held in, 32 bits first where they are so wide.
-        let plain = match plain.data_type() {
-            DataType::Date32 | DataType::Time32(_) => cast(&plain, &DataType::Int32).map_err(wrong)?,
-            _ => plain,
-        };
-        let read = cast(&plain, &key.of.read_as()).map_err(wrong)?;
+        let read = |as_type| cast(&plain, &as_type).map_err(wrong);
         Ok(match key.of {
-            KeyType::Text => Values::Texts(read.as_string_view().clone()),
-            KeyType::Bytes => Values::Bytes(read.as_binary_view().clone()),
-            KeyType::Boolean => Values::Booleans(read.as_boolean().clone()),
-            KeyType::Decimal(_) => Values::Decimals(read.as_primitive::<Decimal128Type>().clone()),
-            KeyType::Decimal256(_) => Values::Decimals256(read.as_primitive::<Decimal256Type>().clone()),
-            _ => Values::Integers(read.as_primitive::<Int64Type>().clone()),
+            KeyType::Text => Values::Texts(read(DataType::Utf8View)?.as_string_view().clone()),
+            KeyType::Bytes => Values::Bytes(read(DataType::BinaryView)?.as_binary_view().clone()),
+            KeyType::Boolean => Values::Booleans(read(DataType::Boolean)?.as_boolean().clone()),
+            KeyType::Decimal(scale) => Values::Decimals(read(DataType::Decimal128(38, scale))?.as_primitive::<Decimal128Type>().clone()),
+            KeyType::Decimal256(scale) => Values::Decimals256(read(DataType::Decimal256(76, scale))?.as_primitive::<Decimal256Type>().clone()),
+            _ => Values::Integers(integers(&plain).map_err(wrong)?),
         })
     }
 
@@ -247,7 +228,6 @@ impl Values {
         };
         match self {
             Values::Integers(a) if a.is_valid(row) => value(hash, &a.value(row).to_le_bytes()),
-            Values::Unsigned(a) if a.is_valid(row) => value(hash, &a.value(row).to_le_bytes()),
             Values::Texts(a) if a.is_valid(row) => long(hash, a.value(row).as_bytes()),
             Values::Bytes(a) if a.is_valid(row) => long(hash, a.value(row)),
             Values::Booleans(a) if a.is_valid(row) => value(hash, &[u8::from(a.value(row))]),

@@ -7,6 +7,7 @@ use datafusion::arrow::datatypes::{DataType, Field};
 use datafusion::common::{DFSchema, JoinType, TableReference};
 use datafusion::logical_expr::{Expr, LogicalPlan, Window};
 
+use crate::expressions::unaliased;
 use crate::node::DriveScan;
 
 /// What is known of tables: the bytes of all rows in memory.
@@ -85,13 +86,6 @@ fn handed_on(exprs: &[Expr], schema: &DFSchema, rows: u64, below: Option<u64>) -
         });
     }
     Some(most)
-}
-
-fn unaliased(expr: &Expr) -> &Expr {
-    match expr {
-        Expr::Alias(alias) => unaliased(&alias.expr),
-        other => other,
-    }
 }
 
 fn literal(expr: &Expr) -> Option<u64> {

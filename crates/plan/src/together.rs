@@ -9,8 +9,8 @@ use std::sync::Arc;
 use datafusion::common::{DFSchema, JoinType, Result};
 use datafusion::logical_expr::{Expr, Join, LogicalPlan, Projection};
 
-use crate::classify::{Input, MAX_OPERATORS, MAX_SORTED, operator_name};
-use crate::cut::{Below, Joined, Note, Piece, Walk};
+use crate::classify::{Input, MAX_OPERATORS, MAX_SORTED};
+use crate::cut::{Below, Joined, Piece, Walk};
 use crate::join::{over, within_a_side};
 use crate::partition::Whole;
 use crate::policy::{Cut, Placement};
@@ -100,16 +100,8 @@ impl Walk<'_> {
 
     /// The join of two parts, drive by drive.
     pub(crate) fn joined_together(&mut self, join: &Join, left: &Below, right: &Below, together: Together) -> Result<Piece> {
-        let before = self.notes_len();
-        let (l, _) = self.above(Piece::Below(Box::new(left.clone())));
-        let (r, _) = self.above(Piece::Below(Box::new(right.clone())));
-        let mut notes = self.forget_notes(before);
-        let node = LogicalPlan::Join(join.clone());
-        notes.push(Note {
-            operator: operator_name(&node),
-            node: node.display().to_string(),
-            reason: "its rows may take more room than those of its sides, and nothing above it makes few of many".into(),
-        });
+        const REASON: &str = "its rows may take more room than those of its sides, and nothing above it makes few of many";
+        let ([l, r], notes) = self.on_the_host(join, [left, right], REASON);
         let plain = over(join, l, r)?;
         let down = Join { filter: within_a_side(join), ..join.clone() };
         let plan = match together.left_is_built {

@@ -5,7 +5,6 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::array::Array;
 use arrow::compute::concat_batches;
@@ -17,6 +16,7 @@ use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::metadata::ParquetMetaData;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
+use skytether_common::parallel::in_parallel;
 use skytether_common::{Error, Result};
 
 use crate::groups::Groups;
@@ -234,33 +234,8 @@ impl TableSlicer {
 
     /// What `make` gives for each group of columns, in order. Many groups are made on all cores.
     fn for_each_group<T: Send>(&self, make: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
-        let groups = self.groups.len();
-        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(groups);
-        if workers == 1 {
-            return (0..groups).map(make).collect();
-        }
-        let next = AtomicUsize::new(0);
-        let work = || {
-            let mut made = Vec::new();
-            loop {
-                let group = next.fetch_add(1, Ordering::Relaxed);
-                if group >= groups {
-                    return Ok(made);
-                }
-                made.push((group, make(group)?));
-            }
-        };
-        let mut made = std::thread::scope(|scope| {
-            let others: Vec<_> = (1..workers).map(|_| scope.spawn(work)).collect();
-            let mut made = work();
-            for other in others {
-                let more = other.join().unwrap_or_else(|_| Err(Error::internal("a thread that encodes columns stopped")));
-                made = made.and_then(|made| Ok([made, more?].into_iter().flatten().collect()));
-            }
-            made
-        })?;
-        made.sort_unstable_by_key(|(group, _)| *group);
-        Ok(made.into_iter().map(|(_, made)| made).collect())
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        in_parallel(threads, (0..self.groups.len()).collect(), "encodes columns", make)
     }
 
     fn write_group(&self, batches: &[RecordBatch], schema: &SchemaRef) -> Result<Written> {

@@ -1,0 +1,132 @@
+//! From a sub-plan in the super-plan to the operator that runs it at drives: which drives, and what they may see.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use arrow::compute::SortOptions;
+use async_trait::async_trait;
+use datafusion::catalog::Session;
+use datafusion::error::Result as DfResult;
+use datafusion::execution::session_state::SessionState;
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
+use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
+use skytether_common::{DatasetName, Error, PartitionName, Result};
+use skytether_plan::error::{from_datafusion, to_datafusion};
+use skytether_plan::{CutPlan, DriveScan, Placement, describe};
+
+use crate::estimate;
+use crate::reasons;
+use crate::receipt::rung_of;
+use crate::scan::{DriveScanExec, QueryContext, ScanParts, Target};
+use crate::session::Host;
+use crate::shipped::Beside;
+use crate::sub_plan::Outgoing;
+use crate::tables::{Named, NamedTables};
+
+/// Makes [`DriveScanExec`]s of [`DriveScan`]s.
+pub(crate) struct ScanPlanner {
+    pub(crate) host: Host,
+    pub(crate) cut: CutPlan,
+    pub(crate) tables: Arc<NamedTables>,
+    pub(crate) context: QueryContext,
+    pub(crate) state: Arc<SessionState>,
+}
+
+#[async_trait]
+impl ExtensionPlanner for ScanPlanner {
+    async fn plan_extension(
+        &self,
+        _: &dyn PhysicalPlanner,
+        node: &dyn UserDefinedLogicalNode,
+        _: &[&LogicalPlan],
+        inputs: &[Arc<dyn ExecutionPlan>],
+        _: &dyn Session,
+        _: &PhysicalPlanningContext,
+    ) -> DfResult<Option<Arc<dyn ExecutionPlan>>> {
+        let Some(scan) = node.as_any().downcast_ref::<DriveScan>() else { return Ok(None) };
+        let exec = self.scan(scan, inputs).map_err(to_datafusion)?;
+        Ok(Some(Arc::new(exec)))
+    }
+}
+
+impl ScanPlanner {
+    fn scan(&self, scan: &DriveScan, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<DriveScanExec> {
+        let named = self.tables.get(&scan.table).ok_or_else(|| Error::internal(format!("the cut names {}, which the query does not", scan.table)))?;
+        let others =
+            scan.with.iter().map(|table| self.tables.get(table).ok_or_else(|| Error::internal(format!("the cut names {table}, which the query does not"))));
+        let others = others.collect::<Result<Vec<_>>>()?;
+        // The sub-plan calls tables as drives do.
+        let mut rows = HashMap::new();
+        for named in std::iter::once(&named).chain(&others) {
+            rows.insert(named.at_drives(), named.rows()?);
+        }
+        let parts = ScanParts {
+            of_cut: reasons::scan_number(&self.cut, scan),
+            dataset: named.record.name.clone(),
+            table: scan.title(),
+            rung: rung_of(scan.rung),
+            text: describe::sub_plan(scan),
+            plan: Outgoing::new(Arc::clone(&scan.sub_plan), Arc::clone(&self.state))?,
+            targets: self.targets(named, &others)?,
+            schema: Arc::clone(scan.schema().inner()),
+            rows: estimate::rows(&scan.sub_plan, &rows),
+            beside: Beside::new(inputs, scan),
+            order: order(&scan.sub_plan, &self.state).map_err(from_datafusion)?,
+        };
+        Ok(DriveScanExec::new(self.context.clone(), parts))
+    }
+
+    /// The drives that take part, each with what its sub-plan may see: its partition of the table, and its copies of the small tables
+    /// about cells and genes; of the tables in `others`, which are partitioned like the first, the partition that lies beside it.
+    fn targets(&self, named: &Named, others: &[&Arc<Named>]) -> Result<Vec<Target>> {
+        let record = &named.record;
+        let table = named.table()?;
+        let partitions = match table.placement {
+            Placement::Spread => table.partitions.iter().collect(),
+            Placement::Everywhere => {
+                let ids: Vec<_> = table.partitions.iter().map(|p| p.drive).collect();
+                let chosen = self.host.catalog().choose(&record.name, &named.stored, &ids);
+                table.partitions.get(chosen).into_iter().collect::<Vec<_>>()
+            }
+        };
+        partitions
+            .into_iter()
+            .map(|partition| {
+                let at = self.host.catalog().drive(&partition.drive, &record.name)?;
+                let mut visible = BTreeMap::from([(named.stored.clone(), record.partition(&named.stored, partition.slot))]);
+                for (other, t) in record.tables.iter().filter(|(_, t)| t.placement == Placement::Everywhere) {
+                    if let Some(copy) = t.partitions.iter().find(|p| p.drive == partition.drive) {
+                        visible.insert(other.clone(), record.partition(other, copy.slot));
+                    }
+                }
+                let mut with: BTreeMap<DatasetName, BTreeMap<String, PartitionName>> = BTreeMap::new();
+                for other in others {
+                    let beside = other.table()?.partitions.iter().find(|p| p.drive == partition.drive && p.slot == partition.slot);
+                    let slot = beside
+                        .ok_or_else(|| Error::internal(format!("{} is to be joined at {}, which has no part of it", other.record.name, partition.drive)))?
+                        .slot;
+                    let part = other.record.partition(&other.stored, slot);
+                    if other.record.name == record.name {
+                        visible.insert(other.stored.clone(), part);
+                    } else {
+                        with.entry(other.record.name.clone()).or_default().insert(other.stored.clone(), part);
+                    }
+                }
+                Ok(Target { drive: Arc::clone(&self.host.drives()[at]), partitions: visible, with })
+            })
+            .collect()
+    }
+}
+
+/// The order in which a drive gives the rows of `plan`.
+fn order(plan: &LogicalPlan, state: &SessionState) -> DfResult<Option<LexOrdering>> {
+    let LogicalPlan::Sort(sort) = plan else { return Ok(None) };
+    let keys = sort.expr.iter().map(|key| {
+        let options = SortOptions { descending: !key.asc, nulls_first: key.nulls_first };
+        Ok(PhysicalSortExpr { expr: state.create_physical_expr(key.expr.clone(), plan.schema())?, options })
+    });
+    Ok(LexOrdering::new(keys.collect::<DfResult<Vec<_>>>()?))
+}
