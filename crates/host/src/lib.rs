@@ -37,6 +37,7 @@ pub mod explain;
 mod flight_sql;
 mod in_parts;
 mod join_filter;
+mod key_filters;
 pub mod listing;
 mod matrix_writer;
 pub mod membership;

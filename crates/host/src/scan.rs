@@ -32,6 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 use crate::catalog::{Catalog, within};
+use crate::estimate::Given;
 use crate::missing;
 use crate::receipt::{Collector, ShippedReceipt};
 use crate::shipped::{Beside, Table};
@@ -80,7 +81,7 @@ pub struct DriveScanExec {
     beside: Beside,
     targets: Vec<Target>,
     dataset: DatasetName,
-    rows: u64,
+    given: Given,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
 }
@@ -96,8 +97,8 @@ pub(crate) struct ScanParts {
     pub(crate) plan: Outgoing,
     pub(crate) targets: Vec<Target>,
     pub(crate) schema: SchemaRef,
-    /// About how many rows all drives give together.
-    pub(crate) rows: u64,
+    /// About what all drives give together.
+    pub(crate) given: Given,
     /// The small tables that travel beside the plan.
     pub(crate) beside: Beside,
     /// The order in which each drive gives its rows.
@@ -106,7 +107,7 @@ pub(crate) struct ScanParts {
 
 impl DriveScanExec {
     pub(crate) fn new(context: QueryContext, parts: ScanParts) -> Self {
-        let ScanParts { of_cut, dataset, table, rung, text, plan, targets, schema, rows, beside, order } = parts;
+        let ScanParts { of_cut, dataset, table, rung, text, plan, targets, schema, given, beside, order } = parts;
         let number = context.collector.scan(table.clone(), rung, text.clone(), of_cut.and_then(|n| u32::try_from(n).ok()));
         let properties = PlanProperties::new(
             EquivalenceProperties::new_with_orderings(schema, order),
@@ -125,7 +126,7 @@ impl DriveScanExec {
             beside,
             targets,
             dataset,
-            rows,
+            given,
             properties: Arc::new(properties),
             metrics: ExecutionPlanMetricsSet::new(),
         }
@@ -136,8 +137,18 @@ impl DriveScanExec {
         self.of_cut
     }
 
+    /// Whether filters of joins can go down on top of the sub-plan.
+    pub(crate) fn takes_filters(&self) -> bool {
+        self.rung != Rung::Raw
+    }
+
+    /// The filters of joins that go down on top of the sub-plan.
+    pub(crate) fn filters(&self) -> &[Arc<dyn PhysicalExpr>] {
+        self.plan.filters()
+    }
+
     /// The same scan, which waits for `filters` of joins and sends them down.
-    fn with_filters(&self, filters: Vec<Arc<dyn PhysicalExpr>>) -> Self {
+    pub(crate) fn with_filters(&self, filters: Vec<Arc<dyn PhysicalExpr>>) -> Self {
         let plan = self.plan.with_filters(filters);
         self.context.collector.filtered(self.number, plan.filters().len());
         self.with(plan, self.beside.clone())
@@ -155,7 +166,7 @@ impl DriveScanExec {
             beside,
             targets: self.targets.clone(),
             dataset: self.dataset.clone(),
-            rows: self.rows,
+            given: self.given.clone(),
             properties: Arc::clone(&self.properties),
             metrics: ExecutionPlanMetricsSet::new(),
         }
@@ -222,7 +233,7 @@ impl ExecutionPlan for DriveScanExec {
         asked: ChildPushdownResult,
         _: &ConfigOptions,
     ) -> DfResult<FilterPushdownPropagation<Arc<dyn ExecutionPlan>>> {
-        if phase != FilterPushdownPhase::Post || self.rung == Rung::Raw {
+        if phase != FilterPushdownPhase::Post || !self.takes_filters() {
             return Ok(FilterPushdownPropagation::if_all(asked));
         }
         let joins: Vec<_> = asked.parent_filters.iter().map(|f| &f.filter).filter(|f| f.is::<DynamicFilterPhysicalExpr>()).cloned().collect();
@@ -290,10 +301,15 @@ impl ExecutionPlan for DriveScanExec {
 
     fn statistics_from_inputs(&self, _: &[Arc<Statistics>], args: &StatisticsArgs) -> DfResult<Arc<Statistics>> {
         let parts = if args.partition().is_some() { self.targets.len().max(1) } else { 1 };
-        let rows = usize::try_from(self.rows).unwrap_or(usize::MAX) / parts;
+        let rows = usize::try_from(self.given.rows).unwrap_or(usize::MAX) / parts;
         let width: usize = self.schema().fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(24)).sum();
         let mut statistics = Statistics::new_unknown(&self.schema());
         statistics.num_rows = Precision::Inexact(rows);
+        for (column, values) in statistics.column_statistics.iter_mut().zip(&self.given.values) {
+            if let Some(values) = values {
+                column.distinct_count = Precision::Inexact(usize::try_from(*values).unwrap_or(usize::MAX).min(rows));
+            }
+        }
         statistics.total_byte_size = Precision::Inexact(rows.saturating_mul(width.max(1)));
         Ok(Arc::new(statistics))
     }

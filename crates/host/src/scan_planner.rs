@@ -1,6 +1,6 @@
 //! From a sub-plan in the super-plan to the operator that runs it at drives: which drives, and what they may see.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::compute::SortOptions;
@@ -17,7 +17,7 @@ use skytether_common::{DatasetName, Error, PartitionName, Result};
 use skytether_plan::error::{from_datafusion, to_datafusion};
 use skytether_plan::{CutPlan, DriveScan, Placement, describe};
 
-use crate::estimate;
+use crate::estimate::Estimates;
 use crate::reasons;
 use crate::receipt::rung_of;
 use crate::scan::{DriveScanExec, QueryContext, ScanParts, Target};
@@ -59,10 +59,8 @@ impl ScanPlanner {
             scan.with.iter().map(|table| self.tables.get(table).ok_or_else(|| Error::internal(format!("the cut names {table}, which the query does not"))));
         let others = others.collect::<Result<Vec<_>>>()?;
         // The sub-plan calls tables as drives do.
-        let mut rows = HashMap::new();
-        for named in std::iter::once(&named).chain(&others) {
-            rows.insert(named.at_drives(), named.rows()?);
-        }
+        let tables = std::iter::once(&named).chain(&others).map(|named| Ok((named.at_drives(), named.estimated()?)));
+        let tables = tables.collect::<Result<Estimates>>()?;
         let parts = ScanParts {
             of_cut: reasons::scan_number(&self.cut, scan),
             dataset: named.record.name.clone(),
@@ -72,7 +70,7 @@ impl ScanPlanner {
             plan: Outgoing::new(Arc::clone(&scan.sub_plan), Arc::clone(&self.state))?,
             targets: self.targets(named, &others)?,
             schema: Arc::clone(scan.schema().inner()),
-            rows: estimate::rows(&scan.sub_plan, &rows),
+            given: tables.given(&scan.sub_plan),
             beside: Beside::new(inputs, scan),
             order: order(&scan.sub_plan, &self.state).map_err(from_datafusion)?,
         };

@@ -38,6 +38,7 @@ use uuid::Uuid;
 use crate::catalog::{Catalog, DatasetKind};
 use crate::cells::{HostCells, needs};
 use crate::in_parts;
+use crate::key_filters::send_keys_apart;
 use crate::merge_once::merge_once;
 use crate::named_columns::Shown;
 use crate::options::{HostOptions, QueryOptions};
@@ -366,6 +367,7 @@ fn base_state(options: &HostOptions) -> Result<SessionState> {
         .with_physical_optimizer_rule(filter_first())
         .with_physical_optimizer_rule(small_heaps())
         .with_physical_optimizer_rule(merge_once())
+        .with_physical_optimizer_rule(send_keys_apart())
         .with_physical_optimizer_rule(take_turns())
         .build();
     let nothing: Arc<dyn CellSource> = Arc::new(HostCells::default());

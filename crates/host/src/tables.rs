@@ -19,6 +19,7 @@ use skytether_plan::{Partitioning, Tables};
 use skytether_slice::Metadata;
 
 use crate::catalog::{Catalog, DatasetKind, RootRecord, TableRecord};
+use crate::estimate::{Estimated, KnownTable};
 use crate::missing;
 use crate::named_columns::NamedColumns;
 use crate::receipt::Collector;
@@ -28,6 +29,9 @@ pub(crate) const PLAIN: &str = "@";
 
 /// Schemas that are remembered; a partition's schema never changes.
 const MAX_SCHEMAS: usize = 4096;
+
+/// Slices of a partition whose statistics are quickly read.
+const TELLING: u32 = 64;
 
 /// What a table of an expression data set shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,6 +54,8 @@ pub(crate) struct Named {
     pub(crate) shown: String,
     pub(crate) view: View,
     pub(crate) schema: SchemaRef,
+    /// What is known of its columns; of views of matrices nothing.
+    known: Arc<KnownTable>,
 }
 
 impl Named {
@@ -65,6 +71,11 @@ impl Named {
             (View::Dense, Some(matrix)) => u64::from(matrix.genes) * u64::from(matrix.cells),
             _ => table.rows,
         })
+    }
+
+    /// What is known about how many rows a plan over it gives.
+    pub(crate) fn estimated(&self) -> Result<Estimated> {
+        Ok(Estimated { rows: self.rows()?, known: Arc::clone(&self.known) })
     }
 
     /// The table for a plan.
@@ -157,8 +168,8 @@ impl NamedTables {
             }
         };
         let (stored, shown, view) = choose(&record, shown)?;
-        let schema = schemas.get(&record, &stored, view, catalog, collector).await?;
-        self.by_reference.insert(reference, Arc::new(Named { record, stored, shown, view, schema }));
+        let (schema, known) = schemas.get(&record, &stored, view, catalog, collector).await?;
+        self.by_reference.insert(reference, Arc::new(Named { record, stored, shown, view, schema, known }));
         Ok(())
     }
 
@@ -272,39 +283,43 @@ pub(crate) fn rows_schema(sparse: &Schema) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// Schemas of partitions by the key of their metadata slice.
+/// A schema, and what is known of its columns.
+type Described = (SchemaRef, Arc<KnownTable>);
+
+/// Schemas of tables, and what is known of their columns, by the key of a partition's metadata slice.
 #[derive(Debug, Default)]
 pub(crate) struct SchemaCache {
-    known: Mutex<HashMap<Key, SchemaRef>>,
+    known: Mutex<HashMap<Key, Described>>,
 }
 
 impl SchemaCache {
-    async fn get(&self, record: &RootRecord, table: &str, view: View, catalog: &Catalog, collector: &Collector) -> Result<SchemaRef> {
+    async fn get(&self, record: &RootRecord, table: &str, view: View, catalog: &Catalog, collector: &Collector) -> Result<Described> {
         if view == View::Dense {
-            return Ok(dense_schema());
+            return Ok((dense_schema(), Arc::default()));
         }
-        let stored = self.stored(record, table, catalog, collector).await?;
-        Ok(if view == View::Rows { rows_schema(&stored) } else { stored })
+        let (stored, known) = self.stored(record, table, catalog, collector).await?;
+        Ok(if view == View::Rows { (rows_schema(&stored), Arc::default()) } else { (stored, known) })
     }
 
-    async fn stored(&self, record: &RootRecord, table: &str, catalog: &Catalog, collector: &Collector) -> Result<SchemaRef> {
+    async fn stored(&self, record: &RootRecord, table: &str, catalog: &Catalog, collector: &Collector) -> Result<Described> {
         let partitions = &record.table(table)?.partitions;
-        // Any partition will do: the one with the least statistics to carry along.
-        let Some(partition) = partitions.iter().min_by_key(|p| p.slices) else {
+        // Any partition will do: of large tables the one with the least statistics to carry along, of others the one that tells most.
+        let (least, most) = (partitions.iter().min_by_key(|p| p.slices), partitions.iter().max_by_key(|p| p.slices));
+        let Some(partition) = most.filter(|p| p.slices <= TELLING).or(least) else {
             return Err(Error::corrupt(format!("the root record of {} names no partition of {table}", record.name)));
         };
         let key = record.partition(table, partition.slot).key()?;
-        if let Some(schema) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
-            return Ok(Arc::clone(schema));
+        if let Some(known) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+            return Ok(known.clone());
         }
         let metadata = read_metadata(record, table, partition.drive, &key, catalog, collector).await?;
-        let schema = Arc::clone(&metadata.schema);
+        let described = (Arc::clone(&metadata.schema), Arc::new(KnownTable::of(&metadata)));
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MAX_SCHEMAS {
             known.clear();
         }
-        known.insert(key, Arc::clone(&schema));
-        Ok(schema)
+        known.insert(key, described.clone());
+        Ok(described)
     }
 }
 
