@@ -13,8 +13,12 @@ import pytest
 from compare import assert_same
 from fleets import embedded, processes
 
+import skytether
+
 QUERIES = Path(__file__).resolve().parents[2] / "benches" / "tpch"
 TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
+#: How tables are partitioned where they are: lineitem with its orders, and partsupp with its parts.
+KEYS = {"lineitem": ["l_orderkey"], "orders": ["o_orderkey"], "part": ["p_partkey"], "partsupp": ["ps_partkey"]}
 SCALE = 0.01
 
 
@@ -53,6 +57,17 @@ def remote(request, files, tmp_path_factory):
         yield fleet
 
 
+@pytest.fixture(scope="module", params=[2, 5], ids=lambda n: f"{n} drives by key")
+def by_key(request, files, tmp_path_factory):
+    """Tables that are joined lie together."""
+    with skytether.open(tmp_path_factory.mktemp("keyed") / "fleet", drives=request.param, slice_rows=500) as fleet:
+        for table, key in KEYS.items():
+            fleet.ingest(files / f"{table}.parquet", f"tpch/{table}", partition_by=key)
+        for table in set(TABLES) - set(KEYS):
+            fleet.ingest(files / f"{table}.parquet", f"tpch/{table}")
+        yield fleet
+
+
 def sources(files):
     paths = {table: files / f"{table}.parquet" for table in TABLES}
     return {f"tpch/{table}": (path, pq.read_metadata(path).num_rows) for table, path in paths.items()}
@@ -61,6 +76,10 @@ def sources(files):
 @pytest.mark.parametrize("cut", ["adaptive", "full", "filter", "raw"])
 def test_every_query_equals_duckdb(fleet, answers, cut):
     check(fleet, answers, cut)
+
+
+def test_every_query_over_tables_by_key_equals_duckdb(by_key, answers):
+    check(by_key, answers, "adaptive")
 
 
 @pytest.mark.parametrize("cut", ["adaptive", "raw"])

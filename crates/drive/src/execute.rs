@@ -7,7 +7,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use datafusion::common::TableReference;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
@@ -16,7 +16,7 @@ use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{MemoryPool, PeakRecordingPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{FunctionRegistry, SessionState, SessionStateBuilder};
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::optimizer::{Optimizer, OptimizerRule};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
@@ -169,7 +169,7 @@ impl Engine {
 /// Whether `plan` is a long list of expressions over nothing but one table's columns. It was analysed and optimised before it was cut, and has no filter or limit that might find its way to
 /// the scan: the rules would only look for each column among all others, again and again.
 fn has_nothing_to_push(plan: &LogicalPlan) -> bool {
-    const LONG: usize = 256;
+    const LONG: usize = 200;
     let (mut at, mut expressions) = (plan, 0);
     loop {
         at = match at {
@@ -182,10 +182,17 @@ fn has_nothing_to_push(plan: &LogicalPlan) -> bool {
                 &projection.input
             }
             LogicalPlan::SubqueryAlias(alias) => &alias.input,
-            LogicalPlan::TableScan(scan) => return scan.filters.is_empty() && expressions > LONG,
+            LogicalPlan::TableScan(scan) => return scan.filters.is_empty() && expressions > LONG && !has_moments(plan),
             _ => return false,
         }
     }
+}
+
+/// Whether `plan` has moments as constants, which travel in UTC: the analyser gives them the zone of what they are compared with.
+fn has_moments(plan: &LogicalPlan) -> bool {
+    let moment = |expr: &Expr| Ok(matches!(expr, Expr::Literal(value, _) if matches!(value.data_type(), DataType::Timestamp(_, Some(_)))));
+    let within = |expr: &Expr| expr.exists(moment).unwrap_or(true);
+    plan.exists(|node| Ok(node.expressions().iter().any(within))).unwrap_or(true)
 }
 
 /// DataFusion's rules for logical plans but for those that have nothing left to do in a part of a plan that was optimised before it was cut, and that walk through all of its expressions.

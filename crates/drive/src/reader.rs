@@ -210,6 +210,16 @@ pub(crate) struct Part {
 }
 
 impl Part {
+    /// Its group of columns.
+    pub(crate) fn group(&self) -> usize {
+        self.group
+    }
+
+    /// The wanted columns, by their places in it.
+    pub(crate) fn columns(&self) -> &[usize] {
+        &self.columns
+    }
+
     /// Bytes as they are stored.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()

@@ -308,7 +308,8 @@ impl ExecutionPlan for SliceScanExec {
         let fetched = stream::iter(stripes).map(move |n| Arc::clone(&ahead).fetch(n)).buffered(PREFETCH);
         let loaded = fetched.map(move |fetched| fetched.and_then(|fetched| work.load(fetched)).map_err(to_datafusion));
         let inner = loaded.map_ok(|loaded| stream::iter(loaded).map(|batch| batch.map_err(to_datafusion))).try_flatten().boxed();
-        let memory = MemoryConsumer::new("SliceScanExec").register(context.memory_pool());
+        // Batches of a wide table are parts of a stripe, which the pool knows already.
+        let memory = (self.partition.metadata.groups.len() == 1).then(|| MemoryConsumer::new("SliceScanExec").register(context.memory_pool()));
         Ok(Box::pin(cooperative(ScanStream { schema, inner: Some(inner), left: self.fetch.unwrap_or(usize::MAX), baseline, memory })))
     }
 }
@@ -440,17 +441,18 @@ struct ScanStream {
     inner: Option<BoxStream<'static, DfResult<RecordBatch>>>,
     left: usize,
     baseline: BaselineMetrics,
-    memory: MemoryReservation,
+    memory: Option<MemoryReservation>,
 }
 
 impl ScanStream {
     fn step(&mut self, came: Option<DfResult<RecordBatch>>) -> Option<DfResult<RecordBatch>> {
         let Some(Ok(batch)) = came else {
             self.inner = None;
-            self.memory.free();
+            self.memory = None;
             return came;
         };
-        if let Err(error) = self.memory.try_resize(usize::try_from(batch_bytes(&batch)).unwrap_or(usize::MAX)) {
+        let bytes = || usize::try_from(batch_bytes(&batch)).unwrap_or(usize::MAX);
+        if let Some(Err(error)) = self.memory.as_ref().map(|memory| memory.try_resize(bytes())) {
             self.inner = None;
             return Some(Err(error));
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 use arrow::compute::concat_batches;
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
 use skytether_common::{Error, Result};
@@ -36,9 +36,16 @@ impl Stripe {
         let (mut fields, mut columns, mut rows) = (Vec::new(), Vec::<ArrayRef>::new(), None);
         for part in parts {
             let mut batches = Vec::new();
-            for batch in Reader::decode(partition, part, usize::MAX)? {
+            let at_once = rows_at_once(&partition.metadata.groups.schema(&partition.metadata.schema, part.group()), part.columns());
+            for batch in Reader::decode(partition, part, at_once)? {
                 let batch = batch?;
-                memory.try_grow(usize::try_from(batch_bytes(&batch)).unwrap_or(usize::MAX)).map_err(from_datafusion)?;
+                memory.try_grow(usize::try_from(batch_bytes(&batch)).unwrap_or(usize::MAX)).map_err(from_datafusion).map_err(|e| {
+                    e.while_doing(format!(
+                        "the drive's memory has no room for {} rows of {} side by side: give drives more",
+                        partition.metadata.rows,
+                        partition.title()
+                    ))
+                })?;
                 batches.push(batch);
             }
             let Some(first) = batches.first() else { continue };
@@ -56,6 +63,19 @@ impl Stripe {
         let rows = RecordBatch::try_new_with_options(schema, columns, &options).map_err(|e| torn(partition).because(e))?;
         Ok(Self { rows, at: 0, batch_rows: batch_rows.max(1), _memory: memory })
     }
+}
+
+/// Rows that are decoded before the pool is told of them: what a slice claims may be any number.
+fn rows_at_once(schema: &Schema, columns: &[usize]) -> usize {
+    const ROWS: usize = 1 << 16;
+    const BYTES: usize = 64 << 20;
+    let width = |at: &usize| match schema.fields().get(*at).map(|field| field.data_type()) {
+        Some(DataType::FixedSizeBinary(width)) => usize::try_from(*width).unwrap_or(0),
+        Some(other) => other.primitive_width().unwrap_or(16),
+        None => 0,
+    };
+    let row = columns.iter().map(width).fold(0, usize::saturating_add);
+    (BYTES / row.max(1)).clamp(1, ROWS)
 }
 
 fn torn(partition: &Partition) -> Error {

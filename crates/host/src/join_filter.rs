@@ -11,12 +11,13 @@ use arrow::array::Array;
 use bytes::Bytes;
 use datafusion::common::{Column as Named, DFSchema, ScalarValue};
 use datafusion::error::Result as DfResult;
+use datafusion::execution::FunctionRegistry;
 use datafusion::logical_expr::expr::InList;
-use datafusion::logical_expr::{Cast, Expr, Operator, ScalarUDF, binary_expr, lit};
+use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator, ScalarUDF, binary_expr, lit};
 use datafusion::physical_expr::ScalarFunctionExpr;
 use datafusion::physical_plan::PhysicalExpr;
 use datafusion::physical_plan::expressions::{BinaryExpr, CaseExpr, CastExpr, Column, InListExpr, IsNullExpr, Literal};
-use skytether_plan::keys;
+use skytether_plan::{expressions, keys};
 
 /// Longer lists of keys go down as sets.
 const SHORT_LIST: usize = 20;
@@ -26,12 +27,18 @@ const SHORT_LIST: usize = 20;
 ///
 /// # Errors
 /// Where a set of keys can't be made.
-pub(crate) fn condition(filter: &Arc<dyn PhysicalExpr>, schema: &DFSchema, sets: &mut BTreeMap<String, Bytes>) -> DfResult<Option<Expr>> {
-    Translation { schema, sets, among: Arc::new(keys::among_udf(keys::KeySets::default())) }.condition(filter)
+pub(crate) fn condition(
+    filter: &Arc<dyn PhysicalExpr>,
+    schema: &DFSchema,
+    functions: &dyn FunctionRegistry,
+    sets: &mut BTreeMap<String, Bytes>,
+) -> DfResult<Option<Expr>> {
+    Translation { schema, functions, sets, among: Arc::new(keys::among_udf(keys::KeySets::default())) }.condition(filter)
 }
 
 struct Translation<'a> {
     schema: &'a DFSchema,
+    functions: &'a dyn FunctionRegistry,
     sets: &'a mut BTreeMap<String, Bytes>,
     among: Arc<ScalarUDF>,
 }
@@ -50,8 +57,9 @@ impl Translation<'_> {
                     _ => None,
                 }),
                 op @ (Operator::Eq | Operator::Lt | Operator::LtEq | Operator::Gt | Operator::GtEq) => {
-                    let value = both.right().downcast_ref::<Literal>().map(|l| Expr::Literal(l.value().clone(), None));
-                    Ok(self.value(both.left()).zip(value).map(|(key, value)| binary_expr(key, *op, value)))
+                    let value = both.right().downcast_ref::<Literal>().map(|l| l.value().clone());
+                    let both = self.value(both.left()).zip(value).filter(|(key, value)| self.comparable(key, value));
+                    Ok(both.map(|(key, value)| binary_expr(key, *op, Expr::Literal(value, None))).filter(|e| self.travels(e)))
                 }
                 _ => Ok(None),
             };
@@ -76,7 +84,7 @@ impl Translation<'_> {
             return Ok(Some(any.unwrap_or_else(|| lit(false))));
         }
         if let Some(null) = filter.downcast_ref::<IsNullExpr>() {
-            return Ok(self.value(null.arg()).map(Expr::is_null));
+            return Ok(self.value(null.arg()).map(Expr::is_null).filter(|e| self.travels(e)));
         }
         Ok(if is_false(filter) { Some(lit(false)) } else { None })
     }
@@ -116,17 +124,30 @@ impl Translation<'_> {
         Ok(all)
     }
 
+    /// Whether `value` has the type of `key`: no coercion is done any more.
+    fn comparable(&self, key: &Expr, value: &ScalarValue) -> bool {
+        key.get_type(self.schema).is_ok_and(|t| t == value.data_type())
+    }
+
+    /// Whether sub-plans carry `condition`.
+    fn travels(&self, condition: &Expr) -> bool {
+        expressions::check(condition, self.schema, self.functions).is_ok()
+    }
+
     fn one_of(&mut self, key: Expr, mut values: Vec<ScalarValue>) -> DfResult<Option<Expr>> {
         // NULL is equal to nothing; where it should pass, DataFusion says so beside the list.
         values.retain(|v| !v.is_null());
         if values.is_empty() {
             return Ok(Some(lit(false)));
         }
+        if !values.iter().all(|value| self.comparable(&key, value)) {
+            return Ok(None);
+        }
         if values.len() <= SHORT_LIST {
             let list = values.into_iter().map(|v| Expr::Literal(v, None)).collect();
-            return Ok(Some(Expr::InList(InList::new(Box::new(key), list, false))));
+            return Ok(Some(Expr::InList(InList::new(Box::new(key), list, false))).filter(|e| self.travels(e)));
         }
-        if !keys::takes(&values[0].data_type()) {
+        if !keys::takes(&values[0].data_type()) || !self.travels(&key) {
             return Ok(None);
         }
         let name = format!("k{}", self.sets.len());
@@ -143,8 +164,9 @@ fn is_false(expr: &Arc<dyn PhysicalExpr>) -> bool {
 mod tests {
     use super::*;
     use datafusion::arrow::array::{ArrayRef, Int64Array, StructArray};
-    use datafusion::arrow::datatypes::{DataType, Field, Schema};
+    use datafusion::arrow::datatypes::{DataType, Field, Schema, TimeUnit};
     use datafusion::physical_expr::expressions::{case, col, in_list, is_null, lit as value};
+    use datafusion::prelude::SessionContext;
 
     fn schema() -> Schema {
         Schema::new(vec![Field::new("a", DataType::Int64, true), Field::new("b", DataType::Int64, true)])
@@ -152,7 +174,7 @@ mod tests {
 
     fn translated(filter: &Arc<dyn PhysicalExpr>) -> Option<String> {
         let schema = DFSchema::try_from_qualified_schema("t", &schema()).unwrap();
-        condition(filter, &schema, &mut BTreeMap::new()).unwrap().map(|e| e.to_string())
+        condition(filter, &schema, &SessionContext::new().state(), &mut BTreeMap::new()).unwrap().map(|e| e.to_string())
     }
 
     fn binary(left: Arc<dyn PhysicalExpr>, op: Operator, right: Arc<dyn PhysicalExpr>) -> Arc<dyn PhysicalExpr> {
@@ -175,7 +197,7 @@ mod tests {
     fn long_lists_become_filters() {
         let (schema, mut sets) = (DFSchema::try_from_qualified_schema("t", &schema()).unwrap(), BTreeMap::new());
         for (column, name) in [("a", "k0"), ("b", "k1")] {
-            let text = condition(&among(column, 0..1000), &schema, &mut sets).unwrap().unwrap().to_string();
+            let text = condition(&among(column, 0..1000), &schema, &SessionContext::new().state(), &mut sets).unwrap().unwrap().to_string();
             assert_eq!(text, format!("__among(t.{column}, Utf8(\"{name}\"))"));
         }
         assert!(sets["k0"] == sets["k1"] && keys::KeySets::read(&sets).is_ok());
@@ -197,6 +219,26 @@ mod tests {
         assert_eq!(translated(&branches(value(false))).unwrap(), "t.b IN ([Int64(1)])");
         assert_eq!(translated(&value(true)), None);
         assert_eq!(translated(&among("a", std::iter::empty())).unwrap(), "Boolean(false)");
+    }
+
+    #[test]
+    fn what_sub_plans_do_not_carry_or_compare_is_left_out() {
+        let schema = Schema::new(vec![Field::new("a", DataType::Int64, true), Field::new("d", DataType::Duration(TimeUnit::Second), true)]);
+        let (a, d) = (col("a", &schema).unwrap(), col("d", &schema).unwrap());
+        let duration = value(ScalarValue::DurationSecond(Some(3)));
+        let narrow = value(3i16);
+        let lists = |key: &Arc<dyn PhysicalExpr>, of: &Arc<dyn PhysicalExpr>| -> Arc<dyn PhysicalExpr> {
+            Arc::new(InListExpr::try_new(Arc::clone(key), vec![Arc::clone(of)], false, &schema).unwrap())
+        };
+        let named = DFSchema::try_from_qualified_schema("t", &schema).unwrap();
+        let translated =
+            |filter: &Arc<dyn PhysicalExpr>| condition(filter, &named, &SessionContext::new().state(), &mut BTreeMap::new()).unwrap().map(|e| e.to_string());
+        for unknown in [binary(Arc::clone(&d), Operator::GtEq, Arc::clone(&duration)), lists(&d, &duration), binary(Arc::clone(&a), Operator::GtEq, narrow)] {
+            assert_eq!(translated(&unknown), None);
+            let known = binary(Arc::clone(&a), Operator::LtEq, value(9i64));
+            assert_eq!(translated(&binary(Arc::clone(&unknown), Operator::And, Arc::clone(&known))).unwrap(), "t.a <= Int64(9)");
+            assert_eq!(translated(&binary(unknown, Operator::Or, known)), None);
+        }
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl Shown {
         }
         let Some(columns) = NamedColumns::of(text, statement) else { return Ok(None) };
         let few = tables.catalog_list_of(&columns)?;
-        self.hid.store(few.is_some(), Ordering::Relaxed);
+        self.hid.fetch_or(few.is_some(), Ordering::Relaxed);
         Ok(few)
     }
 }

@@ -29,6 +29,7 @@ use skytether_common::{DatasetName, Error, Generation, Result};
 use skytether_expression::CellSource;
 use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_first::filter_first;
+use skytether_plan::join_types::JoinTypes;
 use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::small_heaps::small_heaps;
 use skytether_plan::{CutPlan, cut, partial};
@@ -47,6 +48,7 @@ use crate::reasons;
 use crate::receipt::{Collector, ReceiptHandle, Source};
 use crate::scan::{Patience, QueryContext};
 use crate::scan_planner::ScanPlanner;
+use crate::side_by_side;
 use crate::sort_room::SortRoom;
 use crate::spill::{self, SpillDirectory};
 use crate::sql_limits;
@@ -262,6 +264,16 @@ impl Host {
         if let Some(few) = shown.few(&tables, text, &statement)? {
             state.register_catalog_list(few);
         }
+        let sees = |text: &str, part: &Statement| {
+            let mut state = state.clone();
+            if let Some(few) = shown.few(&tables, text, part).ok()? {
+                state.register_catalog_list(few);
+            }
+            Some(state)
+        };
+        if let Some(plan) = side_by_side::plan(&mut statement, sees).await {
+            return Ok((plan, state, tables));
+        }
         if let Some(plan) = in_parts::plan(&mut statement, &state).await {
             return Ok((plan, state, tables));
         }
@@ -364,6 +376,7 @@ fn base_state(options: &HostOptions) -> Result<SessionState> {
     let mut state = SessionStateBuilder::new_with_default_features()
         .with_config(config)
         .with_runtime_env(runtime)
+        .with_optimizer_rule(Arc::new(JoinTypes))
         .with_physical_optimizer_rule(filter_first())
         .with_physical_optimizer_rule(small_heaps())
         .with_physical_optimizer_rule(merge_once())

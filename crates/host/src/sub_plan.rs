@@ -93,7 +93,7 @@ impl Outgoing {
             let Some(filter) = filter.downcast_ref::<DynamicFilterPhysicalExpr>() else { continue };
             filter.wait_complete().await;
             let now = filter.current().map_err(from_datafusion)?;
-            conditions.extend(join_filter::condition(&now, self.logical.schema(), &mut filters).map_err(from_datafusion)?);
+            conditions.extend(join_filter::condition(&now, self.logical.schema(), self.state.as_ref(), &mut filters).map_err(from_datafusion)?);
         }
         let Some(predicate) = conjunction(conditions) else { return Ok(Sent { plan: self.plain.clone(), filters }) };
         let filtered = Filter::try_new(predicate, Arc::clone(&self.logical)).map_err(from_datafusion)?;

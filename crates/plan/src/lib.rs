@@ -38,6 +38,7 @@ pub mod figures;
 pub mod filter_first;
 pub mod foreign;
 mod join;
+pub mod join_types;
 pub mod keys;
 mod levels;
 pub mod node;

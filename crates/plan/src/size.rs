@@ -67,12 +67,17 @@ fn longest_column(plan: &LogicalPlan, rows: u64, bytes: Bytes<'_>) -> Option<u64
 }
 
 /// Whether calls of `window` may give the same text for many rows, as `max(text)` does: all of them together are of any length then. `lag` and `lead` give each
-/// row's at most once.
+/// row's at most once, but for what they give where there is no row.
 pub(crate) fn repeats(window: &Window) -> bool {
     let own = &window.schema.fields()[window.input.schema().fields().len()..];
     window.window_expr.iter().zip(own).any(|(expr, field)| {
-        let once = matches!(unaliased(expr), Expr::WindowFunction(call) if matches!(call.fun.name(), "lag" | "lead"));
-        is_long(field) && !once
+        let once = || match unaliased(expr) {
+            Expr::WindowFunction(call) if matches!(call.fun.name(), "lag" | "lead") => {
+                call.params.args.get(2).is_none_or(|otherwise| matches!(otherwise, Expr::Literal(value, _) if value.is_null()))
+            }
+            _ => false,
+        };
+        is_long(field) && !once()
     })
 }
 
@@ -123,6 +128,7 @@ mod tests {
             ("SELECT text AS a, count(*) FROM t GROUP BY text", Some(580)),
             ("SELECT k FROM t WHERE text IN (SELECT more FROM t WHERE k > 3)", Some(80)),
             ("SELECT k, lag(text) OVER (ORDER BY k) FROM t", Some(580)),
+            ("SELECT k, lead(text, 2, NULL) OVER (ORDER BY k) FROM t", Some(580)),
             ("SELECT text, rank() OVER (ORDER BY k) FROM t", Some(580)),
             ("SELECT text, count(*) FROM (SELECT more AS text FROM t) GROUP BY text ORDER BY text", Some(580)),
         ] {
@@ -136,6 +142,7 @@ mod tests {
             "SELECT repeat(text, 1000) FROM t",
             "SELECT max(text) FROM t",
             "SELECT text, first_value(text) OVER (PARTITION BY k) FROM t",
+            "SELECT k, lag(text, 5, 'a long text for every row') OVER (ORDER BY k) FROM t",
             "SELECT k, string_agg(text, ',') FROM t GROUP BY k",
             "SELECT a.text FROM t a JOIN t b USING (k)",
         ] {

@@ -47,10 +47,18 @@ pub const MAX_WIDTH: usize = 1 << 16;
 pub fn encode(plan: &LogicalPlan, state: &SessionState) -> Result<Bytes> {
     let mut producer = produce::Producer::new(state);
     let root = producer.handle_plan(plan).map_err(from_datafusion).context(|| "cannot write the plan as substrait")?;
+    let fields = plan.schema().fields();
+    let taken: HashSet<&str> = fields.iter().map(|field| field.name().as_str()).collect();
     let (mut names, mut used) = (vec![], HashSet::new());
-    for (at, field) in plan.schema().fields().iter().enumerate() {
+    for (at, field) in fields.iter().enumerate() {
         // Columns of both sides of a join may share a name, which qualifiers tell apart here; who reads the answer goes by position.
-        let name = if used.insert(field.name().as_str()) { field.name().clone() } else { format!("{}:{at}", field.name()) };
+        let mut name = field.name().clone();
+        if !used.insert(name.clone()) {
+            while taken.contains(name.as_str()) || used.contains(&name) {
+                name = format!("{name}:{at}");
+            }
+            used.insert(name.clone());
+        }
         produce::flatten(&name, field.data_type(), &mut names);
     }
     let extensions = producer.get_extensions();
