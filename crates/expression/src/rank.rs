@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Float64Array, RecordBatch, StringViewArray, StringViewBuilder, UInt32Array, new_null_array};
-use arrow::buffer::NullBuffer;
 use arrow::compute::{cast, concat, take};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type};
 use serde::{Deserialize, Serialize};
 use skytether_common::parallel::in_parallel;
 use skytether_common::{Error, Result};
 
+use self::order::{ascending, in_order};
 use crate::pairs::Pairs;
 use crate::spec::shorten;
 use crate::store::Results;
@@ -105,19 +105,19 @@ struct Tested {
 /// Ranks the genes of `batches` (columns `gene_id` UInt32, `gene` text, `moments`: the result of `moments()`; a row per gene) for each group. Without the
 /// column `gene`, genes have no names.
 ///
-/// The result has the columns of [`ranking_schema`]. Within a group rows are ordered by score, the highest first; genes of equal score by number. Scores are never NaN (see [`crate::ttest::t_test`]); infinite ones come first or last.
+/// The result is a batch per group, with the columns of [`ranking_schema`]; none where there are no genes. Its rows are ordered by score, the highest first; genes of equal score by number. Scores are never NaN (see [`crate::ttest::t_test`]); infinite ones come first or last.
 ///
 /// # Errors
 /// Invalid where a group or the reference has fewer than two cells, or the rows' groups differ; not found, listing the groups there are, for an
 /// unknown group.
-pub fn rank_genes(batches: &[RecordBatch], options: &RankOptions) -> Result<RecordBatch> {
+pub fn rank_genes(batches: &[RecordBatch], options: &RankOptions) -> Result<Vec<RecordBatch>> {
     rank_on(batches, options, |tests| if tests < 4096 { 1 } else { std::thread::available_parallelism().map_or(1, usize::from).min(16) })
 }
 
 /// [`rank_genes`] on as many threads as `threads` says for the number of tests; the result is the same on any number.
-fn rank_on(batches: &[RecordBatch], options: &RankOptions, threads: impl FnOnce(usize) -> usize) -> Result<RecordBatch> {
+fn rank_on(batches: &[RecordBatch], options: &RankOptions, threads: impl FnOnce(usize) -> usize) -> Result<Vec<RecordBatch>> {
     let genes = Genes::open(batches)?;
-    let Some(names) = genes.group_names()? else { return Ok(RecordBatch::new_empty(ranking_schema())) };
+    let Some(names) = genes.group_names()? else { return Ok(Vec::new()) };
     let find = |name: &String| names.iter().position(|n| n == name).ok_or_else(|| unknown_group(name, names.iter().map(String::as_str)));
     let reference = match &options.reference {
         Reference::Rest => None,
@@ -242,7 +242,7 @@ impl<'a> Genes<'a> {
         let starts: Vec<usize> = (0..self.len()).step_by(chunk).collect();
         let parts = in_parallel(threads, starts, TESTING, |start| {
             let end = self.len().min(start + chunk);
-            let mut out = vec![Tested::default(); (end - start) * chosen.len()];
+            let mut out: Vec<Vec<Tested>> = chosen.iter().map(|_| Vec::with_capacity(end - start)).collect();
             let mut tester = Tester::new(names);
             // So many genes are tested together that what is remembered of them stays in the first-level cache.
             let together = (TOGETHER / chosen.len().max(1)).clamp(1, end - start);
@@ -255,94 +255,64 @@ impl<'a> Genes<'a> {
                     tester.pair(chosen, reference, |place, mine, other| pairs.set(place * together + gene - from, mine, other))?;
                 }
                 pairs.test();
-                for place in 0..chosen.len() {
-                    let to = &mut out[place * (end - start) + from - start..][..genes.len()];
-                    for (to, at) in to.iter_mut().zip(place * together..) {
-                        *to = Tested { score: pairs.t[at], p: pairs.p[at], fold: pairs.fold[at], pct_group: pairs.pct[0][at], pct_reference: pairs.pct[1][at] };
-                    }
+                for (out, start) in out.iter_mut().zip((0..).step_by(together)) {
+                    out.extend((start..start + genes.len()).map(|at| Tested {
+                        score: pairs.t[at],
+                        p: pairs.p[at],
+                        fold: pairs.fold[at],
+                        pct_group: pairs.pct[0][at],
+                        pct_reference: pairs.pct[1][at],
+                    }));
                 }
             }
             Ok(out)
         })?;
-        Ok(TestedGenes { parts, groups: chosen.len() })
+        Ok(TestedGenes { parts })
     }
 
-    /// Ranks and corrects group by group, straight into the result's columns.
-    fn table(&self, names: &[String], chosen: &[usize], tested: &TestedGenes, correction: Correction, keep: usize, threads: usize) -> Result<RecordBatch> {
-        let group_names = StringViewArray::from_iter_values(chosen.iter().map(|&g| &names[g]));
-        let total = keep * chosen.len();
-        // Zeroed memory comes from the system as it is first touched, by the thread that fills it.
-        let (mut groups, mut genes, mut ids) = (vec![0u128; total], vec![0u128; total], vec![0u32; total]);
-        let mut valid = vec![true; if self.names.null_count() > 0 { total } else { 0 }];
-        let mut numbers: [Vec<f64>; 6] = std::array::from_fn(|_| vec![0.0; total]);
-        let mut slots: Vec<Slot<'_>> = Vec::with_capacity(chosen.len());
-        if keep > 0 {
-            let mut columns = numbers.each_mut().map(|column| column.chunks_exact_mut(keep));
-            let mut valid = valid.chunks_exact_mut(keep);
-            let texts = groups.chunks_exact_mut(keep).zip(genes.chunks_exact_mut(keep));
-            for (place, ((groups, genes), ids)) in texts.zip(ids.chunks_exact_mut(keep)).enumerate() {
-                let numbers = columns.each_mut().map(|column| column.next().unwrap_or_default());
-                slots.push(Slot { place, groups, genes, ids, valid: valid.next().unwrap_or_default(), numbers });
-            }
-        }
-        in_parallel(threads, slots, TESTING, |mut slot| {
-            let group = tested.of(slot.place);
-            let ranked = rank_one(&group, correction, keep);
-            slot.groups.fill(group_names.views()[slot.place]);
-            for (at, &gene) in ranked.order.iter().enumerate() {
-                let gene = gene as usize;
-                slot.genes[at] = self.names.views()[gene];
-                slot.ids[at] = self.ids[gene];
-                if let Some(valid) = slot.valid.get_mut(at) {
-                    *valid = !self.names.is_null(gene);
-                }
-                let t = group[gene];
-                for (column, value) in slot.numbers.iter_mut().zip([t.score, t.fold, t.p, ranked.adjusted[at], t.pct_group, t.pct_reference]) {
-                    column[at] = value;
-                }
-            }
-            Ok(())
-        })?;
-        let nulls = (!valid.is_empty()).then(|| NullBuffer::from(valid));
-        // SAFETY: every view is that of an array with these very buffers.
-        let (groups, genes) = unsafe {
-            (
-                StringViewArray::new_unchecked(groups.into(), group_names.data_buffers().to_vec(), None),
-                StringViewArray::new_unchecked(genes.into(), self.names.data_buffers().to_vec(), nulls),
-            )
-        };
-        let columns: [ArrayRef; 3] = [Arc::new(groups), Arc::new(UInt32Array::from(ids)), Arc::new(genes)];
-        let numbers = numbers.into_iter().map(|column| Arc::new(Float64Array::from(column)) as ArrayRef);
-        RecordBatch::try_new(ranking_schema(), columns.into_iter().chain(numbers).collect()).map_err(|e| Error::internal("cannot build the ranking").because(e))
+    /// Ranks and corrects group by group; a batch for each.
+    fn table(&self, names: &[String], chosen: &[usize], tested: &TestedGenes, correction: Correction, keep: usize, threads: usize) -> Result<Vec<RecordBatch>> {
+        let schema = ranking_schema();
+        let failed = |e: arrow::error::ArrowError| Error::internal("cannot build the ranking").because(e);
+        in_parallel(threads, (0..chosen.len()).collect(), TESTING, |place| {
+            let group = tested.of(place);
+            let Ranked { order, adjusted } = rank_one(&group, correction, keep);
+            let (ids, (scores, folds), (p, adjusted), (group_pct, reference_pct)): (Vec<u32>, Columns, Columns, Columns) = order
+                .iter()
+                .zip(adjusted)
+                .map(|(&gene, adjusted)| {
+                    let t = &group[gene as usize];
+                    (self.ids[gene as usize], (t.score, t.fold), (t.p, adjusted), (t.pct_group, t.pct_reference))
+                })
+                .collect();
+            let genes = if self.names.null_count() == self.len() {
+                new_null_array(&DataType::Utf8View, keep)
+            } else {
+                take(&self.names, &UInt32Array::from(order), None).map_err(failed)?
+            };
+            let name = StringViewArray::from_iter_values([&names[chosen[place]]]);
+            // SAFETY: every view is that of an array with these very buffers.
+            let name = unsafe { StringViewArray::new_unchecked(vec![name.views()[0]; keep].into(), name.data_buffers().to_vec(), None) };
+            let columns: [ArrayRef; 3] = [Arc::new(name), Arc::new(UInt32Array::from(ids)), genes];
+            let numbers = [scores, folds, p, adjusted, group_pct, reference_pct].map(|column| Arc::new(Float64Array::from(column)) as ArrayRef);
+            RecordBatch::try_new(Arc::clone(&schema), columns.into_iter().chain(numbers).collect()).map_err(failed)
+        })
     }
 }
 
-/// One group's rows in the columns of the result.
-struct Slot<'a> {
-    place: usize,
-    groups: &'a mut [u128],
-    genes: &'a mut [u128],
-    ids: &'a mut [u32],
-    /// Empty where all genes have names.
-    valid: &'a mut [bool],
-    numbers: [&'a mut [f64]; 6],
-}
+/// Two columns of numbers.
+type Columns = (Vec<f64>, Vec<f64>);
 
 /// What came of all genes in all chosen groups.
 struct TestedGenes {
-    /// For each run of genes, group after group.
-    parts: Vec<Vec<Tested>>,
-    groups: usize,
+    /// For each run of genes, group by group.
+    parts: Vec<Vec<Vec<Tested>>>,
 }
 
 impl TestedGenes {
     /// The genes' results in the group at `place`, in order.
     fn of(&self, place: usize) -> Vec<Tested> {
-        let slices = self.parts.iter().map(|part| {
-            let genes = part.len() / self.groups.max(1);
-            &part[place * genes..(place + 1) * genes]
-        });
-        slices.collect::<Vec<_>>().concat()
+        self.parts.iter().map(|part| part[place].as_slice()).collect::<Vec<_>>().concat()
     }
 }
 
@@ -462,26 +432,12 @@ struct Ranked {
 }
 
 fn rank_one(tested: &[Tested], correction: Correction, keep: usize) -> Ranked {
-    let mut order = in_order(tested.iter().map(|t| !ascending(t.score)));
+    let mut order = in_order(&tested.iter().map(|t| !ascending(t.score)).collect::<Vec<_>>());
     let p: Vec<f64> = tested.iter().map(|t| t.p).collect();
     let all = corrected(&p, correction);
     order.truncate(keep);
     let adjusted = order.iter().map(|&gene| all[gene as usize]).collect();
     Ranked { order, adjusted }
-}
-
-/// The places of `keys`, lowest key first, equal ones as they came.
-fn in_order(keys: impl Iterator<Item = u64>) -> Vec<u32> {
-    // One number for key and place compares without a branch, which sorts twice as fast as pairs.
-    let mut keyed: Vec<u128> = keys.enumerate().map(|(place, key)| u128::from(key) << 32 | place as u128).collect();
-    keyed.sort_unstable();
-    keyed.into_iter().map(|k| k as u32).collect()
-}
-
-/// A number's bits, such that they sort as the numbers do; the two zeros are one.
-fn ascending(value: f64) -> u64 {
-    let bits = (value + 0.0).to_bits();
-    if bits >> 63 == 1 { !bits } else { bits | (1 << 63) }
 }
 
 /// p-values corrected for their number; they must lie within 0 and 1.
@@ -493,7 +449,7 @@ pub fn corrected(p: &[f64], correction: Correction) -> Vec<f64> {
         Correction::BenjaminiHochberg => {
             let mut least = 1.0f64;
             let mut adjusted = vec![0.0; p.len()];
-            for (rank, i) in in_order(p.iter().map(|&p| ascending(p))).into_iter().enumerate().rev() {
+            for (rank, i) in in_order(&p.iter().map(|&p| ascending(p)).collect::<Vec<_>>()).into_iter().enumerate().rev() {
                 least = least.min(p[i as usize] * (count / (rank + 1) as f64));
                 adjusted[i as usize] = least;
             }
@@ -502,5 +458,6 @@ pub fn corrected(p: &[f64], correction: Correction) -> Vec<f64> {
     }
 }
 
+mod order;
 #[cfg(test)]
 mod tests;
