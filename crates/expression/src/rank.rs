@@ -10,10 +10,11 @@ use skytether_common::parallel::in_parallel;
 use skytether_common::{Error, Result};
 
 use self::order::{ascending, in_order};
+use self::tester::Tester;
 use crate::pairs::Pairs;
 use crate::spec::shorten;
 use crate::store::Results;
-use crate::ttest::{GroupMoments, Method, Share, check_size};
+use crate::ttest::Method;
 
 /// What a group is compared to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -243,16 +244,17 @@ impl<'a> Genes<'a> {
         let parts = in_parallel(threads, starts, TESTING, |start| {
             let end = self.len().min(start + chunk);
             let mut out: Vec<Vec<Tested>> = chosen.iter().map(|_| Vec::with_capacity(end - start)).collect();
-            let mut tester = Tester::new(names);
             // So many genes are tested together that what is remembered of them stays in the first-level cache.
             let together = (TOGETHER / chosen.len().max(1)).clamp(1, end - start);
+            let mut tester = Tester::new(names, together);
             let mut pairs = Pairs::new(options.method, options.log_base.map_or(1.0, f64::ln), together * chosen.len());
             for from in (start..end).step_by(together) {
                 let genes = from..end.min(from + together);
-                for gene in genes.clone() {
-                    let (results, range) = self.entries(gene);
-                    tester.read(self.place[gene].0 as usize, results, range).map_err(|e| e.while_doing(format!("gene number {}", self.ids[gene])))?;
-                    tester.pair(chosen, reference, |place, mine, other| pairs.set(place * together + gene - from, mine, other))?;
+                let mut gene = genes.start;
+                while gene < genes.end {
+                    let run = tester.read(self, gene..genes.end)?;
+                    tester.pair(run, chosen, reference, |place, mine, other| pairs.set(place * together + gene - from, run, mine, other))?;
+                    gene += run;
                 }
                 pairs.test();
                 for (out, start) in out.iter_mut().zip((0..).step_by(together)) {
@@ -316,114 +318,6 @@ impl TestedGenes {
     }
 }
 
-/// Reads one gene after the other and pairs its groups; keeps its room.
-struct Tester<'a> {
-    names: &'a [String],
-    groups: Vec<GroupMoments>,
-    /// `before[g]`: groups 0 to g - 1 merged.
-    before: Vec<GroupMoments>,
-    /// The groups' sizes for which the shares hold; nearly always those of all genes.
-    sizes: Vec<u64>,
-    /// To merge `before[g]` with group `g`, group `g` with what lies after it, and `before[g]` with what lies after `g`.
-    shares: Vec<[Share; 3]>,
-    /// The batch of the last gene, whose names were checked, and where its entries begin.
-    checked: Option<(usize, usize)>,
-}
-
-impl<'a> Tester<'a> {
-    fn new(names: &'a [String]) -> Self {
-        let none = vec![GroupMoments::default(); names.len() + 1];
-        Self { names, groups: none.clone(), before: none, sizes: vec![], shares: vec![], checked: None }
-    }
-
-    fn read(&mut self, batch: usize, results: &Results<'_>, range: std::ops::Range<usize>) -> Result<()> {
-        let as_named = || range.clone().zip(self.names).all(|(at, name)| results.name(at) == Some(name)) && results.name(range.end - 1).is_none();
-        let as_checked = |start: usize| (0..range.len()).all(|k| results.same_name(start + k, range.start + k));
-        // Entries of one batch mostly share their names' bytes, so that comparing with checked ones need not read them.
-        let same = range.len() == self.groups.len()
-            && match self.checked {
-                Some((of, start)) if of == batch => as_checked(start) || as_named(),
-                _ => as_named(),
-            };
-        if !same {
-            return Err(Error::invalid("its moments have other groups than the first gene's: rank the genes of one query at a time"));
-        }
-        self.checked = Some((batch, range.start));
-        for (slot, at) in self.groups.iter_mut().zip(range) {
-            *slot = results.moments(at);
-        }
-        if self.sizes.len() != self.groups.len() || self.sizes.iter().zip(&self.groups).any(|(n, g)| *n != g.n) {
-            self.share();
-        }
-        Ok(())
-    }
-
-    /// Divides once what does not change from gene to gene.
-    fn share(&mut self) {
-        self.sizes = self.groups.iter().map(|g| g.n).collect();
-        self.shares = vec![[Share::default(); 3]; self.sizes.len()];
-        let mut before = 0u64;
-        for (share, &n) in self.shares.iter_mut().zip(&self.sizes) {
-            share[0] = Share::of(before, n);
-            before = before.saturating_add(n);
-        }
-        let mut after = 0u64;
-        for (g, &n) in self.sizes.iter().enumerate().rev() {
-            let before = self.sizes[..g].iter().fold(0u64, |sum, n| sum.saturating_add(*n));
-            self.shares[g][1] = Share::of(n, after);
-            self.shares[g][2] = Share::of(before, after);
-            after = after.saturating_add(n);
-        }
-    }
-
-    /// Gives each chosen group's place in `chosen`, its moments and those of what it is compared to.
-    fn pair(&mut self, chosen: &[usize], reference: Option<usize>, mut put: impl FnMut(usize, &GroupMoments, &GroupMoments)) -> Result<()> {
-        let mut one = |group: usize, place: usize, other: &GroupMoments| -> Result<()> {
-            let mine = &self.groups[group];
-            if mine.n < 2 {
-                check_size(&self.names[group], mine.n)?;
-            }
-            if other.n < 2 {
-                match reference {
-                    Some(r) => check_size(&self.names[r], other.n)?,
-                    None => check_size(&format!("rest (all cells but those in {})", self.names[group]), other.n)?,
-                }
-            }
-            put(place, mine, other);
-            Ok(())
-        };
-        if let Some(r) = reference {
-            let other = self.groups[r];
-            return chosen.iter().enumerate().try_for_each(|(place, &g)| one(g, place, &other));
-        }
-        // The rest of g is what lies before it and what lies after it.
-        let last = self.groups.len() - 1;
-        for g in 0..last {
-            self.before[g + 1] = self.before[g].merged_by(&self.groups[g], self.shares[g][0]);
-        }
-        if chosen.windows(2).all(|w| w[0] < w[1]) {
-            let mut after = self.groups[last];
-            let mut at = last;
-            for (place, &g) in chosen.iter().enumerate().rev() {
-                while at > g + 1 {
-                    at -= 1;
-                    after = self.groups[at].merged_by(&after, self.shares[at][1]);
-                }
-                one(g, place, &self.before[g].merged_by(&after, self.shares[g][2]))?;
-            }
-        } else {
-            let mut after = vec![self.groups[last]; last + 1];
-            for g in (0..last).rev() {
-                after[g] = self.groups[g].merged_by(&after[g + 1], self.shares[g][1]);
-            }
-            for (place, &g) in chosen.iter().enumerate() {
-                one(g, place, &self.before[g].merged_by(&after[g + 1], self.shares[g][2]))?;
-            }
-        }
-        Ok(())
-    }
-}
-
 /// The genes of one group in order of rank.
 struct Ranked {
     order: Vec<u32>,
@@ -459,5 +353,6 @@ pub fn corrected(p: &[f64], correction: Correction) -> Vec<f64> {
 }
 
 mod order;
+mod tester;
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use skytether_common::Kind;
 
 use super::*;
 use crate::store::MomentStore;
-use crate::ttest::t_test;
+use crate::ttest::{GroupMoments, t_test};
 
 /// The groups' rows in one batch.
 fn together(batches: Vec<RecordBatch>) -> RecordBatch {
