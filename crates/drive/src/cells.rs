@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float32Array};
 use skytether_common::{DatasetName, Error, Result};
 use skytether_expression::CellSource;
+use skytether_expression::groups::PreparedCache;
 
 use crate::reader::Ticket;
 
@@ -42,5 +43,9 @@ impl CellSource for TicketCells {
         self.check(dataset)?;
         let cells = self.0.open("cells")?;
         self.0.reader.totals(&cells, &format!("total_{matrix}"))
+    }
+
+    fn prepared(&self) -> Arc<PreparedCache> {
+        self.0.reader.prepared()
     }
 }

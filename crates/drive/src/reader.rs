@@ -10,6 +10,7 @@ use arrow::array::{Array, ArrayRef, Float32Array};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use skytether_common::{Context, DatasetName, Error, Key, PartitionName, Result};
+use skytether_expression::groups::PreparedCache;
 use skytether_slice::{Batches, Layout, Metadata};
 use skytether_store::{SliceStore, Version};
 
@@ -60,11 +61,14 @@ struct Caches {
     metadata: Cache<(Key, Version), Arc<Partition>>,
     columns: Cache<(Key, Version, String), ArrayRef>,
     totals: Cache<(Key, Version, String), Arc<Float32Array>>,
+    /// Groups of cells that queries asked for.
+    prepared: Arc<PreparedCache>,
 }
 
 impl Reader {
     pub(crate) fn new(store: Arc<dyn SliceStore>) -> Self {
-        let caches = Caches { metadata: Cache::new(METADATA_CACHE), columns: Cache::new(COLUMN_CACHE), totals: Cache::new(COLUMN_CACHE) };
+        let (metadata, columns, totals) = (Cache::new(METADATA_CACHE), Cache::new(COLUMN_CACHE), Cache::new(COLUMN_CACHE));
+        let caches = Caches { metadata, columns, totals, prepared: Arc::default() };
         Self { store, caches: Arc::new(caches), bytes_read: AtomicU64::new(0) }
     }
 
@@ -76,6 +80,11 @@ impl Reader {
     /// Bytes of values that came from the store; what a cache had is not among them.
     pub(crate) fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
+    }
+
+    /// Groups of cells that queries asked for; an entry holds only where it is of the very columns that a query sees.
+    pub(crate) fn prepared(&self) -> Arc<PreparedCache> {
+        Arc::clone(&self.caches.prepared)
     }
 
     fn get(&self, key: &Key) -> Result<Bytes> {

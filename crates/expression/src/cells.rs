@@ -6,6 +6,8 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float32Array};
 use skytether_common::{DatasetName, Result};
 
+use crate::groups::PreparedCache;
+
 /// The cells of data sets: numbered from 0 in the order of `obs`.
 ///
 /// Drives implement this over their own copies of `obs` and `cells`, hosts over what they fetched before. Calls come from the
@@ -35,4 +37,10 @@ pub trait CellSource: Send + Sync + Debug {
     /// # Errors
     /// Not found where there is no such data set or matrix.
     fn totals(&self, dataset: &DatasetName, matrix: &str) -> Result<Arc<Float32Array>>;
+
+    /// Where groups that are resolved are kept. A source that is made for each query gives one that outlives it, so that the same question asked again finds its groups;
+    /// by default they are kept for as long as the aggregate function that asked.
+    fn prepared(&self) -> Arc<PreparedCache> {
+        Arc::default()
+    }
 }

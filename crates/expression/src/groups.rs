@@ -1,7 +1,7 @@
 //! A spec's groups, resolved against a data set's cells: a small number per cell.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arrow::array::{Array, ArrayRef, AsArray, Float32Array, UInt32Array};
 use arrow::compute::{SortOptions, cast, sort_to_indices, take};
@@ -26,8 +26,9 @@ pub struct Prepared {
     pub counts: Vec<Vec<u32>>,
     /// The cells' totals, where the transform needs them.
     pub totals: Option<Arc<Float32Array>>,
-    /// The obs column that the groups came from, to tell whether the source still gives the same.
-    column: Option<ArrayRef>,
+    /// The obs column that the groups came from, to tell whether the source still gives the same: while this is here, no other array can have its address. The array itself
+    /// is the source's to keep or to let go.
+    column: Option<Weak<dyn Array>>,
 }
 
 impl Prepared {
@@ -44,7 +45,7 @@ impl Prepared {
                     return Err(Error::corrupt(format!("obs column {column:?} of {} has {} values for {n_cells} cells", spec.dataset, values.len())));
                 }
                 let (names, codes) = of_column(column, &values)?;
-                (names, codes, Some(values))
+                (names, codes, Some(Arc::downgrade(&values)))
             }
             Groups::Codes { names, codes } => (names.clone(), Groups::decode_codes(names, codes, n_cells)?, None),
         };
@@ -91,7 +92,7 @@ impl Prepared {
 
     fn still_holds(&self, spec: &MomentsSpec, source: &dyn CellSource) -> Result<bool> {
         let column = match (&spec.groups, &self.column) {
-            (Groups::Obs { column }, Some(old)) => Arc::ptr_eq(&source.obs_column(&spec.dataset, column)?, old),
+            (Groups::Obs { column }, Some(old)) => std::ptr::addr_eq(Arc::as_ptr(&source.obs_column(&spec.dataset, column)?), old.as_ptr()),
             _ => source.n_cells(&spec.dataset)? == self.n_cells(),
         };
         let totals = match &self.totals {
@@ -102,8 +103,8 @@ impl Prepared {
     }
 }
 
-/// A few specs already resolved, shared by the accumulators of one aggregate function: a query over partitions and its repetition
-/// resolve once. An entry counts only while the source still answers with the very same arrays.
+/// A few specs already resolved, shared by the accumulators of an aggregate function and, where the source keeps them ([`CellSource::prepared`]), by its queries: a query over
+/// partitions and its repetition resolve once. An entry counts only while the source still answers with the very same arrays.
 #[derive(Debug, Default)]
 pub struct PreparedCache(Mutex<Vec<(MomentsSpec, Arc<Prepared>)>>);
 
@@ -228,12 +229,56 @@ mod tests {
         StructArray,
     };
     use arrow::datatypes::Int32Type;
-    use skytether_common::Kind;
+    use skytether_common::{DatasetName, Kind};
 
     use super::*;
 
     fn groups(array: impl Array + 'static) -> (Vec<String>, Vec<u16>) {
         of_column("c", &(Arc::new(array) as ArrayRef)).unwrap()
+    }
+
+    /// Cells of which the column may be replaced, and no totals.
+    #[derive(Debug)]
+    struct Cells(Mutex<Option<ArrayRef>>, Arc<PreparedCache>);
+
+    impl CellSource for Cells {
+        fn n_cells(&self, dataset: &DatasetName) -> Result<u32> {
+            self.obs_column(dataset, "c").map(|column| column.len() as u32)
+        }
+
+        fn obs_column(&self, dataset: &DatasetName, _: &str) -> Result<ArrayRef> {
+            self.0.lock().unwrap().clone().ok_or_else(|| Error::not_found(format!("{dataset} is gone")))
+        }
+
+        fn cell_names(&self, dataset: &DatasetName) -> Result<ArrayRef> {
+            self.obs_column(dataset, "cell")
+        }
+
+        fn totals(&self, dataset: &DatasetName, _: &str) -> Result<Arc<Float32Array>> {
+            Err(Error::not_found(format!("{dataset} has no totals")))
+        }
+
+        fn prepared(&self) -> Arc<PreparedCache> {
+            Arc::clone(&self.1)
+        }
+    }
+
+    #[test]
+    fn what_is_resolved_holds_for_the_very_same_column() {
+        let column = || Arc::new(StringArray::from(vec!["a", "b", "a"])) as ArrayRef;
+        let cells = Cells(Mutex::new(Some(column())), Arc::default());
+        let of = |groups: Groups| MomentsSpec { dataset: "a.b".parse().unwrap(), matrix: "x".into(), groups, transform: None, squares: Default::default() };
+        let spec = of(Groups::Obs { column: "c".into() });
+        let first = cells.prepared().get(&spec, &cells).unwrap();
+        assert!(Arc::ptr_eq(&first, &cells.prepared().get(&spec, &cells).unwrap()));
+        // Replaced by one with the same content, which nobody compares, and by another.
+        *cells.0.lock().unwrap() = Some(column());
+        assert!(!Arc::ptr_eq(&first, &cells.prepared().get(&spec, &cells).unwrap()));
+        *cells.0.lock().unwrap() = Some(Arc::new(StringArray::from(vec!["b", "c"])));
+        assert_eq!(cells.prepared().get(&spec, &cells).unwrap().names[..], ["b", "c"]);
+        // Nor does anyone get at the groups who may not see the cells.
+        *cells.0.lock().unwrap() = None;
+        assert_eq!(cells.prepared().get(&spec, &cells).unwrap_err().kind(), Kind::NotFound);
     }
 
     #[test]

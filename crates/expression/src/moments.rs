@@ -27,7 +27,8 @@ pub const MOMENTS: &str = "moments";
 /// The aggregate `moments`, which learns about cells from `source`.
 #[must_use]
 pub fn moments_udaf(source: Arc<dyn CellSource>) -> AggregateUDF {
-    aggregate(Moments { source, cache: Arc::default() })
+    let cache = source.prepared();
+    aggregate(Moments { source, cache })
 }
 
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 
 use crate::lanes;
 use crate::students::two_sided_each;
-use crate::ttest::{FOLD_RANGE, GroupMoments, Method, log_fold_change, test_unchecked};
+use crate::ttest::{FOLD_RANGE, GroupMoments, Method, Share, log_fold_change, test_unchecked};
 
 /// Pairs to test, and what came of it. Every column has a number per pair.
 pub(crate) struct Pairs {
@@ -30,6 +30,49 @@ pub(crate) struct Pairs {
     pub(crate) pct: [Vec<f64>; 2],
 }
 
+/// The moments of several genes in sets of as many cells.
+#[derive(Debug, Clone)]
+pub(crate) struct Moments {
+    /// Cells of each.
+    pub(crate) n: u64,
+    pub(crate) nnz: Vec<u64>,
+    pub(crate) mean: Vec<f64>,
+    pub(crate) m2: Vec<f64>,
+}
+
+impl Moments {
+    /// Of no cells, with room for `room` genes.
+    pub(crate) fn new(room: usize) -> Self {
+        Self { n: 0, nnz: vec![0; room], mean: vec![0.0; room], m2: vec![0.0; room] }
+    }
+
+    /// Becomes `of`, as far as the first `run` genes go.
+    pub(crate) fn copy(&mut self, of: &Self, run: usize) {
+        self.n = of.n;
+        self.nnz[..run].copy_from_slice(&of.nnz[..run]);
+        self.mean[..run].copy_from_slice(&of.mean[..run]);
+        self.m2[..run].copy_from_slice(&of.m2[..run]);
+    }
+
+    /// Becomes `a` and `b` together, for the first `run` genes: [`GroupMoments::merged_by`] of each, to the last bit.
+    pub(crate) fn merge(&mut self, a: &Self, b: &Self, share: Share, run: usize) {
+        if a.n == 0 || b.n == 0 {
+            return self.copy(if a.n == 0 { b } else { a }, run);
+        }
+        self.n = share.n;
+        for ((nnz, a), b) in self.nnz[..run].iter_mut().zip(&a.nnz).zip(&b.nnz) {
+            *nnz = a.saturating_add(*b);
+        }
+        let (mean, m2) = (&mut self.mean[..run], &mut self.m2[..run]);
+        let (a_mean, a_m2, b_mean, b_m2) = (&a.mean[..run], &a.m2[..run], &b.mean[..run], &b.m2[..run]);
+        for i in 0..run {
+            let delta = b_mean[i] - a_mean[i];
+            mean[i] = a_mean[i] + delta * share.second;
+            m2[i] = a_m2[i] + b_m2[i] + delta * delta * share.weight;
+        }
+    }
+}
+
 impl Pairs {
     /// Room for `len` pairs, all of nothing with nothing.
     pub(crate) fn new(method: Method, scale: f64, len: usize) -> Self {
@@ -53,14 +96,15 @@ impl Pairs {
         }
     }
 
-    /// Sets pair `at`.
-    #[inline]
-    pub(crate) fn set(&mut self, at: usize, group: &GroupMoments, reference: &GroupMoments) {
+    /// Sets `run` pairs from `at` on.
+    pub(crate) fn set(&mut self, at: usize, run: usize, group: &Moments, reference: &Moments) {
         for (which, moments) in [group, reference].into_iter().enumerate() {
-            self.n[which][at] = moments.n as f64;
-            self.nnz[which][at] = moments.nnz as f64;
-            self.mean[which][at] = moments.mean;
-            self.m2[which][at] = moments.m2;
+            self.n[which][at..at + run].fill(moments.n as f64);
+            for (to, &nnz) in self.nnz[which][at..at + run].iter_mut().zip(&moments.nnz) {
+                *to = nnz as f64;
+            }
+            self.mean[which][at..at + run].copy_from_slice(&moments.mean[..run]);
+            self.m2[which][at..at + run].copy_from_slice(&moments.m2[..run]);
         }
     }
 
@@ -194,6 +238,32 @@ mod tests {
     }
 
     #[test]
+    fn merged_as_one_after_the_other() {
+        let of = some(500);
+        let column = |n: u64, of: &[GroupMoments]| Moments {
+            n,
+            nnz: of.iter().map(|m| m.nnz).collect(),
+            mean: of.iter().map(|m| m.mean).collect(),
+            m2: of.iter().map(|m| m.m2).collect(),
+        };
+        for (n, other) in [(700, 31), (700, 0), (0, 31), (0, 0), (u64::MAX, 5)] {
+            let a: Vec<_> = of.iter().map(|(a, _)| GroupMoments { n, ..*a }).collect();
+            let b: Vec<_> = of.iter().map(|(_, b)| GroupMoments { n: other, ..*b }).collect();
+            let mut both = Moments::new(a.len());
+            both.merge(&column(n, &a), &column(other, &b), Share::of(n, other), 477);
+            for i in 0..477 {
+                let one = a[i].merged(&b[i]);
+                let bits = |mean: f64, m2: f64| (mean.to_bits(), m2.to_bits());
+                assert!(
+                    (both.n, both.nnz[i]) == (one.n, one.nnz)
+                        && (bits(both.mean[i], both.m2[i]) == bits(one.mean, one.m2) || one.mean.is_nan() || one.m2.is_nan()),
+                    "{i}: {one:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn as_one_after_the_other() {
         let same = |a: f64, b: f64| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
         // Ordinary pairs alone as well: one that is not sends its neighbours another way.
@@ -205,7 +275,8 @@ mod tests {
                     let mut pairs = Pairs::new(method, scale, of.len());
                     pairs.wide = wide;
                     for (at, (group, reference)) in of.iter().enumerate() {
-                        pairs.set(at, group, reference);
+                        let one = |m: &GroupMoments| Moments { n: m.n, nnz: vec![m.nnz], mean: vec![m.mean], m2: vec![m.m2] };
+                        pairs.set(at, 1, &one(group), &one(reference));
                     }
                     pairs.test();
                     for (at, (group, reference)) in of.iter().enumerate() {

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Float64Array, RecordBatch, StringViewArray, StringViewBuilder, UInt32Array, new_null_array};
-use arrow::buffer::NullBuffer;
 use arrow::compute::{cast, concat, take};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type};
 use serde::{Deserialize, Serialize};
 use skytether_common::parallel::in_parallel;
 use skytether_common::{Error, Result};
 
+use self::order::{ascending, in_order};
+use self::tester::Tester;
 use crate::pairs::Pairs;
 use crate::spec::shorten;
 use crate::store::Results;
-use crate::ttest::{GroupMoments, Method, Share, check_size};
+use crate::ttest::Method;
 
 /// What a group is compared to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,19 +106,19 @@ struct Tested {
 /// Ranks the genes of `batches` (columns `gene_id` UInt32, `gene` text, `moments`: the result of `moments()`; a row per gene) for each group. Without the
 /// column `gene`, genes have no names.
 ///
-/// The result has the columns of [`ranking_schema`]. Within a group rows are ordered by score, the highest first; genes of equal score by number. Scores are never NaN (see [`crate::ttest::t_test`]); infinite ones come first or last.
+/// The result is a batch per group, with the columns of [`ranking_schema`]; none where there are no genes. Its rows are ordered by score, the highest first; genes of equal score by number. Scores are never NaN (see [`crate::ttest::t_test`]); infinite ones come first or last.
 ///
 /// # Errors
 /// Invalid where a group or the reference has fewer than two cells, or the rows' groups differ; not found, listing the groups there are, for an
 /// unknown group.
-pub fn rank_genes(batches: &[RecordBatch], options: &RankOptions) -> Result<RecordBatch> {
+pub fn rank_genes(batches: &[RecordBatch], options: &RankOptions) -> Result<Vec<RecordBatch>> {
     rank_on(batches, options, |tests| if tests < 4096 { 1 } else { std::thread::available_parallelism().map_or(1, usize::from).min(16) })
 }
 
 /// [`rank_genes`] on as many threads as `threads` says for the number of tests; the result is the same on any number.
-fn rank_on(batches: &[RecordBatch], options: &RankOptions, threads: impl FnOnce(usize) -> usize) -> Result<RecordBatch> {
+fn rank_on(batches: &[RecordBatch], options: &RankOptions, threads: impl FnOnce(usize) -> usize) -> Result<Vec<RecordBatch>> {
     let genes = Genes::open(batches)?;
-    let Some(names) = genes.group_names()? else { return Ok(RecordBatch::new_empty(ranking_schema())) };
+    let Some(names) = genes.group_names()? else { return Ok(Vec::new()) };
     let find = |name: &String| names.iter().position(|n| n == name).ok_or_else(|| unknown_group(name, names.iter().map(String::as_str)));
     let reference = match &options.reference {
         Reference::Rest => None,
@@ -242,215 +243,78 @@ impl<'a> Genes<'a> {
         let starts: Vec<usize> = (0..self.len()).step_by(chunk).collect();
         let parts = in_parallel(threads, starts, TESTING, |start| {
             let end = self.len().min(start + chunk);
-            let mut out = vec![Tested::default(); (end - start) * chosen.len()];
-            let mut tester = Tester::new(names);
+            let mut out: Vec<Vec<Tested>> = chosen.iter().map(|_| Vec::with_capacity(end - start)).collect();
             // So many genes are tested together that what is remembered of them stays in the first-level cache.
             let together = (TOGETHER / chosen.len().max(1)).clamp(1, end - start);
+            let mut tester = Tester::new(names, together);
             let mut pairs = Pairs::new(options.method, options.log_base.map_or(1.0, f64::ln), together * chosen.len());
             for from in (start..end).step_by(together) {
                 let genes = from..end.min(from + together);
-                for gene in genes.clone() {
-                    let (results, range) = self.entries(gene);
-                    tester.read(self.place[gene].0 as usize, results, range).map_err(|e| e.while_doing(format!("gene number {}", self.ids[gene])))?;
-                    tester.pair(chosen, reference, |place, mine, other| pairs.set(place * together + gene - from, mine, other))?;
+                let mut gene = genes.start;
+                while gene < genes.end {
+                    let run = tester.read(self, gene..genes.end)?;
+                    tester.pair(run, chosen, reference, |place, mine, other| pairs.set(place * together + gene - from, run, mine, other))?;
+                    gene += run;
                 }
                 pairs.test();
-                for place in 0..chosen.len() {
-                    let to = &mut out[place * (end - start) + from - start..][..genes.len()];
-                    for (to, at) in to.iter_mut().zip(place * together..) {
-                        *to = Tested { score: pairs.t[at], p: pairs.p[at], fold: pairs.fold[at], pct_group: pairs.pct[0][at], pct_reference: pairs.pct[1][at] };
-                    }
+                for (out, start) in out.iter_mut().zip((0..).step_by(together)) {
+                    out.extend((start..start + genes.len()).map(|at| Tested {
+                        score: pairs.t[at],
+                        p: pairs.p[at],
+                        fold: pairs.fold[at],
+                        pct_group: pairs.pct[0][at],
+                        pct_reference: pairs.pct[1][at],
+                    }));
                 }
             }
             Ok(out)
         })?;
-        Ok(TestedGenes { parts, groups: chosen.len() })
+        Ok(TestedGenes { parts })
     }
 
-    /// Ranks and corrects group by group, straight into the result's columns.
-    fn table(&self, names: &[String], chosen: &[usize], tested: &TestedGenes, correction: Correction, keep: usize, threads: usize) -> Result<RecordBatch> {
-        let group_names = StringViewArray::from_iter_values(chosen.iter().map(|&g| &names[g]));
-        let total = keep * chosen.len();
-        // Zeroed memory comes from the system as it is first touched, by the thread that fills it.
-        let (mut groups, mut genes, mut ids) = (vec![0u128; total], vec![0u128; total], vec![0u32; total]);
-        let mut valid = vec![true; if self.names.null_count() > 0 { total } else { 0 }];
-        let mut numbers: [Vec<f64>; 6] = std::array::from_fn(|_| vec![0.0; total]);
-        let mut slots: Vec<Slot<'_>> = Vec::with_capacity(chosen.len());
-        if keep > 0 {
-            let mut columns = numbers.each_mut().map(|column| column.chunks_exact_mut(keep));
-            let mut valid = valid.chunks_exact_mut(keep);
-            let texts = groups.chunks_exact_mut(keep).zip(genes.chunks_exact_mut(keep));
-            for (place, ((groups, genes), ids)) in texts.zip(ids.chunks_exact_mut(keep)).enumerate() {
-                let numbers = columns.each_mut().map(|column| column.next().unwrap_or_default());
-                slots.push(Slot { place, groups, genes, ids, valid: valid.next().unwrap_or_default(), numbers });
-            }
-        }
-        in_parallel(threads, slots, TESTING, |mut slot| {
-            let group = tested.of(slot.place);
-            let ranked = rank_one(&group, correction, keep);
-            slot.groups.fill(group_names.views()[slot.place]);
-            for (at, &gene) in ranked.order.iter().enumerate() {
-                let gene = gene as usize;
-                slot.genes[at] = self.names.views()[gene];
-                slot.ids[at] = self.ids[gene];
-                if let Some(valid) = slot.valid.get_mut(at) {
-                    *valid = !self.names.is_null(gene);
-                }
-                let t = group[gene];
-                for (column, value) in slot.numbers.iter_mut().zip([t.score, t.fold, t.p, ranked.adjusted[at], t.pct_group, t.pct_reference]) {
-                    column[at] = value;
-                }
-            }
-            Ok(())
-        })?;
-        let nulls = (!valid.is_empty()).then(|| NullBuffer::from(valid));
-        // SAFETY: every view is that of an array with these very buffers.
-        let (groups, genes) = unsafe {
-            (
-                StringViewArray::new_unchecked(groups.into(), group_names.data_buffers().to_vec(), None),
-                StringViewArray::new_unchecked(genes.into(), self.names.data_buffers().to_vec(), nulls),
-            )
-        };
-        let columns: [ArrayRef; 3] = [Arc::new(groups), Arc::new(UInt32Array::from(ids)), Arc::new(genes)];
-        let numbers = numbers.into_iter().map(|column| Arc::new(Float64Array::from(column)) as ArrayRef);
-        RecordBatch::try_new(ranking_schema(), columns.into_iter().chain(numbers).collect()).map_err(|e| Error::internal("cannot build the ranking").because(e))
+    /// Ranks and corrects group by group; a batch for each.
+    fn table(&self, names: &[String], chosen: &[usize], tested: &TestedGenes, correction: Correction, keep: usize, threads: usize) -> Result<Vec<RecordBatch>> {
+        let schema = ranking_schema();
+        let failed = |e: arrow::error::ArrowError| Error::internal("cannot build the ranking").because(e);
+        in_parallel(threads, (0..chosen.len()).collect(), TESTING, |place| {
+            let group = tested.of(place);
+            let Ranked { order, adjusted } = rank_one(&group, correction, keep);
+            let (ids, (scores, folds), (p, adjusted), (group_pct, reference_pct)): (Vec<u32>, Columns, Columns, Columns) = order
+                .iter()
+                .zip(adjusted)
+                .map(|(&gene, adjusted)| {
+                    let t = &group[gene as usize];
+                    (self.ids[gene as usize], (t.score, t.fold), (t.p, adjusted), (t.pct_group, t.pct_reference))
+                })
+                .collect();
+            let genes = if self.names.null_count() == self.len() {
+                new_null_array(&DataType::Utf8View, keep)
+            } else {
+                take(&self.names, &UInt32Array::from(order), None).map_err(failed)?
+            };
+            let name = StringViewArray::from_iter_values([&names[chosen[place]]]);
+            // SAFETY: every view is that of an array with these very buffers.
+            let name = unsafe { StringViewArray::new_unchecked(vec![name.views()[0]; keep].into(), name.data_buffers().to_vec(), None) };
+            let columns: [ArrayRef; 3] = [Arc::new(name), Arc::new(UInt32Array::from(ids)), genes];
+            let numbers = [scores, folds, p, adjusted, group_pct, reference_pct].map(|column| Arc::new(Float64Array::from(column)) as ArrayRef);
+            RecordBatch::try_new(Arc::clone(&schema), columns.into_iter().chain(numbers).collect()).map_err(failed)
+        })
     }
 }
 
-/// One group's rows in the columns of the result.
-struct Slot<'a> {
-    place: usize,
-    groups: &'a mut [u128],
-    genes: &'a mut [u128],
-    ids: &'a mut [u32],
-    /// Empty where all genes have names.
-    valid: &'a mut [bool],
-    numbers: [&'a mut [f64]; 6],
-}
+/// Two columns of numbers.
+type Columns = (Vec<f64>, Vec<f64>);
 
 /// What came of all genes in all chosen groups.
 struct TestedGenes {
-    /// For each run of genes, group after group.
-    parts: Vec<Vec<Tested>>,
-    groups: usize,
+    /// For each run of genes, group by group.
+    parts: Vec<Vec<Vec<Tested>>>,
 }
 
 impl TestedGenes {
     /// The genes' results in the group at `place`, in order.
     fn of(&self, place: usize) -> Vec<Tested> {
-        let slices = self.parts.iter().map(|part| {
-            let genes = part.len() / self.groups.max(1);
-            &part[place * genes..(place + 1) * genes]
-        });
-        slices.collect::<Vec<_>>().concat()
-    }
-}
-
-/// Reads one gene after the other and pairs its groups; keeps its room.
-struct Tester<'a> {
-    names: &'a [String],
-    groups: Vec<GroupMoments>,
-    /// `before[g]`: groups 0 to g - 1 merged.
-    before: Vec<GroupMoments>,
-    /// The groups' sizes for which the shares hold; nearly always those of all genes.
-    sizes: Vec<u64>,
-    /// To merge `before[g]` with group `g`, group `g` with what lies after it, and `before[g]` with what lies after `g`.
-    shares: Vec<[Share; 3]>,
-    /// The batch of the last gene, whose names were checked, and where its entries begin.
-    checked: Option<(usize, usize)>,
-}
-
-impl<'a> Tester<'a> {
-    fn new(names: &'a [String]) -> Self {
-        let none = vec![GroupMoments::default(); names.len() + 1];
-        Self { names, groups: none.clone(), before: none, sizes: vec![], shares: vec![], checked: None }
-    }
-
-    fn read(&mut self, batch: usize, results: &Results<'_>, range: std::ops::Range<usize>) -> Result<()> {
-        let as_named = || range.clone().zip(self.names).all(|(at, name)| results.name(at) == Some(name)) && results.name(range.end - 1).is_none();
-        let as_checked = |start: usize| (0..range.len()).all(|k| results.same_name(start + k, range.start + k));
-        // Entries of one batch mostly share their names' bytes, so that comparing with checked ones need not read them.
-        let same = range.len() == self.groups.len()
-            && match self.checked {
-                Some((of, start)) if of == batch => as_checked(start) || as_named(),
-                _ => as_named(),
-            };
-        if !same {
-            return Err(Error::invalid("its moments have other groups than the first gene's: rank the genes of one query at a time"));
-        }
-        self.checked = Some((batch, range.start));
-        for (slot, at) in self.groups.iter_mut().zip(range) {
-            *slot = results.moments(at);
-        }
-        if self.sizes.len() != self.groups.len() || self.sizes.iter().zip(&self.groups).any(|(n, g)| *n != g.n) {
-            self.share();
-        }
-        Ok(())
-    }
-
-    /// Divides once what does not change from gene to gene.
-    fn share(&mut self) {
-        self.sizes = self.groups.iter().map(|g| g.n).collect();
-        self.shares = vec![[Share::default(); 3]; self.sizes.len()];
-        let mut before = 0u64;
-        for (share, &n) in self.shares.iter_mut().zip(&self.sizes) {
-            share[0] = Share::of(before, n);
-            before = before.saturating_add(n);
-        }
-        let mut after = 0u64;
-        for (g, &n) in self.sizes.iter().enumerate().rev() {
-            let before = self.sizes[..g].iter().fold(0u64, |sum, n| sum.saturating_add(*n));
-            self.shares[g][1] = Share::of(n, after);
-            self.shares[g][2] = Share::of(before, after);
-            after = after.saturating_add(n);
-        }
-    }
-
-    /// Gives each chosen group's place in `chosen`, its moments and those of what it is compared to.
-    fn pair(&mut self, chosen: &[usize], reference: Option<usize>, mut put: impl FnMut(usize, &GroupMoments, &GroupMoments)) -> Result<()> {
-        let mut one = |group: usize, place: usize, other: &GroupMoments| -> Result<()> {
-            let mine = &self.groups[group];
-            if mine.n < 2 {
-                check_size(&self.names[group], mine.n)?;
-            }
-            if other.n < 2 {
-                match reference {
-                    Some(r) => check_size(&self.names[r], other.n)?,
-                    None => check_size(&format!("rest (all cells but those in {})", self.names[group]), other.n)?,
-                }
-            }
-            put(place, mine, other);
-            Ok(())
-        };
-        if let Some(r) = reference {
-            let other = self.groups[r];
-            return chosen.iter().enumerate().try_for_each(|(place, &g)| one(g, place, &other));
-        }
-        // The rest of g is what lies before it and what lies after it.
-        let last = self.groups.len() - 1;
-        for g in 0..last {
-            self.before[g + 1] = self.before[g].merged_by(&self.groups[g], self.shares[g][0]);
-        }
-        if chosen.windows(2).all(|w| w[0] < w[1]) {
-            let mut after = self.groups[last];
-            let mut at = last;
-            for (place, &g) in chosen.iter().enumerate().rev() {
-                while at > g + 1 {
-                    at -= 1;
-                    after = self.groups[at].merged_by(&after, self.shares[at][1]);
-                }
-                one(g, place, &self.before[g].merged_by(&after, self.shares[g][2]))?;
-            }
-        } else {
-            let mut after = vec![self.groups[last]; last + 1];
-            for g in (0..last).rev() {
-                after[g] = self.groups[g].merged_by(&after[g + 1], self.shares[g][1]);
-            }
-            for (place, &g) in chosen.iter().enumerate() {
-                one(g, place, &self.before[g].merged_by(&after[g + 1], self.shares[g][2]))?;
-            }
-        }
-        Ok(())
+        self.parts.iter().map(|part| part[place].as_slice()).collect::<Vec<_>>().concat()
     }
 }
 
@@ -462,26 +326,12 @@ struct Ranked {
 }
 
 fn rank_one(tested: &[Tested], correction: Correction, keep: usize) -> Ranked {
-    let mut order = in_order(tested.iter().map(|t| !ascending(t.score)));
+    let mut order = in_order(&tested.iter().map(|t| !ascending(t.score)).collect::<Vec<_>>());
     let p: Vec<f64> = tested.iter().map(|t| t.p).collect();
     let all = corrected(&p, correction);
     order.truncate(keep);
     let adjusted = order.iter().map(|&gene| all[gene as usize]).collect();
     Ranked { order, adjusted }
-}
-
-/// The places of `keys`, lowest key first, equal ones as they came.
-fn in_order(keys: impl Iterator<Item = u64>) -> Vec<u32> {
-    // One number for key and place compares without a branch, which sorts twice as fast as pairs.
-    let mut keyed: Vec<u128> = keys.enumerate().map(|(place, key)| u128::from(key) << 32 | place as u128).collect();
-    keyed.sort_unstable();
-    keyed.into_iter().map(|k| k as u32).collect()
-}
-
-/// A number's bits, such that they sort as the numbers do; the two zeros are one.
-fn ascending(value: f64) -> u64 {
-    let bits = (value + 0.0).to_bits();
-    if bits >> 63 == 1 { !bits } else { bits | (1 << 63) }
 }
 
 /// p-values corrected for their number; they must lie within 0 and 1.
@@ -493,7 +343,7 @@ pub fn corrected(p: &[f64], correction: Correction) -> Vec<f64> {
         Correction::BenjaminiHochberg => {
             let mut least = 1.0f64;
             let mut adjusted = vec![0.0; p.len()];
-            for (rank, i) in in_order(p.iter().map(|&p| ascending(p))).into_iter().enumerate().rev() {
+            for (rank, i) in in_order(&p.iter().map(|&p| ascending(p)).collect::<Vec<_>>()).into_iter().enumerate().rev() {
                 least = least.min(p[i as usize] * (count / (rank + 1) as f64));
                 adjusted[i as usize] = least;
             }
@@ -502,5 +352,7 @@ pub fn corrected(p: &[f64], correction: Correction) -> Vec<f64> {
     }
 }
 
+mod order;
+mod tester;
 #[cfg(test)]
 mod tests;

@@ -7,8 +7,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Float64Array, ListArray, StringViewBuilder, StructArray, UInt64Array};
-use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BinaryArray, BooleanBufferBuilder, Float64Array, ListArray, StringViewArray, StringViewBuilder, StructArray, UInt64Array,
+};
+use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Float64Type};
 /// Which rows to take out.
 pub use datafusion::logical_expr::EmitTo;
@@ -287,38 +289,42 @@ impl MomentStore {
         self.set_rows(rows)?;
         let (rows, part) = self.emit(emit);
         let width = part.width();
-        let mut headers = StringViewBuilder::with_capacity(rows);
-        if width == 0 {
-            let text = header_text(&[], &[])?;
-            for _ in 0..rows {
-                headers.append_value(&text);
-            }
+        // Each header once, and which of them is each row's.
+        let mut headers = StringViewBuilder::new();
+        let mut add = |groups: &[String], n: &[u64]| -> Result<usize> {
+            let text = header_text(groups, n)?;
+            let len = text.len() as u32;
+            let block = headers.append_block(text.into_bytes().into());
+            headers.try_append_view(block, 0, len).map_err(failed)?;
+            Ok(block as usize)
+        };
+        let mut of_row = Vec::with_capacity(rows);
+        if width == 0 && rows > 0 {
+            of_row.resize(rows, add(&[], &[])?);
         }
         let present = part.nnz.iter().filter(|n| **n > 0).count();
         let mut bytes: Vec<u8> = Vec::with_capacity(rows * state::bound(width, 0) + present * (state::bound(width, 1) - state::bound(width, 0)));
         let mut offsets = Vec::with_capacity(rows + 1);
         offsets.push(0i32);
-        let mut written: HashMap<&[u64], (u32, u32)> = HashMap::new();
-        let mut last: Option<(&[u64], (u32, u32))> = None;
+        let mut written: HashMap<&[u64], usize> = HashMap::new();
+        let mut last: Option<(&[u64], usize)> = None;
         for row in 0..rows {
             if width > 0 {
                 let range = row * width..(row + 1) * width;
                 let n = &part.n[range.clone()];
-                let (block, len) = match last {
-                    Some((same, place)) if same == n => place,
+                let header = match last {
+                    Some((same, header)) if same == n => header,
                     _ => match written.get(n) {
-                        Some(&place) => place,
+                        Some(&header) => header,
                         None => {
-                            let text = header_text(part.names.as_deref().unwrap_or_default(), n)?;
-                            let len = text.len() as u32;
-                            let place = (headers.append_block(text.into_bytes().into()), len);
-                            written.insert(n, place);
-                            place
+                            let header = add(part.names.as_deref().unwrap_or_default(), n)?;
+                            written.insert(n, header);
+                            header
                         }
                     },
                 };
-                last = Some((n, (block, len)));
-                headers.try_append_view(block, 0, len).map_err(failed)?;
+                last = Some((n, header));
+                of_row.push(header);
                 state::put(&mut bytes, n, &part.nnz[range.clone()], &part.mean[range.clone()], &part.m2[range]);
             }
             offsets.push(i32::try_from(bytes.len()).map_err(|_| {
@@ -327,7 +333,9 @@ impl MomentStore {
         }
         bytes.shrink_to_fit();
         let moments = BinaryArray::try_new(OffsetBuffer::new(offsets.into()), Buffer::from_vec(bytes), None).map_err(failed)?;
-        Ok(vec![Arc::new(headers.finish()), Arc::new(moments)])
+        let headers = headers.finish();
+        let views = of_row.into_iter().map(|header| headers.views()[header]).collect();
+        Ok(vec![Arc::new(with_views(views, &headers, None)), Arc::new(moments)])
     }
 
     /// Takes rows out as a column of [`result_type`]. `rows` as in [`MomentStore::state`].
@@ -384,19 +392,29 @@ fn lists(values: ArrayRef, rows: usize, width: usize) -> Result<ArrayRef> {
 /// The names and a NULL, `times` over, with one copy of each text.
 fn repeated_names(names: &[String], times: usize) -> Result<ArrayRef> {
     let failed = |e: arrow::error::ArrowError| Error::internal("cannot build moments").because(e);
-    let mut builder = StringViewBuilder::with_capacity((names.len() + 1) * times);
-    let text: String = names.concat();
-    let block = builder.append_block(text.into_bytes().into());
-    for _ in 0..times {
-        let mut at = 0u32;
-        for name in names {
-            let len = name.len() as u32;
-            builder.try_append_view(block, at, len).map_err(failed)?;
-            at += len;
-        }
-        builder.append_null();
+    let mut builder = StringViewBuilder::with_capacity(names.len() + 1);
+    let block = builder.append_block(names.concat().into_bytes().into());
+    let mut at = 0u32;
+    for name in names {
+        let len = name.len() as u32;
+        builder.try_append_view(block, at, len).map_err(failed)?;
+        at += len;
     }
-    Ok(Arc::new(builder.finish()))
+    builder.append_null();
+    let once = builder.finish();
+    let len = once.len() * times;
+    let mut views = Vec::with_capacity(len);
+    (0..times).for_each(|_| views.extend_from_slice(once.views()));
+    let mut valid = BooleanBufferBuilder::new(len);
+    valid.append_n(len, true);
+    (names.len()..len).step_by(once.len()).for_each(|null| valid.set_bit(null, false));
+    Ok(Arc::new(with_views(views, &once, (times > 0).then(|| NullBuffer::new(valid.finish())))))
+}
+
+/// An array of copies of views that `of` has: Arrow would check again that each names a text.
+fn with_views(views: Vec<u128>, of: &StringViewArray, nulls: Option<NullBuffer>) -> StringViewArray {
+    // SAFETY: every view is one of `of`, and so are the buffers; where there are nulls, they are one for each view.
+    unsafe { StringViewArray::new_unchecked(views.into(), of.data_buffers().to_vec(), nulls) }
 }
 
 /// The results of a list column, opened.

@@ -80,11 +80,11 @@ impl GroupMoments {
 /// What merging moments needs to know of the counts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Share {
-    n: u64,
+    pub(crate) n: u64,
     /// The second's share of all.
-    second: f64,
+    pub(crate) second: f64,
     /// The first's count times that share.
-    weight: f64,
+    pub(crate) weight: f64,
 }
 
 impl Share {

@@ -62,13 +62,11 @@ struct Asked {
 pub fn rank_genes(py: Python<'_>, query: &PyResultSet, options: &str) -> PyResult<PyTable> {
     let asked: Asked = serde_json::from_str(options).map_err(|e| Error::invalid("these are no options of a ranking").because(e)).or_raise()?;
     let batches = query.batches(py)?;
-    // Every group ranks all genes.
-    let genes = batches.iter().map(RecordBatch::num_rows).sum::<usize>().max(1);
     let ranked = py.detach(|| ranked(batches, asked)).or_raise()?;
-    PyTable::try_new((0..ranked.num_rows()).step_by(genes).map(|at| ranked.slice(at, genes.min(ranked.num_rows() - at))).collect(), ranking_schema())
+    PyTable::try_new(ranked, ranking_schema())
 }
 
-fn ranked(batches: Vec<RecordBatch>, asked: Asked) -> Result<RecordBatch> {
+fn ranked(batches: Vec<RecordBatch>, asked: Asked) -> Result<Vec<RecordBatch>> {
     let options = RankOptions {
         groups: asked.groups,
         reference: asked.reference.map_or(Reference::Rest, Reference::Group),

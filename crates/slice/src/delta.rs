@@ -1,4 +1,4 @@
-//! Decoding of Parquet's DELTA_BINARY_PACKED pages, eight values at a time where the machine has AVX2.
+//! Decoding of Parquet's DELTA_BINARY_PACKED pages, eight or sixteen values at a time where the machine has AVX2.
 //!
 //! Layout (Parquet format, "Delta Encoding"): a header of block size, miniblocks per block, number of values and first value; then per block the least
 //! delta (zigzag), one bit width per miniblock and the miniblocks, each value's delta minus the least one, packed from the lowest bit on.
@@ -9,6 +9,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod narrow;
 mod scalar;
 
 use bytes::Bytes;

@@ -4,7 +4,16 @@ use skytether_common::Kind;
 
 use super::*;
 use crate::store::MomentStore;
-use crate::ttest::t_test;
+use crate::ttest::{GroupMoments, t_test};
+
+/// The groups' rows in one batch.
+fn together(batches: Vec<RecordBatch>) -> RecordBatch {
+    arrow::compute::concat_batches(&ranking_schema(), &batches).unwrap()
+}
+
+fn rank_genes(batches: &[RecordBatch], options: &RankOptions) -> Result<RecordBatch> {
+    super::rank_genes(batches, options).map(together)
+}
 
 /// A batch of genes, each with the moments of the groups `names` and of the cells in none.
 fn batch(names: &[&str], first_gene: u32, genes: &[Vec<GroupMoments>]) -> RecordBatch {
@@ -152,14 +161,14 @@ fn threads_change_nothing() {
     let refs: Vec<&str> = names.iter().map(String::as_str).collect();
     let batches: Vec<RecordBatch> = genes.chunks(8192).enumerate().map(|(i, g)| batch(&refs, i as u32 * 8192, g)).collect();
     for options in [RankOptions::default(), RankOptions { n_genes: Some(777), ..RankOptions::default() }] {
-        let on = |threads: usize| rank_on(&batches, &options, |_| threads).unwrap();
+        let on = |threads: usize| together(rank_on(&batches, &options, |_| threads).unwrap());
         let one = on(1);
         assert_eq!(one.num_rows(), options.n_genes.unwrap_or(20_000) * width as usize);
         // Every column; no number is NaN, so that equal is the same.
         assert_eq!(one, on(4));
         assert_eq!(one, on(7));
         // Nor does it change anything which groups are tested at the same time, but for the order in which the rest is added up.
-        let last = rank_on(&batches, &RankOptions { groups: Some(vec![names[11].clone()]), ..options.clone() }, |_| 3).unwrap();
+        let last = rank_on(&batches, &RankOptions { groups: Some(vec![names[11].clone()]), ..options.clone() }, |_| 3).unwrap()[0].clone();
         let start = one.num_rows() / width as usize * 11;
         assert_eq!(ids(&one)[start..], ids(&last));
     }

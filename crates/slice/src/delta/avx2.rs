@@ -6,8 +6,8 @@
 
 use std::arch::x86_64::*;
 
-use super::scalar;
-use super::{MINI, MINIS, SLACK, State, Target, unzigzag};
+use super::{BLOCK_VALUES, MINI, MINIS, SLACK, State, Target, unzigzag};
+use super::{narrow, scalar};
 
 /// The largest width that the shuffle can take: 25 bits and an offset of 7 are 32.
 const SHUFFLED: usize = 25;
@@ -46,12 +46,12 @@ const fn plans() -> [Plan; SHUFFLED + 1] {
 }
 
 /// What is carried from group to group, in registers.
-struct Lanes {
+pub(super) struct Lanes {
     /// The last value, in all lanes.
-    last: __m256i,
-    max: __m256i,
+    pub(super) last: __m256i,
+    pub(super) max: __m256i,
     /// How many deltas were positive.
-    ascents: __m256i,
+    pub(super) ascents: __m256i,
     min_delta: __m256i,
 }
 
@@ -143,34 +143,49 @@ pub(super) unsafe fn blocks<T: Target>(page: &[u8], at: &mut usize, count: usize
     let mut done = 0;
     while done < count {
         let Some((min_delta, widths, body, len)) = head(page, *at) else { break };
-        lanes.min_delta = _mm256_set1_epi32(min_delta as i32);
-        // SAFETY: `head` has found the block's bytes and `SLACK` more, and widths of at most 32.
-        let mut packed = unsafe { page.as_ptr().add(body) };
-        for width in widths.map(usize::from) {
-            let store = |group: usize, eight: __m256i| {
-                let values = lanes.step(eight);
-                // SAFETY: the caller's promise; group numbers are below four.
-                unsafe {
-                    if size_of::<T>() == 2 {
-                        let narrow = _mm_packus_epi32(_mm256_castsi256_si128(values), _mm256_extracti128_si256::<1>(values));
-                        _mm_storeu_si128(out.add(group * 16).cast(), narrow);
-                    } else {
-                        _mm256_storeu_si256(out.add(group * 32).cast(), values);
-                    }
-                }
-            };
-            // SAFETY: as above.
-            unsafe {
-                groups(packed, width, store);
-                packed = packed.add(4 * width);
-                out = out.add(MINI * size_of::<T>());
+        // SAFETY: `head` has found the block's bytes and `SLACK` more, and widths of at most 32; the caller's promise.
+        unsafe {
+            let packed = page.as_ptr().add(body);
+            if !narrow::block::<T>(packed, widths, min_delta, &mut lanes, out) {
+                block::<T>(packed, widths, min_delta, &mut lanes, out);
             }
+            out = out.add(BLOCK_VALUES * size_of::<T>());
         }
         *at = body + len;
         done += 1;
     }
     lanes.store(state);
     done
+}
+
+/// Decodes one block of any steps.
+///
+/// # Safety
+/// As [`blocks`]; `packed` is followed by the block's bytes and [`SLACK`] more, all readable; widths are at most 32.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn block<T: Target>(mut packed: *const u8, widths: [u8; MINIS], min_delta: u32, lanes: &mut Lanes, mut out: *mut u8) {
+    lanes.min_delta = _mm256_set1_epi32(min_delta as i32);
+    for width in widths.map(usize::from) {
+        let store = |group: usize, eight: __m256i| {
+            let values = lanes.step(eight);
+            // SAFETY: the caller's promise; group numbers are below four.
+            unsafe {
+                if size_of::<T>() == 2 {
+                    let narrow = _mm_packus_epi32(_mm256_castsi256_si128(values), _mm256_extracti128_si256::<1>(values));
+                    _mm_storeu_si128(out.add(group * 16).cast(), narrow);
+                } else {
+                    _mm256_storeu_si256(out.add(group * 32).cast(), values);
+                }
+            }
+        };
+        // SAFETY: the caller's promises.
+        unsafe {
+            groups(packed, width, store);
+            packed = packed.add(4 * width);
+            out = out.add(MINI * size_of::<T>());
+        }
+    }
 }
 
 /// The head of the block at `at`: least delta, widths, where its packed bytes begin and how many they are. `None` where the least delta has more than five bytes,

@@ -116,6 +116,31 @@ fn every_width_and_every_length_around_a_block() {
 }
 
 #[test]
+fn small_steps_up_and_down() {
+    let mut random = 7u64;
+    let mut below = |n: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % n
+    };
+    for width in 0..=10 {
+        // Beginnings at the ends of what fits 15, 16, 31 and 32 bits, so that some go beyond, and values below zero.
+        for start in [0u32, 3, 60, 0x1f80, 0x2000, 0x7ff0, 0xff80, 0xffff, 0x7fff_ff00, 0xffff_ff00] {
+            for (least, len) in [(1i32, 700), (0, 300), (5, 300), (-1, 300), (-(1 << width) / 2, 700), (-70, 200), (400, 300)] {
+                let mut value = start;
+                let values: Vec<u32> = (0..len)
+                    .map(|_| {
+                        let before = value;
+                        value = value.wrapping_add_signed(least + below(1 << width) as i32);
+                        before
+                    })
+                    .collect();
+                check(&values, 0);
+            }
+        }
+    }
+}
+
+#[test]
 fn wide_or_unusual_pages_are_left_to_others() {
     let mut page = encode(&[1, 5, 2, 9], 0);
     page[0] = 0x80;
@@ -159,6 +184,8 @@ proptest! {
             for b in page.iter_mut().skip(6) { *b &= 0x1f; }
         }
         let answers: Vec<_> = engines().into_iter().map(|e| decode_with::<u32>(&page, n, e).ok()).collect();
+        prop_assert!(answers.windows(2).all(|w| w[0] == w[1]));
+        let answers: Vec<_> = engines().into_iter().map(|e| decode_with::<u16>(&page, n, e).map_err(|e| e.to_string())).collect();
         prop_assert!(answers.windows(2).all(|w| w[0] == w[1]));
     }
 }

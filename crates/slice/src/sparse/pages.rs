@@ -41,6 +41,8 @@ pub(super) struct Pages {
     sums: [Option<ScalarBuffer<f64>>; 2],
     idx: Option<Stream<u32>>,
     val: Option<Values>,
+    /// All columns, wanted or not.
+    schema: SchemaRef,
     /// The last cell number that came.
     previous: Option<u32>,
 }
@@ -83,7 +85,17 @@ impl Pages {
         let mut wanted = needs(projection);
         wanted.extend_from_slice(projection);
         let wants = |c: usize| wanted.contains(&c);
-        let mut pages = Self { limits, rows, row: 0, flat: [None, None, None], sums: [None, None], idx: None, val: None, previous: None };
+        let mut pages = Self {
+            limits,
+            rows,
+            row: 0,
+            flat: [None, None, None],
+            sums: [None, None],
+            idx: None,
+            val: None,
+            schema: sparse_schema(limits.value),
+            previous: None,
+        };
         for c in [column::GENE, column::BLOCK, column::NNZ] {
             if wants(c) {
                 let mut stream = known!(Stream::<u32>::open(known!(file.page(c, rows, Encoding::DELTA_BINARY_PACKED)?), rows)?);
@@ -165,9 +177,8 @@ impl Pages {
             val = Some(known!(values.take(total)?));
         }
         self.row = to;
-        let all = sparse_schema(self.limits.value);
         let list = |c: usize, values: &Option<ArrayRef>| -> Result<ArrayRef> {
-            let (DataType::List(field), Some(values)) = (all.field(c).data_type(), values) else {
+            let (DataType::List(field), Some(values)) = (self.schema.field(c).data_type(), values) else {
                 return Err(Error::internal(format!("list column {c} was not decoded")));
             };
             let list = ListArray::try_new(Arc::clone(field), offsets.clone(), Arc::clone(values), None);
