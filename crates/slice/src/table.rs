@@ -26,7 +26,7 @@ use crate::{Encoded, SliceOptions};
 /// A slice is closed when its rows take this many times the target in memory, however well they compress: bounds writers and readers.
 const MAX_EXPANSION: usize = 32;
 /// The same of a stripe of several groups of columns, with all of them.
-const MAX_STRIPE: usize = 64;
+const MAX_STRIPE: usize = 32;
 /// Batches below this many rows are joined with their neighbours.
 const SMALL: usize = 4096;
 /// Bytes of a column in a slice from which on it pays to compress them in a wide table: to set up a decompressor of ZSTD takes readers as long as to unpack some ten thousand bytes.
