@@ -12,7 +12,7 @@ use datafusion::logical_expr::{Aggregate, Join, JoinType, LogicalPlan, LogicalPl
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{GroupByExpr, SelectItem, TableFactor};
 
-use crate::star;
+use crate::{in_parts, star};
 
 /// Results of a part.
 pub(crate) const PART: usize = 250;
@@ -48,7 +48,10 @@ async fn of_parts(empty: &Statement, items: &[SelectItem], sees: impl Fn(&str, &
         let mut part = empty.clone();
         star::plain_select(&mut part)?.projection = items.to_vec();
         let state = sees(&part.to_string(), &part)?;
-        let plan = state.statement_to_plan(part).await.ok()?;
+        let plan = match in_parts::plan(&mut part, &state).await {
+            Some(plan) => plan,
+            None => state.statement_to_plan(part).await.ok()?,
+        };
         let own: HashSet<Column> = calls(&plan)?.aggr_expr.iter().flat_map(|call| call.column_refs().into_iter().cloned()).collect();
         read += own.len();
         columns.extend(own);
