@@ -11,6 +11,7 @@
 //!
 //! Both forms are complete aggregates: each can itself run in phases, and a merge is a merge of any number of states in any order.
 
+mod extremes;
 mod merge;
 mod state;
 
@@ -90,12 +91,15 @@ pub fn is_mergeable(udaf: &AggregateUDF) -> bool {
     !NOT_MERGEABLE.contains(&name) && !name.starts_with(PREFIX) && name == name.to_lowercase()
 }
 
-/// Registers both forms of every mergeable aggregate in `registry`. Call it after user aggregates were registered; again
+/// Registers both forms of every mergeable aggregate in `registry`, and `min` and `max` that order floats as SQL does. Call it after user aggregates were registered; again
 /// does no harm.
 ///
 /// # Errors
 /// Those of a registry that can't be written.
 pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
+    for udaf in extremes::udafs() {
+        registry.register_udaf(udaf)?;
+    }
     let mut names: Vec<String> = registry.udafs().into_iter().collect();
     names.sort_unstable();
     for name in names {
@@ -110,6 +114,9 @@ pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
 /// As [`register`], for a session that is being built: the builder's own aggregates and their forms.
 pub fn register_with(builder: &mut SessionStateBuilder) {
     let list = builder.aggregate_functions().get_or_insert_default();
+    let own = extremes::udafs();
+    list.retain(|f| own.iter().all(|own| own.name() != f.name()));
+    list.extend(own);
     let known: Vec<String> = list.iter().map(|f| f.name().to_owned()).collect();
     let new: Vec<_> = list.iter().flat_map(forms).filter(|f| !known.iter().any(|k| k == f.name())).collect();
     list.extend(new);
