@@ -3,6 +3,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -346,6 +347,10 @@ impl SliceStore for Spy {
             assert!(!self.panic.load(Ordering::Relaxed), "the store's own defect");
         }
         self.inner.get(key)
+    }
+    fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        assert!(!self.panic.load(Ordering::Relaxed), "the store's own defect");
+        self.inner.get_ranges_unverified(key, ranges)
     }
     fn stat(&self, key: &Key) -> Result<Option<Entry>> {
         self.inner.stat(key)
