@@ -97,7 +97,8 @@ fn ranges_are_parts_of_values(store: &dyn SliceStore) {
         assert_eq!(parts, due, "{ranges:?}");
     }
     assert_eq!(read("empty", &[0..0]).unwrap(), [&b""[..]]);
-    for (name, wrong) in [("large", end..end + 1), ("large", end + 1..end + 1), ("large", 0..u64::MAX), ("large", Range { start: 9, end: 8 }), ("empty", 0..1)] {
+    for (name, wrong) in [("large", end..end + 1), ("large", end + 1..end + 1), ("large", 0..u64::MAX), ("large", Range { start: 9, end: 8 }), ("empty", 0..1)]
+    {
         let error = read(name, &[0..0, wrong.clone()]).unwrap_err();
         assert_eq!(error.kind(), Kind::Invalid, "{wrong:?}: {error}");
         assert!(error.to_string().contains(&format!("key {name}")), "{error}");
