@@ -23,7 +23,7 @@ const METADATA_CACHE: usize = 32 << 20;
 const COLUMN_CACHE: usize = 64 << 20;
 
 /// The columns of a slice are read by themselves where they and the footer are at most this share of it.
-const WORTH_PICKING: f64 = 1.0;
+const WORTH_PICKING: f64 = 0.7;
 
 /// A partition of this drive, with what its metadata slice says.
 #[derive(Debug)]
@@ -344,3 +344,6 @@ impl Ticket {
             .map_err(|e| Error::corrupt(format!("column {column:?} of {} holds no names", partition.title())).because(e))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -218,6 +218,9 @@ impl Metadata {
         let mut next = 1 + 2 * groups.len();
         let mut sections = None;
         if header.sections {
+            if header.layout != Layout::Table {
+                return Err(corrupt("list sections of a matrix, whose slices are read whole".into()));
+            }
             let lists = (next..next + groups.len()).map(|at| batch.column(at).as_fixed_size_binary().clone()).collect();
             sections = Some(Sections::read(groups, lists, &slices)?);
             next += groups.len();

@@ -152,6 +152,14 @@ fn lists_that_no_slice_has_are_refused() {
     assert_eq!(builder.add(&crate::Encoded { ends: Some(vec![9]), ..some_stripe() }).unwrap_err().kind(), Kind::Invalid);
 }
 
+#[test]
+fn a_matrix_has_none() {
+    let (_, metadata) = partition(&batch(40));
+    let bytes = Metadata { layout: Layout::sparse(1, 1, crate::ValueType::UInt16), ..metadata }.encode().unwrap();
+    let error = Metadata::decode(&bytes).unwrap_err();
+    assert!(error.kind() == Kind::Corrupt && error.to_string().contains("matrix"), "{error}");
+}
+
 fn some_stripe() -> crate::Encoded {
     let batch = batch(40);
     let mut slicer = TableSlicer::new(batch.schema(), SliceOptions::default());
