@@ -158,7 +158,8 @@ proptest! {
         prop_assert_eq!(&decoded.schema, &batch.schema());
         // Some columns, in any order, from the parts of slices that are picked for them.
         let mut some: Vec<usize> = (0..batch.num_columns()).filter(|c| wanted >> c & 1 == 1).collect();
-        some.rotate_left(wanted as usize % some.len().max(1));
+        let by = wanted as usize % some.len().max(1);
+        some.rotate_left(by);
         let text = |stored: Pieces| {
             let batches = decode(stored, &Layout::Table, &batch.schema(), &some, 64).unwrap().map(Result::unwrap).collect::<Vec<_>>();
             (batches.iter().map(RecordBatch::num_rows).sum::<usize>(), arrow::util::pretty::pretty_format_batches(&batches).unwrap().to_string())
