@@ -22,7 +22,8 @@ const METADATA_CACHE: usize = 32 << 20;
 /// Bytes of whole columns (names of genes and cells, obs columns, totals) that a drive keeps.
 const COLUMN_CACHE: usize = 64 << 20;
 
-/// The columns of a slice are read by themselves where they and the footer are at most this share of it.
+/// The columns of a slice are read by themselves where they and the footer are at most this share of it. In the page cache that pays up to 0.8 even where columns are
+/// apart (docs/benchmarks.md); disks like one read better than several.
 const WORTH_PICKING: f64 = 0.7;
 
 /// A partition of this drive, with what its metadata slice says.

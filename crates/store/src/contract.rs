@@ -1,5 +1,6 @@
 //! The contract of [`SliceStore`] as checks that run against every implementation; whoever writes another one runs them too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "these are tests, in the library so that other crates can run them")]
+#![allow(clippy::single_range_in_vec_init, reason = "one range is a list of ranges here")]
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -192,14 +192,17 @@ impl DiskStore {
         Error::corrupt(format!("the value of key {key} in {} {what}: drop its data set and ingest it again", path.display()))
     }
 
-    /// What the index says of `key`, and the bytes at the `ranges` of its value, unverified.
-    fn read(&self, key: &Key, ranges: impl Fn(Row) -> Result<Vec<Range<u64>>>) -> Result<(Row, Vec<Bytes>)> {
+    /// What the index says of `key`, and the bytes of its value, all or those `wanted`, unverified.
+    fn read(&self, key: &Key, wanted: Option<&[Range<u64>]>) -> Result<(Row, Vec<Bytes>)> {
         self.alive()?;
         let mut before = None;
         loop {
             let row = self.index.row(key)?.ok_or_else(|| Error::not_found(format!("there is no key {key} on drive {}", self.identity.name)))?;
             let len = u64::from(row.len);
-            return match self.files.read(row.number, len, &ranges(row)?).context(|| format!("cannot read key {key}"))? {
+            let whole = 0..len;
+            let wanted = wanted.unwrap_or(std::slice::from_ref(&whole));
+            ranges::check(key, len, wanted)?;
+            return match self.files.read(row.number, len, wanted).context(|| format!("cannot read key {key}"))? {
                 Some(Ok(parts)) => Ok((row, parts)),
                 Some(Err(found)) => Err(self.damaged(key, row, &format!("has {found} bytes instead of {len}"))),
                 // Gone: replaced since the row was read, or lost if the row still says the same.
@@ -266,7 +269,7 @@ impl SliceStore for DiskStore {
     }
 
     fn get(&self, key: &Key) -> Result<Bytes> {
-        let (row, parts) = self.read(key, |row| Ok(vec![0..u64::from(row.len)]))?;
+        let (row, parts) = self.read(key, None)?;
         match parts.into_iter().next() {
             Some(bytes) if crc32c(&bytes) == row.crc32c => Ok(bytes),
             _ => Err(self.damaged(key, row, "does not match its checksum")),
@@ -274,8 +277,7 @@ impl SliceStore for DiskStore {
     }
 
     fn get_ranges_unverified(&self, key: &Key, wanted: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let checked = |row: Row| ranges::check(key, row.len.into(), wanted).map(|()| wanted.to_vec());
-        Ok(self.read(key, checked)?.1)
+        Ok(self.read(key, Some(wanted))?.1)
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Entry>> {

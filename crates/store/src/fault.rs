@@ -307,6 +307,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::single_range_in_vec_init, reason = "one range is a list of ranges here")]
     fn parts_of_values_fail_as_values_do() {
         let store = FaultStore::new(MemoryStore::new());
         for (nth, fault) in [(1, Fault::FlipBit), (2, Fault::Corrupt), (3, Fault::Fail(Kind::Unavailable)), (5, Fault::FlipBit)] {
