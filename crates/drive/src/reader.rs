@@ -113,7 +113,7 @@ impl Reader {
     ///
     /// # Errors
     /// NotFound, Unavailable; Corrupt where another slice lies under the key, or for damage in what was read.
-    fn slice(&self, partition: &Partition, n: u32, places: &[usize]) -> Result<(Pieces, u64)> {
+    fn slice(&self, partition: &Partition, n: u32, places: &[usize]) -> Result<(Pieces, usize)> {
         let key = partition.name.slice_key(n)?;
         let expected = partition.metadata.slices.get(n as usize).ok_or_else(|| Error::internal(format!("partition {} has no slice {n}", partition.key)))?;
         // The store checks that the bytes are those of its index; here, that its index has those of the metadata.
@@ -129,10 +129,11 @@ impl Reader {
             let read = self.store.get_ranges_unverified(&key, picked.ranges())?;
             self.bytes_read.fetch_add(picked.bytes(), Ordering::Relaxed);
             let pieces = picked.verify(&read).context(|| format!("cannot read slice {n} of partition {}", partition.key))?;
-            return Ok((pieces, picked.bytes()));
+            return Ok((pieces, read.iter().map(Bytes::len).sum()));
         }
         let bytes = self.get(&key)?;
-        Ok((bytes.into(), expected.len))
+        let read = bytes.len();
+        Ok((bytes.into(), read))
     }
 
     /// The slices of a stripe with the columns that are wanted, ascending: for each the places of its columns in it, and its bytes as far as those need them. Without columns
@@ -223,12 +224,13 @@ pub(crate) struct Part {
     /// The wanted columns, by their places in it.
     columns: Vec<usize>,
     stored: Pieces,
-    read: u64,
+    read: usize,
 }
 
 impl Part {
-    /// Bytes that were read for it.
-    pub(crate) fn read(&self) -> u64 {
+    /// Bytes as they are stored.
+    /// Only those that were read.
+    pub(crate) fn len(&self) -> usize {
         self.read
     }
 }

@@ -339,7 +339,7 @@ impl Work {
             let started = Instant::now();
             let parts = self.scan.reader.stripe(&self.scan.partition, n, &self.stored)?;
             self.read.add(parts.len());
-            self.bytes_read.add(parts.iter().map(|part| usize::try_from(part.read()).unwrap_or(usize::MAX)).sum());
+            self.bytes_read.add(parts.iter().map(Part::len).sum());
             self.time.add_duration(started.elapsed());
             Ok(Fetched::Parts(parts))
         })
