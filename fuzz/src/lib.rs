@@ -31,6 +31,7 @@ pub struct Target {
 /// All of them.
 pub const TARGETS: &[Target] = &[
     Target { name: "slice_decode", run: stored::slice_decode, seeds: stored::slices, rounds: 20000 },
+    Target { name: "pieces_decode", run: stored::pieces_decode, seeds: stored::pieces, rounds: 20000 },
     Target { name: "sparse_decode", run: stored::sparse_decode, seeds: stored::sparse_slices, rounds: 20000 },
     Target { name: "metadata_decode", run: stored::metadata_decode, seeds: stored::metadata, rounds: 20000 },
     Target { name: "mtx_read", run: stored::mtx_read, seeds: stored::matrices, rounds: 20000 },

@@ -11,7 +11,9 @@ use skytether_expression::store::{EmitTo, MomentStore};
 use skytether_expression::{Groups as CellGroups, MomentsSpec};
 use skytether_matrix::MtxReader;
 use skytether_matrix::tsv::{barcodes_from, features_from};
-use skytether_slice::{Encoded, Groups, Layout, Metadata, MetadataBuilder, SliceOptions, SparseSlicer, TableSlicer, ValueType, Values, decode, decode_sparse};
+use skytether_slice::{
+    Encoded, Groups, Layout, Metadata, MetadataBuilder, Pieces, SliceOptions, SliceStats, SparseSlicer, TableSlicer, ValueType, Values, decode, decode_sparse,
+};
 
 static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     let list = DataType::List(Arc::new(Field::new("item", DataType::Int64, true)));
@@ -59,6 +61,38 @@ pub(crate) fn slice_decode(data: &[u8]) -> bool {
     })
 }
 
+pub(crate) fn pieces() -> Vec<Vec<u8>> {
+    let seed = |stripe: Encoded| {
+        let ends: Vec<u8> = stripe.ends.iter().flatten().flat_map(|&end| (end as u16).to_le_bytes()).collect();
+        (0..8).map(move |mask| [&[mask], ends.as_slice(), &stripe.bytes].concat())
+    };
+    encoded().into_iter().flatten().flat_map(seed).collect()
+}
+
+/// A slice of a plain table of which only some columns are read, where a metadata slice says that they lie (a byte with a bit per column, then the end of each): an error, or the batches
+/// that the whole slice gives.
+pub(crate) fn pieces_decode(data: &[u8]) -> bool {
+    static STATS: LazyLock<Option<SliceStats>> = LazyLock::new(|| Some(encoded()?.first()?.stats.clone()));
+    let (Some((head, bytes)), Some(stats)) = (data.split_first_chunk::<7>(), &*STATS) else { return false };
+    let columns: Vec<usize> = (0..3).filter(|c| head[0] >> c & 1 == 1).collect();
+    let ends = head[1..].chunks(2).map(|end| u32::from(u16::from_le_bytes([end[0], end[1]]))).collect();
+    let bytes = Bytes::copy_from_slice(bytes);
+    let mut builder = MetadataBuilder::new(Layout::Table, Arc::clone(&SCHEMA), [].into());
+    let stripe = Encoded { bytes: bytes.clone(), more: Vec::new(), ends: Some(ends), stats: stats.clone() };
+    let Ok(metadata) = builder.add(&stripe).and_then(|()| builder.finish()) else { return false };
+    let Some(picked) = metadata.pick(0, &columns) else { panic!("no columns {columns:?} in {metadata:?}") };
+    let read: Vec<Bytes> = picked.ranges().iter().map(|range| bytes.slice(range.start as usize..range.end as usize)).collect();
+    // The checksums are those of these bytes.
+    let pieces = match picked.verify(&read) {
+        Ok(pieces) => pieces,
+        Err(error) => panic!("{error}: {picked:?}"),
+    };
+    let batches = |stored: Pieces| decode(stored, &Layout::Table, &SCHEMA, &columns, 1024).and_then(|batches| batches.collect::<Result<Vec<_>, _>>());
+    let Ok(some) = batches(pieces) else { return false };
+    assert!(batches(bytes.into()).is_ok_and(|whole| whole == some));
+    true
+}
+
 pub(crate) fn sparse_slices() -> Vec<Vec<u8>> {
     let mut slicer = SparseSlicer::new(1000, 8, ValueType::UInt16, SliceOptions::default());
     for gene in 0..8u32 {
@@ -101,6 +135,15 @@ pub(crate) fn metadata_decode(data: &[u8]) -> bool {
     let Ok(metadata) = Metadata::decode(&bytes) else { return false };
     assert_eq!((0..metadata.stripes()).filter_map(|n| metadata.stripe_rows(n)).sum::<u64>(), metadata.rows);
     assert_eq!(metadata.slices.len(), metadata.stripes() * metadata.groups.len());
+    for (n, slice) in metadata.slices.iter().enumerate() {
+        let columns = metadata.groups.columns(n % metadata.groups.len()).len();
+        for places in [vec![], vec![columns.saturating_sub(1)], vec![0, columns / 2], (0..columns).collect()] {
+            let Some(picked) = metadata.pick(n, &places) else { continue };
+            let (ranges, end) = (picked.ranges(), picked.ranges().last().map(|range| range.end));
+            assert!(end == Some(slice.len) && ranges.iter().all(|range| range.start <= range.end) && ranges.windows(2).all(|pair| pair[0].end < pair[1].start));
+            assert!(picked.bytes() <= slice.len);
+        }
+    }
     match metadata.encode().and_then(|b| Metadata::decode(&b)) {
         // Arrays are compared by their bits, NaN included.
         Ok(again) => assert!(again == metadata, "{again:?}\n{metadata:?}"),

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, ListArray, RecordBatchOptions};
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::RecordBatch;
-use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use skytether_common::{Error, Result};
@@ -13,6 +12,7 @@ use skytether_common::{Error, Result};
 use crate::MAX_ROWS;
 use crate::guard::{corrupt, corrupt_arrow, guarded};
 use crate::layout::Layout;
+use crate::pieces::Pieces;
 use crate::sparse::SparseBatches;
 
 /// Values that a batch of sparse rows has at most, but for single rows with more: with their cell numbers they fit a core's second-level cache.
@@ -43,16 +43,19 @@ impl Iterator for Batches {
 }
 
 /// Decodes a slice of a table with `schema` to batches of at most `batch_rows` rows, with the columns `projection` in that order.
-/// Other columns are not read. An empty projection gives batches without columns that have row counts. A slice without rows gives no batch.
+/// Other columns are not read, so that `stored` may be [pieces](crate::Picked::verify) of a table's slice. An empty projection gives batches without columns that have row counts. A slice without rows gives no batch.
 ///
 /// # Errors
-/// `Corrupt` where the bytes are no slice of this layout and schema (of its pages that is found batch by batch); `Invalid` for a column number
-/// that the schema does not have.
-pub fn decode(bytes: Bytes, layout: &Layout, schema: &SchemaRef, projection: &[usize], batch_rows: usize) -> Result<Batches> {
-    let batch_rows = batch_rows.max(1);
+/// `Corrupt` where the bytes are no slice of this layout and schema (of its pages that is found batch by batch), or the pieces not those of the columns; `Invalid` for a column number
+/// that the schema does not have, and for pieces of a matrix's slice.
+pub fn decode(stored: impl Into<Pieces>, layout: &Layout, schema: &SchemaRef, projection: &[usize], batch_rows: usize) -> Result<Batches> {
+    let (stored, batch_rows) = (stored.into(), batch_rows.max(1));
     Ok(match layout {
-        Layout::Table => Batches::Table(Box::new(guarded("a slice", || TableBatches::open(bytes, schema, projection, batch_rows))?)),
-        Layout::Sparse { .. } => Batches::Sparse(Box::new(SparseBatches::open(bytes, layout, projection, batch_rows, SPARSE_VALUES)?)),
+        Layout::Table => Batches::Table(Box::new(guarded("a slice", || TableBatches::open(stored, schema, projection, batch_rows))?)),
+        Layout::Sparse { .. } => {
+            let bytes = stored.whole().ok_or_else(|| Error::invalid("a slice of a matrix is decoded from all of its bytes"))?.clone();
+            Batches::Sparse(Box::new(SparseBatches::open(bytes, layout, projection, batch_rows, SPARSE_VALUES)?))
+        }
     })
 }
 
@@ -79,9 +82,9 @@ enum Source {
 }
 
 impl TableBatches {
-    pub(crate) fn open(bytes: Bytes, schema: &SchemaRef, projection: &[usize], batch_rows: usize) -> Result<Self> {
+    pub(crate) fn open(stored: Pieces, schema: &SchemaRef, projection: &[usize], batch_rows: usize) -> Result<Self> {
         let projected = Arc::new(schema.project(projection).map_err(|e| Error::invalid("a column that the table does not have is wanted").because(e))?);
-        let builder = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(corrupt("a slice's footer"))?;
+        let builder = ParquetRecordBatchReaderBuilder::try_new(stored).map_err(corrupt("a slice's footer"))?;
         let groups: i64 = builder.metadata().row_groups().iter().map(|g| g.num_rows()).fold(0, i64::saturating_add);
         let rows = builder.metadata().file_metadata().num_rows();
         if rows != groups || !(0..=MAX_ROWS as i64).contains(&rows) {

@@ -3,11 +3,13 @@
 //! - [`table`] cuts record batches into slices of whole rows; [`sparse`] does the same for the rows of expression matrices,
 //!   and reads them back several times faster than a general Parquet reader can.
 //! - [`decode`] reads a slice of any layout; [`metadata`] writes and reads metadata slices.
+//! - [`Picked`] says which parts of a slice to read for some of its columns, and verifies them; [`decode`] takes such parts as well.
 //! - [`groups`]: a stripe of rows is one slice, or of wide tables one for each group of columns.
 //!
 //! A slice is a Parquet file, so that any other tool can read it. This crate does no I/O: it turns batches into bytes and back.
 //! Bytes that come in may be anything; wrong ones give [`skytether_common::Kind::Corrupt`] or, where every length and count agrees by chance,
-//! some table of the right shape. Damage is recognised by the store, which keeps a checksum of every slice.
+//! some table of the right shape. Damage is recognised by the store, which keeps a checksum of every slice,
+//! or by [`Picked::verify`] where parts of slices are read.
 //!
 //! The bytes are described in ARCHITECTURE.md, "A slice" and "A metadata slice".
 
@@ -17,6 +19,8 @@ pub mod groups;
 mod guard;
 pub mod layout;
 pub mod metadata;
+mod pieces;
+mod sections;
 pub mod sparse;
 pub mod stats;
 pub mod table;
@@ -26,6 +30,8 @@ use bytes::Bytes;
 pub use groups::Groups;
 pub use layout::{BLOCK, Layout, ValueType};
 pub use metadata::{Metadata, MetadataBuilder, SliceEntry, StatsTable};
+pub use pieces::Pieces;
+pub use sections::{Picked, Sections};
 pub use sparse::{SparseBatches, SparseSlicer, Values, decode_sparse, sparse_schema};
 pub use stats::{ColumnStats, SliceStats};
 pub use table::TableSlicer;
@@ -66,6 +72,8 @@ pub struct Encoded {
     pub bytes: Bytes,
     /// The slices of the other groups of columns, in order.
     pub more: Vec<Bytes>,
+    /// For each column of the table where its section ends in its slice ([`Picked`]); not known of matrices, which are read whole.
+    pub ends: Option<Vec<u32>>,
     /// What the partition's metadata slice keeps about the rows.
     pub stats: SliceStats,
 }

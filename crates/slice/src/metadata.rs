@@ -2,14 +2,16 @@
 //!
 //! ```text
 //! "SKYMETA\0"   8 bytes
-//! version       u32, little endian: 1
+//! version       u32, little endian: 1, or 2 where a program that knows only 1 would take the rest for damaged: with several groups or sections
 //! crc32c        u32, little endian: of everything that follows
 //! length        u32, little endian: of the header
 //! header        JSON: layout, rows, slices (their number), schema_bytes (length of the next part), application (map of strings); with several groups
-//!               of columns (see `groups`) also group_columns, the columns of each but the last
+//!               of columns (see `groups`) also group_columns, the columns of each but the last; sections: true where statistics list them
 //! schema        an Arrow IPC stream: the table's schema, no batch
 //! statistics    an Arrow IPC stream: one batch, a row per stripe of rows (see `StatsTable`); a stripe is a slice per group
 //! ```
+//!
+//! Version 1 with several groups is read as well: it was written before there was a 2.
 
 pub mod ipc;
 mod table;
@@ -30,11 +32,12 @@ pub use table::{MetadataBuilder, StatsTable};
 use crate::groups::Groups;
 use crate::guard::guarded;
 use crate::layout::Layout;
+use crate::sections::{self, Picked, Sections};
 use crate::stats::stats_type;
 
 const MAGIC: &[u8; 8] = b"SKYMETA\0";
-/// The format that this version writes, and the newest that it reads.
-pub const FORMAT_VERSION: u32 = 1;
+/// The newest format that this version writes and reads.
+pub const FORMAT_VERSION: u32 = 2;
 /// Magic, version, checksum and the header's length.
 const PREFIX: usize = 20;
 
@@ -64,6 +67,8 @@ pub struct Metadata {
     pub slices: Vec<SliceEntry>,
     /// Statistics of the stripes.
     pub stats: StatsTable,
+    /// Where the columns lie in the slices; not known of matrices, and of what older programs wrote.
+    pub sections: Option<Sections>,
     /// Whatever the writer wants to keep with the partition.
     pub application: BTreeMap<String, String>,
 }
@@ -75,6 +80,8 @@ struct Header {
     slices: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     group_columns: Option<u32>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    sections: bool,
     schema_bytes: u64,
     application: BTreeMap<String, String>,
 }
@@ -98,6 +105,12 @@ impl Metadata {
         stripe.saturating_mul(self.groups.len()).saturating_add(group)
     }
 
+    /// What to read of slice `n` for the columns at `places` of its group, each with a checksum; `None` where that is not known, so that slices are read whole.
+    #[must_use]
+    pub fn pick(&self, n: usize, places: &[usize]) -> Option<Picked> {
+        self.sections.as_ref()?.pick(n, self.slices.get(n)?.len, places)
+    }
+
     /// The bytes of the metadata slice.
     ///
     /// # Errors
@@ -111,6 +124,7 @@ impl Metadata {
             rows: self.rows,
             slices: self.slices.len() as u64,
             group_columns: (self.groups.len() > 1).then(|| u32::try_from(self.groups.width()).unwrap_or(u32::MAX)),
+            sections: self.sections.is_some(),
             schema_bytes: schema.len() as u64,
             application: self.application.clone(),
         };
@@ -119,7 +133,8 @@ impl Metadata {
 
         let mut out = Vec::with_capacity(PREFIX + header.len() + schema.len() + stats.len());
         out.extend_from_slice(MAGIC);
-        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        let version: u32 = if self.groups.len() > 1 || self.sections.is_some() { 2 } else { 1 };
+        out.extend_from_slice(&version.to_le_bytes());
         out.extend_from_slice(&[0; 4]);
         out.extend_from_slice(&header_len.to_le_bytes());
         out.extend_from_slice(&header);
@@ -183,7 +198,7 @@ impl Metadata {
         if (batch.num_rows() as u64).checked_mul(groups.len() as u64) != Some(header.slices) {
             return Err(corrupt(format!("are of {} times {} slices where its header counts {}", batch.num_rows(), groups.len(), header.slices)));
         }
-        if *batch.schema() != stats_schema(&schema, groups) {
+        if *batch.schema() != stats_schema(&schema, groups, header.sections) {
             return Err(corrupt("do not fit its schema".into()));
         }
         let unsigned = |i: usize| batch.column(i).as_primitive::<UInt64Type>();
@@ -201,6 +216,15 @@ impl Metadata {
             }));
         }
         let mut next = 1 + 2 * groups.len();
+        let mut sections = None;
+        if header.sections {
+            if header.layout != Layout::Table {
+                return Err(corrupt("list sections of a matrix, whose slices are read whole".into()));
+            }
+            let lists = (next..next + groups.len()).map(|at| batch.column(at).as_fixed_size_binary().clone()).collect();
+            sections = Some(Sections::read(groups, lists, &slices)?);
+            next += groups.len();
+        }
         let mut bounds = Vec::with_capacity(columns);
         for field in schema.fields() {
             bounds.push(stats_type(field.data_type()).map(|_| {
@@ -214,17 +238,20 @@ impl Metadata {
             }));
         }
         let stats = StatsTable::assemble(Arc::clone(&schema), rows.clone(), bounds);
-        Ok(Self { layout: header.layout, schema, rows: header.rows, groups, slices, stats, application: header.application })
+        Ok(Self { layout: header.layout, schema, rows: header.rows, groups, slices, stats, sections, application: header.application })
     }
 
     fn stats_batch(&self) -> Result<RecordBatch> {
-        let schema = Arc::new(stats_schema(&self.schema, self.groups));
+        let schema = Arc::new(stats_schema(&self.schema, self.groups, self.sections.is_some()));
         let groups = self.groups.len();
         let mut columns: Vec<ArrayRef> = vec![Arc::new(self.stats.rows().clone())];
         for group in 0..groups {
             let slices = || self.slices.iter().skip(group).step_by(groups);
             columns.push(Arc::new(UInt64Array::from_iter_values(slices().map(|s| s.len))));
             columns.push(Arc::new(UInt32Array::from_iter_values(slices().map(|s| s.crc32c))));
+        }
+        for list in self.sections.iter().flat_map(Sections::lists) {
+            columns.push(Arc::new(list.clone()));
         }
         for bounds in self.stats.columns().iter().flatten() {
             columns.extend([Arc::clone(&bounds.min), Arc::clone(&bounds.max), Arc::new(bounds.nulls.clone()) as ArrayRef]);
@@ -234,12 +261,15 @@ impl Metadata {
 }
 
 /// The schema of the batch of statistics for a table's schema. The second group's `len` is `len.1`, and so on.
-fn stats_schema(schema: &Schema, groups: Groups) -> Schema {
+fn stats_schema(schema: &Schema, groups: Groups, with_sections: bool) -> Schema {
     let mut fields =
         vec![Field::new("rows", DataType::UInt64, false), Field::new("len", DataType::UInt64, false), Field::new("crc32c", DataType::UInt32, false)];
     for group in 1..groups.len() {
         fields.push(Field::new(format!("len.{group}"), DataType::UInt64, false));
         fields.push(Field::new(format!("crc32c.{group}"), DataType::UInt32, false));
+    }
+    if with_sections {
+        fields.extend((0..groups.len()).map(|group| Field::new(format!("sections.{group}"), sections::data_type(groups, group), false)));
     }
     for (i, field) in schema.fields().iter().enumerate() {
         if let Some(bound) = stats_type(field.data_type()) {

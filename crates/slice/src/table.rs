@@ -20,6 +20,7 @@ use skytether_common::parallel::in_parallel;
 use skytether_common::{Error, Result};
 
 use crate::groups::Groups;
+use crate::sections;
 use crate::stats::{ColumnStats, SliceStats, column_stats};
 use crate::{Encoded, SliceOptions};
 
@@ -213,9 +214,10 @@ impl TableSlicer {
         let stats = self.for_each_group(|group| -> Result<Vec<Option<ColumnStats>>> {
             self.groups.columns(group).map(|i| column_stats(&taken, i, self.schema.field(i).data_type())).collect()
         })?;
+        let ends = slices.iter().map(|slice| slice.ends.as_deref()).collect::<Option<Vec<_>>>().map(|ends| ends.concat());
         let mut slices = slices.into_iter().map(|slice| slice.bytes);
         let bytes = slices.next().ok_or_else(|| Error::internal("a stripe has no slice"))?;
-        Ok(Some(Encoded { bytes, more: slices.collect(), stats: SliceStats { rows: rows as u64, columns: stats.into_iter().flatten().collect() } }))
+        Ok(Some(Encoded { bytes, more: slices.collect(), ends, stats: SliceStats { rows: rows as u64, columns: stats.into_iter().flatten().collect() } }))
     }
 
     /// A slice per group of columns, with all rows of `batches`.
@@ -266,14 +268,15 @@ impl TableSlicer {
         for batch in batches {
             writer.write(batch).map_err(refused)?;
         }
-        let plain = gaining_little(&writer.close().map_err(refused)?);
-        Ok(Written { bytes: Bytes::from(bytes), plain })
+        let footer = writer.close().map_err(refused)?;
+        Ok(Written { bytes: Bytes::from(bytes), ends: sections::ends(&footer, schema.fields().len()), plain: gaining_little(&footer) })
     }
 }
 
-/// A slice, and its columns that did not gain by compression.
+/// A slice, where its columns end, and those that did not gain by compression.
 struct Written {
     bytes: Bytes,
+    ends: Option<Vec<u32>>,
     plain: Vec<ColumnPath>,
 }
 

@@ -10,7 +10,7 @@ use arrow::record_batch::RecordBatch;
 use proptest::prelude::*;
 use skytether_slice::sparse::column;
 use skytether_slice::{
-    BLOCK, Encoded, Layout, MetadataBuilder, SliceOptions, SparseSlicer, TableSlicer, ValueType, Values, decode, decode_sparse, sparse_schema,
+    BLOCK, Encoded, Layout, MetadataBuilder, Pieces, SliceOptions, SparseSlicer, TableSlicer, ValueType, Values, decode, decode_sparse, sparse_schema,
 };
 
 fn slice_table(batches: &[RecordBatch], target_bytes: usize) -> Vec<Encoded> {
@@ -132,7 +132,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn tables_of_any_type(seed in prop::collection::vec(prop::option::weighted(0.8, any::<i64>()), 1..300), cut in 0usize..300, target in 2_000usize..60_000) {
+    fn tables_of_any_type(seed in prop::collection::vec(prop::option::weighted(0.8, any::<i64>()), 1..300), cut in 0usize..300, target in 2_000usize..60_000, wanted in any::<u32>()) {
         prop_assert_eq!(no_rows_no_slices(), 0);
         // Dates and times must be within what their types can print; everything else takes any bits.
         let seed: Vec<_> = seed.into_iter().map(|v| v.map(|v| v >> 12)).collect();
@@ -156,6 +156,20 @@ proptest! {
         prop_assert_eq!(metadata.rows, seed.len() as u64);
         let decoded = skytether_slice::Metadata::decode(&metadata.encode().unwrap()).unwrap();
         prop_assert_eq!(&decoded.schema, &batch.schema());
+        // Some columns, in any order, from the parts of slices that are picked for them.
+        let mut some: Vec<usize> = (0..batch.num_columns()).filter(|c| wanted >> c & 1 == 1).collect();
+        let by = wanted as usize % some.len().max(1);
+        some.rotate_left(by);
+        let text = |stored: Pieces| {
+            let batches = decode(stored, &Layout::Table, &batch.schema(), &some, 64).unwrap().map(Result::unwrap).collect::<Vec<_>>();
+            (batches.iter().map(RecordBatch::num_rows).sum::<usize>(), arrow::util::pretty::pretty_format_batches(&batches).unwrap().to_string())
+        };
+        for (n, slice) in slices.iter().enumerate() {
+            let picked = decoded.pick(n, &some).unwrap();
+            let read: Vec<_> = picked.ranges().iter().map(|range| slice.bytes.slice(range.start as usize..range.end as usize)).collect();
+            prop_assert!(read.iter().map(|bytes| bytes.len() as u64).sum::<u64>() == picked.bytes() && picked.bytes() <= slice.bytes.len() as u64);
+            prop_assert_eq!(text(picked.verify(&read).unwrap()), text(slice.bytes.clone().into()));
+        }
         // Bounds hold, whatever they are.
         let (mut at, stats) = (0, &decoded.stats);
         let (min, max) = (stats.min("i64").unwrap(), stats.max("i64").unwrap());

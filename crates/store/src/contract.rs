@@ -1,6 +1,8 @@
 //! The contract of [`SliceStore`] as checks that run against every implementation; whoever writes another one runs them too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "these are tests, in the library so that other crates can run them")]
+#![allow(clippy::single_range_in_vec_init, reason = "one range is a list of ranges here")]
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
@@ -16,8 +18,9 @@ type Check = fn(&dyn SliceStore);
 /// # Panics
 /// Where the store breaks the contract.
 pub fn check(make: impl Fn() -> Box<dyn SliceStore>) {
-    let checks: [(&str, Check); 11] = [
+    let checks: [(&str, Check); 12] = [
         ("what is put is got", what_is_put_is_got),
+        ("ranges are parts of values", ranges_are_parts_of_values),
         ("a failed expectation changes nothing", a_failed_expectation_changes_nothing),
         ("expectations that hold pass", expectations_that_hold_pass),
         ("a key twice is invalid", a_key_twice_is_invalid),
@@ -79,6 +82,38 @@ fn what_is_put_is_got(store: &dyn SliceStore) {
     let longest = "k".repeat(Key::MAX);
     store.apply(vec![put(&longest, b"1")]).unwrap();
     assert_eq!(store.get(&key(&longest)).unwrap().as_ref(), b"1");
+}
+
+fn ranges_are_parts_of_values(store: &dyn SliceStore) {
+    let large: Vec<u8> = (0..300_007u32).map(|i| ((i * 31) >> 3) as u8).collect();
+    store.apply(vec![put("empty", b""), put("large", &large)]).unwrap();
+    let read = |name: &str, ranges: &[Range<u64>]| store.get_ranges_unverified(&key(name), ranges);
+    let end = large.len() as u64;
+    // Of any order and number, also empty, side by side, apart by one byte or much, in one another, and up to the end.
+    let cases: [&[Range<u64>]; 7] =
+        [&[], &[0..end], &[0..0, end..end, 7..7], &[0..10, 10..20, 21..30, 200_000..200_100], &[end - 1..end, 0..1], &[5..100_000, 10..11, 5..6], &[1..end]];
+    for ranges in cases {
+        let parts = read("large", ranges).unwrap();
+        let due: Vec<&[u8]> = ranges.iter().map(|range| &large[range.start as usize..range.end as usize]).collect();
+        assert_eq!(parts, due, "{ranges:?}");
+    }
+    assert_eq!(read("empty", &[0..0]).unwrap(), [&b""[..]]);
+    for (name, wrong) in [("large", end..end + 1), ("large", end + 1..end + 1), ("large", 0..u64::MAX), ("large", Range { start: 9, end: 8 }), ("empty", 0..1)]
+    {
+        let error = read(name, &[0..0, wrong.clone()]).unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid, "{wrong:?}: {error}");
+        assert!(error.to_string().contains(&format!("key {name}")), "{error}");
+    }
+    let missing = read("missing", &[0..0]).unwrap_err();
+    assert_eq!(missing.kind(), Kind::NotFound);
+    assert!(missing.to_string().contains("missing"), "{missing}");
+    let before = read("large", &[0..3, 9..12]).unwrap();
+    store.apply(vec![put("large", b"now small")]).unwrap();
+    assert_eq!(before.concat(), [&large[..3], &large[9..12]].concat());
+    assert_eq!(read("large", &[4..9]).unwrap(), [&b"small"[..]]);
+    assert_eq!(read("large", &[0..end]).unwrap_err().kind(), Kind::Invalid);
+    store.apply(vec![delete_if("large", Expect::Any)]).unwrap();
+    assert_eq!(read("large", &[0..1]).unwrap_err().kind(), Kind::NotFound);
 }
 
 fn a_failed_expectation_changes_nothing(store: &dyn SliceStore) {
@@ -248,6 +283,8 @@ fn reads_see_whole_batches(store: &dyn SliceStore) {
                 let got = store.get(&key(name)).unwrap();
                 let round = u32::from_le_bytes(got[..4].try_into().expect("four bytes"));
                 assert_eq!(got.as_ref(), value(round), "{name}");
+                let parts = store.get_ranges_unverified(&key(name), &[0..4, 2..4, 0..4]).unwrap();
+                assert!(parts[0] == parts[2] && parts[0][2..] == parts[1][..], "{parts:?}");
             }
             if last {
                 break;

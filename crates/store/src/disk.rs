@@ -12,6 +12,7 @@ mod files;
 mod index;
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -20,7 +21,7 @@ use bytes::Bytes;
 use skytether_common::checksum::crc32c;
 use skytether_common::{Context, Error, Key, Result};
 
-use crate::{Entry, Op, SliceStore, Usage, Version, batch};
+use crate::{Entry, Op, SliceStore, Usage, Version, batch, ranges};
 use crash::{CrashPoint, Hook, Step};
 pub use directory::DriveIdentity;
 use files::{Files, make_directory, sync_directory};
@@ -186,6 +187,34 @@ impl DiskStore {
         }
     }
 
+    fn damaged(&self, key: &Key, row: Row, what: &str) -> Error {
+        let path = self.files.path(row.number);
+        Error::corrupt(format!("the value of key {key} in {} {what}: drop its data set and ingest it again", path.display()))
+    }
+
+    /// What the index says of `key`, and the bytes of its value, all or those `wanted`, unverified.
+    fn read(&self, key: &Key, wanted: Option<&[Range<u64>]>) -> Result<(Row, Vec<Bytes>)> {
+        self.alive()?;
+        let mut before = None;
+        loop {
+            let row = self.index.row(key)?.ok_or_else(|| Error::not_found(format!("there is no key {key} on drive {}", self.identity.name)))?;
+            let len = u64::from(row.len);
+            let whole = 0..len;
+            let wanted = wanted.unwrap_or(std::slice::from_ref(&whole));
+            ranges::check(key, len, wanted)?;
+            return match self.files.read(row.number, len, wanted).context(|| format!("cannot read key {key}"))? {
+                Some(Ok(parts)) => Ok((row, parts)),
+                Some(Err(found)) => Err(self.damaged(key, row, &format!("has {found} bytes instead of {len}"))),
+                // Gone: replaced since the row was read, or lost if the row still says the same.
+                None if before == Some(row) => Err(self.damaged(key, row, "is missing")),
+                None => {
+                    before = Some(row);
+                    continue;
+                }
+            };
+        }
+    }
+
     fn changes<'a>(&self, batch: &'a [Op], first: u64) -> Vec<Change<'a>> {
         let mut number = first;
         let change = |op: &'a Op| {
@@ -240,27 +269,15 @@ impl SliceStore for DiskStore {
     }
 
     fn get(&self, key: &Key) -> Result<Bytes> {
-        self.alive()?;
-        let mut before = None;
-        loop {
-            let row = self.index.row(key)?.ok_or_else(|| Error::not_found(format!("there is no key {key} on drive {}", self.identity.name)))?;
-            let len = u64::from(row.len);
-            let damaged = |what: String| {
-                let path = self.files.path(row.number);
-                Err(Error::corrupt(format!("the value of key {key} in {} {what}: drop its data set and ingest it again", path.display())))
-            };
-            return match self.files.read(row.number, len).context(|| format!("cannot read key {key}"))? {
-                Some(Ok(bytes)) if crc32c(&bytes) == row.crc32c => Ok(bytes),
-                Some(Ok(_)) => damaged("does not match its checksum".into()),
-                Some(Err(found)) => damaged(format!("has {found} bytes instead of {len}")),
-                // Gone: replaced since the row was read, or lost if the row still says the same.
-                None if before == Some(row) => damaged("is missing".into()),
-                None => {
-                    before = Some(row);
-                    continue;
-                }
-            };
+        let (row, parts) = self.read(key, None)?;
+        match parts.into_iter().next() {
+            Some(bytes) if crc32c(&bytes) == row.crc32c => Ok(bytes),
+            _ => Err(self.damaged(key, row, "does not match its checksum")),
         }
+    }
+
+    fn get_ranges_unverified(&self, key: &Key, wanted: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        Ok(self.read(key, Some(wanted))?.1)
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Entry>> {

@@ -3,6 +3,7 @@
 //! What fails is given by [`Rule`]s, by count or by a seeded draw, so that a run can be repeated exactly. Crashes in the middle of a
 //! batch are the disk store's own matter: see `disk::crash`.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +17,7 @@ use crate::{Entry, Op, SliceStore, Usage, Version};
 pub enum Operation {
     /// [`SliceStore::apply`].
     Apply,
-    /// [`SliceStore::get`].
+    /// [`SliceStore::get`] and [`SliceStore::get_ranges_unverified`].
     Get,
     /// [`SliceStore::stat`].
     Stat,
@@ -57,7 +58,7 @@ pub enum Fault {
     FailAfter(Kind),
     /// A `get` fails as it does for damaged bytes, naming the key. Other operations are not touched.
     Corrupt,
-    /// A `get` returns the value with one bit flipped, against the contract: for layers that claim to verify by themselves.
+    /// A `get` returns the value with one bit flipped, against the contract: for layers that claim to verify by themselves. So do the parts of a value, as any store's may.
     /// Empty values and other operations are not touched.
     FlipBit,
 }
@@ -182,6 +183,37 @@ impl<S: SliceStore> FaultStore<S> {
             _ => f(),
         }
     }
+
+    /// Reads a value or parts of it with `f`.
+    fn read(&self, key: &Key, f: impl FnOnce() -> Result<Vec<Bytes>>) -> Result<Vec<Bytes>> {
+        match self.draw(Operation::Get, |prefix| key.as_str().starts_with(prefix)) {
+            None => f(),
+            Some((Fault::Fail(kind), _)) => Err(injected(kind, &format!("reading key {key}"))),
+            Some((Fault::FailAfter(kind), _)) => f().and(Err(injected(kind, &format!("reading key {key}")))),
+            Some((Fault::Corrupt, _)) => {
+                f()?;
+                Err(Error::corrupt(format!("the value of key {key} does not match its checksum (injected fault): drop its data set and ingest it again")))
+            }
+            Some((Fault::FlipBit, draw)) => Ok(flipped(f()?, draw)),
+        }
+    }
+}
+
+/// `parts` with one bit of all of theirs flipped.
+fn flipped(mut parts: Vec<Bytes>, draw: u64) -> Vec<Bytes> {
+    let bits = parts.iter().map(|part| part.len() as u64 * 8).sum::<u64>();
+    let mut bit = draw.checked_rem(bits).unwrap_or(0);
+    for part in &mut parts {
+        let here = part.len() as u64 * 8;
+        if bit < here {
+            let mut bytes = BytesMut::from(part.as_ref());
+            bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+            *part = bytes.freeze();
+            break;
+        }
+        bit -= here;
+    }
+    parts
 }
 
 fn injected(kind: Kind, what: &str) -> Error {
@@ -204,24 +236,11 @@ impl<S: SliceStore> SliceStore for FaultStore<S> {
     }
 
     fn get(&self, key: &Key) -> Result<Bytes> {
-        match self.draw(Operation::Get, |prefix| key.as_str().starts_with(prefix)) {
-            None => self.inner.get(key),
-            Some((Fault::Fail(kind), _)) => Err(injected(kind, &format!("reading key {key}"))),
-            Some((Fault::FailAfter(kind), _)) => self.inner.get(key).and(Err(injected(kind, &format!("reading key {key}")))),
-            Some((Fault::Corrupt, _)) => {
-                self.inner.get(key)?;
-                Err(Error::corrupt(format!("the value of key {key} does not match its checksum (injected fault): drop its data set and ingest it again")))
-            }
-            Some((Fault::FlipBit, draw)) => {
-                let mut value = BytesMut::from(self.inner.get(key)?);
-                let bits = value.len() as u64 * 8;
-                if bits > 0 {
-                    let bit = draw % bits;
-                    value[(bit / 8) as usize] ^= 1 << (bit % 8);
-                }
-                Ok(value.freeze())
-            }
-        }
+        self.read(key, || self.inner.get(key).map(|value| vec![value]))?.pop().ok_or_else(|| Error::internal("a value got lost"))
+    }
+
+    fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.read(key, || self.inner.get_ranges_unverified(key, ranges))
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Entry>> {
@@ -285,6 +304,24 @@ mod tests {
         let bits: u32 = flipped.iter().zip(b"abcdef").map(|(x, y)| (x ^ y).count_ones()).sum();
         assert_eq!((flipped.len(), bits), (6, 1));
         assert_eq!(store.get(&key("a")).unwrap().as_ref(), b"abcdef");
+    }
+
+    #[test]
+    #[allow(clippy::single_range_in_vec_init, reason = "one range is a list of ranges here")]
+    fn parts_of_values_fail_as_values_do() {
+        let store = FaultStore::new(MemoryStore::new());
+        for (nth, fault) in [(1, Fault::FlipBit), (2, Fault::Corrupt), (3, Fault::Fail(Kind::Unavailable)), (5, Fault::FlipBit)] {
+            store.add(Rule::new(Operation::Get, When::Nth(nth), fault));
+        }
+        store.apply(vec![put("a", b"abcdef")]).unwrap();
+        let read = |ranges: &[Range<u64>]| store.get_ranges_unverified(&key("a"), ranges).map(|parts| parts.concat());
+        let flipped = read(&[4..6, 1..1, 0..3]).unwrap();
+        assert_eq!(flipped.iter().zip(b"efabc").map(|(x, y)| (x ^ y).count_ones()).sum::<u32>(), 1);
+        assert_eq!(read(&[0..1]).unwrap_err().kind(), Kind::Corrupt);
+        assert_eq!(read(&[0..1]).unwrap_err().kind(), Kind::Unavailable);
+        assert_eq!(read(&[0..1]).unwrap(), b"a");
+        assert_eq!(read(&[3..3]).unwrap(), b"");
+        assert_eq!((store.count(Operation::Get), store.injected()), (5, 4));
     }
 
     #[test]

@@ -9,6 +9,9 @@ pub mod contract;
 pub mod disk;
 pub mod fault;
 pub mod memory;
+mod ranges;
+
+use std::ops::Range;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -102,6 +105,7 @@ pub struct Usage {
 /// - If any expectation of a batch fails, the error is `Conflict`, names the key, and nothing changes.
 /// - The same key twice in one batch is `Invalid`.
 /// - `get` returns exactly the bytes that were put, or `Corrupt` naming the key; it never returns other bytes.
+/// - `get_ranges_unverified` returns parts of one version of a value, of the lengths that were asked for. It does not look whether they are the bytes that were put.
 /// - Reads see whole batches, and a value that was read stays valid whatever happens to its key.
 /// - `list` is in ascending key order.
 pub trait SliceStore: Send + Sync + std::fmt::Debug {
@@ -116,6 +120,14 @@ pub trait SliceStore: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// `NotFound`, `Corrupt`, `Unavailable`.
     fn get(&self, key: &Key) -> Result<Bytes>;
+
+    /// The bytes of the value of `key` at each of `ranges` (from its start to before its end), in that order, as they are stored: damage is *not* found, since the store has a
+    /// checksum of the whole only. Whoever asks must have checksums of the parts. Nothing beside `ranges` is read.
+    ///
+    /// # Errors
+    /// `NotFound`, `Unavailable`; `Corrupt` where the value is missing or is not as long as it was, as for [`Self::get`]; `Invalid` where a range ends before it begins or
+    /// beyond the value.
+    fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>>;
 
     /// What is known about `key`, or `None`.
     ///

@@ -4,6 +4,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use bytes::Bytes;
 use common::{bytes, everything, key, options};
@@ -32,6 +33,9 @@ impl SliceStore for Temporary {
     }
     fn get(&self, key: &Key) -> Result<Bytes> {
         self.0.get(key)
+    }
+    fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.0.get_ranges_unverified(key, ranges)
     }
     fn stat(&self, key: &Key) -> Result<Option<Entry>> {
         self.0.stat(key)

@@ -171,9 +171,10 @@ fn missing_and_short_values_are_reported_at_opening_and_named_by_get() {
     let damaged: Vec<_> = store.recovery().damaged.iter().map(|d| (d.key.as_str(), d.file.clone(), d.expected_len, d.found_len)).collect();
     assert_eq!(damaged, [("a/1", short.clone(), 300, Some(299)), ("a/2", missing.clone(), 40_000, None)]);
     for (name, path) in [("a/1", &short), ("a/2", &missing)] {
-        let error = store.get(&key(name)).unwrap_err();
-        assert_eq!(error.kind(), Kind::Corrupt);
-        assert!(error.to_string().contains(name) && error.to_string().contains(path.to_str().unwrap()), "{error}");
+        for error in [store.get(&key(name)).unwrap_err(), store.get_ranges_unverified(&key(name), &[0..1, 1..2]).unwrap_err()] {
+            assert_eq!(error.kind(), Kind::Corrupt);
+            assert!(error.to_string().contains(name) && error.to_string().contains(path.to_str().unwrap()), "{error}");
+        }
     }
     assert_eq!(store.get(&key("b/empty")).unwrap().len(), 0);
     // Writing or deleting the key mends it.
@@ -204,6 +205,18 @@ fn every_flipped_bit_of_a_value_is_found_and_named() {
     }
     assert_eq!(flipped, 300 * 8 + (40_000usize * 8).div_ceil(997));
     assert_eq!(everything(&store).len(), 3);
+}
+
+#[test]
+fn ranges_come_as_they_are_stored() {
+    let (dir, store) = filled();
+    let path = files(&dir.path().join("slices")).into_iter().find(|path| fs::metadata(path).unwrap().len() == 300).unwrap();
+    let mut bad = fs::read(&path).unwrap();
+    bad[100] ^= 1;
+    fs::write(&path, &bad).unwrap();
+    assert_eq!(store.get(&key("a/1")).unwrap_err().kind(), Kind::Corrupt);
+    // Whoever asks for parts has checksums of them, or has it coming.
+    assert_eq!(store.get_ranges_unverified(&key("a/1"), &[99..102, 0..300]).unwrap(), [&bad[99..102], &bad[..]]);
 }
 
 /// Opens a drive whose index was damaged: either that is said, or nothing is different.

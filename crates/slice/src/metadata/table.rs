@@ -13,6 +13,7 @@ use super::{Metadata, SliceEntry};
 use crate::Encoded;
 use crate::groups::Groups;
 use crate::layout::Layout;
+use crate::sections;
 use crate::stats::stats_type;
 
 /// Bounds of one column: one entry per stripe.
@@ -100,6 +101,8 @@ pub struct MetadataBuilder {
     groups: Groups,
     rows: Vec<u64>,
     slices: Vec<SliceEntry>,
+    /// Nothing once a stripe did not tell.
+    sections: Option<sections::Growing>,
     columns: Vec<Option<Growing>>,
 }
 
@@ -143,7 +146,7 @@ impl MetadataBuilder {
     pub fn new(layout: Layout, schema: SchemaRef, application: BTreeMap<String, String>) -> Self {
         let columns = schema.fields().iter().map(|f| stats_type(f.data_type()).map(|_| Growing::default())).collect();
         let groups = Groups::of(schema.fields().len());
-        Self { layout, schema, application, groups, rows: Vec::new(), slices: Vec::new(), columns }
+        Self { layout, schema, application, groups, rows: Vec::new(), slices: Vec::new(), sections: Some(sections::Growing::new(groups)), columns }
     }
 
     /// Takes the next stripe into account.
@@ -161,6 +164,10 @@ impl MetadataBuilder {
             });
         if !fits {
             return Err(Error::invalid(format!("a stripe's slices or statistics do not fit a table of {}", self.schema)));
+        }
+        match (&stripe.ends, &mut self.sections) {
+            (Some(ends), Some(sections)) => sections.add(self.groups, stripe.slices(), ends)?,
+            _ => self.sections = None,
         }
         for (growing, column) in self.columns.iter_mut().zip(&stats.columns) {
             if let (Some(growing), Some(column)) = (growing, column) {
@@ -191,7 +198,9 @@ impl MetadataBuilder {
                 nulls: UInt64Array::from(growing.nulls),
             }));
         }
+        let sections = self.sections.filter(|_| !self.slices.is_empty()).map(|sections| sections.finish(self.groups)).transpose()?;
         Ok(Metadata {
+            sections,
             layout: self.layout,
             rows: self.rows.iter().sum(),
             groups: self.groups,

@@ -226,7 +226,7 @@ impl SparseSlicer {
         let stats = stats(&self.rows);
         self.rows.clear();
         self.size = Size::new(self.value);
-        Ok(Encoded { bytes, more: Vec::new(), stats })
+        Ok(Encoded { bytes, more: Vec::new(), ends: None, stats })
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -128,25 +129,36 @@ impl Files {
         self.slices.join(format!("{hh:02x}"))
     }
 
-    /// The bytes of value `number` if the file has `len` of them, `None` where there is no such file.
-    /// Never reads or allocates more than `len`.
-    pub(super) fn read(&self, number: u64, len: u64) -> Result<Option<Result<Bytes, u64>>> {
+    /// The bytes of value `number` at `ranges` if the file has `len` bytes (otherwise how many it has), `None` where there is no such file.
+    /// Never reads or allocates more than the ranges, which must lie within `len`.
+    pub(super) fn read(&self, number: u64, len: u64, ranges: &[Range<u64>]) -> Result<Option<Result<Vec<Bytes>, u64>>> {
         let path = self.path(number);
-        let file = match File::open(&path) {
+        let mut file = match File::open(&path) {
             Ok(file) => file,
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(Error::io("open", &path, e)),
         };
-        let found = file.metadata().map_err(|e| Error::io("read", &path, e))?.len();
+        let failed = |e| Error::io("read", &path, e);
+        let found = file.metadata().map_err(failed)?.len();
         if found != len {
             return Ok(Some(Err(found)));
         }
-        let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
-        file.take(len).read_to_end(&mut bytes).map_err(|e| Error::io("read", &path, e))?;
-        if bytes.len() as u64 != len {
-            return Ok(Some(Err(bytes.len() as u64)));
+        // One piece of memory for all, which is not cleared first.
+        let total = ranges.iter().map(|range| range.end - range.start).sum::<u64>();
+        let (mut bytes, mut at) = (Vec::with_capacity(usize::try_from(total).unwrap_or(0)), 0);
+        for range in ranges {
+            if range.start != at {
+                file.seek(SeekFrom::Start(range.start)).map_err(failed)?;
+            }
+            let read = Read::by_ref(&mut file).take(range.end - range.start).read_to_end(&mut bytes).map_err(failed)? as u64;
+            at = range.start + read;
+            if at != range.end {
+                // Cut off since its length was looked at.
+                return Ok(Some(Err(at)));
+            }
         }
-        Ok(Some(Ok(Bytes::from(bytes))))
+        let mut bytes = Bytes::from(bytes);
+        Ok(Some(Ok(ranges.iter().map(|range| bytes.split_to((range.end - range.start) as usize)).collect())))
     }
 
     /// Takes away values that nothing names any more. What can't be removed now is removed at the next opening.
