@@ -11,5 +11,8 @@
 //! - [`query`]: the machine of the level above;
 //! - [`drive`]: the machine of the level below.
 
+pub mod cost;
+pub mod learn;
 pub mod ledger;
 pub mod message;
+pub mod profile;

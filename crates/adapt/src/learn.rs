@@ -1,0 +1,156 @@
+//! Estimators for few and soiled measurements.
+
+use std::collections::VecDeque;
+
+use crate::message::Seconds;
+
+/// The first slices of a process on a drive take several times as long as later ones (Skytether paper, Figure 6: the first five).
+pub const WARM_UP: u32 = 5;
+
+/// How many measurements the median is taken of.
+const WINDOW: usize = 9;
+
+/// A factor (measured by predicted) that is steady: the median of the last measurements. The warm-up ones are believed for as long as there are no
+/// others, and by half: they can only be too large.
+#[derive(Debug, Clone, Default)]
+pub struct Robust {
+    seen: u32,
+    warm: VecDeque<f64>,
+    window: VecDeque<f64>,
+}
+
+impl Robust {
+    /// One more measurement; what is not a positive number is passed over.
+    pub fn add(&mut self, factor: f64) {
+        if !(factor.is_finite() && factor > 0.0) {
+            return;
+        }
+        self.seen = self.seen.saturating_add(1);
+        if self.seen <= WARM_UP {
+            self.warm.push_back(factor);
+            return;
+        }
+        self.window.push_back(factor);
+        if self.window.len() > WINDOW {
+            self.window.pop_front();
+        }
+    }
+
+    /// The factor; `None` before any measurement.
+    #[must_use]
+    pub fn value(&self) -> Option<f64> {
+        if let Some(median) = median(&self.window) {
+            return Some(median);
+        }
+        // Warm-up: the least slow one, half way (as factors go) to what was predicted where it is slower than that.
+        let least = self.warm.iter().copied().reduce(f64::min)?;
+        Some(if least > 1.0 { least.sqrt() } else { least })
+    }
+}
+
+fn median(values: &VecDeque<f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = values.iter().copied().collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
+
+/// How many times its processor time something takes: 1 on an idle device. It changes while a query runs, so that the last measurements count most.
+#[derive(Debug, Clone)]
+pub struct Load {
+    value: f64,
+    measured_at: Seconds,
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Self { value: 1.0, measured_at: 0.0 }
+    }
+}
+
+/// Share of a new measurement.
+const FRESH: f64 = 0.35;
+
+/// Seconds without measurement after which a load above 1 is believed by half.
+const HALF_LIFE: Seconds = 4.0;
+
+impl Load {
+    /// One more measurement.
+    pub fn add(&mut self, now: Seconds, load: f64) {
+        if load.is_finite() && load > 0.0 {
+            self.value += FRESH * (load.max(1.0) - self.value);
+            self.measured_at = now;
+        }
+    }
+
+    /// Something runs that shows the load to be at least this.
+    pub fn at_least(&mut self, now: Seconds, load: f64) {
+        if load.is_finite() && load > self.value {
+            self.value = load;
+            self.measured_at = now;
+        }
+    }
+
+    /// Lets what was measured long ago fade.
+    pub fn forget(&mut self, now: Seconds) {
+        let idle = now - self.measured_at;
+        if idle > HALF_LIFE {
+            self.value = 1.0 + (self.value - 1.0) * 0.5;
+            self.measured_at = now;
+        }
+    }
+
+    /// The load.
+    #[must_use]
+    pub fn value(&self) -> f64 {
+        self.value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_first_slices_are_set_aside() {
+        let mut factor = Robust::default();
+        assert_eq!(factor.value(), None);
+        for _ in 0..WARM_UP {
+            factor.add(9.0);
+            assert_eq!(factor.value(), Some(3.0), "half believed");
+        }
+        factor.add(1.1);
+        assert_eq!(factor.value(), Some(1.1), "and forgotten");
+        for later in [1.0, 1.2, 40.0, 1.15] {
+            factor.add(later);
+        }
+        assert_eq!(factor.value(), Some(1.15), "one outlier changes nothing");
+    }
+
+    #[test]
+    fn nonsense_is_not_learnt() {
+        let mut factor = Robust::default();
+        for nonsense in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
+            factor.add(nonsense);
+        }
+        assert_eq!(factor.value(), None);
+        let mut load = Load::default();
+        load.add(1.0, f64::NAN);
+        load.at_least(1.0, f64::INFINITY);
+        assert_eq!(load.value(), 1.0);
+    }
+
+    #[test]
+    fn a_load_is_believed_soon_and_forgotten_slowly() {
+        let mut load = Load::default();
+        load.at_least(1.0, 8.0);
+        assert_eq!(load.value(), 8.0);
+        load.forget(2.0);
+        assert_eq!(load.value(), 8.0);
+        load.forget(6.0);
+        assert_eq!(load.value(), 4.5);
+        for at in 0..10 {
+            load.add(7.0 + f64::from(at), 1.0);
+        }
+        assert!(load.value() < 1.1);
+    }
+}
