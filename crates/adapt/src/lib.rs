@@ -15,4 +15,5 @@ pub mod cost;
 pub mod learn;
 pub mod ledger;
 pub mod message;
+pub mod plan;
 pub mod profile;

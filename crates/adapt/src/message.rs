@@ -110,8 +110,11 @@ pub enum Order {
         /// The slices.
         slices: Vec<SliceId>,
     },
-    /// Begin no more slices, finish and deliver what was begun; what is left in the queue is not done.
-    Close,
+    /// No more slices will be fed: finish and deliver.
+    Close {
+        /// Whether to work off the queue first. Otherwise what was not begun is not done.
+        drain: bool,
+    },
     /// Forget it and all its results.
     Cancel,
 }
@@ -184,6 +187,8 @@ pub enum Up {
     Taken {
         /// The epoch.
         epoch: EpochId,
+        /// The number of the order.
+        number: u32,
         /// Those that it gave up.
         slices: Vec<SliceId>,
     },
