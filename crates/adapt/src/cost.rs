@@ -186,7 +186,8 @@ impl CostModel {
     /// A model of `work` on the CSEs of `profiles`, with a level above that is `host`.
     #[must_use]
     pub fn new(work: Work, host: Profile, profiles: &[Profile], priors: Priors) -> Self {
-        let cses = profiles.iter().map(|profile| Cse { profile: *profile, filter: Robust::default(), full: Robust::default(), load: Load::default() }).collect();
+        let cses =
+            profiles.iter().map(|profile| Cse { profile: *profile, filter: Robust::default(), full: Robust::default(), load: Load::default() }).collect();
         Self { priors, work, cses, host, host_factor: Robust::default(), seen_rows: 0.0, seen_out: 0.0, seen_bytes: 0.0, groups: None }
     }
 
@@ -238,6 +239,12 @@ impl CostModel {
             (None, Output::Groups { groups, .. }) => groups,
             (None, Output::Rows { .. }) => 0.0,
         }
+    }
+
+    /// Of `rows` rows of a slice, how many fall into groups.
+    #[must_use]
+    pub fn rows_into_groups(&self, rows: f64) -> f64 {
+        rows * self.filtered().0
     }
 
     /// Seconds of a core of this machine for `lower` and `upper` over a row of a slice.

@@ -12,8 +12,10 @@
 //! - [`drive`]: the machine of the level below.
 
 pub mod cost;
+pub mod drive;
 pub mod learn;
 pub mod ledger;
 pub mod message;
 pub mod plan;
 pub mod profile;
+pub mod query;

@@ -99,9 +99,7 @@ impl Profile {
 
     fn checked(self, name: &str) -> Result<Self, ProfileError> {
         let wrong = |key, value, must| Err(ProfileError::Value { name: name.to_owned(), key, value, must });
-        for (key, value) in
-            [("speed_per_core", self.speed_per_core), ("disk_bytes_per_s", self.disk_bytes_per_s), ("link_bits_per_s", self.link_bits_per_s)]
-        {
+        for (key, value) in [("speed_per_core", self.speed_per_core), ("disk_bytes_per_s", self.disk_bytes_per_s), ("link_bits_per_s", self.link_bits_per_s)] {
             if !(value.is_finite() && value > 0.0) {
                 return wrong(key, value, "a number above 0");
             }
