@@ -177,6 +177,7 @@ pub struct CostModel {
     seen_out: f64,
     seen_bytes: f64,
     groups: Option<f64>,
+    groups_rows: f64,
 }
 
 /// Rows of slices that the prior of what a filter selects counts for.
@@ -188,7 +189,7 @@ impl CostModel {
     pub fn new(work: Work, host: Profile, profiles: &[Profile], priors: Priors) -> Self {
         let cses =
             profiles.iter().map(|profile| Cse { profile: *profile, filter: Robust::default(), full: Robust::default(), load: Load::default() }).collect();
-        Self { priors, work, cses, host, host_factor: Robust::default(), seen_rows: 0.0, seen_out: 0.0, seen_bytes: 0.0, groups: None }
+        Self { priors, work, cses, host, host_factor: Robust::default(), seen_rows: 0.0, seen_out: 0.0, seen_bytes: 0.0, groups: None, groups_rows: 0.0 }
     }
 
     /// The work.
@@ -285,7 +286,8 @@ impl CostModel {
         match rung {
             Rung::Raw => 1.0,
             Rung::Filter => own.filter.value().or(own.full.value()).unwrap_or(1.0),
-            Rung::Full => own.full.value().or(own.filter.value()).unwrap_or(1.0),
+            // Where it has run neither, how far the level above is from the prior says more than nothing.
+            Rung::Full => own.full.value().or(own.filter.value()).or(self.host_factor.value()).unwrap_or(1.0),
         }
     }
 
@@ -332,9 +334,9 @@ impl CostModel {
     }
 
     /// A slice of (`rows`, stored `bytes`) took `cost` on `cse` at `rung`.
-    pub fn measured(&mut self, now: Seconds, cse: usize, rung: Rung, slice: &Slice, cost: &SliceCost) {
+    pub fn measured(&mut self, cse: usize, rung: Rung, slice: &Slice, cost: &SliceCost) {
         let (rows, bytes) = (f64::from(slice.rows), slice.bytes as f64);
-        if !(cost.cpu.is_finite() && cost.wall.is_finite() && cost.cpu > 0.0 && cost.wall >= 0.0 && rows > 0.0) {
+        if !(cost.cpu.is_finite() && cost.cpu > 0.0 && rows > 0.0) {
             return;
         }
         let streams = !self.has_upper() || rung == Rung::Filter;
@@ -348,15 +350,24 @@ impl CostModel {
             Rung::Filter => own.filter.add(cost.cpu / prior),
             Rung::Full => own.full.add(cost.cpu / prior),
         }
-        own.load.add(now, cost.wall / cost.cpu);
+        }
+
+    /// A slice that runs at `rung` on `cse` has had `cpu` seconds already, although it should take no more than `predicted`.
+    pub fn running(&mut self, cse: usize, rung: Rung, cpu: Seconds, predicted: Seconds) {
+        let factor = self.factor(cse, rung) * cpu / predicted;
+        match rung {
+            Rung::Raw => {}
+            Rung::Filter => self.cses[cse].filter.at_least(factor),
+            Rung::Full => self.cses[cse].full.at_least(factor),
+        }
     }
 
-    /// Slices of `cse` at `rung` have been running, the one that began first for `elapsed` seconds although it should have taken `cpu`.
-    pub fn running(&mut self, now: Seconds, cse: usize, cpu: Seconds, elapsed: Seconds) {
-        self.cses[cse].load.at_least(now, elapsed / cpu);
+    /// `cse` says how busy it is with other things.
+    pub fn loaded(&mut self, now: Seconds, cse: usize, load: f64) {
+        self.cses[cse].load.add(now, load);
     }
 
-    /// The load of `cse`: how many times its processor time a slice takes.
+    /// The load of `cse`: how many times its processor time work takes there.
     #[must_use]
     pub fn load(&self, cse: usize) -> f64 {
         self.cses[cse].load.value()
@@ -394,7 +405,10 @@ impl CostModel {
         }
         let groups = groups_of(rows, states);
         // More rows say more; what few rows say of many groups is little.
-        self.groups = Some(self.groups.map_or(groups, |known| 0.5 * (known + groups)));
+        if rows >= 0.5 * self.groups_rows {
+            self.groups_rows = rows.max(self.groups_rows);
+            self.groups = Some(groups);
+        }
     }
 
     fn selected(&mut self, rows: f64, out: f64, bytes: f64) {

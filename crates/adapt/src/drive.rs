@@ -106,6 +106,14 @@ pub enum Next {
     End,
 }
 
+/// What an executor measures.
+pub trait Meters {
+    /// Core seconds that its own threads wanted by those that they got, since it was asked last: see [`Up::Progress`].
+    fn load(&self) -> f64;
+    /// Processor seconds that a slice that runs has had.
+    fn cpu(&self, epoch: EpochId, slice: SliceId) -> Seconds;
+}
+
 /// What an epoch gave, as its executor counted.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Totals {
@@ -126,7 +134,7 @@ struct Epoch {
     next_order: u32,
     queue: VecDeque<SliceId>,
     known: BTreeSet<SliceId>,
-    running: BTreeMap<SliceId, Seconds>,
+    running: BTreeSet<SliceId>,
     done: Vec<SliceId>,
     unreported: Vec<SliceCost>,
     begun: u32,
@@ -194,7 +202,7 @@ impl Drive {
                 next_order: 1,
                 queue: VecDeque::new(),
                 known: BTreeSet::new(),
-                running: BTreeMap::new(),
+                running: BTreeSet::new(),
                 done: Vec::new(),
                 unreported: Vec::new(),
                 begun: 0,
@@ -279,7 +287,7 @@ impl Drive {
             Some(slice) => {
                 epoch.begun += 1;
                 epoch.first.get_or_insert(now);
-                epoch.running.insert(slice, now);
+                epoch.running.insert(slice);
                 Next::Slice(slice)
             }
             None if epoch.draining => Next::End,
@@ -298,19 +306,21 @@ impl Drive {
     }
 
     /// A slice is done; `pending` is what would come out if the epoch ended now (rows, bytes). The answer is to be sent up.
-    pub fn slice_done(&mut self, now: Seconds, id: EpochId, cost: SliceCost, pending: (u64, u64)) -> Option<Up> {
+    pub fn slice_done(&mut self, now: Seconds, id: EpochId, cost: SliceCost, pending: (u64, u64), meters: &impl Meters) -> Option<Up> {
         let epoch = self.epochs.get_mut(&id)?;
-        epoch.running.remove(&cost.slice)?;
+        if !epoch.running.remove(&cost.slice) {
+            return None;
+        }
         epoch.done.push(cost.slice);
         epoch.cpu += cost.cpu;
         epoch.pending = pending;
         epoch.unreported.push(cost);
-        Some(epoch.report(now, id))
+        Some(epoch.report(now, id, meters))
     }
 
     /// Signs of life of epochs that were silent for `heartbeat` seconds.
-    pub fn beat(&mut self, now: Seconds, heartbeat: Seconds) -> Vec<Up> {
-        self.epochs.iter_mut().filter(|(_, epoch)| now - epoch.heard >= heartbeat).map(|(id, epoch)| epoch.report(now, *id)).collect()
+    pub fn beat(&mut self, now: Seconds, heartbeat: Seconds, meters: &impl Meters) -> Vec<Up> {
+        self.epochs.iter_mut().filter(|(_, epoch)| now - epoch.heard >= heartbeat).map(|(id, epoch)| epoch.report(now, *id, meters)).collect()
     }
 
     /// The sub-plan of an epoch has delivered everything.
@@ -368,12 +378,13 @@ impl Epoch {
         }
     }
 
-    fn report(&mut self, now: Seconds, epoch: EpochId) -> Up {
+    fn report(&mut self, now: Seconds, epoch: EpochId, meters: &impl Meters) -> Up {
         self.heard = now;
         Up::Progress {
             epoch,
             done: std::mem::take(&mut self.unreported),
-            running: self.running.iter().map(|(slice, since)| (*slice, now - since)).collect(),
+            running: self.running.iter().map(|slice| (*slice, meters.cpu(epoch, *slice))).collect(),
+            load: meters.load(),
             pending_rows: self.pending.0,
             pending_bytes: self.pending.1,
         }

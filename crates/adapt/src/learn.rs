@@ -17,6 +17,8 @@ pub struct Robust {
     seen: u32,
     warm: VecDeque<f64>,
     window: VecDeque<f64>,
+    /// What something that still runs shows.
+    floor: f64,
 }
 
 impl Robust {
@@ -26,6 +28,7 @@ impl Robust {
             return;
         }
         self.seen = self.seen.saturating_add(1);
+        self.floor = 0.0;
         if self.seen <= WARM_UP {
             self.warm.push_back(factor);
             return;
@@ -36,9 +39,21 @@ impl Robust {
         }
     }
 
+    /// Something that still runs shows the factor to be at least this, until the next measurement.
+    pub fn at_least(&mut self, factor: f64) {
+        if factor.is_finite() {
+            self.floor = self.floor.max(factor);
+        }
+    }
+
     /// The factor; `None` before any measurement.
     #[must_use]
     pub fn value(&self) -> Option<f64> {
+        let known = self.measured();
+        if self.floor > 0.0 { Some(known.unwrap_or(1.0).max(self.floor)) } else { known }
+    }
+
+    fn measured(&self) -> Option<f64> {
         if let Some(median) = median(&self.window) {
             return Some(median);
         }
@@ -68,7 +83,7 @@ impl Default for Load {
 }
 
 /// Share of a new measurement.
-const FRESH: f64 = 0.35;
+const FRESH: f64 = 0.5;
 
 /// Seconds without measurement after which a load above 1 is believed by half.
 const HALF_LIFE: Seconds = 4.0;
@@ -78,14 +93,6 @@ impl Load {
     pub fn add(&mut self, now: Seconds, load: f64) {
         if load.is_finite() && load > 0.0 {
             self.value += FRESH * (load.max(1.0) - self.value);
-            self.measured_at = now;
-        }
-    }
-
-    /// Something runs that shows the load to be at least this.
-    pub fn at_least(&mut self, now: Seconds, load: f64) {
-        if load.is_finite() && load > self.value {
-            self.value = load;
             self.measured_at = now;
         }
     }
@@ -127,27 +134,45 @@ mod tests {
     }
 
     #[test]
+    fn what_still_runs_is_believed_until_it_is_done() {
+        let mut factor = Robust::default();
+        factor.at_least(4.0);
+        assert_eq!(factor.value(), Some(4.0));
+        for _ in 0..=WARM_UP {
+            factor.add(1.0);
+        }
+        assert_eq!(factor.value(), Some(1.0));
+        factor.at_least(0.5);
+        assert_eq!(factor.value(), Some(1.0), "it is no news that a slice has had half of its time");
+    }
+
+    #[test]
     fn nonsense_is_not_learnt() {
         let mut factor = Robust::default();
         for nonsense in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
             factor.add(nonsense);
         }
         assert_eq!(factor.value(), None);
+        factor.at_least(f64::INFINITY);
+        assert_eq!(factor.value(), None);
         let mut load = Load::default();
         load.add(1.0, f64::NAN);
-        load.at_least(1.0, f64::INFINITY);
+        load.add(1.0, f64::INFINITY);
         assert_eq!(load.value(), 1.0);
     }
 
     #[test]
     fn a_load_is_believed_soon_and_forgotten_slowly() {
         let mut load = Load::default();
-        load.at_least(1.0, 8.0);
-        assert_eq!(load.value(), 8.0);
+        for at in 0..8 {
+            load.add(1.0 + f64::from(at) / 10.0, 9.0);
+        }
+        let busy = load.value();
+        assert!(busy > 8.5);
         load.forget(2.0);
-        assert_eq!(load.value(), 8.0);
+        assert_eq!(load.value(), busy);
         load.forget(6.0);
-        assert_eq!(load.value(), 4.5);
+        assert_eq!(load.value(), (busy + 1.0) / 2.0);
         for at in 0..10 {
             load.add(7.0 + f64::from(at), 1.0);
         }

@@ -142,8 +142,6 @@ pub struct SliceCost {
     pub slice: SliceId,
     /// Processor time, seconds on one core.
     pub cpu: Seconds,
-    /// Time from begin to end on its core, without waiting for the disk or for room in the outgoing queue.
-    pub wall: Seconds,
     /// Rows that came out; 0 where they come at the end of the epoch.
     pub rows_out: u64,
     /// Bytes that came out; 0 where they come at the end of the epoch.
@@ -176,8 +174,11 @@ pub enum Up {
         epoch: EpochId,
         /// Slices done.
         done: Vec<SliceCost>,
-        /// Slices being worked off, and for how many seconds.
+        /// Slices being worked off, and the processor seconds that they have had.
         running: Vec<(SliceId, Seconds)>,
+        /// How busy the CSE is with other things: core seconds that its own threads wanted (at most as many as there are cores) by those that they
+        /// got, since the last message. 1 on an idle CSE.
+        load: f64,
         /// Rows that would come out at the end, if the epoch ended now (groups of a hash aggregate, for example).
         pending_rows: u64,
         /// Their bytes.

@@ -103,6 +103,8 @@ pub enum Event<B> {
         cpu: Seconds,
         /// Rows and bytes that filter and projection gave, where they ran above.
         filtered: Option<(u64, u64)>,
+        /// Rows of slices that the aggregation above has seen so far, and the groups that it found in them.
+        held: Option<(u64, u64)>,
     },
     /// The connection to a CSE is broken.
     Lost {
@@ -183,7 +185,7 @@ struct Epoch {
     closing: bool,
     hedge: bool,
     takes: BTreeMap<u32, Vec<SliceId>>,
-    /// Slices that run, for how long they had at `heard`.
+    /// Slices that run, and the processor time that they had had at `heard`.
     running: Vec<(SliceId, Seconds)>,
     heard: Seconds,
     rows_done: f64,
@@ -309,7 +311,10 @@ impl<B> Query<B> {
                     self.up(cse, up, &mut out);
                 }
             }
-            Event::Worked { epoch, cpu, filtered } => {
+            Event::Worked { epoch, cpu, filtered, held } => {
+                if let Some((rows, states)) = held {
+                    self.cost.states(rows as f64, states as f64);
+                }
                 if let Some(done) = self.waiting.remove(&epoch) {
                     self.cost.worked(done.rung, done.rows, done.bytes, cpu, filtered);
                 }

@@ -2,12 +2,19 @@
 
 use std::collections::VecDeque;
 
-/// Cores that all running jobs share equally, none more than one of them.
+#[derive(Debug, Clone)]
+struct Running<J> {
+    job: J,
+    left: f64,
+    urgent: bool,
+}
+
+/// Cores that running jobs share: first those that are urgent, equally, none more than one core; then the others what is left.
 #[derive(Debug, Clone)]
 pub struct Cores<J> {
     cores: f64,
     speed: f64,
-    jobs: Vec<(J, f64)>,
+    jobs: Vec<Running<J>>,
     at: f64,
     /// Counts changes, so that a completion that was foretold before one is known to be void.
     pub change: u64,
@@ -20,23 +27,29 @@ impl<J> Cores<J> {
         Self { cores: f64::from(cores), speed, jobs: Vec::new(), at: 0.0, change: 0 }
     }
 
-    fn rate(&self) -> f64 {
-        self.speed * (self.cores / self.jobs.len().max(1) as f64).min(1.0)
+    /// Rates of urgent and of other jobs. The others always get a little, as schedulers see to.
+    fn rates(&self) -> (f64, f64) {
+        let urgent = self.jobs.iter().filter(|job| job.urgent).count() as f64;
+        let others = self.jobs.len() as f64 - urgent;
+        let kept = if others > 0.0 { 0.05 * self.cores } else { 0.0 };
+        let first = ((self.cores - kept) / urgent.max(1.0)).min(1.0);
+        let rest = ((self.cores - urgent * first) / others.max(1.0)).min(1.0);
+        (self.speed * first, self.speed * rest)
     }
 
     fn advance(&mut self, now: f64) {
-        let done = (now - self.at) * self.rate();
-        for (_, left) in &mut self.jobs {
-            *left -= done;
+        let (first, rest) = self.rates();
+        for job in &mut self.jobs {
+            job.left -= (now - self.at) * if job.urgent { first } else { rest };
         }
         self.at = now;
         self.change += 1;
     }
 
     /// Begins a job of `work` seconds of a core of speed 1.
-    pub fn begin(&mut self, now: f64, job: J, work: f64) {
+    pub fn begin(&mut self, now: f64, job: J, work: f64, urgent: bool) {
         self.advance(now);
-        self.jobs.push((job, work));
+        self.jobs.push(Running { job, left: work, urgent });
     }
 
     /// Changes the speed.
@@ -48,26 +61,28 @@ impl<J> Cores<J> {
     /// When the next job is done, if nothing changes before.
     #[must_use]
     pub fn next(&self) -> Option<f64> {
-        let least = self.jobs.iter().map(|(_, left)| *left).reduce(f64::min)?;
-        Some(self.at + least.max(0.0) / self.rate())
+        let (first, rest) = self.rates();
+        let least = self.jobs.iter().map(|job| job.left.max(0.0) / if job.urgent { first } else { rest }).reduce(f64::min)?;
+        Some(self.at + least)
     }
 
     /// Takes out a job that is done.
     pub fn take(&mut self, now: f64) -> Option<J> {
         self.advance(now);
-        let (at, _) = self.jobs.iter().enumerate().min_by(|(_, (_, a)), (_, (_, b))| a.total_cmp(b))?;
-        (self.jobs[at].1 <= 1e-12).then(|| self.jobs.remove(at).0)
+        let at = self.jobs.iter().position(|job| job.left <= 1e-12)?;
+        Some(self.jobs.remove(at).job)
     }
 
-    /// The jobs that run.
-    pub fn jobs(&self) -> impl Iterator<Item = &J> {
-        self.jobs.iter().map(|(job, _)| job)
+    /// The jobs that run, and how much of their work is left now.
+    pub fn jobs(&self, now: f64) -> impl Iterator<Item = (&J, f64)> {
+        let (first, rest) = self.rates();
+        self.jobs.iter().map(move |job| (&job.job, job.left - (now - self.at) * if job.urgent { first } else { rest }))
     }
 
     /// Drops jobs.
     pub fn retain(&mut self, now: f64, keep: impl Fn(&J) -> bool) {
         self.advance(now);
-        self.jobs.retain(|(job, _)| keep(job));
+        self.jobs.retain(|job| keep(&job.job));
     }
 }
 
@@ -202,13 +217,23 @@ mod tests {
     fn three_jobs_on_two_cores_take_turns() {
         let mut cores = Cores::new(2, 0.5);
         for job in 0..3 {
-            cores.begin(0.0, job, 1.0);
+            cores.begin(0.0, job, 1.0, false);
         }
         assert!((cores.next().unwrap() - 3.0).abs() < 1e-9, "three seconds of work at a third of half of two cores each");
         cores.set_speed(1.5, 1.0);
         assert!((cores.next().unwrap() - 2.25).abs() < 1e-9, "the second half at twice the speed");
         assert_eq!(cores.take(2.0), None);
         assert!(cores.take(2.25).is_some());
+    }
+
+    #[test]
+    fn urgent_jobs_go_first() {
+        let mut cores = Cores::new(1, 1.0);
+        cores.begin(0.0, "slow", 1.0, false);
+        cores.begin(0.5, "urgent", 0.19, true);
+        assert!((cores.next().unwrap() - 0.7).abs() < 1e-9, "all but a twentieth of the core");
+        assert_eq!(cores.take(0.7), Some("urgent"));
+        assert!((cores.next().unwrap() - 1.19).abs() < 1e-9);
     }
 
     #[test]

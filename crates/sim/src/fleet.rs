@@ -79,6 +79,8 @@ pub struct Fleet {
     pub faults: Faults,
     /// Bounds and patience of the host.
     pub limits: Limits,
+    /// Whether to print every message and plan of the host to the standard error.
+    pub trace: bool,
     /// Seconds after which a run is taken to hang.
     pub at_most: f64,
 }

@@ -155,13 +155,14 @@ pub fn fleet(point: &Point, ground: &Ground, seed: u64, change: f64) -> Fleet {
         off: (off(0.25), off(0.25)),
         faults: Faults::default(),
         limits: Limits { silence: 600.0, ..Limits::default() },
+        trace: false,
         at_most: 1e6,
     }
 }
 
 /// Runs a point; the same seed for every choice. A run without the right answer counts as one that never ends.
 #[must_use]
-pub fn measure(point: &Point, ground: &Ground) -> Row {
+pub fn measure(point: &Point, ground: &Ground, trace: bool) -> Row {
     let seed = ground.seed;
     let time = |fleet: &Fleet, policy| {
         let outcome = run(fleet, &point.work, policy, seed);
@@ -173,8 +174,9 @@ pub fn measure(point: &Point, ground: &Ground) -> Row {
         let idle = fleet(&Point { load: Load::Idle, ..point.clone() }, ground, seed, 0.0);
         change = CHANGES_AT * STATIC.iter().map(|rung| time(&idle, Policy::Static(*rung)).0).fold(f64::INFINITY, f64::min);
     }
-    let fleet = fleet(point, ground, seed, change);
+    let mut fleet = fleet(point, ground, seed, change);
     let fixed = STATIC.map(|rung| time(&fleet, Policy::Static(rung)).0);
+    fleet.trace = trace;
     let (adaptive, outcome) = time(&fleet, Policy::Adaptive);
     Row { point: point.clone(), fixed, adaptive, outcome }
 }
@@ -192,7 +194,7 @@ pub fn measure_all(points: &[Point], ground: &Ground) -> Vec<Row> {
                     loop {
                         let at = next.fetch_add(1, Ordering::Relaxed);
                         let Some(point) = points.get(at) else { break rows };
-                        rows.push((at, measure(point, ground)));
+                        rows.push((at, measure(point, ground, false)));
                     }
                 })
             })

@@ -254,7 +254,10 @@ impl<B> Query<B> {
                     }
                 }
             }
-            Up::Progress { epoch, done, running, pending_rows, .. } => self.progress(at, epoch, &done, running, pending_rows),
+            Up::Progress { epoch, done, running, load, pending_rows, .. } => {
+                self.cost.loaded(self.now, at, load);
+                self.progress(at, epoch, &done, running, pending_rows);
+            }
             Up::Taken { epoch, number, slices } => self.taken(at, epoch, number, &slices, out),
             Up::EpochDone(end) => self.done(cse, end, out),
             Up::Stopped { epoch, remaining, accepts, again, .. } => {
@@ -339,7 +342,7 @@ impl<B> Query<B> {
             let Some(book) = self.slices.get(cost.slice.0 as usize).and_then(Option::as_ref) else { continue };
             open.rows_done += f64::from(book.slice.rows);
             if rung != Rung::Raw {
-                self.cost.measured(now, cse, rung, &book.slice, cost);
+                self.cost.measured(cse, rung, &book.slice, cost);
                 self.cses[cse].produced += cost.bytes_out as f64;
             }
         }
@@ -361,9 +364,9 @@ impl<B> Query<B> {
             let own = &self.cses[cse];
             let cpu = self.cost.slice(cse, rung, (own.rows, own.bytes)).cpu;
             if let Some(longest) = self.epochs.get(&epoch).and_then(|open| open.running.iter().map(|(_, elapsed)| *elapsed).reduce(f64::max))
-                && longest > 1.5 * cpu
+                && longest > 1.2 * cpu
             {
-                self.cost.running(now, cse, cpu, longest);
+                self.cost.running(cse, rung, longest, cpu);
             }
         }
     }

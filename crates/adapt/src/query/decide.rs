@@ -80,10 +80,10 @@ impl<B> Query<B> {
     /// Seconds until the slices that run in `open` are done, one by one.
     fn remaining<'a>(&'a self, open: &'a Epoch) -> impl Iterator<Item = Seconds> + 'a {
         let own = &self.cses[open.cse];
-        let wall = self.cost.slice(open.cse, open.rung, (own.rows, own.bytes)).wall;
+        let load = self.cost.slice(open.cse, open.rung, (own.rows, own.bytes));
         let since = self.now - open.heard;
-        // What runs for longer than it should will go on for a while.
-        open.running.iter().map(move |(_, elapsed)| (wall - elapsed - since).max(0.25 * wall))
+        // What has had more than it should will go on for a while.
+        open.running.iter().map(move |(_, cpu)| ((load.cpu - cpu) * self.cost.load(open.cse) - since).max(0.15 * load.wall))
     }
 
     /// Slices per epoch of `rung`, so that closing is a small share of the work; `u32::MAX` for one epoch to the end.

@@ -4,6 +4,17 @@ use skytether_sim::grid::{Ground, measure_all, points, summary};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|word| word == "point") {
+        let ground = Ground::default();
+        for point in points() {
+            let name = format!("{}/{}/{}/{}/{:?}", point.work.name, point.slower, point.gbit, point.drives, point.load);
+            if arguments.get(1) == Some(&name) {
+                let row = skytether_sim::grid::measure(&point, &ground, true);
+                println!("{name} {:?} {} {:?}", row.fixed, row.adaptive, row.outcome.slices);
+            }
+        }
+        return;
+    }
     let every: usize = arguments.first().and_then(|text| text.parse().ok()).unwrap_or(1);
     let ground = Ground { seed: arguments.get(1).and_then(|text| text.parse().ok()).unwrap_or(1), ..Ground::default() };
     let points: Vec<_> = points().into_iter().step_by(every).collect();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use skytether_adapt::cost::{PRIORS, distinct};
-use skytether_adapt::drive::{Drive, Effect, Next, Pressure, Totals};
+use skytether_adapt::drive::{Drive, Effect, Meters, Next, Pressure, Totals};
 use skytether_adapt::message::{CseId, Down, EpochId, Rung, SliceCost, SliceId, Up};
 use skytether_adapt::query::Event;
 
@@ -19,7 +19,7 @@ const READ_AHEAD: usize = 4;
 #[derive(Debug, Clone, Copy)]
 enum Job {
     Begin(EpochId),
-    Slice { epoch: EpochId, slice: SliceId, since: f64, work: f64 },
+    Slice { epoch: EpochId, slice: SliceId, work: f64 },
     Send { epoch: EpochId, slice: SliceId },
     Emit { epoch: EpochId, rows: f64, bytes: f64 },
 }
@@ -61,6 +61,26 @@ pub(super) struct DriveSim {
     life: u32,
     alive: bool,
     beating: bool,
+    load: f64,
+    load_since: f64,
+    metered: f64,
+    metered_at: f64,
+    foretold: u64,
+}
+
+struct Meter {
+    load: f64,
+    cpu: BTreeMap<(EpochId, SliceId), f64>,
+}
+
+impl Meters for Meter {
+    fn load(&self) -> f64 {
+        self.load
+    }
+
+    fn cpu(&self, epoch: EpochId, slice: SliceId) -> f64 {
+        self.cpu.get(&(epoch, slice)).copied().unwrap_or(0.0)
+    }
 }
 
 impl DriveSim {
@@ -79,6 +99,11 @@ impl DriveSim {
             life: 0,
             alive: true,
             beating: false,
+            load: 1.0,
+            load_since: 0.0,
+            metered: 0.0,
+            metered_at: 0.0,
+            foretold: 0,
         }
     }
 
@@ -103,13 +128,13 @@ impl DriveSim {
                     if rung == Rung::Raw {
                         while let Next::Slice(slice) = self.machine.next(world.now, epoch) {
                             if self.cached.contains(&slice) {
-                                self.cores.begin(world.now, Job::Send { epoch, slice }, world.work.bytes as f64 * PRIORS.transfer_s_per_byte);
+                                self.cores.begin(world.now, Job::Send { epoch, slice }, world.work.bytes as f64 * PRIORS.transfer_s_per_byte, true);
                             } else {
                                 self.read(world, slice, Read::Raw(epoch));
                             }
                         }
                     } else {
-                        self.cores.begin(world.now, Job::Begin(epoch), PRIORS.epoch_s);
+                        self.cores.begin(world.now, Job::Begin(epoch), PRIORS.epoch_s, false);
                     }
                     if !self.beating {
                         self.beating = true;
@@ -119,7 +144,7 @@ impl DriveSim {
                 Effect::Forget { epoch } => {
                     self.running.remove(&epoch);
                     self.cores.retain(world.now, |job| job.epoch() != epoch);
-                    self.computing = self.cores.jobs().filter(|job| matches!(job, Job::Slice { .. })).count();
+                    self.computing = self.cores.jobs(world.now).filter(|(job, _)| matches!(job, Job::Slice { .. })).count();
                 }
             }
         }
@@ -165,7 +190,7 @@ impl DriveSim {
             let (_, bytes) = streams(world, rung);
             let work = rows * per_row * world.real[begun.0 as usize].cost * warm_up + bytes * PRIORS.transfer_s_per_byte;
             self.computing += 1;
-            self.cores.begin(world.now, Job::Slice { epoch, slice: begun, since: world.now, work }, work);
+            self.cores.begin(world.now, Job::Slice { epoch, slice: begun, work }, work, false);
         }
         let over: Vec<EpochId> = self.running.iter().filter(|(id, run)| !run.emitting && self.machine.is_over(world.now, **id)).map(|(id, _)| *id).collect();
         for epoch in over {
@@ -183,7 +208,7 @@ impl DriveSim {
                 self.finish(world, epoch, 0.0, 0.0);
             } else {
                 let work = rows * PRIORS.emit_s_per_state + bytes * PRIORS.transfer_s_per_byte;
-                self.cores.begin(world.now, Job::Emit { epoch, rows, bytes }, work);
+                self.cores.begin(world.now, Job::Emit { epoch, rows, bytes }, work, false);
             }
         }
         if let Some(time) = self.disk.start() {
@@ -192,7 +217,10 @@ impl DriveSim {
         if let Some(time) = self.link.start() {
             world.after(time, Happening::Link(self.at, self.life));
         }
-        if let Some(next) = self.cores.next() {
+        if self.foretold != self.cores.change
+            && let Some(next) = self.cores.next()
+        {
+            self.foretold = self.cores.change;
             world.after((next - world.now).max(0.0), Happening::Cores(self.at, self.cores.change));
         }
     }
@@ -230,15 +258,18 @@ impl DriveSim {
                         run.ready = true;
                     }
                 }
-                Job::Slice { epoch, slice, since, work } => {
+                Job::Slice { epoch, slice, work } => {
                     self.computing -= 1;
-                    self.slice_done(world, epoch, slice, since, work);
+                    self.slice_done(world, epoch, slice, work);
                 }
                 Job::Send { epoch, slice } => {
                     self.batch(epoch, 0.0, world.work.bytes as f64, Payload::Stored(slice));
-                    let cost = SliceCost { slice, cpu: 1e-6, wall: 1e-6, rows_out: 0, bytes_out: world.work.bytes };
-                    // What it says of its progress is of no use to anybody: the slice itself is on its way.
-                    let _ = self.machine.slice_done(world.now, epoch, cost, (0, 0));
+                    let cpu = world.work.bytes as f64 * PRIORS.transfer_s_per_byte / world.fleet.drives[self.at].is.speed_per_core;
+                    let cost = SliceCost { slice, cpu, rows_out: 0, bytes_out: world.work.bytes };
+                    let meter = self.meter(world);
+                    if let Some(up) = self.machine.slice_done(world.now, epoch, cost, (0, 0), &meter) {
+                        self.say(world, up);
+                    }
                 }
                 Job::Emit { epoch, rows, bytes } => self.finish(world, epoch, rows, bytes),
             }
@@ -246,7 +277,7 @@ impl DriveSim {
         self.pump(world);
     }
 
-    fn slice_done(&mut self, world: &mut World<'_>, epoch: EpochId, slice: SliceId, since: f64, work: f64) {
+    fn slice_done(&mut self, world: &mut World<'_>, epoch: EpochId, slice: SliceId, work: f64) {
         let rung = self.machine.rung(epoch).unwrap_or(Rung::Full);
         let real = world.real[slice.0 as usize];
         let (rows, bytes) = streams(world, rung);
@@ -272,8 +303,9 @@ impl DriveSim {
             self.batch(epoch, rows, bytes, Payload::Rows(vec![(real.group, real.value)]));
         }
         let cpu = work / world.fleet.drives[self.at].is.speed_per_core;
-        let cost = SliceCost { slice, cpu, wall: world.now - since, rows_out: rows as u64, bytes_out: bytes as u64 };
-        if let Some(up) = self.machine.slice_done(world.now, epoch, cost, held) {
+        let cost = SliceCost { slice, cpu, rows_out: rows as u64, bytes_out: bytes as u64 };
+        let meter = self.meter(world);
+        if let Some(up) = self.machine.slice_done(world.now, epoch, cost, held, &meter) {
             self.say(world, up);
         }
     }
@@ -290,7 +322,7 @@ impl DriveSim {
                         self.cached.insert(slice);
                     }
                     Read::Raw(epoch) if self.running.contains_key(&epoch) => {
-                        self.cores.begin(world.now, Job::Send { epoch, slice }, world.work.bytes as f64 * PRIORS.transfer_s_per_byte);
+                        self.cores.begin(world.now, Job::Send { epoch, slice }, world.work.bytes as f64 * PRIORS.transfer_s_per_byte, true);
                     }
                     Read::Raw(_) => {}
                 }
@@ -315,7 +347,8 @@ impl DriveSim {
             return;
         }
         let every = world.fleet.limits.heartbeat;
-        for up in self.machine.beat(world.now, every) {
+        let meter = self.meter(world);
+        for up in self.machine.beat(world.now, every, &meter) {
             self.say(world, up);
         }
         if self.running.is_empty() {
@@ -325,9 +358,26 @@ impl DriveSim {
         }
     }
 
+    /// What the drive measures now: its load on average since it was asked last.
+    fn meter(&mut self, world: &World<'_>) -> Meter {
+        self.metered += self.load * (world.now - self.load_since);
+        self.load_since = world.now;
+        let since = world.now - self.metered_at;
+        let load = if since > 1e-9 { self.metered / since } else { self.load };
+        (self.metered, self.metered_at) = (0.0, world.now);
+        let speed = world.fleet.drives[self.at].is.speed_per_core;
+        let cpu = self.cores.jobs(world.now).filter_map(|(job, left)| match job {
+            Job::Slice { epoch, slice, work } => Some(((*epoch, *slice), (work - left) / speed)),
+            _ => None,
+        });
+        Meter { load, cpu: cpu.collect() }
+    }
+
     pub(super) fn set_speed(&mut self, world: &mut World<'_>) {
         let spec = &world.fleet.drives[self.at];
         let load = spec.load.iter().rev().find(|(from, _)| *from <= world.now).map_or(1.0, |(_, load)| *load);
+        self.metered += self.load * (world.now - self.load_since);
+        (self.load, self.load_since) = (load, world.now);
         let stalled = world.stalled(self.at) > 0.0;
         let speed = if stalled { 1e-9 } else { spec.is.speed_per_core / load };
         self.cores.set_speed(world.now, speed);

@@ -14,6 +14,7 @@ struct Job {
     left: usize,
     cpu: f64,
     filtered: Option<(u64, u64)>,
+    rows: f64,
     batches: Vec<Payload>,
 }
 
@@ -33,6 +34,7 @@ pub(super) struct HostSim {
     finished: bool,
     failed: Option<(CseId, Option<SliceId>)>,
     task: u64,
+    rows: f64,
 }
 
 impl HostSim {
@@ -53,6 +55,7 @@ impl HostSim {
             finished: false,
             failed: None,
             task: 0,
+            rows: 0.0,
         }
     }
 
@@ -73,7 +76,20 @@ impl HostSim {
     }
 
     pub(super) fn handle(&mut self, world: &mut World<'_>, event: Event<Payload>) {
-        for action in self.query.handle(world.now, event) {
+        if world.fleet.trace && !matches!(event, Event::Tick | Event::Surveyed { .. }) {
+            eprintln!("{:.4} <- {event:?}", world.now);
+        }
+        let before = self.query.planned_at();
+        let actions = self.query.handle(world.now, event);
+        if world.fleet.trace && self.query.planned_at() != before {
+            let cost = self.query.cost();
+            let loads: Vec<f64> = (0..world.fleet.drives.len()).map(|cse| cost.load(cse)).collect();
+            eprintln!("{:.4} plan {:?} loads {loads:.2?} groups {:.0}", world.now, self.query.plan(), cost.groups());
+        }
+        for action in actions {
+            if world.fleet.trace {
+                eprintln!("{:.4} -> {action:?}", world.now);
+            }
             match action {
                 Action::Send { cse, down } => world.to_drive(cse.0 as usize, down),
                 Action::Count { epoch, rung, slices, batches, .. } => self.count(world, epoch, rung, &slices, batches),
@@ -116,7 +132,7 @@ impl HostSim {
         let out = n * rows * truth.selected;
         let filtered = (rung == Rung::Raw).then_some((out as u64, (out * truth.row_bytes) as u64));
         let parts = if parts.is_empty() { vec![0.0] } else { parts };
-        self.jobs.insert(epoch, Job { left: parts.len(), cpu: 0.0, filtered, batches });
+        self.jobs.insert(epoch, Job { left: parts.len(), cpu: 0.0, filtered, rows: if rung == Rung::Full { 0.0 } else { n * rows }, batches });
         self.queue.extend(parts.into_iter().map(|part| (epoch, part / self.profile.speed_per_core)));
         self.start(world);
     }
@@ -149,7 +165,9 @@ impl HostSim {
         self.start(world);
         if done && let Some(job) = self.jobs.remove(&epoch) {
             self.add(world, &job.batches);
-            self.handle(world, Event::Worked { epoch, cpu: job.cpu, filtered: job.filtered });
+            self.rows += job.rows;
+            let held = world.work.truth.states.filter(|_| self.rows > 0.0).map(|(groups, _)| (self.rows as u64, distinct(groups, self.rows * world.work.truth.selected) as u64));
+            self.handle(world, Event::Worked { epoch, cpu: job.cpu, filtered: job.filtered, held });
         }
     }
 
