@@ -252,33 +252,33 @@ impl Fluid<'_> {
                 return false;
             }
             let relief = part.raw.above - lane.load.above;
-            let start = if relief >= 0.0 { high } else { low };
+            // As few bytes as possible, to begin with.
+            let start = if more > 0.0 { low } else { high };
             self.below[at] = start;
             cores -= start * lane.load.above + (n - start) * part.raw.above;
             link -= start * lane.load.bytes + (n - start) * part.raw.bytes;
             self.spread.push((at, low, high, more, relief));
         }
-        if cores < 0.0 {
+        if link < 0.0 {
             return false;
         }
-        if link >= 0.0 {
+        if cores >= 0.0 {
             return true;
         }
-        // Too many bytes: change the shares that save most of them per core second that it costs above.
-        let gain = |entry: &(usize, f64, f64, f64, f64)| entry.3.abs() / entry.4.abs().max(1e-12);
+        // Too much work above: change the shares that save most of it per byte.
+        let gain = |entry: &(usize, f64, f64, f64, f64)| entry.4.abs() / entry.3.abs().max(1e-12);
         self.spread.retain(|entry| entry.3 * entry.4 > 0.0);
         self.spread.sort_by(|a, b| gain(b).total_cmp(&gain(a)));
         for &(at, low, high, more, relief) in &self.spread {
-            let room = high - low;
-            let wanted = (-link / more.abs()).min(room);
-            link += wanted * more.abs();
-            cores -= wanted * relief.abs();
-            self.below[at] += if more > 0.0 { -wanted } else { wanted };
-            if link >= -1e-6 {
+            let wanted = (-cores / relief.abs()).min(high - low);
+            cores += wanted * relief.abs();
+            link -= wanted * more.abs();
+            self.below[at] += if more > 0.0 { wanted } else { -wanted };
+            if cores >= -1e-9 {
                 break;
             }
         }
-        link >= -1e-6 && cores >= 0.0
+        cores >= -1e-9 && link >= 0.0
     }
 }
 
