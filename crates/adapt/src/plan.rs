@@ -96,14 +96,12 @@ const HYSTERESIS: f64 = 0.03;
 #[must_use]
 pub fn divide(above: &Above, parts: &[Part], present: Option<&[Option<usize>]>, thorough: bool) -> Plan {
     let mut fluid = Fluid { above, parts, below: vec![0.0; parts.len()], spread: Vec::with_capacity(parts.len()) };
-    let mut best: Option<(f64, Vec<Option<usize>>)> = None;
+    // What a choice must be better than, its end, and the choice.
+    let mut best: Option<(f64, f64, Vec<Option<usize>>)> = None;
     let mut consider = |fluid: &mut Fluid, choice: Vec<Option<usize>>, handicap: f64| {
-        let limit = best.as_ref().map(|(end, _)| *end);
+        let limit = best.as_ref().map(|(mark, _, _)| *mark / handicap);
         if let Some(end) = fluid.least(&choice, limit) {
-            let end = end * handicap;
-            if best.as_ref().is_none_or(|(known, _)| end < *known) {
-                best = Some((end, choice));
-            }
+            best = Some((end * handicap, end, choice));
         }
         best.clone()
     };
@@ -118,7 +116,7 @@ pub fn divide(above: &Above, parts: &[Part], present: Option<&[Option<usize>]>, 
     let mut found = consider(&mut fluid, parts.iter().map(|part| if part.may_raw { None } else { part.lanes.first().map(|_| 0) }).collect(), 1.0);
     if thorough && parts.len() > 1 {
         for at in 0..parts.len() {
-            let Some((_, choice)) = &found else { break };
+            let Some((_, _, choice)) = &found else { break };
             let choice = choice.clone();
             for lane in (0..parts[at].lanes.len()).map(Some).chain([None]) {
                 if choice[at] != lane {
@@ -129,11 +127,10 @@ pub fn divide(above: &Above, parts: &[Part], present: Option<&[Option<usize>]>, 
             }
         }
     }
-    let Some((_, choice)) = found else {
+    let Some((_, end, choice)) = found else {
         // Nothing can be done at all (every drive pauses): everything waits where it is.
         return Plan { end: f64::INFINITY, shares: vec![Share::default(); parts.len()] };
     };
-    let end = fluid.least(&choice, None).unwrap_or(f64::INFINITY);
     fluid.feasible(&choice, end);
     let shares = parts.iter().zip(&choice).zip(&fluid.below).map(|((part, lane), below)| {
         let below = if part.may_raw { (below.round() as u32).min(part.slices) } else { part.slices };
@@ -153,6 +150,7 @@ struct Fluid<'a> {
 impl Fluid<'_> {
     /// The least time for these lanes, within a thousandth; `None` where there is none below `limit`.
     fn least(&mut self, choice: &[Option<usize>], limit: Option<f64>) -> Option<Seconds> {
+        let mut low = 0.0;
         let mut high = match limit {
             Some(limit) => {
                 if !self.feasible(choice, limit) {
@@ -161,9 +159,10 @@ impl Fluid<'_> {
                 limit
             }
             None => {
-                let mut high = 1e-3;
+                let mut high = self.parts.iter().map(|part| f64::from(part.slices) * part.disk).fold(1e-3, f64::max) * 1.001;
                 while !self.feasible(choice, high) {
-                    high *= 2.0;
+                    low = high;
+                    high *= 1.5;
                     if high > 1e7 {
                         return None;
                     }
@@ -171,7 +170,7 @@ impl Fluid<'_> {
                 high
             }
         };
-        let mut low = 0.0;
+        low = f64::max(low, self.parts.iter().map(|part| f64::from(part.slices) * part.disk).fold(0.0, f64::max));
         while high - low > 1e-3 * high {
             let middle = 0.5 * (low + high);
             if self.feasible(choice, middle) { high = middle } else { low = middle }

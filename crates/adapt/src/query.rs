@@ -218,6 +218,9 @@ struct CseBook {
     rung: Option<Rung>,
     feed_left: u32,
     raw_left: u32,
+    /// Seconds per slice that is handed out, and how many to ask for at once.
+    raw_each: Seconds,
+    raw_pipe: u32,
     /// How many plans in a row had nothing for it to work off.
     unwanted: u32,
 }
@@ -249,6 +252,8 @@ pub struct Query<B> {
     plans: u32,
     planned_load: Vec<f64>,
     dirty: bool,
+    /// The CSEs of which something changed since their lane was looked at.
+    touched: BTreeSet<usize>,
     ended: bool,
     wake: Option<Seconds>,
     now: Seconds,
@@ -277,6 +282,7 @@ impl<B> Query<B> {
             plans: 0,
             planned_load: loads,
             dirty: true,
+            touched: BTreeSet::new(),
             ended: false,
             wake: Some(0.0),
             now: 0.0,
@@ -308,6 +314,7 @@ impl<B> Query<B> {
             Event::Up { cse, up } => {
                 if let Some(book) = self.cses.get_mut(cse.0 as usize) {
                     book.heard = book.heard.max(now);
+                    self.touched.insert(cse.0 as usize);
                     self.up(cse, up, &mut out);
                 }
             }

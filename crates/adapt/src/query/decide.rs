@@ -31,7 +31,6 @@ const HEDGE: f64 = 1.5;
 
 impl<B> Query<B> {
     pub(super) fn decide(&mut self, out: &mut Vec<Action<B>>) {
-        self.give_up_the_silent(out);
         self.finish_if_covered(out);
         if self.ended {
             return;
@@ -44,9 +43,13 @@ impl<B> Query<B> {
         let every = (left * PLAN_SHARE).clamp(PLAN_EVERY.0, PLAN_EVERY.1);
         let since = self.now - self.planned_at;
         if since >= every || ((self.dirty || jumped) && since >= PLAN_EVERY.0) || self.plans == 0 {
+            self.give_up_the_silent(out);
+            if self.ended {
+                return;
+            }
             self.replan(out);
         }
-        for cse in 0..self.cses.len() {
+        while let Some(cse) = self.touched.pop_first() {
             self.feed(cse, out);
         }
         self.hand_over(out);
@@ -198,7 +201,12 @@ impl<B> Query<B> {
             parts.iter().zip(&self.cses).map(|(part, book)| book.rung.and_then(|rung| part.lanes.iter().position(|lane| lane.rung == rung))).collect();
         let thorough = self.plans.is_multiple_of(THOROUGH);
         let mut plan = divide(&above, &parts, (self.plans > 0).then_some(present.as_slice()), thorough);
+        self.touched.extend(0..parts.len());
         for (cse, part) in parts.iter().enumerate() {
+            let (cores, latency) = (f64::from(part.cores), self.cost.profile(cse).link_latency_s);
+            let each = part.disk.max(part.raw.bytes / part.link).max(part.raw.wall / cores);
+            self.cses[cse].raw_each = each;
+            self.cses[cse].raw_pipe = 2 + (((2.0 * latency + 0.005) / each.max(1e-9)).ceil() as u32).min(30);
             let share = &mut plan.shares[cse];
             if part.slices > 0 && share.below + share.raw == 0 {
                 // Whatever the plan thinks of it: nothing is left lying.
@@ -333,31 +341,16 @@ impl<B> Query<B> {
     /// Has drives hand out slices as they are stored, for the level above to work off: those first whose share will take longest.
     fn hand_over(&mut self, out: &mut Vec<Action<B>>) {
         let cores = self.cost.host().cores as usize;
-        let mut held: f64 = self.waiting.values().map(|waiting| waiting.bytes).sum::<f64>() + self.cses.iter().map(|cse| cse.raw_bytes).sum::<f64>();
         if self.waiting.len() >= 2 * cores {
             return;
         }
-        let mut lanes: Vec<(usize, Seconds, u32)> = Vec::new();
-        for cse in 0..self.cses.len() {
-            let book = &self.cses[cse];
-            if book.raw_left == 0 || book.pool.is_empty() || !self.usable(cse) {
-                continue;
-            }
-            let profile = self.cost.profile(cse);
-            let raw = self.cost.slice(cse, Rung::Raw, (book.rows, book.bytes));
-            let each = self.cost.disk(cse, book.bytes).max(raw.bytes / profile.link_bytes_per_s()).max(raw.wall / f64::from(profile.cores));
-            let pipe = 2 + (((2.0 * profile.link_latency_s + 0.005) / each.max(1e-9)).ceil() as u32).min(30);
-            lanes.push((cse, each, pipe));
-        }
+        let mut held: f64 = self.waiting.values().map(|waiting| waiting.bytes).sum::<f64>() + self.cses.iter().map(|cse| cse.raw_bytes).sum::<f64>();
         loop {
-            let next = lanes
-                .iter()
-                .filter(|(cse, _, pipe)| {
-                    let book = &self.cses[*cse];
-                    book.raw_left > 0 && book.raw_open < *pipe && !book.pool.is_empty()
-                })
-                .max_by(|a, b| (f64::from(self.cses[a.0].raw_left) * a.1).total_cmp(&(f64::from(self.cses[b.0].raw_left) * b.1)));
-            let Some(&(cse, _, _)) = next else { break };
+            let ready = self.cses.iter().enumerate().filter(|(_, book)| {
+                book.raw_left > 0 && book.raw_open < book.raw_pipe && !book.pool.is_empty() && !book.dead && book.paused_until <= self.now
+            });
+            let next = ready.max_by(|(_, a), (_, b)| (f64::from(a.raw_left) * a.raw_each).total_cmp(&(f64::from(b.raw_left) * b.raw_each)));
+            let Some((cse, _)) = next else { break };
             if held > 0.0 && held + self.cses[cse].bytes > self.limits.memory as f64 {
                 break;
             }
