@@ -96,6 +96,8 @@ pub struct Outcome {
     pub expected: Answer,
     /// The drive that is blamed, and the slice.
     pub failed: Option<(CseId, Option<SliceId>)>,
+    /// Who can read each slice.
+    pub readers: Vec<Vec<CseId>>,
     /// Bytes that moved up.
     pub moved: f64,
     /// Slices that counted, by rung.
@@ -243,6 +245,7 @@ pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome
         }
         surveys[home].push(Slice { id: SliceId(at as u32), rows: work.rows, bytes: work.bytes, readers });
     }
+    let readers = surveys.iter().flatten().map(|slice| slice.readers.clone()).collect();
     let mut expected = Answer::new();
     for real in &real {
         let entry = expected.entry(real.group).or_default();
@@ -320,7 +323,8 @@ pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome
                 drives[at].kill(&mut world);
                 if world.unlucky(fleet.faults.noticed) {
                     let cse = CseId(at as u32);
-                    world.to_host(at, Event::Lost { cse, again: fleet.drives[at].kills.iter().any(|(_, back)| back.is_some_and(|back| back > world.now)) });
+                    let again = fleet.drives[at].kills.iter().any(|(_, back)| back.is_some_and(|back| back > world.now));
+                    world.after(fleet.drives[at].is.link_latency_s, Happening::ToHost(Event::Lost { cse, again }));
                 }
             }
             Happening::Restart(at) => drives[at].restart(),
@@ -328,5 +332,5 @@ pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome
     }
     let (answer, failed, slices, epochs) = host.result();
     let end = if host.over() { world.now } else { f64::INFINITY };
-    Outcome { end, answer, expected, failed, moved: world.moved, slices, epochs, events }
+    Outcome { end, answer, expected, failed, readers, moved: world.moved, slices, epochs, events }
 }

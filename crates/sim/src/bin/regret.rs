@@ -4,6 +4,11 @@ use skytether_sim::grid::{Ground, measure_all, points, summary};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|word| word == "chaos") {
+        let seed = arguments.get(1).and_then(|text| text.parse().ok()).unwrap_or(0);
+        println!("{:?}", skytether_sim::chaos::check(seed, true));
+        return;
+    }
     if arguments.first().is_some_and(|word| word == "point") {
         let ground = Ground::default();
         for point in points() {
