@@ -385,6 +385,7 @@ impl Epoch {
             done: std::mem::take(&mut self.unreported),
             running: self.running.iter().map(|slice| (*slice, meters.cpu(epoch, *slice))).collect(),
             load: meters.load(),
+            waits: self.running.is_empty() && self.queue.is_empty() && !self.stopping && !self.draining,
             pending_rows: self.pending.0,
             pending_bytes: self.pending.1,
         }

@@ -179,6 +179,8 @@ pub enum Up {
         /// How busy the CSE is with other things: core seconds that its own threads wanted (at most as many as there are cores) by those that they
         /// got, since the last message. 1 on an idle CSE.
         load: f64,
+        /// Whether it waits for orders: its queue is empty, nothing runs, and it may not end yet.
+        waits: bool,
         /// Rows that would come out at the end, if the epoch ended now (groups of a hash aggregate, for example).
         pending_rows: u64,
         /// Their bytes.

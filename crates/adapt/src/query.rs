@@ -106,6 +106,11 @@ pub enum Event<B> {
         /// Rows of slices that the aggregation above has seen so far, and the groups that it found in them.
         held: Option<(u64, u64)>,
     },
+    /// Bytes come from a CSE, or its transport knows that it lives, although no message is complete.
+    Alive {
+        /// The CSE.
+        cse: CseId,
+    },
     /// The connection to a CSE is broken.
     Lost {
         /// The CSE.
@@ -188,6 +193,8 @@ struct Epoch {
     /// Slices that run, and the processor time that they had had at `heard`.
     running: Vec<(SliceId, Seconds)>,
     heard: Seconds,
+    /// Since when it waits for orders that it should have had.
+    astray: Option<Seconds>,
     rows_done: f64,
 }
 
@@ -329,6 +336,11 @@ impl<B> Query<B> {
             Event::Lost { cse, again } => {
                 if (cse.0 as usize) < self.cses.len() {
                     self.lost(cse.0 as usize, again, &mut out);
+                }
+            }
+            Event::Alive { cse } => {
+                if let Some(book) = self.cses.get_mut(cse.0 as usize) {
+                    book.heard = book.heard.max(now);
                 }
             }
             Event::Tick => {}

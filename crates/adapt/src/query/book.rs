@@ -146,6 +146,7 @@ impl<B> Query<B> {
                 takes: Default::default(),
                 running: Vec::new(),
                 heard: self.now,
+                astray: None,
                 rows_done: 0.0,
             },
         );
@@ -256,9 +257,10 @@ impl<B> Query<B> {
                     }
                 }
             }
-            Up::Progress { epoch, done, running, load, pending_rows, .. } => {
+            Up::Progress { epoch, done, running, load, waits, pending_rows, .. } => {
                 self.cost.loaded(self.now, at, load);
                 self.progress(at, epoch, &done, running, pending_rows);
+                self.waits(at, epoch, waits);
             }
             Up::Taken { epoch, number, slices } => self.taken(at, epoch, number, &slices, out),
             Up::EpochDone(end) => self.done(cse, end, out),
@@ -371,6 +373,14 @@ impl<B> Query<B> {
                 self.cost.running(cse, rung, longest, cpu);
             }
         }
+    }
+
+    /// An epoch that waits although slices were given to it, or although it was closed, has missed an order.
+    fn waits(&mut self, cse: usize, epoch: EpochId, waits: bool) {
+        let now = self.now;
+        let Some(open) = self.epochs.get_mut(&epoch).filter(|open| open.cse == cse) else { return };
+        let missed = waits && (open.closing || open.slices.values().any(|stage| *stage != Stage::Done));
+        open.astray = if missed { Some(open.astray.unwrap_or(now)) } else { None };
     }
 
     fn done(&mut self, cse: CseId, end: Completed, out: &mut Vec<Action<B>>) {

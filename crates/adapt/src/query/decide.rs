@@ -57,6 +57,16 @@ impl<B> Query<B> {
     }
 
     fn give_up_the_silent(&mut self, out: &mut Vec<Action<B>>) {
+        let silence = self.limits.silence;
+        let astray: Vec<(EpochId, usize)> =
+            self.epochs.iter().filter(|(_, open)| open.astray.is_some_and(|since| self.now - since > silence)).map(|(id, open)| (*id, open.cse)).collect();
+        for (epoch, cse) in astray {
+            self.struck(cse, out);
+            if self.ended {
+                return;
+            }
+            self.abandon(epoch, out);
+        }
         for cse in 0..self.cses.len() {
             let book = &self.cses[cse];
             let waits = !book.dead && (!book.epochs.is_empty() || !book.surveyed);

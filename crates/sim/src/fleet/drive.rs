@@ -351,7 +351,11 @@ impl DriveSim {
         for up in self.machine.beat(world.now, every, &meter) {
             self.say(world, up);
         }
-        if self.running.is_empty() {
+        if self.link.queued() > 0.0 {
+            let cse = self.cse();
+            world.to_host(self.at, Event::Alive { cse });
+        }
+        if self.running.is_empty() && self.link.queued() <= 0.0 {
             self.beating = false;
         } else {
             world.after(every, Happening::Beat(self.at, self.life));
