@@ -110,6 +110,8 @@ pub enum Event<B> {
     Alive {
         /// The CSE.
         cse: CseId,
+        /// The epoch that the bytes are of.
+        epoch: Option<EpochId>,
     },
     /// The connection to a CSE is broken.
     Lost {
@@ -193,8 +195,8 @@ struct Epoch {
     /// Slices that run, and the processor time that they had had at `heard`.
     running: Vec<(SliceId, Seconds)>,
     heard: Seconds,
-    /// Since when it waits for orders that it should have had.
-    astray: Option<Seconds>,
+    /// When it last gave a sign that it goes on as it should.
+    sound: Seconds,
     rows_done: f64,
 }
 
@@ -311,8 +313,11 @@ impl<B> Query<B> {
             Event::Batch { cse, epoch, number, bytes, batch } => {
                 if let Some(book) = self.cses.get_mut(cse.0 as usize) {
                     book.heard = book.heard.max(now);
-                    if self.epochs.get(&epoch).is_some_and(|open| open.rung != Rung::Raw) {
-                        book.delivered += bytes as f64;
+                    if let Some(open) = self.epochs.get_mut(&epoch).filter(|open| open.cse == cse.0 as usize) {
+                        open.sound = now;
+                        if open.rung != Rung::Raw {
+                            book.delivered += bytes as f64;
+                        }
                     }
                     let verdict = self.ledger.batch(cse, epoch, number, batch);
                     self.settled(cse, epoch, verdict, &mut out);
@@ -338,9 +343,12 @@ impl<B> Query<B> {
                     self.lost(cse.0 as usize, again, &mut out);
                 }
             }
-            Event::Alive { cse } => {
+            Event::Alive { cse, epoch } => {
                 if let Some(book) = self.cses.get_mut(cse.0 as usize) {
                     book.heard = book.heard.max(now);
+                }
+                if let Some(open) = epoch.and_then(|epoch| self.epochs.get_mut(&epoch)).filter(|open| open.cse == cse.0 as usize) {
+                    open.sound = now;
                 }
             }
             Event::Tick => {}

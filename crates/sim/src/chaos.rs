@@ -31,11 +31,11 @@ pub fn scenario(seed: u64) -> (Fleet, Workload, Policy) {
         };
         let mut kills = Vec::new();
         let mut stalls = Vec::new();
-        if !calm && rng.f64() < 0.5 {
+        if !calm && rng.f64() < 0.35 {
             let mut at = 0.0;
             for _ in 0..rng.u32(1..3) {
                 at += rng.f64() * span;
-                let back = (rng.f64() < 0.6).then(|| at + rng.f64() * 0.5);
+                let back = (rng.f64() < 0.8).then(|| at + rng.f64() * 0.5);
                 kills.push((at, back));
                 match back {
                     Some(back) => at = back,
@@ -45,7 +45,7 @@ pub fn scenario(seed: u64) -> (Fleet, Workload, Policy) {
         }
         if !calm && rng.f64() < 0.4 {
             let at = rng.f64() * span;
-            stalls.push((at, at + rng.f64() * 1.5));
+            stalls.push((at, at + rng.f64()));
         }
         let load = if rng.f64() < 0.3 { vec![(rng.f64() * span, 8.0)] } else { vec![] };
         let believed = Profile { speed_per_core: is.speed_per_core * (0.5 + 1.5 * rng.f64()), ..is };

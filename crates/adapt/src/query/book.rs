@@ -146,7 +146,7 @@ impl<B> Query<B> {
                 takes: Default::default(),
                 running: Vec::new(),
                 heard: self.now,
-                astray: None,
+                sound: self.now,
                 rows_done: 0.0,
             },
         );
@@ -247,7 +247,10 @@ impl<B> Query<B> {
     pub(super) fn up(&mut self, cse: CseId, up: Up, out: &mut Vec<Action<B>>) {
         let at = cse.0 as usize;
         match up {
-            Up::Accepted { .. } => self.cses[at].refusing_since = None,
+            Up::Accepted { epoch } => {
+                self.cses[at].refusing_since = None;
+                self.waits(at, epoch, false);
+            }
             Up::Refused { epoch, accepts, again, .. } => {
                 if self.of(epoch, at).is_some() {
                     self.reaches(at, accepts, again, out);
@@ -380,7 +383,9 @@ impl<B> Query<B> {
         let now = self.now;
         let Some(open) = self.epochs.get_mut(&epoch).filter(|open| open.cse == cse) else { return };
         let missed = waits && (open.closing || open.slices.values().any(|stage| *stage != Stage::Done));
-        open.astray = if missed { Some(open.astray.unwrap_or(now)) } else { None };
+        if !missed {
+            open.sound = now;
+        }
     }
 
     fn done(&mut self, cse: CseId, end: Completed, out: &mut Vec<Action<B>>) {

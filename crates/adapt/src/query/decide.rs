@@ -1,5 +1,7 @@
 //! The decisions: plan, take away, feed, hand over, close, hedge, give up.
 
+use std::collections::BTreeMap;
+
 use super::{Action, Epoch, Policy, Query, Stage};
 use crate::cost::{Output, SliceLoad};
 use crate::message::{CloseAfter, EpochId, Order, Rung, Seconds, SliceId};
@@ -58,14 +60,22 @@ impl<B> Query<B> {
 
     fn give_up_the_silent(&mut self, out: &mut Vec<Action<B>>) {
         let silence = self.limits.silence;
-        let astray: Vec<(EpochId, usize)> =
-            self.epochs.iter().filter(|(_, open)| open.astray.is_some_and(|since| self.now - since > silence)).map(|(id, open)| (*id, open.cse)).collect();
-        for (epoch, cse) in astray {
+        let mut astray: BTreeMap<usize, Vec<EpochId>> = BTreeMap::new();
+        for (id, open) in self.epochs.iter().filter(|(_, open)| self.now - open.sound > silence) {
+            astray.entry(open.cse).or_default().push(*id);
+        }
+        for (cse, epochs) in astray {
+            // A CSE of which nothing at all is heard is dealt with below.
+            if self.now - self.cses[cse].heard > silence {
+                continue;
+            }
             self.struck(cse, out);
+            for epoch in epochs {
+                self.abandon(epoch, out);
+            }
             if self.ended {
                 return;
             }
-            self.abandon(epoch, out);
         }
         for cse in 0..self.cses.len() {
             let book = &self.cses[cse];

@@ -56,6 +56,8 @@ pub(super) struct DriveSim {
     reads: BTreeMap<SliceId, Vec<Read>>,
     cached: BTreeSet<SliceId>,
     running: BTreeMap<EpochId, Execution>,
+    /// Epochs that are done, but whose results have not left yet.
+    leaving: BTreeSet<EpochId>,
     computing: usize,
     begun: u32,
     life: u32,
@@ -94,6 +96,7 @@ impl DriveSim {
             reads: BTreeMap::new(),
             cached: BTreeSet::new(),
             running: BTreeMap::new(),
+            leaving: BTreeSet::new(),
             computing: 0,
             begun: 0,
             life: 0,
@@ -243,6 +246,7 @@ impl DriveSim {
         let Some(run) = self.running.remove(&epoch) else { return };
         if let Some(up) = self.machine.finished(world.now, epoch, run.totals) {
             let cse = self.cse();
+            self.leaving.insert(epoch);
             self.link.send(0.0, Event::Up { cse, up });
         }
     }
@@ -336,6 +340,9 @@ impl DriveSim {
             return;
         }
         if let Some((bytes, message)) = self.link.done() {
+            if let Some(Event::Up { up: Up::EpochDone(end), .. }) = &message {
+                self.leaving.remove(&end.epoch);
+            }
             world.nic.pass(bytes, message);
             world.start_nic();
         }
@@ -351,11 +358,11 @@ impl DriveSim {
         for up in self.machine.beat(world.now, every, &meter) {
             self.say(world, up);
         }
-        if self.link.queued() > 0.0 {
-            let cse = self.cse();
-            world.to_host(self.at, Event::Alive { cse });
+        let cse = self.cse();
+        for epoch in self.leaving.clone() {
+            world.to_host(self.at, Event::Alive { cse, epoch: Some(epoch) });
         }
-        if self.running.is_empty() && self.link.queued() <= 0.0 {
+        if self.running.is_empty() && self.leaving.is_empty() {
             self.beating = false;
         } else {
             world.after(every, Happening::Beat(self.at, self.life));
@@ -398,6 +405,7 @@ impl DriveSim {
         self.reads.clear();
         self.cached.clear();
         self.running.clear();
+        self.leaving.clear();
         (self.computing, self.begun, self.beating) = (0, 0, false);
     }
 
