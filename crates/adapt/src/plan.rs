@@ -92,10 +92,11 @@ pub struct Plan {
 /// Another choice of rungs must be better by so much to be taken instead of the present one.
 const HYSTERESIS: f64 = 0.03;
 
-/// Plans from scratch, or from `present` rungs (which are kept where others are hardly better). `thorough` also tries drives one by one.
+/// Plans from scratch, or from the `present` lanes (which are kept where others are hardly better) and their likely end. `thorough` also tries drives one by one.
 #[must_use]
-pub fn divide(above: &Above, parts: &[Part], present: Option<&[Option<usize>]>, thorough: bool) -> Plan {
-    let mut fluid = Fluid { above, parts, below: vec![0.0; parts.len()], spread: Vec::with_capacity(parts.len()) };
+pub fn divide(above: &Above, parts: &[Part], present: Option<(&[Option<usize>], Seconds)>, thorough: bool) -> Plan {
+    let hint = present.map_or(0.0, |(_, end)| end);
+    let mut fluid = Fluid { above, parts, hint, below: vec![0.0; parts.len()], spread: Vec::with_capacity(parts.len()) };
     // What a choice must be better than, its end, and the choice.
     let mut best: Option<(f64, f64, Vec<Option<usize>>)> = None;
     let mut consider = |fluid: &mut Fluid, choice: Vec<Option<usize>>, handicap: f64| {
@@ -105,7 +106,7 @@ pub fn divide(above: &Above, parts: &[Part], present: Option<&[Option<usize>]>, 
         }
         best.clone()
     };
-    if let Some(present) = present {
+    if let Some((present, _)) = present {
         let kept = parts.iter().zip(present).map(|(part, lane)| lane.filter(|lane| *lane < part.lanes.len())).collect();
         consider(&mut fluid, kept, 1.0 - HYSTERESIS);
     }
@@ -142,35 +143,48 @@ pub fn divide(above: &Above, parts: &[Part], present: Option<&[Option<usize>]>, 
 struct Fluid<'a> {
     above: &'a Above,
     parts: &'a [Part],
+    /// About when the end may be.
+    hint: Seconds,
     below: Vec<f64>,
     // Drives whose share may change, with their interval and what a slice worked off below changes: (at, low, high, link, cores).
     spread: Vec<(usize, f64, f64, f64, f64)>,
 }
 
 impl Fluid<'_> {
-    /// The least time for these lanes, within a thousandth; `None` where there is none below `limit`.
+    /// The least time for these lanes, within a thousandth; `None` where there is none below `limit`, or none at all.
     fn least(&mut self, choice: &[Option<usize>], limit: Option<f64>) -> Option<Seconds> {
-        let mut low = 0.0;
-        let mut high = match limit {
-            Some(limit) => {
-                if !self.feasible(choice, limit) {
-                    return None;
-                }
-                limit
+        let disk = self.parts.iter().map(|part| f64::from(part.slices) * part.disk).fold(0.0, f64::max);
+        let mut low = disk;
+        let mut high = limit.unwrap_or(self.hint.max(disk * 1.001).max(1e-3));
+        if !self.feasible(choice, high) {
+            if limit.is_some() {
+                return None;
             }
-            None => {
-                let mut high = self.parts.iter().map(|part| f64::from(part.slices) * part.disk).fold(1e-3, f64::max) * 1.001;
-                while !self.feasible(choice, high) {
-                    low = high;
-                    high *= 1.5;
-                    if high > 1e7 {
-                        return None;
-                    }
-                }
-                high
+            // Nothing becomes possible by waiting for longer than this: something is not possible at all.
+            if !self.feasible(choice, 1e6) {
+                return None;
             }
-        };
-        low = f64::max(low, self.parts.iter().map(|part| f64::from(part.slices) * part.disk).fold(0.0, f64::max));
+            let mut step = 0.03;
+            while !self.feasible(choice, high) {
+                low = high;
+                high *= 1.0 + step;
+                step *= 3.0;
+            }
+        } else if limit.is_none() {
+            let mut step = 0.03;
+            loop {
+                let lower = high / (1.0 + step);
+                step *= 3.0;
+                if lower <= low || high < 1e-4 {
+                    break;
+                }
+                if !self.feasible(choice, lower) {
+                    low = lower;
+                    break;
+                }
+                high = lower;
+            }
+        }
         while high - low > 1e-3 * high {
             let middle = 0.5 * (low + high);
             if self.feasible(choice, middle) { high = middle } else { low = middle }

@@ -261,6 +261,8 @@ pub struct Query<B> {
     plans: u32,
     planned_load: Vec<f64>,
     dirty: bool,
+    /// Plans since something happened.
+    idle: u32,
     /// The CSEs of which something changed since their lane was looked at.
     touched: BTreeSet<usize>,
     ended: bool,
@@ -291,6 +293,7 @@ impl<B> Query<B> {
             plans: 0,
             planned_load: loads,
             dirty: true,
+            idle: 0,
             touched: BTreeSet::new(),
             ended: false,
             wake: Some(0.0),
@@ -308,6 +311,9 @@ impl<B> Query<B> {
             return out;
         }
         self.now = now.max(self.now);
+        if !matches!(event, Event::Tick) {
+            self.idle = 0;
+        }
         match event {
             Event::Surveyed { cse, slices } => self.surveyed(cse, slices, &mut out),
             Event::Batch { cse, epoch, number, bytes, batch } => {

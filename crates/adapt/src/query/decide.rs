@@ -42,7 +42,8 @@ impl<B> Query<B> {
             now > before * LOAD_JUMP || now * LOAD_JUMP < before
         });
         let left = (self.planned_at + self.plan.end - self.now).max(0.0);
-        let every = (left * PLAN_SHARE).clamp(PLAN_EVERY.0, PLAN_EVERY.1);
+        // Where nothing happens there is nothing new to think about.
+        let every = ((left * PLAN_SHARE).max(PLAN_EVERY.0) * f64::from(1 << self.idle.min(5))).min(PLAN_EVERY.1);
         let since = self.now - self.planned_at;
         if since >= every || ((self.dirty || jumped) && since >= PLAN_EVERY.0) || self.plans == 0 {
             self.give_up_the_silent(out);
@@ -220,7 +221,7 @@ impl<B> Query<B> {
         let present: Vec<Option<usize>> =
             parts.iter().zip(&self.cses).map(|(part, book)| book.rung.and_then(|rung| part.lanes.iter().position(|lane| lane.rung == rung))).collect();
         let thorough = self.plans.is_multiple_of(THOROUGH);
-        let mut plan = divide(&above, &parts, (self.plans > 0).then_some(present.as_slice()), thorough);
+        let mut plan = divide(&above, &parts, (self.plans > 0).then_some((present.as_slice(), (self.plan.end - (self.now - self.planned_at)).max(0.0))), thorough);
         self.touched.extend(0..parts.len());
         for (cse, part) in parts.iter().enumerate() {
             let (cores, latency) = (f64::from(part.cores), self.cost.profile(cse).link_latency_s);
@@ -251,6 +252,7 @@ impl<B> Query<B> {
         self.plan = plan;
         self.planned_at = self.now;
         self.plans += 1;
+        self.idle += 1;
         self.dirty = false;
         if self.policy == Policy::Adaptive {
             self.hedge(&parts, &above, out);
