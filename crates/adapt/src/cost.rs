@@ -367,6 +367,16 @@ impl CostModel {
         self.cses[cse].load.add(now, load);
     }
 
+    /// Whether enough was measured at `rung` on `cse` to know its speed.
+    #[must_use]
+    pub fn is_known(&self, cse: usize, rung: Rung) -> bool {
+        match rung {
+            Rung::Raw => true,
+            Rung::Filter => self.cses[cse].filter.is_known(),
+            Rung::Full => self.cses[cse].full.is_known(),
+        }
+    }
+
     /// The load of `cse`: how many times its processor time work takes there.
     #[must_use]
     pub fn load(&self, cse: usize) -> f64 {

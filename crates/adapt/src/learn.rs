@@ -46,6 +46,12 @@ impl Robust {
         }
     }
 
+    /// Whether the warm-up is over.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        !self.window.is_empty()
+    }
+
     /// The factor; `None` before any measurement.
     #[must_use]
     pub fn value(&self) -> Option<f64> {

@@ -44,8 +44,10 @@ pub struct Part {
     pub cores: u32,
     /// Seconds until a core is free, on average.
     pub busy: Seconds,
-    /// Bytes on their way up.
+    /// Bytes on their way up, or that will be, whatever is decided: of epochs that are closing.
     pub backlog: f64,
+    /// What the states of the open epoch cost if nothing is added to them: bytes, and seconds of a core above. They must come up in any case.
+    pub held: (f64, Seconds),
     /// Seconds of its disk per slice.
     pub disk: Seconds,
     /// Bytes per second of its link.
@@ -222,6 +224,11 @@ impl Fluid<'_> {
             let lane = lane.and_then(|lane| part.lanes.get(lane));
             let mut own_link = part.link * time - part.backlog;
             link -= part.backlog;
+            if lane.is_none_or(|lane| lane.states.is_none()) {
+                own_link -= part.held.0;
+                link -= part.held.0;
+                cores -= part.held.1;
+            }
             let Some(lane) = lane else {
                 let sends = f64::from(part.cores) * (time - part.busy);
                 if !(part.may_raw && n * part.raw.bytes <= own_link && n * part.raw.wall <= sends) && n > 0.0 {
@@ -317,6 +324,7 @@ mod tests {
             cores: 2,
             busy: 0.0,
             backlog: 0.0,
+            held: (0.0, 0.0),
             disk: 1e-4,
             link: 1e9,
             raw: load(0.0, 1e6, 4e-3),

@@ -227,6 +227,8 @@ struct CseBook {
     rung: Option<Rung>,
     feed_left: u32,
     raw_left: u32,
+    /// Whether nothing is to be taken from it yet.
+    learning: bool,
     /// Seconds per slice that is handed out, and how many to ask for at once.
     raw_each: Seconds,
     raw_pipe: u32,

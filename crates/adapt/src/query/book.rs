@@ -27,6 +27,7 @@ impl Default for CseBook {
             rung: None,
             feed_left: 0,
             raw_left: 0,
+            learning: false,
             raw_each: 0.0,
             raw_pipe: 2,
             unwanted: 0,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Action, Epoch, Policy, Query, Stage};
 use crate::cost::{Output, SliceLoad};
+use crate::learn::WARM_UP;
 use crate::message::{CloseAfter, EpochId, Order, Rung, Seconds, SliceId};
 use crate::plan::{Above, Lane, Part, Share, States, divide};
 
@@ -27,6 +28,9 @@ const CLOSING: f64 = 0.015;
 
 /// Seconds of work in an epoch where closing it costs next to nothing.
 const EPOCH: Seconds = 0.05;
+
+/// What learning how fast a drive is may take, as a share of all the time.
+const LEARN: f64 = 0.03;
 
 /// An epoch is done again elsewhere if that is expected to end so many times sooner.
 const HEDGE: f64 = 1.5;
@@ -176,11 +180,22 @@ impl<B> Query<B> {
             Vec::new()
         };
         let raw = self.cost.slice(cse, Rung::Raw, slice);
+        let (mut held, mut closing) = ((0.0, 0.0), 0.0);
+        for (id, open) in book.epochs.iter().filter_map(|id| self.epochs.get(id).map(|open| (id, open))).filter(|(_, open)| self.cost.holds_state(open.rung)) {
+            let begun = open.slices.values().filter(|stage| **stage != Stage::Queued).count();
+            let close = self.cost.close(cse, open.rung, book.rows * begun as f64);
+            if book.lane == Some(*id) {
+                held = (close.bytes, close.above);
+            } else {
+                closing += close.bytes;
+            }
+        }
         Part {
             slices,
             cores: profile.cores,
             busy: running / f64::from(profile.cores),
-            backlog: (book.produced - book.delivered).max(0.0) + book.raw_bytes,
+            backlog: (book.produced - book.delivered).max(0.0) + book.raw_bytes + closing,
+            held,
             disk: self.cost.disk(cse, book.bytes),
             link: profile.link_bytes_per_s(),
             raw,
@@ -234,6 +249,7 @@ impl<B> Query<B> {
                 *share = if part.may_raw { Share { lane: None, below: 0, raw: part.slices } } else { Share { lane: Some(0), below: part.slices, raw: 0 } };
             }
             let share = *share;
+            self.cses[cse].learning = self.learning(cse, part, share, plan.end);
             self.cses[cse].rung = share.lane.map(|lane| part.lanes[lane].rung);
             let queued = self.queued(cse);
             self.cses[cse].feed_left = share.below.saturating_sub(queued);
@@ -257,6 +273,15 @@ impl<B> Query<B> {
         if self.policy == Policy::Adaptive {
             self.hedge(&parts, &above, out);
         }
+    }
+
+    /// Whether a drive that is to do most of its slices itself will soon be known better: then nothing is taken from it before. Slices that it
+    /// hands out go through the same link as its results, and the first measurements make it look slower than it is.
+    fn learning(&self, cse: usize, part: &Part, share: Share, end: Seconds) -> bool {
+        let Some(lane) = share.lane.and_then(|lane| part.lanes.get(lane)) else { return false };
+        let cores = f64::from(part.cores);
+        let soon = (f64::from(WARM_UP) + 2.0 * cores) * lane.load.wall / cores;
+        share.below >= share.raw && !self.cost.is_known(cse, lane.rung) && soon < LEARN * end
     }
 
     /// Takes `count` slices back that `cse` has not begun, the last ones first.
@@ -369,7 +394,7 @@ impl<B> Query<B> {
         let mut held: f64 = self.waiting.values().map(|waiting| waiting.bytes).sum::<f64>() + self.cses.iter().map(|cse| cse.raw_bytes).sum::<f64>();
         loop {
             let ready = self.cses.iter().enumerate().filter(|(_, book)| {
-                book.raw_left > 0 && book.raw_open < book.raw_pipe && !book.pool.is_empty() && !book.dead && book.paused_until <= self.now
+                book.raw_left > 0 && !book.learning && book.raw_open < book.raw_pipe && !book.pool.is_empty() && !book.dead && book.paused_until <= self.now
             });
             let next = ready.max_by(|(_, a), (_, b)| (f64::from(a.raw_left) * a.raw_each).total_cmp(&(f64::from(b.raw_left) * b.raw_each)));
             let Some((cse, _)) = next else { break };
