@@ -32,6 +32,9 @@ const EPOCH: Seconds = 0.05;
 /// What learning how fast a drive is may take, as a share of all the time.
 const LEARN: f64 = 0.03;
 
+/// Slices that can be taken from a drive within such a share of the time that is left are not taken yet.
+const LITTLE: f64 = 0.15;
+
 /// An epoch is done again elsewhere if that is expected to end so many times sooner.
 const HEDGE: f64 = 1.5;
 
@@ -238,6 +241,11 @@ impl<B> Query<B> {
         let thorough = self.plans.is_multiple_of(THOROUGH);
         let mut plan = divide(&above, &parts, (self.plans > 0).then_some((present.as_slice(), (self.plan.end - (self.now - self.planned_at)).max(0.0))), thorough);
         self.touched.extend(0..parts.len());
+        // What is taken can't be given back: where there is time enough for it later, when more is known, it is taken later.
+        let taken = plan.shares.iter().zip(&parts).fold((0.0, 0.0), |(bytes, work), (share, part)| {
+            (bytes + f64::from(share.raw) * part.raw.bytes, work + f64::from(share.raw) * part.raw.above)
+        });
+        let little = taken.0 / above.link < 0.5 * plan.end && taken.1 / above.cores < 0.5 * plan.end;
         for (cse, part) in parts.iter().enumerate() {
             let (cores, latency) = (f64::from(part.cores), self.cost.profile(cse).link_latency_s);
             let each = part.disk.max(part.raw.bytes / part.link).max(part.raw.wall / cores);
@@ -249,7 +257,8 @@ impl<B> Query<B> {
                 *share = if part.may_raw { Share { lane: None, below: 0, raw: part.slices } } else { Share { lane: Some(0), below: part.slices, raw: 0 } };
             }
             let share = *share;
-            self.cses[cse].learning = self.learning(cse, part, share, plan.end);
+            let little = share.below > 0 && f64::from(share.raw) * each < LITTLE * plan.end && little;
+            self.cses[cse].learning = little || self.learning(cse, part, share, plan.end);
             self.cses[cse].rung = share.lane.map(|lane| part.lanes[lane].rung);
             let queued = self.queued(cse);
             self.cses[cse].feed_left = share.below.saturating_sub(queued);
