@@ -10,6 +10,9 @@ pub const WARM_UP: u32 = 5;
 /// How many measurements the median is taken of.
 const WINDOW: usize = 9;
 
+/// How many of them make a median that one outlier does not move far.
+pub const KNOWN: usize = 4;
+
 /// A factor (measured by predicted) that is steady: the median of the last measurements. The warm-up ones are believed for as long as there are no
 /// others, and by half: they can only be too large.
 #[derive(Debug, Clone, Default)]
@@ -46,10 +49,10 @@ impl Robust {
         }
     }
 
-    /// Whether the warm-up is over.
+    /// Whether the warm-up is over and there are enough measurements after it.
     #[must_use]
     pub fn is_known(&self) -> bool {
-        !self.window.is_empty()
+        self.window.len() >= KNOWN
     }
 
     /// The factor; `None` before any measurement.

@@ -31,6 +31,8 @@ pub struct Lane {
     pub rung: Rung,
     /// What a slice costs, its share of an epoch's set-up included.
     pub load: SliceLoad,
+    /// How many slices per core the drive may be slower by than it looks: none is begun that would not be done then.
+    pub margin: f64,
     /// Where results come as states at the end.
     pub states: Option<States>,
 }
@@ -251,7 +253,7 @@ impl Fluid<'_> {
                 own_time -= lane.load.bytes / part.link;
             }
             // Whole slices: a core that is free for less than one begins none.
-            let whole = (own_time.max(0.0) / lane.load.wall).floor() * f64::from(part.cores);
+            let whole = (own_time.max(0.0) / lane.load.wall - if part.may_raw { lane.margin } else { 0.0 }).floor().max(0.0) * f64::from(part.cores);
             let core_time = f64::from(part.cores) * own_time.max(0.0);
             let (mut low, mut high) = (0.0_f64, n.min(whole));
             if !part.may_raw {
@@ -329,7 +331,7 @@ mod tests {
             link: 1e9,
             raw: load(0.0, 1e6, 4e-3),
             may_raw: true,
-            lanes: vec![Lane { rung: Rung::Full, load: load(wall, bytes, 0.0), states: None }],
+            lanes: vec![Lane { rung: Rung::Full, load: load(wall, bytes, 0.0), margin: 0.0, states: None }],
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Action, Epoch, Policy, Query, Stage};
 use crate::cost::{Output, SliceLoad};
-use crate::learn::WARM_UP;
+use crate::learn::{KNOWN, WARM_UP};
 use crate::message::{CloseAfter, EpochId, Order, Rung, Seconds, SliceId};
 use crate::plan::{Above, Lane, Part, Share, States, divide};
 
@@ -176,7 +176,8 @@ impl<B> Query<B> {
                     let empty = self.cost.close(cse, rung, 0.0);
                     load.wall += empty.wall / size;
                     let states = self.cost.holds_state(rung).then(|| self.states(cse, rung));
-                    Lane { rung, load, states }
+                    let margin = if self.cost.is_known(cse, rung) { 0.5 } else { 3.0 };
+                    Lane { rung, load, margin, states }
                 })
                 .collect()
         } else {
@@ -289,7 +290,7 @@ impl<B> Query<B> {
     fn learning(&self, cse: usize, part: &Part, share: Share, end: Seconds) -> bool {
         let Some(lane) = share.lane.and_then(|lane| part.lanes.get(lane)) else { return false };
         let cores = f64::from(part.cores);
-        let soon = (f64::from(WARM_UP) + 2.0 * cores) * lane.load.wall / cores;
+        let soon = (f64::from(WARM_UP) + KNOWN as f64 + 2.0 * cores) * lane.load.wall / cores;
         share.below >= share.raw && !self.cost.is_known(cse, lane.rung) && soon < LEARN * end
     }
 
