@@ -45,7 +45,7 @@ impl Robust {
     /// Something that still runs shows the factor to be at least this, until the next measurement.
     pub fn at_least(&mut self, factor: f64) {
         if factor.is_finite() {
-            self.floor = self.floor.max(factor);
+            self.floor = self.floor.max(if self.seen < WARM_UP { half(factor) } else { factor });
         }
     }
 
@@ -68,8 +68,13 @@ impl Robust {
         }
         // Warm-up: the least slow one, half way (as factors go) to what was predicted where it is slower than that.
         let least = self.warm.iter().copied().reduce(f64::min)?;
-        Some(if least > 1.0 { least.sqrt() } else { least })
+        Some(half(least))
     }
+}
+
+/// A factor of the warm-up as far as it is believed: half of what it is above 1, as factors go.
+fn half(factor: f64) -> f64 {
+    if factor > 1.0 { factor.sqrt() } else { factor }
 }
 
 fn median(values: &VecDeque<f64>) -> Option<f64> {
@@ -146,13 +151,15 @@ mod tests {
     fn what_still_runs_is_believed_until_it_is_done() {
         let mut factor = Robust::default();
         factor.at_least(4.0);
-        assert_eq!(factor.value(), Some(4.0));
+        assert_eq!(factor.value(), Some(2.0), "by half, during the warm-up");
         for _ in 0..=WARM_UP {
             factor.add(1.0);
         }
         assert_eq!(factor.value(), Some(1.0));
         factor.at_least(0.5);
         assert_eq!(factor.value(), Some(1.0), "it is no news that a slice has had half of its time");
+        factor.at_least(4.0);
+        assert_eq!(factor.value(), Some(4.0));
     }
 
     #[test]

@@ -30,7 +30,7 @@ const CLOSING: f64 = 0.015;
 const EPOCH: Seconds = 0.05;
 
 /// What learning how fast a drive is may take, as a share of all the time.
-const LEARN: f64 = 0.03;
+const LEARN: f64 = 0.05;
 
 /// Slices that can be taken from a drive within such a share of the time that is left are not taken yet.
 const LITTLE: f64 = 0.15;
