@@ -243,10 +243,13 @@ impl<B> Query<B> {
         let mut plan = divide(&above, &parts, (self.plans > 0).then_some((present.as_slice(), (self.plan.end - (self.now - self.planned_at)).max(0.0))), thorough);
         self.touched.extend(0..parts.len());
         // What is taken can't be given back: where there is time enough for it later, when more is known, it is taken later.
-        let taken = plan.shares.iter().zip(&parts).fold((0.0, 0.0), |(bytes, work), (share, part)| {
-            (bytes + f64::from(share.raw) * part.raw.bytes, work + f64::from(share.raw) * part.raw.above)
+        // Not so where the level above has its hands full: it must never wait for work then.
+        let all = plan.shares.iter().zip(&parts).fold((0.0, above.busy), |(bytes, work), (share, part)| {
+            let (raw, below) = (f64::from(share.raw), f64::from(share.below));
+            let lane = share.lane.and_then(|lane| part.lanes.get(lane)).map_or(SliceLoad::default(), |lane| lane.load);
+            (bytes + part.backlog + raw * part.raw.bytes + below * lane.bytes, work + raw * part.raw.above + below * lane.above)
         });
-        let little = taken.0 / above.link < 0.5 * plan.end && taken.1 / above.cores < 0.5 * plan.end;
+        let little = all.0 / above.link < 0.5 * plan.end && all.1 / above.cores < 0.5 * plan.end;
         for (cse, part) in parts.iter().enumerate() {
             let (cores, latency) = (f64::from(part.cores), self.cost.profile(cse).link_latency_s);
             let each = part.disk.max(part.raw.bytes / part.link).max(part.raw.wall / cores);
