@@ -350,7 +350,7 @@ impl CostModel {
             Rung::Filter => own.filter.add(cost.cpu / prior),
             Rung::Full => own.full.add(cost.cpu / prior),
         }
-        }
+    }
 
     /// A slice that runs at `rung` on `cse` has had `cpu` seconds already, although it should take no more than `predicted`.
     pub fn running(&mut self, cse: usize, rung: Rung, cpu: Seconds, predicted: Seconds) {

@@ -36,7 +36,10 @@ fn done(drive: &mut Drive, slice: u32) -> Option<Up> {
 #[test]
 fn an_epoch_from_its_opening_to_its_end() {
     let mut drive = Drive::new();
-    assert_eq!(tell(&mut drive, 0, open(&[4, 5], CloseAfter::TOLD)), [Effect::Say(Up::Accepted { epoch: EPOCH }), Effect::Begin { epoch: EPOCH, rung: Rung::Full }]);
+    assert_eq!(
+        tell(&mut drive, 0, open(&[4, 5], CloseAfter::TOLD)),
+        [Effect::Say(Up::Accepted { epoch: EPOCH }), Effect::Begin { epoch: EPOCH, rung: Rung::Full }]
+    );
     assert_eq!(drive.ahead().map(|(_, slice)| slice.0).collect::<Vec<_>>(), [4, 5]);
     assert_eq!((drive.next(0.0, EPOCH), drive.next(0.0, EPOCH), drive.next(0.0, EPOCH)), (Next::Slice(SliceId(4)), Next::Slice(SliceId(5)), Next::Wait));
     let progress = done(&mut drive, 5);

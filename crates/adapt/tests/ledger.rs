@@ -128,11 +128,8 @@ fn explore(epochs: &[Epoch], slices: u32, messages: &[Message]) -> usize {
 #[test]
 fn every_interleaving_of_two_drives_and_three_slices() {
     // Drive 0 has an epoch of two slices and one of the third; drive 1 does the first epoch's second slice and the third again, for it was taken to hang.
-    let epochs = [
-        Epoch { cse: 0, slices: vec![0, 1], batches: 2 },
-        Epoch { cse: 0, slices: vec![2], batches: 1 },
-        Epoch { cse: 1, slices: vec![1, 2], batches: 1 },
-    ];
+    let epochs =
+        [Epoch { cse: 0, slices: vec![0, 1], batches: 2 }, Epoch { cse: 0, slices: vec![2], batches: 1 }, Epoch { cse: 1, slices: vec![1, 2], batches: 1 }];
     let messages = [
         Message::Batch(0, 0),
         Message::Batch(0, 1),

@@ -196,7 +196,7 @@ impl World<'_> {
         stalls.iter().filter(|(from, to)| (*from..*to).contains(&self.now)).map(|(_, to)| to - self.now).fold(0.0, f64::max)
     }
 
-    fn to_host(&mut self, drive: usize, event: Event<Payload>) {
+    fn send_up(&mut self, drive: usize, event: Event<Payload>) {
         let latency = self.fleet.drives[drive].is.link_latency_s + self.stalled(drive);
         if self.unlucky(self.fleet.faults.duplicate) {
             let late = self.lateness() + latency;
@@ -206,7 +206,7 @@ impl World<'_> {
         self.after(late, Happening::ToHost(event));
     }
 
-    fn to_drive(&mut self, drive: usize, down: Down) {
+    fn send_down(&mut self, drive: usize, down: Down) {
         let latency = self.fleet.drives[drive].is.link_latency_s + self.stalled(drive);
         if self.unlucky(self.fleet.faults.duplicate) {
             let late = self.lateness() + latency;
@@ -234,8 +234,7 @@ pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome
     let mut rng = fastrand::Rng::with_seed(seed);
     let n = fleet.drives.len();
     let count = fleet.slices as usize * n;
-    let real: Vec<Real> =
-        (0..count).map(|_| Real { cost: (fleet.noise * gauss(&mut rng)).exp(), group: rng.u32(0..5), value: rng.u64(0..1 << 40) }).collect();
+    let real: Vec<Real> = (0..count).map(|_| Real { cost: (fleet.noise * gauss(&mut rng)).exp(), group: rng.u32(0..5), value: rng.u64(0..1 << 40) }).collect();
     let mut surveys: Vec<Vec<Slice>> = vec![Vec::new(); n];
     for at in 0..count {
         let home = at / fleet.slices as usize;
@@ -276,7 +275,7 @@ pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome
     let mut drives: Vec<DriveSim> = fleet.drives.iter().enumerate().map(|(at, spec)| DriveSim::new(at, spec)).collect();
     for (at, slices) in surveys.into_iter().enumerate() {
         let spec = &fleet.drives[at];
-        world.to_host(at, Event::Surveyed { cse: CseId(at as u32), slices });
+        world.send_up(at, Event::Surveyed { cse: CseId(at as u32), slices });
         for time in spec.load.iter().map(|(from, _)| *from).chain(spec.stalls.iter().flat_map(|(from, to)| [*from, *to])) {
             world.after(time, Happening::Speed(at));
         }
@@ -308,7 +307,7 @@ pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome
                             Event::Batch { cse, .. } | Event::Up { cse, .. } => cse.0 as usize,
                             _ => 0,
                         };
-                        world.to_host(from, event);
+                        world.send_up(from, event);
                     }
                 }
                 world.start_nic();

@@ -26,7 +26,7 @@ fn all(seeds: u64) -> Vec<(u64, Result<Outcome, String>)> {
                 })
             })
             .collect();
-        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     })
 }
 
@@ -42,7 +42,9 @@ fn every_run_ends_with_the_right_answer_or_names_a_lost_drive() {
     let dropped: usize = right.iter().map(|run| run.epochs.1).sum();
     let survived = runs
         .iter()
-        .filter(|(seed, run)| run.as_ref().is_ok_and(|run| run.answer.is_some()) && scenario(*seed).0.drives.iter().any(|drive| drive.kills.iter().any(|(at, _)| *at < 0.05)))
+        .filter(|(seed, run)| {
+            run.as_ref().is_ok_and(|run| run.answer.is_some()) && scenario(*seed).0.drives.iter().any(|drive| drive.kills.iter().any(|(at, _)| *at < 0.05))
+        })
         .count();
     assert!(answered > 6_000, "{answered} answered");
     assert!(survived > 1_000, "{survived} answered although a drive died early");

@@ -24,9 +24,9 @@ fn regret_is_small_on_a_sample_of_the_grid() {
 
 #[test]
 fn where_the_load_changes_the_rungs_change_too() {
-    let point = points().into_iter().find(|point| {
-        point.work.name == "moments" && point.slower == 4.0 && point.gbit == 1.0 && point.drives == 16 && point.load == Load::Changes
-    });
+    let point = points()
+        .into_iter()
+        .find(|point| point.work.name == "moments" && point.slower == 4.0 && point.gbit == 1.0 && point.drives == 16 && point.load == Load::Changes);
     let row = measure(&point.unwrap(), &Ground::default(), false);
     assert!(row.regret() < -0.2, "{:?} {}", row.fixed, row.adaptive);
     assert!(row.outcome.slices[&Rung::Raw] > 100 && row.outcome.slices[&Rung::Full] > 100, "{:?}", row.outcome.slices);

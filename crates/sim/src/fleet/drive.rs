@@ -115,7 +115,7 @@ impl DriveSim {
     }
 
     fn say(&self, world: &mut World<'_>, up: Up) {
-        world.to_host(self.at, Event::Up { cse: self.cse(), up });
+        world.send_up(self.at, Event::Up { cse: self.cse(), up });
     }
 
     pub(super) fn order(&mut self, world: &mut World<'_>, down: Down) {
@@ -360,7 +360,7 @@ impl DriveSim {
         }
         let cse = self.cse();
         for epoch in self.leaving.clone() {
-            world.to_host(self.at, Event::Alive { cse, epoch: Some(epoch) });
+            world.send_up(self.at, Event::Alive { cse, epoch: Some(epoch) });
         }
         if self.running.is_empty() && self.leaving.is_empty() {
             self.beating = false;

@@ -91,7 +91,7 @@ impl HostSim {
                 eprintln!("{:.4} -> {action:?}", world.now);
             }
             match action {
-                Action::Send { cse, down } => world.to_drive(cse.0 as usize, down),
+                Action::Send { cse, down } => world.send_down(cse.0 as usize, down),
                 Action::Count { epoch, rung, slices, batches, .. } => self.count(world, epoch, rung, &slices, batches),
                 Action::Dropped { .. } => self.dropped += 1,
                 Action::Finish => self.finished = true,
@@ -166,7 +166,12 @@ impl HostSim {
         if done && let Some(job) = self.jobs.remove(&epoch) {
             self.add(world, &job.batches);
             self.rows += job.rows;
-            let held = world.work.truth.states.filter(|_| self.rows > 0.0).map(|(groups, _)| (self.rows as u64, distinct(groups, self.rows * world.work.truth.selected) as u64));
+            let held = world
+                .work
+                .truth
+                .states
+                .filter(|_| self.rows > 0.0)
+                .map(|(groups, _)| (self.rows as u64, distinct(groups, self.rows * world.work.truth.selected) as u64));
             self.handle(world, Event::Worked { epoch, cpu: job.cpu, filtered: job.filtered, held });
         }
     }
