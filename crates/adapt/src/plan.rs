@@ -96,13 +96,18 @@ pub struct Plan {
 /// Another choice of rungs must be better by so much to be taken instead of the present one.
 const HYSTERESIS: f64 = 0.03;
 
+/// One drive's lane is changed only if all ends so much sooner.
+const FLIP: f64 = 1.003;
+
+/// What a choice must be better than, its end, and the choice.
+type Found = Option<(f64, Seconds, Vec<Option<usize>>)>;
+
 /// Plans from scratch, or from the `present` lanes (which are kept where others are hardly better) and their likely end. `thorough` also tries drives one by one.
 #[must_use]
 pub fn divide(above: &Above, parts: &[Part], present: Option<(&[Option<usize>], Seconds)>, thorough: bool) -> Plan {
     let hint = present.map_or(0.0, |(_, end)| end);
     let mut fluid = Fluid { above, parts, hint, below: vec![0.0; parts.len()], spread: Vec::with_capacity(parts.len()) };
-    // What a choice must be better than, its end, and the choice.
-    let mut best: Option<(f64, f64, Vec<Option<usize>>)> = None;
+    let mut best: Found = None;
     let mut consider = |fluid: &mut Fluid, choice: Vec<Option<usize>>, handicap: f64| {
         let limit = best.as_ref().map(|(mark, _, _)| *mark / handicap);
         if let Some(end) = fluid.least(&choice, limit) {
@@ -110,27 +115,36 @@ pub fn divide(above: &Above, parts: &[Part], present: Option<(&[Option<usize>], 
         }
         best.clone()
     };
+    let flips = |fluid: &mut Fluid, consider: &mut dyn FnMut(&mut Fluid, Vec<Option<usize>>, f64) -> Found, mut found: Found, handicap: f64| {
+        for at in 0..parts.len() {
+            let Some((_, _, choice)) = &found else { break };
+            let choice = choice.clone();
+            for lane in (0..parts[at].lanes.len()).map(Some).chain([None]) {
+                if choice[at] != lane && parts[at].slices > 0 {
+                    let mut other = choice.clone();
+                    other[at] = lane;
+                    found = consider(fluid, other, handicap);
+                }
+            }
+        }
+        found
+    };
+    let thorough = thorough && parts.len() > 1;
     if let Some((present, _)) = present {
         let kept = parts.iter().zip(present).map(|(part, lane)| lane.filter(|lane| *lane < part.lanes.len())).collect();
-        consider(&mut fluid, kept, 1.0 - HYSTERESIS);
+        let found = consider(&mut fluid, kept, 1.0 - HYSTERESIS);
+        // One drive that is in trouble is no reason for all to change.
+        if thorough {
+            flips(&mut fluid, &mut consider, found, (1.0 - HYSTERESIS) * FLIP);
+        }
     }
     let lanes = parts.iter().map(|part| part.lanes.len()).max().unwrap_or(0);
     for lane in 0..lanes {
         consider(&mut fluid, parts.iter().map(|part| if part.lanes.is_empty() { None } else { Some(lane.min(part.lanes.len() - 1)) }).collect(), 1.0);
     }
     let mut found = consider(&mut fluid, parts.iter().map(|part| if part.may_raw { None } else { part.lanes.first().map(|_| 0) }).collect(), 1.0);
-    if thorough && parts.len() > 1 {
-        for at in 0..parts.len() {
-            let Some((_, _, choice)) = &found else { break };
-            let choice = choice.clone();
-            for lane in (0..parts[at].lanes.len()).map(Some).chain([None]) {
-                if choice[at] != lane {
-                    let mut other = choice.clone();
-                    other[at] = lane;
-                    found = consider(&mut fluid, other, 1.003);
-                }
-            }
-        }
+    if thorough && present.is_none() {
+        found = flips(&mut fluid, &mut consider, found, FLIP);
     }
     let Some((_, end, choice)) = found else {
         // Nothing can be done at all (every drive pauses): everything waits where it is.

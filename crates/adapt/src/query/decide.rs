@@ -15,7 +15,7 @@ const PLAN_EVERY: (Seconds, Seconds) = (0.002, 0.05);
 const PLAN_SHARE: f64 = 0.01;
 
 /// Every so many plans the drives are looked at one by one.
-const THOROUGH: u32 = 8;
+const THOROUGH: u32 = 3;
 
 /// A load that changed by this factor is a reason to plan at once.
 const LOAD_JUMP: f64 = 1.5;
