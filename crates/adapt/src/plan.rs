@@ -99,54 +99,28 @@ const HYSTERESIS: f64 = 0.03;
 /// One drive's lane is changed only if all ends so much sooner.
 const FLIP: f64 = 1.003;
 
-/// What a choice must be better than, its end, and the choice.
-type Found = Option<(f64, Seconds, Vec<Option<usize>>)>;
-
 /// Plans from scratch, or from the `present` lanes (which are kept where others are hardly better) and their likely end. `thorough` also tries drives one by one.
 #[must_use]
 pub fn divide(above: &Above, parts: &[Part], present: Option<(&[Option<usize>], Seconds)>, thorough: bool) -> Plan {
     let hint = present.map_or(0.0, |(_, end)| end);
-    let mut fluid = Fluid { above, parts, hint, below: vec![0.0; parts.len()], spread: Vec::with_capacity(parts.len()) };
-    let mut best: Found = None;
-    let mut consider = |fluid: &mut Fluid, choice: Vec<Option<usize>>, handicap: f64| {
-        let limit = best.as_ref().map(|(mark, _, _)| *mark / handicap);
-        if let Some(end) = fluid.least(&choice, limit) {
-            best = Some((end * handicap, end, choice));
-        }
-        best.clone()
-    };
-    let flips = |fluid: &mut Fluid, consider: &mut dyn FnMut(&mut Fluid, Vec<Option<usize>>, f64) -> Found, mut found: Found, handicap: f64| {
-        for at in 0..parts.len() {
-            let Some((_, _, choice)) = &found else { break };
-            let choice = choice.clone();
-            for lane in (0..parts[at].lanes.len()).map(Some).chain([None]) {
-                if choice[at] != lane && parts[at].slices > 0 {
-                    let mut other = choice.clone();
-                    other[at] = lane;
-                    found = consider(fluid, other, handicap);
-                }
-            }
-        }
-        found
-    };
+    let mut fluid = Fluid { above, parts, hint, below: vec![0.0; parts.len()], spread: Vec::with_capacity(parts.len()), best: None };
     let thorough = thorough && parts.len() > 1;
     if let Some((present, _)) = present {
-        let kept = parts.iter().zip(present).map(|(part, lane)| lane.filter(|lane| *lane < part.lanes.len())).collect();
-        let found = consider(&mut fluid, kept, 1.0 - HYSTERESIS);
+        fluid.consider(parts.iter().zip(present).map(|(part, lane)| lane.filter(|lane| *lane < part.lanes.len())).collect(), 1.0 - HYSTERESIS);
         // One drive that is in trouble is no reason for all to change.
         if thorough {
-            flips(&mut fluid, &mut consider, found, (1.0 - HYSTERESIS) * FLIP);
+            fluid.flip((1.0 - HYSTERESIS) * FLIP);
         }
     }
     let lanes = parts.iter().map(|part| part.lanes.len()).max().unwrap_or(0);
     for lane in 0..lanes {
-        consider(&mut fluid, parts.iter().map(|part| if part.lanes.is_empty() { None } else { Some(lane.min(part.lanes.len() - 1)) }).collect(), 1.0);
+        fluid.consider(parts.iter().map(|part| if part.lanes.is_empty() { None } else { Some(lane.min(part.lanes.len() - 1)) }).collect(), 1.0);
     }
-    let mut found = consider(&mut fluid, parts.iter().map(|part| if part.may_raw { None } else { part.lanes.first().map(|_| 0) }).collect(), 1.0);
+    fluid.consider(parts.iter().map(|part| if part.may_raw { None } else { part.lanes.first().map(|_| 0) }).collect(), 1.0);
     if thorough && present.is_none() {
-        found = flips(&mut fluid, &mut consider, found, FLIP);
+        fluid.flip(FLIP);
     }
-    let Some((_, end, choice)) = found else {
+    let Some(Found { end, choice, .. }) = fluid.best.take() else {
         // Nothing can be done at all (every drive pauses): everything waits where it is.
         return Plan { end: f64::INFINITY, shares: vec![Share::default(); parts.len()] };
     };
@@ -158,6 +132,14 @@ pub fn divide(above: &Above, parts: &[Part], present: Option<(&[Option<usize>], 
     Plan { end, shares: shares.collect() }
 }
 
+/// The best choice of lanes so far, one per drive.
+struct Found {
+    /// What another must be better than.
+    mark: Seconds,
+    end: Seconds,
+    choice: Vec<Option<usize>>,
+}
+
 struct Fluid<'a> {
     above: &'a Above,
     parts: &'a [Part],
@@ -166,9 +148,32 @@ struct Fluid<'a> {
     below: Vec<f64>,
     // Drives whose share may change, with their interval and what a slice worked off below changes: (at, low, high, link, cores).
     spread: Vec<(usize, f64, f64, f64, f64)>,
+    best: Option<Found>,
 }
 
 impl Fluid<'_> {
+    /// Keeps `choice` if its end, times `handicap`, is before the best one's mark.
+    fn consider(&mut self, choice: Vec<Option<usize>>, handicap: f64) {
+        let limit = self.best.as_ref().map(|best| best.mark / handicap);
+        if let Some(end) = self.least(&choice, limit) {
+            self.best = Some(Found { mark: end * handicap, end, choice });
+        }
+    }
+
+    /// Tries other lanes for one drive after the other.
+    fn flip(&mut self, handicap: f64) {
+        for (at, part) in self.parts.iter().enumerate().filter(|(_, part)| part.slices > 0) {
+            for lane in (0..part.lanes.len()).map(Some).chain([None]) {
+                let Some(best) = &self.best else { return };
+                if best.choice[at] != lane {
+                    let mut other = best.choice.clone();
+                    other[at] = lane;
+                    self.consider(other, handicap);
+                }
+            }
+        }
+    }
+
     /// The least time for these lanes, within a thousandth; `None` where there is none below `limit`, or none at all.
     fn least(&mut self, choice: &[Option<usize>], limit: Option<f64>) -> Option<Seconds> {
         let disk = self.parts.iter().map(|part| f64::from(part.slices) * part.disk).fold(0.0, f64::max);
