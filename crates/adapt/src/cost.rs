@@ -162,6 +162,7 @@ struct Cse {
     filter: Robust,
     full: Robust,
     load: Load,
+    link: f64,
 }
 
 /// The model of a query: one per query, priors in, measurements in, predictions out.
@@ -180,6 +181,9 @@ pub struct CostModel {
     groups_rows: f64,
 }
 
+/// A link is slower than thought if less than this share comes of what should.
+const SLOW_LINK: f64 = 0.7;
+
 /// Rows of slices that the prior of what a filter selects counts for.
 const PRIOR_ROWS: f64 = 1.0;
 
@@ -188,7 +192,7 @@ impl CostModel {
     #[must_use]
     pub fn new(work: Work, host: Profile, profiles: &[Profile], priors: Priors) -> Self {
         let cses =
-            profiles.iter().map(|profile| Cse { profile: *profile, filter: Robust::default(), full: Robust::default(), load: Load::default() }).collect();
+            profiles.iter().map(|profile| Cse { profile: *profile, filter: Robust::default(), full: Robust::default(), load: Load::default(), link: profile.link_bytes_per_s() }).collect();
         Self { priors, work, cses, host, host_factor: Robust::default(), seen_rows: 0.0, seen_out: 0.0, seen_bytes: 0.0, groups: None, groups_rows: 0.0 }
     }
 
@@ -374,6 +378,27 @@ impl CostModel {
             Rung::Raw => true,
             Rung::Filter => self.cses[cse].filter.is_known(),
             Rung::Full => self.cses[cse].full.is_known(),
+        }
+    }
+
+    /// Bytes per second of the link of `cse`, as far as known.
+    #[must_use]
+    pub fn link(&self, cse: usize) -> f64 {
+        self.cses[cse].link
+    }
+
+    /// While bytes were waiting at `cse` all the time, `rate` of them came per second, although by all that is known `expected` should have.
+    ///
+    /// Whatever else holds bytes up is in `expected`; so what is far below it is the link's doing, and what is above the link's rate proves a better one.
+    pub fn flowed(&mut self, cse: usize, rate: f64, expected: f64) {
+        if !(rate.is_finite() && rate > 0.0) {
+            return;
+        }
+        let link = &mut self.cses[cse].link;
+        if rate < SLOW_LINK * expected {
+            *link = 0.5 * (link.min(expected) + rate);
+        } else if rate > *link {
+            *link = rate;
         }
     }
 

@@ -216,6 +216,8 @@ struct CseBook {
     epochs: BTreeSet<EpochId>,
     raw_open: u32,
     raw_bytes: f64,
+    /// Since when bytes have been on their way all the time, and how many have come since.
+    flow: Option<(Seconds, f64)>,
     /// Bytes that its progress told of, and that have come.
     produced: f64,
     delivered: f64,
@@ -326,6 +328,8 @@ impl<B> Query<B> {
                         if open.rung != Rung::Raw {
                             book.delivered += bytes as f64;
                         }
+                        let at = open.cse;
+                        self.flows(at, bytes as f64);
                     }
                     let verdict = self.ledger.batch(cse, epoch, number, batch);
                     self.settled(cse, epoch, verdict, &mut out);

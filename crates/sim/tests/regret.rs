@@ -1,8 +1,10 @@
 //! A sample of the grid; the whole of it is `cargo run -p skytether-sim --bin regret grid`.
 
 use skytether_adapt::message::Rung;
+use skytether_adapt::query::Policy;
 use skytether_sim::equal::curve;
-use skytether_sim::grid::{Ground, Load, measure, measure_all, points, summary};
+use skytether_sim::fleet::run;
+use skytether_sim::grid::{Ground, Load, fleet, measure, measure_all, points, summary};
 use skytether_sim::workload::grid;
 
 #[test]
@@ -46,4 +48,23 @@ fn more_drives_are_never_slower_and_together_with_the_host_quickest() {
     // 15 times slower, two cores: between seven and a half and ten drives for a core.
     let equal = points.iter().find(|at| at.full <= at.one_core).unwrap();
     assert!((8..=12).contains(&equal.drives), "{equal:?}");
+}
+
+#[test]
+fn links_that_are_not_what_profiles_say_are_found_out() {
+    let ground = Ground::default();
+    for (name, slower, gbit) in [("moments", 4.0, 0.1), ("10 groups", 4.0, 1.0), ("filter 1%", 15.0, 1.0)] {
+        let point = points().into_iter().find(|point| {
+            point.work.name == name && point.slower == slower && point.gbit == gbit && point.drives == 4 && point.load == Load::Idle
+        });
+        let point = point.unwrap();
+        let honest = measure(&point, &ground, false);
+        for wrong in [0.1, 10.0] {
+            let mut fleet = fleet(&point, &ground, ground.seed, 0.0);
+            fleet.drives.iter_mut().for_each(|drive| drive.believed.link_bits_per_s *= wrong);
+            let run = run(&fleet, &point.work, Policy::Adaptive, ground.seed);
+            assert_eq!(run.answer.as_ref(), Some(&run.expected));
+            assert!(run.end < honest.adaptive * 1.25, "{name}: {} instead of {} with {wrong} times the link", run.end, honest.adaptive);
+        }
+    }
 }

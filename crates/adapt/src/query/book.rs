@@ -19,6 +19,7 @@ impl Default for CseBook {
             epochs: Default::default(),
             raw_open: 0,
             raw_bytes: 0.0,
+            flow: None,
             produced: 0.0,
             delivered: 0.0,
             rows: 0.0,
@@ -34,6 +35,9 @@ impl Default for CseBook {
         }
     }
 }
+
+/// Seconds of bytes without a break that say how fast a link is.
+const FLOW: Seconds = 0.1;
 
 /// Slices that a query may have; numbers above are refused, so that nobody makes it reserve memory by a large number.
 const MAX_SLICES: u32 = 1 << 24;
@@ -243,6 +247,37 @@ impl<B> Query<B> {
             self.abandon(rival, out);
         }
         self.finish_if_covered(out);
+    }
+
+    /// Bytes on their way from `cse`.
+    pub(super) fn backlog(&self, cse: usize) -> f64 {
+        let book = &self.cses[cse];
+        (book.produced - book.delivered).max(0.0) + book.raw_bytes
+    }
+
+    /// Bytes have come; measures the link where they came without a break.
+    pub(super) fn flows(&mut self, cse: usize, bytes: f64) {
+        // The batch that has just come is still in the books if it was handed out.
+        let more = self.backlog(cse) > 1.5 * self.cses[cse].bytes;
+        let Some((since, sum)) = self.cses[cse].flow else {
+            self.cses[cse].flow = more.then_some((self.now, 0.0));
+            return;
+        };
+        let (sum, passed) = (sum + bytes, self.now - since);
+        if passed >= FLOW {
+            let profile = self.cost.profile(cse);
+            let (rows, size) = (self.cses[cse].rows, self.cses[cse].bytes);
+            let raw = self.cost.slice(cse, Rung::Raw, (rows, size));
+            let senders = (0..self.cses.len()).filter(|at| self.backlog(*at) > 0.0).count().max(1) as f64;
+            let sends = f64::from(profile.cores) * size / raw.wall.max(1e-12);
+            let expected = self.cost.link(cse).min(profile.disk_bytes_per_s).min(sends).min(self.cost.host().link_bytes_per_s() / senders);
+            self.cost.flowed(cse, sum / passed, expected);
+        }
+        self.cses[cse].flow = match (more, passed >= FLOW) {
+            (false, _) => None,
+            (true, true) => Some((self.now, 0.0)),
+            (true, false) => Some((since, sum)),
+        };
     }
 
     pub(super) fn up(&mut self, cse: CseId, up: Up, out: &mut Vec<Action<B>>) {

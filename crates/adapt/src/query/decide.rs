@@ -126,7 +126,7 @@ impl<B> Query<B> {
         let mut size = (EPOCH * cores / load.wall.max(1e-9)).clamp(1.0, 256.0).ceil();
         loop {
             let close = self.cost.close(cse, rung, own.rows * size);
-            let cost = close.wall + close.above + close.bytes / profile.link_bytes_per_s();
+            let cost = close.wall + close.above + close.bytes / self.cost.link(cse);
             if cost <= CLOSING * size * load.wall {
                 break;
             }
@@ -198,10 +198,10 @@ impl<B> Query<B> {
             slices,
             cores: profile.cores,
             busy: running / f64::from(profile.cores),
-            backlog: (book.produced - book.delivered).max(0.0) + book.raw_bytes + closing,
+            backlog: self.backlog(cse) + closing,
             held,
             disk: self.cost.disk(cse, book.bytes),
-            link: profile.link_bytes_per_s(),
+            link: self.cost.link(cse),
             raw,
             // Whoever must work everything off below, or can't, hands out nothing of its own accord.
             may_raw: self.policy == Policy::Adaptive || self.policy == Policy::Static(Rung::Raw) || (lanes.is_empty() && slices > 0),
