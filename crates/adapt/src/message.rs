@@ -241,3 +241,34 @@ pub struct Completed {
     /// Bytes read from the disk.
     pub bytes_read: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_travel_as_json() {
+        let epoch = EpochId(7);
+        for order in [
+            Order::Open { rung: Rung::Filter, slices: vec![SliceId(1)], close: CloseAfter { drained: true, slices: Some(3), seconds: Some(0.5) } },
+            Order::Feed { slices: vec![SliceId(2)] },
+            Order::Take { slices: vec![] },
+            Order::Close { drain: true },
+            Order::Cancel,
+        ] {
+            let down = Down { epoch, number: 2, order };
+            assert_eq!(serde_json::from_str::<Down>(&serde_json::to_string(&down).unwrap()).unwrap(), down);
+        }
+        let cost = SliceCost { slice: SliceId(1), cpu: 0.25, rows_out: 1, bytes_out: 2 };
+        for up in [
+            Up::Accepted { epoch },
+            Up::Refused { epoch, accepts: Some(Rung::Raw), again: 0.5, why: Why::Memory },
+            Up::Progress { epoch, done: vec![cost], running: vec![(SliceId(2), 0.5)], load: 1.5, waits: false, pending_rows: 3, pending_bytes: 4 },
+            Up::Failed { epoch: None, again: true },
+        ] {
+            assert_eq!(serde_json::from_str::<Up>(&serde_json::to_string(&up).unwrap()).unwrap(), up);
+        }
+        assert_eq!(serde_json::to_string(&Rung::Full).unwrap(), "\"full\"");
+        assert!(Rung::Raw < Rung::Filter && Rung::Filter < Rung::Full);
+    }
+}
