@@ -182,7 +182,7 @@ pub struct CostModel {
 }
 
 /// A link is slower than thought if less than this share comes of what should.
-const SLOW_LINK: f64 = 0.7;
+const SLOW_LINK: f64 = 0.5;
 
 /// Rows of slices that the prior of what a filter selects counts for.
 const PRIOR_ROWS: f64 = 1.0;
@@ -573,7 +573,7 @@ mod tests {
     fn links_are_only_believed_to_be_slow_where_nothing_else_explains_it() {
         let mut model = model();
         let link = model.link(0);
-        model.flowed(0, 0.75 * link, link);
+        model.flowed(0, 0.55 * link, link);
         model.flowed(0, 0.3 * link, 0.31 * link);
         assert_eq!(model.link(0), link);
         for _ in 0..8 {

@@ -216,8 +216,8 @@ struct CseBook {
     epochs: BTreeSet<EpochId>,
     raw_open: u32,
     raw_bytes: f64,
-    /// Since when bytes have been on their way all the time, and how many have come since.
-    flow: Option<(Seconds, f64)>,
+    /// Since when bytes have been on their way all the time, how many have come since, and how many had come from all CSEs before.
+    flow: Option<(Seconds, f64, f64)>,
     /// Bytes that its progress told of, and that have come.
     produced: f64,
     delivered: f64,
@@ -257,6 +257,8 @@ pub struct Query<B> {
     cses: Vec<CseBook>,
     epochs: BTreeMap<EpochId, Epoch>,
     next_epoch: u32,
+    /// Bytes that have come from all CSEs.
+    received: f64,
     /// Counted epochs that the level above is working off.
     waiting: BTreeMap<EpochId, Waiting>,
     plan: Plan,
@@ -290,6 +292,7 @@ impl<B> Query<B> {
             cses,
             epochs: BTreeMap::new(),
             next_epoch: 0,
+            received: 0.0,
             waiting: BTreeMap::new(),
             plan: Plan::default(),
             shares: Vec::new(),
@@ -323,6 +326,7 @@ impl<B> Query<B> {
             Event::Batch { cse, epoch, number, bytes, batch } => {
                 if let Some(book) = self.cses.get_mut(cse.0 as usize) {
                     book.heard = book.heard.max(now);
+                    self.received += bytes as f64;
                     if let Some(open) = self.epochs.get_mut(&epoch).filter(|open| open.cse == cse.0 as usize) {
                         open.sound = now;
                         if open.rung != Rung::Raw {

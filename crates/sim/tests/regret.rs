@@ -64,7 +64,7 @@ fn links_that_are_not_what_profiles_say_are_found_out() {
             fleet.drives.iter_mut().for_each(|drive| drive.believed.link_bits_per_s *= wrong);
             let run = run(&fleet, &point.work, Policy::Adaptive, ground.seed);
             assert_eq!(run.answer.as_ref(), Some(&run.expected));
-            assert!(run.end < honest.adaptive * 1.12, "{name}: {} instead of {} with {wrong} times the link", run.end, honest.adaptive);
+            assert!(run.end < honest.adaptive * 1.15, "{name}: {} instead of {} with {wrong} times the link", run.end, honest.adaptive);
         }
     }
 }

@@ -39,6 +39,9 @@ impl Default for CseBook {
 /// Seconds of bytes without a break that say how fast a link is.
 const FLOW: Seconds = 0.1;
 
+/// Share of the level above's link from which on it may be what holds bytes up.
+const BUSY: f64 = 0.5;
+
 /// Slices that a query may have; numbers above are refused, so that nobody makes it reserve memory by a large number.
 const MAX_SLICES: u32 = 1 << 24;
 
@@ -259,8 +262,8 @@ impl<B> Query<B> {
     pub(super) fn flows(&mut self, cse: usize, bytes: f64) {
         // The batch that has just come is still in the books if it was handed out.
         let more = self.backlog(cse) > 1.5 * self.cses[cse].bytes;
-        let Some((since, sum)) = self.cses[cse].flow else {
-            self.cses[cse].flow = more.then_some((self.now, 0.0));
+        let Some((since, sum, before)) = self.cses[cse].flow else {
+            self.cses[cse].flow = more.then_some((self.now, 0.0, self.received));
             return;
         };
         let (sum, passed) = (sum + bytes, self.now - since);
@@ -268,15 +271,16 @@ impl<B> Query<B> {
             let profile = self.cost.profile(cse);
             let (rows, size) = (self.cses[cse].rows, self.cses[cse].bytes);
             let raw = self.cost.slice(cse, Rung::Raw, (rows, size));
-            let senders = (0..self.cses.len()).filter(|at| self.backlog(*at) > 0.0).count().max(1) as f64;
             let sends = f64::from(profile.cores) * size / raw.wall.max(1e-12);
-            let expected = self.cost.link(cse).min(profile.disk_bytes_per_s).min(sends).min(self.cost.host().link_bytes_per_s() / senders);
-            self.cost.flowed(cse, sum / passed, expected);
+            let expected = self.cost.link(cse).min(profile.disk_bytes_per_s).min(sends);
+            // Where the link that all share is busy, nobody can tell whose it is that holds bytes up.
+            let shared = (self.received - before) / passed > BUSY * self.cost.host().link_bytes_per_s();
+            self.cost.flowed(cse, sum / passed, if shared { 0.0 } else { expected });
         }
         self.cses[cse].flow = match (more, passed >= FLOW) {
             (false, _) => None,
-            (true, true) => Some((self.now, 0.0)),
-            (true, false) => Some((since, sum)),
+            (true, true) => Some((self.now, 0.0, self.received)),
+            (true, false) => Some((since, sum, before)),
         };
     }
 
