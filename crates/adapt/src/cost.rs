@@ -404,7 +404,7 @@ impl CostModel {
         }
         let link = &mut self.cses[cse].link;
         if rate < SLOW_LINK * expected {
-            *link = 0.5 * (link.min(expected) + rate);
+            *link = rate;
         } else if rate > *link {
             *link = rate;
         }
@@ -576,10 +576,8 @@ mod tests {
         model.flowed(0, 0.55 * link, link);
         model.flowed(0, 0.3 * link, 0.31 * link);
         assert_eq!(model.link(0), link);
-        for _ in 0..8 {
-            model.flowed(0, 0.1 * link, model.link(0));
-        }
-        assert!(model.link(0) < 0.15 * link);
+        model.flowed(0, 0.1 * link, link);
+        assert_eq!(model.link(0), 0.1 * link);
         model.flowed(0, link, 0.1 * link);
         assert_eq!(model.link(0), link, "what was faster proves it");
         for nonsense in [f64::NAN, 0.0, -1.0, f64::INFINITY] {
