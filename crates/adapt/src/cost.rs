@@ -1,0 +1,588 @@
+//! What a slice costs at each rung on each CSE: priors by kind of operator, corrected by what was measured.
+//!
+//! A prediction is a prior (seconds of a core of this machine, per row or byte) divided by the device's speed, times two factors that are
+//! learnt apart: how far processor times of this kind of work on this device are from the prior (steady), and how much longer than its processor time a
+//! slice takes there (load, which changes). What comes out per row is learnt from whoever ran the rung. Nothing of it needs an earlier run.
+
+use crate::learn::{Load, Robust};
+use crate::message::{Rung, Seconds, Slice, SliceCost};
+use crate::profile::Profile;
+
+/// Kinds of operators that have priors of their own.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Kind {
+    /// Decoding a slice and evaluating a filter; units are bytes of Arrow data.
+    Decode,
+    /// Decoding a sparse slice; units are nonzeros.
+    DecodeSparse,
+    /// A projection or filter of computed expressions; units are rows.
+    Compute,
+    /// A hash aggregate of so many groups; units are rows.
+    HashAggregate {
+        /// Groups, as far as known.
+        groups: f64,
+    },
+    /// Grouped moments; units are nonzeros.
+    Moments,
+    /// A sort with a limit; units are rows.
+    TopK,
+}
+
+/// Priors: seconds of one core of this machine. Measured where docs/benchmarks.md or the design notes say so, plausible elsewhere; what is
+/// measured while queries run corrects them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Priors {
+    /// Decoding and filtering, per byte of Arrow data.
+    pub decode_s_per_byte: f64,
+    /// Decoding sparse slices, per nonzero (index and value, 0.27 ns each).
+    pub decode_sparse_s_per_nonzero: f64,
+    /// A computed expression, per row.
+    pub compute_s_per_row: f64,
+    /// Hash aggregate of at most 1,000 groups, per row.
+    pub aggregate_few_s_per_row: f64,
+    /// Hash aggregate of a million groups or more, per row.
+    pub aggregate_many_s_per_row: f64,
+    /// Grouped moments, per nonzero.
+    pub moments_s_per_nonzero: f64,
+    /// Sort with a limit, per row.
+    pub top_k_s_per_row: f64,
+    /// Merging states above, per state.
+    pub merge_s_per_state: f64,
+    /// Giving out states at the end of an epoch, per state.
+    pub emit_s_per_state: f64,
+    /// Sending or receiving, per byte.
+    pub transfer_s_per_byte: f64,
+    /// Taking on an epoch: setting up the sub-plan.
+    pub epoch_s: f64,
+}
+
+/// The priors that planning starts from.
+pub const PRIORS: Priors = Priors {
+    decode_s_per_byte: 1.5e-9,
+    decode_sparse_s_per_nonzero: 0.54e-9,
+    compute_s_per_row: 2e-9,
+    aggregate_few_s_per_row: 30e-9,
+    aggregate_many_s_per_row: 250e-9,
+    moments_s_per_nonzero: 2.6e-9,
+    top_k_s_per_row: 15e-9,
+    merge_s_per_state: 100e-9,
+    emit_s_per_state: 20e-9,
+    transfer_s_per_byte: 0.25e-9,
+    epoch_s: 0.3e-3,
+};
+
+/// An operator of the sub-plan.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Operator {
+    /// Its kind.
+    pub kind: Kind,
+    /// Units per row that it reads.
+    pub units_per_row: f64,
+}
+
+impl Operator {
+    /// Seconds of a core of this machine per row that it reads.
+    #[must_use]
+    pub fn seconds_per_row(&self, priors: &Priors) -> f64 {
+        let per_unit = match self.kind {
+            Kind::Decode => priors.decode_s_per_byte,
+            Kind::DecodeSparse => priors.decode_sparse_s_per_nonzero,
+            Kind::Compute => priors.compute_s_per_row,
+            Kind::HashAggregate { groups } => {
+                // Between tables that fit the caches and tables that do not, by the logarithm of the groups.
+                let share = ((groups.max(1.0).log10() - 3.0) / 3.0).clamp(0.0, 1.0);
+                priors.aggregate_few_s_per_row + share * (priors.aggregate_many_s_per_row - priors.aggregate_few_s_per_row)
+            }
+            Kind::Moments => priors.moments_s_per_nonzero,
+            Kind::TopK => priors.top_k_s_per_row,
+        };
+        per_unit * self.units_per_row
+    }
+}
+
+/// What leaves a part of the sub-plan.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Output {
+    /// Rows as they come.
+    Rows {
+        /// Rows out per row of the slice, as far as known.
+        per_row: f64,
+        /// Bytes of each.
+        bytes_per_row: f64,
+    },
+    /// States of groups at the end of the epoch; the more slices an epoch has, the fewer per slice.
+    Groups {
+        /// Groups in all of the table, as far as known.
+        groups: f64,
+        /// Bytes of a state with its key.
+        bytes_per_group: f64,
+    },
+}
+
+/// A sub-plan as far as its cost goes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Work {
+    /// Scan, filter and projection: what the rung `Filter` runs. They read all rows of a slice.
+    pub lower: Vec<Operator>,
+    /// The operators above; they read the rows that `lower` gives. Empty where the sub-plan is no more than that: then `Full` is `Filter`.
+    pub upper: Vec<Operator>,
+    /// What leaves `lower`: always rows.
+    pub filtered: Output,
+    /// What leaves `upper`.
+    pub result: Output,
+}
+
+/// The cost of a slice at a rung on a CSE, and of what the level above has to do for it.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct SliceLoad {
+    /// Seconds of a core there, processor time.
+    pub cpu: Seconds,
+    /// Seconds of a core there, as its load makes it.
+    pub wall: Seconds,
+    /// Bytes that go up.
+    pub bytes: f64,
+    /// Seconds of a core above.
+    pub above: Seconds,
+}
+
+/// What an epoch costs when it closes, apart from its slices.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct CloseLoad {
+    /// Seconds of a core there.
+    pub wall: Seconds,
+    /// Bytes that go up.
+    pub bytes: f64,
+    /// Seconds of a core above.
+    pub above: Seconds,
+}
+
+#[derive(Debug, Clone)]
+struct Cse {
+    profile: Profile,
+    filter: Robust,
+    full: Robust,
+    load: Load,
+    link: f64,
+}
+
+/// The model of a query: one per query, priors in, measurements in, predictions out.
+#[derive(Debug, Clone)]
+pub struct CostModel {
+    priors: Priors,
+    work: Work,
+    cses: Vec<Cse>,
+    host: Profile,
+    host_factor: Robust,
+    // Rows and bytes out of `lower`, over rows in, that were seen.
+    seen_rows: f64,
+    seen_out: f64,
+    seen_bytes: f64,
+    groups: Option<f64>,
+    groups_rows: f64,
+}
+
+/// A link is slower than thought if less than this share comes of what should.
+const SLOW_LINK: f64 = 0.5;
+
+/// Rows of slices that the prior of what a filter selects counts for.
+const PRIOR_ROWS: f64 = 1.0;
+
+impl CostModel {
+    /// A model of `work` on the CSEs of `profiles`, with a level above that is `host`.
+    #[must_use]
+    pub fn new(work: Work, host: Profile, profiles: &[Profile], priors: Priors) -> Self {
+        let cses = profiles
+            .iter()
+            .map(|profile| Cse {
+                profile: *profile,
+                filter: Robust::default(),
+                full: Robust::default(),
+                load: Load::default(),
+                link: profile.link_bytes_per_s(),
+            })
+            .collect();
+        Self { priors, work, cses, host, host_factor: Robust::default(), seen_rows: 0.0, seen_out: 0.0, seen_bytes: 0.0, groups: None, groups_rows: 0.0 }
+    }
+
+    /// The work.
+    #[must_use]
+    pub fn work(&self) -> &Work {
+        &self.work
+    }
+
+    /// The profile of a CSE.
+    #[must_use]
+    pub fn profile(&self, cse: usize) -> &Profile {
+        &self.cses[cse].profile
+    }
+
+    /// The profile of the level above.
+    #[must_use]
+    pub fn host(&self) -> &Profile {
+        &self.host
+    }
+
+    /// Whether `Full` differs from `Filter`.
+    #[must_use]
+    pub fn has_upper(&self) -> bool {
+        !self.work.upper.is_empty()
+    }
+
+    /// Whether results come at the end of an epoch, of which each costs.
+    #[must_use]
+    pub fn holds_state(&self, rung: Rung) -> bool {
+        rung == Rung::Full && self.has_upper() && matches!(self.work.result, Output::Groups { .. })
+    }
+
+    /// Rows out of `lower` per row in, and their bytes.
+    fn filtered(&self) -> (f64, f64) {
+        let (prior_rows, prior_bytes) = match self.work.filtered {
+            Output::Rows { per_row, bytes_per_row } => (per_row, per_row * bytes_per_row),
+            Output::Groups { .. } => (1.0, 0.0),
+        };
+        let seen = self.seen_rows + PRIOR_ROWS;
+        ((self.seen_out + prior_rows * PRIOR_ROWS) / seen, (self.seen_bytes + prior_bytes * PRIOR_ROWS) / seen)
+    }
+
+    /// Groups in all of the table, as far as known.
+    #[must_use]
+    pub fn groups(&self) -> f64 {
+        match (self.groups, self.work.result) {
+            (Some(groups), _) => groups,
+            (None, Output::Groups { groups, .. }) => groups,
+            (None, Output::Rows { .. }) => 0.0,
+        }
+    }
+
+    /// Of `rows` rows of a slice, how many fall into groups.
+    #[must_use]
+    pub fn rows_into_groups(&self, rows: f64) -> f64 {
+        rows * self.filtered().0
+    }
+
+    /// Seconds of a core of this machine for `lower` and `upper` over a row of a slice.
+    fn seconds_per_row(&self) -> (f64, f64) {
+        let (share, _) = self.filtered();
+        let lower = self.work.lower.iter().map(|operator| operator.seconds_per_row(&self.priors)).sum();
+        let upper = self.work.upper.iter().map(|operator| match (operator.kind, self.groups) {
+            (Kind::HashAggregate { .. }, Some(groups)) => Operator { kind: Kind::HashAggregate { groups }, ..*operator }.seconds_per_row(&self.priors),
+            _ => operator.seconds_per_row(&self.priors),
+        });
+        (lower, upper.sum::<f64>() * share)
+    }
+
+    fn prior(&self, rung: Rung, rows: f64, bytes_out: f64, bytes: f64) -> Seconds {
+        let (lower, upper) = self.seconds_per_row();
+        let transfer = self.priors.transfer_s_per_byte;
+        match rung {
+            Rung::Raw => bytes * transfer,
+            Rung::Filter => rows * lower + bytes_out * transfer,
+            Rung::Full => rows * (lower + upper) + bytes_out * transfer,
+        }
+    }
+
+    fn bytes_out(&self, rung: Rung, slice: (f64, f64)) -> f64 {
+        let (rows, bytes) = slice;
+        match (rung, self.work.result) {
+            (Rung::Raw, _) => bytes,
+            (Rung::Full, Output::Groups { .. }) if self.has_upper() => 0.0,
+            (Rung::Full, Output::Rows { per_row, bytes_per_row }) if self.has_upper() => rows * per_row * bytes_per_row,
+            (Rung::Filter | Rung::Full, _) => rows * self.filtered().1,
+        }
+    }
+
+    /// How far processor times at `rung` on `cse` are from the prior.
+    fn factor(&self, cse: usize, rung: Rung) -> f64 {
+        let own = &self.cses[cse];
+        // A device that runs one rung slower than thought will run the other so, too.
+        match rung {
+            Rung::Raw => 1.0,
+            Rung::Filter => own.filter.value().or(own.full.value()).unwrap_or(1.0),
+            // Where it has run neither, how far the level above is from the prior says more than nothing.
+            Rung::Full => own.full.value().or(own.filter.value()).or(self.host_factor.value()).unwrap_or(1.0),
+        }
+    }
+
+    /// What a slice of (`rows`, stored `bytes`) costs at `rung` on `cse`, and above.
+    #[must_use]
+    pub fn slice(&self, cse: usize, rung: Rung, slice: (f64, f64)) -> SliceLoad {
+        let (rows, bytes) = slice;
+        let own = &self.cses[cse];
+        let out = self.bytes_out(rung, slice);
+        let cpu = self.prior(rung, rows, out, bytes) / own.profile.speed_per_core * self.factor(cse, rung);
+        SliceLoad { cpu, wall: cpu * own.load.value(), bytes: out, above: self.above(rung, rows, out) }
+    }
+
+    fn above(&self, rung: Rung, rows: f64, out: f64) -> Seconds {
+        let (lower, upper) = self.seconds_per_row();
+        let transfer = out * self.priors.transfer_s_per_byte;
+        let work = match rung {
+            Rung::Raw => rows * (lower + upper),
+            Rung::Filter => rows * upper,
+            Rung::Full => 0.0,
+        };
+        (work * self.host_factor.value().unwrap_or(1.0) + transfer) / self.host.speed_per_core
+    }
+
+    /// What closing an epoch costs whose slices have `rows` rows.
+    #[must_use]
+    pub fn close(&self, cse: usize, rung: Rung, rows: f64) -> CloseLoad {
+        let own = &self.cses[cse];
+        let slow = own.load.value() / own.profile.speed_per_core;
+        let mut load = CloseLoad { wall: self.priors.epoch_s * slow, bytes: 0.0, above: 0.0 };
+        if let (true, Output::Groups { bytes_per_group, .. }) = (self.holds_state(rung), self.work.result) {
+            let states = distinct(self.groups(), rows * self.filtered().0);
+            load.bytes = states * bytes_per_group;
+            load.wall += (states * self.priors.emit_s_per_state + load.bytes * self.priors.transfer_s_per_byte) * slow;
+            load.above = (states * self.priors.merge_s_per_state + load.bytes * self.priors.transfer_s_per_byte) / self.host.speed_per_core;
+        }
+        load
+    }
+
+    /// Seconds to read a slice of `bytes` from the disk of `cse`.
+    #[must_use]
+    pub fn disk(&self, cse: usize, bytes: f64) -> Seconds {
+        bytes / self.cses[cse].profile.disk_bytes_per_s
+    }
+
+    /// A slice of (`rows`, stored `bytes`) took `cost` on `cse` at `rung`.
+    pub fn measured(&mut self, cse: usize, rung: Rung, slice: &Slice, cost: &SliceCost) {
+        let (rows, bytes) = (f64::from(slice.rows), slice.bytes as f64);
+        if !(cost.cpu.is_finite() && cost.cpu > 0.0 && rows > 0.0) {
+            return;
+        }
+        let streams = !self.has_upper() || rung == Rung::Filter;
+        if streams {
+            self.selected(rows, cost.rows_out as f64, cost.bytes_out as f64);
+        }
+        let prior = self.prior(rung, rows, cost.bytes_out as f64, bytes) / self.cses[cse].profile.speed_per_core;
+        let own = &mut self.cses[cse];
+        match rung {
+            Rung::Raw => {}
+            Rung::Filter => own.filter.add(cost.cpu / prior),
+            Rung::Full => own.full.add(cost.cpu / prior),
+        }
+    }
+
+    /// A slice that runs at `rung` on `cse` has had `cpu` seconds already, although it should take no more than `predicted`.
+    pub fn running(&mut self, cse: usize, rung: Rung, cpu: Seconds, predicted: Seconds) {
+        let factor = self.factor(cse, rung) * cpu / predicted;
+        match rung {
+            Rung::Raw => {}
+            Rung::Filter => self.cses[cse].filter.at_least(factor),
+            Rung::Full => self.cses[cse].full.at_least(factor),
+        }
+    }
+
+    /// `cse` says how busy it is with other things.
+    pub fn loaded(&mut self, now: Seconds, cse: usize, load: f64) {
+        self.cses[cse].load.add(now, load);
+    }
+
+    /// Whether enough was measured at `rung` on `cse` to know its speed.
+    #[must_use]
+    pub fn is_known(&self, cse: usize, rung: Rung) -> bool {
+        match rung {
+            Rung::Raw => true,
+            Rung::Filter => self.cses[cse].filter.is_known(),
+            Rung::Full => self.cses[cse].full.is_known(),
+        }
+    }
+
+    /// Bytes per second of the link of `cse`, as far as known.
+    #[must_use]
+    pub fn link(&self, cse: usize) -> f64 {
+        self.cses[cse].link
+    }
+
+    /// While bytes were waiting at `cse` all the time, `rate` of them came per second, although by all that is known `expected` should have.
+    ///
+    /// Whatever else holds bytes up is in `expected`; so what is far below it is the link's doing, and what is above the link's rate proves a better one.
+    pub fn flowed(&mut self, cse: usize, rate: f64, expected: f64) {
+        if !(rate.is_finite() && rate > 0.0) {
+            return;
+        }
+        let link = &mut self.cses[cse].link;
+        if rate < SLOW_LINK * expected {
+            *link = rate;
+        } else if rate > *link {
+            *link = rate;
+        }
+    }
+
+    /// The load of `cse`: how many times its processor time work takes there.
+    #[must_use]
+    pub fn load(&self, cse: usize) -> f64 {
+        self.cses[cse].load.value()
+    }
+
+    /// Time goes by: a load that nobody has measured for long is forgotten by and by.
+    pub fn forget(&mut self, now: Seconds) {
+        for cse in &mut self.cses {
+            cse.load.forget(now);
+        }
+    }
+
+    /// The level above has worked off slices of `rows` rows that came at `rung` in `cpu` seconds; where it ran `lower`, that gave `out` (rows, bytes).
+    pub fn worked(&mut self, rung: Rung, rows: f64, bytes_in: f64, cpu: Seconds, out: Option<(u64, u64)>) {
+        if let (Rung::Raw, Some((out_rows, out_bytes))) = (rung, out) {
+            self.selected(rows, out_rows as f64, out_bytes as f64);
+        }
+        let (lower, upper) = self.seconds_per_row();
+        let work = match rung {
+            Rung::Raw => rows * (lower + upper),
+            Rung::Filter => rows * upper,
+            Rung::Full => 0.0,
+        };
+        let own = cpu * self.host.speed_per_core - bytes_in * self.priors.transfer_s_per_byte;
+        if work > 0.0 && own > 0.0 {
+            self.host_factor.add(own / work);
+        }
+    }
+
+    /// An epoch whose slices have `rows` rows holds `states` now, or gave so many at its end.
+    pub fn states(&mut self, rows: f64, states: f64) {
+        let rows = rows * self.filtered().0;
+        if rows <= 0.0 || states <= 0.0 || !matches!(self.work.result, Output::Groups { .. }) {
+            return;
+        }
+        let groups = groups_of(rows, states);
+        // More rows say more; what few rows say of many groups is little.
+        if rows >= 0.5 * self.groups_rows {
+            self.groups_rows = rows.max(self.groups_rows);
+            self.groups = Some(groups);
+        }
+    }
+
+    fn selected(&mut self, rows: f64, out: f64, bytes: f64) {
+        self.seen_rows += rows;
+        self.seen_out += out;
+        self.seen_bytes += bytes;
+    }
+}
+
+/// How many of `groups` groups are expected in `rows` rows that fall into them at random: `g (1 - exp(-r / g))`.
+#[must_use]
+pub fn distinct(groups: f64, rows: f64) -> f64 {
+    if groups <= 0.0 { 0.0 } else { groups * -(-rows / groups).exp_m1() }
+}
+
+/// The number of groups of which `rows` rows are expected to show `states`: the inverse of [`distinct`]. At most a thousand times `rows`.
+#[must_use]
+pub fn groups_of(rows: f64, states: f64) -> f64 {
+    let (mut low, mut high) = (states, rows * 1000.0);
+    if states >= distinct(high, rows) {
+        return high;
+    }
+    for _ in 0..60 {
+        let middle = 0.5 * (low + high);
+        if distinct(middle, rows) < states {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    high
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::learn::WARM_UP;
+    use crate::message::SliceId;
+
+    const SLICE: (f64, f64) = (50_000.0, 1e6);
+
+    fn slice() -> Slice {
+        Slice { id: SliceId(0), rows: 50_000, bytes: 1_000_000, readers: vec![] }
+    }
+
+    /// Two drives fifteen times slower than the host, a filter and a hash aggregate.
+    fn model() -> CostModel {
+        let host = Profile::shipped("server").unwrap();
+        let envoy = Profile::shipped("envoy").unwrap();
+        let work = Work {
+            lower: vec![Operator { kind: Kind::Decode, units_per_row: 40.0 }],
+            upper: vec![Operator { kind: Kind::HashAggregate { groups: 100.0 }, units_per_row: 1.0 }],
+            filtered: Output::Rows { per_row: 0.2, bytes_per_row: 16.0 },
+            result: Output::Groups { groups: 100.0, bytes_per_group: 32.0 },
+        };
+        CostModel::new(work, host, &[envoy, envoy], PRIORS)
+    }
+
+    #[test]
+    fn priors_go_by_the_speed_of_the_device() {
+        let model = model();
+        let filter = model.slice(0, Rung::Filter, SLICE);
+        // 50,000 rows of 40 bytes at 1.5 ns, and 160 kB to be sent at 0.25 ns.
+        assert!((filter.cpu - 15.0 * (3e-3 + 40e-6)).abs() < 1e-9, "{filter:?}");
+        assert!((filter.bytes - 160e3).abs() < 1.0);
+        // A fifth of the rows is aggregated, here or there.
+        let full = model.slice(0, Rung::Full, SLICE);
+        assert!((full.cpu - 15.0 * (3e-3 + 10_000.0 * 30e-9)).abs() < 1e-9, "{full:?}");
+        assert!((filter.above - 10_000.0 * 30e-9 - 40e-6).abs() < 1e-9, "{filter:?}");
+        assert_eq!((full.bytes, full.above), (0.0, 0.0));
+        assert!(model.slice(0, Rung::Raw, SLICE).above > filter.above);
+    }
+
+    #[test]
+    fn what_is_measured_is_learnt_for_that_drive_and_what_is_selected_for_all() {
+        let mut model = model();
+        let before = model.slice(1, Rung::Filter, SLICE);
+        let cost = SliceCost { slice: SliceId(0), cpu: 2.0 * 15.0 * 3e-3, rows_out: 500, bytes_out: 8000 };
+        for _ in 0..WARM_UP + 5 {
+            model.measured(0, Rung::Filter, &slice(), &cost);
+        }
+        let after = model.slice(0, Rung::Filter, SLICE);
+        assert!((after.cpu / cost.cpu - 1.0).abs() < 0.02, "{after:?}");
+        assert!(model.is_known(0, Rung::Filter) && !model.is_known(1, Rung::Filter));
+        let other = model.slice(1, Rung::Filter, SLICE);
+        assert!((other.bytes - 8000.0).abs() < 100.0 && (other.cpu - before.cpu).abs() < 0.05 * before.cpu, "{other:?}");
+        // A load makes slices take longer, and costs no more processor time.
+        for at in 0..20 {
+            model.loaded(f64::from(at), 0, 8.0);
+        }
+        let loaded = model.slice(0, Rung::Filter, SLICE);
+        assert!((loaded.cpu - after.cpu).abs() < 1e-9 && loaded.wall > 7.9 * loaded.cpu, "{loaded:?}");
+    }
+
+    #[test]
+    fn more_groups_make_rows_and_epochs_dearer() {
+        let mut model = model();
+        let (row, close) = (model.slice(0, Rung::Full, SLICE).cpu, model.close(0, Rung::Full, 1e7));
+        model.states(5e6, distinct(1e6, 1e6));
+        assert!((model.groups() / 1e6 - 1.0).abs() < 0.01, "a fifth of five million rows: {}", model.groups());
+        assert!(model.slice(0, Rung::Full, SLICE).cpu > 1.5 * row && model.close(0, Rung::Full, 1e7).bytes > 1000.0 * close.bytes);
+        model.states(100.0, 20.0);
+        assert!((model.groups() / 1e6 - 1.0).abs() < 0.01, "few rows say nothing against many");
+    }
+
+    #[test]
+    fn groups_are_found_from_states() {
+        for groups in [1.0, 10.0, 1e4, 1e6] {
+            for rows in [1e3, 1e5, 1e7] {
+                let found = groups_of(rows, distinct(groups, rows));
+                assert!((found / groups - 1.0).abs() < 1e-3 || groups > 500.0 * rows, "{groups} in {rows}: {found}");
+            }
+        }
+        assert_eq!((distinct(0.0, 5.0), distinct(1e9, 0.0)), (0.0, 0.0));
+        assert_eq!(groups_of(10.0, 10.0), 10_000.0, "all rows differ: nobody knows how many more there are");
+    }
+
+    #[test]
+    fn links_are_only_believed_to_be_slow_where_nothing_else_explains_it() {
+        let mut model = model();
+        let link = model.link(0);
+        model.flowed(0, 0.55 * link, link);
+        model.flowed(0, 0.3 * link, 0.31 * link);
+        assert_eq!(model.link(0), link);
+        model.flowed(0, 0.1 * link, link);
+        assert_eq!(model.link(0), 0.1 * link);
+        model.flowed(0, link, 0.1 * link);
+        assert_eq!(model.link(0), link, "what was faster proves it");
+        for nonsense in [f64::NAN, 0.0, -1.0, f64::INFINITY] {
+            model.flowed(0, nonsense, link);
+        }
+        assert_eq!(model.link(0), link);
+    }
+}

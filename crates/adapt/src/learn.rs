@@ -1,0 +1,197 @@
+//! Estimators for few and soiled measurements.
+
+use std::collections::VecDeque;
+
+use crate::message::Seconds;
+
+/// The first slices of a process on a drive take several times as long as later ones (Skytether paper, Figure 6: the first five).
+pub const WARM_UP: u32 = 5;
+
+/// How many measurements the median is taken of.
+const WINDOW: usize = 9;
+
+/// How many of them make a median that one outlier does not move far.
+pub const KNOWN: usize = 4;
+
+/// A factor (measured by predicted) that is steady: the median of the last measurements. The warm-up ones are believed for as long as there are no
+/// others, and by half: they can only be too large.
+#[derive(Debug, Clone, Default)]
+pub struct Robust {
+    seen: u32,
+    warm: VecDeque<f64>,
+    window: VecDeque<f64>,
+    /// What something that still runs shows.
+    floor: f64,
+}
+
+impl Robust {
+    /// One more measurement; what is not a positive number is passed over.
+    pub fn add(&mut self, factor: f64) {
+        if !(factor.is_finite() && factor > 0.0) {
+            return;
+        }
+        self.seen = self.seen.saturating_add(1);
+        self.floor = 0.0;
+        if self.seen <= WARM_UP {
+            self.warm.push_back(factor);
+            return;
+        }
+        self.window.push_back(factor);
+        if self.window.len() > WINDOW {
+            self.window.pop_front();
+        }
+    }
+
+    /// Something that still runs shows the factor to be at least this, until the next measurement.
+    pub fn at_least(&mut self, factor: f64) {
+        if factor.is_finite() {
+            self.floor = self.floor.max(if self.seen < WARM_UP { half(factor) } else { factor });
+        }
+    }
+
+    /// Whether the warm-up is over and there are enough measurements after it.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.window.len() >= KNOWN
+    }
+
+    /// The factor; `None` before any measurement.
+    #[must_use]
+    pub fn value(&self) -> Option<f64> {
+        let known = self.measured();
+        if self.floor > 0.0 { Some(known.unwrap_or(1.0).max(self.floor)) } else { known }
+    }
+
+    fn measured(&self) -> Option<f64> {
+        if let Some(median) = median(&self.window) {
+            return Some(median);
+        }
+        // Warm-up: the least slow one, half way (as factors go) to what was predicted where it is slower than that.
+        let least = self.warm.iter().copied().reduce(f64::min)?;
+        Some(half(least))
+    }
+}
+
+/// A factor of the warm-up as far as it is believed: half of what it is above 1, as factors go.
+fn half(factor: f64) -> f64 {
+    if factor > 1.0 { factor.sqrt() } else { factor }
+}
+
+fn median(values: &VecDeque<f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = values.iter().copied().collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
+
+/// How many times its processor time something takes: 1 on an idle device. It changes while a query runs, so that the last measurements count most.
+#[derive(Debug, Clone)]
+pub struct Load {
+    value: f64,
+    measured_at: Seconds,
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Self { value: 1.0, measured_at: 0.0 }
+    }
+}
+
+/// Share of a new measurement.
+const FRESH: f64 = 0.5;
+
+/// Seconds without measurement after which a load above 1 is believed by half.
+const HALF_LIFE: Seconds = 4.0;
+
+impl Load {
+    /// One more measurement.
+    pub fn add(&mut self, now: Seconds, load: f64) {
+        if load.is_finite() && load > 0.0 {
+            self.value += FRESH * (load.max(1.0) - self.value);
+            self.measured_at = now;
+        }
+    }
+
+    /// Lets what was measured long ago fade.
+    pub fn forget(&mut self, now: Seconds) {
+        let idle = now - self.measured_at;
+        if idle > HALF_LIFE {
+            self.value = 1.0 + (self.value - 1.0) * 0.5;
+            self.measured_at = now;
+        }
+    }
+
+    /// The load.
+    #[must_use]
+    pub fn value(&self) -> f64 {
+        self.value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_first_slices_are_set_aside() {
+        let mut factor = Robust::default();
+        assert_eq!(factor.value(), None);
+        for _ in 0..WARM_UP {
+            factor.add(9.0);
+            assert_eq!(factor.value(), Some(3.0), "half believed");
+        }
+        factor.add(1.1);
+        assert_eq!(factor.value(), Some(1.1), "and forgotten");
+        for later in [1.0, 1.2, 40.0, 1.15] {
+            factor.add(later);
+        }
+        assert_eq!(factor.value(), Some(1.15), "one outlier changes nothing");
+    }
+
+    #[test]
+    fn what_still_runs_is_believed_until_it_is_done() {
+        let mut factor = Robust::default();
+        factor.at_least(4.0);
+        assert_eq!(factor.value(), Some(2.0), "by half, during the warm-up");
+        for _ in 0..=WARM_UP {
+            factor.add(1.0);
+        }
+        assert_eq!(factor.value(), Some(1.0));
+        factor.at_least(0.5);
+        assert_eq!(factor.value(), Some(1.0), "it is no news that a slice has had half of its time");
+        factor.at_least(4.0);
+        assert_eq!(factor.value(), Some(4.0));
+    }
+
+    #[test]
+    fn nonsense_is_not_learnt() {
+        let mut factor = Robust::default();
+        for nonsense in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
+            factor.add(nonsense);
+        }
+        assert_eq!(factor.value(), None);
+        factor.at_least(f64::INFINITY);
+        assert_eq!(factor.value(), None);
+        let mut load = Load::default();
+        load.add(1.0, f64::NAN);
+        load.add(1.0, f64::INFINITY);
+        assert_eq!(load.value(), 1.0);
+    }
+
+    #[test]
+    fn a_load_is_believed_soon_and_forgotten_slowly() {
+        let mut load = Load::default();
+        for at in 0..8 {
+            load.add(1.0 + f64::from(at) / 10.0, 9.0);
+        }
+        let busy = load.value();
+        assert!(busy > 8.5);
+        load.forget(2.0);
+        assert_eq!(load.value(), busy);
+        load.forget(6.0);
+        assert_eq!(load.value(), (busy + 1.0) / 2.0);
+        for at in 0..10 {
+            load.add(7.0 + f64::from(at), 1.0);
+        }
+        assert!(load.value() < 1.1);
+    }
+}

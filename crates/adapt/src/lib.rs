@@ -1,0 +1,21 @@
+//! Work that moves: who works off which slices of a query, at which rung, decided while it runs.
+//!
+//! Everything here is pure: no I/O, no clock, no threads, no randomness. Events and times go in, actions come out, so that a host, a drive and
+//! the simulator (`skytether-sim`) run the same decisions.
+//!
+//! - [`message`]: what travels between two levels;
+//! - [`profile`]: what a device is made of;
+//! - [`cost`]: what operators cost on it, from priors and from what was measured;
+//! - [`plan`]: the best division of what is left, as a fluid;
+//! - [`ledger`]: which slice is covered by which epoch, exactly once;
+//! - [`query`]: the machine of the level above;
+//! - [`drive`]: the machine of the level below.
+
+pub mod cost;
+pub mod drive;
+pub mod learn;
+pub mod ledger;
+pub mod message;
+pub mod plan;
+pub mod profile;
+pub mod query;

@@ -1,0 +1,431 @@
+//! The machine of the level above: which CSE works off which slices of a query, at which rung, and when to think again.
+//!
+//! Events and times go in ([`Query::handle`]), actions come out. The caller carries messages, holds the batches that were counted, works off
+//! what came raw or filtered, and calls again at [`Query::wake`]. See ARCHITECTURE.md, "Work that moves".
+//!
+//! `query/book.rs` keeps the books of slices and epochs, `query/decide.rs` makes the decisions.
+
+mod book;
+mod decide;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cost::{CostModel, Priors, Work};
+use crate::ledger::{Dropped, Ledger, Verdict};
+use crate::message::{CseId, Down, EpochId, Rung, Seconds, Slice, SliceId, Up};
+use crate::plan::{Plan, Share};
+use crate::profile::Profile;
+
+/// Who decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// The cost model.
+    Adaptive,
+    /// Everything at this rung, whatever it costs: for experiments.
+    Static(Rung),
+}
+
+/// Bounds and patience.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limits {
+    /// Seconds between signs of life of a CSE that has work.
+    pub heartbeat: Seconds,
+    /// Seconds of silence after which a CSE that has work is given up.
+    pub silence: Seconds,
+    /// How often a CSE may fail before it is not asked again.
+    pub retries: u32,
+    /// Seconds before a CSE that failed is asked again.
+    pub pause: Seconds,
+    /// Seconds after which a CSE that refuses everything is given up.
+    pub patience: Seconds,
+    /// Bytes of slices that the level above holds at once, on their way or waiting.
+    pub memory: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { heartbeat: 0.05, silence: 5.0, retries: 2, pause: 0.25, patience: 30.0, memory: 256 << 20 }
+    }
+}
+
+/// What a query starts from.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// The sub-plan, as far as its cost goes.
+    pub work: Work,
+    /// The level above. Its link is what it takes in from all CSEs together.
+    pub host: Profile,
+    /// The CSEs; [`CseId`] is an index.
+    pub cses: Vec<Profile>,
+    /// Who decides.
+    pub policy: Policy,
+    /// Bounds and patience.
+    pub limits: Limits,
+    /// Priors of the cost model.
+    pub priors: Priors,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event<B> {
+    /// These are the slices that `cse` has of the query, after pruning, in storage order. Once per CSE; until then nothing is asked of it.
+    Surveyed {
+        /// The CSE.
+        cse: CseId,
+        /// Its slices. Numbers are dense over the query: they index a table.
+        slices: Vec<Slice>,
+    },
+    /// A batch of an epoch: rows, states, or the stored bytes of slices.
+    Batch {
+        /// Whence it comes.
+        cse: CseId,
+        /// The epoch.
+        epoch: EpochId,
+        /// Its number in the epoch, from 0.
+        number: u32,
+        /// Bytes that moved.
+        bytes: u64,
+        /// The batch.
+        batch: B,
+    },
+    /// Any other message.
+    Up {
+        /// Whence it comes.
+        cse: CseId,
+        /// The message.
+        up: Up,
+    },
+    /// The level above has worked off an epoch that was counted (decoded and aggregated slices, aggregated rows, merged states).
+    Worked {
+        /// The epoch.
+        epoch: EpochId,
+        /// Processor seconds that it took.
+        cpu: Seconds,
+        /// Rows and bytes that filter and projection gave, where they ran above.
+        filtered: Option<(u64, u64)>,
+        /// Rows of slices that the aggregation above has seen so far, and the groups that it found in them.
+        held: Option<(u64, u64)>,
+    },
+    /// Bytes come from a CSE, or its transport knows that it lives, although no message is complete.
+    Alive {
+        /// The CSE.
+        cse: CseId,
+        /// The epoch that the bytes are of.
+        epoch: Option<EpochId>,
+    },
+    /// The connection to a CSE is broken.
+    Lost {
+        /// The CSE.
+        cse: CseId,
+        /// Whether it may come back.
+        again: bool,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action<B> {
+    /// Send `down` to `cse`.
+    Send {
+        /// The CSE.
+        cse: CseId,
+        /// The message.
+        down: Down,
+    },
+    /// These results count: merge them (`Full`), or run the residual over them and say [`Event::Worked`].
+    Count {
+        /// The epoch.
+        epoch: EpochId,
+        /// Whence it came.
+        cse: CseId,
+        /// The rung.
+        rung: Rung,
+        /// What it covers.
+        slices: Vec<SliceId>,
+        /// The batches, in order.
+        batches: Vec<B>,
+    },
+    /// Something did not count. For receipts; nothing is to be done.
+    Dropped {
+        /// The epoch.
+        epoch: EpochId,
+        /// Why.
+        why: Dropped,
+    },
+    /// Every slice is covered; nothing more will be asked or counted.
+    Finish,
+    /// The query fails: `cse` has slices that can't be read elsewhere. Nothing more will be asked or counted.
+    Fail {
+        /// The CSE that is to blame.
+        cse: CseId,
+        /// A slice that is missing, if it is known which there are.
+        slice: Option<SliceId>,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Queued,
+    Leaving,
+    Begun,
+    Done,
+}
+
+#[derive(Debug, Clone)]
+struct SliceBook {
+    slice: Slice,
+    epochs: Vec<EpochId>,
+    covered: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Epoch {
+    cse: usize,
+    rung: Rung,
+    /// The number of the next order.
+    number: u32,
+    slices: BTreeMap<SliceId, Stage>,
+    /// Slices that were put into it, ever.
+    given: u32,
+    closing: bool,
+    hedge: bool,
+    takes: BTreeMap<u32, Vec<SliceId>>,
+    /// Slices that run, and the processor time that they had had at `heard`.
+    running: Vec<(SliceId, Seconds)>,
+    heard: Seconds,
+    /// When it last gave a sign that it goes on as it should.
+    sound: Seconds,
+    rows_done: f64,
+}
+
+#[derive(Debug, Clone)]
+struct CseBook {
+    surveyed: bool,
+    dead: bool,
+    strikes: u32,
+    heard: Seconds,
+    paused_until: Seconds,
+    refusing_since: Option<Seconds>,
+    reach: Option<Rung>,
+    reach_until: Seconds,
+    pool: BTreeSet<SliceId>,
+    /// The epoch that is fed.
+    lane: Option<EpochId>,
+    epochs: BTreeSet<EpochId>,
+    raw_open: u32,
+    raw_bytes: f64,
+    /// Since when bytes have been on their way all the time, how many have come since, and how many had come from all CSEs before.
+    flow: Option<(Seconds, f64, f64)>,
+    /// Bytes that its progress told of, and that have come.
+    produced: f64,
+    delivered: f64,
+    /// Average slice: rows and bytes.
+    rows: f64,
+    bytes: f64,
+    slices: f64,
+    /// What the plan says is still to be fed and to be taken.
+    rung: Option<Rung>,
+    feed_left: u32,
+    raw_left: u32,
+    /// Whether nothing is to be taken from it yet.
+    learning: bool,
+    /// Seconds per slice that is handed out, and how many to ask for at once.
+    raw_each: Seconds,
+    raw_pipe: u32,
+    /// How many plans in a row had nothing for it to work off.
+    unwanted: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    above: Seconds,
+    bytes: f64,
+    rows: f64,
+    rung: Rung,
+}
+
+/// The machine. `B` is a batch.
+#[derive(Debug, Clone)]
+pub struct Query<B> {
+    policy: Policy,
+    limits: Limits,
+    cost: CostModel,
+    ledger: Ledger<B>,
+    slices: Vec<Option<SliceBook>>,
+    cses: Vec<CseBook>,
+    epochs: BTreeMap<EpochId, Epoch>,
+    next_epoch: u32,
+    /// Bytes that have come from all CSEs.
+    received: f64,
+    /// Counted epochs that the level above is working off.
+    waiting: BTreeMap<EpochId, Waiting>,
+    plan: Plan,
+    shares: Vec<Share>,
+    planned_at: Seconds,
+    plans: u32,
+    planned_load: Vec<f64>,
+    dirty: bool,
+    /// Plans since something happened.
+    idle: u32,
+    /// The CSEs of which something changed since their lane was looked at.
+    touched: BTreeSet<usize>,
+    ended: bool,
+    wake: Option<Seconds>,
+    now: Seconds,
+}
+
+impl<B> Query<B> {
+    /// A query that begins at time 0.
+    #[must_use]
+    pub fn new(setup: Setup) -> Self {
+        let cses = setup.cses.iter().map(|_| CseBook::default()).collect();
+        let loads = vec![1.0; setup.cses.len()];
+        Self {
+            policy: setup.policy,
+            limits: setup.limits,
+
+            cost: CostModel::new(setup.work, setup.host, &setup.cses, setup.priors),
+            ledger: Ledger::new(),
+            slices: Vec::new(),
+            cses,
+            epochs: BTreeMap::new(),
+            next_epoch: 0,
+            received: 0.0,
+            waiting: BTreeMap::new(),
+            plan: Plan::default(),
+            shares: Vec::new(),
+            planned_at: f64::NEG_INFINITY,
+            plans: 0,
+            planned_load: loads,
+            dirty: true,
+            idle: 0,
+            touched: BTreeSet::new(),
+            ended: false,
+            wake: Some(0.0),
+            now: 0.0,
+        }
+    }
+
+    /// Takes `event` in at time `now` (seconds since the query began, never less than before) and says what to do.
+    pub fn handle(&mut self, now: Seconds, event: Event<B>) -> Vec<Action<B>> {
+        let mut out = Vec::new();
+        if self.ended {
+            if let Event::Worked { epoch, .. } = event {
+                self.waiting.remove(&epoch);
+            }
+            return out;
+        }
+        self.now = now.max(self.now);
+        if !matches!(event, Event::Tick) {
+            self.idle = 0;
+        }
+        match event {
+            Event::Surveyed { cse, slices } => self.surveyed(cse, slices, &mut out),
+            Event::Batch { cse, epoch, number, bytes, batch } => {
+                if let Some(book) = self.cses.get_mut(cse.0 as usize) {
+                    book.heard = book.heard.max(now);
+                    self.received += bytes as f64;
+                    if let Some(open) = self.epochs.get_mut(&epoch).filter(|open| open.cse == cse.0 as usize) {
+                        open.sound = now;
+                        if open.rung != Rung::Raw {
+                            book.delivered += bytes as f64;
+                        }
+                        let at = open.cse;
+                        self.flows(at, bytes as f64);
+                    }
+                    let verdict = self.ledger.batch(cse, epoch, number, batch);
+                    self.settled(cse, epoch, verdict, &mut out);
+                }
+            }
+            Event::Up { cse, up } => {
+                if let Some(book) = self.cses.get_mut(cse.0 as usize) {
+                    book.heard = book.heard.max(now);
+                    self.touched.insert(cse.0 as usize);
+                    self.up(cse, up, &mut out);
+                }
+            }
+            Event::Worked { epoch, cpu, filtered, held } => {
+                if let Some((rows, states)) = held {
+                    self.cost.states(rows as f64, states as f64);
+                }
+                if let Some(done) = self.waiting.remove(&epoch) {
+                    self.cost.worked(done.rung, done.rows, done.bytes, cpu, filtered);
+                }
+            }
+            Event::Lost { cse, again } => {
+                if (cse.0 as usize) < self.cses.len() {
+                    self.lost(cse.0 as usize, again, &mut out);
+                }
+            }
+            Event::Alive { cse, epoch } => {
+                if let Some(book) = self.cses.get_mut(cse.0 as usize) {
+                    book.heard = book.heard.max(now);
+                }
+                if let Some(open) = epoch.and_then(|epoch| self.epochs.get_mut(&epoch)).filter(|open| open.cse == cse.0 as usize) {
+                    open.sound = now;
+                }
+            }
+            Event::Tick => {}
+        }
+        if !self.ended {
+            self.decide(&mut out);
+        }
+        out
+    }
+
+    /// When to call [`Self::handle`] with a [`Event::Tick`] if nothing else happens before.
+    #[must_use]
+    pub fn wake(&self) -> Option<Seconds> {
+        self.wake
+    }
+
+    /// Whether [`Action::Finish`] or [`Action::Fail`] was given.
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        self.ended
+    }
+
+    /// The cost model as it is now, for `explain` and for the next query.
+    #[must_use]
+    pub fn cost(&self) -> &CostModel {
+        &self.cost
+    }
+
+    /// The last plan: when it expects the end (seconds after [`Self::planned_at`]), and each CSE's share.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// When the last plan was made.
+    #[must_use]
+    pub fn planned_at(&self) -> Seconds {
+        self.planned_at
+    }
+
+    /// The ledger.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger<B> {
+        &self.ledger
+    }
+
+    fn settled(&mut self, cse: CseId, epoch: EpochId, verdict: Verdict<B>, out: &mut Vec<Action<B>>) {
+        match verdict {
+            Verdict::Held => {}
+            Verdict::Counted { slices, batches } => self.counted(cse, epoch, slices, batches, out),
+            Verdict::Dropped(why) => {
+                out.push(Action::Dropped { epoch, why });
+                match why {
+                    Dropped::Garbage => {
+                        self.abandon(epoch, out);
+                        self.struck(cse.0 as usize, out);
+                    }
+                    Dropped::Overlap => self.abandon(epoch, out),
+                    Dropped::Unknown | Dropped::Late | Dropped::Revoked => {}
+                }
+            }
+        }
+    }
+}

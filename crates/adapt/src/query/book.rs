@@ -1,0 +1,503 @@
+//! The books: where each slice is, what each epoch has, what became of it.
+
+use super::{Action, CseBook, Epoch, Query, SliceBook, Stage, Waiting};
+use crate::message::{CloseAfter, Completed, CseId, Down, EpochId, Order, Rung, Seconds, Slice, SliceId, Up};
+
+impl Default for CseBook {
+    fn default() -> Self {
+        Self {
+            surveyed: false,
+            dead: false,
+            strikes: 0,
+            heard: 0.0,
+            paused_until: 0.0,
+            refusing_since: None,
+            reach: Some(Rung::Full),
+            reach_until: 0.0,
+            pool: Default::default(),
+            lane: None,
+            epochs: Default::default(),
+            raw_open: 0,
+            raw_bytes: 0.0,
+            flow: None,
+            produced: 0.0,
+            delivered: 0.0,
+            rows: 0.0,
+            bytes: 0.0,
+            slices: 0.0,
+            rung: None,
+            feed_left: 0,
+            raw_left: 0,
+            learning: false,
+            raw_each: 0.0,
+            raw_pipe: 2,
+            unwanted: 0,
+        }
+    }
+}
+
+/// Seconds of bytes without a break that say how fast a link is.
+const FLOW: Seconds = 0.1;
+
+/// Share of the level above's link from which on it may be what holds bytes up.
+const BUSY: f64 = 0.5;
+
+/// Slices that a query may have; numbers above are refused, so that nobody makes it reserve memory by a large number.
+const MAX_SLICES: u32 = 1 << 24;
+
+impl<B> Query<B> {
+    pub(super) fn surveyed(&mut self, cse: CseId, slices: Vec<Slice>, out: &mut Vec<Action<B>>) {
+        let Some(book) = self.cses.get_mut(cse.0 as usize) else { return };
+        if book.surveyed {
+            return;
+        }
+        book.surveyed = true;
+        book.heard = self.now;
+        let cses = self.cses.len();
+        for slice in slices {
+            let id = slice.id;
+            if id.0 >= MAX_SLICES || self.book(id).is_some() {
+                continue;
+            }
+            let at = id.0 as usize;
+            if self.slices.len() <= at {
+                self.slices.resize(at + 1, None);
+            }
+            self.ledger.want(id);
+            for reader in slice.readers.iter().filter(|reader| (reader.0 as usize) < cses) {
+                let book = &mut self.cses[reader.0 as usize];
+                let n = book.slices + 1.0;
+                book.rows += (f64::from(slice.rows) - book.rows) / n;
+                book.bytes += (slice.bytes as f64 - book.bytes) / n;
+                book.slices = n;
+            }
+            self.slices[at] = Some(SliceBook { slice, epochs: Vec::new(), covered: false });
+            self.place(id, cse.0 as usize, out);
+        }
+        self.dirty = true;
+    }
+
+    pub(super) fn book(&self, id: SliceId) -> Option<&SliceBook> {
+        self.slices.get(id.0 as usize).and_then(Option::as_ref)
+    }
+
+    fn book_mut(&mut self, id: SliceId) -> Option<&mut SliceBook> {
+        self.slices.get_mut(id.0 as usize).and_then(Option::as_mut)
+    }
+
+    /// Puts a slice that nobody works on into the pool of the best CSE that can read it. Without any, the query fails by `blame`.
+    fn place(&mut self, id: SliceId, blame: usize, out: &mut Vec<Action<B>>) {
+        let Some(book) = self.book(id) else { return };
+        if book.covered || !book.epochs.is_empty() {
+            return;
+        }
+        let alive = book.slice.readers.iter().map(|reader| reader.0 as usize).filter(|at| self.cses.get(*at).is_some_and(|cse| !cse.dead));
+        match alive.min_by_key(|at| self.cses[*at].strikes) {
+            Some(at) => {
+                self.cses[at].pool.insert(id);
+                self.dirty = true;
+            }
+            None => self.fail(blame, Some(id), out),
+        }
+    }
+
+    pub(super) fn fail(&mut self, cse: usize, slice: Option<SliceId>, out: &mut Vec<Action<B>>) {
+        if !self.ended {
+            self.end(out);
+            out.push(Action::Fail { cse: CseId(cse as u32), slice });
+        }
+    }
+
+    /// Cancels whatever is open.
+    fn end(&mut self, out: &mut Vec<Action<B>>) {
+        self.ended = true;
+        self.wake = None;
+        let open: Vec<EpochId> = self.epochs.keys().copied().collect();
+        for epoch in open {
+            self.ledger.revoke(epoch);
+            self.order(epoch, Order::Cancel, out);
+        }
+        self.epochs.clear();
+    }
+
+    pub(super) fn finish_if_covered(&mut self, out: &mut Vec<Action<B>>) {
+        if !self.ended && self.ledger.complete() && self.cses.iter().all(|cse| cse.surveyed) {
+            self.end(out);
+            out.push(Action::Finish);
+        }
+    }
+
+    /// Sends the next order of an epoch.
+    pub(super) fn order(&mut self, epoch: EpochId, order: Order, out: &mut Vec<Action<B>>) -> u32 {
+        let Some(open) = self.epochs.get_mut(&epoch) else { return 0 };
+        let number = open.number;
+        open.number += 1;
+        out.push(Action::Send { cse: CseId(open.cse as u32), down: Down { epoch, number, order } });
+        number
+    }
+
+    /// Opens an epoch over `slices`, which leave the pool (or, for a hedge, are in another epoch as well).
+    pub(super) fn open(&mut self, cse: usize, rung: Rung, slices: Vec<SliceId>, close: CloseAfter, hedge: bool, out: &mut Vec<Action<B>>) -> EpochId {
+        let id = EpochId(self.next_epoch);
+        self.next_epoch += 1;
+        self.ledger.open(id, CseId(cse as u32), rung);
+        self.epochs.insert(
+            id,
+            Epoch {
+                cse,
+                rung,
+                number: 0,
+                slices: Default::default(),
+                given: 0,
+                closing: close.drained,
+                hedge,
+                takes: Default::default(),
+                running: Vec::new(),
+                heard: self.now,
+                sound: self.now,
+                rows_done: 0.0,
+            },
+        );
+        let book = &mut self.cses[cse];
+        // A CSE that had nothing to do had nothing to say.
+        if book.epochs.is_empty() {
+            book.heard = self.now;
+        }
+        book.epochs.insert(id);
+        if rung == Rung::Raw {
+            book.raw_open += 1;
+        }
+        self.give(id, &slices);
+        self.order(id, Order::Open { rung, slices, close }, out);
+        id
+    }
+
+    pub(super) fn give(&mut self, epoch: EpochId, slices: &[SliceId]) {
+        self.ledger.give(epoch, slices);
+        for id in slices {
+            let bytes = self.book(*id).map_or(0.0, |book| book.slice.bytes as f64);
+            if let Some(book) = self.book_mut(*id) {
+                book.epochs.push(epoch);
+            }
+            let Some(open) = self.epochs.get_mut(&epoch) else { continue };
+            open.slices.insert(*id, Stage::Queued);
+            open.given += 1;
+            if open.rung == Rung::Raw {
+                self.cses[open.cse].raw_bytes += bytes;
+            }
+        }
+    }
+
+    /// Forgets an epoch: nothing of it will count, its slices go back.
+    pub(super) fn abandon(&mut self, epoch: EpochId, out: &mut Vec<Action<B>>) {
+        if !self.epochs.contains_key(&epoch) {
+            return;
+        }
+        self.ledger.revoke(epoch);
+        self.order(epoch, Order::Cancel, out);
+        self.close_book(epoch, out);
+    }
+
+    /// Removes an epoch from the books; those of its slices that are not covered and nowhere else go back to a pool.
+    fn close_book(&mut self, epoch: EpochId, out: &mut Vec<Action<B>>) {
+        let Some(open) = self.epochs.remove(&epoch) else { return };
+        let bytes: f64 = open.slices.keys().filter_map(|id| self.book(*id)).map(|book| book.slice.bytes as f64).sum();
+        let cse = &mut self.cses[open.cse];
+        cse.epochs.remove(&epoch);
+        if cse.lane == Some(epoch) {
+            cse.lane = None;
+        }
+        if open.rung == Rung::Raw {
+            cse.raw_open -= 1;
+            cse.raw_bytes = (cse.raw_bytes - bytes).max(0.0);
+        }
+        if cse.epochs.iter().all(|other| self.epochs.get(other).is_some_and(|other| other.rung == Rung::Raw)) {
+            (cse.produced, cse.delivered) = (0.0, 0.0);
+        }
+        for id in open.slices.into_keys() {
+            if let Some(book) = self.book_mut(id) {
+                book.epochs.retain(|other| *other != epoch);
+                self.place(id, open.cse, out);
+            }
+        }
+    }
+
+    pub(super) fn counted(&mut self, cse: CseId, epoch: EpochId, slices: Vec<SliceId>, batches: Vec<B>, out: &mut Vec<Action<B>>) {
+        let Some(open) = self.epochs.get(&epoch) else { return };
+        let (at, rung, states) = (open.cse, open.rung, self.cost.holds_state(open.rung));
+        let mut rivals = Vec::new();
+        let (mut rows, mut bytes) = (0.0, 0.0);
+        for id in &slices {
+            if let Some(book) = self.book_mut(*id) {
+                book.covered = true;
+                rows += f64::from(book.slice.rows);
+                bytes += book.slice.bytes as f64;
+                rivals.extend(book.epochs.iter().copied().filter(|other| *other != epoch));
+            }
+            for cse in &mut self.cses {
+                cse.pool.remove(id);
+            }
+        }
+        let mut above = if slices.is_empty() { 0.0 } else { self.cost.slice(at, rung, (rows, bytes)).above };
+        if states {
+            above += self.cost.close(at, rung, rows).above;
+        }
+        let held = if rung == Rung::Raw { bytes } else { self.cost.slice(at, rung, (rows, bytes)).bytes };
+        self.waiting.insert(epoch, Waiting { above, bytes: held, rows, rung });
+        out.push(Action::Count { epoch, cse, rung, slices, batches });
+        self.close_book(epoch, out);
+        for rival in rivals {
+            self.abandon(rival, out);
+        }
+        self.finish_if_covered(out);
+    }
+
+    /// Bytes on their way from `cse`.
+    pub(super) fn backlog(&self, cse: usize) -> f64 {
+        let book = &self.cses[cse];
+        (book.produced - book.delivered).max(0.0) + book.raw_bytes
+    }
+
+    /// Bytes have come; measures the link where they came without a break.
+    pub(super) fn flows(&mut self, cse: usize, bytes: f64) {
+        // The batch that has just come is still in the books if it was handed out.
+        let more = self.backlog(cse) > 1.5 * self.cses[cse].bytes;
+        let Some((since, sum, before)) = self.cses[cse].flow else {
+            self.cses[cse].flow = more.then_some((self.now, 0.0, self.received));
+            return;
+        };
+        let (sum, passed) = (sum + bytes, self.now - since);
+        if passed >= FLOW {
+            let profile = self.cost.profile(cse);
+            let (rows, size) = (self.cses[cse].rows, self.cses[cse].bytes);
+            let raw = self.cost.slice(cse, Rung::Raw, (rows, size));
+            let sends = f64::from(profile.cores) * size / raw.wall.max(1e-12);
+            let expected = self.cost.link(cse).min(profile.disk_bytes_per_s).min(sends);
+            // Where the link that all share is busy, nobody can tell whose it is that holds bytes up.
+            let shared = (self.received - before) / passed > BUSY * self.cost.host().link_bytes_per_s();
+            self.cost.flowed(cse, sum / passed, if shared { 0.0 } else { expected });
+        }
+        self.cses[cse].flow = match (more, passed >= FLOW) {
+            (false, _) => None,
+            (true, true) => Some((self.now, 0.0, self.received)),
+            (true, false) => Some((since, sum, before)),
+        };
+    }
+
+    pub(super) fn up(&mut self, cse: CseId, up: Up, out: &mut Vec<Action<B>>) {
+        let at = cse.0 as usize;
+        match up {
+            Up::Accepted { epoch } => {
+                self.cses[at].refusing_since = None;
+                self.waits(at, epoch, false);
+            }
+            Up::Refused { epoch, accepts, again, .. } => {
+                if self.of(epoch, at).is_some() {
+                    self.reaches(at, accepts, again, out);
+                    if !self.ended {
+                        self.ledger.revoke(epoch);
+                        self.close_book(epoch, out);
+                    }
+                }
+            }
+            Up::Progress { epoch, done, running, load, waits, pending_rows, .. } => {
+                self.cost.loaded(self.now, at, load);
+                self.progress(at, epoch, &done, running, pending_rows);
+                self.waits(at, epoch, waits);
+            }
+            Up::Taken { epoch, number, slices } => self.taken(at, epoch, number, &slices, out),
+            Up::EpochDone(end) => self.done(cse, end, out),
+            Up::Stopped { epoch, remaining, accepts, again, .. } => {
+                if self.of(epoch, at).is_some() {
+                    self.reaches(at, accepts, again, out);
+                    if let Some(open) = self.epochs.get_mut(&epoch) {
+                        open.closing = true;
+                        // Takes that are under way find an empty queue.
+                        for id in remaining {
+                            self.leave(epoch, id, out);
+                        }
+                    }
+                    if self.cses[at].lane == Some(epoch) {
+                        self.cses[at].lane = None;
+                    }
+                }
+            }
+            Up::Failed { epoch: Some(epoch), again } => {
+                if self.of(epoch, at).is_some() {
+                    if again {
+                        self.struck(at, out);
+                    } else {
+                        self.cses[at].strikes = self.limits.retries;
+                        self.struck(at, out);
+                    }
+                    if !self.ended {
+                        self.abandon(epoch, out);
+                    }
+                }
+            }
+            Up::Failed { epoch: None, again } => self.lost(at, again, out),
+        }
+    }
+
+    fn of(&self, epoch: EpochId, cse: usize) -> Option<&Epoch> {
+        self.epochs.get(&epoch).filter(|open| open.cse == cse)
+    }
+
+    /// A slice that was in the queue of `epoch` leaves it.
+    fn leave(&mut self, epoch: EpochId, id: SliceId, out: &mut Vec<Action<B>>) {
+        let Some(open) = self.epochs.get_mut(&epoch) else { return };
+        if !matches!(open.slices.get(&id), Some(Stage::Queued | Stage::Leaving)) {
+            return;
+        }
+        open.slices.remove(&id);
+        let (cse, rung) = (open.cse, open.rung);
+        let bytes = self.book(id).map_or(0.0, |book| book.slice.bytes as f64);
+        if rung == Rung::Raw {
+            self.cses[cse].raw_bytes = (self.cses[cse].raw_bytes - bytes).max(0.0);
+        }
+        if let Some(book) = self.book_mut(id) {
+            book.epochs.retain(|other| *other != epoch);
+            self.place(id, cse, out);
+        }
+    }
+
+    fn taken(&mut self, cse: usize, epoch: EpochId, number: u32, slices: &[SliceId], out: &mut Vec<Action<B>>) {
+        if self.of(epoch, cse).is_none() {
+            return;
+        }
+        let Some(asked) = self.epochs.get_mut(&epoch).and_then(|open| open.takes.remove(&number)) else { return };
+        for id in asked {
+            if slices.contains(&id) {
+                self.leave(epoch, id, out);
+            } else if let Some(stage @ Stage::Leaving) = self.epochs.get_mut(&epoch).and_then(|open| open.slices.get_mut(&id)) {
+                *stage = Stage::Begun;
+            }
+        }
+        self.dirty = true;
+    }
+
+    fn progress(&mut self, cse: usize, epoch: EpochId, done: &[crate::message::SliceCost], running: Vec<(SliceId, Seconds)>, pending_rows: u64) {
+        let now = self.now;
+        let Some(open) = self.epochs.get_mut(&epoch).filter(|open| open.cse == cse) else { return };
+        let rung = open.rung;
+        for cost in done {
+            let Some(stage) = open.slices.get_mut(&cost.slice) else { continue };
+            if *stage == Stage::Done {
+                continue;
+            }
+            *stage = Stage::Done;
+            let Some(book) = self.slices.get(cost.slice.0 as usize).and_then(Option::as_ref) else { continue };
+            open.rows_done += f64::from(book.slice.rows);
+            if rung != Rung::Raw {
+                self.cost.measured(cse, rung, &book.slice, cost);
+                self.cses[cse].produced += cost.bytes_out as f64;
+            }
+        }
+        for (id, _) in &running {
+            if let Some(stage) = open.slices.get_mut(id)
+                && *stage != Stage::Done
+            {
+                *stage = Stage::Begun;
+            }
+        }
+        open.running =
+            running.into_iter().filter(|(id, elapsed)| elapsed.is_finite() && open.slices.get(id).is_some_and(|stage| *stage != Stage::Done)).collect();
+        open.heard = now;
+        let rows_done = open.rows_done;
+        if rung == Rung::Full && pending_rows > 0 {
+            self.cost.states(rows_done, pending_rows as f64);
+        }
+        if rung != Rung::Raw {
+            let own = &self.cses[cse];
+            let cpu = self.cost.slice(cse, rung, (own.rows, own.bytes)).cpu;
+            if let Some(longest) = self.epochs.get(&epoch).and_then(|open| open.running.iter().map(|(_, elapsed)| *elapsed).reduce(f64::max))
+                && longest > 1.2 * cpu
+            {
+                self.cost.running(cse, rung, longest, cpu);
+            }
+        }
+    }
+
+    /// An epoch that waits although slices were given to it, or although it was closed, has missed an order.
+    fn waits(&mut self, cse: usize, epoch: EpochId, waits: bool) {
+        let now = self.now;
+        let Some(open) = self.epochs.get_mut(&epoch).filter(|open| open.cse == cse) else { return };
+        let missed = waits && (open.closing || open.slices.values().any(|stage| *stage != Stage::Done));
+        if !missed {
+            open.sound = now;
+        }
+    }
+
+    fn done(&mut self, cse: CseId, end: Completed, out: &mut Vec<Action<B>>) {
+        let at = cse.0 as usize;
+        if self.of(end.epoch, at).is_some() && self.cost.holds_state(end.rung) && end.rung == Rung::Full {
+            let rows: f64 = end.slices.iter().filter_map(|id| self.book(*id)).map(|book| f64::from(book.slice.rows)).sum();
+            self.cost.states(rows, end.rows as f64);
+        }
+        self.cses[at].refusing_since = None;
+        let verdict = self.ledger.end(cse, end.epoch, end.rung, &end.slices, end.batches);
+        self.settled(cse, end.epoch, verdict, out);
+    }
+
+    /// `cse` says what it accepts from now on.
+    fn reaches(&mut self, cse: usize, accepts: Option<Rung>, again: Seconds, out: &mut Vec<Action<B>>) {
+        let until = self.now + if again.is_finite() { again.clamp(0.001, self.limits.patience) } else { self.limits.patience };
+        let patience = self.limits.patience;
+        let now = self.now;
+        let book = &mut self.cses[cse];
+        book.reach = accepts;
+        book.reach_until = until;
+        self.dirty = true;
+        if accepts.is_none() {
+            book.paused_until = book.paused_until.max(until);
+            let since = *book.refusing_since.get_or_insert(now);
+            if now - since > patience {
+                self.lost(cse, false, out);
+            }
+        } else {
+            book.refusing_since = None;
+        }
+    }
+
+    /// One more failure of `cse`.
+    pub(super) fn struck(&mut self, cse: usize, out: &mut Vec<Action<B>>) {
+        self.cses[cse].strikes += 1;
+        self.cses[cse].paused_until = self.now + self.limits.pause;
+        if self.cses[cse].strikes > self.limits.retries {
+            self.lost(cse, false, out);
+        }
+    }
+
+    /// All that is open at `cse` is lost; `again` says whether it may be asked again after a pause.
+    pub(super) fn lost(&mut self, cse: usize, again: bool, out: &mut Vec<Action<B>>) {
+        if self.ended || self.cses[cse].dead {
+            return;
+        }
+        let book = &mut self.cses[cse];
+        book.strikes += 1;
+        book.paused_until = self.now + self.limits.pause;
+        book.heard = book.paused_until;
+        book.dead = !again || book.strikes > self.limits.retries;
+        book.lane = None;
+        self.dirty = true;
+        if book.dead && !book.surveyed {
+            self.fail(cse, None, out);
+            return;
+        }
+        let epochs: Vec<EpochId> = book.epochs.iter().copied().collect();
+        let pool = std::mem::take(&mut book.pool);
+        for epoch in epochs {
+            self.abandon(epoch, out);
+        }
+        for id in pool {
+            self.place(id, cse, out);
+        }
+        // Slices of epochs went back to this pool before; they may be better off elsewhere.
+        if !self.ended {
+            let pool = std::mem::take(&mut self.cses[cse].pool);
+            for id in pool {
+                self.place(id, cse, out);
+            }
+        }
+    }
+}

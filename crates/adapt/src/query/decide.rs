@@ -1,0 +1,469 @@
+//! The decisions: plan, take away, feed, hand over, close, hedge, give up.
+
+use std::collections::BTreeMap;
+
+use super::{Action, Epoch, Policy, Query, Stage};
+use crate::cost::{Output, SliceLoad};
+use crate::learn::{KNOWN, WARM_UP};
+use crate::message::{CloseAfter, EpochId, Order, Rung, Seconds, SliceId};
+use crate::plan::{Above, Lane, Part, Share, States, divide};
+
+/// Bounds of the time between two plans, seconds.
+const PLAN_EVERY: (Seconds, Seconds) = (0.002, 0.05);
+
+/// Share of the time that is left after which to plan again.
+const PLAN_SHARE: f64 = 0.01;
+
+/// Every so many plans the drives are looked at one by one.
+const THOROUGH: u32 = 3;
+
+/// A load that changed by this factor is a reason to plan at once.
+const LOAD_JUMP: f64 = 1.5;
+
+/// Seconds of work that a drive has in its queue beyond what its cores are busy with, so that it never waits for us.
+const AHEAD: Seconds = 0.015;
+
+/// What closing epochs may cost, as a share of the work in them.
+const CLOSING: f64 = 0.015;
+
+/// Seconds of work in an epoch where closing it costs next to nothing.
+const EPOCH: Seconds = 0.05;
+
+/// What learning how fast a drive is may take, as a share of all the time.
+const LEARN: f64 = 0.05;
+
+/// Slices that can be taken from a drive within such a share of the time that is left are not taken yet.
+const LITTLE: f64 = 0.15;
+
+/// An epoch is done again elsewhere if that is expected to end so many times sooner.
+const HEDGE: f64 = 1.5;
+
+impl<B> Query<B> {
+    pub(super) fn decide(&mut self, out: &mut Vec<Action<B>>) {
+        self.finish_if_covered(out);
+        if self.ended {
+            return;
+        }
+        let jumped = (0..self.cses.len()).any(|at| {
+            let (before, now) = (self.planned_load[at], self.cost.load(at));
+            now > before * LOAD_JUMP || now * LOAD_JUMP < before
+        });
+        let left = (self.planned_at + self.plan.end - self.now).max(0.0);
+        // Where nothing happens there is nothing new to think about.
+        let every = ((left * PLAN_SHARE).max(PLAN_EVERY.0) * f64::from(1 << self.idle.min(5))).min(PLAN_EVERY.1);
+        let since = self.now - self.planned_at;
+        if since >= every || ((self.dirty || jumped) && since >= PLAN_EVERY.0) || self.plans == 0 {
+            self.give_up_the_silent(out);
+            if self.ended {
+                return;
+            }
+            self.replan(out);
+        }
+        while let Some(cse) = self.touched.pop_first() {
+            self.feed(cse, out);
+        }
+        self.hand_over(out);
+        self.wake = Some(self.now + if self.dirty { PLAN_EVERY.0 } else { every });
+    }
+
+    fn give_up_the_silent(&mut self, out: &mut Vec<Action<B>>) {
+        let silence = self.limits.silence;
+        let mut astray: BTreeMap<usize, Vec<EpochId>> = BTreeMap::new();
+        for (id, open) in self.epochs.iter().filter(|(_, open)| self.now - open.sound > silence) {
+            astray.entry(open.cse).or_default().push(*id);
+        }
+        for (cse, epochs) in astray {
+            // A CSE of which nothing at all is heard is dealt with below.
+            if self.now - self.cses[cse].heard > silence {
+                continue;
+            }
+            self.struck(cse, out);
+            for epoch in epochs {
+                self.abandon(epoch, out);
+            }
+            if self.ended {
+                return;
+            }
+        }
+        for cse in 0..self.cses.len() {
+            let book = &self.cses[cse];
+            let waits = !book.dead && (!book.epochs.is_empty() || !book.surveyed);
+            if waits && self.now - book.heard > self.limits.silence {
+                self.lost(cse, true, out);
+                if self.ended {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn usable(&self, cse: usize) -> bool {
+        let book = &self.cses[cse];
+        book.surveyed && !book.dead && book.paused_until <= self.now
+    }
+
+    /// Slices of its epochs that could still be taken back.
+    fn queued(&self, cse: usize) -> u32 {
+        let epochs = self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).filter(|open| open.rung != Rung::Raw);
+        epochs.map(|open| open.slices.values().filter(|stage| **stage == Stage::Queued).count() as u32).sum()
+    }
+
+    /// Seconds until the slices that run in `open` are done, one by one.
+    fn remaining<'a>(&'a self, open: &'a Epoch) -> impl Iterator<Item = Seconds> + 'a {
+        let own = &self.cses[open.cse];
+        let load = self.cost.slice(open.cse, open.rung, (own.rows, own.bytes));
+        let since = self.now - open.heard;
+        // What has had more than it should will go on for a while.
+        open.running.iter().map(move |(_, cpu)| ((load.cpu - cpu) * self.cost.load(open.cse) - since).max(0.15 * load.wall))
+    }
+
+    /// Slices per epoch of `rung`, so that closing is a small share of the work; `u32::MAX` for one epoch to the end.
+    fn epoch_size(&self, cse: usize, rung: Rung) -> u32 {
+        let own = &self.cses[cse];
+        let (profile, slice) = (self.cost.profile(cse), (own.rows, own.bytes));
+        let load = self.cost.slice(cse, rung, slice);
+        let cores = f64::from(profile.cores);
+        let mut size = (EPOCH * cores / load.wall.max(1e-9)).clamp(1.0, 256.0).ceil();
+        loop {
+            let close = self.cost.close(cse, rung, own.rows * size);
+            let cost = close.wall + close.above + close.bytes / self.cost.link(cse);
+            if cost <= CLOSING * size * load.wall {
+                break;
+            }
+            size = (size * 1.3).ceil();
+            if size > own.slices.max(1.0) {
+                if self.cost.holds_state(rung) {
+                    return u32::MAX;
+                }
+                break;
+            }
+        }
+        // Results are held above until their epoch is complete.
+        let room = self.limits.memory as f64 / (4.0 * self.cses.len() as f64) / load.bytes.max(1.0);
+        size.min(room.max(1.0)).max(1.0) as u32
+    }
+
+    fn lanes(&self, cse: usize) -> Vec<Rung> {
+        let book = &self.cses[cse];
+        let reach = if book.reach_until > self.now { book.reach } else { Some(Rung::Full) };
+        let has_upper = self.cost.has_upper();
+        let offered = match self.policy {
+            Policy::Static(Rung::Raw) => vec![],
+            Policy::Static(rung) => vec![rung],
+            Policy::Adaptive if has_upper => vec![Rung::Full, Rung::Filter],
+            Policy::Adaptive => vec![Rung::Full],
+        };
+        // Without an upper part the two are the same work.
+        let mut lanes: Vec<Rung> = offered.into_iter().map(|rung| if !has_upper && reach == Some(Rung::Filter) { Rung::Filter } else { rung }).collect();
+        lanes.retain(|rung| reach.is_some_and(|reach| *rung <= reach));
+        lanes
+    }
+
+    fn part(&self, cse: usize) -> Part {
+        let book = &self.cses[cse];
+        let profile = self.cost.profile(cse);
+        let slice = (book.rows, book.bytes);
+        let usable = self.usable(cse);
+        let slices = if usable { book.pool.len() as u32 + self.queued(cse) } else { 0 };
+        let running: f64 =
+            book.epochs.iter().filter_map(|id| self.epochs.get(id)).filter(|open| open.rung != Rung::Raw).flat_map(|open| self.remaining(open)).sum();
+        let lanes: Vec<Lane> = if usable {
+            self.lanes(cse)
+                .into_iter()
+                .map(|rung| {
+                    let mut load = self.cost.slice(cse, rung, slice);
+                    let size = f64::from(self.epoch_size(cse, rung)).min(book.slices.max(1.0));
+                    let empty = self.cost.close(cse, rung, 0.0);
+                    load.wall += empty.wall / size;
+                    let states = self.cost.holds_state(rung).then(|| self.states(cse, rung));
+                    let margin = if self.cost.is_known(cse, rung) { 0.5 } else { 3.0 };
+                    Lane { rung, load, margin, states }
+                })
+                .collect()
+        } else {
+            Vec::new()
+        };
+        let raw = self.cost.slice(cse, Rung::Raw, slice);
+        let (mut held, mut closing) = ((0.0, 0.0), 0.0);
+        for (id, open) in book.epochs.iter().filter_map(|id| self.epochs.get(id).map(|open| (id, open))).filter(|(_, open)| self.cost.holds_state(open.rung)) {
+            let begun = open.slices.values().filter(|stage| **stage != Stage::Queued).count();
+            let close = self.cost.close(cse, open.rung, book.rows * begun as f64);
+            if book.lane == Some(*id) {
+                held = (close.bytes, close.above);
+            } else {
+                closing += close.bytes;
+            }
+        }
+        Part {
+            slices,
+            cores: profile.cores,
+            busy: running / f64::from(profile.cores),
+            backlog: self.backlog(cse) + closing,
+            held,
+            disk: self.cost.disk(cse, book.bytes),
+            link: self.cost.link(cse),
+            raw,
+            // Whoever must work everything off below, or can't, hands out nothing of its own accord.
+            may_raw: self.policy == Policy::Adaptive || self.policy == Policy::Static(Rung::Raw) || (lanes.is_empty() && slices > 0),
+            lanes,
+        }
+    }
+
+    fn states(&self, cse: usize, rung: Rung) -> States {
+        let book = &self.cses[cse];
+        let open = book.lane.and_then(|id| self.epochs.get(&id)).filter(|open| open.rung == rung);
+        let begun = open.map_or(0, |open| open.slices.values().filter(|stage| **stage != Stage::Queued).count());
+        let Output::Groups { bytes_per_group, .. } = self.cost.work().result else {
+            return States { groups: 0.0, rows: 0.0, begun: 0.0, bytes: 0.0, emit: 0.0, merge: 0.0 };
+        };
+        // Seconds per state follow from a close of many rows.
+        let rows = book.rows * book.slices.max(1.0);
+        let (some, none) = (self.cost.close(cse, rung, rows), self.cost.close(cse, rung, 0.0));
+        let count = (some.bytes / bytes_per_group.max(1.0)).max(1e-9);
+        States {
+            groups: self.cost.groups(),
+            rows: self.cost.rows_into_groups(book.rows),
+            begun: begun as f64,
+            bytes: bytes_per_group,
+            emit: (some.wall - none.wall) / count,
+            merge: some.above / count,
+        }
+    }
+
+    fn replan(&mut self, out: &mut Vec<Action<B>>) {
+        self.cost.forget(self.now);
+        let parts: Vec<Part> = (0..self.cses.len()).map(|cse| self.part(cse)).collect();
+        let waiting: f64 = self.waiting.values().map(|waiting| waiting.above).sum();
+        let coming: f64 = self.cses.iter().enumerate().map(|(at, book)| f64::from(book.raw_open) * parts[at].raw.above).sum();
+        let host = self.cost.host();
+        let above = Above { cores: f64::from(host.cores), busy: waiting + coming, link: host.link_bytes_per_s() };
+        let present: Vec<Option<usize>> =
+            parts.iter().zip(&self.cses).map(|(part, book)| book.rung.and_then(|rung| part.lanes.iter().position(|lane| lane.rung == rung))).collect();
+        let thorough = self.plans.is_multiple_of(THOROUGH);
+        let mut plan =
+            divide(&above, &parts, (self.plans > 0).then_some((present.as_slice(), (self.plan.end - (self.now - self.planned_at)).max(0.0))), thorough);
+        self.touched.extend(0..parts.len());
+        // What is taken can't be given back: where there is time enough for it later, when more is known, it is taken later.
+        // Not so where the level above has its hands full: it must never wait for work then.
+        let all = plan.shares.iter().zip(&parts).fold((0.0, above.busy), |(bytes, work), (share, part)| {
+            let (raw, below) = (f64::from(share.raw), f64::from(share.below));
+            let lane = share.lane.and_then(|lane| part.lanes.get(lane)).map_or(SliceLoad::default(), |lane| lane.load);
+            (bytes + part.backlog + raw * part.raw.bytes + below * lane.bytes, work + raw * part.raw.above + below * lane.above)
+        });
+        let little = all.0 / above.link < 0.5 * plan.end && all.1 / above.cores < 0.5 * plan.end;
+        for (cse, part) in parts.iter().enumerate() {
+            let (cores, latency) = (f64::from(part.cores), self.cost.profile(cse).link_latency_s);
+            let each = part.disk.max(part.raw.bytes / part.link).max(part.raw.wall / cores);
+            self.cses[cse].raw_each = each;
+            self.cses[cse].raw_pipe = 2 + (((2.0 * latency + 0.005) / each.max(1e-9)).ceil() as u32).min(30);
+            let share = &mut plan.shares[cse];
+            if part.slices > 0 && share.below + share.raw == 0 {
+                // Whatever the plan thinks of it: nothing is left lying.
+                *share = if part.may_raw { Share { lane: None, below: 0, raw: part.slices } } else { Share { lane: Some(0), below: part.slices, raw: 0 } };
+            }
+            let share = *share;
+            let little = share.below > 0 && f64::from(share.raw) * each < LITTLE * plan.end && little;
+            self.cses[cse].learning = little || self.learning(cse, part, share, plan.end);
+            self.cses[cse].rung = share.lane.map(|lane| part.lanes[lane].rung);
+            let queued = self.queued(cse);
+            self.cses[cse].feed_left = share.below.saturating_sub(queued);
+            self.cses[cse].raw_left = share.raw;
+            if queued > share.below && self.policy == Policy::Adaptive {
+                self.take(cse, queued - share.below, out);
+            }
+            let book = &mut self.cses[cse];
+            book.unwanted = if share.below == 0 { book.unwanted + 1 } else { 0 };
+            self.planned_load[cse] = self.cost.load(cse);
+        }
+        if !plan.end.is_finite() {
+            plan.end = PLAN_EVERY.1;
+        }
+        self.shares.clone_from(&plan.shares);
+        self.plan = plan;
+        self.planned_at = self.now;
+        self.plans += 1;
+        self.idle += 1;
+        self.dirty = false;
+        if self.policy == Policy::Adaptive {
+            self.hedge(&parts, &above, out);
+        }
+    }
+
+    /// Whether a drive that is to do most of its slices itself will soon be known better: then nothing is taken from it before. Slices that it
+    /// hands out go through the same link as its results, and the first measurements make it look slower than it is.
+    fn learning(&self, cse: usize, part: &Part, share: Share, end: Seconds) -> bool {
+        let Some(lane) = share.lane.and_then(|lane| part.lanes.get(lane)) else { return false };
+        let cores = f64::from(part.cores);
+        let soon = (f64::from(WARM_UP) + KNOWN as f64 + 2.0 * cores) * lane.load.wall / cores;
+        share.below >= share.raw && !self.cost.is_known(cse, lane.rung) && soon < LEARN * end
+    }
+
+    /// Takes `count` slices back that `cse` has not begun, the last ones first.
+    fn take(&mut self, cse: usize, count: u32, out: &mut Vec<Action<B>>) {
+        let mut left = count as usize;
+        let epochs: Vec<EpochId> = self.cses[cse].epochs.iter().rev().copied().collect();
+        for id in epochs {
+            let Some(open) = self.epochs.get_mut(&id).filter(|open| open.rung != Rung::Raw) else { continue };
+            let slices: Vec<SliceId> = open.slices.iter().rev().filter(|(_, stage)| **stage == Stage::Queued).map(|(id, _)| *id).take(left).collect();
+            if slices.is_empty() {
+                continue;
+            }
+            left -= slices.len();
+            for slice in &slices {
+                open.slices.insert(*slice, Stage::Leaving);
+            }
+            let number = self.order(id, Order::Take { slices: slices.clone() }, out);
+            if let Some(open) = self.epochs.get_mut(&id) {
+                open.takes.insert(number, slices);
+            }
+            if left == 0 {
+                break;
+            }
+        }
+    }
+
+    /// Feeds the drive's own lane, and closes its epochs.
+    fn feed(&mut self, cse: usize, out: &mut Vec<Action<B>>) {
+        if let Some(lane) = self.cses[cse].lane {
+            self.close_if_enough(cse, lane, out);
+        }
+        let Some(rung) = self.cses[cse].rung else { return };
+        if self.cses[cse].feed_left == 0 || self.cses[cse].pool.is_empty() || !self.usable(cse) {
+            return;
+        }
+        let own = &self.cses[cse];
+        let profile = self.cost.profile(cse);
+        let load = self.cost.slice(cse, rung, (own.rows, own.bytes));
+        let cores = f64::from(profile.cores);
+        let ahead = (cores * (AHEAD + 4.0 * profile.link_latency_s) / load.wall.max(1e-9)).ceil().clamp(1.0, 64.0);
+        let window = (cores + ahead).min(4096.0) as usize;
+        let mut there: usize = own
+            .epochs
+            .iter()
+            .filter_map(|id| self.epochs.get(id))
+            .filter(|open| open.rung != Rung::Raw)
+            .map(|open| open.slices.values().filter(|stage| !matches!(stage, Stage::Done | Stage::Leaving)).count())
+            .sum();
+        while there < window && self.cses[cse].feed_left > 0 && !self.cses[cse].pool.is_empty() {
+            let size = self.epoch_size(cse, rung);
+            let lane = self.cses[cse].lane;
+            let room = lane.and_then(|id| self.epochs.get(&id)).filter(|open| open.rung == rung && !open.closing).map(|open| size.saturating_sub(open.given));
+            let count = (window - there).min(self.cses[cse].feed_left as usize).min(room.filter(|room| *room > 0).unwrap_or(size) as usize);
+            let mut slices = Vec::with_capacity(count.min(self.cses[cse].pool.len()));
+            while slices.len() < count
+                && let Some(slice) = self.cses[cse].pool.pop_first()
+            {
+                slices.push(slice);
+            }
+            there += slices.len();
+            self.cses[cse].feed_left -= slices.len() as u32;
+            match (lane, room) {
+                (Some(id), Some(room)) if room > 0 => {
+                    self.give(id, &slices);
+                    self.order(id, Order::Feed { slices }, out);
+                }
+                _ => {
+                    if let Some(old) = lane {
+                        self.close(cse, old, out);
+                    }
+                    let id = self.open(cse, rung, slices, CloseAfter::TOLD, false, out);
+                    self.cses[cse].lane = Some(id);
+                }
+            }
+        }
+        if let Some(lane) = self.cses[cse].lane {
+            self.close_if_enough(cse, lane, out);
+        }
+    }
+
+    fn close(&mut self, cse: usize, epoch: EpochId, out: &mut Vec<Action<B>>) {
+        if let Some(open) = self.epochs.get_mut(&epoch)
+            && !open.closing
+        {
+            open.closing = true;
+            self.order(epoch, Order::Close { drain: true }, out);
+        }
+        if self.cses[cse].lane == Some(epoch) {
+            self.cses[cse].lane = None;
+        }
+    }
+
+    fn close_if_enough(&mut self, cse: usize, epoch: EpochId, out: &mut Vec<Action<B>>) {
+        let Some(open) = self.epochs.get(&epoch) else { return };
+        let own = &self.cses[cse];
+        let waits = open.slices.values().any(|stage| *stage == Stage::Queued);
+        let last = own.pool.is_empty() || (own.unwanted >= 2 && !waits);
+        let changed = own.rung.is_some_and(|rung| rung != open.rung);
+        if last || changed || open.given >= self.epoch_size(cse, open.rung) {
+            self.close(cse, epoch, out);
+        }
+    }
+
+    /// Has drives hand out slices as they are stored, for the level above to work off: those first whose share will take longest.
+    fn hand_over(&mut self, out: &mut Vec<Action<B>>) {
+        let cores = self.cost.host().cores as usize;
+        if self.waiting.len() >= 2 * cores {
+            return;
+        }
+        let mut held: f64 = self.waiting.values().map(|waiting| waiting.bytes).sum::<f64>() + self.cses.iter().map(|cse| cse.raw_bytes).sum::<f64>();
+        loop {
+            let ready = self.cses.iter().enumerate().filter(|(_, book)| {
+                book.raw_left > 0 && !book.learning && book.raw_open < book.raw_pipe && !book.pool.is_empty() && !book.dead && book.paused_until <= self.now
+            });
+            let next = ready.max_by(|(_, a), (_, b)| (f64::from(a.raw_left) * a.raw_each).total_cmp(&(f64::from(b.raw_left) * b.raw_each)));
+            let Some((cse, _)) = next else { break };
+            if held > 0.0 && held + self.cses[cse].bytes > self.limits.memory as f64 {
+                break;
+            }
+            let Some(slice) = self.cses[cse].pool.pop_first() else { break };
+            held += self.cses[cse].bytes;
+            self.cses[cse].raw_left -= 1;
+            self.open(cse, Rung::Raw, vec![slice], CloseAfter::DRAINED, false, out);
+        }
+    }
+
+    /// Has epochs done again whose drive will keep everybody waiting.
+    fn hedge(&mut self, parts: &[Part], above: &Above, out: &mut Vec<Action<B>>) {
+        let others = self.plan.end;
+        let mut again = Vec::new();
+        for (id, open) in &self.epochs {
+            let stuck = open.rung != Rung::Raw
+                && !open.hedge
+                && !open.running.is_empty()
+                && open.slices.values().all(|stage| matches!(stage, Stage::Begun | Stage::Done));
+            if !stuck {
+                continue;
+            }
+            let own = &self.cses[open.cse];
+            let n = open.slices.len() as f64;
+            let close = self.cost.close(open.cse, open.rung, own.rows * n);
+            let longest = self.remaining(open).fold(0.0, f64::max);
+            let ends = longest + close.wall + close.bytes / parts[open.cse].link + close.above;
+            let raw: SliceLoad = parts[open.cse].raw;
+            let each = parts[open.cse].disk.max(raw.bytes / parts[open.cse].link).max(raw.wall / f64::from(parts[open.cse].cores));
+            let elsewhere = n * each.max(raw.above / above.cores) + raw.above + above.busy / above.cores + 4.0 * self.cost.profile(open.cse).link_latency_s;
+            if ends > others + HEDGE * elsewhere + 0.002 {
+                again.push((*id, open.cse, open.slices.keys().copied().collect::<Vec<_>>()));
+            }
+        }
+        for (id, cse, slices) in again {
+            // Where else the first of its slices can be read, from whoever is least busy.
+            let readers = slices.first().and_then(|slice| self.book(*slice)).map(|book| book.slice.readers.clone()).unwrap_or_default();
+            let reader = readers
+                .iter()
+                .map(|reader| reader.0 as usize)
+                .filter(|at| *at < self.cses.len() && self.usable(*at))
+                .min_by(|a, b| self.cost.load(*a).total_cmp(&self.cost.load(*b)))
+                .unwrap_or(cse);
+            if !slices.iter().all(|slice| self.book(*slice).is_some_and(|book| book.slice.readers.iter().any(|at| at.0 as usize == reader)))
+                || !self.usable(reader)
+            {
+                continue;
+            }
+            if let Some(open) = self.epochs.get_mut(&id) {
+                open.hedge = true;
+            }
+            self.open(reader, Rung::Raw, slices, CloseAfter::DRAINED, true, out);
+        }
+    }
+}

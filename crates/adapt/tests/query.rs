@@ -1,0 +1,218 @@
+//! The machine of the level above, message by message. Whole runs are in `skytether-sim`.
+
+use skytether_adapt::cost::{Kind, Operator, Output, PRIORS, Work};
+use skytether_adapt::ledger::Dropped;
+use skytether_adapt::message::{Completed, CseId, Down, EpochId, Order, Rung, Slice, SliceId, Up, Why};
+use skytether_adapt::profile::Profile;
+use skytether_adapt::query::{Action, Event, Limits, Policy, Query, Setup};
+
+const ROWS: u32 = 65_536;
+
+/// Bits per second of a link through which slices go so slowly that drives rather work them off.
+const THIN: f64 = 1e7;
+
+/// A query, and what it did in its first ten milliseconds, of `copies.len()` drives with one core each like the host's; slice n of drive d is 100 d + n, and `copies[d]` can read it, too.
+fn query(policy: Policy, slices: u32, copies: &[Option<u32>], retries: u32, link_bits_per_s: f64) -> (Query<u32>, Vec<Action<u32>>) {
+    let profile =
+        Profile { speed_per_core: 1.0, cores: 1, memory_bytes: 1 << 30, disk_bytes_per_s: 1e9, disk_seek_s: 0.0, link_bits_per_s, link_latency_s: 0.0 };
+    let mut query = Query::new(Setup {
+        work: Work {
+            lower: vec![Operator { kind: Kind::Decode, units_per_row: 24.0 }],
+            upper: vec![Operator { kind: Kind::HashAggregate { groups: 10.0 }, units_per_row: 1.0 }],
+            filtered: Output::Rows { per_row: 1.0, bytes_per_row: 16.0 },
+            result: Output::Groups { groups: 10.0, bytes_per_group: 32.0 },
+        },
+        host: profile,
+        cses: vec![profile; copies.len()],
+        policy,
+        limits: Limits { retries, silence: 1.0, pause: 0.1, ..Limits::default() },
+        priors: PRIORS,
+    });
+    let mut actions = Vec::new();
+    for (at, copy) in copies.iter().enumerate() {
+        let at = at as u32;
+        let readers: Vec<CseId> = [at].into_iter().chain(*copy).map(CseId).collect();
+        let slices = (0..slices).map(|n| Slice { id: SliceId(100 * at + n), rows: ROWS, bytes: 1 << 20, readers: readers.clone() }).collect();
+        actions.extend(query.handle(0.0, Event::Surveyed { cse: CseId(at), slices }));
+    }
+    actions.extend(wait(&mut query, 0.01));
+    (query, actions)
+}
+
+/// Time passes until `until`; all actions on the way.
+fn wait(query: &mut Query<u32>, until: f64) -> Vec<Action<u32>> {
+    let mut all = Vec::new();
+    while let Some(wake) = query.wake().filter(|wake| *wake <= until) {
+        all.extend(query.handle(wake, Event::Tick));
+    }
+    all
+}
+
+/// The epochs that were opened: drive, epoch, rung, slices.
+fn opened(actions: &[Action<u32>]) -> Vec<(u32, EpochId, Rung, Vec<u32>)> {
+    let open = actions.iter().filter_map(|action| match action {
+        Action::Send { cse, down: Down { epoch, order: Order::Open { rung, slices, .. }, .. } } => {
+            Some((cse.0, *epoch, *rung, slices.iter().map(|slice| slice.0).collect()))
+        }
+        _ => None,
+    });
+    open.collect()
+}
+
+fn up(cse: u32, up: Up) -> Event<u32> {
+    Event::Up { cse: CseId(cse), up }
+}
+
+fn end(epoch: EpochId, rung: Rung, slices: &[u32]) -> Up {
+    let slices = slices.iter().map(|slice| SliceId(*slice)).collect();
+    Up::EpochDone(Completed { epoch, rung, slices, batches: 0, rows: 10, bytes: 320, cpu: 0.01, wall: 0.01, bytes_read: 0 })
+}
+
+#[test]
+fn a_static_choice_is_kept_and_the_end_is_told_once() {
+    for rung in [Rung::Full, Rung::Filter, Rung::Raw] {
+        let (mut query, mut actions) = query(Policy::Static(rung), 3, &[None], 2, THIN);
+        let mut finished = 0;
+        let mut open = opened(&actions);
+        assert!(!open.is_empty());
+        while let Some((_, epoch, at, slices)) = open.pop() {
+            assert_eq!(at, rung);
+            actions = query.handle(0.02, up(0, end(epoch, at, &slices)));
+            assert!(actions.iter().any(|action| matches!(action, Action::Count { .. })), "{actions:?}");
+            finished += actions.iter().filter(|action| matches!(action, Action::Finish)).count();
+            actions.extend(wait(&mut query, 0.1));
+            open.extend(opened(&actions));
+        }
+        assert_eq!((finished, query.ended(), query.wake()), (1, true, None));
+        assert_eq!(query.handle(1.0, Event::Tick), []);
+    }
+}
+
+#[test]
+fn a_refusal_names_the_rung_that_is_asked_next() {
+    let (mut query, actions) = query(Policy::Adaptive, 100, &[None], 2, THIN);
+    let first = opened(&actions).into_iter().find(|(_, _, rung, _)| *rung == Rung::Full).unwrap();
+    let mut actions = query.handle(0.02, up(0, Up::Refused { epoch: first.1, accepts: Some(Rung::Filter), again: 0.5, why: Why::Memory }));
+    actions.extend(wait(&mut query, 0.4));
+    let then = opened(&actions);
+    assert!(!then.is_empty() && then.iter().all(|(_, _, rung, _)| *rung <= Rung::Filter), "{then:?}");
+    assert!(then.iter().any(|(_, _, _, slices)| slices.contains(&first.3[0])), "what was refused is asked again: {then:?}");
+}
+
+#[test]
+fn who_refuses_everything_for_too_long_is_given_up() {
+    let (mut query, mut actions) = query(Policy::Adaptive, 2, &[None], 2, THIN);
+    let mut now = 0.01;
+    while !query.ended() {
+        now += 1.0;
+        assert!(now < 100.0, "it asks for ever");
+        let mut next = Vec::new();
+        for (cse, epoch, _, _) in opened(&actions) {
+            next.extend(query.handle(now, up(cse, Up::Refused { epoch, accepts: None, again: 0.5, why: Why::Memory })));
+        }
+        next.extend(wait(&mut query, now + 0.9));
+        actions = next;
+    }
+    assert!(actions.iter().any(|action| matches!(action, Action::Fail { cse: CseId(0), .. })), "{actions:?}");
+}
+
+#[test]
+fn slices_of_a_silent_drive_go_to_their_copy_and_what_comes_late_is_dropped() {
+    let (mut query, actions) = query(Policy::Static(Rung::Full), 2, &[Some(1), None], 0, THIN);
+    let first = opened(&actions);
+    let (_, epoch, _, slices) = first.iter().find(|(cse, ..)| *cse == 0).unwrap().clone();
+    let (_, other, _, theirs) = first.iter().find(|(cse, ..)| *cse == 1).unwrap().clone();
+    query.handle(0.5, up(1, end(other, Rung::Full, &theirs)));
+    let then = wait(&mut query, 1.5);
+    assert!(then.iter().any(|action| matches!(action, Action::Send { cse: CseId(0), down: Down { order: Order::Cancel, .. } })), "{then:?}");
+    let again = opened(&then);
+    let moved: Vec<u32> = again.iter().filter(|(cse, ..)| *cse == 1).flat_map(|(_, _, _, slices)| slices.clone()).collect();
+    assert!(slices.iter().all(|slice| moved.contains(slice)), "{again:?}");
+    let late = query.handle(1.6, up(0, end(epoch, Rung::Full, &slices)));
+    assert!(late.contains(&Action::Dropped { epoch, why: Dropped::Revoked }) && !late.iter().any(|action| matches!(action, Action::Count { .. })), "{late:?}");
+}
+
+#[test]
+fn without_a_copy_the_query_fails_and_names_the_drive() {
+    let (mut query, _) = query(Policy::Adaptive, 2, &[None, None], 0, THIN);
+    let actions = query.handle(0.1, Event::Lost { cse: CseId(1), again: false });
+    assert!(actions.iter().any(|action| matches!(action, Action::Fail { cse: CseId(1), slice: Some(SliceId(100..)) })), "{actions:?}");
+    assert!(query.ended());
+}
+
+#[test]
+fn a_drive_that_comes_back_is_asked_again() {
+    let (mut query, actions) = query(Policy::Static(Rung::Full), 2, &[None], 1, THIN);
+    let first = opened(&actions);
+    assert_eq!(opened(&query.handle(0.02, Event::Lost { cse: CseId(0), again: true })), [], "not at once");
+    let again = opened(&wait(&mut query, 0.5));
+    assert_eq!(again.len(), first.len());
+    assert!(again[0].1 != first[0].1 && again[0].3 == first[0].3, "{again:?}");
+}
+
+#[test]
+fn garbage_costs_the_epoch_and_a_strike() {
+    let (mut query, actions) = query(Policy::Static(Rung::Full), 2, &[None], 1, THIN);
+    let (_, epoch, rung, slices) = opened(&actions)[0].clone();
+    let actions = query.handle(0.02, up(0, end(epoch, rung, &[77])));
+    assert!(actions.contains(&Action::Dropped { epoch, why: Dropped::Garbage }) && !query.ended(), "{actions:?}");
+    let (_, epoch, rung, again) = opened(&wait(&mut query, 0.5))[0].clone();
+    assert_eq!(again, slices);
+    let actions = query.handle(0.6, up(0, end(epoch, rung, &[77])));
+    assert!(actions.iter().any(|action| matches!(action, Action::Fail { cse: CseId(0), .. })), "{actions:?}");
+}
+
+#[test]
+fn who_stops_gives_back_what_it_had_not_begun() {
+    let (mut query, actions) = query(Policy::Adaptive, 100, &[None], 2, THIN);
+    let (_, epoch, rung, slices) = opened(&actions).into_iter().find(|(_, _, rung, _)| *rung > Rung::Raw).unwrap();
+    let remaining: Vec<SliceId> = slices[1..].iter().map(|slice| SliceId(*slice)).collect();
+    let mut actions = query.handle(0.02, up(0, Up::Stopped { epoch, remaining, accepts: Some(Rung::Raw), again: 5.0, why: Why::Speed }));
+    actions.extend(query.handle(0.021, up(0, end(epoch, rung, &slices[..1]))));
+    assert!(actions.iter().any(|action| matches!(action, Action::Count { .. })), "{actions:?}");
+    actions.extend(wait(&mut query, 0.2));
+    let raw = opened(&actions);
+    assert!(!raw.is_empty() && raw.iter().all(|(_, _, rung, _)| *rung == Rung::Raw), "{raw:?}");
+    assert!(raw.iter().any(|(_, _, _, taken)| taken.contains(&slices[1])), "{raw:?}");
+}
+
+#[test]
+fn the_last_slices_are_done_again_where_a_drive_is_stuck() {
+    let (mut query, mut actions) = query(Policy::Adaptive, 100, &[None], 2, 1e9);
+    let (_, epoch, rung, _) = opened(&actions).into_iter().find(|(_, _, rung, _)| *rung > Rung::Raw).unwrap();
+    let mut now = 0.01;
+    let mut begun = Vec::new();
+    let mut hedged = false;
+    while !query.ended() {
+        assert!(now < 20.0, "nobody does {begun:?} again; missing {}", query.ledger().uncovered());
+        now += 0.01;
+        let mut next = Vec::new();
+        for action in std::mem::take(&mut actions) {
+            if let Action::Count { epoch, .. } = action {
+                next.extend(query.handle(now, Event::Worked { epoch, cpu: 0.004, filtered: None, held: None }));
+            }
+            let Action::Send { down: Down { epoch: it, number, order }, .. } = action else { continue };
+            let answer = match order {
+                // What is handed out comes at once; what the drive does itself takes for ever.
+                Order::Open { rung: Rung::Raw, slices, .. } => {
+                    let slices: Vec<u32> = slices.iter().map(|slice| slice.0).collect();
+                    hedged |= slices.iter().any(|slice| begun.contains(slice));
+                    end(it, Rung::Raw, &slices)
+                }
+                Order::Open { slices, .. } | Order::Feed { slices } if it == epoch => {
+                    begun.extend(slices.iter().map(|slice| slice.0));
+                    let running = begun.iter().map(|slice| (SliceId(*slice), 1e-4)).collect();
+                    Up::Progress { epoch, done: vec![], running, load: 500.0, waits: false, pending_rows: 0, pending_bytes: 0 }
+                }
+                Order::Take { .. } => Up::Taken { epoch: it, number, slices: vec![] },
+                _ => continue,
+            };
+            next.extend(query.handle(now, up(0, answer)));
+        }
+        let running = begun.iter().map(|slice| (SliceId(*slice), 1e-4)).collect();
+        next.extend(query.handle(now, up(0, Up::Progress { epoch, done: vec![], running, load: 500.0, waits: false, pending_rows: 0, pending_bytes: 0 })));
+        next.extend(wait(&mut query, now + 0.009));
+        actions = next;
+    }
+    assert!(hedged && rung > Rung::Raw && actions.contains(&Action::Finish), "{actions:?}");
+}

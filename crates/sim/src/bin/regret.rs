@@ -1,0 +1,133 @@
+//! The grid of issue 4 and what goes with it.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use skytether_sim::chaos;
+use skytether_sim::equal::curve;
+use skytether_sim::grid::{Ground, Load, Point, Row, measure, measure_all, points, summary};
+use skytether_sim::workload::grid;
+
+const USAGE: &str = "usage:
+  regret grid [EVERY [SEED [HOST_GBIT [HOST_CORES]]]]   every EVERYth point of the grid (1): worst points, summary
+  regret csv [EVERY [SEED [HOST_GBIT [HOST_CORES]]]]    the same, all rows as CSV
+  regret point QUERY/SLOWER/GBIT/DRIVES/LOAD [SEED]     one point, with every message and plan on the standard error
+  regret equal [QUERY [PROFILE]]                        how many slow drives equal one host, as CSV (moments, envoy)
+  regret chaos SEED                                     one seed of the runs with faults, with every message";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(text) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(text) => {
+            eprintln!("{text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn number<T: std::str::FromStr>(arguments: &[String], at: usize, otherwise: T) -> Result<T, String> {
+    arguments.get(at).map_or(Ok(otherwise), |text| text.parse().map_err(|_| format!("{text} is not a number\n{USAGE}")))
+}
+
+fn run(arguments: &[String]) -> Result<String, String> {
+    let word = arguments.first().map_or("", String::as_str);
+    match word {
+        "grid" | "csv" => {
+            let every = number(arguments, 1, 1_usize)?.max(1);
+            let known = Ground::default();
+            let ground = Ground {
+                seed: number(arguments, 2, known.seed)?,
+                host_gbit: number(arguments, 3, known.host_gbit)?,
+                host_cores: number(arguments, 4, known.host_cores)?,
+                ..known
+            };
+            let points: Vec<Point> = points().into_iter().step_by(every).collect();
+            let rows = measure_all(&points, &ground);
+            Ok(if word == "csv" { csv(&rows) } else { table(rows) })
+        }
+        "point" => {
+            let ground = Ground { seed: number(arguments, 2, 1)?, ..Ground::default() };
+            let wanted = arguments.get(1).ok_or(USAGE)?;
+            let point = points().into_iter().find(|point| name(point) == *wanted).ok_or_else(|| format!("there is no point {wanted}\n{USAGE}"))?;
+            Ok(line(&measure(&point, &ground, true)))
+        }
+        "equal" => {
+            let wanted = arguments.get(1).map_or("moments", String::as_str);
+            let work = grid().into_iter().find(|work| work.name == wanted).ok_or_else(|| format!("there is no query {wanted}\n{USAGE}"))?;
+            let profile = arguments.get(2).map_or("envoy", String::as_str);
+            let mut text = "drives,one_core_s,host_s,full_s,raw_s,adaptive_s".to_owned();
+            for at in curve(&work, profile, &Ground::default()).map_err(|error| error.to_string())? {
+                let _ = write!(text, "\n{},{:.4},{:.4},{:.4},{:.4},{:.4}", at.drives, at.one_core, at.host, at.full, at.raw, at.adaptive);
+            }
+            Ok(text)
+        }
+        "chaos" => chaos::check(number(arguments, 1, 0)?, true).map(|outcome| format!("{outcome:?}")),
+        _ => Err(USAGE.to_owned()),
+    }
+}
+
+fn name(point: &Point) -> String {
+    format!("{}/{}/{}/{}/{:?}", point.work.name, point.slower, point.gbit, point.drives, point.load)
+}
+
+fn csv(rows: &[Row]) -> String {
+    let mut text = "query,slower,gbit,drives,load,full_s,filter_s,raw_s,adaptive_s,regret,over_raw,moved_bytes".to_owned();
+    for row in rows {
+        let (point, [full, filter, raw]) = (&row.point, row.fixed);
+        let _ = write!(
+            text,
+            "\n{},{},{},{},{:?},{full:.5},{filter:.5},{raw:.5},{:.5},{:.5},{:.5},{:.0}",
+            point.work.name,
+            point.slower,
+            point.gbit,
+            point.drives,
+            point.load,
+            row.adaptive,
+            row.regret(),
+            row.over_raw(),
+            row.outcome.moved
+        );
+    }
+    text
+}
+
+fn line(row: &Row) -> String {
+    let [full, filter, raw] = row.fixed;
+    let moved = row.outcome.slices.iter().map(|(rung, slices)| format!("{slices} {}", rung.as_str())).collect::<Vec<_>>().join(", ");
+    format!(
+        "{:36} full {full:9.3} filter {filter:9.3} raw {raw:9.3} adaptive {:9.3} regret {:6.1}%, {moved} in {} epochs, {} dropped",
+        name(&row.point),
+        row.adaptive,
+        row.regret() * 100.0,
+        row.outcome.epochs.0,
+        row.outcome.epochs.1
+    )
+}
+
+fn table(mut rows: Vec<Row>) -> String {
+    let all = summary(&rows);
+    rows.sort_by(|a, b| b.regret().total_cmp(&a.regret()));
+    let mut text = String::new();
+    for row in rows.iter().take(30) {
+        let _ = writeln!(text, "{}", line(row));
+    }
+    for load in [Load::Idle, Load::OneOverloaded, Load::Changes] {
+        let of: Vec<Row> = rows.iter().filter(|row| row.point.load == load).cloned().collect();
+        let [median, p95, worst] = summary(&of).regret.map(|share| share * 100.0);
+        let _ = writeln!(text, "{load:?}: {} points, regret median {median:.2}%, 95th percentile {p95:.2}%, worst {worst:.2}%", of.len());
+    }
+    let [median, p95, worst] = all.regret.map(|share| share * 100.0);
+    let (changes, better, level) = all.changes;
+    let _ = write!(
+        text,
+        "all: {} points, regret median {median:.2}%, 95th percentile {p95:.2}%, worst {worst:.2}%; at most {:.2}% slower than all on the host\n\
+         where the load changes: {changes} points, {better} quicker than every static choice, {level} within 1% of the best one",
+        rows.len(),
+        all.over_raw * 100.0
+    );
+    text
+}

@@ -1,0 +1,196 @@
+//! The host: the machine of `skytether_adapt::query`, cores that work off what came up, and the answer.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use skytether_adapt::cost::{PRIORS, distinct};
+use skytether_adapt::message::{CseId, EpochId, Rung, SliceId};
+use skytether_adapt::profile::Profile;
+use skytether_adapt::query::{Action, Event, Query};
+
+use super::{Answer, Happening, Payload, World};
+
+#[derive(Debug)]
+struct Job {
+    left: usize,
+    cpu: f64,
+    filtered: Option<(u64, u64)>,
+    rows: f64,
+    batches: Vec<Payload>,
+}
+
+pub(super) struct HostSim {
+    query: Query<Payload>,
+    profile: Profile,
+    free: u32,
+    queue: VecDeque<(EpochId, f64)>,
+    running: BTreeMap<u64, EpochId>,
+    ends: VecDeque<(u64, f64)>,
+    jobs: BTreeMap<EpochId, Job>,
+    tick_at: f64,
+    answer: Answer,
+    slices: BTreeMap<Rung, usize>,
+    counted: usize,
+    dropped: usize,
+    finished: bool,
+    failed: Option<(CseId, Option<SliceId>)>,
+    task: u64,
+    rows: f64,
+}
+
+impl HostSim {
+    pub(super) fn new(query: Query<Payload>, profile: Profile) -> Self {
+        Self {
+            query,
+            profile,
+            free: profile.cores,
+            queue: VecDeque::new(),
+            running: BTreeMap::new(),
+            ends: VecDeque::new(),
+            jobs: BTreeMap::new(),
+            tick_at: f64::NEG_INFINITY,
+            answer: Answer::new(),
+            slices: BTreeMap::new(),
+            counted: 0,
+            dropped: 0,
+            finished: false,
+            failed: None,
+            task: 0,
+            rows: 0.0,
+        }
+    }
+
+    /// Whether the answer is complete, or there will be none.
+    pub(super) fn over(&self) -> bool {
+        self.failed.is_some() || (self.finished && self.jobs.is_empty())
+    }
+
+    #[allow(clippy::type_complexity)]
+    pub(super) fn result(&self) -> (Option<Answer>, Option<(CseId, Option<SliceId>)>, BTreeMap<Rung, usize>, (usize, usize)) {
+        ((self.failed.is_none() && self.finished).then(|| self.answer.clone()), self.failed, self.slices.clone(), (self.counted, self.dropped))
+    }
+
+    pub(super) fn tick(&mut self, world: &mut World<'_>) {
+        if world.now >= self.tick_at {
+            self.handle(world, Event::Tick);
+        }
+    }
+
+    pub(super) fn handle(&mut self, world: &mut World<'_>, event: Event<Payload>) {
+        if world.fleet.trace && !matches!(event, Event::Tick | Event::Surveyed { .. }) {
+            eprintln!("{:.4} <- {event:?}", world.now);
+        }
+        let before = self.query.planned_at();
+        let actions = self.query.handle(world.now, event);
+        if world.fleet.trace && self.query.planned_at() != before {
+            let cost = self.query.cost();
+            let loads: Vec<f64> = (0..world.fleet.drives.len()).map(|cse| cost.load(cse)).collect();
+            eprintln!("{:.4} plan {:?} loads {loads:.2?} groups {:.0}", world.now, self.query.plan(), cost.groups());
+        }
+        for action in actions {
+            if world.fleet.trace {
+                eprintln!("{:.4} -> {action:?}", world.now);
+            }
+            match action {
+                Action::Send { cse, down } => world.send_down(cse.0 as usize, down),
+                Action::Count { epoch, rung, slices, batches, .. } => self.count(world, epoch, rung, &slices, batches),
+                Action::Dropped { .. } => self.dropped += 1,
+                Action::Finish => self.finished = true,
+                Action::Fail { cse, slice } => self.failed = Some((cse, slice)),
+            }
+        }
+        if let Some(wake) = self.query.wake()
+            && (wake < self.tick_at || self.tick_at <= world.now)
+        {
+            self.tick_at = wake;
+            world.after((wake - world.now).max(0.0), Happening::Tick);
+        }
+    }
+
+    /// Puts what came into the queue of the cores: slices one by one, rows and states in as many parts as there are cores.
+    fn count(&mut self, world: &mut World<'_>, epoch: EpochId, rung: Rung, slices: &[SliceId], batches: Vec<Payload>) {
+        self.counted += 1;
+        *self.slices.entry(rung).or_default() += slices.len();
+        let truth = world.work.truth;
+        let rows = f64::from(world.work.rows);
+        let transfer = PRIORS.transfer_s_per_byte;
+        let cost = |slice: &SliceId| world.real[slice.0 as usize].cost;
+        let n = slices.len() as f64;
+        let parts: Vec<f64> = match rung {
+            Rung::Raw => slices.iter().map(|slice| rows * (world.lower + world.upper) * cost(slice) + world.work.bytes as f64 * transfer).collect(),
+            Rung::Filter | Rung::Full => {
+                let total = match (rung, truth.states) {
+                    (Rung::Full, Some((groups, bytes))) => {
+                        let states = distinct(groups, n * rows * truth.selected);
+                        states * (PRIORS.merge_s_per_state + bytes * transfer)
+                    }
+                    (Rung::Full, None) => n * rows * truth.result_bytes * transfer,
+                    _ => slices.iter().map(|slice| rows * world.upper * cost(slice)).sum::<f64>() + n * rows * truth.selected * truth.row_bytes * transfer,
+                };
+                vec![total / f64::from(self.profile.cores); self.profile.cores as usize]
+            }
+        };
+        let out = n * rows * truth.selected;
+        let filtered = (rung == Rung::Raw).then_some((out as u64, (out * truth.row_bytes) as u64));
+        let parts = if parts.is_empty() { vec![0.0] } else { parts };
+        self.jobs.insert(epoch, Job { left: parts.len(), cpu: 0.0, filtered, rows: if rung == Rung::Full { 0.0 } else { n * rows }, batches });
+        self.queue.extend(parts.into_iter().map(|part| (epoch, part / self.profile.speed_per_core)));
+        self.start(world);
+    }
+
+    fn start(&mut self, world: &mut World<'_>) {
+        while self.free > 0
+            && let Some((epoch, seconds)) = self.queue.pop_front()
+        {
+            self.free -= 1;
+            self.task += 1;
+            self.running.insert(self.task, epoch);
+            if let Some(job) = self.jobs.get_mut(&epoch) {
+                job.cpu += seconds;
+            }
+            let end = world.now + seconds;
+            let at = self.ends.partition_point(|(_, other)| *other <= end);
+            self.ends.insert(at, (self.task, end));
+            world.after(seconds, Happening::HostCore);
+        }
+    }
+
+    pub(super) fn core_done(&mut self, world: &mut World<'_>) {
+        let Some((task, _)) = self.ends.pop_front() else { return };
+        self.free += 1;
+        let Some(epoch) = self.running.remove(&task) else { return };
+        let done = self.jobs.get_mut(&epoch).is_some_and(|job| {
+            job.left -= 1;
+            job.left == 0
+        });
+        self.start(world);
+        if done && let Some(job) = self.jobs.remove(&epoch) {
+            self.add(world, &job.batches);
+            self.rows += job.rows;
+            let held = world
+                .work
+                .truth
+                .states
+                .filter(|_| self.rows > 0.0)
+                .map(|(groups, _)| (self.rows as u64, distinct(groups, self.rows * world.work.truth.selected) as u64));
+            self.handle(world, Event::Worked { epoch, cpu: job.cpu, filtered: job.filtered, held });
+        }
+    }
+
+    /// Adds up what was delivered: states are merged, rows are aggregated, slices are decoded and aggregated.
+    fn add(&mut self, world: &World<'_>, batches: &[Payload]) {
+        let mut merge = |group: u32, sum: u64, count: u64| {
+            let entry = self.answer.entry(group).or_default();
+            *entry = (entry.0 + sum, entry.1 + count);
+        };
+        for batch in batches {
+            match batch {
+                Payload::States(states) => states.iter().for_each(|(group, sum, count)| merge(*group, *sum, *count)),
+                Payload::Rows(rows) => rows.iter().for_each(|(group, value)| merge(*group, *value, 1)),
+                Payload::Stored(slice) => {
+                    let real = world.real[slice.0 as usize];
+                    merge(real.group, real.value, 1);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The grid of issue 4: each point run with every static choice and with the adaptive one, over the same slices at the same costs.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use skytether_adapt::message::Rung;
+use skytether_adapt::profile::Profile;
+use skytether_adapt::query::{Limits, Policy};
+
+use crate::fleet::{Faults, Fleet, Outcome, Spec, run};
+use crate::workload::{Workload, grid};
+
+/// How busy the drives are with other things.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// Not at all.
+    Idle,
+    /// The first drive's processor has an eighth left for us.
+    OneOverloaded,
+    /// The same befalls half of the drives (the only one, where there is one) when 40% of the best static choice's time on idle drives have passed.
+    Changes,
+}
+
+/// How many times slower an overloaded drive is.
+pub const OVERLOAD: f64 = 8.0;
+
+/// When a load changes, as a share of the time of the best static choice on idle drives.
+pub const CHANGES_AT: f64 = 0.4;
+
+/// A point of the grid.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Point {
+    /// The query.
+    pub work: Workload,
+    /// How many times slower a core of a drive is than one of the host.
+    pub slower: f64,
+    /// Gb/s of each drive's link.
+    pub gbit: f64,
+    /// Drives.
+    pub drives: u32,
+    /// How busy they are.
+    pub load: Load,
+}
+
+/// What does not change over the grid.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ground {
+    /// Cores of the host.
+    pub host_cores: u32,
+    /// Gb/s that the host takes in from all drives together.
+    pub host_gbit: f64,
+    /// Slices of each drive.
+    pub slices: u32,
+    /// The seed.
+    pub seed: u64,
+}
+
+impl Default for Ground {
+    /// A host of four cores with 10 Gb/s; 256 slices of 1 MiB on each drive.
+    fn default() -> Self {
+        Self { host_cores: 4, host_gbit: 10.0, slices: 256, seed: 1 }
+    }
+}
+
+/// A point as it came out, seconds.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// The point.
+    pub point: Point,
+    /// Times of the static choices full, filter, raw.
+    pub fixed: [f64; 3],
+    /// Time of the adaptive choice.
+    pub adaptive: f64,
+    /// How the adaptive run went.
+    pub outcome: Outcome,
+}
+
+impl Row {
+    /// The best static choice.
+    #[must_use]
+    pub fn best(&self) -> f64 {
+        self.fixed.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    /// How much longer than the best static choice it took, as a share of that; below 0 where it was quicker.
+    #[must_use]
+    pub fn regret(&self) -> f64 {
+        self.adaptive / self.best() - 1.0
+    }
+
+    /// How much longer than all on the host.
+    #[must_use]
+    pub fn over_raw(&self) -> f64 {
+        self.adaptive / self.fixed[2] - 1.0
+    }
+}
+
+/// All points of the grid; the loads of one fleet and query follow one another.
+#[must_use]
+pub fn points() -> Vec<Point> {
+    let mut all = Vec::new();
+    for work in grid() {
+        for slower in [1.0, 4.0, 15.0, 60.0] {
+            for gbit in [0.1, 1.0, 2.5, 10.0] {
+                for drives in [1, 4, 16] {
+                    for load in [Load::Idle, Load::OneOverloaded, Load::Changes] {
+                        all.push(Point { work: work.clone(), slower, gbit, drives, load });
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+const STATIC: [Rung; 3] = [Rung::Full, Rung::Filter, Rung::Raw];
+
+/// The fleet of a point. `change` is when its load changes, if it does.
+#[must_use]
+pub fn fleet(point: &Point, ground: &Ground, seed: u64, change: f64) -> Fleet {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
+    let mut off = |spread: f64| ((rng.f64() * 2.0 - 1.0) * spread).exp();
+    let is = Profile {
+        speed_per_core: 1.0 / point.slower,
+        cores: 2,
+        memory_bytes: 1 << 30,
+        disk_bytes_per_s: 261e6,
+        disk_seek_s: 0.0085,
+        link_bits_per_s: point.gbit * 1e9,
+        link_latency_s: 0.0002,
+    };
+    // Profiles and priors are about right, not exactly.
+    let believed = Profile { speed_per_core: is.speed_per_core * off(0.25), ..is };
+    let overloaded = |at: u32| match point.load {
+        Load::Idle => vec![],
+        Load::OneOverloaded if at == 0 => vec![(0.0, OVERLOAD)],
+        Load::OneOverloaded => vec![],
+        Load::Changes if at < point.drives.div_ceil(2) => vec![(change, OVERLOAD)],
+        Load::Changes => vec![],
+    };
+    Fleet {
+        host: Profile {
+            speed_per_core: 1.0,
+            cores: ground.host_cores,
+            memory_bytes: 8 << 30,
+            disk_bytes_per_s: 1e9,
+            disk_seek_s: 0.0,
+            link_bits_per_s: ground.host_gbit * 1e9,
+            link_latency_s: 0.0002,
+        },
+        drives: (0..point.drives).map(|at| Spec { is, believed, load: overloaded(at), kills: vec![], stalls: vec![] }).collect(),
+        slices: ground.slices,
+        copies: 0.0,
+        noise: 0.15,
+        warm_up: (5, 3.0),
+        off: (off(0.25), off(0.25)),
+        faults: Faults::default(),
+        limits: Limits { silence: 600.0, ..Limits::default() },
+        trace: false,
+        at_most: 1e6,
+    }
+}
+
+/// Runs a point; the same seed for every choice. A run without the right answer counts as one that never ends.
+#[must_use]
+pub fn measure(point: &Point, ground: &Ground, trace: bool) -> Row {
+    let seed = ground.seed;
+    let time = |fleet: &Fleet, policy| {
+        let outcome = run(fleet, &point.work, policy, seed);
+        let end = if outcome.answer.as_ref() == Some(&outcome.expected) { outcome.end } else { f64::INFINITY };
+        (end, outcome)
+    };
+    let mut change = 0.0;
+    if point.load == Load::Changes {
+        let idle = fleet(&Point { load: Load::Idle, ..point.clone() }, ground, seed, 0.0);
+        change = CHANGES_AT * STATIC.iter().map(|rung| time(&idle, Policy::Static(*rung)).0).fold(f64::INFINITY, f64::min);
+    }
+    let mut fleet = fleet(point, ground, seed, change);
+    let fixed = STATIC.map(|rung| time(&fleet, Policy::Static(rung)).0);
+    fleet.trace = trace;
+    let (adaptive, outcome) = time(&fleet, Policy::Adaptive);
+    Row { point: point.clone(), fixed, adaptive, outcome }
+}
+
+/// Runs points on all processors; the rows are in their order.
+#[must_use]
+pub fn measure_all(points: &[Point], ground: &Ground) -> Vec<Row> {
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let mut rows: Vec<(usize, Row)> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut rows = Vec::new();
+                    loop {
+                        let at = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(point) = points.get(at) else { break rows };
+                        rows.push((at, measure(point, ground, false)));
+                    }
+                })
+            })
+            .collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    rows.sort_by_key(|(at, _)| *at);
+    rows.into_iter().map(|(_, row)| row).collect()
+}
+
+/// What the rows come to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Summary {
+    /// Median, 95th percentile and worst regret.
+    pub regret: [f64; 3],
+    /// The worst against all on the host.
+    pub over_raw: f64,
+    /// Points where the load changes: how many, how many of them quicker than every static choice, how many within 1% of the best.
+    pub changes: (usize, usize, usize),
+}
+
+/// Sums up.
+#[must_use]
+pub fn summary(rows: &[Row]) -> Summary {
+    let mut regrets: Vec<f64> = rows.iter().map(Row::regret).collect();
+    regrets.sort_by(f64::total_cmp);
+    let at = |share: f64| regrets.get(((regrets.len() as f64 * share).ceil() as usize).saturating_sub(1)).copied().unwrap_or(0.0);
+    let changes: Vec<&Row> = rows.iter().filter(|row| row.point.load == Load::Changes).collect();
+    let better = changes.iter().filter(|row| row.regret() < 0.0).count();
+    let level = changes.iter().filter(|row| (0.0..=0.01).contains(&row.regret())).count();
+    Summary {
+        regret: [at(0.5), at(0.95), at(1.0)],
+        over_raw: rows.iter().map(Row::over_raw).fold(f64::NEG_INFINITY, f64::max),
+        changes: (changes.len(), better, level),
+    }
+}

@@ -1,0 +1,17 @@
+//! A discrete-event simulator of a host and its drives that runs the decisions of `skytether-adapt` on a simulated clock.
+//!
+//! - [`workload`]: queries: what the planner believes of them, and what is true;
+//! - [`device`]: cores shared by processes, a disk with a head, a link;
+//! - [`fleet`]: host and drives, messages and faults, one query from its beginning to its end;
+//! - [`grid`]: the grid of issue 4 and its regrets;
+//! - [`equal`]: how many slow drives equal one host;
+//! - [`chaos`]: seeded runs with kills, stalls, duplicates and reordering, whose answers are checked.
+//!
+//! Everything follows from a seed. Nothing depends on this crate.
+
+pub mod chaos;
+pub mod device;
+pub mod equal;
+pub mod fleet;
+pub mod grid;
+pub mod workload;

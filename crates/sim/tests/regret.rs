@@ -1,0 +1,70 @@
+//! A sample of the grid; the whole of it is `cargo run -p skytether-sim --bin regret grid`.
+
+use skytether_adapt::message::Rung;
+use skytether_adapt::query::Policy;
+use skytether_sim::equal::curve;
+use skytether_sim::fleet::run;
+use skytether_sim::grid::{Ground, Load, fleet, measure, measure_all, points, summary};
+use skytether_sim::workload::grid;
+
+#[test]
+fn regret_is_small_on_a_sample_of_the_grid() {
+    // 29 has no factor in common with the grid's sides, so that the sample has all of them.
+    let sample: Vec<_> = points().into_iter().step_by(29).collect();
+    assert!([Load::Idle, Load::OneOverloaded, Load::Changes].iter().all(|load| sample.iter().any(|point| point.load == *load)));
+    for seed in [1, 2] {
+        let rows = measure_all(&sample, &Ground { seed, ..Ground::default() });
+        let all = summary(&rows);
+        let worst = rows.iter().max_by(|a, b| a.regret().total_cmp(&b.regret())).unwrap();
+        let [median, p95, most] = all.regret;
+        assert!(median <= 0.03 && p95 <= 0.10 && most <= 0.25, "{all:?}, worst {:?} {:?} {}", worst.point, worst.fixed, worst.adaptive);
+        assert!(all.over_raw <= 0.10, "{all:?}");
+        let (changes, better, level) = all.changes;
+        assert!(better + level >= changes * 3 / 4, "{all:?}");
+    }
+}
+
+#[test]
+fn where_the_load_changes_the_rungs_change_too() {
+    let point = points()
+        .into_iter()
+        .find(|point| point.work.name == "moments" && point.slower == 4.0 && point.gbit == 1.0 && point.drives == 16 && point.load == Load::Changes);
+    let row = measure(&point.unwrap(), &Ground::default(), false);
+    assert!(row.regret() < -0.2, "{:?} {}", row.fixed, row.adaptive);
+    assert!(row.outcome.slices[&Rung::Raw] > 100 && row.outcome.slices[&Rung::Full] > 100, "{:?}", row.outcome.slices);
+}
+
+#[test]
+fn more_drives_are_never_slower_and_together_with_the_host_quickest() {
+    let moments = grid().into_iter().find(|work| work.name == "moments").unwrap();
+    let points = curve(&moments, "envoy", &Ground::default()).unwrap();
+    for pair in points.windows(2) {
+        assert!(pair[1].full < pair[0].full, "{pair:?}");
+        assert!(pair[1].adaptive < pair[0].adaptive * 1.03, "{pair:?}");
+    }
+    for at in &points {
+        assert!(at.adaptive <= 1.1 * at.full.min(at.raw), "{at:?}");
+    }
+    // 15 times slower, two cores: between seven and a half and ten drives for a core.
+    let equal = points.iter().find(|at| at.full <= at.one_core).unwrap();
+    assert!((8..=12).contains(&equal.drives), "{equal:?}");
+}
+
+#[test]
+fn links_that_are_not_what_profiles_say_are_found_out() {
+    let ground = Ground::default();
+    for (name, slower, gbit) in [("moments", 4.0, 0.1), ("10 groups", 4.0, 1.0), ("filter 1%", 15.0, 1.0)] {
+        let point = points()
+            .into_iter()
+            .find(|point| point.work.name == name && point.slower == slower && point.gbit == gbit && point.drives == 4 && point.load == Load::Idle);
+        let point = point.unwrap();
+        let honest = measure(&point, &ground, false);
+        for wrong in [0.1, 10.0] {
+            let mut fleet = fleet(&point, &ground, ground.seed, 0.0);
+            fleet.drives.iter_mut().for_each(|drive| drive.believed.link_bits_per_s *= wrong);
+            let run = run(&fleet, &point.work, Policy::Adaptive, ground.seed);
+            assert_eq!(run.answer.as_ref(), Some(&run.expected));
+            assert!(run.end < honest.adaptive * 1.15, "{name}: {} instead of {} with {wrong} times the link", run.end, honest.adaptive);
+        }
+    }
+}
