@@ -90,7 +90,8 @@ SELECT k, f FROM e.floats WHERE isnan(f)
 SELECT k, f FROM e.floats ORDER BY f DESC NULLS LAST, k LIMIT 2
 SELECT k, count(f), min(f), max(f) FROM e.floats WHERE NOT isnan(f) GROUP BY k
 SELECT k, min(f), max(f), min(f) FILTER (WHERE f > 0) FROM e.floats GROUP BY k
-SELECT min(f), max(f), max(CAST(f AS REAL)) FROM e.floats
+SELECT min(f), max(f) FROM e.floats
+SELECT min(f), max(CAST(f AS REAL)) FROM e.floats
 SELECT abs(f) > 1, min(f), max(-f), min(CAST(-f AS REAL)) FROM e.floats GROUP BY 1
 SELECT f, min(f), max(f) FROM e.floats WHERE f > 1e300 OR f < -1e300 GROUP BY f
 SELECT i, n FROM e.extremes

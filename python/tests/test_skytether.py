@@ -257,7 +257,9 @@ def test_a_result_that_is_open_while_its_data_set_changes(tmp_path, begun, chang
 def test_control_c_interrupts_a_long_query(tmp_path, read):
     # The small side is kept and the large one streams by: nothing is put aside on disk.
     code = f"""
-import skytether, pyarrow as pa
+import signal, skytether, pyarrow as pa
+# Background jobs of a shell are made to ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 fleet = skytether.open({str(tmp_path / "f")!r}, drives=2, spill_limit=1 << 20)
 fleet.ingest(pa.table({{"v": range(60000)}}), "d.t")
 result = fleet.sql("SELECT count(*) FROM d.t c, (SELECT a.v + b.v AS s FROM d.t a, d.t b) ab WHERE ab.s + c.v = 17")
