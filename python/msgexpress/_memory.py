@@ -50,14 +50,14 @@ def shell(adata: anndata.AnnData) -> bytes:
         warnings.simplefilter("ignore")
         bare = anndata.AnnData(
             X=empty(adata.shape) if adata.X is not None else None,
-            obs=adata.obs,
-            var=adata.var,
+            obs=_storable(adata.obs),
+            var=_storable(adata.var),
             uns=dict(adata.uns),
             obsm=dict(adata.obsm),
             varm=dict(adata.varm),
             obsp=dict(adata.obsp),
             varp=dict(adata.varp),
-            raw=None if raw is None else {"X": empty(raw.shape), "var": raw.var, "varm": dict(raw.varm)},
+            raw=None if raw is None else {"X": empty(raw.shape), "var": _storable(raw.var), "varm": dict(raw.varm)},
         )
     with h5py.File("shell.h5ad", "w", driver="core", backing_store=False) as file:
         try:
@@ -66,6 +66,24 @@ def shell(adata: anndata.AnnData) -> bytes:
             raise InvalidError(f"this AnnData can't be kept: {e}") from e
         file.flush()
         return file.id.get_file_image()
+
+
+def _storable(frame: pd.DataFrame) -> pd.DataFrame:
+    """`frame` with texts and booleans that miss values in types which h5ad files have for that: categories, as anndata itself makes them when it writes a file, and nullable booleans."""
+    import pandas as pd
+
+    better = {}
+    for name in frame.columns[~frame.columns.duplicated(keep=False)]:
+        column = frame[name]
+        texts = column.dtype == object or isinstance(column.dtype, pd.StringDtype)
+        if not texts or not column.hasnans:
+            continue
+        kind = pd.api.types.infer_dtype(column, skipna=True)
+        if kind == "string":
+            better[name] = column.astype(object).where(column.notna(), None).astype("category")
+        elif kind == "boolean":
+            better[name] = column.astype("boolean")
+    return frame.assign(**better) if better and all(isinstance(name, str) for name in better) else frame
 
 
 def frames_source(what: str, obs: pd.DataFrame, var: pd.DataFrame, matrices: list[Matrix]) -> Source:

@@ -27,7 +27,7 @@ def positions(chosen: Any, names: pd.Index, what: str) -> np.ndarray:
         return np.arange(n)[chosen]
     if isinstance(chosen, str):
         chosen = [chosen]
-    values = np.asarray(chosen)
+    values = np.asarray(_in_order(chosen, names, what))
     if values.ndim != 1:
         raise InvalidError(f"choose {what}s with a mask, names or numbers in one dimension, not {values.ndim}")
     if values.size == 0:
@@ -37,6 +37,8 @@ def positions(chosen: Any, names: pd.Index, what: str) -> np.ndarray:
             raise InvalidError(f"the mask is for {len(values)} {what}s, but there are {n}")
         return np.flatnonzero(values)
     if values.dtype.kind in "iu":
+        if len(values) == n > 2 and np.isin(values, (0, 1)).all():
+            raise InvalidError(f"0 and 1 for each {what} would be the first two {what}s again and again: make it a mask, with .astype(bool)")
         numbers = values.astype(np.int64)
         numbers = np.where(numbers < 0, numbers + n, numbers)
         out = (numbers < 0) | (numbers >= n)
@@ -44,6 +46,19 @@ def positions(chosen: Any, names: pd.Index, what: str) -> np.ndarray:
             raise InvalidError(f"there is no {what} {values[out][0]}: they are numbered 0 to {n - 1}")
         return numbers
     return _by_name([str(v) for v in values], names, what)
+
+
+def _in_order(chosen: Any, names: pd.Index, what: str) -> Any:
+    """`chosen`, or where it is a pandas mask by names, that mask in the order of `names`."""
+    import pandas as pd
+
+    if not isinstance(chosen, pd.Series) or chosen.dtype != np.bool_ or len(chosen) != len(names):
+        return chosen
+    if isinstance(chosen.index, pd.RangeIndex) or chosen.index.equals(names):
+        return chosen
+    if not (names.is_unique and chosen.index.is_unique and chosen.index.isin(names).all()):
+        raise InvalidError(f"the mask's index does not hold the names of the {what}s: use .to_numpy() if it is in their order")
+    return chosen.reindex(names)
 
 
 def _by_name(wanted: list[str], names: pd.Index, what: str) -> np.ndarray:

@@ -410,3 +410,17 @@ def test_sets_of_cells_by_several_values(db, wanted):
         wanted_scores = scipy.stats.ttest_ind(x[:4], x[(adata.obs["type"] == "B") & adata.obs["ok"]]).statistic
     frame = res.to_df().set_index("names").loc[adata.var_names]
     np.testing.assert_allclose(frame["scores"], np.nan_to_num(wanted_scores), rtol=1e-9, atol=1e-9)
+
+
+def test_masks_go_by_their_names(db):
+    adata = ad.AnnData(np.random.default_rng(3).poisson(2, (40, 5)).astype(np.float32), obs=pd.DataFrame({"n": range(40)}, index=[f"c{n}" for n in range(40)]))
+    ds = db.ingest(adata, "t/masks", replace=True)
+    few = adata.obs["n"] < 13
+    due = ds.ttest(few, ~few, transform=None).to_df()
+    shuffled = ds.ttest(few.sample(frac=1, random_state=1), ~few.to_numpy(), transform=None).to_df()
+    pd.testing.assert_frame_equal(shuffled, due)
+    pd.testing.assert_frame_equal(ds.ttest(few.reset_index(drop=True), ~few, transform=None).to_df(), due)
+    with pytest.raises(skytether.InvalidError, match="astype"):
+        ds.ttest(few.astype(int), ~few, transform=None)
+    with pytest.raises(skytether.InvalidError, match="to_numpy"):
+        ds.ttest(few.rename(lambda name: name + "-1"), ~few, transform=None)

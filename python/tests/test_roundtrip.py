@@ -331,3 +331,16 @@ def test_pbmc3k_comes_back_whole(pbmc3k_fleet):
     with msgexpress.open(pbmc3k_fleet) as db:
         assert list(db) == ["blood/pbmc3k"] and "blood/pbmc3k" in db and "blood.pbmc3k" in db
         assert_same(db["blood.pbmc3k"].to_anndata(), ad.read_h5ad(PBMC3K))
+
+
+def test_texts_and_booleans_may_be_missing(db):
+    obs = pd.DataFrame({"type": ["B", None, np.nan, "T"], "seen": [True, None, False, True], "note": pd.array(["x", pd.NA, "y", "x"], "string")}, index=list("abcd"))
+    before = obs.copy()
+    adata = ad.AnnData(np.arange(8, dtype=np.float32).reshape(4, 2), obs=obs)
+    ds = db.ingest(adata, "t/missing")
+    back = ds.to_anndata().obs
+    assert [None if pd.isna(v) else v for v in back["type"]] == ["B", None, None, "T"]
+    assert [None if pd.isna(v) else bool(v) for v in back["seen"]] == [True, None, False, True]
+    assert [None if pd.isna(v) else v for v in back["note"]] == ["x", None, "y", "x"]
+    pd.testing.assert_frame_equal(adata.obs, before)
+    assert db.fleet.sql("SELECT count(type) AS n FROM t.missing.obs").to_arrow().to_pylist() == [{"n": 2}]
