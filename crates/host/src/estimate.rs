@@ -54,10 +54,15 @@ impl Estimates {
         Given { rows: rows as u64, values: (0..plan.schema().fields().len()).map(values).collect() }
     }
 
+    /// The rows of a table.
+    fn table(&self, name: &TableReference) -> f64 {
+        self.0.get(name).map_or(1, |table| table.rows) as f64
+    }
+
     fn rows(&self, plan: &LogicalPlan) -> f64 {
         let below = || plan.inputs().iter().map(|input| self.rows(input)).fold(0.0, f64::max);
         match plan {
-            LogicalPlan::TableScan(scan) => self.0.get(&scan.table_name).map_or(1, |table| table.rows) as f64,
+            LogicalPlan::TableScan(scan) => self.table(&scan.table_name),
             LogicalPlan::Filter(filter) => below() * self.all(&split_conjunction(&filter.predicate), &filter.input),
             LogicalPlan::Aggregate(aggregate) if aggregate.group_expr.is_empty() => 1.0,
             LogicalPlan::Aggregate(aggregate) => {
@@ -103,7 +108,7 @@ impl Estimates {
     /// The rows of the largest table below, before anything was dropped.
     fn base(&self, plan: &LogicalPlan) -> f64 {
         match plan {
-            LogicalPlan::TableScan(scan) => self.0.get(&scan.table_name).map_or(1, |table| table.rows) as f64,
+            LogicalPlan::TableScan(scan) => self.table(&scan.table_name),
             _ => plan.inputs().iter().map(|input| self.base(input)).fold(1.0, f64::max),
         }
     }

@@ -10,7 +10,7 @@ use skytether_plan::{Placement, describe, shipped};
 use skytether_wire::Rung;
 
 use crate::options::QueryOptions;
-use crate::receipt::{Receipt, rung_of};
+use crate::receipt::Receipt;
 use crate::session::Host;
 use crate::substrait::Asked;
 use crate::tree::Tree;
@@ -85,7 +85,7 @@ impl Host {
                 .iter()
                 .map(|scan| SubPlanText {
                     table: scan.title(),
-                    rung: rung_of(scan.rung),
+                    rung: scan.rung,
                     every_drive: scan.placement == Placement::Spread,
                     plan: describe::sub_plan(scan),
                     beside: scan.inputs.iter().map(describe::logical).collect(),

@@ -13,7 +13,8 @@ use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, Projection};
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::SelectItem;
 
-use crate::{side_by_side, star};
+use crate::select_shape::{put_list, take_list};
+use crate::side_by_side;
 
 /// Results that are planned at once.
 const PART: usize = 50;
@@ -24,13 +25,9 @@ const SHORT: usize = 2 * PART;
 /// The plan of `statement` if it is a long list of results, each with an expression of its own, over tables, a condition and groups; `None` for all others, and where the parts do not
 /// fit together or one has an error: the planner is to see the whole then.
 pub(crate) async fn plan(statement: &mut Statement, state: &SessionState) -> Option<LogicalPlan> {
-    let select = star::plain_select(statement)?;
-    if select.projection.len() <= SHORT || !select.projection.iter().all(|item| matches!(item, SelectItem::UnnamedExpr(_) | SelectItem::ExprWithAlias { .. })) {
-        return None;
-    }
-    let items = std::mem::take(&mut select.projection);
+    let items = take_list(statement, SHORT, |_| true)?;
     let planned = of_parts(statement, &items, state).await;
-    star::plain_select(statement)?.projection = items;
+    put_list(statement, items)?;
     planned
 }
 
@@ -39,7 +36,7 @@ async fn of_parts(empty: &Statement, items: &[SelectItem], state: &SessionState)
     let mut parts = Vec::with_capacity(items.len().div_ceil(PART));
     for items in items.chunks(PART) {
         let mut part = empty.clone();
-        star::plain_select(&mut part)?.projection = items.to_vec();
+        put_list(&mut part, items.to_vec())?;
         let LogicalPlan::Projection(projection) = state.statement_to_plan(part).await.ok()? else { return None };
         parts.push(projection);
     }

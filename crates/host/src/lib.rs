@@ -12,13 +12,14 @@
 //! | [`membership`] | which drives belong together |
 //! | [`writer`], `dealt`, `matrix_writer`, `outbox` | ingest |
 //! | `tables` | from names in SQL to tables, schemas and views |
-//! | `named_columns`, `in_parts`, `side_by_side`, `star` | wide tables and long lists of results, without what DataFusion's planner would take for them |
+//! | `named_columns`, `in_parts`, `side_by_side`, `star`, `select_shape` | wide tables and long lists of results, without what DataFusion's planner would take for them |
 //! | [`session`], [`sql_limits`] | a query from its text to its rows, and how long and deep it may be |
 //! | [`table_scan`] | one table as Arrow's datasets read it |
 //! | [`substrait`] | a plan of another producer, instead of a text |
 //! | `parameters` | `?` and `$1` in SQL |
 //! | `dense`, `cells` | grouped moments over the dense view, and what the host must know of cells |
 //! | [`scan`], `scan_planner`, `sub_plan`, `shipped` | the operator that reads from drives; how it is made of a sub-plan; what it sends; small tables beside it |
+//! | `estimate`, `join_filter`, `key_filters` | which side of a join is small; what of its keys goes to the drives |
 //! | `missing` | a part that a root record names and a drive lacks |
 //! | `spill`, `sort_room` | what memory can't hold |
 //! | `merge_once`, `turns` | what our physical plans do otherwise than DataFusion's |
@@ -53,6 +54,7 @@ mod reasons;
 pub mod receipt;
 pub mod scan;
 mod scan_planner;
+mod select_shape;
 pub mod server;
 pub mod session;
 mod shipped;

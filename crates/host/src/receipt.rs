@@ -8,7 +8,7 @@ use datafusion::execution::memory_pool::PeakRecordingPool;
 use datafusion::physical_plan::ExecutionPlan;
 use serde::{Deserialize, Serialize};
 use skytether_common::units::{counted, human_bytes, human_seconds};
-use skytether_plan::{Cut, RungName, describe, figures};
+use skytether_plan::{Cut, describe, figures};
 use skytether_wire::{Annotation, OperatorNote, Rung};
 
 use crate::scan::DriveScanExec;
@@ -141,15 +141,6 @@ impl Receipt {
     #[must_use]
     pub fn tree(&self) -> String {
         Tree(self).to_string()
-    }
-}
-
-/// The rung of a part that goes down, in the terms of the wire.
-pub(crate) fn rung_of(rung: RungName) -> Rung {
-    match rung {
-        RungName::Raw => Rung::Raw,
-        RungName::Filter => Rung::Filter,
-        RungName::Full => Rung::Full,
     }
 }
 

@@ -19,7 +19,6 @@ use skytether_plan::{CutPlan, DriveScan, Placement, describe};
 
 use crate::estimate::Estimates;
 use crate::reasons;
-use crate::receipt::rung_of;
 use crate::scan::{DriveScanExec, QueryContext, ScanParts, Target};
 use crate::session::Host;
 use crate::shipped::Beside;
@@ -65,7 +64,7 @@ impl ScanPlanner {
             of_cut: reasons::scan_number(&self.cut, scan),
             dataset: named.record.name.clone(),
             table: scan.title(),
-            rung: rung_of(scan.rung),
+            rung: scan.rung,
             text: describe::sub_plan(scan),
             plan: Outgoing::new(Arc::clone(&scan.sub_plan), Arc::clone(&self.state))?,
             targets: self.targets(named, &others)?,

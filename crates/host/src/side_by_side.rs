@@ -10,9 +10,10 @@ use datafusion::common::Column;
 use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::{Aggregate, Join, JoinType, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::parser::Statement;
-use datafusion::sql::sqlparser::ast::{GroupByExpr, SelectItem, TableFactor};
+use datafusion::sql::sqlparser::ast::SelectItem;
 
-use crate::{in_parts, star};
+use crate::in_parts;
+use crate::select_shape::{is_of_one_table, is_ungrouped, put_list, take_list};
 
 /// Results of a part.
 pub(crate) const PART: usize = 250;
@@ -26,19 +27,9 @@ const AGAIN: f64 = 1.25;
 /// The plan of `statement` if it is a long list of aggregates over one table, without a condition or groups, whose parts name different columns; `None` for all others. `sees` gives the session
 /// for a part, which need not know columns that it does not name, and may be given its text.
 pub(crate) async fn plan(statement: &mut Statement, sees: impl Fn(&str, &Statement) -> Option<SessionState>) -> Option<LogicalPlan> {
-    let select = star::plain_select(statement)?;
-    let listed = |item: &SelectItem| matches!(item, SelectItem::UnnamedExpr(_) | SelectItem::ExprWithAlias { .. });
-    let one_table = match select.from.as_slice() {
-        [from] => from.joins.is_empty() && matches!(&from.relation, TableFactor::Table { args: None, .. }),
-        _ => false,
-    };
-    let ungrouped = matches!(&select.group_by, GroupByExpr::Expressions(by, with) if by.is_empty() && with.is_empty());
-    if select.projection.len() <= SHORT || !select.projection.iter().all(listed) || !one_table || !ungrouped || select.selection.is_some() {
-        return None;
-    }
-    let items = std::mem::take(&mut select.projection);
+    let items = take_list(statement, SHORT, |select| is_of_one_table(select) && is_ungrouped(select) && select.selection.is_none())?;
     let planned = of_parts(statement, &items, sees).await;
-    star::plain_select(statement)?.projection = items;
+    put_list(statement, items)?;
     planned
 }
 
@@ -46,7 +37,7 @@ async fn of_parts(empty: &Statement, items: &[SelectItem], sees: impl Fn(&str, &
     let (mut parts, mut names, mut columns, mut read) = (Vec::new(), HashSet::new(), HashSet::<Column>::new(), 0);
     for items in items.chunks(PART) {
         let mut part = empty.clone();
-        star::plain_select(&mut part)?.projection = items.to_vec();
+        put_list(&mut part, items.to_vec())?;
         let state = sees(&part.to_string(), &part)?;
         let plan = match in_parts::plan(&mut part, &state).await {
             Some(plan) => plan,

@@ -8,51 +8,22 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Result, internal_err};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::parser::Statement;
-use datafusion::sql::sqlparser::ast::{self, Expr, GroupByExpr, Select, SelectItem, SetExpr, TableFactor, Value, WildcardAdditionalOptions};
+use datafusion::sql::sqlparser::ast::{Expr, SelectItem, Value, WildcardAdditionalOptions};
+
+use crate::select_shape::{is_of_one_table, is_ungrouped, plain_select};
 
 /// Puts a constant in the place of the star if `statement` is `SELECT * FROM table` with nothing but a condition and a limit. Tells whether it has.
 pub(crate) fn take_out(statement: &mut Statement) -> bool {
     let Some(select) = plain_select(statement) else { return false };
-    let one_table = match select.from.as_slice() {
-        [from] => {
-            from.joins.is_empty()
-                && matches!(&from.relation, TableFactor::Table { args: None, alias, .. } if alias.as_ref().is_none_or(|a| a.columns.is_empty()))
-        }
-        _ => false,
-    };
     let star = match select.projection.as_slice() {
         [SelectItem::Wildcard(options)] => *options == WildcardAdditionalOptions { wildcard_token: options.wildcard_token.clone(), ..Default::default() },
         _ => false,
     };
-    let ungrouped = matches!(&select.group_by, GroupByExpr::Expressions(by, with) if by.is_empty() && with.is_empty());
-    let lifts = one_table && star && ungrouped;
+    let lifts = star && is_of_one_table(select) && is_ungrouped(select);
     if lifts {
         select.projection = vec![SelectItem::UnnamedExpr(Expr::value(Value::Null))];
     }
     lifts
-}
-
-/// The `SELECT` of a statement that is one, with nothing but results, tables, a condition, groups and a limit.
-pub(crate) fn plain_select(statement: &mut Statement) -> Option<&mut Select> {
-    let Statement::Statement(statement) = statement else { return None };
-    let ast::Statement::Query(query) = statement.as_mut() else { return None };
-    let plain = query.with.is_none() && query.order_by.is_none() && query.pipe_operators.is_empty() && query.for_clause.is_none() && query.locks.is_empty();
-    let SetExpr::Select(select) = query.body.as_mut() else { return None };
-    let nothing_else = select.distinct.is_none()
-        && select.top.is_none()
-        && select.exclude.is_none()
-        && select.into.is_none()
-        && select.lateral_views.is_empty()
-        && select.prewhere.is_none()
-        && select.connect_by.is_empty()
-        && select.cluster_by.is_empty()
-        && select.distribute_by.is_empty()
-        && select.sort_by.is_empty()
-        && select.having.is_none()
-        && select.named_window.is_empty()
-        && select.qualify.is_none()
-        && select.value_table_mode.is_none();
-    (plain && nothing_else).then_some(select)
 }
 
 /// The plan of what [`take_out`] has changed, with all columns again.

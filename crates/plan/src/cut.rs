@@ -10,13 +10,14 @@ use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{
     Aggregate, Expr, FetchType, Filter, Limit, LogicalPlan, Projection, SubqueryAlias, TableScan, TableScanBuilder, TableSource, lit,
 };
+use skytether_adapt::message::Rung;
 use skytether_common::Result;
 
 use crate::classify::{Class, Input, MAX_OPERATORS, classify, operator_name, why_not};
 use crate::describe;
 use crate::error::from_datafusion;
 use crate::expressions::check;
-use crate::node::{DriveScan, RungName};
+use crate::node::DriveScan;
 use crate::partition::Whole;
 use crate::policy::{Cut, Placement, Tables};
 use crate::split::Halves;
@@ -197,9 +198,9 @@ impl Walk<'_> {
                     None => Vec::new(),
                 };
                 let rung = match self.policy {
-                    Cut::Adaptive | Cut::Full => RungName::Full,
-                    Cut::Filter => RungName::Filter,
-                    Cut::Raw => RungName::Raw,
+                    Cut::Adaptive | Cut::Full => Rung::Full,
+                    Cut::Filter => Rung::Filter,
+                    Cut::Raw => Rung::Raw,
                 };
                 let scan = DriveScan::new(below.table, below.plan, rung, below.input.placement).with_inputs(shipped).with_tables(below.with);
                 (scan.into_plan(), true)

@@ -55,6 +55,6 @@ mod union;
 
 pub use classify::{Class, classify};
 pub use cut::{CutPlan, Note, cut};
-pub use node::{DriveScan, RungName};
+pub use node::DriveScan;
 pub use partition::ByKey;
 pub use policy::{Cut, Partitioning, Placement, Tables};

@@ -7,33 +7,9 @@ use std::sync::Arc;
 
 use datafusion::common::{DFSchemaRef, Result, TableReference, plan_err};
 use datafusion::logical_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalNodeCore};
-use serde::{Deserialize, Serialize};
+use skytether_adapt::message::Rung;
 
 use crate::policy::Placement;
-
-/// How much of a plan a sub-plan holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RungName {
-    /// The scan alone.
-    Raw,
-    /// Scan, filter, projection, limit.
-    Filter,
-    /// All that can go down.
-    Full,
-}
-
-impl RungName {
-    /// The word that receipts use.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            RungName::Raw => "raw",
-            RungName::Filter => "filter",
-            RungName::Full => "full",
-        }
-    }
-}
 
 /// A part of a super-plan: the rows that the drives give for a sub-plan.
 ///
@@ -46,7 +22,7 @@ pub struct DriveScan {
     /// The plan for the drives.
     pub sub_plan: Arc<LogicalPlan>,
     /// How much of the query the sub-plan holds.
-    pub rung: RungName,
+    pub rung: Rung,
     /// Whether every drive (`Spread`) or any one drive (`Everywhere`) runs the sub-plan.
     pub placement: Placement,
     /// What travels down beside the sub-plan ([`crate::shipped`]), in order.
@@ -59,7 +35,7 @@ pub struct DriveScan {
 impl DriveScan {
     /// A scan of `table` by `sub_plan`, whose schema it takes.
     #[must_use]
-    pub fn new(table: TableReference, sub_plan: LogicalPlan, rung: RungName, placement: Placement) -> Self {
+    pub fn new(table: TableReference, sub_plan: LogicalPlan, rung: Rung, placement: Placement) -> Self {
         let schema = Arc::clone(sub_plan.schema());
         Self { table, sub_plan: Arc::new(sub_plan), rung, placement, inputs: Vec::new(), with: Vec::new(), schema }
     }

@@ -1,12 +1,11 @@
 //! The grid of issue 4: each point run with every static choice and with the adaptive one, over the same slices at the same costs.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use skytether_adapt::message::Rung;
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
 
 use crate::fleet::{Faults, Fleet, Outcome, Spec, run};
+use crate::parallel::parallel;
 use crate::workload::{Workload, grid};
 
 /// How busy the drives are with other things.
@@ -184,25 +183,7 @@ pub fn measure(point: &Point, ground: &Ground, trace: bool) -> Row {
 /// Runs points on all processors; the rows are in their order.
 #[must_use]
 pub fn measure_all(points: &[Point], ground: &Ground) -> Vec<Row> {
-    let next = AtomicUsize::new(0);
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let mut rows: Vec<(usize, Row)> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut rows = Vec::new();
-                    loop {
-                        let at = next.fetch_add(1, Ordering::Relaxed);
-                        let Some(point) = points.get(at) else { break rows };
-                        rows.push((at, measure(point, ground, false)));
-                    }
-                })
-            })
-            .collect();
-        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-    });
-    rows.sort_by_key(|(at, _)| *at);
-    rows.into_iter().map(|(_, row)| row).collect()
+    parallel(points.len(), |at| measure(&points[at], ground, false))
 }
 
 /// What the rows come to.

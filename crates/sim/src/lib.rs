@@ -5,6 +5,7 @@
 //! - [`fleet`]: host and drives, messages and faults, one query from its beginning to its end;
 //! - [`grid`]: the grid of issue 4 and its regrets;
 //! - [`equal`]: how many slow drives equal one host;
+//! - [`parallel`]: independent runs on all processors;
 //! - [`chaos`]: seeded runs with kills, stalls, duplicates and reordering, whose answers are checked.
 //!
 //! Everything follows from a seed. Nothing depends on this crate.
@@ -14,4 +15,5 @@ pub mod device;
 pub mod equal;
 pub mod fleet;
 pub mod grid;
+pub mod parallel;
 pub mod workload;

@@ -1,33 +1,14 @@
 //! Ten thousand runs to which a lot happens.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use skytether_adapt::query::Policy;
 use skytether_sim::chaos::{check, scenario};
 use skytether_sim::fleet::Outcome;
+use skytether_sim::parallel::parallel;
 
-const RUNS: u64 = 10_000;
+const RUNS: usize = 10_000;
 
-fn all(seeds: u64) -> Vec<(u64, Result<Outcome, String>)> {
-    let next = AtomicU64::new(0);
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut done = Vec::new();
-                    loop {
-                        let seed = next.fetch_add(1, Ordering::Relaxed);
-                        if seed >= seeds {
-                            break done;
-                        }
-                        done.push((seed, check(seed, false)));
-                    }
-                })
-            })
-            .collect();
-        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-    })
+fn all(seeds: usize) -> Vec<(u64, Result<Outcome, String>)> {
+    parallel(seeds, |seed| (seed as u64, check(seed as u64, false)))
 }
 
 #[test]

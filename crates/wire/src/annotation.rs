@@ -1,31 +1,8 @@
 //! What a CSE writes on a plan that it ran, or did not run.
 
 use serde::{Deserialize, Deserializer, Serialize};
+use skytether_adapt::message::Rung;
 use skytether_plan::figures::{Figures, MAX_DETAIL, shortened};
-
-/// How much of a sub-plan runs below. Each rung has its residual above, which gives the same schema.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Rung {
-    /// Slices as they are; everything else above.
-    Raw,
-    /// Filter and projection below.
-    Filter,
-    /// The whole sub-plan.
-    Full,
-}
-
-impl Rung {
-    /// The word that receipts and options use: `full`, `filter` or `raw`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Rung::Raw => "raw",
-            Rung::Filter => "filter",
-            Rung::Full => "full",
-        }
-    }
-}
 
 /// The most operators that an annotation tells of.
 pub const MAX_OPERATORS: usize = 512;

@@ -9,6 +9,7 @@ pub mod flight;
 pub mod size;
 pub mod subplan;
 
-pub use annotation::{Annotation, OperatorNote, Rung};
+pub use annotation::{Annotation, OperatorNote};
 pub use cse::{Cse, CseInfo, Delivery, DeliveryStream, Storage};
+pub use skytether_adapt::message::Rung;
 pub use subplan::SubPlan;

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use skytether_adapt::message::Rung;
 use skytether_common::{DatasetName, PartitionName};
 use uuid::Uuid;
-
-use crate::annotation::Rung;
 
 /// A complete, independent query over the partitions that one CSE manages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
