@@ -13,7 +13,7 @@ use datafusion::physical_plan::collect;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::prelude::SessionContext;
 use skytether_common::{Generation, Kind, PartitionName};
-use skytether_drive::beside::tables as beside;
+use skytether_engine::beside::tables as beside;
 use skytether_plan::keys::{KeySets, set_of};
 use skytether_plan::shipped;
 use skytether_slice::metadata::ipc;

@@ -9,14 +9,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, TrackConsumersPool};
 use skytether_common::{Context, Error, Key, Result};
+use skytether_engine::{Engine, Reader, blocking};
 use skytether_store::disk::{DiskStore, DriveIdentity, OpenOptions};
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
 use skytether_wire::{Cse, CseInfo, DeliveryStream, Storage, SubPlan};
 use tokio::net::TcpListener;
-
-use crate::execute::Engine;
-use crate::reader::Reader;
-use crate::table::blocking;
 
 /// The version of a drive's on-disk format (ARCHITECTURE.md, "A drive's directory").
 pub const FORMAT: u32 = 1;

@@ -50,20 +50,24 @@ const CHANNEL: usize = 2;
 /// The epoch of everything: a sub-plan is one epoch, until drives can push back in the middle of one.
 const EPOCH: u32 = 0;
 
-/// What all sub-plans of a drive share.
+/// What all sub-plans of a drive (or, over slices that were handed out, of a host) share.
 #[derive(Debug)]
-pub(crate) struct Engine {
-    pub(crate) name: String,
-    pub(crate) reader: Arc<Reader>,
-    pub(crate) pool: Arc<dyn MemoryPool>,
-    pub(crate) threads: usize,
-    pub(crate) running: Arc<Semaphore>,
+pub struct Engine {
+    name: String,
+    reader: Arc<Reader>,
+    pool: Arc<dyn MemoryPool>,
+    threads: usize,
+    running: Arc<Semaphore>,
     /// Functions and rules, made once: that takes some milliseconds.
     base: SessionState,
 }
 
 impl Engine {
-    pub(crate) fn new(name: String, reader: Arc<Reader>, pool: Arc<dyn MemoryPool>, threads: usize, max_concurrent: usize) -> Result<Self> {
+    /// An engine that calls itself `name` in errors and annotations, over what `reader` reads, with memory from `pool`; a sub-plan runs in `threads` partitions, at most `max_concurrent` of them at once.
+    ///
+    /// # Errors
+    /// Internal only, where DataFusion does not take our functions.
+    pub fn new(name: String, reader: Arc<Reader>, pool: Arc<dyn MemoryPool>, threads: usize, max_concurrent: usize) -> Result<Self> {
         let mut base = SessionStateBuilder::new()
             .with_default_features()
             .with_optimizer_rules(rules())
@@ -80,8 +84,9 @@ impl Engine {
         self.running.acquire().await.map_err(|_| Error::unavailable("the drive is shutting down"))
     }
 
-    /// Names this drive in an error.
-    pub(crate) fn named(&self, error: Error) -> Error {
+    /// Names this engine in an error.
+    #[must_use]
+    pub fn named(&self, error: Error) -> Error {
         error.while_doing(self.name.clone())
     }
 
@@ -117,7 +122,7 @@ impl Engine {
     }
 
     /// Starts `plan`; see [`skytether_wire::Cse::execute`].
-    pub(crate) async fn start(self: &Arc<Self>, plan: SubPlan) -> Result<DeliveryStream> {
+    pub async fn start(self: &Arc<Self>, plan: SubPlan) -> Result<DeliveryStream> {
         let started = Instant::now();
         bind::check(&plan)?;
         let (reader, shipped) = (Arc::new(self.reader.counting()), Shipped::read(&plan.tables)?);

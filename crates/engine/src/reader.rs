@@ -1,4 +1,4 @@
-//! Reads partitions out of the drive's store: metadata slices, slices, whole columns. Everything here blocks.
+//! Reads partitions out of a store: metadata slices, slices, whole columns. Everything here blocks.
 //!
 //! Each sub-plan has a [`Reader`] of its own over shared caches, which counts every byte that it gets from the store.
 
@@ -52,9 +52,9 @@ impl Partition {
     }
 }
 
-/// A drive's reading half, with its caches.
+/// What reads, with its caches.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub struct Reader {
     store: Arc<dyn SliceStore>,
     caches: Arc<Caches>,
     bytes_read: AtomicU64,
@@ -70,7 +70,9 @@ struct Caches {
 }
 
 impl Reader {
-    pub(crate) fn new(store: Arc<dyn SliceStore>) -> Self {
+    /// Over `store`, with empty caches.
+    #[must_use]
+    pub fn new(store: Arc<dyn SliceStore>) -> Self {
         let (metadata, columns, totals) = (Cache::new(METADATA_CACHE), Cache::new(COLUMN_CACHE), Cache::new(COLUMN_CACHE));
         let caches = Caches { metadata, columns, totals, prepared: Arc::default() };
         Self { store, caches: Arc::new(caches), bytes_read: AtomicU64::new(0) }

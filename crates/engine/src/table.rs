@@ -150,7 +150,7 @@ impl TableProvider for PartitionTable {
 }
 
 /// Runs `work` on a thread that may block; a panic there becomes an error here.
-pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) if error.is_cancelled() => Err(Error::unavailable("the drive is shutting down")),
