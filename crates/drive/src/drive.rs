@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,14 +10,20 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, TrackConsumersPool};
 use skytether_common::{Context, Error, Key, Result};
+use skytether_engine::divide::Taken;
 use skytether_engine::{Engine, Reader, blocking};
 use skytether_store::disk::{DiskStore, DriveIdentity, OpenOptions};
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
-use skytether_wire::{Cse, CseInfo, DeliveryStream, Storage, SubPlan};
+use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Storage, SubPlan};
 use tokio::net::TcpListener;
+
+use crate::session::Sessions;
 
 /// The version of a drive's on-disk format (ARCHITECTURE.md, "A drive's directory").
 pub const FORMAT: u32 = 1;
+
+/// Epochs that may run or wait, for each sub-plan that may run.
+const EPOCHS: u32 = 16;
 
 /// What a drive may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +48,7 @@ pub struct Drive {
     info: CseInfo,
     store: Arc<dyn SliceStore>,
     engine: Arc<Engine>,
+    sessions: Arc<Sessions>,
 }
 
 impl Drive {
@@ -55,7 +63,9 @@ impl Drive {
         let pool = TrackConsumersPool::new(GreedyMemoryPool::new(limit), NonZeroUsize::MIN.saturating_add(2));
         let reader = Arc::new(Reader::new(Arc::clone(&store)));
         let engine = Engine::new(info.name.clone(), reader, Arc::new(pool), options.threads, options.max_concurrent)?;
-        Ok(Arc::new(Self { info, store, engine: Arc::new(engine) }))
+        let engine = Arc::new(engine);
+        let sessions = Sessions::new(Arc::clone(&engine), options.memory_limit, EPOCHS * u32::try_from(options.max_concurrent).unwrap_or(u32::MAX / EPOCHS));
+        Ok(Arc::new(Self { info, store, engine, sessions }))
     }
 
     /// Opens the drive in `dir`, or makes it under `create`'s identity where there is none yet.
@@ -72,6 +82,18 @@ impl Drive {
     #[must_use]
     pub fn store(&self) -> &Arc<dyn SliceStore> {
         &self.store
+    }
+
+    /// Plans on a task of its own, so that a panic stays a single sub-plan's error; it ends with its caller.
+    async fn planned<T: Send + 'static>(&self, planning: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+        let mut task = tokio::task::JoinSet::new();
+        task.spawn(planning);
+        let planned = match task.join_next().await {
+            Some(Ok(planned)) => planned,
+            Some(Err(error)) if error.is_panic() => Err(Error::internal("a defect while planning the sub-plan").because(error)),
+            _ => Err(Error::unavailable("the drive is shutting down")),
+        };
+        planned.map_err(|e| self.engine.named(e))
     }
 
     /// Calls the store on a thread that may block; errors name the drive.
@@ -96,6 +118,11 @@ impl Storage for Drive {
         self.stored(move |store| store.get(&key)).await
     }
 
+    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let (key, ranges) = (key.clone(), ranges.to_vec());
+        self.stored(move |store| store.get_ranges_unverified(&key, &ranges)).await
+    }
+
     async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
         let key = key.clone();
         self.stored(move |store| store.stat(&key)).await
@@ -114,16 +141,19 @@ impl Storage for Drive {
 #[async_trait]
 impl Cse for Drive {
     async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        // A task of its own, so that a panic while planning stays a single sub-plan's error; it ends with its caller.
         let engine = Arc::clone(&self.engine);
-        let mut task = tokio::task::JoinSet::new();
-        task.spawn(async move { engine.start(plan).await });
-        let started = match task.join_next().await {
-            Some(Ok(started)) => started,
-            Some(Err(error)) if error.is_panic() => Err(Error::internal("a defect while planning the sub-plan").because(error)),
-            _ => Err(Error::unavailable("the drive is shutting down")),
-        };
-        started.map_err(|e| self.engine.named(e))
+        self.planned(async move { engine.start(plan).await }).await
+    }
+
+    async fn open(&self, plan: SubPlan) -> Result<Opened> {
+        let (engine, sessions) = (Arc::clone(&self.engine), Arc::clone(&self.sessions));
+        self.planned(async move {
+            Ok(match engine.take(plan.clone()).await? {
+                Taken::Whole(stream) => Opened::Whole(stream),
+                Taken::Divided(divided) => Opened::Session(sessions.open(&plan, *divided)),
+            })
+        })
+        .await
     }
 
     /// A drive in this process lives as long as whoever asks it: silence is work, or the wait for a turn.

@@ -6,8 +6,10 @@
 //! | room | subject |
 //! |---|---|
 //! | [`drive`] | the drive itself |
+//! | `session` | a sub-plan that is worked off slice by slice, as the level above orders |
 
 pub mod drive;
+mod session;
 
 pub use drive::{Drive, DriveOptions, serve};
 pub use skytether_wire::{Cse, Storage};

@@ -56,7 +56,7 @@ pub struct Engine {
     name: String,
     reader: Arc<Reader>,
     pool: Arc<dyn MemoryPool>,
-    threads: usize,
+    pub(crate) threads: usize,
     running: Arc<Semaphore>,
     /// Functions and rules, made once: that takes some milliseconds.
     base: SessionState,
@@ -84,6 +84,30 @@ impl Engine {
         self.running.acquire().await.map_err(|_| Error::unavailable("the drive is shutting down"))
     }
 
+    /// How many threads work on one sub-plan.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whose turn it is to work; who works holds a permit.
+    #[must_use]
+    pub fn turns(&self) -> &Arc<Semaphore> {
+        &self.running
+    }
+
+    /// Bytes of memory that all sub-plans hold now.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        self.pool.reserved() as u64
+    }
+
     /// Names this engine in an error.
     #[must_use]
     pub fn named(&self, error: Error) -> Error {
@@ -91,9 +115,9 @@ impl Engine {
     }
 
     /// A session that sees the ticket's tables and nothing else.
-    fn session(&self, tickets: &Arc<[Ticket]>, filters: KeySets, pool: Arc<dyn MemoryPool>) -> Result<SessionState> {
+    fn session(&self, tickets: &Arc<[Ticket]>, filters: KeySets, pool: Arc<dyn MemoryPool>, threads: usize) -> Result<SessionState> {
         let mut config = SessionConfig::new()
-            .with_target_partitions(self.threads)
+            .with_target_partitions(threads)
             .with_information_schema(false)
             .with_create_default_catalog_and_schema(false)
             .with_default_catalog_and_schema(PLAIN, PLAIN);
@@ -122,9 +146,26 @@ impl Engine {
     }
 
     /// Starts `plan`; see [`skytether_wire::Cse::execute`].
+    ///
+    /// # Errors
+    /// As there.
     pub async fn start(self: &Arc<Self>, plan: SubPlan) -> Result<DeliveryStream> {
+        let planned = self.planned(&plan, self.threads).await?;
+        Ok(self.run(planned, &plan))
+    }
+
+    /// Runs what was planned of `plan`.
+    pub(crate) fn run(self: &Arc<Self>, planned: Planned, plan: &SubPlan) -> DeliveryStream {
+        let Planned { physical, slices, reader, state, pool, started, .. } = planned;
+        let annotation = Annotation { cse: self.name.clone(), rung: Some(plan.rung), bytes_received: plan.bytes() as u64, ..Annotation::default() };
+        let job = Job { engine: Arc::clone(self), annotation, plan: Arc::clone(&physical), slices, reader, state, pool, started };
+        DeliveryStream { schema: physical.schema(), messages: Box::pin(job.spawn()) }
+    }
+
+    /// Decodes, binds and plans `plan`, to run in `threads` partitions.
+    pub(crate) async fn planned(&self, plan: &SubPlan, threads: usize) -> Result<Planned> {
         let started = Instant::now();
-        bind::check(&plan)?;
+        bind::check(plan)?;
         let (reader, shipped) = (Arc::new(self.reader.counting()), Shipped::read(&plan.tables)?);
         let ticket = |(dataset, partitions): (&DatasetName, &BTreeMap<String, PartitionName>)| Ticket {
             reader: Arc::clone(&reader),
@@ -135,7 +176,7 @@ impl Engine {
         let tickets: Arc<[Ticket]> = plan.datasets().map(ticket).collect();
         let pool = Arc::new(PeakRecordingPool::new(Arc::clone(&self.pool)));
         let filters = KeySets::read(&plan.filters).map_err(from_datafusion)?;
-        let mut state = self.session(&tickets, filters, Arc::clone(&pool) as _)?;
+        let mut state = self.session(&tickets, filters, Arc::clone(&pool) as _, threads)?;
         let logical = skytether_plan::codec::decode(&plan.plan, &state).await?;
         SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false).verify_plan(&logical).map_err(from_datafusion)?;
         let wanted = if plan.batch_rows == 0 { BATCH_ROWS } else { (plan.batch_rows as usize).clamp(1, 1 << 16) };
@@ -151,24 +192,29 @@ impl Engine {
         // Of a join of stored tables the host knows which side fits into memory, and has put it on the left.
         config.options_mut().optimizer.join_reordering = tables.len() <= 1;
         *state.config_mut() = config;
-        let physical = if has_nothing_to_push(&logical) {
-            state.query_planner().create_physical_plan(&logical, &state).await
-        } else {
-            state.create_physical_plan(&logical).await
-        };
-        let physical = physical.map_err(from_datafusion)?;
-        let job = Job {
-            engine: Arc::clone(self),
-            annotation: Annotation { cse: self.name.clone(), rung: Some(plan.rung), bytes_received: plan.bytes() as u64, ..Annotation::default() },
-            plan: Arc::clone(&physical),
-            slices,
-            reader,
-            state,
-            pool,
-            started,
-        };
-        Ok(DeliveryStream { schema: physical.schema(), messages: Box::pin(job.spawn()) })
+        let physical = physical(&logical, &state).await?;
+        Ok(Planned { logical, physical, slices, reader, state, pool, started })
     }
+}
+
+/// The physical plan of `logical`, a sub-plan or a part of one.
+pub(crate) async fn physical(logical: &LogicalPlan, state: &SessionState) -> Result<Arc<dyn ExecutionPlan>> {
+    let physical =
+        if has_nothing_to_push(logical) { state.query_planner().create_physical_plan(logical, state).await } else { state.create_physical_plan(logical).await };
+    physical.map_err(from_datafusion)
+}
+
+/// A sub-plan before it runs.
+pub(crate) struct Planned {
+    pub(crate) logical: LogicalPlan,
+    pub(crate) physical: Arc<dyn ExecutionPlan>,
+    /// Of all tables that the sub-plan names.
+    pub(crate) slices: u64,
+    /// Counts what this sub-plan reads.
+    pub(crate) reader: Arc<Reader>,
+    pub(crate) state: SessionState,
+    pub(crate) pool: Arc<PeakRecordingPool>,
+    pub(crate) started: Instant,
 }
 
 /// Whether `plan` is a long list of expressions over nothing but one table's columns. It was analysed and optimised before it was cut, and has no filter or limit that might find its way to
@@ -363,6 +409,6 @@ impl Job {
     }
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text")
 }

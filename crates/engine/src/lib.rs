@@ -6,11 +6,15 @@
 //! | room | subject |
 //! |---|---|
 //! | [`reader`] | partitions, slices and whole columns out of a store, with caches |
+//! | [`remote`] | a store behind a wire, for readers |
 //! | `bind`, `shipped`, [`beside`] | a ticket's tables, as DataFusion finds them; those that came beside the plan |
 //! | `table`, `prune` | a partition as a table; which stripes of rows a filter leaves over |
 //! | `scan`, `stripe`, `dense`, `statistics` | the operator that reads slices; the rows of several slices; the dense view of a matrix; what metadata tells of the rows |
+//! | [`feed`] | stripes that come to a scan one by one |
 //! | `cells` | what grouped moments must know about cells |
 //! | `known` | aggregates that metadata answers |
+//! | [`divide`] | a sub-plan stripe by stripe, at several rungs |
+//! | [`meter`], [`clock`] | processor time |
 //! | [`execute`], `batches`, `annotate` | running a sub-plan, delivering, telling what happened |
 
 mod annotate;
@@ -19,11 +23,16 @@ pub mod beside;
 mod bind;
 mod cache;
 mod cells;
+pub mod clock;
 mod dense;
+pub mod divide;
 pub mod execute;
+pub mod feed;
 mod known;
+pub mod meter;
 mod prune;
 pub mod reader;
+pub mod remote;
 mod scan;
 mod shipped;
 mod statistics;

@@ -73,7 +73,14 @@ impl Reader {
     /// Over `store`, with empty caches.
     #[must_use]
     pub fn new(store: Arc<dyn SliceStore>) -> Self {
-        let (metadata, columns, totals) = (Cache::new(METADATA_CACHE), Cache::new(COLUMN_CACHE), Cache::new(COLUMN_CACHE));
+        Self::sharing(store, 1)
+    }
+
+    /// The same with caches of so many times fewer bytes.
+    #[must_use]
+    pub fn sharing(store: Arc<dyn SliceStore>, shares: usize) -> Self {
+        let of = |bytes: usize| bytes / shares.max(1);
+        let (metadata, columns, totals) = (Cache::new(of(METADATA_CACHE)), Cache::new(of(COLUMN_CACHE)), Cache::new(of(COLUMN_CACHE)));
         let caches = Caches { metadata, columns, totals, prepared: Arc::default() };
         Self { store, caches: Arc::new(caches), bytes_read: AtomicU64::new(0) }
     }

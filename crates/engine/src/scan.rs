@@ -32,6 +32,7 @@ use skytether_plan::error::to_datafusion;
 use skytether_wire::size::batch_bytes;
 
 use crate::dense::{Dense, Expansion};
+use crate::feed::{Fed, Feed, Fetcher, Surveyed};
 use crate::prune;
 use crate::reader::{Part, Partition, Reader, SliceBatches};
 use crate::statistics;
@@ -83,6 +84,8 @@ pub(crate) struct SliceScanExec {
     /// Stripes that are not.
     pruned: usize,
     fetch: Option<usize>,
+    /// Whence stripes come instead, while it runs.
+    feed: Option<Arc<dyn Feed>>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
     /// Made when first asked for.
@@ -122,10 +125,44 @@ impl SliceScanExec {
             stripes: dealt,
             pruned,
             fetch,
+            feed: None,
             properties: Arc::new(properties),
             metrics: ExecutionPlanMetricsSet::new(),
             statistics: OnceLock::new(),
         }
+    }
+
+    /// The same scan over the stripes that `feed` gives, in one partition.
+    pub(crate) fn fed(&self, feed: Arc<dyn Feed>) -> Self {
+        let properties = PlanProperties::clone(&self.properties).with_partitioning(Partitioning::UnknownPartitioning(1));
+        Self { feed: Some(feed), properties: Arc::new(properties), metrics: ExecutionPlanMetricsSet::new(), statistics: OnceLock::new(), ..self.clone() }
+    }
+
+    /// The stripes that it reads if nothing feeds it, in storage order: each with its rows and its bytes as they are stored, of the slices that have columns that it reads. `None` where it would not
+    /// read all rows of them.
+    pub(crate) fn survey(&self) -> Option<Vec<Surveyed>> {
+        if self.fetch.is_some() {
+            return None;
+        }
+        let mut stripes = self.stripes.concat();
+        stripes.sort_unstable();
+        let metadata = &self.partition.metadata;
+        let groups: Vec<usize> = metadata.groups.split(&self.stored().ok()?).into_iter().map(|(group, _)| group).collect();
+        let bytes = |n: u32| groups.iter().filter_map(|group| metadata.slices.get(metadata.slice_of(n as usize, *group))).map(|slice| slice.len).sum();
+        stripes.into_iter().map(|n| Some(Surveyed { stripe: n, rows: metadata.stripe_rows(n as usize)?, bytes: bytes(n) })).collect()
+    }
+
+    /// What reads its stripes.
+    pub(crate) fn fetcher(&self) -> Result<Fetcher> {
+        let counter = |name: &'static str| MetricBuilder::new(&self.metrics).counter(name, 0);
+        let (read, told, bytes_read) = (counter(SLICES), counter(SLICES_TOLD), counter(BYTES_READ));
+        let time = MetricBuilder::new(&self.metrics).elapsed_compute(0);
+        Ok(Fetcher(Arc::new(Fetching { stored: self.stored()?, scan: self.clone(), read, told, bytes_read, time })))
+    }
+
+    /// Stripes that nothing of is wanted, in slices.
+    pub(crate) fn pruned(&self) -> u64 {
+        (self.pruned * self.partition.metadata.groups.len()) as u64
     }
 
     /// How many slices the table has here, read or not.
@@ -271,7 +308,7 @@ impl ExecutionPlan for SliceScanExec {
 
     fn statistics_from_inputs(&self, _: &[Arc<Statistics>], args: &StatisticsArgs) -> DfResult<Arc<Statistics>> {
         let schema = self.properties.eq_properties.schema();
-        if args.partition().is_some() || self.fetch.is_some() || !matches!(self.shape, Shape::Stored) {
+        if args.partition().is_some() || self.fetch.is_some() || self.feed.is_some() || !matches!(self.shape, Shape::Stored) {
             return Ok(Arc::new(Statistics::new_unknown(schema)));
         }
         let made = self.statistics.get_or_init(|| {
@@ -286,50 +323,63 @@ impl ExecutionPlan for SliceScanExec {
         let stripes = self.stripes.get(partition).cloned().unwrap_or_default();
         let counter = |name: &'static str| MetricBuilder::new(&self.metrics).counter(name, partition);
         let (read, told, pruned, bytes_read) = (counter(SLICES), counter(SLICES_TOLD), counter(SLICES_PRUNED), counter(BYTES_READ));
-        if partition == 0 {
+        if partition == 0 && self.feed.is_none() {
             pruned.add(self.pruned * self.partition.metadata.groups.len());
         }
         let baseline = BaselineMetrics::new(&self.metrics, partition);
         let schema = Arc::clone(self.properties.eq_properties.schema());
         let stored = self.stored().map_err(to_datafusion)?;
         let batch_rows = self.batch_rows(context.session_config().batch_size(), &stored);
-        let work = Arc::new(Work {
-            scan: self.clone(),
-            schema: Arc::clone(&schema),
-            stored,
-            batch_rows,
-            read,
-            told,
-            bytes_read,
-            time: baseline.elapsed_compute().clone(),
-            pool: Arc::clone(context.memory_pool()),
-        });
-        let ahead = Arc::clone(&work);
-        let fetched = stream::iter(stripes).map(move |n| Arc::clone(&ahead).fetch(n)).buffered(PREFETCH);
-        let loaded = fetched.map(move |fetched| fetched.and_then(|fetched| work.load(fetched)).map_err(to_datafusion));
-        let inner = loaded.map_ok(|loaded| stream::iter(loaded).map(|batch| batch.map_err(to_datafusion))).try_flatten().boxed();
+        let time = baseline.elapsed_compute().clone();
+        let fetching = Fetching { scan: self.clone(), stored, read, told, bytes_read, time: time.clone() };
+        let fetching = Arc::new(fetching);
+        let work = Arc::new(Work { fetching: Arc::clone(&fetching), schema: Arc::clone(&schema), batch_rows, time, pool: Arc::clone(context.memory_pool()) });
+        let inner = match self.feed.clone() {
+            None => {
+                let fetched = stream::iter(stripes).map(move |n| Arc::clone(&fetching).fetch(n)).buffered(PREFETCH);
+                let loaded = fetched.map(move |fetched| fetched.and_then(|fetched| work.load(fetched)).map_err(to_datafusion));
+                loaded.map_ok(|loaded| stream::iter(loaded).map(|batch| batch.map_err(to_datafusion))).try_flatten().boxed()
+            }
+            Some(feed) => {
+                let asked = Arc::clone(&feed);
+                let fed = stream::unfold(asked, |feed| async move { feed.next().await.map(|fed| (fed, feed)) });
+                let loaded = fed.map(move |fed| {
+                    let Fed { stripe, fetched } = fed?;
+                    let (loaded, feed) = (work.load(fetched)?, Arc::clone(&feed));
+                    // Whoever asks for more than the last batch is done with the stripe.
+                    let over = stream::poll_fn(move |_| {
+                        feed.done(stripe);
+                        Poll::Ready(None)
+                    });
+                    Ok(stream::iter(loaded).chain(over))
+                });
+                loaded.try_flatten().map(|batch: Result<RecordBatch>| batch.map_err(to_datafusion)).boxed()
+            }
+        };
         // Batches of a wide table are parts of a stripe, which the pool knows already.
         let memory = (self.partition.metadata.groups.len() == 1).then(|| MemoryConsumer::new("SliceScanExec").register(context.memory_pool()));
         Ok(Box::pin(cooperative(ScanStream { schema, inner: Some(inner), left: self.fetch.unwrap_or(usize::MAX), baseline, memory })))
     }
 }
 
-/// What a stripe's batches need on their way.
-struct Work {
+/// What reads the stripes of a scan.
+pub(crate) struct Fetching {
     scan: SliceScanExec,
-    schema: SchemaRef,
     stored: Vec<usize>,
-    batch_rows: usize,
     read: Count,
     told: Count,
     bytes_read: Count,
     time: Time,
-    pool: Arc<dyn MemoryPool>,
 }
 
-impl Work {
+impl Fetching {
+    /// Slices that it has read, and those of which metadata told all.
+    pub(crate) fn counted(&self) -> (u64, u64) {
+        (self.read.value() as u64, self.told.value() as u64)
+    }
+
     /// The bytes of stripe `n` as far as they are wanted, verified; no bytes where its number of rows is all that is wanted.
-    async fn fetch(self: Arc<Self>, n: u32) -> Result<Fetched> {
+    pub(crate) async fn fetch(self: Arc<Self>, n: u32) -> Result<Fetched> {
         if self.scan.projection.is_empty()
             && let Some(rows) = self.scan.counted(n)
         {
@@ -346,19 +396,30 @@ impl Work {
         })
         .await
     }
+}
 
+/// What a stripe's batches need on their way.
+struct Work {
+    fetching: Arc<Fetching>,
+    schema: SchemaRef,
+    batch_rows: usize,
+    time: Time,
+    pool: Arc<dyn MemoryPool>,
+}
+
+impl Work {
     fn load(self: &Arc<Self>, fetched: Fetched) -> Result<Loaded> {
         match fetched {
             Fetched::Rows(left) => Ok(Loaded::Rows { schema: Arc::clone(&self.schema), left }),
             Fetched::Parts(parts) => {
                 let _timer = self.time.timer();
-                if self.scan.partition.metadata.groups.len() > 1 {
-                    let stripe = Stripe::decode(&self.scan.partition, parts, self.batch_rows, &self.pool)?;
+                if self.fetching.scan.partition.metadata.groups.len() > 1 {
+                    let stripe = Stripe::decode(&self.fetching.scan.partition, parts, self.batch_rows, &self.pool)?;
                     return Ok(Loaded::Stripe(stripe, Arc::clone(self)));
                 }
                 let part = parts.into_iter().next().ok_or_else(|| Error::internal("a stripe has no slice"))?;
-                let batches = Reader::decode(&self.scan.partition, part, self.batch_rows)?;
-                Ok(match &self.scan.shape {
+                let batches = Reader::decode(&self.fetching.scan.partition, part, self.batch_rows)?;
+                Ok(match &self.fetching.scan.shape {
                     Shape::Dense(dense) => Loaded::Dense(Box::new(dense.expand(Arc::clone(&self.schema), batches, self.batch_rows)), self.time.clone()),
                     Shape::Stored | Shape::Rows { .. } => Loaded::Batches(Box::new(batches), Arc::clone(self)),
                 })
@@ -369,15 +430,15 @@ impl Work {
     /// The wanted columns in the wanted order.
     fn arranged(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let stored = |column: usize| {
-            let at = self.stored.binary_search(&column).map_err(|_| Error::internal(format!("column {column} was not read")))?;
+            let at = self.fetching.stored.binary_search(&column).map_err(|_| Error::internal(format!("column {column} was not read")))?;
             Ok::<_, Error>(batch.column(at))
         };
-        let mut columns = Vec::with_capacity(self.scan.projection.len());
-        for &column in &self.scan.projection {
-            columns.push(match &self.scan.shape {
+        let mut columns = Vec::with_capacity(self.fetching.scan.projection.len());
+        for &column in &self.fetching.scan.projection {
+            columns.push(match &self.fetching.scan.shape {
                 Shape::Rows { genes } if column == 0 => {
                     let genes = genes.as_ref().ok_or_else(|| Error::internal("sparse rows have no gene names"))?;
-                    let numbers = stored(self.scan.partition.column("gene_id")?)?;
+                    let numbers = stored(self.fetching.scan.partition.column("gene_id")?)?;
                     let numbers = numbers.as_primitive_opt::<UInt32Type>().ok_or_else(|| Error::corrupt("\"gene_id\" of a matrix is not UInt32"))?;
                     take(genes, numbers, Some(TakeOptions { check_bounds: true }))
                         .map_err(|e| Error::corrupt("a matrix has a gene without a name").because(e))?
@@ -388,12 +449,13 @@ impl Work {
         }
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
-            .map_err(|e| Error::corrupt(format!("a slice of {} does not have its table's columns", self.scan.partition.title())).because(e))
+            .map_err(|e| Error::corrupt(format!("a slice of {} does not have its table's columns", self.fetching.scan.partition.title())).because(e))
     }
 }
 
 /// A stripe before it is decoded.
-enum Fetched {
+#[derive(Debug)]
+pub(crate) enum Fetched {
     Rows(u64),
     Parts(Vec<Part>),
 }

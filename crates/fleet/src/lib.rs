@@ -18,8 +18,8 @@ use skytether_host::{Host, RemoteHost, RootRecord};
 pub use embedded::{FORMAT, OpenOptions};
 pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_host::{
-    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, HostOptions, IngestReport, Listing, Output, Placement, Query, QueryOptions,
-    Receipt, ReceiptHandle, TableScan,
+    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, HostOptions, IngestReport, Listing, Moving, Output, Placement, Query,
+    QueryOptions, Receipt, ReceiptHandle, TableScan,
 };
 
 /// A fleet of drives with a host before them. Cheap to clone; an embedded fleet is closed with its last clone.

@@ -20,6 +20,7 @@
 //! | `dense`, `cells` | grouped moments over the dense view, and what the host must know of cells |
 //! | [`scan`], `scan_planner`, `sub_plan`, `shipped` | the operator that reads from drives; how it is made of a sub-plan; what it sends; small tables beside it |
 //! | `estimate`, `join_filter`, `key_filters` | which side of a join is small; what of its keys goes to the drives |
+//! | `moving` | a scan whose work moves between drives and host |
 //! | `missing` | a part that a root record names and a drive lacks |
 //! | `spill`, `sort_room` | what memory can't hold |
 //! | `merge_once`, `turns` | what our physical plans do otherwise than DataFusion's |
@@ -44,6 +45,7 @@ mod matrix_writer;
 pub mod membership;
 mod merge_once;
 mod missing;
+mod moving;
 mod named_columns;
 pub mod options;
 mod outbox;
@@ -77,7 +79,7 @@ pub use client::RemoteHost;
 pub use explain::Explanation;
 pub use listing::{DatasetInfo, Listing};
 pub use membership::{Founding, Membership};
-pub use options::{HostOptions, QueryOptions};
+pub use options::{HostOptions, Moving, QueryOptions};
 pub use receipt::{Receipt, ReceiptHandle};
 pub use session::{Host, Query};
 pub use skytether_plan::{Cut, Placement};

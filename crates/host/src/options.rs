@@ -4,8 +4,21 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use skytether_adapt::query::Policy;
 use skytether_plan::Cut;
 use skytether_slice::SliceOptions;
+
+/// Which work may move between drives and host while a query runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Moving {
+    /// None: drives run what they are sent, or fail.
+    Never,
+    /// That of drives that say what they are made of, and of those behind a wire if they refuse it or are lost.
+    #[default]
+    AsNeeded,
+    /// All that can be divided, as this policy says: for tests and experiments.
+    Always(Policy),
+}
 
 /// How a host works.
 #[derive(Debug, Clone)]
@@ -30,6 +43,8 @@ pub struct HostOptions {
     pub spill_below: Option<PathBuf>,
     /// How tables and matrices are cut into slices.
     pub slices: SliceOptions,
+    /// Which work may move.
+    pub moving: Moving,
 }
 
 impl Default for HostOptions {
@@ -43,6 +58,7 @@ impl Default for HostOptions {
             spill_limit: 10 << 30,
             spill_below: None,
             slices: SliceOptions::default(),
+            moving: Moving::default(),
         }
     }
 }

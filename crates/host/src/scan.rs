@@ -21,19 +21,25 @@ use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::filter_pushdown::{ChildPushdownResult, FilterPushdownPhase, FilterPushdownPropagation, PushedDown};
 use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::statistics::StatisticsArgs;
-use datafusion::physical_plan::stream::RecordBatchReceiverStream;
+use datafusion::physical_plan::stream::{RecordBatchReceiverStream, RecordBatchStreamAdapter};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties};
-use futures::StreamExt;
+use futures::{StreamExt, stream};
+use skytether_adapt::cost::Work;
+use skytether_adapt::profile::Profile;
+use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{DatasetName, Error, Generation, Kind, PartitionName, Result};
 use skytether_plan::error::to_datafusion;
 use skytether_wire::size::batch_bytes;
 use skytether_wire::{Annotation, Cse, Delivery, DeliveryStream, Rung, SubPlan};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 use crate::catalog::{Catalog, within};
 use crate::estimate::Given;
 use crate::missing;
+use crate::moving::above::EngineAbove;
+use crate::moving::{self, Member, Start, Started};
 use crate::receipt::{Collector, ShippedReceipt};
 use crate::shipped::{Beside, Table};
 use crate::sub_plan::{Outgoing, Sent};
@@ -54,6 +60,8 @@ pub(crate) struct Patience {
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) drive: Arc<dyn Cse>,
+    /// Its place among the host's drives.
+    pub(crate) at: usize,
     pub(crate) partitions: BTreeMap<String, PartitionName>,
     /// Its partitions of other data sets, which the sub-plan joins with those.
     pub(crate) with: BTreeMap<DatasetName, BTreeMap<String, PartitionName>>,
@@ -82,8 +90,22 @@ pub struct DriveScanExec {
     targets: Vec<Target>,
     dataset: DatasetName,
     given: Given,
+    /// Where its work moves: what that starts from.
+    moves: Option<Arc<Moves>>,
+    started: Started,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
+}
+
+/// What a scan whose work moves starts from.
+pub(crate) struct Moves {
+    pub(crate) work: Work,
+    pub(crate) policy: Policy,
+    pub(crate) host: Profile,
+    pub(crate) profiles: Vec<Profile>,
+    pub(crate) limits: Limits,
+    /// What works off what each drive hands out.
+    pub(crate) engines: Vec<Arc<EngineAbove>>,
 }
 
 /// What a scan is made of.
@@ -103,11 +125,13 @@ pub(crate) struct ScanParts {
     pub(crate) beside: Beside,
     /// The order in which each drive gives its rows.
     pub(crate) order: Option<LexOrdering>,
+    /// Where its work moves: what that starts from.
+    pub(crate) moves: Option<Moves>,
 }
 
 impl DriveScanExec {
     pub(crate) fn new(context: QueryContext, parts: ScanParts) -> Self {
-        let ScanParts { of_cut, dataset, table, rung, text, plan, targets, schema, given, beside, order } = parts;
+        let ScanParts { of_cut, dataset, table, rung, text, plan, targets, schema, given, beside, order, moves } = parts;
         let number = context.collector.scan(table.clone(), rung, text.clone(), of_cut.and_then(|n| u32::try_from(n).ok()));
         let properties = PlanProperties::new(
             EquivalenceProperties::new_with_orderings(schema, order),
@@ -127,9 +151,78 @@ impl DriveScanExec {
             targets,
             dataset,
             given,
+            moves: moves.map(Arc::new),
+            started: Started::default(),
             properties: Arc::new(properties),
             metrics: ExecutionPlanMetricsSet::new(),
         }
+    }
+
+    /// What is sent to target `at`, but for the plan itself.
+    fn sub_plan(&self, at: usize) -> SubPlan {
+        let target = &self.targets[at];
+        SubPlan {
+            query: self.context.query,
+            dataset: self.dataset.clone(),
+            partitions: target.partitions.clone(),
+            with: target.with.clone(),
+            rung: self.rung,
+            plan: Bytes::new(),
+            filters: BTreeMap::new(),
+            tables: BTreeMap::new(),
+            batch_rows: self.context.batch_rows,
+        }
+    }
+
+    /// A reading of target `at`, which begins to work.
+    fn reading(&self, at: usize) -> Reading {
+        let drive = Arc::clone(&self.targets[at].drive);
+        Reading {
+            note: Annotated {
+                number: self.context.collector.begin(self.number, begun(&drive.info().name, self.rung)),
+                collector: Arc::clone(&self.context.collector),
+                scan: self.number,
+            },
+            metrics: BaselineMetrics::new(&self.metrics, at),
+            patience: self.context.patience,
+            catalog: self.context.catalog.clone(),
+            drive,
+            schema: self.schema(),
+            to_the_end: self.plan.gathers(),
+        }
+    }
+
+    /// Starts a scan whose work moves.
+    fn start(&self, moves: &Arc<Moves>, outputs: Vec<Sender>, context: Arc<TaskContext>) -> AbortHandle {
+        let members: Vec<_> = (0..self.targets.len()).map(|at| (self.reading(at), self.sub_plan(at))).collect();
+        let (moves, schema) = (Arc::clone(moves), self.schema());
+        let (plan, beside) = (Arc::clone(&self.plan), self.beside.clone());
+        let running = async move {
+            let Some((first, _)) = members.first() else { return };
+            let sent = match outgoing(&plan, &beside, &first.note, context).await {
+                Ok(sent) => sent,
+                Err(error) => {
+                    if let Some(output) = outputs.first() {
+                        let _ = output.send(Err(to_datafusion(error))).await;
+                    }
+                    return;
+                }
+            };
+            let members = members.into_iter().zip(outputs).zip(&moves.engines);
+            let members =
+                members.map(|(((reading, sub_plan), output), engine)| Member { reading, plan: sent.of(sub_plan), engine: Arc::clone(engine), output });
+            let start = Start {
+                members: members.collect(),
+                work: moves.work.clone(),
+                policy: moves.policy,
+                host: moves.host,
+                profiles: moves.profiles.clone(),
+                limits: moves.limits,
+                schema,
+            };
+            moving::run(start).await;
+        };
+        tokio::spawn(running).abort_handle()
     }
 
     /// The number of its sub-plan in the cut.
@@ -167,6 +260,8 @@ impl DriveScanExec {
             targets: self.targets.clone(),
             dataset: self.dataset.clone(),
             given: self.given.clone(),
+            moves: self.moves.clone(),
+            started: Started::default(),
             properties: Arc::clone(&self.properties),
             metrics: ExecutionPlanMetricsSet::new(),
         }
@@ -247,43 +342,25 @@ impl ExecutionPlan for DriveScanExec {
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {
         let schema = self.schema();
-        let mut builder = RecordBatchReceiverStream::builder(schema.clone(), PREFETCH);
-        let Some(target) = self.targets.get(partition).cloned() else {
+        if let Some(moves) = &self.moves {
+            let outlet = self.started.partition(partition, self.targets.len(), |outputs| self.start(moves, outputs, context));
+            let rows = stream::unfold(outlet, |outlet| async move {
+                let (mut rows, ends) = outlet?;
+                rows.recv().await.map(|batch| (batch, Some((rows, ends))))
+            });
+            return Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)));
+        }
+        let mut builder = RecordBatchReceiverStream::builder(schema, PREFETCH);
+        if partition >= self.targets.len() {
             return Ok(builder.build());
-        };
-        let sub_plan = SubPlan {
-            query: self.context.query,
-            dataset: self.dataset.clone(),
-            partitions: target.partitions,
-            with: target.with,
-            rung: self.rung,
-            plan: Bytes::new(),
-            filters: BTreeMap::new(),
-            tables: BTreeMap::new(),
-            batch_rows: self.context.batch_rows,
-        };
-        let reading = Reading {
-            note: Annotated {
-                number: self.context.collector.begin(self.number, begun(&target.drive.info().name, self.rung)),
-                collector: Arc::clone(&self.context.collector),
-                scan: self.number,
-            },
-            metrics: BaselineMetrics::new(&self.metrics, partition),
-            patience: self.context.patience,
-            catalog: self.context.catalog.clone(),
-            drive: target.drive,
-            schema,
-            to_the_end: self.plan.gathers(),
-        };
+        }
+        let (sub_plan, reading) = (self.sub_plan(partition), self.reading(partition));
         let send = builder.tx();
         let (plan, beside) = (Arc::clone(&self.plan), self.beside.clone());
         builder.spawn(async move {
             let run = async {
-                let beside = beside.read(context).await?;
-                reading.note.beside(&beside);
-                let tables = beside.iter().map(|table| (table.name.clone(), table.bytes.clone())).collect();
-                let Sent { plan, filters } = plan.sent().await?;
-                reading.run(SubPlan { plan, filters, tables, ..sub_plan }, &send).await
+                let sent = outgoing(&plan, &beside, &reading.note, context).await?;
+                reading.run(sent.of(sub_plan), &send).await
             };
             if let Err(e) = run.await {
                 // Where nobody listens any more there is nobody to tell.
@@ -319,6 +396,39 @@ impl ExecutionPlan for DriveScanExec {
     }
 }
 
+/// The data set and generation, of those that `plan` reads, whose keys `text` names.
+fn named_in(text: &str, plan: &SubPlan) -> Option<(DatasetName, Generation)> {
+    for (dataset, partitions) in plan.datasets() {
+        for partition in partitions.values() {
+            if text.contains(&format!("{}{:016x}.", dataset.prefix(), partition.generation.0)) {
+                return Some((dataset.clone(), partition.generation));
+            }
+        }
+    }
+    None
+}
+
+/// What is sent to all drives alike.
+struct Parcel {
+    sent: Sent,
+    tables: BTreeMap<String, Bytes>,
+}
+
+impl Parcel {
+    fn of(&self, sub_plan: SubPlan) -> SubPlan {
+        let Sent { plan, filters } = self.sent.clone();
+        SubPlan { plan, filters, tables: self.tables.clone(), ..sub_plan }
+    }
+}
+
+/// Waits for what travels with `plan`.
+async fn outgoing(plan: &Outgoing, beside: &Beside, note: &Annotated, context: Arc<TaskContext>) -> Result<Parcel> {
+    let beside = beside.read(context).await?;
+    note.beside(&beside);
+    let tables = beside.iter().map(|table| (table.name.clone(), table.bytes.clone())).collect();
+    Ok(Parcel { sent: plan.sent().await?, tables })
+}
+
 fn begun(name: &str, rung: Rung) -> Annotation {
     Annotation {
         cse: name.to_owned(),
@@ -347,7 +457,8 @@ impl Annotated {
     }
 }
 
-struct Reading {
+/// One drive's part of a scan: what is known of it, and whom errors are to name.
+pub(crate) struct Reading {
     drive: Arc<dyn Cse>,
     schema: SchemaRef,
     note: Annotated,
@@ -363,35 +474,80 @@ type Sender = tokio::sync::mpsc::Sender<DfResult<RecordBatch>>;
 
 impl Reading {
     async fn run(self, plan: SubPlan, send: &Sender) -> Result<()> {
-        let generations = plan.datasets().flat_map(|(dataset, partitions)| partitions.values().map(|p| (dataset.clone(), p.generation))).collect();
-        let dataset = plan.dataset.clone();
-        match self.read(plan, send).await {
-            Err(e) => Err(self.at_fault(&dataset, &generations, e).await),
+        match self.read(&plan, send).await {
+            Err(e) => Err(self.at_fault(&plan, e).await),
             done => done,
         }
     }
 
-    /// What an error of the drive says to whoever asked about `dataset`.
-    async fn at_fault(&self, dataset: &DatasetName, generations: &BTreeSet<(DatasetName, Generation)>, e: Error) -> Error {
+    pub(crate) fn drive(&self) -> &Arc<dyn Cse> {
+        &self.drive
+    }
+
+    /// What an error of the drive says to whoever asked for what `plan` reads.
+    pub(crate) async fn at_fault(&self, plan: &SubPlan, e: Error) -> Error {
         let name = &self.drive.info().name;
         // What is missing is a slice of this generation (its key is named), or something that the query asks for in vain, such as a column.
         let text = e.full_text();
-        let gone = generations.iter().find(|(of, g)| text.contains(&format!("{}{:016x}.", of.prefix(), g.0)));
-        match gone {
-            Some((of, generation)) if e.kind() == Kind::NotFound => missing::explain(&self.catalog, of, *generation, name, e).await,
+        match named_in(&text, plan) {
+            Some((of, generation)) if e.kind() == Kind::NotFound => missing::explain(&self.catalog, &of, generation, name, e).await,
             _ if text.contains(name.as_str()) => e,
-            _ => e.while_doing(format!("{name} failed while it read {dataset}")),
+            _ => e.while_doing(format!("{name} failed while it read {}", plan.dataset)),
         }
     }
 
-    async fn read(&self, plan: SubPlan, send: &Sender) -> Result<()> {
-        let name = self.drive.info().name.clone();
-        let dataset = plan.dataset.clone();
-        let plan_bytes = plan.bytes() as u64;
-        self.note.update(|a| a.bytes_received = plan_bytes);
-        // A connection that gets signs of life knows better than a clock whether its drive is dead or has much to do.
-        let patience = if self.drive.watched() { Patience { begin: Duration::MAX, silence: Duration::MAX } } else { self.patience };
-        let DeliveryStream { schema, mut messages } = within(patience.begin, &name, "begin a sub-plan", self.drive.execute(plan)).await?;
+    /// How patient to be: a connection that gets signs of life knows better than a clock whether its drive is dead or has much to do.
+    fn patience(&self) -> Patience {
+        if self.drive.watched() { Patience { begin: Duration::MAX, silence: Duration::MAX } } else { self.patience }
+    }
+
+    /// Waits for `call`, with which the drive takes `plan`.
+    pub(crate) async fn begun<T>(&self, plan: &SubPlan, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let bytes = plan.bytes() as u64;
+        self.note.update(|a| a.bytes_received = bytes);
+        within(self.patience().begin, &self.drive.info().name, "begin a sub-plan", call).await
+    }
+
+    /// Rows have come from the drive.
+    pub(crate) fn came(&self, batch: &RecordBatch, bytes: u64) {
+        self.note.update(|a| {
+            a.rows_out += batch.num_rows() as u64;
+            a.bytes_sent += bytes;
+        });
+    }
+
+    /// Rows go to whoever reads the scan.
+    pub(crate) fn records(&self, batch: &RecordBatch) {
+        self.metrics.record_output(batch.num_rows());
+    }
+
+    /// The drive has told what it did, or nobody waits for that any longer; `change` adds what only the host knows.
+    pub(crate) fn end(&self, told: Option<Annotation>, change: impl FnOnce(&mut Annotation)) {
+        let name = &self.drive.info().name;
+        self.note.update(|a| {
+            if let Some(told) = told {
+                // The ticket around the plan is the drive's to count; less than the plan it can't have been.
+                let bytes_received = told.bytes_received.max(a.bytes_received);
+                *a = Annotation { bytes_received, ..told.taken_from(name) };
+            }
+            change(a);
+        });
+    }
+
+    async fn read(&self, plan: &SubPlan, send: &Sender) -> Result<()> {
+        let stream = self.begun(plan, self.drive.execute(plan.clone())).await?;
+        self.deliver(stream, plan, |batch| async {
+            self.records(&batch);
+            send.send(Ok(batch)).await.is_ok()
+        })
+        .await
+    }
+
+    /// Reads what the drive makes of `plan` to its end; `give` hands rows on, and says whether somebody takes them.
+    pub(crate) async fn deliver<F: Future<Output = bool>>(&self, stream: DeliveryStream, plan: &SubPlan, mut give: impl FnMut(RecordBatch) -> F) -> Result<()> {
+        let (name, dataset) = (self.drive.info().name.clone(), &plan.dataset);
+        let patience = self.patience();
+        let DeliveryStream { schema, mut messages } = stream;
         check(&schema, &self.schema, &name)?;
         let (mut open_epoch, mut last) = (None, None);
         loop {
@@ -406,20 +562,16 @@ impl Reading {
                 Some(Ok(Delivery::Batch { epoch, batch })) => {
                     open_epoch = Some(epoch);
                     let bytes = batch_bytes(&batch);
-                    self.note.update(|a| {
-                        a.rows_out += batch.num_rows() as u64;
-                        a.bytes_sent += bytes;
-                    });
+                    self.came(&batch, bytes);
                     let timer = self.metrics.elapsed_compute().timer();
                     let batch = adapt(&batch, &self.schema, &name)?;
                     timer.done();
-                    self.metrics.record_output(batch.num_rows());
                     if batch.num_rows() == 0 {
                         continue;
                     }
                     let ready = if self.to_the_end { last.replace(batch) } else { Some(batch) };
                     if let Some(batch) = ready
-                        && send.send(Ok(batch)).await.is_err()
+                        && !give(batch).await
                     {
                         return Ok(());
                     }
@@ -433,12 +585,10 @@ impl Reading {
                     if let Some(epoch) = open_epoch {
                         return Err(Error::internal(format!("{name} finished without completing epoch {epoch}: its rows can't be counted")));
                     }
-                    // The ticket around the plan is the drive's to count; less than the plan it can't have been.
-                    let bytes_received = annotation.bytes_received.max(plan_bytes);
-                    self.note.update(|a| *a = Annotation { bytes_received, ..annotation.taken_from(&name) });
+                    self.end(Some(annotation), |_| {});
                     if let Some(batch) = last {
                         // Where nobody listens any more, that is all.
-                        let _ = send.send(Ok(batch)).await;
+                        give(batch).await;
                     }
                     return Ok(());
                 }
@@ -448,7 +598,7 @@ impl Reading {
 }
 
 /// Whether batches of `given` can become `wanted`, column by column.
-fn check(given: &SchemaRef, wanted: &SchemaRef, name: &str) -> Result<()> {
+pub(crate) fn check(given: &SchemaRef, wanted: &SchemaRef, name: &str) -> Result<()> {
     let fits = given.fields().len() == wanted.fields().len()
         && given
             .fields()
@@ -467,7 +617,7 @@ fn check(given: &SchemaRef, wanted: &SchemaRef, name: &str) -> Result<()> {
 }
 
 /// `batch` with the names and types of `schema`, by position.
-fn adapt(batch: &RecordBatch, schema: &SchemaRef, name: &str) -> Result<RecordBatch> {
+pub(crate) fn adapt(batch: &RecordBatch, schema: &SchemaRef, name: &str) -> Result<RecordBatch> {
     let wrong = |e: arrow::error::ArrowError| Error::internal(format!("{name} sent a batch that does not fit its schema")).because(e);
     if batch.num_columns() != schema.fields().len() {
         return Err(Error::internal(format!("{name} sent a batch of {} columns where {} were announced", batch.num_columns(), schema.fields().len())));

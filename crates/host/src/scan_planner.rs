@@ -13,13 +13,18 @@ use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
+use skytether_adapt::profile::Profile;
+use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{DatasetName, Error, PartitionName, Result};
 use skytether_plan::error::{from_datafusion, to_datafusion};
-use skytether_plan::{CutPlan, DriveScan, Placement, describe};
+use skytether_plan::{CutPlan, DriveScan, Placement, describe, rungs};
+use skytether_wire::{CseInfo, Rung};
 
 use crate::estimate::Estimates;
+use crate::moving::work::work;
+use crate::options::Moving;
 use crate::reasons;
-use crate::scan::{DriveScanExec, QueryContext, ScanParts, Target};
+use crate::scan::{DriveScanExec, Moves, QueryContext, ScanParts, Target};
 use crate::session::Host;
 use crate::shipped::Beside;
 use crate::sub_plan::Outgoing;
@@ -60,6 +65,8 @@ impl ScanPlanner {
         // The sub-plan calls tables as drives do.
         let tables = std::iter::once(&named).chain(&others).map(|named| Ok((named.at_drives(), named.estimated()?)));
         let tables = tables.collect::<Result<Estimates>>()?;
+        let targets = self.targets(named, &others)?;
+        let moves = if others.is_empty() { self.moves(scan, named, &tables, &targets)? } else { None };
         let parts = ScanParts {
             of_cut: reasons::scan_number(&self.cut, scan),
             dataset: named.record.name.clone(),
@@ -67,13 +74,48 @@ impl ScanPlanner {
             rung: scan.rung,
             text: describe::sub_plan(scan),
             plan: Outgoing::new(Arc::clone(&scan.sub_plan), Arc::clone(&self.state))?,
-            targets: self.targets(named, &others)?,
+            targets,
             schema: Arc::clone(scan.schema().inner()),
             given: tables.given(&scan.sub_plan),
             beside: Beside::new(inputs, scan),
             order: order(&scan.sub_plan, &self.state).map_err(from_datafusion)?,
+            moves,
         };
         Ok(DriveScanExec::new(self.context.clone(), parts))
+    }
+
+    /// What the scan starts from if its work may move; nothing where it may not.
+    fn moves(&self, scan: &DriveScan, named: &Named, tables: &Estimates, targets: &[Target]) -> Result<Option<Moves>> {
+        let table = named.table()?;
+        let profiled = targets.iter().any(|target| profile(target.drive.info()).is_some());
+        let policy = match (self.host.options().moving, scan.rung) {
+            (Moving::Never, _) => return Ok(None),
+            (Moving::Always(policy), _) => policy,
+            (Moving::AsNeeded, Rung::Full) if profiled => Policy::Adaptive,
+            (Moving::AsNeeded, Rung::Full) if targets.iter().any(|target| target.drive.away()) => Policy::Static(Rung::Full),
+            (Moving::AsNeeded, _) => return Ok(None),
+        };
+        // What is whole on each drive only is not to be torn apart; any one drive has all of a table that lies everywhere.
+        let apart = scan.placement == Placement::Spread && rungs::divides(&scan.sub_plan);
+        if !apart || (table.partitioned_by.is_some() && rungs::aggregates(&scan.sub_plan)) {
+            return Ok(None);
+        }
+        let options = self.host.options();
+        let threads = u32::try_from(options.threads).unwrap_or(u32::MAX).max(1);
+        let host = Profile { cores: threads, memory_bytes: options.memory_limit as u64, ..UNKNOWN };
+        let profiles = targets.iter().map(|target| {
+            let info = target.drive.info();
+            profile(info).unwrap_or(Profile { memory_bytes: info.memory_limit, ..UNKNOWN })
+        });
+        let engines = targets.iter().map(|target| self.host.above(target.at).cloned().ok_or_else(|| Error::internal("a target is no drive of the host")));
+        Ok(Some(Moves {
+            work: work(&scan.sub_plan, tables, table.rows, table.matrix.is_some())?,
+            policy,
+            host,
+            profiles: profiles.collect(),
+            limits: Limits { memory: (options.memory_limit / 4) as u64, ..Limits::default() },
+            engines: engines.collect::<Result<_>>()?,
+        }))
     }
 
     /// The drives that take part, each with what its sub-plan may see: its partition of the table, and its copies of the small tables
@@ -112,10 +154,19 @@ impl ScanPlanner {
                         with.entry(other.record.name.clone()).or_default().insert(other.stored.clone(), part);
                     }
                 }
-                Ok(Target { drive: Arc::clone(&self.host.drives()[at]), partitions: visible, with })
+                Ok(Target { drive: Arc::clone(&self.host.drives()[at]), at, partitions: visible, with })
             })
             .collect()
     }
+}
+
+/// A device that nothing is known of: as fast as this machine, behind a link that holds nothing up.
+const UNKNOWN: Profile =
+    Profile { speed_per_core: 1.0, cores: 1, memory_bytes: 512 << 20, disk_bytes_per_s: 2e9, disk_seek_s: 0.0, link_bits_per_s: 1e11, link_latency_s: 0.0 };
+
+/// What a drive says that it is made of.
+fn profile(_: &CseInfo) -> Option<Profile> {
+    None
 }
 
 /// The order in which a drive gives the rows of `plan`.

@@ -41,6 +41,7 @@ use crate::cells::{HostCells, needs};
 use crate::in_parts;
 use crate::key_filters::send_keys_apart;
 use crate::merge_once::merge_once;
+use crate::moving::above::EngineAbove;
 use crate::named_columns::Shown;
 use crate::options::{HostOptions, QueryOptions};
 use crate::parameters;
@@ -69,6 +70,8 @@ struct Inner {
     base: SessionState,
     schemas: SchemaCache,
     instance: Uuid,
+    /// For each drive what works off what it hands out.
+    above: Vec<Arc<EngineAbove>>,
 }
 
 impl fmt::Debug for Host {
@@ -127,7 +130,10 @@ impl Host {
         let storages = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Storage>).collect();
         let catalog = Catalog::new(storages, options.storage_deadline)?;
         let base = base_state(&options)?;
-        Ok(Self(Arc::new(Inner { drives, catalog, options, base, schemas: SchemaCache::default(), instance: Uuid::new_v4() })))
+        let pool = &base.runtime_env().memory_pool;
+        let above = drives.iter().map(|drive| EngineAbove::new(Arc::clone(drive), Arc::clone(pool), options.storage_deadline, drives.len()));
+        let above = above.map(Arc::new).collect();
+        Ok(Self(Arc::new(Inner { drives, catalog, options, base, schemas: SchemaCache::default(), instance: Uuid::new_v4(), above })))
     }
 
     /// The drives, in order.
@@ -146,6 +152,11 @@ impl Host {
     #[must_use]
     pub fn options(&self) -> &HostOptions {
         &self.0.options
+    }
+
+    /// What works off what drive `at` hands out.
+    pub(crate) fn above(&self, at: usize) -> Option<&Arc<EngineAbove>> {
+        self.0.above.get(at)
     }
 
     /// New with each host: tells a restarted one from the one before.

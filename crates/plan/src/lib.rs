@@ -17,6 +17,7 @@
 //! | `together` | joins of tables that are partitioned by the keys that they join |
 //! | `size` | how many bytes rows take, from what is known of the tables |
 //! | `split`, `union` | aggregates in two halves; operators in the branches of a union |
+//! | [`rungs`] | a sub-plan in two parts, of which a drive may leave the upper one to the level above |
 //! | [`filter_first`] | rows are filtered before anything is computed from them, above and below |
 //! | [`small_heaps`] | limits that are too large to make room for |
 //! | [`physical_rule`] | what our rules over physical plans are made of |
@@ -46,6 +47,7 @@ pub mod partial;
 pub mod partition;
 pub mod physical_rule;
 pub mod policy;
+pub mod rungs;
 pub mod shipped;
 mod size;
 pub mod small_heaps;

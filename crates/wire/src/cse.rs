@@ -1,6 +1,7 @@
 //! The one trait for a compute-storage engine.
 
 use std::fmt::Debug;
+use std::ops::Range;
 use std::pin::Pin;
 
 use arrow::datatypes::SchemaRef;
@@ -9,11 +10,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::Stream;
 use serde::{Deserialize, Serialize};
-use skytether_common::{Key, Result};
+use skytether_common::{Error, Key, Result};
 use skytether_store::{Entry, Op, Usage, Version};
 use uuid::Uuid;
 
 use crate::annotation::Annotation;
+use crate::session::Opened;
 use crate::subplan::SubPlan;
 
 /// Who a CSE is.
@@ -45,6 +47,16 @@ pub trait Storage: Send + Sync + Debug {
     async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>>;
     /// As [`skytether_store::SliceStore::get`].
     async fn get(&self, key: &Key) -> Result<Bytes>;
+    /// As [`skytether_store::SliceStore::get_ranges_unverified`]. Unless it is written anew, the whole value is read, and verified.
+    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let value = self.get(key).await?;
+        let part = |range: &Range<u64>| {
+            let (start, end) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
+            (start <= end && end <= value.len()).then(|| value.slice(start..end))
+        };
+        let wrong = || Error::invalid(format!("a range of {key} is not within its {} bytes", value.len()));
+        ranges.iter().map(|range| part(range).ok_or_else(wrong)).collect()
+    }
     /// As [`skytether_store::SliceStore::stat`].
     async fn stat(&self, key: &Key) -> Result<Option<Entry>>;
     /// As [`skytether_store::SliceStore::list`].
@@ -89,6 +101,19 @@ pub trait Cse: Storage {
     /// `Invalid` or `Unsupported` where the plan is not to be understood (it says by which name), `NotFound` and `Corrupt` for
     /// slices, `Exhausted` for memory, `Unavailable` where the CSE does not answer; the CSE's name is in the text.
     async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream>;
+
+    /// Validates `plan`, which its sender can put together from parts, and waits for orders about its slices; or runs it as a whole.
+    ///
+    /// # Errors
+    /// As [`Self::execute`].
+    async fn open(&self, plan: SubPlan) -> Result<Opened> {
+        Ok(Opened::Whole(self.execute(plan).await?))
+    }
+
+    /// Whether it is behind a wire, so that it can be lost, and found again, while this process goes on.
+    fn away(&self) -> bool {
+        false
+    }
 
     /// Whether [`Self::execute`] and its messages end with an error of their own when the CSE shows no sign of life, so that whoever reads
     /// them needs no deadline: then silence means slow work and not death. False unless said.

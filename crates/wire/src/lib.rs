@@ -6,10 +6,12 @@
 pub mod annotation;
 pub mod cse;
 pub mod flight;
+pub mod session;
 pub mod size;
 pub mod subplan;
 
 pub use annotation::{Annotation, OperatorNote};
 pub use cse::{Cse, CseInfo, Delivery, DeliveryStream, Storage};
+pub use session::{Opened, Session};
 pub use skytether_adapt::message::Rung;
 pub use subplan::SubPlan;

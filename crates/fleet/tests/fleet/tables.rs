@@ -13,7 +13,7 @@ use skytether_fleet::{Cut, Fleet, HostOptions, OpenOptions};
 use crate::util::{CUTS, batches, ingest, lines, name, open, query, value};
 
 /// Queries over `lab.plain`; `true` where the order of rows is part of the answer.
-const QUERIES: [(&str, bool); 24] = [
+pub(crate) const QUERIES: [(&str, bool); 24] = [
     ("SELECT * FROM lab.plain", false),
     ("SELECT count(*) FROM lab.plain", true),
     ("SELECT count(*), count(x), sum(n), min(x), max(name) FROM lab.plain WHERE id >= 1000 AND id < 1500", true),
@@ -40,7 +40,7 @@ const QUERIES: [(&str, bool); 24] = [
     ("SELECT t.* FROM lab.plain AS t WHERE t.id IN (SELECT id FROM lab.plain WHERE n = 7)", false),
 ];
 
-async fn reference(rows: &[RecordBatch], sql: &str) -> Vec<String> {
+pub(crate) async fn reference(rows: &[RecordBatch], sql: &str) -> Vec<String> {
     let context = SessionContext::new();
     let table = MemTable::try_new(rows[0].schema(), vec![rows.to_vec()]).unwrap();
     context.register_table("plain", Arc::new(table)).unwrap();

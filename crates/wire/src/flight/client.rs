@@ -5,6 +5,7 @@
 //! `Unavailable`: the batch may be there.
 
 use std::future::Future;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,7 +23,7 @@ use tonic::{Request, Status, Streaming};
 
 use crate::cse::{Cse, CseInfo, Delivery, DeliveryStream, Storage};
 use crate::flight::deliveries::{DeliveryDecoder, Incoming};
-use crate::flight::frames::{self, KeyRequest, LIST_PAGE, ListRequest};
+use crate::flight::frames::{self, KeyRequest, LIST_PAGE, ListRequest, RangesRequest};
 use crate::flight::server::{ANSWER_ALIVE, ANSWER_VALUE};
 use crate::flight::status::{from_status, of_connection, root_cause};
 use crate::flight::{DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
@@ -271,6 +272,11 @@ impl Storage for FlightCse {
         frames::decode_value(&answer).map_err(|e| self.peer.named(&e.while_doing(format!("cannot read {key}"))))
     }
 
+    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let answer = self.act("get_ranges", frames::encode_json(&RangesRequest { key: key.clone(), ranges: ranges.to_vec() })?).await?;
+        frames::decode_ranges(&answer, ranges).map_err(|e| self.peer.named(&e.while_doing(format!("cannot read {key}"))))
+    }
+
     async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
         self.json("stat", &self.act("stat", frames::encode_json(&KeyRequest { key: key.clone() })?).await?)
     }
@@ -350,6 +356,10 @@ impl Cse for FlightCse {
     }
 
     fn watched(&self) -> bool {
+        true
+    }
+
+    fn away(&self) -> bool {
         true
     }
 }

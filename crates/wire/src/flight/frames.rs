@@ -1,6 +1,7 @@
 //! Byte layouts of tickets and actions. Pure: bytes in, values out; everything that comes in is checked. Deliveries have [a room of their own](super::deliveries).
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
@@ -221,6 +222,60 @@ pub fn decode_value(bytes: &Bytes) -> Result<Bytes> {
         return Err(Error::corrupt("the value's checksum is wrong: it was changed on the way"));
     }
     Ok(value)
+}
+
+/// What `get_ranges` asks for.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RangesRequest {
+    /// The key.
+    pub key: Key,
+    /// From the start of each to before its end.
+    pub ranges: Vec<Range<u64>>,
+}
+
+/// The most ranges of one request: more than any slice has sections.
+pub const MAX_RANGES: usize = 65_536;
+
+/// The bytes of `ranges` together.
+///
+/// # Errors
+/// Invalid where a range ends before it begins, there are too many, or they have more bytes than a value can have.
+pub fn check_ranges(ranges: &[Range<u64>]) -> Result<usize> {
+    if ranges.len() > MAX_RANGES {
+        return Err(Error::invalid(format!("{} ranges are too many: at most {MAX_RANGES}", ranges.len())));
+    }
+    let mut all = 0u64;
+    for range in ranges {
+        let len = range.end.checked_sub(range.start).ok_or_else(|| Error::invalid(format!("range {} to {} ends before it begins", range.start, range.end)))?;
+        all = all.saturating_add(len);
+    }
+    match usize::try_from(all) {
+        Ok(all) if all <= MAX_VALUE => Ok(all),
+        _ => Err(Error::invalid(format!("ranges of {all} bytes together are too long: at most {MAX_VALUE}"))),
+    }
+}
+
+/// The answer to `get_ranges`: checksum, then the parts one after the other.
+#[must_use]
+pub fn encode_ranges(parts: &[Bytes]) -> Bytes {
+    let mut all = BytesMut::with_capacity(parts.iter().map(Bytes::len).sum());
+    parts.iter().for_each(|part| all.put_slice(part));
+    encode_value(&all.freeze())
+}
+
+/// Reads the answer to `get_ranges` for `ranges`.
+///
+/// # Errors
+/// Corrupt where it is not what was sent, or not what was asked for.
+pub fn decode_ranges(bytes: &Bytes, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+    let mut all = decode_value(bytes)?;
+    let due = check_ranges(ranges)?;
+    if all.len() != due {
+        return Err(Error::corrupt(format!("{} bytes came where {due} were asked for", all.len())));
+    }
+    // Each is no longer than all of them, which fit.
+    Ok(ranges.iter().map(|range| all.split_to(usize::try_from(range.end - range.start).unwrap_or(0))).collect())
 }
 
 /// A change as the header of `apply` describes it.

@@ -25,7 +25,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::annotation::Annotation;
 use crate::cse::{Cse, CseInfo, Delivery};
 use crate::flight::deliveries::DeliveryEncoder;
-use crate::flight::frames::{self, KeyRequest, LIST_PAGE, ListRequest};
+use crate::flight::frames::{self, KeyRequest, LIST_PAGE, ListRequest, RangesRequest};
 use crate::flight::limits::{self, Bounded, Held};
 use crate::flight::status::to_status;
 use crate::flight::{DEFAULT_HEARTBEAT, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
@@ -190,6 +190,11 @@ async fn act(cse: &dyn Cse, action: Action) -> Result<Bytes> {
             let KeyRequest { key } = frames::decode_json("a `get` request", &body)?;
             Ok(frames::encode_value(&cse.get(&key).await?))
         }
+        "get_ranges" => {
+            let RangesRequest { key, ranges } = frames::decode_json("a `get_ranges` request", &body)?;
+            frames::check_ranges(&ranges)?;
+            Ok(frames::encode_ranges(&cse.get_ranges_unverified(&key, &ranges).await?))
+        }
         "stat" => {
             let KeyRequest { key } = frames::decode_json("a `stat` request", &body)?;
             frames::encode_json(&cse.stat(&key).await?)
@@ -200,7 +205,10 @@ async fn act(cse: &dyn Cse, action: Action) -> Result<Bytes> {
         }
         "usage" => frames::encode_json(&cse.usage().await?),
         "apply" => frames::encode_json(&cse.apply(frames::decode_batch(&body)?).await?),
-        other => Err(Error::unsupported(format!("there is no action {:?}: info, get, stat, list, usage, apply", other.chars().take(40).collect::<String>()))),
+        other => Err(Error::unsupported(format!(
+            "there is no action {:?}: info, get, get_ranges, stat, list, usage, apply",
+            other.chars().take(40).collect::<String>()
+        ))),
     }
 }
 
@@ -307,6 +315,7 @@ impl FlightService for CseService {
         let actions = [
             ("info", "who this is, and the protocol"),
             ("get", "a value"),
+            ("get_ranges", "parts of a value"),
             ("stat", "what is known of a key"),
             ("list", "keys by prefix"),
             ("usage", "how much is stored"),

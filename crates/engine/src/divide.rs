@@ -1,0 +1,363 @@
+//! A sub-plan that can be run stripe by stripe, at several rungs, by several lanes.
+//!
+//! It is planned once per rung; each lane runs a copy of that plan in one partition, over the stripes that its [`Feed`] gives, with a state of its own. What lanes give over different stripes are parts of one
+//! result, whoever runs them: `full` where the slices lie or, over slices that were handed out, above; `filter` where they lie, with [`Divided::above`] over the rows that it gives.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use async_trait::async_trait;
+use datafusion::catalog::Session;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::error::Result as DfResult;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
+use datafusion::physical_expr::EquivalenceProperties;
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning, PhysicalExpr, PlanProperties};
+use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
+use futures::stream::BoxStream;
+use futures::{StreamExt, stream};
+use skytether_adapt::message::Rung;
+use skytether_common::{Error, Result};
+use skytether_plan::error::from_datafusion;
+use skytether_plan::rungs::{self, Delivered};
+use skytether_wire::{Annotation, DeliveryStream, OperatorNote, SubPlan};
+
+use crate::annotate;
+use crate::batches::Coalescer;
+use crate::execute::{Engine, Planned, physical};
+use crate::feed::{Feed, Fetcher, Surveyed};
+use crate::meter::{Meter, Metered};
+use crate::scan::SliceScanExec;
+
+/// What became of a sub-plan.
+pub enum Taken {
+    /// It runs as a whole: metadata answers it, or it has a stripe at most, or is none that divides.
+    Whole(DeliveryStream),
+    /// It can be run stripe by stripe.
+    Divided(Box<Divided>),
+}
+
+/// A sub-plan that can be run stripe by stripe.
+pub struct Divided {
+    planned: Planned,
+    full: Arc<dyn ExecutionPlan>,
+    /// Where there is an upper part: the lower one, and the upper one over rows that are delivered.
+    parts: Option<(Arc<dyn ExecutionPlan>, Arc<dyn ExecutionPlan>)>,
+    fetchers: [Fetcher; 2],
+    scans: [SliceScanExec; 2],
+    survey: Vec<Surveyed>,
+    notes: Mutex<[Notes; 2]>,
+}
+
+/// What lanes of a rung have told.
+#[derive(Debug, Default)]
+struct Notes {
+    operators: Vec<OperatorNote>,
+    rows_read: u64,
+}
+
+impl fmt::Debug for Divided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Divided").field("stripes", &self.survey.len()).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Plans `plan` to be run stripe by stripe, or runs it, where it can't be.
+    ///
+    /// # Errors
+    /// As [`skytether_wire::Cse::execute`].
+    pub async fn take(self: &Arc<Self>, plan: SubPlan) -> Result<Taken> {
+        let planned = self.planned(&plan, self.threads).await?;
+        if !divides(&planned) {
+            return Ok(Taken::Whole(self.run(planned, &plan)));
+        }
+        // A lane has one partition.
+        let planned = if self.threads == 1 { planned } else { self.planned(&plan, 1).await? };
+        Ok(match Divided::new(planned).await? {
+            Ok(divided) => Taken::Divided(Box::new(divided)),
+            Err(planned) => Taken::Whole(self.run(*planned, &plan)),
+        })
+    }
+}
+
+/// Stripes below which there is nothing to decide.
+const FEW: usize = 2;
+
+fn divides(planned: &Planned) -> bool {
+    rungs::divides(&planned.logical) && only_scan(&planned.physical).and_then(|scan| scan.survey()).is_some_and(|survey| survey.len() >= FEW)
+}
+
+/// The scan of a plan that has one.
+fn only_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<SliceScanExec> {
+    let mut scans = Vec::new();
+    let visited = plan.apply(|node| {
+        scans.extend(node.downcast_ref::<SliceScanExec>().cloned());
+        Ok(TreeNodeRecursion::Continue)
+    });
+    if visited.is_ok() && scans.len() == 1 { scans.pop() } else { None }
+}
+
+impl Divided {
+    async fn new(planned: Planned) -> Result<std::result::Result<Self, Box<Planned>>> {
+        let Some(scan) = only_scan(&planned.physical) else { return Ok(Err(Box::new(planned))) };
+        let Some(survey) = scan.survey() else { return Ok(Err(Box::new(planned))) };
+        let parts = match rungs::split(&planned.logical).map_err(from_datafusion)? {
+            None => None,
+            Some(parts) => {
+                let lower = physical(&parts.lower, &planned.state).await?;
+                let upper = planned.state.optimize(&parts.upper).map_err(from_datafusion)?;
+                let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(DeliveredPlanner)]);
+                let upper = planner.create_physical_plan(&upper, &planned.state).await.map_err(from_datafusion)?;
+                Some((lower, upper))
+            }
+        };
+        let lower = match &parts {
+            None => scan.clone(),
+            Some((lower, _)) => only_scan(lower).ok_or_else(|| Error::internal("the lower part of a sub-plan has another scan than the whole"))?,
+        };
+        let fetchers = [scan.fetcher()?, lower.fetcher()?];
+        Ok(Ok(Self { full: Arc::clone(&planned.physical), planned, parts, fetchers, scans: [scan, lower], survey, notes: Mutex::default() }))
+    }
+
+    /// The stripes that are to be read, in storage order.
+    #[must_use]
+    pub fn survey(&self) -> &[Surveyed] {
+        &self.survey
+    }
+
+    /// The columns of what lanes give at `rung`.
+    #[must_use]
+    pub fn schema(&self, rung: Rung) -> SchemaRef {
+        self.plan(rung).schema()
+    }
+
+    /// Whether `filter` is less than `full`.
+    #[must_use]
+    pub fn has_upper(&self) -> bool {
+        self.parts.is_some()
+    }
+
+    /// Bytes of memory that its lanes hold now.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        use datafusion::execution::memory_pool::MemoryPool;
+        self.planned.pool.reserved() as u64
+    }
+
+    fn place(&self, rung: Rung) -> usize {
+        usize::from(rung == Rung::Filter && self.parts.is_some())
+    }
+
+    fn plan(&self, rung: Rung) -> &Arc<dyn ExecutionPlan> {
+        match &self.parts {
+            Some((lower, _)) if rung == Rung::Filter => lower,
+            _ => &self.full,
+        }
+    }
+
+    /// What reads stripes for lanes at `rung`.
+    #[must_use]
+    pub fn fetcher(&self, rung: Rung) -> &Fetcher {
+        &self.fetchers[self.place(rung)]
+    }
+
+    /// One more lane at `rung` (`Full` for all that is not `Filter`), over what `feed` gives; `meter` measures it.
+    ///
+    /// # Errors
+    /// Internal only.
+    pub fn lane(&self, rung: Rung, feed: Arc<dyn Feed>, meter: Arc<Meter>) -> Result<Lane> {
+        let plan = Arc::clone(self.plan(rung)).transform_up(|node| match node.downcast_ref::<SliceScanExec>() {
+            Some(scan) => Ok(Transformed::yes(Arc::new(scan.fed(Arc::clone(&feed))) as Arc<dyn ExecutionPlan>)),
+            None => Ok(Transformed::no(node)),
+        });
+        let plan = plan.data().map_err(from_datafusion)?;
+        self.start(plan, meter)
+    }
+
+    /// One more lane that runs the upper part over `rows` that lanes at `filter` gave.
+    ///
+    /// # Errors
+    /// Internal, where there is no upper part.
+    pub fn above(&self, rows: BoxStream<'static, Result<RecordBatch>>, meter: Arc<Meter>) -> Result<Lane> {
+        let (_, upper) = self.parts.as_ref().ok_or_else(|| Error::internal("a sub-plan without an upper part was to be finished above"))?;
+        let rows = Arc::new(Mutex::new(Some(rows)));
+        let plan = Arc::clone(upper).transform_up(|node| match node.downcast_ref::<DeliveredExec>() {
+            Some(delivered) => Ok(Transformed::yes(Arc::new(delivered.over(Arc::clone(&rows))) as Arc<dyn ExecutionPlan>)),
+            None => Ok(Transformed::no(node)),
+        });
+        let plan = plan.data().map_err(from_datafusion)?;
+        self.start(plan, meter)
+    }
+
+    fn start(&self, plan: Arc<dyn ExecutionPlan>, meter: Arc<Meter>) -> Result<Lane> {
+        let partitions = plan.output_partitioning().partition_count();
+        if partitions != 1 {
+            return Err(Error::internal(format!("a lane has {partitions} partitions")));
+        }
+        let rows = plan.execute(0, self.planned.state.task_ctx()).map_err(from_datafusion)?;
+        let given = Coalescer::new(rows.schema());
+        Ok(Lane { plan, rows: Some(Box::pin(Metered { inner: rows, meter })), given })
+    }
+
+    /// Takes the figures of a lane that is over into the annotation.
+    pub fn ended(&self, rung: Rung, lane: &Lane) {
+        let mut told = Annotation::default();
+        annotate::operators(lane.plan.as_ref(), 0, &mut told);
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let notes = &mut notes[self.place(rung)];
+        notes.rows_read += told.rows_read.unwrap_or(0);
+        if notes.operators.is_empty() {
+            notes.operators = told.operators;
+            return;
+        }
+        for (all, one) in notes.operators.iter_mut().zip(told.operators) {
+            all.rows_out = all.rows_out.zip(one.rows_out).map(|(a, b)| a + b);
+            all.seconds += one.seconds;
+            all.peak_memory = all.peak_memory.max(one.peak_memory);
+            all.bytes_spilled += one.bytes_spilled;
+        }
+    }
+
+    /// What its lanes did, as far as they are over.
+    #[must_use]
+    pub fn annotation(&self) -> Annotation {
+        let mut annotation = Annotation { slices_total: Some(self.planned.slices), slices_pruned: self.scans[0].pruned(), ..Annotation::default() };
+        for (at, fetcher) in self.fetchers.iter().enumerate() {
+            if at == 0 || self.parts.is_some() {
+                let (read, told) = fetcher.counted();
+                annotation.slices += read;
+                annotation.slices_told += told;
+            }
+        }
+        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        annotation.rows_read = Some(notes.iter().map(|notes| notes.rows_read).sum());
+        annotation.operators = notes.iter().find(|notes| !notes.operators.is_empty()).map(|notes| notes.operators.clone()).unwrap_or_default();
+        annotation.bytes_read = self.planned.reader.bytes_read();
+        annotation.peak_memory = self.planned.pool.max_reserved() as u64;
+        annotation.seconds = self.planned.started.elapsed().as_secs_f64();
+        annotation
+    }
+}
+
+/// A lane at work.
+pub struct Lane {
+    plan: Arc<dyn ExecutionPlan>,
+    /// Nothing once it ended.
+    rows: Option<SendableRecordBatchStream>,
+    given: Coalescer,
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane").field("plan", &self.plan.name()).finish_non_exhaustive()
+    }
+}
+
+impl Lane {
+    /// The next rows, in batches that are worth sending; `None` at the end.
+    ///
+    /// # Errors
+    /// As its operators and its feed have them.
+    pub async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        let joined = |e: arrow::error::ArrowError| Error::internal("cannot join batches").because(e);
+        while let Some(rows) = &mut self.rows {
+            let ready = match rows.next().await {
+                Some(batch) => self.given.push(batch.map_err(from_datafusion)?).map_err(joined)?,
+                None => {
+                    self.rows = None;
+                    self.given.finish().map_err(joined)?
+                }
+            };
+            if ready.is_some() {
+                return Ok(ready);
+            }
+        }
+        Ok(None)
+    }
+}
+
+type Rows = Arc<Mutex<Option<BoxStream<'static, Result<RecordBatch>>>>>;
+
+/// Rows that are delivered, in a physical plan.
+struct DeliveredExec {
+    properties: Arc<PlanProperties>,
+    rows: Rows,
+}
+
+impl DeliveredExec {
+    fn new(schema: SchemaRef) -> Self {
+        let properties =
+            PlanProperties::new(EquivalenceProperties::new(schema), Partitioning::UnknownPartitioning(1), EmissionType::Incremental, Boundedness::Bounded);
+        Self { properties: Arc::new(properties), rows: Rows::default() }
+    }
+
+    fn over(&self, rows: Rows) -> Self {
+        Self { properties: Arc::clone(&self.properties), rows }
+    }
+}
+
+impl fmt::Debug for DeliveredExec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DeliveredExec")
+    }
+}
+
+impl DisplayAs for DeliveredExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DeliveredExec")
+    }
+}
+
+impl ExecutionPlan for DeliveredExec {
+    fn name(&self) -> &'static str {
+        "DeliveredExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        Vec::new()
+    }
+
+    fn apply_expressions(&self, _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> DfResult<TreeNodeRecursion>) -> DfResult<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> DfResult<Arc<dyn ExecutionPlan>> {
+        Ok(self)
+    }
+
+    fn execute(&self, _: usize, _: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {
+        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let rows = rows.unwrap_or_else(|| stream::empty().boxed()).map(|batch| batch.map_err(skytether_plan::error::to_datafusion));
+        Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(self.properties.eq_properties.schema()), rows)))
+    }
+}
+
+/// Makes [`DeliveredExec`]s of [`Delivered`].
+struct DeliveredPlanner;
+
+#[async_trait]
+impl ExtensionPlanner for DeliveredPlanner {
+    async fn plan_extension(
+        &self,
+        _: &dyn PhysicalPlanner,
+        node: &dyn UserDefinedLogicalNode,
+        _: &[&LogicalPlan],
+        _: &[Arc<dyn ExecutionPlan>],
+        _: &dyn Session,
+        _: &PhysicalPlanningContext,
+    ) -> DfResult<Option<Arc<dyn ExecutionPlan>>> {
+        let delivered = node.as_any().downcast_ref::<Delivered>();
+        Ok(delivered.map(|_| Arc::new(DeliveredExec::new(Arc::clone(node.schema().inner()))) as _))
+    }
+}

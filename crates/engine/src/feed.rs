@@ -1,0 +1,76 @@
+//! Stripes that come to a scan one by one while it runs, instead of being dealt to it before.
+//!
+//! What they are, and when there will be no more, is decided elsewhere (`skytether_adapt`). A stripe is a slice; of a table with many columns it is the slices with its rows.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use skytether_common::Result;
+
+use crate::reader::Part;
+use crate::scan::{Fetched, Fetching};
+
+/// Gives stripes to a scan.
+pub trait Feed: Send + Sync + Debug {
+    /// The next stripe, when there is one; `None` at the end.
+    fn next(&self) -> BoxFuture<'static, Option<Result<Fed>>>;
+
+    /// The scan was asked for more after the last batch of `stripe`: whoever reads it is done with that.
+    fn done(&self, stripe: u32);
+}
+
+/// A stripe that was read, and not yet decoded.
+#[derive(Debug)]
+pub struct Fed {
+    /// Its number in the partition.
+    pub stripe: u32,
+    pub(crate) fetched: Fetched,
+}
+
+impl Fed {
+    /// Bytes of it, as they are stored, that were read; 0 where its number of rows was all that was wanted.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        match &self.fetched {
+            Fetched::Rows(_) => 0,
+            Fetched::Parts(parts) => parts.iter().map(|part| Part::len(part) as u64).sum(),
+        }
+    }
+}
+
+/// A stripe that a sub-plan has to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Surveyed {
+    /// Its number in the partition.
+    pub stripe: u32,
+    /// Its rows.
+    pub rows: u64,
+    /// Bytes of its slices as they are stored, as far as they have columns that are read.
+    pub bytes: u64,
+}
+
+/// Reads the stripes of a scan.
+#[derive(Clone)]
+pub struct Fetcher(pub(crate) Arc<Fetching>);
+
+impl std::fmt::Debug for Fetcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Fetcher")
+    }
+}
+
+impl Fetcher {
+    /// Reads `stripe` as far as it is wanted, and verifies it.
+    ///
+    /// # Errors
+    /// NotFound, Corrupt, Unavailable.
+    pub async fn fetch(&self, stripe: u32) -> Result<Fed> {
+        Ok(Fed { stripe, fetched: Arc::clone(&self.0).fetch(stripe).await? })
+    }
+
+    /// Slices that it has read, and those of which metadata told all.
+    pub(crate) fn counted(&self) -> (u64, u64) {
+        self.0.counted()
+    }
+}

@@ -1,0 +1,74 @@
+//! Work that moves between drives and host while a query runs: whoever runs what, the answer is the same.
+
+use std::path::Path;
+
+use skytether_adapt::message::Rung;
+use skytether_adapt::query::Policy;
+use skytether_fleet::{Cut, Fleet, HostOptions, Moving, OpenOptions, QueryOptions, Receipt};
+use skytether_slice::SliceOptions;
+
+use crate::tables::{QUERIES, reference};
+use crate::util::{batches, ingest, lines, query};
+
+const POLICIES: [Policy; 4] = [Policy::Adaptive, Policy::Static(Rung::Full), Policy::Static(Rung::Filter), Policy::Static(Rung::Raw)];
+
+/// A fleet whose work moves as `moving` says.
+async fn open(path: &Path, drives: usize, moving: Moving) -> Fleet {
+    let slices = SliceOptions { target_bytes: 8 << 10, ..SliceOptions::default() };
+    let host = HostOptions { slices, moving, threads: 2, ..HostOptions::default() };
+    Fleet::open_with(path, &OpenOptions { drives: Some(drives), memory_per_drive: 64 << 20, ..OpenOptions::default() }, host).await.unwrap()
+}
+
+async fn answer(fleet: &Fleet, sql: &str) -> (Vec<String>, Receipt) {
+    let query = fleet.sql(sql, &QueryOptions::default()).await.unwrap_or_else(|e| panic!("{sql}: {e}"));
+    let receipt = query.receipt.clone();
+    let rows = lines(&query.collect().await.unwrap_or_else(|e| panic!("{sql}: {e}")));
+    (rows, receipt.receipt())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_policy_gives_the_answer_of_one_engine() {
+    let rows = batches(8, 500);
+    for drives in [1, 3] {
+        let dir = tempfile::tempdir().unwrap();
+        let fleet = open(dir.path(), drives, Moving::Never).await;
+        ingest(&fleet, "lab.plain", &rows, false).await.unwrap();
+        drop(fleet);
+        for policy in POLICIES {
+            let fleet = open(dir.path(), drives, Moving::Always(policy)).await;
+            for (sql, ordered) in QUERIES {
+                let mut expected = reference(&rows, sql).await;
+                let mut given = query(&fleet, sql, Cut::Adaptive).await.unwrap_or_else(|e| panic!("{drives} drives, {policy:?}: {sql}: {e}"));
+                if !ordered {
+                    given.sort();
+                    expected.sort();
+                }
+                assert_eq!(given, expected, "{drives} drives, {policy:?}: {sql}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn receipts_say_what_ran_where() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 2, Moving::Never).await;
+    ingest(&fleet, "lab.plain", &batches(8, 500), false).await.unwrap();
+    drop(fleet);
+    let sql = "SELECT grp, sum(n) FROM lab.plain WHERE x > 3 GROUP BY grp ORDER BY grp";
+    let mut moved = Vec::new();
+    for (rung, says) in [(Rung::Full, None), (Rung::Filter, Some("slices were filtered here")), (Rung::Raw, Some("slices were handed to the host"))] {
+        let fleet = open(dir.path(), 2, Moving::Always(Policy::Static(rung))).await;
+        let (_, receipt) = answer(&fleet, sql).await;
+        assert_eq!(receipt.drives.len(), 2);
+        for drive in &receipt.drives {
+            assert_eq!(drive.rung, Some(rung), "{drive:?}");
+            match says {
+                None => assert!(drive.reason.is_none(), "{drive:?}"),
+                Some(says) => assert!(drive.reason.as_ref().is_some_and(|reason| reason.contains(says)), "{drive:?}"),
+            }
+        }
+        moved.push(receipt.drives.iter().map(|drive| drive.bytes_sent).sum::<u64>());
+    }
+    assert!(moved[0] < moved[1] && moved[0] < moved[2], "states are the least that moves: {moved:?}");
+}

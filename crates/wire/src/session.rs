@@ -1,0 +1,84 @@
+//! A sub-plan that is worked off slice by slice, at rungs that change while it runs (ARCHITECTURE.md, "Work that moves").
+//!
+//! Orders go down, messages come up, both as `skytether_adapt` has them. Slices are called by the numbers of their stripes in the CSE's partition; slices as they are stored are read through
+//! [`crate::Storage`] and are no matter of sessions.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use futures::Stream;
+use serde::{Deserialize, Serialize};
+use skytether_adapt::message::{Down, EpochId, Up};
+use skytether_common::{Error, Result};
+use tokio::sync::mpsc;
+
+use crate::annotation::Annotation;
+use crate::cse::DeliveryStream;
+
+/// What a CSE makes of a sub-plan that it is to work off slice by slice.
+pub enum Opened {
+    /// It runs as a whole: metadata answers it, or there is nothing to divide.
+    Whole(DeliveryStream),
+    /// It waits for orders.
+    Session(Session),
+}
+
+/// A stripe that the sub-plan has to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stripe {
+    /// Its number in the partition.
+    pub stripe: u32,
+    /// Its rows.
+    pub rows: u64,
+    /// Bytes of its slices as they are stored, as far as they have columns that are read.
+    pub bytes: u64,
+}
+
+/// A sub-plan in a CSE's hands. Dropping `orders` ends it; dropping `messages` cancels it.
+pub struct Session {
+    /// The columns of batches at `full`.
+    pub schema: SchemaRef,
+    /// The columns of batches at `filter`, where that is less than `full`.
+    pub lower: Option<SchemaRef>,
+    /// What there is to do, in storage order.
+    pub survey: Vec<Stripe>,
+    /// Orders, in the order in which they are given; few and small.
+    pub orders: mpsc::UnboundedSender<Down>,
+    /// What comes up. After the end of `orders` nothing but [`Message::Done`] comes.
+    pub messages: Pin<Box<dyn Stream<Item = Result<Message>> + Send>>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("stripes", &self.survey.len()).finish_non_exhaustive()
+    }
+}
+
+/// What comes up.
+#[derive(Debug, Clone)]
+pub enum Message {
+    /// A message of the CSE's machine.
+    Up(Up),
+    /// Rows or states of an epoch; they count once the epoch is complete.
+    Batch {
+        /// The epoch.
+        epoch: EpochId,
+        /// Counts up from 0 in each epoch.
+        number: u32,
+        /// The rows.
+        batch: RecordBatch,
+    },
+    /// Why an epoch failed; its `Failed` or `Refused` comes beside it.
+    Trouble {
+        /// The epoch.
+        epoch: EpochId,
+        /// What happened.
+        error: Arc<Error>,
+    },
+    /// A sign of life of whoever carries the messages.
+    Alive,
+    /// What was done in all; always the last message.
+    Done(Box<Annotation>),
+}
