@@ -366,7 +366,7 @@ impl Shared {
                 let mut sums = given.lock().unwrap_or_else(PoisonError::into_inner);
                 *sums = (sums.0 + batch.num_rows() as u64, sums.1 + batch_bytes(&batch));
             }
-            if !self.send(epoch, batch).await {
+            if !self.send(epoch, rung, batch).await {
                 return Ok(());
             }
         }
@@ -375,7 +375,7 @@ impl Shared {
     }
 
     /// Whether the epoch is still wanted.
-    async fn send(&self, epoch: EpochId, batch: RecordBatch) -> bool {
+    async fn send(&self, epoch: EpochId, rung: Rung, batch: RecordBatch) -> bool {
         let (rows, bytes) = (batch.num_rows() as u64, batch_bytes(&batch));
         let number = {
             let mut state = self.state();
@@ -387,7 +387,7 @@ impl Shared {
             run.totals.batches += 1;
             run.totals.batches - 1
         };
-        self.batches.send(Ok(Message::Batch { epoch, number, batch })).await.is_ok()
+        self.batches.send(Ok(Message::Batch { epoch, number, rung, batch })).await.is_ok()
     }
 }
 

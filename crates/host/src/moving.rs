@@ -135,6 +135,8 @@ struct Drive {
     /// Orders for a session that is being opened.
     held: Vec<Down>,
     sessions: u32,
+    /// When the session was last heard of.
+    heard: Instant,
     opening: bool,
     surveyed: bool,
     /// Stripes by the numbers of their slices, from `first` on.
@@ -178,9 +180,13 @@ struct Task {
     follow: VecDeque<Event<Batch>>,
     next_slice: u32,
     flow: Arc<Flow>,
+    /// What is to be ended with this.
     tasks: JoinSet<()>,
+    /// Rows on their way to their readers.
+    outlets: JoinSet<()>,
     /// How it ended; by the fault of which drive.
     outcome: Option<std::result::Result<(), (Option<usize>, Error)>>,
+    silence: Duration,
     /// Lanes above, and drives that run their sub-plans as a whole, that are not over.
     left: usize,
 }
@@ -215,7 +221,9 @@ async fn work_off(start: Start) -> Result<()> {
         next_slice: 0,
         flow: Flow::new(),
         tasks: JoinSet::new(),
+        outlets: JoinSet::new(),
         outcome: None,
+        silence: Duration::from_secs_f64(start.limits.silence.clamp(0.001, 3600.0)),
         left: 0,
     };
     for (at, member) in start.members.into_iter().enumerate() {
@@ -273,7 +281,7 @@ impl Task {
         let (closed, flow) = (Arc::new(AtomicBool::new(false)), Arc::clone(&self.flow));
         let (is_closed, reading) = (Arc::clone(&closed), Arc::new(reading));
         let records = Arc::clone(&reading);
-        self.tasks.spawn(async move {
+        self.outlets.spawn(async move {
             while let Some(batch) = waiting.recv().await {
                 let bytes = batch_bytes(&batch);
                 records.records(&batch);
@@ -295,6 +303,7 @@ impl Task {
             orders: None,
             held: Vec::new(),
             sessions: 0,
+            heard: Instant::now(),
             opening: false,
             surveyed: false,
             stripes: Vec::new(),
@@ -364,7 +373,15 @@ impl Task {
             }
             _ => {}
         }
+        let silence = self.silence;
         let drive = &mut self.drives[at];
+        if matches!(down.order, Order::Open { .. }) && drive.orders.is_some() && drive.heard.elapsed() > silence {
+            // The machine has given up what was there, if there was anything: whoever hangs is spoken to anew.
+            drive.orders = None;
+            drive.sessions += 1;
+            let name = &drive.cse.info().name;
+            drive.trouble = Some(Arc::new(Error::unavailable(format!("{name} has been silent for {:.1} s in the middle of a query", silence.as_secs_f64()))));
+        }
         let order = match down.order {
             Order::Open { rung, slices, close } => Order::Open { rung, slices: drive.to_stripes(&slices), close },
             Order::Feed { slices } => Order::Feed { slices: drive.to_stripes(&slices) },
@@ -582,6 +599,7 @@ impl Task {
             Some(slices.collect::<Vec<_>>())
         };
         drive.sessions += 1;
+        drive.heard = Instant::now();
         let number = drive.sessions;
         for down in drive.held.drain(..) {
             let _ = session.orders.send(down);
@@ -611,12 +629,13 @@ impl Task {
         if drive.sessions != session {
             return;
         }
+        drive.heard = Instant::now();
         match message {
             Some(Ok(Message::Up(up))) => {
                 let up = drive.to_slices(up);
                 self.handle(Event::Up { cse, up });
             }
-            Some(Ok(Message::Batch { epoch, number, batch })) => {
+            Some(Ok(Message::Batch { epoch, number, batch, .. })) => {
                 let bytes = batch_bytes(&batch);
                 drive.reading.came(&batch, bytes);
                 self.handle(Event::Batch { cse, epoch, number, bytes, batch: Batch::Rows(batch) });
@@ -677,9 +696,9 @@ impl Task {
             drive.note(told);
         }
         // Outputs end when what waits in them is read.
-        let Self { drives, mut tasks, .. } = self;
+        let Self { drives, mut outlets, .. } = self;
         drop(drives);
-        while tasks.join_next().await.is_some() {}
+        while outlets.join_next().await.is_some() {}
         Ok(())
     }
 }

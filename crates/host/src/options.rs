@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use skytether_adapt::query::Policy;
+use skytether_adapt::query::{Limits, Policy};
 use skytether_plan::Cut;
 use skytether_slice::SliceOptions;
 
@@ -45,6 +45,8 @@ pub struct HostOptions {
     pub slices: SliceOptions,
     /// Which work may move.
     pub moving: Moving,
+    /// How patient a host is with drives whose work moves, and what it holds of theirs; of `memory` a quarter of [`Self::memory_limit`] at most.
+    pub limits: Limits,
 }
 
 impl Default for HostOptions {
@@ -59,6 +61,7 @@ impl Default for HostOptions {
             spill_below: None,
             slices: SliceOptions::default(),
             moving: Moving::default(),
+            limits: Limits::default(),
         }
     }
 }

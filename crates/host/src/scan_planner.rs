@@ -17,7 +17,7 @@ use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{DatasetName, Error, PartitionName, Result};
 use skytether_plan::error::{from_datafusion, to_datafusion};
-use skytether_plan::{CutPlan, DriveScan, Placement, describe, rungs};
+use skytether_plan::{Cut, CutPlan, DriveScan, Placement, describe, rungs};
 use skytether_wire::{CseInfo, Rung};
 
 use crate::estimate::Estimates;
@@ -37,6 +37,8 @@ pub(crate) struct ScanPlanner {
     pub(crate) tables: Arc<NamedTables>,
     pub(crate) context: QueryContext,
     pub(crate) state: Arc<SessionState>,
+    /// How the query is to be cut.
+    pub(crate) asked: Cut,
 }
 
 #[async_trait]
@@ -88,11 +90,14 @@ impl ScanPlanner {
     fn moves(&self, scan: &DriveScan, named: &Named, tables: &Estimates, targets: &[Target]) -> Result<Option<Moves>> {
         let table = named.table()?;
         let profiled = targets.iter().any(|target| profile(target.drive.info()).is_some());
-        let policy = match (self.host.options().moving, scan.rung) {
+        let policy = match (self.host.options().moving, self.asked) {
             (Moving::Never, _) => return Ok(None),
             (Moving::Always(policy), _) => policy,
-            (Moving::AsNeeded, Rung::Full) if profiled => Policy::Adaptive,
-            (Moving::AsNeeded, Rung::Full) if targets.iter().any(|target| target.drive.away()) => Policy::Static(Rung::Full),
+            (Moving::AsNeeded, Cut::Adaptive) if profiled => Policy::Adaptive,
+            // A sub-plan that is no more than a scan is handed out as it is stored; of the other static choices the drives run all that they are sent.
+            (Moving::AsNeeded, Cut::Raw) if profiled => Policy::Static(Rung::Raw),
+            (Moving::AsNeeded, Cut::Full | Cut::Filter) if profiled => Policy::Static(Rung::Full),
+            (Moving::AsNeeded, Cut::Adaptive | Cut::Full) if targets.iter().any(|target| target.drive.away()) => Policy::Static(Rung::Full),
             (Moving::AsNeeded, _) => return Ok(None),
         };
         // What is whole on each drive only is not to be torn apart; any one drive has all of a table that lies everywhere.
@@ -113,7 +118,7 @@ impl ScanPlanner {
             policy,
             host,
             profiles: profiles.collect(),
-            limits: Limits { memory: (options.memory_limit / 4) as u64, ..Limits::default() },
+            limits: Limits { memory: options.limits.memory.min((options.memory_limit / 4) as u64), ..options.limits },
             engines: engines.collect::<Result<_>>()?,
         }))
     }

@@ -345,7 +345,7 @@ impl Host {
             batch_rows: options.batch_rows.max(1),
             catalog: self.0.catalog.clone(),
         };
-        let scans = ScanPlanner { host: self.clone(), cut: cut.clone(), tables, context, state: Arc::new(state.clone()) };
+        let scans = ScanPlanner { host: self.clone(), cut: cut.clone(), tables, context, state: Arc::new(state.clone()), asked: options.cut };
         let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(scans)]);
         let physical = planner.create_physical_plan(&super_plan, &state).await.map_err(from_datafusion)?;
         Ok(Planned { optimised, cut, physical, state, collector })

@@ -3,8 +3,9 @@
 //! | call | goes | comes |
 //! |---|---|---|
 //! | `DoGet` | ticket: u32 LE length of a JSON header, the header (a [`SubPlan`](crate::SubPlan)), the Substrait bytes, the sets of keys | the schema, then [`Delivery`](crate::Delivery)s: see [`frames`] |
+//! | `DoExchange` | a ticket, then orders about slices | what a [`Session`](crate::Session) says, or deliveries: see [`sessions`] |
 //! | `DoAction info` | nothing | JSON: protocol number and [`CseInfo`](crate::CseInfo) |
-//! | `DoAction get`, `stat`, `list`, `usage` | JSON | JSON; for `get` u32 LE CRC-32C and the value |
+//! | `DoAction get`, `get_ranges`, `stat`, `list`, `usage` | JSON | JSON; for `get` and `get_ranges` u32 LE CRC-32C and the value, or its parts |
 //! | `DoAction apply` | u32 LE length of a JSON header, the header (a list of changes with lengths and checksums), the values one after another | JSON: the versions |
 //!
 //! While a call works, the server sends a sign of life as often as the client asks for in the request's metadata
@@ -18,6 +19,7 @@ pub mod deliveries;
 pub mod frames;
 mod limits;
 pub mod server;
+pub mod sessions;
 pub mod status;
 
 pub use client::{ConnectOptions, FlightCse};

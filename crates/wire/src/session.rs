@@ -10,7 +10,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use futures::Stream;
 use serde::{Deserialize, Serialize};
-use skytether_adapt::message::{Down, EpochId, Up};
+use skytether_adapt::message::{Down, EpochId, Rung, Up};
 use skytether_common::{Error, Result};
 use tokio::sync::mpsc;
 
@@ -67,6 +67,8 @@ pub enum Message {
         epoch: EpochId,
         /// Counts up from 0 in each epoch.
         number: u32,
+        /// The rung of the epoch: whose columns the rows have.
+        rung: Rung,
         /// The rows.
         batch: RecordBatch,
     },

@@ -9,6 +9,7 @@ mod expression;
 mod locks;
 mod lost;
 mod moving;
+mod moving_faults;
 mod receipts;
 mod served;
 mod tables;

@@ -4,9 +4,11 @@ use std::path::Path;
 
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::Policy;
+use skytether_common::Kind;
 use skytether_fleet::{Cut, Fleet, HostOptions, Moving, OpenOptions, QueryOptions, Receipt};
 use skytether_slice::SliceOptions;
 
+use crate::served::{serve_drive_at, serve_host_with};
 use crate::tables::{QUERIES, reference};
 use crate::util::{batches, ingest, lines, query};
 
@@ -71,4 +73,54 @@ async fn receipts_say_what_ran_where() {
         moved.push(receipt.drives.iter().map(|drive| drive.bytes_sent).sum::<u64>());
     }
     assert!(moved[0] < moved[1] && moved[0] < moved[2], "states are the least that moves: {moved:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_moves_over_sockets_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = batches(40, 2000);
+    let drives: Vec<_> = (0..3).map(|n| serve_drive_at("127.0.0.1:0", dir.path(), n)).collect();
+    for (at, policy) in POLICIES.into_iter().enumerate() {
+        let host = serve_host_with("127.0.0.1:0", &drives, Moving::Always(policy));
+        let fleet = Fleet::connect(&format!("grpc://{}", host.address)).await.unwrap();
+        if at == 0 {
+            ingest(&fleet, "lab.plain", &rows, false).await.unwrap();
+        }
+        for (sql, ordered) in QUERIES.iter().step_by(2).take(8) {
+            let mut expected = reference(&rows, sql).await;
+            let mut given = query(&fleet, sql, Cut::Adaptive).await.unwrap_or_else(|e| panic!("{policy:?}: {sql}: {e}"));
+            if !ordered {
+                given.sort();
+                expected.sort();
+            }
+            assert_eq!(given, expected, "{policy:?}: {sql}");
+        }
+        let (_, receipt) = answer(&fleet, "SELECT grp, sum(n) FROM lab.plain WHERE x > 3 GROUP BY grp").await;
+        if let Policy::Static(rung) = policy {
+            assert!(receipt.drives.iter().all(|drive| drive.rung == Some(rung)), "{:?}", receipt.drives);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drive_without_room_for_states_leaves_them_to_the_host() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = batches(60, 2000);
+    let sql = "SELECT id, grp, sum(n), min(name) FROM lab.plain GROUP BY id, grp ORDER BY id";
+    let fleet = open(dir.path(), 2, Moving::Never).await;
+    ingest(&fleet, "lab.plain", &rows, false).await.unwrap();
+    let (expected, _) = answer(&fleet, sql).await;
+    drop(fleet);
+    let options = OpenOptions { drives: Some(2), memory_per_drive: 6 << 20, ..OpenOptions::default() };
+    let host = |moving| HostOptions { moving, threads: 2, ..HostOptions::default() };
+    let fleet = Fleet::open_with(dir.path(), &options, host(Moving::Never)).await.unwrap();
+    let error = fleet.sql(sql, &QueryOptions::default()).await.unwrap().collect().await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Exhausted, "{error}");
+    drop(fleet);
+    for policy in [Policy::Adaptive, Policy::Static(Rung::Full)] {
+        let fleet = Fleet::open_with(dir.path(), &options, host(Moving::Always(policy))).await.unwrap();
+        let (given, receipt) = answer(&fleet, sql).await;
+        assert_eq!(given, expected, "{policy:?}");
+        assert!(receipt.drives.iter().all(|drive| drive.rung != Some(Rung::Full)), "{:?}", receipt.drives);
+    }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use skytether_common::{Key, Kind, Result};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
-use skytether_fleet::{Cut, DatasetKind, Fleet, HostOptions, Placement, QueryOptions};
+use skytether_fleet::{Cut, DatasetKind, Fleet, HostOptions, Moving, Placement, QueryOptions};
 use skytether_host::{Founding, Host};
 use skytether_store::disk::DriveIdentity;
 use skytether_store::{Entry, Op, Usage, Version};
@@ -81,6 +81,11 @@ pub(crate) async fn serve(dir: &Path) -> (Vec<Server>, Server, Fleet) {
 
 /// A host over `drives`.
 pub(crate) fn serve_host(address: &str, drives: &[Server]) -> Server {
+    serve_host_with(address, drives, Moving::default())
+}
+
+/// A host over `drives` whose work moves as `moving` says.
+pub(crate) fn serve_host_with(address: &str, drives: &[Server], moving: Moving) -> Server {
     let addresses: Vec<_> = drives.iter().map(|d| d.address.clone()).collect();
     Server::start_at(address, move |listener| async move {
         let options = ConnectOptions { idle_timeout: Duration::from_secs(2), ..ConnectOptions::default() };
@@ -88,7 +93,7 @@ pub(crate) fn serve_host(address: &str, drives: &[Server]) -> Server {
         for address in addresses {
             connected.push(FlightCse::connect(&address, options.clone()).await.unwrap());
         }
-        let mut options = HostOptions { storage_deadline: Duration::from_secs(5), ..HostOptions::default() };
+        let mut options = HostOptions { storage_deadline: Duration::from_secs(5), moving, ..HostOptions::default() };
         options.slices.target_bytes = 64 << 10;
         let (host, _) = Host::join(connected, options, Founding::EmptyDrives).await.unwrap();
         skytether_host::server::serve(host, listener, std::future::pending()).await.unwrap();

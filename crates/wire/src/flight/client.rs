@@ -10,13 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use arrow::datatypes::SchemaRef;
 use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::{Action, FlightData, Ticket};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream;
+use skytether_adapt::message::Down;
 use skytether_common::{Error, Key, Result};
 use skytether_store::{Entry, Op, Usage, Version};
+use tokio::sync::mpsc;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
@@ -25,8 +28,10 @@ use crate::cse::{Cse, CseInfo, Delivery, DeliveryStream, Storage};
 use crate::flight::deliveries::{DeliveryDecoder, Incoming};
 use crate::flight::frames::{self, KeyRequest, LIST_PAGE, ListRequest, RangesRequest};
 use crate::flight::server::{ANSWER_ALIVE, ANSWER_VALUE};
+use crate::flight::sessions::{self, Came, SessionDecoder};
 use crate::flight::status::{from_status, of_connection, root_cause};
 use crate::flight::{DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
+use crate::session::{Message, Opened, Session};
 use crate::subplan::SubPlan;
 
 /// How patient a connection is.
@@ -339,6 +344,51 @@ impl Running {
     }
 }
 
+/// A session, seen from above.
+struct Talking {
+    peer: Peer,
+    stream: Streaming<FlightData>,
+    decoder: SessionDecoder,
+    done: bool,
+}
+
+impl Talking {
+    /// The next message that says something; `None` at the end of the stream.
+    async fn message(&mut self) -> Result<Option<Came>> {
+        loop {
+            let Some(data) = self.peer.patient(Stage::Answer, Duration::ZERO, self.stream.message()).await? else {
+                return Ok(None);
+            };
+            match self.decoder.decode(data).map_err(|e| self.peer.named(&e))? {
+                Came::Nothing => {}
+                said => return Ok(Some(said)),
+            }
+        }
+    }
+
+    /// The columns of batches, which come next.
+    async fn schema(&mut self, wanted: bool) -> Result<SchemaRef> {
+        match self.message().await? {
+            Some(Came::Schema { lower, schema }) if lower == wanted => Ok(schema),
+            _ => Err(Error::corrupt(format!("{}: did not say what columns its rows will have", self.peer.title))),
+        }
+    }
+
+    async fn next(mut self) -> Option<(Result<Message>, Self)> {
+        if self.done {
+            return None;
+        }
+        let message = match self.message().await {
+            Ok(Some(Came::Message(message))) => Ok(message),
+            Ok(Some(_)) => Err(Error::corrupt(format!("{}: opened a session twice", self.peer.title))),
+            Ok(None) => Err(Error::unavailable(format!("{}: closed the connection before the sub-plan was done", self.peer.title))),
+            Err(error) => Err(error),
+        };
+        self.done = matches!(message, Err(_) | Ok(Message::Done(_)));
+        Some((message, self))
+    }
+}
+
 #[async_trait]
 impl Cse for FlightCse {
     async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
@@ -353,6 +403,52 @@ impl Cse for FlightCse {
             None => return Err(Error::unavailable(format!("{}: closed the connection before it answered", self.peer.title))),
         };
         Ok(DeliveryStream { schema, messages: Box::pin(stream::unfold(running, Running::next)) })
+    }
+
+    async fn open(&self, plan: SubPlan) -> Result<Opened> {
+        let first = sessions::encode_opening(&plan)?;
+        let upload = Duration::from_secs((first.data_body.len() >> 20) as u64);
+        let (orders, mut ordered) = mpsc::unbounded_channel::<Down>();
+        let (sender, mut outgoing) = mpsc::unbounded_channel();
+        // The receiver is the stream below, so that this can't fail.
+        let _ = sender.send(first);
+        let outgoing = stream::poll_fn(move |cx| outgoing.poll_recv(cx));
+        let mut client = self.client.clone();
+        let stream = self.peer.patient(Stage::Call, upload, client.do_exchange(request(outgoing, &self.peer))).await?.into_inner();
+        let mut talking = Talking { peer: self.peer.clone(), stream, decoder: SessionDecoder::default(), done: false };
+        let wrong = |what: &str| Error::corrupt(format!("{}: {what}", self.peer.title));
+        let opening = match talking.message().await? {
+            Some(Came::Opened(opening)) => opening,
+            Some(Came::Whole) => {
+                let mut running = Running { peer: talking.peer, stream: talking.stream, decoder: DeliveryDecoder::default(), done: false };
+                return match running.message().await? {
+                    Some(Incoming::Schema(schema)) => {
+                        let messages = stream::unfold((running, sender), |(running, sender)| async move {
+                            // While the request is open the other side goes on.
+                            let (delivery, running) = running.next().await?;
+                            Some((delivery, (running, sender)))
+                        });
+                        Ok(Opened::Whole(DeliveryStream { schema, messages: Box::pin(messages) }))
+                    }
+                    Some(_) => Err(wrong("sent rows before their schema")),
+                    None => Err(Error::unavailable(format!("{}: closed the connection before it answered", self.peer.title))),
+                };
+            }
+            Some(_) => return Err(wrong("sent something else before it had opened a session")),
+            None => return Err(Error::unavailable(format!("{}: closed the connection before it answered", self.peer.title))),
+        };
+        let full = talking.schema(false).await?;
+        let lower = if opening.has_lower { Some(talking.schema(true).await?) } else { None };
+        // It ends with the orders, and closes the request then.
+        tokio::spawn(async move {
+            while let Some(down) = ordered.recv().await {
+                let sent = sessions::encode_order(&down).is_ok_and(|data| sender.send(data).is_ok());
+                if !sent {
+                    break;
+                }
+            }
+        });
+        Ok(Opened::Session(Session { schema: full, lower, survey: opening.survey, orders, messages: Box::pin(stream::unfold(talking, Talking::next)) }))
     }
 
     fn watched(&self) -> bool {

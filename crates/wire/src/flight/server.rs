@@ -15,9 +15,10 @@ use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, Stream, StreamExt};
+use skytether_adapt::message::Down;
 use skytether_common::{Error, Result};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tonic::metadata::MetadataValue;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
@@ -27,13 +28,18 @@ use crate::cse::{Cse, CseInfo, Delivery};
 use crate::flight::deliveries::DeliveryEncoder;
 use crate::flight::frames::{self, KeyRequest, LIST_PAGE, ListRequest, RangesRequest};
 use crate::flight::limits::{self, Bounded, Held};
+use crate::flight::sessions::{self, SessionEncoder};
 use crate::flight::status::to_status;
 use crate::flight::{DEFAULT_HEARTBEAT, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
+use crate::session::{Message, Opened, Session};
 
 /// First byte of an action's answers: a sign of life,
 pub(crate) const ANSWER_ALIVE: u8 = 0;
 /// or the answer.
 pub(crate) const ANSWER_VALUE: u8 = 1;
+
+/// How long the first message of a session may take to come.
+const FIRST: Duration = Duration::from_secs(30);
 
 /// How long running calls may go on after a shutdown began.
 const GRACE: Duration = Duration::from_secs(5);
@@ -181,6 +187,73 @@ impl Answer {
     }
 }
 
+/// A running session.
+struct Talk {
+    name: String,
+    /// Orders, as long as they come.
+    incoming: Option<Streaming<FlightData>>,
+    orders: Option<mpsc::UnboundedSender<Down>>,
+    messages: Pin<Box<dyn Stream<Item = Result<Message>> + Send>>,
+    encoder: SessionEncoder,
+    queue: VecDeque<FlightData>,
+    heartbeat: Duration,
+    stopping: watch::Receiver<bool>,
+    ended: bool,
+}
+
+impl Talk {
+    async fn next(mut self) -> Option<(Result<FlightData, Status>, Self)> {
+        loop {
+            if let Some(data) = self.queue.pop_front() {
+                return Some((Ok(data), self));
+            }
+            if self.ended {
+                return None;
+            }
+            let listening = async {
+                match &mut self.incoming {
+                    Some(incoming) => incoming.message().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let came = tokio::select! {
+                biased;
+                () = stopped(&mut self.stopping) => Err(stopping_error(&self.name)),
+                order = listening => match order {
+                    Ok(Some(data)) => match sessions::decode_order(&data) {
+                        Ok(down) => {
+                            // A session that has ended says so by itself.
+                            let _ = self.orders.as_ref().map(|orders| orders.send(down));
+                            continue;
+                        }
+                        Err(error) => Err(error),
+                    },
+                    // No more orders: the session tells what it did. So it does, to nobody, where the other side is gone.
+                    Ok(None) | Err(_) => {
+                        (self.incoming, self.orders) = (None, None);
+                        continue;
+                    }
+                },
+                message = self.messages.next() => match message {
+                    None => {
+                        self.ended = true;
+                        continue;
+                    }
+                    Some(message) => message.and_then(|message| self.encoder.encode(message)),
+                },
+                () = tokio::time::sleep(self.heartbeat) => SessionEncoder::alive().map(|alive| vec![alive]),
+            };
+            match came {
+                Ok(messages) => self.queue.extend(messages),
+                Err(error) => {
+                    self.ended = true;
+                    return Some((Err(to_status(&error.while_doing(self.name.clone()))), self));
+                }
+            }
+        }
+    }
+}
+
 /// Carries out an action.
 async fn act(cse: &dyn Cse, action: Action) -> Result<Bytes> {
     let body = action.body;
@@ -307,8 +380,47 @@ impl FlightService for CseService {
         Err(self.absent("DoPut"))
     }
 
-    async fn do_exchange(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoExchangeStream>, Status> {
-        Err(self.absent("DoExchange"))
+    async fn do_exchange(&self, request: Request<Streaming<FlightData>>) -> Result<Response<Self::DoExchangeStream>, Status> {
+        meant_for(self.cse.info(), &request)?;
+        let name = self.cse.info().name.clone();
+        let heartbeat = heartbeat(&request);
+        let held = request.extensions().get::<Arc<Held>>().cloned();
+        let mut incoming = request.into_inner();
+        let mut stopping = self.stopping.clone();
+        let (cse, of) = (Arc::clone(&self.cse), name.clone());
+        let started = async {
+            let first = tokio::time::timeout(FIRST, incoming.message())
+                .await
+                .map_err(|_| Error::invalid(format!("{of}: no sub-plan came within {} s", FIRST.as_secs())))?
+                .map_err(|status| Error::unavailable(status.message()))?
+                .ok_or_else(|| Error::invalid(format!("{of}: the connection ended before a sub-plan came")))?;
+            let (plan, received) = sessions::decode_opening(&first).map_err(|e| e.while_doing(of.clone()))?;
+            drop(first);
+            let opened = tokio::select! {
+                biased;
+                () = stopped(&mut stopping) => Err(stopping_error(&of)),
+                opened = cse.open(plan) => opened,
+            };
+            drop(held);
+            Ok::<_, Error>((opened?, received as u64))
+        };
+        let (opened, received) = started.await.map_err(|e| to_status(&e))?;
+        let stopping = self.stopping.clone();
+        match opened {
+            Opened::Whole(answer) => {
+                let (encoder, schema) = DeliveryEncoder::new(&answer.schema);
+                let queue = VecDeque::from([sessions::whole().map_err(|e| to_status(&e))?, schema]);
+                let answer = Answer { name, received, messages: answer.messages, encoder, queue, heartbeat, stopping, ended: false };
+                Ok(Response::new(stream::unfold(answer, Answer::next).boxed()))
+            }
+            Opened::Session(session) => {
+                let Session { schema, lower, survey, orders, messages } = session;
+                let (encoder, first) = SessionEncoder::new(survey, &schema, lower.as_deref(), received).map_err(|e| to_status(&e))?;
+                let talk =
+                    Talk { name, incoming: Some(incoming), orders: Some(orders), messages, encoder, queue: first.into(), heartbeat, stopping, ended: false };
+                Ok(Response::new(stream::unfold(talk, Talk::next).boxed()))
+            }
+        }
     }
 
     async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {

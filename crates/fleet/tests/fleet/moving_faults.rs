@@ -1,0 +1,263 @@
+//! Drives whose messages get lost, come twice, late or garbled, and drives that die or hang in the middle: what is unfinished counts for nothing, and the answer is right.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt};
+use skytether_adapt::message::{Rung, SliceId, Up, Why};
+use skytether_adapt::query::{Limits, Policy};
+use skytether_common::{Error, Key, Kind, Result};
+use skytether_drive::{Cse, Drive, DriveOptions, Storage};
+use skytether_fleet::{HostOptions, Moving, QueryOptions};
+use skytether_host::{Founding, Host};
+use skytether_store::disk::DriveIdentity;
+use skytether_store::{Entry, Op, Usage, Version};
+use skytether_wire::session::Message;
+use skytether_wire::{CseInfo, DeliveryStream, Opened, Session, SubPlan};
+
+use crate::util::{batches, lines, name};
+
+/// What befalls the messages of a drive.
+#[derive(Debug, Clone, Copy, Default)]
+struct Fate {
+    /// The connection breaks after so many messages of a session, so many times.
+    breaks: Option<(usize, usize)>,
+    /// Nothing comes any more after so many messages of the first session.
+    hangs: Option<usize>,
+    /// One in so many messages comes twice.
+    twice: Option<usize>,
+    /// One in so many messages comes after the next one.
+    late: Option<usize>,
+    /// Epoch number so-and-so names a slice that it was not given.
+    garbled: Option<usize>,
+    /// The first so many epochs are refused in their middle.
+    refuses: usize,
+}
+
+#[derive(Debug)]
+struct Unsteady {
+    drive: Arc<Drive>,
+    fate: Fate,
+    sessions: AtomicUsize,
+    broken: Arc<AtomicUsize>,
+    ended: Arc<AtomicUsize>,
+    refused: Arc<AtomicUsize>,
+}
+
+#[async_trait]
+impl Storage for Unsteady {
+    fn info(&self) -> &CseInfo {
+        self.drive.info()
+    }
+    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        self.drive.apply(batch).await
+    }
+    async fn get(&self, key: &Key) -> Result<Bytes> {
+        self.drive.get(key).await
+    }
+    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+        self.drive.stat(key).await
+    }
+    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
+        self.drive.list(prefix, after, limit).await
+    }
+    async fn usage(&self) -> Result<Usage> {
+        self.drive.usage().await
+    }
+}
+
+type Messages = BoxStream<'static, Result<Message>>;
+
+#[async_trait]
+impl Cse for Unsteady {
+    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
+        self.drive.execute(plan).await
+    }
+
+    async fn open(&self, plan: SubPlan) -> Result<Opened> {
+        let session = self.sessions.fetch_add(1, Ordering::SeqCst);
+        match self.drive.open(plan).await? {
+            Opened::Whole(stream) => Ok(Opened::Whole(stream)),
+            Opened::Session(opened) => {
+                let mut messages: Messages = self.refusing(self.garbling(opened.messages)).boxed();
+                let Fate { breaks, hangs, twice, late, .. } = self.fate;
+                if let Some(n) = twice {
+                    let copies = move |(at, message): (usize, Result<Message>)| {
+                        let copy = message.as_ref().ok().filter(|message| at % n == 0 && !matches!(message, Message::Done(_))).cloned();
+                        stream::iter(std::iter::once(message).chain(copy.map(Ok)))
+                    };
+                    messages = messages.enumerate().flat_map(copies).boxed();
+                }
+                if let Some(n) = late {
+                    messages = reordered(messages, n).boxed();
+                }
+                if let Some((after, times)) = breaks
+                    && self.broken.fetch_add(1, Ordering::SeqCst) < times
+                {
+                    let broken = stream::once(std::future::ready(Err(Error::unavailable("the connection broke"))));
+                    messages = messages.take(after).chain(broken).boxed();
+                }
+                if let (Some(after), 0) = (hangs, session) {
+                    messages = messages.take(after).chain(stream::pending()).boxed();
+                }
+                Ok(Opened::Session(Session { messages, ..opened }))
+            }
+        }
+    }
+}
+
+/// Every `n`th message after the one that follows it; the last one stays the last.
+fn reordered(messages: Messages, n: usize) -> impl Stream<Item = Result<Message>> {
+    stream::unfold((messages, VecDeque::new(), 0usize), move |(mut messages, mut ready, at)| async move {
+        if let Some(message) = ready.pop_front() {
+            return Some((message, (messages, ready, at)));
+        }
+        let first = messages.next().await?;
+        if at % n == 0 && !matches!(first, Ok(Message::Done(_)) | Err(_)) {
+            // What comes next may be long in coming: signs of life are sent every 50 ms.
+            match tokio::time::timeout(std::time::Duration::from_millis(200), messages.next()).await {
+                Ok(Some(second)) if !matches!(second, Ok(Message::Done(_)) | Err(_)) => {
+                    ready.push_back(first);
+                    return Some((second, (messages, ready, at + 1)));
+                }
+                Ok(Some(second)) => ready.push_back(second),
+                Ok(None) | Err(_) => {}
+            }
+        }
+        Some((first, (messages, ready, at + 1)))
+    })
+}
+
+impl Unsteady {
+    fn garbling(&self, messages: Messages) -> impl Stream<Item = Result<Message>> + use<> {
+        let (ended, garbled) = (Arc::clone(&self.ended), self.fate.garbled);
+        messages.map(move |message| match message {
+            Ok(Message::Up(Up::EpochDone(mut end))) => {
+                if Some(ended.fetch_add(1, Ordering::SeqCst)) == garbled {
+                    end.slices.push(SliceId(77_777));
+                }
+                Ok(Message::Up(Up::EpochDone(end)))
+            }
+            other => other,
+        })
+    }
+
+    fn refusing<S: Stream<Item = Result<Message>>>(&self, messages: S) -> impl Stream<Item = Result<Message>> + use<S> {
+        let (refused, times) = (Arc::clone(&self.refused), self.fate.refuses);
+        messages.map(move |message| match message {
+            Ok(Message::Up(Up::Progress { epoch, .. })) if refused.fetch_add(1, Ordering::SeqCst) < times => {
+                Ok(Message::Up(Up::Refused { epoch, accepts: Some(Rung::Filter), again: 0.05, why: Why::Memory }))
+            }
+            other => other,
+        })
+    }
+}
+
+const DRIVES: usize = 3;
+
+/// A host over drives with these fates.
+async fn host(dir: &Path, fates: [Fate; DRIVES], policy: Policy, limits: Limits) -> Host {
+    let mut drives: Vec<Arc<dyn Cse>> = Vec::new();
+    for (n, fate) in fates.into_iter().enumerate() {
+        let dir = dir.join(n.to_string());
+        let identity = (!dir.join("drive.json").exists()).then(|| DriveIdentity { id: uuid::Uuid::new_v4(), name: format!("drive-{n}") });
+        let drive = Drive::open(&dir, identity, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap();
+        drives.push(Arc::new(Unsteady {
+            drive,
+            fate,
+            sessions: AtomicUsize::default(),
+            broken: Arc::default(),
+            ended: Arc::default(),
+            refused: Arc::default(),
+        }));
+    }
+    let mut options = HostOptions { moving: Moving::Always(policy), limits, threads: 2, ..HostOptions::default() };
+    options.slices.target_bytes = 8 << 10;
+    Host::join(drives, options, Founding::EmptyDrives).await.unwrap().0
+}
+
+async fn fill(dir: &Path) -> Host {
+    let host = host(dir, [Fate::default(); DRIVES], Policy::Adaptive, Limits::default()).await;
+    let rows = batches(16, 1000);
+    let mut writer = host.writer(&name("lab.plain"), skytether_fleet::DatasetKind::Table, false).await.unwrap();
+    writer.write_table("data", skytether_fleet::Placement::Spread, rows[0].schema(), rows.into_iter().map(Ok)).await.unwrap();
+    writer.commit().await.unwrap();
+    host
+}
+
+const QUERIES: [&str; 3] = [
+    "SELECT grp, count(*), sum(n), round(avg(x), 6), min(name) FROM lab.plain WHERE n > -50 GROUP BY grp ORDER BY grp",
+    "SELECT count(*), sum(id) FROM lab.plain WHERE x IS NOT NULL",
+    "SELECT id, name FROM lab.plain WHERE n % 50 = 3",
+];
+
+async fn answer(host: &Host, sql: &str) -> Result<Vec<String>> {
+    let mut rows = lines(&host.sql(sql, &QueryOptions::default()).await?.collect().await?);
+    rows.sort();
+    Ok(rows)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_befalls_messages_the_answer_is_right() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = fill(dir.path()).await;
+    let mut expected = Vec::new();
+    for sql in QUERIES {
+        expected.push(answer(&first, sql).await.unwrap());
+    }
+    assert_eq!(expected[0].len(), 4);
+    drop(first);
+    let limits = Limits { pause: 0.01, ..Limits::default() };
+    let none = Fate::default();
+    let fates = [
+        Fate { twice: Some(1), ..none },
+        Fate { twice: Some(3), late: Some(2), ..none },
+        Fate { late: Some(1), ..none },
+        Fate { breaks: Some((0, 1)), ..none },
+        Fate { breaks: Some((1, 2)), twice: Some(2), ..none },
+        Fate { breaks: Some((3, 1)), late: Some(2), ..none },
+        Fate { breaks: Some((8, 2)), ..none },
+        Fate { breaks: Some((20, 1)), ..none },
+        Fate { garbled: Some(0), ..none },
+        Fate { garbled: Some(1), twice: Some(1), ..none },
+        Fate { refuses: 2, ..none },
+        Fate { refuses: 1, breaks: Some((6, 1)), late: Some(3), twice: Some(4), ..none },
+    ];
+    for policy in [Policy::Adaptive, Policy::Static(Rung::Full), Policy::Static(Rung::Filter)] {
+        for (at, fate) in fates.into_iter().enumerate() {
+            let mut all = [none; DRIVES];
+            all[at % DRIVES] = fate;
+            all[(at + 1) % DRIVES] = Fate { breaks: None, ..fate };
+            let host = host(dir.path(), all, policy, limits).await;
+            for (sql, expected) in QUERIES.iter().zip(&expected) {
+                let given = answer(&host, sql).await.unwrap_or_else(|e| panic!("{policy:?}, {fate:?}: {sql}: {e}"));
+                assert_eq!(&given, expected, "{policy:?}, {fate:?}: {sql}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drive_that_hangs_is_asked_again_and_then_blamed() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = fill(dir.path()).await;
+    let expected = answer(&first, QUERIES[0]).await.unwrap();
+    drop(first);
+    let limits = Limits { pause: 0.01, silence: 0.4, ..Limits::default() };
+    for after in [0, 2, 5] {
+        let fates = [Fate::default(), Fate { hangs: Some(after), ..Fate::default() }, Fate::default()];
+        let host = host(dir.path(), fates, Policy::Static(Rung::Full), limits).await;
+        assert_eq!(answer(&host, QUERIES[0]).await.unwrap(), expected, "after {after} messages");
+    }
+    // One that always breaks is named in the end.
+    let fates = [Fate::default(), Fate { breaks: Some((1, usize::MAX)), ..Fate::default() }, Fate::default()];
+    let host = host(dir.path(), fates, Policy::Static(Rung::Full), limits).await;
+    let error = answer(&host, QUERIES[0]).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert!(error.to_string().contains("drive-1") && error.full_text().contains("the connection broke"), "{}", error.full_text());
+}
