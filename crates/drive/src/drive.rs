@@ -7,19 +7,22 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use datafusion::execution::memory_pool::{GreedyMemoryPool, TrackConsumersPool};
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool, TrackConsumersPool};
 use skytether_common::{Context, Error, Key, Result};
 use skytether_engine::{Engine, Reader, blocking};
+use skytether_pace::{Processor, paced};
 use skytether_store::disk::{DiskStore, DriveIdentity, OpenOptions};
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
 use skytether_wire::{Cse, CseInfo, DeliveryStream, Storage, SubPlan};
 use tokio::net::TcpListener;
 
+use crate::throttle::{Device, SlowDisk, naming};
+
 /// The version of a drive's on-disk format (ARCHITECTURE.md, "A drive's directory").
 pub const FORMAT: u32 = 1;
 
 /// What a drive may use.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DriveOptions {
     /// Bytes that all sub-plans together may hold in groups, sorts and batches on their way. A sub-plan that needs more ends as `Exhausted`.
     pub memory_limit: u64,
@@ -27,11 +30,28 @@ pub struct DriveOptions {
     pub threads: usize,
     /// Sub-plans that run at the same time; others wait.
     pub max_concurrent: usize,
+    /// The device that the drive is to be like; `None`: as fast as the machine is.
+    pub device: Option<Device>,
 }
 
 impl Default for DriveOptions {
     fn default() -> Self {
-        Self { memory_limit: 512 << 20, threads: 1, max_concurrent: 4 }
+        Self { memory_limit: 512 << 20, threads: 1, max_concurrent: 4, device: None }
+    }
+}
+
+impl DriveOptions {
+    /// Those of a drive that is to be like `device`: its memory, but no more than `memory` bytes, and enough sub-plans at a time for its cores.
+    #[must_use]
+    pub fn like(device: Option<Device>, memory: Option<u64>) -> Self {
+        let usual = Self::default();
+        let (has, cores) = device.as_ref().map_or((usual.memory_limit, 1), |device| (device.profile.memory_bytes, device.profile.cores));
+        let memory_limit = match (memory, &device) {
+            (Some(memory), Some(_)) => memory.min(has),
+            (Some(memory), None) => memory,
+            (None, _) => has,
+        };
+        Self { memory_limit, max_concurrent: usual.max_concurrent.max(cores.min(64) as usize), device, ..usual }
     }
 }
 
@@ -41,21 +61,36 @@ pub struct Drive {
     info: CseInfo,
     store: Arc<dyn SliceStore>,
     engine: Arc<Engine>,
+    pool: Arc<dyn MemoryPool>,
+    /// The device's cores, where it is to be like one.
+    processor: Option<Arc<Processor>>,
+    /// What annotations call the device.
+    device: Option<String>,
 }
 
 impl Drive {
-    /// A drive over `store`, known as `info` says. The memory limit in `info` becomes that of `options`.
+    /// A drive over `store`, known as `info` says. The memory limit and the profile in `info` become those of `options`.
+    ///
+    /// Its processor, disk and memory are those of the device in `options`; its link is where somebody is at the other end: in [`serve`], and in [`crate::throttle::linked`] for who
+    /// uses it in the same process.
     ///
     /// # Errors
     /// Internal only, where DataFusion does not take our functions.
     pub fn new(store: Arc<dyn SliceStore>, info: CseInfo, options: DriveOptions) -> Result<Arc<Self>> {
-        let info = CseInfo { memory_limit: options.memory_limit, ..info };
+        let profile = options.device.as_ref().map(|device| device.profile);
+        let info = CseInfo { memory_limit: options.memory_limit, profile, ..info };
         let limit = usize::try_from(options.memory_limit).unwrap_or(usize::MAX);
         // The tracking names the largest users of memory in the error when it is spent.
         let pool = TrackConsumersPool::new(GreedyMemoryPool::new(limit), NonZeroUsize::MIN.saturating_add(2));
-        let reader = Arc::new(Reader::new(Arc::clone(&store)));
-        let engine = Engine::new(info.name.clone(), reader, Arc::new(pool), options.threads, options.max_concurrent)?;
-        Ok(Arc::new(Self { info, store, engine: Arc::new(engine) }))
+        let pool: Arc<dyn MemoryPool> = Arc::new(pool);
+        let processor = profile.map(|profile| Arc::new(Processor::new(&profile)));
+        let store = match profile {
+            Some(profile) => Arc::new(SlowDisk::new(store, &profile)) as _,
+            None => store,
+        };
+        let reader = Arc::new(Reader::new(Arc::clone(&store)).paced(processor.clone()));
+        let engine = Engine::new(info.name.clone(), reader, Arc::clone(&pool), options.threads, options.max_concurrent)?;
+        Ok(Arc::new(Self { info, store, engine: Arc::new(engine), pool, processor, device: options.device.map(|device| device.name) }))
     }
 
     /// Opens the drive in `dir`, or makes it under `create`'s identity where there is none yet.
@@ -65,19 +100,35 @@ impl Drive {
     pub fn open(dir: &Path, create: Option<DriveIdentity>, options: DriveOptions) -> Result<Arc<Self>> {
         let store = DiskStore::open(dir, OpenOptions { create, ..OpenOptions::default() })?;
         let DriveIdentity { id, name } = store.identity().clone();
-        Self::new(Arc::new(store), CseInfo { id, name, format: FORMAT, memory_limit: options.memory_limit }, options)
+        Self::new(Arc::new(store), CseInfo { id, name, format: FORMAT, memory_limit: options.memory_limit, profile: None }, options)
     }
 
-    /// The drive's store, for who runs in the same process.
+    /// The drive's store, for who runs in the same process. Reading from it takes the time of the device's disk.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn SliceStore> {
         &self.store
     }
 
+    /// What sub-plans get their memory from.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<dyn MemoryPool> {
+        &self.pool
+    }
+
+    /// The device's cores, where the drive is to be like one.
+    #[must_use]
+    pub fn processor(&self) -> Option<&Arc<Processor>> {
+        self.processor.as_ref()
+    }
+
     /// Calls the store on a thread that may block; errors name the drive.
     async fn stored<T: Send + 'static>(&self, call: impl FnOnce(&dyn SliceStore) -> Result<T> + Send + 'static) -> Result<T> {
-        let store = Arc::clone(&self.store);
-        blocking(move || call(store.as_ref())).await.context(|| self.info.name.clone())
+        let (store, processor) = (Arc::clone(&self.store), self.processor.clone());
+        let call = move || match processor {
+            Some(processor) => processor.work(|| call(store.as_ref())),
+            None => call(store.as_ref()),
+        };
+        blocking(call).await.context(|| self.info.name.clone())
     }
 }
 
@@ -117,13 +168,18 @@ impl Cse for Drive {
         // A task of its own, so that a panic while planning stays a single sub-plan's error; it ends with its caller.
         let engine = Arc::clone(&self.engine);
         let mut task = tokio::task::JoinSet::new();
-        task.spawn(async move { engine.start(plan).await });
+        let planning = paced(self.processor.clone(), Box::pin(async move { engine.start(plan).await }));
+        task.spawn(async move { planning.await });
         let started = match task.join_next().await {
             Some(Ok(started)) => started,
             Some(Err(error)) if error.is_panic() => Err(Error::internal("a defect while planning the sub-plan").because(error)),
             _ => Err(Error::unavailable("the drive is shutting down")),
         };
-        started.map_err(|e| self.engine.named(e))
+        match &self.device {
+            Some(device) => started.map(|stream| naming(device, stream)),
+            None => started,
+        }
+        .map_err(|e| self.engine.named(e))
     }
 
     /// A drive in this process lives as long as whoever asks it: silence is work, or the wait for a turn.

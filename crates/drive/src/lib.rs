@@ -6,8 +6,11 @@
 //! | room | subject |
 //! |---|---|
 //! | [`drive`] | the drive itself |
+//! | [`throttle`] | the device that it is to be like: which one, its disk, its link |
 
 pub mod drive;
+pub mod throttle;
 
 pub use drive::{Drive, DriveOptions, serve};
+pub use throttle::{Device, linked};
 pub use skytether_wire::{Cse, Storage};

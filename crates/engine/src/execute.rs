@@ -22,6 +22,7 @@ use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
 use futures::{FutureExt, StreamExt, stream};
 use skytether_common::{DatasetName, Error, PartitionName, Result};
+use skytether_pace::paced;
 use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_first::filter_first;
 use skytether_plan::keys::{KeySets, among_udf};
@@ -308,8 +309,9 @@ impl Job {
     async fn run(mut self, sender: &mpsc::Sender<Result<Delivery>>) -> Result<Option<Annotation>> {
         let engine = Arc::clone(&self.engine);
         let mut turn = Some(engine.turn().await?);
-        let mut rows = execute_stream(Arc::clone(&self.plan), self.state.task_ctx()).map_err(from_datafusion)?;
+        let rows = execute_stream(Arc::clone(&self.plan), self.state.task_ctx()).map_err(from_datafusion)?;
         let mut coalescer = Coalescer::new(rows.schema());
+        let mut rows = paced(self.reader.processor(), rows).stream();
         let joined = |e: arrow::error::ArrowError| Error::internal("cannot join batches").because(e);
         loop {
             let ready = match rows.next().await {

@@ -62,7 +62,8 @@ impl PartitionTable {
     /// Names, read off the runtime's threads.
     async fn names(&self, which: fn(&Ticket, &Partition) -> Result<ArrayRef>) -> DfResult<ArrayRef> {
         let (ticket, partition) = (self.ticket.clone(), Arc::clone(&self.partition));
-        blocking(move || which(&ticket, &partition)).await.map_err(to_datafusion)
+        let reader = Arc::clone(&ticket.reader);
+        reader.blocking(move || which(&ticket, &partition)).await.map_err(to_datafusion)
     }
 
     async fn plan(&self, state: &dyn Session, projection: Vec<usize>, filters: &[Expr], limit: Option<usize>) -> DfResult<SliceScanExec> {

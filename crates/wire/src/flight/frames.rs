@@ -118,7 +118,7 @@ pub fn decode_ticket(ticket: &Bytes) -> Result<SubPlan> {
 }
 
 /// What `info` answers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Hello {
     protocol: u32,
     cse: CseInfo,
@@ -359,8 +359,12 @@ mod tests {
 
     #[test]
     fn another_protocol_is_refused_with_both_numbers() {
-        let info = CseInfo { id: Uuid::from_u128(4), name: "drive-0".into(), format: 1, memory_limit: 5 };
-        assert_eq!(decode_info(&encode_info(&info).unwrap()).unwrap(), info);
+        let info = CseInfo { id: Uuid::from_u128(4), name: "drive-0".into(), format: 1, memory_limit: 5, profile: None };
+        let bytes = encode_info(&info).unwrap();
+        assert!(!String::from_utf8_lossy(&bytes).contains("profile"), "drives without one say what they have always said");
+        assert_eq!(decode_info(&bytes).unwrap(), info);
+        let slow = CseInfo { profile: Some(skytether_adapt::profile::Profile::shipped("envoy").unwrap()), ..info };
+        assert_eq!(decode_info(&encode_info(&slow).unwrap()).unwrap(), slow);
         let error = decode_info(br#"{"protocol": 4711, "greeting": "from the future"}"#).unwrap_err();
         assert_eq!(error.kind(), Kind::Unsupported);
         assert!(error.to_string().contains("4711") && error.to_string().contains(&PROTOCOL.to_string()), "{error}");

@@ -16,6 +16,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, Stream, StreamExt};
 use skytether_common::{Error, Result};
+use skytether_pace::{Direction, Link};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::metadata::MetadataValue;
@@ -80,7 +81,8 @@ pub async fn serve(cse: Arc<dyn Cse>, listener: TcpListener, shutdown: impl Futu
 /// The Flight service over `cse`, to be added to a server. When `stopping` becomes true, running calls end with `Unavailable`.
 #[must_use]
 pub fn service(cse: Arc<dyn Cse>, stopping: watch::Receiver<bool>) -> FlightServiceServer<CseService> {
-    FlightServiceServer::new(CseService { cse, stopping }).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE)
+    let link = cse.info().profile.map(|profile| Arc::new(Link::new(&profile)));
+    FlightServiceServer::new(CseService { cse, stopping, link }).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE)
 }
 
 /// See [`service`].
@@ -88,6 +90,8 @@ pub fn service(cse: Arc<dyn Cse>, stopping: watch::Receiver<bool>) -> FlightServ
 pub struct CseService {
     cse: Arc<dyn Cse>,
     stopping: watch::Receiver<bool>,
+    /// What all messages go over, where the CSE is to be like some device.
+    link: Option<Arc<Link>>,
 }
 
 /// The interval that the client asks for, within bounds.
@@ -206,6 +210,21 @@ async fn act(cse: &dyn Cse, action: Action) -> Result<Bytes> {
 
 type Answers<T> = BoxStream<'static, Result<T, Status>>;
 
+/// Waits until a request would have come over `link`.
+async fn received(link: Option<&Link>, body: &Bytes) {
+    if let Some(link) = link {
+        link.pass(Direction::Down, body.len() as u64).await;
+    }
+}
+
+/// `answers` as they come over `link`, each of so many `bytes`.
+fn sent<T: Send + 'static>(link: Option<&Arc<Link>>, answers: Answers<T>, bytes: fn(&T) -> usize) -> Answers<T> {
+    match link {
+        None => answers,
+        Some(link) => link.stream(Direction::Up, answers, move |answer: &Result<T, Status>| answer.as_ref().map_or(0, |answer| bytes(answer) as u64)).boxed(),
+    }
+}
+
 #[async_trait]
 impl FlightService for CseService {
     type HandshakeStream = Answers<HandshakeResponse>;
@@ -223,6 +242,7 @@ impl FlightService for CseService {
         let _held = request.extensions().get::<Arc<Held>>().cloned();
         let ticket = request.into_inner().ticket;
         let mut stopping = self.stopping.clone();
+        received(self.link.as_deref(), &ticket).await;
         let started = async {
             let plan = frames::decode_ticket(&ticket).map_err(|e| e.while_doing(name.clone()))?;
             tokio::select! {
@@ -243,7 +263,8 @@ impl FlightService for CseService {
             stopping: self.stopping.clone(),
             ended: false,
         };
-        Ok(Response::new(stream::unfold(answer, Answer::next).boxed()))
+        let answers = stream::unfold(answer, Answer::next).boxed();
+        Ok(Response::new(sent(self.link.as_ref(), answers, |data| data.data_header.len() + data.data_body.len() + data.app_metadata.len())))
     }
 
     async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
@@ -251,9 +272,10 @@ impl FlightService for CseService {
         let heartbeat = heartbeat(&request);
         let cse = Arc::clone(&self.cse);
         let held = request.extensions().get::<Arc<Held>>().cloned();
-        let action = request.into_inner();
+        let (action, link) = (request.into_inner(), self.link.clone());
         let work = async move {
             let _held = held;
+            received(link.as_deref(), &action.body).await;
             act(cse.as_ref(), action).await.map_err(|e| if e.message().starts_with(&cse.info().name) { e } else { e.while_doing(cse.info().name.clone()) })
         };
         let answers = stream::unfold(Some(work.boxed()), move |work| async move {
@@ -272,7 +294,7 @@ impl FlightService for CseService {
                 () = tokio::time::sleep(heartbeat) => Some((Ok(arrow_flight::Result { body: Bytes::from_static(&[ANSWER_ALIVE]) }), Some(work))),
             }
         });
-        Ok(Response::new(answers.boxed()))
+        Ok(Response::new(sent(self.link.as_ref(), answers.boxed(), |answer| answer.body.len())))
     }
 
     async fn handshake(&self, _: Request<Streaming<HandshakeRequest>>) -> Result<Response<Self::HandshakeStream>, Status> {
