@@ -3,6 +3,7 @@
 use serde::Serialize;
 use skytether_common::units::{counted, human_bytes};
 use skytether_common::{Error, Result};
+use skytether_fleet::Calibration;
 use skytether_host::{DatasetInfo, DriveStatus};
 
 use crate::output::columns;
@@ -47,6 +48,21 @@ pub(crate) fn drives(found: &[DriveStatus]) -> String {
         text.push_str(&format!("{} at {drive} can't be read: {}\n", unreadable.name, unreadable.error));
     }
     text
+}
+
+/// What a device profile asks for and what a drive under it gets, a line each.
+pub(crate) fn calibration(found: &Calibration) -> String {
+    let rows: Vec<Vec<String>> = found
+        .measured
+        .iter()
+        .map(|m| {
+            let asked = m.asked.map_or_else(|| "-".into(), |asked| m.unit.show(asked));
+            let ratio = m.ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.3}"));
+            vec![m.key.into(), asked, m.unit.show(m.got), ratio, if m.within { String::new() } else { "off".into() }]
+        })
+        .collect();
+    let link = if found.served { "Flight on loopback" } else { "in process" };
+    format!("profile {}, link: {link}\n{}", found.profile, columns(&["figure", "asked", "got", "ratio", ""], &[false, true, true, true, false], &rows))
 }
 
 /// One JSON array.

@@ -3,6 +3,7 @@
 //! [`Fleet`] is what the command line and the Python packages stand on: the same calls, whichever it is.
 
 pub mod address;
+pub mod calibrate;
 mod embedded;
 pub mod files;
 mod profiles;
@@ -16,6 +17,7 @@ use bytes::Bytes;
 use skytether_common::{DatasetName, Result};
 use skytether_host::{Host, RemoteHost, RootRecord};
 
+pub use calibrate::{Calibration, calibrate};
 pub use embedded::{FORMAT, OpenOptions};
 pub use profiles::Profiles;
 pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
