@@ -317,5 +317,7 @@ async fn calibrate(args: Calibrate) -> Result<(), Failure> {
         return Ok(());
     }
     let (off, tolerance) = (off.join(", "), 100.0 * found.tolerance);
-    Err(Failure::Work(Error::unavailable(format!("more than {tolerance:.0}% off: {off}; this machine may have less than was asked, or be busy with something else"))))
+    Err(Failure::Work(Error::unavailable(format!(
+        "more than {tolerance:.0}% off: {off}; this machine may have less than was asked, or be busy with something else"
+    ))))
 }

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool, TrackConsumersPool};
 use skytether_common::{Context, Error, Key, Result};
-use skytether_engine::{Engine, Reader, blocking};
+use skytether_engine::{Engine, Reader, blocking_on};
 use skytether_pace::{Processor, paced};
 use skytether_store::disk::{DiskStore, DriveIdentity, OpenOptions};
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
@@ -123,12 +123,8 @@ impl Drive {
 
     /// Calls the store on a thread that may block; errors name the drive.
     async fn stored<T: Send + 'static>(&self, call: impl FnOnce(&dyn SliceStore) -> Result<T> + Send + 'static) -> Result<T> {
-        let (store, processor) = (Arc::clone(&self.store), self.processor.clone());
-        let call = move || match processor {
-            Some(processor) => processor.work(|| call(store.as_ref())),
-            None => call(store.as_ref()),
-        };
-        blocking(call).await.context(|| self.info.name.clone())
+        let store = Arc::clone(&self.store);
+        blocking_on(self.processor.clone(), move || call(store.as_ref())).await.context(|| self.info.name.clone())
     }
 }
 

@@ -12,5 +12,5 @@ pub mod drive;
 pub mod throttle;
 
 pub use drive::{Drive, DriveOptions, serve};
-pub use throttle::{Device, linked};
 pub use skytether_wire::{Cse, Storage};
+pub use throttle::{Device, linked};

@@ -41,6 +41,7 @@ use crate::known;
 use crate::reader::{Reader, Ticket};
 use crate::scan::rows_for_width;
 use crate::shipped::Shipped;
+use crate::spawned;
 
 /// Rows per batch where the sender has no wish.
 const BATCH_ROWS: usize = 8192;
@@ -157,7 +158,7 @@ impl Engine {
         } else {
             state.create_physical_plan(&logical).await
         };
-        let physical = physical.map_err(from_datafusion)?;
+        let physical = spawned::pay(physical.map_err(from_datafusion)?, reader.processor()).map_err(from_datafusion)?;
         let job = Job {
             engine: Arc::clone(self),
             annotation: Annotation { cse: self.name.clone(), rung: Some(plan.rung), bytes_received: plan.bytes() as u64, ..Annotation::default() },

@@ -11,6 +11,7 @@
 //! | `scan`, `stripe`, `dense`, `statistics` | the operator that reads slices; the rows of several slices; the dense view of a matrix; what metadata tells of the rows |
 //! | `cells` | what grouped moments must know about cells |
 //! | `known` | aggregates that metadata answers |
+//! | `spawned` | what runs beside the root of a sub-plan pays for itself, where that is to be as slow as some device |
 //! | [`execute`], `batches`, `annotate` | running a sub-plan, delivering, telling what happened |
 
 mod annotate;
@@ -26,10 +27,11 @@ mod prune;
 pub mod reader;
 mod scan;
 mod shipped;
+mod spawned;
 mod statistics;
 mod stripe;
 mod table;
 
 pub use execute::Engine;
 pub use reader::Reader;
-pub use table::blocking;
+pub use table::{blocking, blocking_on};

@@ -17,7 +17,7 @@ use skytether_store::{SliceStore, Version};
 
 use crate::cache::Cache;
 use crate::shipped::Shipped;
-use crate::table::blocking;
+use crate::table::blocking_on;
 
 /// Bytes of decoded metadata that a drive keeps.
 const METADATA_CACHE: usize = 32 << 20;
@@ -97,12 +97,9 @@ impl Reader {
     /// Runs `work`, which reads, on a thread that may block.
     ///
     /// # Errors
-    /// As [`blocking`].
+    /// As [`blocking_on`].
     pub(crate) async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-        match self.processor() {
-            None => blocking(work).await,
-            Some(processor) => blocking(move || processor.work(work)).await,
-        }
+        blocking_on(self.processor(), work).await
     }
 
     /// The same reader with the same caches and a count of its own, from 0.

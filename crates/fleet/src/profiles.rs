@@ -68,9 +68,13 @@ impl Devices {
         match self {
             Self::Every(device) => Ok(vec![device; drives]),
             Self::Each(devices) if devices.len() == drives => Ok(devices),
-            Self::Each(devices) => Err(Error::invalid(format!("there are {} profiles for {drives} drives: give one for each drive, or one for all", devices.len()))),
+            Self::Each(devices) => {
+                Err(Error::invalid(format!("there are {} profiles for {drives} drives: give one for each drive, or one for all", devices.len())))
+            }
             Self::Some(mut devices) => match devices.last_key_value() {
-                Some((last, _)) if *last >= drives => Err(Error::invalid(format!("there is a profile for drive {last}, but the fleet has drives 0 to {}", drives.saturating_sub(1)))),
+                Some((last, _)) if *last >= drives => {
+                    Err(Error::invalid(format!("there is a profile for drive {last}, but the fleet has drives 0 to {}", drives.saturating_sub(1))))
+                }
                 _ => Ok((0..drives).map(|n| devices.remove(&n).flatten()).collect()),
             },
         }

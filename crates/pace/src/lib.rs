@@ -8,12 +8,13 @@
 //! | [`booking`] | pure: things that do one job at a time, and when they are done |
 //! | [`processor`] | cores of some speed: futures, streams and blocking work that pay for their processor time |
 //! | [`link`] | bytes and messages in two directions |
-//! | [`timer`] | waiting for less than a millisecond |
+//! | [`wait`], [`timer`] | who waits, a thread or a task; waiting for less than a millisecond |
 
 pub mod booking;
 pub mod link;
 pub mod processor;
 pub mod timer;
+pub mod wait;
 
 pub use booking::{Accounted, Servers};
 pub use link::{Direction, Link};

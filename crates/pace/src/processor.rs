@@ -15,6 +15,7 @@ use skytether_adapt::profile::Profile;
 
 use crate::booking::{Accounted, Servers, takes};
 use crate::timer::{Sleep, sleep_until};
+use crate::wait::{deferred, owe, owed};
 
 /// What is owed is paid from here on: less is not worth a timer, and is not forgotten.
 const WORTH_WAITING: Duration = Duration::from_micros(500);
@@ -59,17 +60,19 @@ impl Processor {
         self.cores().accounted()
     }
 
-    /// Does `work`, which may block, and waits until the device would have done it.
+    /// Does `work`, which may block, and waits until the device would have done it, or leaves that to who [defers](crate::wait::deferred) it.
     pub fn work<T>(&self, work: impl FnOnce() -> T) -> T {
         let (done, spent) = metered(work);
         if let Some(spent) = spent {
-            let due = self.book(self.now().saturating_sub(spent), spent);
-            let owed = due.saturating_sub(self.now());
-            if owed >= WORTH_WAITING {
-                std::thread::sleep(owed);
-            }
+            // What was read comes before what is done with it.
+            let ready = self.now().saturating_sub(spent).max(self.since_start(owed()));
+            owe(self.start + self.book(ready, spent), WORTH_WAITING);
         }
         done
+    }
+
+    fn since_start(&self, moment: Option<Instant>) -> Duration {
+        moment.map_or(Duration::ZERO, |moment| moment.saturating_duration_since(self.start))
     }
 }
 
@@ -98,8 +101,9 @@ fn metered<T>(work: impl FnOnce() -> T) -> (T, Option<Duration>) {
     (done, Some(thread_time().saturating_sub(before)))
 }
 
-/// Processor time of this thread.
-fn thread_time() -> Duration {
+/// Processor time of this thread so far; 0 where the system does not tell.
+#[must_use]
+pub fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes the struct that it is given, which lives here.
     let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
@@ -167,10 +171,12 @@ impl Turn {
         let now = self.processor.now();
         // Who was woken late was ready on time.
         let ready = self.due.max(if std::mem::take(&mut self.waited) { now.saturating_sub(LATE) } else { now });
-        let (done, spent) = metered(work);
-        if let Some(spent) = spent {
-            self.due = self.processor.book(ready, spent);
+        // Within what somebody else measures, that one waits.
+        if METERED.get() {
+            return work();
         }
+        let ((done, spent), owed) = deferred(|| metered(work));
+        self.due = self.processor.book(ready.max(self.processor.since_start(owed)), spent.unwrap_or_default());
         done
     }
 }
@@ -316,6 +322,23 @@ mod tests {
         assert_eq!(accounted.jobs, 1, "the inner ones are part of it");
         assert!(accounted.busy >= spent * 2);
         assert!(outer.elapsed() + WORTH_WAITING >= accounted.busy);
+    }
+
+    #[test]
+    fn work_may_be_paid_by_somebody_else_after_what_it_read() {
+        let processor = device(1, 0.5);
+        let read = Instant::now() + Duration::from_secs(3600);
+        let (spent, due) = deferred(|| {
+            processor.work(|| {
+                owe(read, Duration::ZERO);
+                spend(Duration::from_millis(1))
+            })
+        });
+        assert!(due.unwrap() >= read + spent * 2, "first the hour, then the work");
+        // A poll that read something waits for it in the same way.
+        let mut turn = Turn::new(Arc::clone(&processor));
+        turn.work(|| owe(read + Duration::from_secs(60), Duration::ZERO));
+        assert!(processor.start + turn.due >= read + Duration::from_secs(60));
     }
 
     #[tokio::test]

@@ -9,6 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+/// An alarm rings so much early, and the rest is waited for awake: a thread that is woken takes about that long to come.
+const EARLY: Duration = Duration::from_micros(30);
+
 /// Ready at some moment, within some ten microseconds unless all cores are busy.
 #[derive(Debug)]
 pub struct Sleep {
@@ -34,10 +37,10 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if Instant::now() >= self.until {
+        let until = self.until;
+        if reached(until) {
             return Poll::Ready(());
         }
-        let until = self.until;
         match &mut self.state {
             State::New => {
                 let waker = Arc::new(Mutex::new(context.waker().clone()));
@@ -53,11 +56,22 @@ impl Future for Sleep {
             State::Fine(waker) => {
                 waker.lock().unwrap_or_else(PoisonError::into_inner).clone_from(context.waker());
                 // It may have rung just before.
-                if Instant::now() >= until { Poll::Ready(()) } else { Poll::Pending }
+                if reached(until) { Poll::Ready(()) } else { Poll::Pending }
             }
             State::Coarse(coarse) => coarse.as_mut().poll(context),
         }
     }
+}
+
+/// Whether `until` has come, or comes so soon that it was waited for.
+fn reached(until: Instant) -> bool {
+    while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        if left > EARLY {
+            return false;
+        }
+        std::hint::spin_loop();
+    }
+    true
 }
 
 struct Alarm {
@@ -110,7 +124,7 @@ fn ring(asked: &Receiver<Alarm>) {
     fine_timers();
     let mut alarms: BinaryHeap<Alarm> = BinaryHeap::new();
     loop {
-        let now = Instant::now();
+        let now = Instant::now() + EARLY;
         while alarms.peek().is_some_and(|next| next.until <= now) {
             if let Some(alarm) = alarms.pop() {
                 alarm.waker.lock().unwrap_or_else(PoisonError::into_inner).wake_by_ref();

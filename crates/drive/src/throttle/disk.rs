@@ -12,6 +12,7 @@ use bytes::Bytes;
 use skytether_adapt::profile::Profile;
 use skytether_common::{Key, PartitionName, Result};
 use skytether_pace::booking::{Accounted, Servers, takes};
+use skytether_pace::wait::owe;
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
 
 /// So many slices before or behind the last one a disk reads without a seek.
@@ -101,13 +102,9 @@ impl SlowDisk {
         head.busy.book(now.saturating_sub(FOLLOWS), cost)
     }
 
-    /// Waits until the disk would have read `ranges` for a request that came at `asked`.
+    /// Waits until the disk would have read `ranges` for a request that came at `asked`, or leaves that to who [defers](skytether_pace::wait::deferred) it.
     fn pay(&self, key: &Key, ranges: &[Range<u64>], asked: Duration) {
-        let done = self.book(key, ranges, asked);
-        let owed = done.saturating_sub(self.start.elapsed());
-        if owed >= WORTH_WAITING {
-            std::thread::sleep(owed);
-        }
+        owe(self.start + self.book(key, ranges, asked), WORTH_WAITING);
     }
 }
 

@@ -28,8 +28,7 @@ pub(super) struct Disk {
 
 /// Writes a partition into `store` and reads it. Blocks.
 pub(super) fn measure(store: &dyn SliceStore, profile: &Profile) -> Result<Disk> {
-    let partition =
-        PartitionName { dataset: DatasetName::new("calibration", "disk")?, generation: Generation(1), table: "data".into(), slot: 0 };
+    let partition = PartitionName { dataset: DatasetName::new("calibration", "disk")?, generation: Generation(1), table: "data".into(), slot: 0 };
     let keys = (0..SLICES).map(|n| partition.slice_key(n)).collect::<Result<Vec<Key>>>()?;
     // What a store may not take for the same bytes again.
     let value = |n: u32| Bytes::from((0..SLICE).map(|i| (i as u32).wrapping_mul(n * 2 + 1).to_le_bytes()[1]).collect::<Vec<u8>>());

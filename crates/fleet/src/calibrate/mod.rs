@@ -131,7 +131,8 @@ pub async fn calibrate(given: &str, dir: Option<&Path>, served: bool, mut step: 
 
     step("disk");
     let store = Arc::clone(drive.store());
-    let disk = tokio::task::spawn_blocking(move || disk::measure(store.as_ref(), &profile)).await.map_err(|e| Error::internal("reading stopped").because(e))??;
+    let disk =
+        tokio::task::spawn_blocking(move || disk::measure(store.as_ref(), &profile)).await.map_err(|e| Error::internal("reading stopped").because(e))??;
     measured.push(Measured::new("disk_bytes_per_s", Unit::BytesPerS, asked(profile.disk_bytes_per_s), disk.bytes_per_s));
     measured.push(Measured::new("disk_seek_s", Unit::S, asked(profile.disk_seek_s), disk.seek_s));
 

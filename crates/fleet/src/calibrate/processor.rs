@@ -16,7 +16,7 @@ use skytether_host::Cut;
 use crate::{Fleet, OpenOptions, Profiles, QueryOptions};
 
 /// Rows of the table: decoding and aggregating them takes this machine some tens of milliseconds. They are packed well, so that reading them takes no time.
-const ROWS: i64 = 1_000_000;
+const ROWS: i64 = 3_000_000;
 const BATCH: i64 = 100_000;
 
 const QUERY: &str = "SELECT k, sum(a) AS a, sum(b) AS b, max(a) AS most, count(*) AS n FROM calibration.work GROUP BY k";
@@ -54,7 +54,8 @@ impl Work {
             Some(device) => {
                 let unlimited = |e| Error::internal("the shipped device profiles can't be read").because(e);
                 let all = Profile::shipped("unlimited").map_err(unlimited)?;
-                let own = Profile { speed_per_core: device.profile.speed_per_core, cores: device.profile.cores, memory_bytes: device.profile.memory_bytes, ..all };
+                let own =
+                    Profile { speed_per_core: device.profile.speed_per_core, cores: device.profile.cores, memory_bytes: device.profile.memory_bytes, ..all };
                 Profiles::Every(own.print().map_err(unlimited)?)
             }
         };

@@ -8,6 +8,7 @@ mod explain;
 mod expression;
 mod locks;
 mod lost;
+mod profiles;
 mod receipts;
 mod served;
 mod tables;
