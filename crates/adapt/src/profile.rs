@@ -110,7 +110,11 @@ impl Profile {
         Ok(toml::to_string(self)?)
     }
 
-    fn checked(self, name: &str) -> Result<Self, ProfileError> {
+    /// The profile, if a device can be so; `name` is for errors.
+    ///
+    /// # Errors
+    /// [`ProfileError::Value`].
+    pub fn checked(self, name: &str) -> Result<Self, ProfileError> {
         let wrong = |key, value, must| Err(ProfileError::Value { name: name.to_owned(), key, value, must });
         for (key, value) in [("speed_per_core", self.speed_per_core), ("disk_bytes_per_s", self.disk_bytes_per_s), ("link_bits_per_s", self.link_bits_per_s)] {
             if !(value.is_finite() && value > 0.0) {

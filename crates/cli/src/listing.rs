@@ -29,6 +29,7 @@ pub(crate) fn datasets(found: &[DatasetInfo]) -> String {
 
 /// The drives, a line each.
 pub(crate) fn drives(found: &[DriveStatus]) -> String {
+    let like_devices = found.iter().any(|d| d.info.profile.is_some());
     let rows: Vec<Vec<String>> = found
         .iter()
         .map(|d| {
@@ -40,10 +41,19 @@ pub(crate) fn drives(found: &[DriveStatus]) -> String {
                 (None, None) => "up",
             };
             let there = d.found.as_ref().unwrap_or(&d.info);
-            vec![d.info.name.clone(), state.into(), keys, values, stored, human_bytes(there.memory_limit), there.id.to_string()]
+            let mut cells = vec![d.info.name.clone(), state.into(), keys, values, stored, human_bytes(there.memory_limit), there.id.to_string()];
+            if like_devices {
+                cells.insert(2, there.profile.map_or_else(|| "-".into(), |profile| profile.shipped_as().unwrap_or_else(|| "own".into())));
+            }
+            cells
         })
         .collect();
-    let mut text = columns(&["drive", "state", "keys", "data", "on disk", "memory", "id"], &[false, false, true, true, true, true, false], &rows);
+    let (mut header, mut right) = (vec!["drive", "state", "keys", "data", "on disk", "memory", "id"], vec![false, false, true, true, true, true, false]);
+    if like_devices {
+        header.insert(2, "profile");
+        right.insert(2, false);
+    }
+    let mut text = columns(&header, &right, &rows);
     for (drive, unreadable) in found.iter().flat_map(|d| d.unreadable.iter().map(|u| (&d.info.name, u))) {
         text.push_str(&format!("{} at {drive} can't be read: {}\n", unreadable.name, unreadable.error));
     }

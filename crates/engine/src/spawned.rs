@@ -10,7 +10,7 @@ use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties};
+use datafusion::physical_plan::{ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties, ReplaceChildrenOptions};
 use skytether_pace::{Processor, paced};
 
 /// `plan` with a [`PacedExec`] wherever work goes to another task; as it is where there are no cores to pay.
@@ -25,7 +25,7 @@ pub(crate) fn pay(plan: Arc<dyn ExecutionPlan>, processor: Option<Arc<Processor>
         }
         let inputs: Vec<Arc<dyn ExecutionPlan>> =
             node.children().into_iter().map(|input| Arc::new(PacedExec { input: Arc::clone(input), processor: Arc::clone(&processor) }) as _).collect();
-        Ok(Transformed::yes(node.with_new_children(inputs)?))
+        Ok(Transformed::yes(node.replace_children(inputs, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))?))
     };
     Ok(plan.transform_up(wrap)?.data)
 }

@@ -42,6 +42,9 @@ fn an_embedded_fleet_is_served_under_profiles() {
     let host = Served::start(&["host", "serve", "--fleet", text(&at), "--profile", &format!("server,{own}"), "--listen", "127.0.0.1:0"]);
     let status: Value = serde_json::from_str(&run(&["status", "--fleet", &host.url, "--format", "json"]).code(0).out).unwrap();
     assert_eq!(status[0]["info"]["profile"]["cores"], 4);
+    let table = run(&["status", "--fleet", &host.url]).code(0).out;
+    let cells: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().take(3).collect()).collect();
+    assert_eq!(cells, [["drive", "state", "profile"], ["drive-0", "up", "server"], ["drive-1", "up", "own"]]);
     assert_eq!(status[1]["info"]["profile"]["memory_bytes"], 67_108_864);
 }
 

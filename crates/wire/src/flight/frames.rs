@@ -146,7 +146,11 @@ pub fn decode_info(bytes: &[u8]) -> Result<CseInfo> {
     if protocol != PROTOCOL {
         return Err(Error::unsupported(format!("it speaks protocol {protocol}, this program speaks {PROTOCOL}: run the same version on both sides")));
     }
-    Ok(from_json::<Hello>("the answer to `info`", bytes)?.cse)
+    let cse = from_json::<Hello>("the answer to `info`", bytes)?.cse;
+    if let Some(profile) = cse.profile {
+        profile.checked(&format!("of {}", cse.name)).map_err(|e| Error::invalid("the answer to `info` tells of no device").because(e))?;
+    }
+    Ok(cse)
 }
 
 /// What `list` asks.
@@ -365,6 +369,9 @@ mod tests {
         assert_eq!(decode_info(&bytes).unwrap(), info);
         let slow = CseInfo { profile: Some(skytether_adapt::profile::Profile::shipped("envoy").unwrap()), ..info };
         assert_eq!(decode_info(&encode_info(&slow).unwrap()).unwrap(), slow);
+        let odd = CseInfo { profile: slow.profile.map(|p| skytether_adapt::profile::Profile { cores: 0, ..p }), ..slow };
+        let error = decode_info(&encode_info(&odd).unwrap()).unwrap_err();
+        assert!(error.kind() == Kind::Invalid && error.full_text().contains("drive-0: cores is 0"), "{error}");
         let error = decode_info(br#"{"protocol": 4711, "greeting": "from the future"}"#).unwrap_err();
         assert_eq!(error.kind(), Kind::Unsupported);
         assert!(error.to_string().contains("4711") && error.to_string().contains(&PROTOCOL.to_string()), "{error}");
