@@ -143,7 +143,7 @@ pub(crate) struct HostServe {
     #[arg(long, value_name = "DIR")]
     pub(crate) fleet: Option<PathBuf>,
     /// The devices that the embedded drives are to be like: a profile for all, or one for each in order. Served drives have profiles of their own (`drive serve --profile`).
-    #[arg(long, value_name = "NAME|FILE,...", value_delimiter = ',', value_parser = device(), requires = "fleet")]
+    #[arg(long, value_name = "NAME|FILE,...", value_delimiter = ',', value_parser = device(), conflicts_with = "drives")]
     pub(crate) profile: Vec<Profile>,
     /// Addresses of served drives.
     #[arg(long, value_name = "ADDR,ADDR,...", value_delimiter = ',')]

@@ -1,4 +1,5 @@
 //! Drives that are to be like some device give the same answers as others, later, and say what they are.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

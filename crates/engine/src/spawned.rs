@@ -130,7 +130,8 @@ mod tests {
         let paying = pay(plan, Some(Arc::clone(&processor))).unwrap();
         // The root pays as well, as that of a sub-plan does.
         let rows = datafusion::physical_plan::execute_stream(paying, Arc::new(TaskContext::default())).unwrap();
-        paced(Some(Arc::clone(&processor)), rows).stream().for_each(|batch| std::future::ready(drop(batch.unwrap()))).await;
+        let came: Vec<DfResult<RecordBatch>> = paced(Some(Arc::clone(&processor)), rows).stream().collect().await;
+        assert!(came.len() == 3 && came.iter().all(Result::is_ok), "{came:?}");
         let (busy, spent) = (processor.accounted().busy, *spent.lock().unwrap());
         assert!(spent >= Duration::from_millis(6) && busy >= spent * 4, "{busy:?} for {spent:?}");
         assert!(busy < spent * 6, "{busy:?} for {spent:?}");

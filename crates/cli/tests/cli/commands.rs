@@ -75,7 +75,7 @@ fn wrong_calls_are_2_and_say_what_is_wrong() {
             "no device profile \"hdd\", and no file of that name: the shipped ones are envoy, newport, server, unlimited",
         ),
         (&["host", "serve", "--fleet", &at, "--profile", "envoy,hdd"], "\"hdd\""),
-        (&["host", "serve", "--drives", "127.0.0.1:1", "--profile", "envoy"], "--fleet"),
+        (&["host", "serve", "--drives", "127.0.0.1:1", "--profile", "envoy"], "cannot be used with"),
         (&["calibrate"], "--profile"),
         (&["calibrate", "--profile", "hdd"], "envoy, newport, server, unlimited"),
         (&["drive", "serve", "--data", new, "--memory", "1"], "16"),
