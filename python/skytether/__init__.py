@@ -20,7 +20,7 @@ from .errors import (
     UnavailableError,
     UnsupportedError,
 )
-from ._fleet import Explanation, Fleet, Receipt, Result, connect, open
+from ._fleet import Explanation, Fleet, Receipt, Result, calibrate, connect, open
 
 __version__ = "0.1.0"
 
@@ -38,6 +38,7 @@ __all__ = [
     "SkytetherError",
     "UnavailableError",
     "UnsupportedError",
+    "calibrate",
     "connect",
     "open",
 ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import warnings
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, Union
 
 from . import _internal
 from .errors import InvalidError, UnsupportedError
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
 #: What may be told how far an ingest is: called with the bytes or rows done.
 Progress = Callable[[int], None]
 
+#: A device profile: the name of a shipped one (``"envoy"``, ``"newport"``, ``"server"``, ``"unlimited"``), the path of a TOML file, or a profile's TOML text.
+Profile = Union[str, "os.PathLike[str]"]
+
 
 def open(  # noqa: A001 - the name users expect
     path: str | os.PathLike[str],
     drives: int | None = None,
     redundancy: str = "none",
-    profile: str = "unlimited",
+    profile: Profile | Sequence[Profile] | Mapping[int, Profile] = "unlimited",
     *,
     create: bool = True,
     memory_per_drive: int | None = None,
@@ -41,12 +45,16 @@ def open(  # noqa: A001 - the name users expect
         The fleet's directory; drive n lives in ``path/drives/n``.
     drives
         How many drives a new fleet gets (default 4). For a fleet that exists it must be left out or be right.
-    redundancy, profile
-        How data is protected, and which hardware the drives imitate. Only the defaults exist so far.
+    redundancy
+        How data is protected. Only the default exists so far.
+    profile
+        The devices that the drives are to be like: processor, disk, link and memory of each are bounded to what its profile says. A profile is the name of a shipped one
+        (``"envoy"``, ``"newport"``, ``"server"``, ``"unlimited"``), the path of a TOML file, or TOML text. One for all drives, a list with one for each, or a dict of some by the drives'
+        numbers, where the others are as fast as the machine. Only reading and queries are slowed down. `calibrate` measures how well it is kept to.
     create
         False: fail with `NotFoundError` where there is no fleet.
     memory_per_drive
-        Bytes that each drive's engine may use for a query.
+        Bytes that each drive's engine may use for queries (default: what its profile says, or 512 MiB without one). Never more than the profile says.
     memory_limit
         Bytes that all queries together may use on the host's side, for sorting, joining and merging (default 1 GiB).
     spill_limit
@@ -62,8 +70,50 @@ def open(  # noqa: A001 - the name users expect
         Another process has the fleet open.
     UnsupportedError
         A newer version of Skytether made it.
+    InvalidError
+        There is no such profile, it can't be used, or there are more or fewer than drives.
     """
-    return Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, profile, create, memory_per_drive, memory_limit, spill_limit, slice_rows))
+    return Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, _profiles(profile), create, memory_per_drive, memory_limit, spill_limit, slice_rows))
+
+
+def _profiles(given: Profile | Sequence[Profile] | Mapping[int, Profile]) -> str | list[str] | dict[int, str]:
+    try:
+        if isinstance(given, (str, os.PathLike)):
+            return os.fspath(given)
+        if isinstance(given, Mapping):
+            return {operator.index(drive): os.fspath(profile) for drive, profile in given.items()}
+        return [os.fspath(profile) for profile in given]
+    except TypeError as error:
+        raise InvalidError(f"{given!r} is no device profile: give a name, a path or TOML text, a list with one for each drive, or a dict by the drives' numbers") from error
+
+
+def calibrate(profile: Profile, *, served: bool = False, dir: str | os.PathLike[str] | None = None) -> dict[str, Any]:  # noqa: A002 - as the command has it
+    """Measures whether a drive under a device profile works as that device would. Takes some seconds, and longer for slow devices.
+
+    Parameters
+    ----------
+    profile
+        As for `open`.
+    served
+        True: measure the link of a drive that is served on loopback, instead of that of an embedded one.
+    dir
+        Where to make a directory to work in, which is removed afterwards (default: the system's for temporary files).
+
+    Returns
+    -------
+    dict
+        `profile`, `served`, `tolerance`, `within` (whether all figures are within the tolerance), and `measured`: a dict for each figure of the profile with its `key`, `unit`, what was
+        `asked` (None: nothing is bounded), what was `got`, their `ratio` (None where nothing was asked) and whether that is `within` the tolerance of 1.
+
+    Raises
+    ------
+    InvalidError
+        There is no such profile, or it can't be used.
+    """
+    given = _profiles(profile)
+    if not isinstance(given, str):
+        raise InvalidError("one profile can be calibrated at a time")
+    return json.loads(_internal.calibrate(given, None if dir is None else os.fspath(dir), served))
 
 
 def connect(url: str) -> Fleet:

@@ -89,6 +89,19 @@ impl Profile {
         }
     }
 
+    /// The name of the shipped profile that this is, if it is one.
+    #[must_use]
+    pub fn shipped_as(&self) -> Option<String> {
+        let all: BTreeMap<String, Self> = toml::from_str(SHIPPED).ok()?;
+        all.into_iter().find_map(|(name, profile)| (profile == *self).then_some(name))
+    }
+
+    /// Whether it is the shipped `unlimited`: whatever the machine gives, with nothing to enforce.
+    #[must_use]
+    pub fn is_unlimited(&self) -> bool {
+        self.shipped_as().is_some_and(|name| name == "unlimited")
+    }
+
     /// The profile as TOML that [`Self::parse`] reads.
     ///
     /// # Errors
@@ -97,7 +110,11 @@ impl Profile {
         Ok(toml::to_string(self)?)
     }
 
-    fn checked(self, name: &str) -> Result<Self, ProfileError> {
+    /// The profile, if a device can be so; `name` is for errors.
+    ///
+    /// # Errors
+    /// [`ProfileError::Value`].
+    pub fn checked(self, name: &str) -> Result<Self, ProfileError> {
         let wrong = |key, value, must| Err(ProfileError::Value { name: name.to_owned(), key, value, must });
         for (key, value) in [("speed_per_core", self.speed_per_core), ("disk_bytes_per_s", self.disk_bytes_per_s), ("link_bits_per_s", self.link_bits_per_s)] {
             if !(value.is_finite() && value > 0.0) {
@@ -150,6 +167,10 @@ mod tests {
             assert_eq!(Profile::parse(name, &profile.print().unwrap()).unwrap(), profile);
         }
         let own = Profile::parse("mine", GOOD).unwrap();
+        assert_eq!((own.shipped_as(), own.is_unlimited()), (None, false));
+        let envoy = Profile::shipped("envoy").unwrap();
+        assert_eq!((envoy.shipped_as().as_deref(), envoy.is_unlimited()), (Some("envoy"), false));
+        assert!(Profile::shipped("unlimited").unwrap().is_unlimited());
         assert_eq!((own.disk_seek_s, own.link_latency_s), (0.0, 0.0));
         assert_eq!(Profile::parse("mine", &own.print().unwrap()).unwrap(), own);
     }

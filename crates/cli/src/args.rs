@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use skytether_drive::Device;
 use skytether_fleet::address::is_host_and_port;
 use skytether_host::Cut;
 
@@ -45,6 +46,8 @@ pub(crate) enum Command {
     Status(Look),
     /// Remove a data set.
     Drop(Drop),
+    /// Measure whether a drive under a device profile works as that device would.
+    Calibrate(Calibrate),
 }
 
 /// An address to listen on. Whether its host is one of this machine is seen later.
@@ -86,12 +89,45 @@ pub(crate) struct DriveServe {
     /// The drive's name in receipts and errors (default: its directory's name).
     #[arg(long, value_name = "TEXT")]
     pub(crate) name: Option<String>,
-    /// How the drive's speed is bounded. This version bounds none, so that there is nothing to choose yet.
-    #[arg(long, value_parser = ["unlimited"], default_value = "unlimited", hide = true)]
-    pub(crate) profile: String,
-    /// Memory that queries may use on this drive, in MiB.
-    #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(16..))]
-    pub(crate) memory: u64,
+    /// The device that the drive is to be like: its processor, memory, disk and link bound what the drive does. A shipped profile (envoy, newport, server, unlimited) or a TOML file of your own;
+    /// `skytether calibrate` measures whether it is kept to.
+    #[arg(long, value_name = "NAME|FILE", default_value = "unlimited", value_parser = device())]
+    pub(crate) profile: Profile,
+    /// Memory that queries may use on this drive, in MiB (default: what its profile says, at most; 512 without one).
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..))]
+    pub(crate) memory: Option<u64>,
+}
+
+/// A device profile as it was given, and what it means: a wrong one is a wrong call.
+#[derive(Debug, Clone)]
+pub(crate) struct Profile {
+    pub(crate) given: String,
+    pub(crate) device: Option<Device>,
+}
+
+/// Profiles by name, file or text.
+fn device() -> impl TypedValueParser<Value = Profile> {
+    clap::builder::StringValueParser::new().try_map(|given| Device::given(&given).map(|device| Profile { given, device }).map_err(|e| e.full_text()))
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "A profile is TOML with units in its keys:\n\n\
+  speed_per_core = 0.0667        # of a core of this machine\n  cores = 2\n  memory_bytes = 1073741824      # for queries\n  disk_bytes_per_s = 261000000.0 # reading on\n  \
+disk_seek_s = 0.0085           # moving elsewhere; may be left out\n  link_bits_per_s = 2.5e9        # in each direction\n  link_latency_s = 0.0002        # one way; may be left out\n\n\
+Exit status 1 if a figure that was got is more than 20% off what was asked. No machine is slower than itself: what is asked must be less than it has, and it should be idle.")]
+pub(crate) struct Calibrate {
+    /// The profile: a shipped one (envoy, newport, server, unlimited), or a TOML file of your own.
+    #[arg(long, value_name = "NAME|FILE", value_parser = device())]
+    pub(crate) profile: Profile,
+    /// Where to make a directory to work in, which is removed afterwards (default: the system's for temporary files). It takes some 50 MiB.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Measure the link of a drive that is served on loopback, instead of that of an embedded one.
+    #[arg(long)]
+    pub(crate) served: bool,
+    /// Print the figures as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -106,6 +142,9 @@ pub(crate) struct HostServe {
     /// An embedded fleet's directory.
     #[arg(long, value_name = "DIR")]
     pub(crate) fleet: Option<PathBuf>,
+    /// The devices that the embedded drives are to be like: a profile for all, or one for each in order. Served drives have profiles of their own (`drive serve --profile`).
+    #[arg(long, value_name = "NAME|FILE,...", value_delimiter = ',', value_parser = device(), conflicts_with = "drives")]
+    pub(crate) profile: Vec<Profile>,
     /// Addresses of served drives.
     #[arg(long, value_name = "ADDR,ADDR,...", value_delimiter = ',')]
     pub(crate) drives: Vec<String>,

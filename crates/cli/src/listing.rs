@@ -3,6 +3,7 @@
 use serde::Serialize;
 use skytether_common::units::{counted, human_bytes};
 use skytether_common::{Error, Result};
+use skytether_fleet::Calibration;
 use skytether_host::{DatasetInfo, DriveStatus};
 
 use crate::output::columns;
@@ -28,6 +29,7 @@ pub(crate) fn datasets(found: &[DatasetInfo]) -> String {
 
 /// The drives, a line each.
 pub(crate) fn drives(found: &[DriveStatus]) -> String {
+    let like_devices = found.iter().any(|d| d.info.profile.is_some());
     let rows: Vec<Vec<String>> = found
         .iter()
         .map(|d| {
@@ -39,14 +41,38 @@ pub(crate) fn drives(found: &[DriveStatus]) -> String {
                 (None, None) => "up",
             };
             let there = d.found.as_ref().unwrap_or(&d.info);
-            vec![d.info.name.clone(), state.into(), keys, values, stored, human_bytes(there.memory_limit), there.id.to_string()]
+            let mut cells = vec![d.info.name.clone(), state.into(), keys, values, stored, human_bytes(there.memory_limit), there.id.to_string()];
+            if like_devices {
+                cells.insert(2, there.profile.map_or_else(|| "-".into(), |profile| profile.shipped_as().unwrap_or_else(|| "own".into())));
+            }
+            cells
         })
         .collect();
-    let mut text = columns(&["drive", "state", "keys", "data", "on disk", "memory", "id"], &[false, false, true, true, true, true, false], &rows);
+    let (mut header, mut right) = (vec!["drive", "state", "keys", "data", "on disk", "memory", "id"], vec![false, false, true, true, true, true, false]);
+    if like_devices {
+        header.insert(2, "profile");
+        right.insert(2, false);
+    }
+    let mut text = columns(&header, &right, &rows);
     for (drive, unreadable) in found.iter().flat_map(|d| d.unreadable.iter().map(|u| (&d.info.name, u))) {
         text.push_str(&format!("{} at {drive} can't be read: {}\n", unreadable.name, unreadable.error));
     }
     text
+}
+
+/// What a device profile asks for and what a drive under it gets, a line each.
+pub(crate) fn calibration(found: &Calibration) -> String {
+    let rows: Vec<Vec<String>> = found
+        .measured
+        .iter()
+        .map(|m| {
+            let asked = m.asked.map_or_else(|| "-".into(), |asked| m.unit.show(asked));
+            let ratio = m.ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.3}"));
+            vec![m.key.into(), asked, m.unit.show(m.got), ratio, if m.within { String::new() } else { "off".into() }]
+        })
+        .collect();
+    let link = if found.served { "Flight on loopback" } else { "in process" };
+    format!("profile {}, link: {link}\n{}", found.profile, columns(&["figure", "asked", "got", "ratio", ""], &[false, true, true, true, false], &rows))
 }
 
 /// One JSON array.

@@ -34,3 +34,31 @@ impl Rows {
         self.0.finish_and_clear();
     }
 }
+
+/// A line that shows which of some steps is under way. Draws nothing where stderr is no terminal.
+pub(crate) struct Steps(ProgressBar);
+
+impl Steps {
+    /// Begins `total` steps.
+    pub(crate) fn new(total: u64) -> Self {
+        let bar = ProgressBar::new(total);
+        if let Ok(style) = ProgressStyle::with_template("[{bar:24}] {pos} of {len} done, {msg}  {elapsed}") {
+            bar.set_style(style.progress_chars("#."));
+        }
+        bar.enable_steady_tick(Duration::from_millis(120));
+        Self(bar)
+    }
+
+    /// `what` begins; what was before it is done.
+    pub(crate) fn begin(&self, what: &'static str) {
+        if !self.0.message().is_empty() {
+            self.0.inc(1);
+        }
+        self.0.set_message(what);
+    }
+
+    /// Takes the line away.
+    pub(crate) fn finish(self) {
+        self.0.finish_and_clear();
+    }
+}

@@ -10,7 +10,7 @@ use skytether_common::units::{counted, human_bytes, human_seconds};
 use skytether_common::{DatasetName, Error, Result};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::address::is_host;
-use skytether_fleet::{Fleet, IngestOptions, OpenOptions, files};
+use skytether_fleet::{Fleet, IngestOptions, OpenOptions, Profiles, files};
 use skytether_host::{DriveStatus, Founding, Host, HostOptions, QueryOptions};
 use skytether_store::disk::DriveIdentity;
 use skytether_wire::Cse;
@@ -18,10 +18,10 @@ use skytether_wire::flight::{ConnectOptions, FlightCse};
 use tokio::net::TcpListener;
 use uuid::Uuid;
 
-use crate::args::{Command, DriveCommand, DriveServe, Drop, Explain, ExplainFormat, HostCommand, HostServe, Ingest, Init, ListFormat, Look, Sql};
+use crate::args::{Calibrate, Command, DriveCommand, DriveServe, Drop, Explain, ExplainFormat, HostCommand, HostServe, Ingest, Init, ListFormat, Look, Sql};
 use crate::listing;
 use crate::output::Sink;
-use crate::progress::Rows;
+use crate::progress::{Rows, Steps};
 
 /// How often a host looks whether its drives are there while nobody asks it for anything.
 const WATCH: Duration = Duration::from_secs(5);
@@ -52,6 +52,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Ls(a) => ls(a).await,
         Command::Status(a) => status(a).await,
         Command::Drop(a) => drop_dataset(a).await,
+        Command::Calibrate(a) => calibrate(a).await,
     }
 }
 
@@ -60,12 +61,12 @@ async fn fleet(at: &str) -> Result<Fleet> {
     if is_host(at) {
         return Fleet::connect(at).await;
     }
-    open(Path::new(at), HostOptions::default()).await
+    open(Path::new(at), HostOptions::default(), Profiles::default()).await
 }
 
 /// The fleet that is in a directory.
-async fn open(dir: &Path, host: HostOptions) -> Result<Fleet> {
-    Fleet::open_with(dir, &OpenOptions { create: false, ..OpenOptions::default() }, host).await
+async fn open(dir: &Path, host: HostOptions, profile: Profiles) -> Result<Fleet> {
+    Fleet::open_with(dir, &OpenOptions { create: false, profile, ..OpenOptions::default() }, host).await
 }
 
 fn name(text: &str) -> Result<DatasetName, Failure> {
@@ -119,7 +120,7 @@ fn address(listener: &TcpListener) -> Result<String> {
 
 async fn drive_serve(args: DriveServe) -> Result<(), Failure> {
     let label = args.name.clone().unwrap_or_else(|| args.data.file_name().map_or_else(|| "drive".into(), |n| n.to_string_lossy().into_owned()));
-    let options = DriveOptions { memory_limit: args.memory << 20, ..DriveOptions::default() };
+    let options = DriveOptions::like(args.profile.device, args.memory.map(|mib| mib << 20));
     // First, so that a port that is taken leaves no new drive behind.
     let listener = listen(&args.listen).await?;
     let data = args.data.clone();
@@ -149,7 +150,13 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
     let mut options = HostOptions { memory_limit, spill_limit: args.spill_limit.saturating_mul(1 << 20), ..HostOptions::default() };
     options.slices.max_rows = args.slice_rows.unwrap_or(options.slices.max_rows);
     let (host, what, _guard) = if let Some(dir) = &args.fleet {
-        let fleet = open(dir, options).await?;
+        let given: Vec<String> = args.profile.into_iter().map(|profile| profile.given).collect();
+        let profile = match given.as_slice() {
+            [] => Profiles::default(),
+            [all] => Profiles::Every(all.clone()),
+            _ => Profiles::Each(given),
+        };
+        let fleet = open(dir, options, profile).await?;
         let host = fleet.host().ok_or_else(|| Error::internal("an embedded fleet has no host"))?.clone();
         (host, format!("the fleet at {}", dir.display()), Some(fleet))
     } else {
@@ -296,4 +303,21 @@ async fn drop_dataset(args: Drop) -> Result<(), Failure> {
         ListFormat::Json => say(&serde_json::json!({ "dropped": name.to_string() }).to_string())?,
     }
     Ok(())
+}
+
+async fn calibrate(args: Calibrate) -> Result<(), Failure> {
+    let progress = Steps::new(skytether_fleet::calibrate::STEPS);
+    let done = skytether_fleet::calibrate(&args.profile.given, args.dir.as_deref(), args.served, |what| progress.begin(what)).await;
+    progress.finish();
+    let found = done?;
+    let text = if args.json { listing::json(&found)? } else { listing::calibration(&found) };
+    say(text.trim_end())?;
+    let off: Vec<&str> = found.measured.iter().filter(|m| !m.within).map(|m| m.key).collect();
+    if off.is_empty() {
+        return Ok(());
+    }
+    let (off, tolerance) = (off.join(", "), 100.0 * found.tolerance);
+    Err(Failure::Work(Error::unavailable(format!(
+        "more than {tolerance:.0}% off: {off}; this machine may have less than was asked, or be busy with something else"
+    ))))
 }

@@ -8,16 +8,18 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use datafusion::execution::memory_pool::{GreedyMemoryPool, TrackConsumersPool};
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool, TrackConsumersPool};
 use skytether_common::{Context, Error, Key, Result};
 use skytether_engine::divide::Taken;
-use skytether_engine::{Engine, Reader, blocking};
+use skytether_engine::{Engine, Reader, blocking_on};
+use skytether_pace::{Processor, paced};
 use skytether_store::disk::{DiskStore, DriveIdentity, OpenOptions};
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
 use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Storage, SubPlan};
 use tokio::net::TcpListener;
 
 use crate::session::Sessions;
+use crate::throttle::{Device, SlowDisk, naming};
 
 /// The version of a drive's on-disk format (ARCHITECTURE.md, "A drive's directory").
 pub const FORMAT: u32 = 1;
@@ -26,7 +28,7 @@ pub const FORMAT: u32 = 1;
 const EPOCHS: u32 = 16;
 
 /// What a drive may use.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DriveOptions {
     /// Bytes that all sub-plans together may hold in groups, sorts and batches on their way. A sub-plan that needs more ends as `Exhausted`.
     pub memory_limit: u64,
@@ -34,11 +36,28 @@ pub struct DriveOptions {
     pub threads: usize,
     /// Sub-plans that run at the same time; others wait.
     pub max_concurrent: usize,
+    /// The device that the drive is to be like; `None`: as fast as the machine is.
+    pub device: Option<Device>,
 }
 
 impl Default for DriveOptions {
     fn default() -> Self {
-        Self { memory_limit: 512 << 20, threads: 1, max_concurrent: 4 }
+        Self { memory_limit: 512 << 20, threads: 1, max_concurrent: 4, device: None }
+    }
+}
+
+impl DriveOptions {
+    /// Those of a drive that is to be like `device`: its memory, but no more than `memory` bytes, and enough sub-plans at a time for its cores.
+    #[must_use]
+    pub fn like(device: Option<Device>, memory: Option<u64>) -> Self {
+        let usual = Self::default();
+        let (has, cores) = device.as_ref().map_or((usual.memory_limit, 1), |device| (device.profile.memory_bytes, device.profile.cores));
+        let memory_limit = match (memory, &device) {
+            (Some(memory), Some(_)) => memory.min(has),
+            (Some(memory), None) => memory,
+            (None, _) => has,
+        };
+        Self { memory_limit, max_concurrent: usual.max_concurrent.max(cores.min(64) as usize), device, ..usual }
     }
 }
 
@@ -49,23 +68,38 @@ pub struct Drive {
     store: Arc<dyn SliceStore>,
     engine: Arc<Engine>,
     sessions: Arc<Sessions>,
+    pool: Arc<dyn MemoryPool>,
+    /// The device's cores, where it is to be like one.
+    processor: Option<Arc<Processor>>,
+    /// What annotations call the device.
+    device: Option<String>,
 }
 
 impl Drive {
-    /// A drive over `store`, known as `info` says. The memory limit in `info` becomes that of `options`.
+    /// A drive over `store`, known as `info` says. The memory limit and the profile in `info` become those of `options`.
+    ///
+    /// Its processor, disk and memory are those of the device in `options`; its link is where somebody is at the other end: in [`serve`], and in [`crate::throttle::linked`] for who
+    /// uses it in the same process.
     ///
     /// # Errors
     /// Internal only, where DataFusion does not take our functions.
     pub fn new(store: Arc<dyn SliceStore>, info: CseInfo, options: DriveOptions) -> Result<Arc<Self>> {
-        let info = CseInfo { memory_limit: options.memory_limit, ..info };
+        let profile = options.device.as_ref().map(|device| device.profile);
+        let info = CseInfo { memory_limit: options.memory_limit, profile, ..info };
         let limit = usize::try_from(options.memory_limit).unwrap_or(usize::MAX);
         // The tracking names the largest users of memory in the error when it is spent.
         let pool = TrackConsumersPool::new(GreedyMemoryPool::new(limit), NonZeroUsize::MIN.saturating_add(2));
-        let reader = Arc::new(Reader::new(Arc::clone(&store)));
-        let engine = Engine::new(info.name.clone(), reader, Arc::new(pool), options.threads, options.max_concurrent)?;
-        let engine = Arc::new(engine);
-        let sessions = Sessions::new(Arc::clone(&engine), options.memory_limit, EPOCHS * u32::try_from(options.max_concurrent).unwrap_or(u32::MAX / EPOCHS));
-        Ok(Arc::new(Self { info, store, engine, sessions }))
+        let pool: Arc<dyn MemoryPool> = Arc::new(pool);
+        let processor = profile.map(|profile| Arc::new(Processor::new(&profile)));
+        let store = match profile {
+            Some(profile) => Arc::new(SlowDisk::new(store, &profile)) as _,
+            None => store,
+        };
+        let reader = Arc::new(Reader::new(Arc::clone(&store)).paced(processor.clone()));
+        let engine = Arc::new(Engine::new(info.name.clone(), reader, Arc::clone(&pool), options.threads, options.max_concurrent)?);
+        let device = options.device.map(|device| device.name);
+        let sessions = Sessions::new(Arc::clone(&engine), &info, device.clone(), EPOCHS * u32::try_from(options.max_concurrent).unwrap_or(u32::MAX / EPOCHS));
+        Ok(Arc::new(Self { info, store, engine, sessions, pool, processor, device }))
     }
 
     /// Opens the drive in `dir`, or makes it under `create`'s identity where there is none yet.
@@ -75,19 +109,20 @@ impl Drive {
     pub fn open(dir: &Path, create: Option<DriveIdentity>, options: DriveOptions) -> Result<Arc<Self>> {
         let store = DiskStore::open(dir, OpenOptions { create, ..OpenOptions::default() })?;
         let DriveIdentity { id, name } = store.identity().clone();
-        Self::new(Arc::new(store), CseInfo { id, name, format: FORMAT, memory_limit: options.memory_limit }, options)
+        Self::new(Arc::new(store), CseInfo { id, name, format: FORMAT, memory_limit: options.memory_limit, profile: None }, options)
     }
 
-    /// The drive's store, for who runs in the same process.
+    /// The drive's store, for who runs in the same process. Reading from it takes the time of the device's disk.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn SliceStore> {
         &self.store
     }
 
     /// Plans on a task of its own, so that a panic stays a single sub-plan's error; it ends with its caller.
-    async fn planned<T: Send + 'static>(&self, planning: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    async fn planned<T: Send + Unpin + 'static>(&self, planning: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+        let planning = paced(self.processor.clone(), Box::pin(planning));
         let mut task = tokio::task::JoinSet::new();
-        task.spawn(planning);
+        task.spawn(async move { planning.await });
         let planned = match task.join_next().await {
             Some(Ok(planned)) => planned,
             Some(Err(error)) if error.is_panic() => Err(Error::internal("a defect while planning the sub-plan").because(error)),
@@ -96,10 +131,30 @@ impl Drive {
         planned.map_err(|e| self.engine.named(e))
     }
 
+    /// What runs as a whole, with the device's name in its annotation.
+    fn whole(&self, stream: DeliveryStream) -> DeliveryStream {
+        match &self.device {
+            Some(device) => naming(device, stream),
+            None => stream,
+        }
+    }
+
+    /// What sub-plans get their memory from.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<dyn MemoryPool> {
+        &self.pool
+    }
+
+    /// The device's cores, where the drive is to be like one.
+    #[must_use]
+    pub fn processor(&self) -> Option<&Arc<Processor>> {
+        self.processor.as_ref()
+    }
+
     /// Calls the store on a thread that may block; errors name the drive.
     async fn stored<T: Send + 'static>(&self, call: impl FnOnce(&dyn SliceStore) -> Result<T> + Send + 'static) -> Result<T> {
         let store = Arc::clone(&self.store);
-        blocking(move || call(store.as_ref())).await.context(|| self.info.name.clone())
+        blocking_on(self.processor.clone(), move || call(store.as_ref())).await.context(|| self.info.name.clone())
     }
 }
 
@@ -142,18 +197,15 @@ impl Storage for Drive {
 impl Cse for Drive {
     async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
         let engine = Arc::clone(&self.engine);
-        self.planned(async move { engine.start(plan).await }).await
+        Ok(self.whole(self.planned(async move { engine.start(plan).await }).await?))
     }
 
     async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        let (engine, sessions) = (Arc::clone(&self.engine), Arc::clone(&self.sessions));
-        self.planned(async move {
-            Ok(match engine.take(plan.clone()).await? {
-                Taken::Whole(stream) => Opened::Whole(stream),
-                Taken::Divided(divided) => Opened::Session(sessions.open(&plan, *divided)),
-            })
+        let (engine, taken) = (Arc::clone(&self.engine), plan.clone());
+        Ok(match self.planned(async move { engine.take(taken).await }).await? {
+            Taken::Whole(stream) => Opened::Whole(self.whole(stream)),
+            Taken::Divided(divided) => Opened::Session(self.sessions.open(&plan, *divided)),
         })
-        .await
     }
 
     /// A drive in this process lives as long as whoever asks it: silence is work, or the wait for a turn.

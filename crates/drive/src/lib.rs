@@ -7,9 +7,12 @@
 //! |---|---|
 //! | [`drive`] | the drive itself |
 //! | `session` | a sub-plan that is worked off slice by slice, as the level above orders |
+//! | [`throttle`] | the device that it is to be like: which one, its disk, its link |
 
 pub mod drive;
 mod session;
+pub mod throttle;
 
 pub use drive::{Drive, DriveOptions, serve};
 pub use skytether_wire::{Cse, Storage};
+pub use throttle::{Device, linked};

@@ -1,6 +1,6 @@
 //! A sub-plan that is worked off slice by slice: what `skytether_adapt::drive` decides, carried out by lanes of the engine.
 //!
-//! A task takes orders, beats, and closes; each epoch has as many lanes as the engine has threads, tasks of their own that ask the machine for slices. Whoever knows something new tells the machine, under one
+//! A task takes orders, beats, and closes; each epoch has as many lanes as the device has cores (without a device, as the engine has threads), tasks of their own that ask the machine for slices. Whoever knows something new tells the machine, under one
 //! lock, and sends what it says.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ use skytether_engine::feed::{Fed, Feed};
 use skytether_engine::meter::{Meter, Reading};
 use skytether_wire::session::{Message, Session, Stripe};
 use skytether_wire::size::batch_bytes;
-use skytether_wire::{Annotation, SubPlan};
+use skytether_wire::{Annotation, CseInfo, SubPlan};
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
 use tokio::task::{AbortHandle, JoinHandle};
 
@@ -31,6 +31,9 @@ const HEARTBEAT: Duration = Duration::from_millis(50);
 
 /// Batches that wait for the receiver.
 const BATCHES: usize = 2;
+
+/// Lanes of an epoch at most, whatever a device has.
+const MAX_LANES: u32 = 64;
 
 /// Bytes that a lane needs at least: a decoded batch, and what its operators hold for it.
 const LANE: u64 = 4 << 20;
@@ -46,14 +49,21 @@ const TELLING: Duration = Duration::from_millis(1);
 pub(crate) struct Sessions {
     engine: Arc<Engine>,
     memory_limit: u64,
+    /// What annotations call the device, where the drive is to be like one.
+    device: Option<String>,
+    /// Lanes of an epoch.
+    lanes: usize,
+    /// Speed of a core, relative to this machine's.
+    speed: f64,
     /// Epochs that run or wait, of all sessions.
     epochs: AtomicU32,
     max_epochs: u32,
 }
 
 impl Sessions {
-    pub(crate) fn new(engine: Arc<Engine>, memory_limit: u64, max_epochs: u32) -> Arc<Self> {
-        Arc::new(Self { engine, memory_limit, epochs: AtomicU32::new(0), max_epochs })
+    pub(crate) fn new(engine: Arc<Engine>, info: &CseInfo, device: Option<String>, max_epochs: u32) -> Arc<Self> {
+        let (lanes, speed) = info.profile.map_or((engine.threads(), 1.0), |profile| (profile.cores.min(MAX_LANES) as usize, profile.speed_per_core.min(1.0)));
+        Arc::new(Self { engine, memory_limit: info.memory_limit, device, lanes, speed, epochs: AtomicU32::new(0), max_epochs })
     }
 
     /// Waits for orders about the stripes of `divided`, `plan` in parts.
@@ -68,7 +78,7 @@ impl Sessions {
             sessions: Arc::clone(self),
             divided,
             began: Instant::now(),
-            state: Mutex::default(),
+            state: Mutex::new(State::new(self.speed)),
             changed: Notify::new(),
             exhausted: AtomicBool::new(false),
             ups,
@@ -119,7 +129,6 @@ impl fmt::Debug for Shared {
     }
 }
 
-#[derive(Default)]
 struct State {
     machine: Machine,
     epochs: BTreeMap<EpochId, Run>,
@@ -131,6 +140,13 @@ struct State {
     ended: bool,
 }
 
+impl State {
+    fn new(speed: f64) -> Self {
+        let meters = Lanes { speed, meters: Vec::new(), running: BTreeMap::new(), load: std::cell::Cell::new(1.0), counted: std::cell::Cell::default() };
+        Self { machine: Machine::new(), epochs: BTreeMap::new(), meters, ahead: BTreeMap::new(), rows_out: 0, bytes_out: 0, ended: false }
+    }
+}
+
 /// An epoch at work.
 struct Run {
     lanes: Vec<AbortHandle>,
@@ -139,8 +155,8 @@ struct Run {
 }
 
 /// What the lanes of a session have taken.
-#[derive(Default)]
 struct Lanes {
+    speed: f64,
     meters: Vec<(Arc<Meter>, Reading)>,
     running: BTreeMap<(EpochId, SliceId), (Arc<Meter>, Reading)>,
     load: std::cell::Cell<f64>,
@@ -168,7 +184,7 @@ impl Meters for Lanes {
     }
 
     fn cpu(&self, epoch: EpochId, slice: SliceId) -> Seconds {
-        self.running.get(&(epoch, slice)).map_or(0.0, |(meter, before)| meter.read(false).since(*before).cpu.as_secs_f64())
+        self.running.get(&(epoch, slice)).map_or(0.0, |(meter, before)| meter.read(false).since(*before).cpu.as_secs_f64() / self.speed)
     }
 }
 
@@ -223,7 +239,15 @@ impl Shared {
             (state.rows_out, state.bytes_out)
         };
         let told = self.divided.annotation();
-        let done = Annotation { cse: self.sessions.engine.name().to_owned(), rung: Some(Rung::Full), bytes_received, rows_out, bytes_sent, ..told };
+        let done = Annotation {
+            cse: self.sessions.engine.name().to_owned(),
+            rung: Some(Rung::Full),
+            profile: self.sessions.device.clone(),
+            bytes_received,
+            rows_out,
+            bytes_sent,
+            ..told
+        };
         let _ = self.ups.send(Ok(Message::Done(Box::new(done))));
     }
 
@@ -238,7 +262,7 @@ impl Shared {
     }
 
     fn order(self: &Arc<Self>, down: Down) {
-        let lanes = self.sessions.engine.threads();
+        let lanes = self.sessions.lanes;
         let mut pressure = self.pressure();
         if self.exhausted.load(Ordering::Relaxed) {
             // What did not fit once will not fit again: rows only.
@@ -282,7 +306,7 @@ impl Shared {
 
     /// Reads the slices that lanes will ask for next, and drops what none will.
     fn read_ahead(&self, state: &mut State) {
-        let lanes = self.sessions.engine.threads();
+        let lanes = self.sessions.lanes;
         let next: Vec<(Rung, SliceId)> =
             state.machine.ahead().take(lanes).filter_map(|(epoch, slice)| Some((self.reads_at(state.machine.rung(epoch)?), slice))).collect();
         let wanted: BTreeSet<_> = next.iter().copied().collect();
@@ -467,7 +491,7 @@ impl Feed for LaneFeed {
         let before = std::mem::replace(&mut *last.lock().unwrap_or_else(PoisonError::into_inner), now);
         let (rows_out, bytes_out) = std::mem::take(&mut *given.lock().unwrap_or_else(PoisonError::into_inner));
         let slice = SliceId(stripe);
-        let cost = SliceCost { slice, cpu: now.since(before).cpu.as_secs_f64(), rows_out, bytes_out };
+        let cost = SliceCost { slice, cpu: now.since(before).cpu.as_secs_f64() / shared.sessions.speed, rows_out, bytes_out };
         let mut state = shared.state();
         let State { machine, meters, .. } = &mut *state;
         meters.running.remove(&(*epoch, slice));

@@ -16,7 +16,7 @@ use skytether_plan::error::to_datafusion;
 use skytether_slice::Layout;
 
 use crate::reader::Ticket;
-use crate::table::{PartitionTable, View, blocking};
+use crate::table::{PartitionTable, View};
 
 /// What comes after a matrix's name for its sparse rows.
 pub(crate) const ROWS: &str = "_rows";
@@ -147,7 +147,8 @@ impl SchemaProvider for Tables {
             return Ok(Some(table));
         }
         let (tables, name) = (self.clone(), name.to_owned());
-        let table = blocking(move || tables.open(&name)).await.map_err(to_datafusion)?;
+        let reader = Arc::clone(&self.0.reader);
+        let table = reader.blocking(move || tables.open(&name)).await.map_err(to_datafusion)?;
         Ok(Some(Arc::new(table)))
     }
 

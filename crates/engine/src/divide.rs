@@ -24,6 +24,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, stream};
 use skytether_adapt::message::Rung;
 use skytether_common::{Error, Result};
+use skytether_pace::paced;
 use skytether_plan::error::from_datafusion;
 use skytether_plan::rungs::{self, Delivered};
 use skytether_wire::{Annotation, DeliveryStream, OperatorNote, SubPlan};
@@ -203,7 +204,8 @@ impl Divided {
         }
         let rows = plan.execute(0, self.planned.state.task_ctx()).map_err(from_datafusion)?;
         let given = Coalescer::new(rows.schema());
-        Ok(Lane { plan, rows: Some(Box::pin(Metered { inner: rows, meter })), given })
+        let rows = paced(self.planned.reader.processor(), Metered { inner: rows, meter }).stream().boxed();
+        Ok(Lane { plan, rows: Some(rows), given })
     }
 
     /// Takes the figures of a lane that is over into the annotation.
@@ -250,7 +252,7 @@ impl Divided {
 pub struct Lane {
     plan: Arc<dyn ExecutionPlan>,
     /// Nothing once it ended.
-    rows: Option<SendableRecordBatchStream>,
+    rows: Option<BoxStream<'static, DfResult<RecordBatch>>>,
     given: Coalescer,
 }
 

@@ -22,6 +22,7 @@ use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
 use futures::{FutureExt, StreamExt, stream};
 use skytether_common::{DatasetName, Error, PartitionName, Result};
+use skytether_pace::paced;
 use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_first::filter_first;
 use skytether_plan::keys::{KeySets, among_udf};
@@ -40,6 +41,7 @@ use crate::known;
 use crate::reader::{Reader, Ticket};
 use crate::scan::rows_for_width;
 use crate::shipped::Shipped;
+use crate::spawned;
 
 /// Rows per batch where the sender has no wish.
 const BATCH_ROWS: usize = 8192;
@@ -192,7 +194,7 @@ impl Engine {
         // Of a join of stored tables the host knows which side fits into memory, and has put it on the left.
         config.options_mut().optimizer.join_reordering = tables.len() <= 1;
         *state.config_mut() = config;
-        let physical = physical(&logical, &state).await?;
+        let physical = spawned::pay(physical(&logical, &state).await?, reader.processor()).map_err(from_datafusion)?;
         Ok(Planned { logical, physical, slices, reader, state, pool, started })
     }
 }
@@ -354,8 +356,9 @@ impl Job {
     async fn run(mut self, sender: &mpsc::Sender<Result<Delivery>>) -> Result<Option<Annotation>> {
         let engine = Arc::clone(&self.engine);
         let mut turn = Some(engine.turn().await?);
-        let mut rows = execute_stream(Arc::clone(&self.plan), self.state.task_ctx()).map_err(from_datafusion)?;
+        let rows = execute_stream(Arc::clone(&self.plan), self.state.task_ctx()).map_err(from_datafusion)?;
         let mut coalescer = Coalescer::new(rows.schema());
+        let mut rows = paced(self.reader.processor(), rows).stream();
         let joined = |e: arrow::error::ArrowError| Error::internal("cannot join batches").because(e);
         loop {
             let ready = match rows.next().await {

@@ -14,7 +14,8 @@
 //! | `cells` | what grouped moments must know about cells |
 //! | `known` | aggregates that metadata answers |
 //! | [`divide`] | a sub-plan stripe by stripe, at several rungs |
-//! | [`meter`], [`clock`] | processor time |
+//! | [`meter`] | how long work takes |
+//! | `spawned` | what runs beside the root of a sub-plan pays for itself, where that is to be as slow as some device |
 //! | [`execute`], `batches`, `annotate` | running a sub-plan, delivering, telling what happened |
 
 mod annotate;
@@ -23,7 +24,6 @@ pub mod beside;
 mod bind;
 mod cache;
 mod cells;
-pub mod clock;
 mod dense;
 pub mod divide;
 pub mod execute;
@@ -35,10 +35,11 @@ pub mod reader;
 pub mod remote;
 mod scan;
 mod shipped;
+mod spawned;
 mod statistics;
 mod stripe;
 mod table;
 
 pub use execute::Engine;
 pub use reader::Reader;
-pub use table::blocking;
+pub use table::{blocking, blocking_on};

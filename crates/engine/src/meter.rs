@@ -10,8 +10,7 @@ use arrow::record_batch::RecordBatch;
 use datafusion::error::Result as DfResult;
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream};
 use futures::Stream;
-
-use crate::clock::thread_time;
+use skytether_pace::thread_time;
 
 /// The time that one lane has had.
 #[derive(Debug, Default)]

@@ -11,11 +11,13 @@ use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use skytether_common::{Context, DatasetName, Error, Key, PartitionName, Result};
 use skytether_expression::groups::PreparedCache;
+use skytether_pace::Processor;
 use skytether_slice::{Batches, Layout, Metadata, Pieces};
 use skytether_store::{SliceStore, Version};
 
 use crate::cache::Cache;
 use crate::shipped::Shipped;
+use crate::table::blocking_on;
 
 /// Bytes of decoded metadata that a drive keeps.
 const METADATA_CACHE: usize = 32 << 20;
@@ -58,6 +60,8 @@ pub struct Reader {
     store: Arc<dyn SliceStore>,
     caches: Arc<Caches>,
     bytes_read: AtomicU64,
+    /// What pays for the processor time of all that is run over this reader, where that is to be as slow as some device.
+    processor: Option<Arc<Processor>>,
 }
 
 #[derive(Debug)]
@@ -82,12 +86,32 @@ impl Reader {
         let of = |bytes: usize| bytes / shares.max(1);
         let (metadata, columns, totals) = (Cache::new(of(METADATA_CACHE)), Cache::new(of(COLUMN_CACHE)), Cache::new(of(COLUMN_CACHE)));
         let caches = Caches { metadata, columns, totals, prepared: Arc::default() };
-        Self { store, caches: Arc::new(caches), bytes_read: AtomicU64::new(0) }
+        Self { store, caches: Arc::new(caches), bytes_read: AtomicU64::new(0), processor: None }
+    }
+
+    /// The same reader on the cores of `processor`: reading through it, and engines over it, take the processor time of that device.
+    #[must_use]
+    pub fn paced(self, processor: Option<Arc<Processor>>) -> Self {
+        Self { processor, ..self }
+    }
+
+    /// The cores that engines over this reader work on, where these are not just this machine's.
+    #[must_use]
+    pub fn processor(&self) -> Option<Arc<Processor>> {
+        self.processor.clone()
+    }
+
+    /// Runs `work`, which reads, on a thread that may block.
+    ///
+    /// # Errors
+    /// As [`blocking_on`].
+    pub(crate) async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+        blocking_on(self.processor(), work).await
     }
 
     /// The same reader with the same caches and a count of its own, from 0.
     pub(crate) fn counting(&self) -> Self {
-        Self { store: Arc::clone(&self.store), caches: Arc::clone(&self.caches), bytes_read: AtomicU64::new(0) }
+        Self { store: Arc::clone(&self.store), caches: Arc::clone(&self.caches), bytes_read: AtomicU64::new(0), processor: self.processor() }
     }
 
     /// Bytes of values that came from the store; what a cache had is not among them.

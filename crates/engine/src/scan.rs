@@ -37,7 +37,6 @@ use crate::prune;
 use crate::reader::{Part, Partition, Reader, SliceBatches};
 use crate::statistics;
 use crate::stripe::Stripe;
-use crate::table::blocking;
 
 /// Stripes that are read at the same time per partition: the one that is wanted next and one more.
 const PREFETCH: usize = 2;
@@ -386,15 +385,16 @@ impl Fetching {
             self.told.add(self.scan.partition.metadata.groups.len());
             return Ok(Fetched::Rows(rows));
         }
-        blocking(move || {
+        let reader = Arc::clone(&self.scan.reader);
+        let read = reader.blocking(move || {
             let started = Instant::now();
             let parts = self.scan.reader.stripe(&self.scan.partition, n, &self.stored)?;
             self.read.add(parts.len());
             self.bytes_read.add(parts.iter().map(Part::len).sum());
             self.time.add_duration(started.elapsed());
             Ok(Fetched::Parts(parts))
-        })
-        .await
+        });
+        read.await
     }
 }
 

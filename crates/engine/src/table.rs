@@ -10,6 +10,9 @@ use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 use skytether_common::{Error, Result};
+use skytether_pace::Processor;
+use skytether_pace::timer::sleep_until;
+use skytether_pace::wait::deferred;
 use skytether_plan::error::to_datafusion;
 use skytether_slice::Layout;
 
@@ -62,7 +65,8 @@ impl PartitionTable {
     /// Names, read off the runtime's threads.
     async fn names(&self, which: fn(&Ticket, &Partition) -> Result<ArrayRef>) -> DfResult<ArrayRef> {
         let (ticket, partition) = (self.ticket.clone(), Arc::clone(&self.partition));
-        blocking(move || which(&ticket, &partition)).await.map_err(to_datafusion)
+        let reader = Arc::clone(&ticket.reader);
+        reader.blocking(move || which(&ticket, &partition)).await.map_err(to_datafusion)
     }
 
     async fn plan(&self, state: &dyn Session, projection: Vec<usize>, filters: &[Expr], limit: Option<usize>) -> DfResult<SliceScanExec> {
@@ -156,4 +160,17 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send
         Err(error) if error.is_cancelled() => Err(Error::unavailable("the drive is shutting down")),
         Err(error) => Err(Error::internal("a thread that reads the store panicked").because(error)),
     }
+}
+
+/// As [`blocking`], on the cores of a device if there is one. Its time is waited for without a thread, of which there are few.
+///
+/// # Errors
+/// As there.
+pub async fn blocking_on<T: Send + 'static>(processor: Option<Arc<Processor>>, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let Some(processor) = processor else { return blocking(work).await };
+    let (done, due) = blocking(move || Ok(deferred(|| processor.work(work)))).await?;
+    if let Some(due) = due {
+        sleep_until(due).await;
+    }
+    done
 }

@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Result};
-use skytether_drive::{Cse, Drive, DriveOptions, Storage};
+use skytether_drive::{Drive, DriveOptions, Storage, linked};
 use skytether_host::{Founding, Host, HostOptions};
 use skytether_store::disk::DriveIdentity;
 use uuid::Uuid;
+
+use crate::profiles::Profiles;
 
 /// The newest format of a fleet's directory that this version reads and the one that it writes.
 pub const FORMAT: u32 = 1;
@@ -28,17 +30,17 @@ pub struct OpenOptions {
     pub drives: Option<usize>,
     /// How data survive the loss of drives: `none` is all that this version has.
     pub redundancy: String,
-    /// How slow the drives pretend to be: `unlimited` is all that this version has.
-    pub profile: String,
+    /// Which devices the drives are to be like; by default each is as fast as the machine.
+    pub profile: Profiles,
     /// Whether to make the fleet where there is none.
     pub create: bool,
-    /// Bytes that each drive's engine may use.
-    pub memory_per_drive: u64,
+    /// Bytes that each drive's engine may use; by default what its device has, or 512 MiB without one. No drive uses more than its device has.
+    pub memory_per_drive: Option<u64>,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { drives: None, redundancy: "none".into(), profile: "unlimited".into(), create: true, memory_per_drive: 512 << 20 }
+        Self { drives: None, redundancy: "none".into(), profile: Profiles::default(), create: true, memory_per_drive: None }
     }
 }
 
@@ -65,9 +67,9 @@ impl Embedded {
         check(options)?;
         refuse_address(path)?;
         host.spill_below.get_or_insert_with(|| path.join(SPILL));
-        let (dir, own, memory) = (path.to_path_buf(), options.clone(), options.memory_per_drive);
+        let (dir, own) = (path.to_path_buf(), options.clone());
         // Opening verifies what a crash left behind, which blocks.
-        let opened = tokio::task::spawn_blocking(move || open_drives(&dir, &own, memory))
+        let opened = tokio::task::spawn_blocking(move || open_drives(&dir, &own))
             .await
             .map_err(|e| Error::internal(format!("opening {} stopped", path.display())).because(e))??;
         let Opened { lock, drives, new } = opened;
@@ -75,7 +77,7 @@ impl Embedded {
             found(path, &drives).await?;
         }
         // The lock says that nobody else writes here, so what no root record names is garbage; `fleet.json` says that these are all drives.
-        let (host, deleted) = Host::join(drives.into_iter().map(|d| d as Arc<dyn Cse>).collect(), host, Founding::KnownList).await?;
+        let (host, deleted) = Host::join(drives.into_iter().map(|drive| linked(drive)).collect(), host, Founding::KnownList).await?;
         if deleted > 0 {
             tracing::info!("{}: {deleted} slices of an ingest that did not finish were deleted", path.display());
         }
@@ -94,9 +96,6 @@ impl Embedded {
 fn check(options: &OpenOptions) -> Result<()> {
     if options.redundancy != "none" {
         return Err(Error::unsupported(format!("redundancy {:?} is not there yet: this version has \"none\"", options.redundancy)));
-    }
-    if options.profile != "unlimited" {
-        return Err(Error::unsupported(format!("profile {:?} is not there yet: this version has \"unlimited\"", options.profile)));
     }
     match options.drives {
         Some(n) if n == 0 || n > MAX_DRIVES => Err(Error::invalid(format!("a fleet has 1 to {MAX_DRIVES} drives, not {n}"))),
@@ -178,7 +177,9 @@ fn id_of(dir: &Path) -> Option<String> {
     identity["id"].as_str().and_then(|id| id.parse::<Uuid>().ok()).map(|id| id.to_string())
 }
 
-fn open_drives(path: &Path, options: &OpenOptions, memory: u64) -> Result<Opened> {
+fn open_drives(path: &Path, options: &OpenOptions) -> Result<Opened> {
+    // First, so that a wrong one leaves nothing behind.
+    let devices = options.profile.read()?;
     let file = path.join("fleet.json");
     let there = file.try_exists().map_err(|e| Error::io("look for", &file, e))?;
     if !there {
@@ -194,7 +195,7 @@ fn open_drives(path: &Path, options: &OpenOptions, memory: u64) -> Result<Opened
     let lock = Lock::take(path)?;
     // Only now: somebody else may have made it just before.
     let known = if file.try_exists().map_err(|e| Error::io("look for", &file, e))? { Some(read(&file)?) } else { None };
-    let options_of = || DriveOptions { memory_limit: memory, ..DriveOptions::default() };
+    let like = |device| DriveOptions::like(device, options.memory_per_drive);
     let new = known.is_none();
     let drives = match known {
         Some(fleet) => {
@@ -207,14 +208,16 @@ fn open_drives(path: &Path, options: &OpenOptions, memory: u64) -> Result<Opened
                     fleet.drives.len()
                 )));
             }
-            fleet.drives.iter().enumerate().map(|(n, id)| open_known(path, n, *id, options_of())).collect::<Result<Vec<_>>>()?
+            let devices = devices.of(fleet.drives.len())?;
+            fleet.drives.iter().zip(devices).enumerate().map(|(n, (id, device))| open_known(path, n, *id, like(device))).collect::<Result<Vec<_>>>()?
         }
         None => {
-            let wanted = options.drives.unwrap_or(DEFAULT_DRIVES);
+            let wanted = options.drives.or(options.profile.drives()).unwrap_or(DEFAULT_DRIVES);
+            let devices = devices.of(wanted)?;
             if let Some(n) = begun(path)?.into_iter().find(|n| *n >= wanted) {
                 return Err(lost(path, &format!("there is a drive {n} where {wanted} drives were to be made")));
             }
-            (0..wanted).map(|n| make(path, n, options_of())).collect::<Result<Vec<_>>>()?
+            devices.into_iter().enumerate().map(|(n, device)| make(path, n, like(device))).collect::<Result<Vec<_>>>()?
         }
     };
     Ok(Opened { lock, drives, new })

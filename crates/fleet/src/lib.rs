@@ -3,8 +3,10 @@
 //! [`Fleet`] is what the command line and the Python packages stand on: the same calls, whichever it is.
 
 pub mod address;
+pub mod calibrate;
 mod embedded;
 pub mod files;
+mod profiles;
 pub mod storable;
 
 use std::path::Path;
@@ -15,7 +17,9 @@ use bytes::Bytes;
 use skytether_common::{DatasetName, Result};
 use skytether_host::{Host, RemoteHost, RootRecord};
 
+pub use calibrate::{Calibration, calibrate};
 pub use embedded::{FORMAT, OpenOptions};
+pub use profiles::Profiles;
 pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_host::{
     Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, HostOptions, IngestReport, Listing, Moving, Output, Placement, Query,
@@ -38,7 +42,7 @@ impl Fleet {
     ///
     /// # Errors
     /// `Conflict` while another process has it open (its number is in the text); `NotFound` where there is no fleet; `Invalid` for another
-    /// number of drives than it has, and for what is a host's address; `Corrupt` where `fleet.json` is damaged or gone; `Unsupported` for a newer format and for what this version does not have; `Unavailable` for a drive
+    /// number of drives than it has, for what is no device profile, and for what is a host's address; `Corrupt` where `fleet.json` is damaged or gone; `Unsupported` for a newer format and for what this version does not have; `Unavailable` for a drive
     /// that is missing.
     pub async fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         Self::open_with(path, options, HostOptions::default()).await

@@ -48,6 +48,9 @@ pub struct DriveReceipt {
     pub peak_memory: u64,
     /// Why less than everything ran there: what was asked for, what the drive says, or what stayed on the host and why.
     pub reason: Option<String>,
+    /// The name of the device profile that it keeps to, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
 }
 
 /// What was asked of the drives for one table.
@@ -203,9 +206,10 @@ impl fmt::Display for Receipt {
             let unread = if unread.is_empty() { String::new() } else { format!(" ({})", unread.join(", ")) };
             writeln!(
                 f,
-                "{} {}: {rung}; {}{unread}, {} read, {}, {} sent, {}",
+                "{} {}{}: {rung}; {}{unread}, {} read, {}, {} sent, {}",
                 if last { "└─" } else { "├─" },
                 d.name,
+                d.profile.as_ref().map(|profile| format!(" ({profile})")).unwrap_or_default(),
                 counted(d.slices, "slice"),
                 human_bytes(d.bytes_read),
                 counted(d.rows_out, "row"),
@@ -390,6 +394,7 @@ fn sum_up(receipt: &mut Receipt, cut: Cut) {
             d.seconds += a.seconds;
             d.peak_memory = d.peak_memory.max(a.peak_memory);
             d.reason = d.reason.take().or_else(|| a.reason.clone());
+            d.profile = d.profile.take().or_else(|| a.profile.clone());
         }
     }
     for d in &mut receipt.drives {

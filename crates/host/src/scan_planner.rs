@@ -18,7 +18,7 @@ use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{DatasetName, Error, PartitionName, Result};
 use skytether_plan::error::{from_datafusion, to_datafusion};
 use skytether_plan::{Cut, CutPlan, DriveScan, Placement, describe, rungs};
-use skytether_wire::{CseInfo, Rung};
+use skytether_wire::Rung;
 
 use crate::estimate::Estimates;
 use crate::moving::work::work;
@@ -89,7 +89,7 @@ impl ScanPlanner {
     /// What the scan starts from if its work may move; nothing where it may not.
     fn moves(&self, scan: &DriveScan, named: &Named, tables: &Estimates, targets: &[Target]) -> Result<Option<Moves>> {
         let table = named.table()?;
-        let profiled = targets.iter().any(|target| profile(target.drive.info()).is_some());
+        let profiled = targets.iter().any(|target| target.drive.info().profile.is_some());
         let policy = match (self.host.options().moving, self.asked) {
             (Moving::Never, _) => return Ok(None),
             (Moving::Always(policy), _) => policy,
@@ -110,7 +110,7 @@ impl ScanPlanner {
         let host = Profile { cores: threads, memory_bytes: options.memory_limit as u64, ..UNKNOWN };
         let profiles = targets.iter().map(|target| {
             let info = target.drive.info();
-            profile(info).unwrap_or(Profile { memory_bytes: info.memory_limit, ..UNKNOWN })
+            info.profile.unwrap_or(Profile { memory_bytes: info.memory_limit, ..UNKNOWN })
         });
         let engines = targets.iter().map(|target| self.host.above(target.at).cloned().ok_or_else(|| Error::internal("a target is no drive of the host")));
         Ok(Some(Moves {
@@ -168,11 +168,6 @@ impl ScanPlanner {
 /// A device that nothing is known of: as fast as this machine, behind a link that holds nothing up.
 const UNKNOWN: Profile =
     Profile { speed_per_core: 1.0, cores: 1, memory_bytes: 512 << 20, disk_bytes_per_s: 2e9, disk_seek_s: 0.0, link_bits_per_s: 1e11, link_latency_s: 0.0 };
-
-/// What a drive says that it is made of.
-fn profile(_: &CseInfo) -> Option<Profile> {
-    None
-}
 
 /// The order in which a drive gives the rows of `plan`.
 fn order(plan: &LogicalPlan, state: &SessionState) -> DfResult<Option<LexOrdering>> {

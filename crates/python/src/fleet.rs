@@ -1,6 +1,6 @@
 //! A fleet: opening, queries, the catalog, ingest of plain tables.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3_arrow::{PyRecordBatchReader, PySchema};
 use serde::Serialize;
 use skytether_common::{DatasetName, Error, Result};
-use skytether_fleet::{DatasetKind, Fleet, HostOptions, IngestOptions, OpenOptions, Output, Query, TableScan, files};
+use skytether_fleet::{DatasetKind, Fleet, HostOptions, IngestOptions, OpenOptions, Output, Profiles, Query, TableScan, files};
 
 use crate::errors::OrRaise;
 use crate::result::{Asked, PyResultSet, options};
@@ -113,6 +113,20 @@ fn counted(batches: impl Iterator<Item = Result<RecordBatch>> + Send, progress: 
     })
 }
 
+/// Device profiles: one for all drives, one for each, or some by the drives' numbers.
+#[derive(FromPyObject)]
+enum Given {
+    Every(String),
+    Each(Vec<String>),
+    Some(BTreeMap<usize, String>),
+}
+
+/// Measures whether a drive like the device that `profile` means works as that; the figures as JSON.
+#[pyfunction]
+pub(crate) fn calibrate(py: Python<'_>, profile: String, dir: Option<PathBuf>, served: bool) -> PyResult<String> {
+    block(py, async move { json(&skytether_fleet::calibrate(&profile, dir.as_deref(), served, |_| ()).await?) })
+}
+
 #[pymethods]
 impl PyFleet {
     /// Opens an embedded fleet, and makes it where `create` says so.
@@ -124,7 +138,7 @@ impl PyFleet {
         path: PathBuf,
         drives: Option<usize>,
         redundancy: String,
-        profile: String,
+        profile: Given,
         create: bool,
         memory_per_drive: Option<u64>,
         memory_limit: Option<usize>,
@@ -132,7 +146,11 @@ impl PyFleet {
         slice_rows: Option<u64>,
         threads: Option<usize>,
     ) -> PyResult<Self> {
-        let memory_per_drive = memory_per_drive.unwrap_or(OpenOptions::default().memory_per_drive);
+        let profile = match profile {
+            Given::Every(all) => Profiles::Every(all),
+            Given::Each(each) => Profiles::Each(each),
+            Given::Some(some) => Profiles::Some(some),
+        };
         let options = OpenOptions { drives, redundancy, profile, create, memory_per_drive };
         let mut host = HostOptions::default();
         host.memory_limit = memory_limit.unwrap_or(host.memory_limit);

@@ -52,6 +52,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<writer::PyMatrixWriter>()?;
     module.add_function(wrap_pyfunction!(cli_main, module)?)?;
     module.add_function(wrap_pyfunction!(is_host, module)?)?;
+    module.add_function(wrap_pyfunction!(fleet::calibrate, module)?)?;
     module.add_function(wrap_pyfunction!(files::mtx_shape, module)?)?;
     module.add_function(wrap_pyfunction!(files::read_features, module)?)?;
     module.add_function(wrap_pyfunction!(files::read_barcodes, module)?)?;

@@ -80,6 +80,9 @@ pub struct Annotation {
     pub operators: Vec<OperatorNote>,
     /// Why less than the whole sub-plan ran here; `None` where all of it did.
     pub reason: Option<String>,
+    /// The name of the device profile that the CSE keeps to, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
 }
 
 impl Annotation {
@@ -90,6 +93,7 @@ impl Annotation {
         self.cse = cse.to_owned();
         self.seconds = time(self.seconds);
         self.reason = self.reason.map(|reason| shortened(&reason, MAX_REASON));
+        self.profile = self.profile.map(|profile| shortened(&profile, MAX_NAME));
         self.operators.truncate(MAX_OPERATORS);
         let mut deepest = 0;
         for operator in &mut self.operators {

@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::Stream;
 use serde::{Deserialize, Serialize};
+use skytether_adapt::profile::Profile;
 use skytether_common::{Error, Key, Result};
 use skytether_store::{Entry, Op, Usage, Version};
 use uuid::Uuid;
@@ -19,7 +20,7 @@ use crate::session::Opened;
 use crate::subplan::SubPlan;
 
 /// Who a CSE is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CseInfo {
     /// Given once, when the drive is made; placement refers to it.
     pub id: Uuid,
@@ -29,6 +30,9 @@ pub struct CseInfo {
     pub format: u32,
     /// Bytes that its engine may use for a sub-plan.
     pub memory_limit: u64,
+    /// What it is made of, where it was told; it then works as fast as this says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
 }
 
 /// The storage half of a CSE: the operations of [`skytether_store::SliceStore`], possibly far away.

@@ -3,4 +3,5 @@
 
 mod commands;
 mod processes;
+mod profiles;
 mod util;

@@ -10,6 +10,7 @@ mod locks;
 mod lost;
 mod moving;
 mod moving_faults;
+mod profiles;
 mod receipts;
 mod served;
 mod tables;

@@ -18,7 +18,7 @@ const POLICIES: [Policy; 4] = [Policy::Adaptive, Policy::Static(Rung::Full), Pol
 async fn open(path: &Path, drives: usize, moving: Moving) -> Fleet {
     let slices = SliceOptions { target_bytes: 8 << 10, ..SliceOptions::default() };
     let host = HostOptions { slices, moving, threads: 2, ..HostOptions::default() };
-    Fleet::open_with(path, &OpenOptions { drives: Some(drives), memory_per_drive: 64 << 20, ..OpenOptions::default() }, host).await.unwrap()
+    Fleet::open_with(path, &OpenOptions { drives: Some(drives), memory_per_drive: Some(64 << 20), ..OpenOptions::default() }, host).await.unwrap()
 }
 
 async fn answer(fleet: &Fleet, sql: &str) -> (Vec<String>, Receipt) {
@@ -111,7 +111,7 @@ async fn a_drive_without_room_for_states_leaves_them_to_the_host() {
     ingest(&fleet, "lab.plain", &rows, false).await.unwrap();
     let (expected, _) = answer(&fleet, sql).await;
     drop(fleet);
-    let options = OpenOptions { drives: Some(2), memory_per_drive: 6 << 20, ..OpenOptions::default() };
+    let options = OpenOptions { drives: Some(2), memory_per_drive: Some(6 << 20), ..OpenOptions::default() };
     let host = |moving| HostOptions { moving, threads: 2, ..HostOptions::default() };
     let fleet = Fleet::open_with(dir.path(), &options, host(Moving::Never)).await.unwrap();
     let error = fleet.sql(sql, &QueryOptions::default()).await.unwrap().collect().await.unwrap_err();

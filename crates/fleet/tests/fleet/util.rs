@@ -25,7 +25,7 @@ pub(crate) async fn open_with_slices(path: &Path, drives: usize, slices: SliceOp
     let mut host = HostOptions { slices, ..HostOptions::default() };
     // Plans depend on it.
     host.threads = 2;
-    Fleet::open_with(path, &OpenOptions { drives: Some(drives), memory_per_drive: 64 << 20, ..OpenOptions::default() }, host).await
+    Fleet::open_with(path, &OpenOptions { drives: Some(drives), memory_per_drive: Some(64 << 20), ..OpenOptions::default() }, host).await
 }
 
 /// Batch `at` of a table of `rows` rows each, with texts, gaps and repeated values.

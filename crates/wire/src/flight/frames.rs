@@ -119,7 +119,7 @@ pub fn decode_ticket(ticket: &Bytes) -> Result<SubPlan> {
 }
 
 /// What `info` answers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Hello {
     protocol: u32,
     cse: CseInfo,
@@ -147,7 +147,11 @@ pub fn decode_info(bytes: &[u8]) -> Result<CseInfo> {
     if protocol != PROTOCOL {
         return Err(Error::unsupported(format!("it speaks protocol {protocol}, this program speaks {PROTOCOL}: run the same version on both sides")));
     }
-    Ok(from_json::<Hello>("the answer to `info`", bytes)?.cse)
+    let cse = from_json::<Hello>("the answer to `info`", bytes)?.cse;
+    if let Some(profile) = cse.profile {
+        profile.checked(&format!("of {}", cse.name)).map_err(|e| Error::invalid("the answer to `info` tells of no device").because(e))?;
+    }
+    Ok(cse)
 }
 
 /// What `list` asks.
@@ -414,8 +418,15 @@ mod tests {
 
     #[test]
     fn another_protocol_is_refused_with_both_numbers() {
-        let info = CseInfo { id: Uuid::from_u128(4), name: "drive-0".into(), format: 1, memory_limit: 5 };
-        assert_eq!(decode_info(&encode_info(&info).unwrap()).unwrap(), info);
+        let info = CseInfo { id: Uuid::from_u128(4), name: "drive-0".into(), format: 1, memory_limit: 5, profile: None };
+        let bytes = encode_info(&info).unwrap();
+        assert!(!String::from_utf8_lossy(&bytes).contains("profile"), "drives without one say what they have always said");
+        assert_eq!(decode_info(&bytes).unwrap(), info);
+        let slow = CseInfo { profile: Some(skytether_adapt::profile::Profile::shipped("envoy").unwrap()), ..info };
+        assert_eq!(decode_info(&encode_info(&slow).unwrap()).unwrap(), slow);
+        let odd = CseInfo { profile: slow.profile.map(|p| skytether_adapt::profile::Profile { cores: 0, ..p }), ..slow };
+        let error = decode_info(&encode_info(&odd).unwrap()).unwrap_err();
+        assert!(error.kind() == Kind::Invalid && error.full_text().contains("drive-0: cores is 0"), "{error}");
         let error = decode_info(br#"{"protocol": 4711, "greeting": "from the future"}"#).unwrap_err();
         assert_eq!(error.kind(), Kind::Unsupported);
         assert!(error.to_string().contains("4711") && error.to_string().contains(&PROTOCOL.to_string()), "{error}");

@@ -17,6 +17,7 @@ use futures::stream::{self, BoxStream};
 use futures::{FutureExt, Stream, StreamExt};
 use skytether_adapt::message::Down;
 use skytether_common::{Error, Result};
+use skytether_pace::{Direction, Link};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tonic::metadata::MetadataValue;
@@ -86,7 +87,8 @@ pub async fn serve(cse: Arc<dyn Cse>, listener: TcpListener, shutdown: impl Futu
 /// The Flight service over `cse`, to be added to a server. When `stopping` becomes true, running calls end with `Unavailable`.
 #[must_use]
 pub fn service(cse: Arc<dyn Cse>, stopping: watch::Receiver<bool>) -> FlightServiceServer<CseService> {
-    FlightServiceServer::new(CseService { cse, stopping }).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE)
+    let link = cse.info().profile.map(|profile| Arc::new(Link::new(&profile)));
+    FlightServiceServer::new(CseService { cse, stopping, link }).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE)
 }
 
 /// See [`service`].
@@ -94,6 +96,8 @@ pub fn service(cse: Arc<dyn Cse>, stopping: watch::Receiver<bool>) -> FlightServ
 pub struct CseService {
     cse: Arc<dyn Cse>,
     stopping: watch::Receiver<bool>,
+    /// What all messages go over, where the CSE is to be like some device.
+    link: Option<Arc<Link>>,
 }
 
 /// The interval that the client asks for, within bounds.
@@ -287,6 +291,26 @@ async fn act(cse: &dyn Cse, action: Action) -> Result<Bytes> {
 
 type Answers<T> = BoxStream<'static, Result<T, Status>>;
 
+/// Bytes of a message.
+fn message_bytes(data: &FlightData) -> usize {
+    data.data_header.len() + data.data_body.len() + data.app_metadata.len()
+}
+
+/// Waits until a request would have come over `link`.
+async fn received(link: Option<&Link>, body: &Bytes) {
+    if let Some(link) = link {
+        link.pass(Direction::Down, body.len() as u64).await;
+    }
+}
+
+/// `answers` as they come over `link`, each of so many `bytes`.
+fn sent<T: Send + 'static>(link: Option<&Arc<Link>>, answers: Answers<T>, bytes: fn(&T) -> usize) -> Answers<T> {
+    match link {
+        None => answers,
+        Some(link) => link.stream(Direction::Up, answers, move |answer: &Result<T, Status>| answer.as_ref().map_or(0, |answer| bytes(answer) as u64)).boxed(),
+    }
+}
+
 #[async_trait]
 impl FlightService for CseService {
     type HandshakeStream = Answers<HandshakeResponse>;
@@ -304,6 +328,7 @@ impl FlightService for CseService {
         let _held = request.extensions().get::<Arc<Held>>().cloned();
         let ticket = request.into_inner().ticket;
         let mut stopping = self.stopping.clone();
+        received(self.link.as_deref(), &ticket).await;
         let started = async {
             let plan = frames::decode_ticket(&ticket).map_err(|e| e.while_doing(name.clone()))?;
             tokio::select! {
@@ -324,7 +349,8 @@ impl FlightService for CseService {
             stopping: self.stopping.clone(),
             ended: false,
         };
-        Ok(Response::new(stream::unfold(answer, Answer::next).boxed()))
+        let answers = stream::unfold(answer, Answer::next).boxed();
+        Ok(Response::new(sent(self.link.as_ref(), answers, message_bytes)))
     }
 
     async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
@@ -332,9 +358,10 @@ impl FlightService for CseService {
         let heartbeat = heartbeat(&request);
         let cse = Arc::clone(&self.cse);
         let held = request.extensions().get::<Arc<Held>>().cloned();
-        let action = request.into_inner();
+        let (action, link) = (request.into_inner(), self.link.clone());
         let work = async move {
             let _held = held;
+            received(link.as_deref(), &action.body).await;
             act(cse.as_ref(), action).await.map_err(|e| if e.message().starts_with(&cse.info().name) { e } else { e.while_doing(cse.info().name.clone()) })
         };
         let answers = stream::unfold(Some(work.boxed()), move |work| async move {
@@ -353,7 +380,7 @@ impl FlightService for CseService {
                 () = tokio::time::sleep(heartbeat) => Some((Ok(arrow_flight::Result { body: Bytes::from_static(&[ANSWER_ALIVE]) }), Some(work))),
             }
         });
-        Ok(Response::new(answers.boxed()))
+        Ok(Response::new(sent(self.link.as_ref(), answers.boxed(), |answer| answer.body.len())))
     }
 
     async fn handshake(&self, _: Request<Streaming<HandshakeRequest>>) -> Result<Response<Self::HandshakeStream>, Status> {
@@ -387,14 +414,15 @@ impl FlightService for CseService {
         let held = request.extensions().get::<Arc<Held>>().cloned();
         let mut incoming = request.into_inner();
         let mut stopping = self.stopping.clone();
-        let (cse, of) = (Arc::clone(&self.cse), name.clone());
+        let (cse, of, link) = (Arc::clone(&self.cse), name.clone(), self.link.clone());
         let started = async {
             let first = tokio::time::timeout(FIRST, incoming.message())
                 .await
                 .map_err(|_| Error::invalid(format!("{of}: no sub-plan came within {} s", FIRST.as_secs())))?
                 .map_err(|status| Error::unavailable(status.message()))?
                 .ok_or_else(|| Error::invalid(format!("{of}: the connection ended before a sub-plan came")))?;
-            let (plan, received) = sessions::decode_opening(&first).map_err(|e| e.while_doing(of.clone()))?;
+            received(link.as_deref(), &first.data_body).await;
+            let (plan, bytes) = sessions::decode_opening(&first).map_err(|e| e.while_doing(of.clone()))?;
             drop(first);
             let opened = tokio::select! {
                 biased;
@@ -402,23 +430,23 @@ impl FlightService for CseService {
                 opened = cse.open(plan) => opened,
             };
             drop(held);
-            Ok::<_, Error>((opened?, received as u64))
+            Ok::<_, Error>((opened?, bytes as u64))
         };
-        let (opened, received) = started.await.map_err(|e| to_status(&e))?;
+        let (opened, received_bytes) = started.await.map_err(|e| to_status(&e))?;
         let stopping = self.stopping.clone();
         match opened {
             Opened::Whole(answer) => {
                 let (encoder, schema) = DeliveryEncoder::new(&answer.schema);
                 let queue = VecDeque::from([sessions::whole().map_err(|e| to_status(&e))?, schema]);
-                let answer = Answer { name, received, messages: answer.messages, encoder, queue, heartbeat, stopping, ended: false };
-                Ok(Response::new(stream::unfold(answer, Answer::next).boxed()))
+                let answer = Answer { name, received: received_bytes, messages: answer.messages, encoder, queue, heartbeat, stopping, ended: false };
+                Ok(Response::new(sent(self.link.as_ref(), stream::unfold(answer, Answer::next).boxed(), message_bytes)))
             }
             Opened::Session(session) => {
                 let Session { schema, lower, survey, orders, messages } = session;
-                let (encoder, first) = SessionEncoder::new(survey, &schema, lower.as_deref(), received).map_err(|e| to_status(&e))?;
+                let (encoder, first) = SessionEncoder::new(survey, &schema, lower.as_deref(), received_bytes).map_err(|e| to_status(&e))?;
                 let talk =
                     Talk { name, incoming: Some(incoming), orders: Some(orders), messages, encoder, queue: first.into(), heartbeat, stopping, ended: false };
-                Ok(Response::new(stream::unfold(talk, Talk::next).boxed()))
+                Ok(Response::new(sent(self.link.as_ref(), stream::unfold(talk, Talk::next).boxed(), message_bytes)))
             }
         }
     }

@@ -1,0 +1,95 @@
+//! Which device a drive is to be like, as people say it: a shipped profile's name, a TOML file, or TOML itself.
+
+use std::path::Path;
+
+use skytether_adapt::profile::{Profile, ProfileError};
+use skytether_common::{Error, Result};
+
+/// What TOML text is called where it came without a name.
+const NAMELESS: &str = "own profile";
+
+/// A device by its name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Device {
+    /// For people: `envoy`, or a file's name without its ending.
+    pub name: String,
+    /// What it is made of.
+    pub profile: Profile,
+}
+
+impl Device {
+    /// The device that `given` means: the name of a shipped profile, the path of a TOML file, or a profile's TOML text (which has a `=`, or several lines).
+    /// `None` for `unlimited`, which bounds nothing.
+    ///
+    /// # Errors
+    /// Invalid for what is none of them, naming the shipped ones, and for a profile that can't be used, naming the key; `io` errors of a file that can't be read.
+    pub fn given(given: &str) -> Result<Option<Self>> {
+        let device = match Profile::shipped(given) {
+            Ok(profile) => Self { name: given.to_owned(), profile },
+            Err(ProfileError::Unknown { shipped, .. }) => Self::own(given, &shipped)?,
+            Err(other) => return Err(Error::internal("the shipped device profiles can't be read").because(other)),
+        };
+        Ok((!device.profile.is_unlimited()).then_some(device))
+    }
+
+    fn own(given: &str, shipped: &str) -> Result<Self> {
+        let parse = |name: &str, text: &str| match Profile::parse(name, text) {
+            Ok(profile) => Ok(Self { name: name.to_owned(), profile }),
+            // Its cause says what is wrong, and where.
+            Err(ProfileError::Syntax { name, cause }) => Err(Error::invalid(format!("cannot read device profile {name}")).because(cause)),
+            Err(wrong) => Err(Error::invalid(wrong.to_string())),
+        };
+        if given.contains(['\n', '=']) && !Path::new(given).exists() {
+            return parse(NAMELESS, given);
+        }
+        let path = Path::new(given);
+        match std::fs::read_to_string(path) {
+            Ok(text) => parse(&path.file_stem().map_or_else(|| given.into(), |stem| stem.to_string_lossy()), &text),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(Error::invalid(format!(
+                "there is no device profile {given:?}, and no file of that name: the shipped ones are {shipped}; write your own as TOML and give its path"
+            ))),
+            Err(e) => Err(Error::io("read the device profile", path, e)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skytether_common::Kind;
+
+    const OWN: &str = "speed_per_core = 0.5\ncores = 4\nmemory_bytes = 2000000000\ndisk_bytes_per_s = 5e8\nlink_bits_per_s = 1e9\n";
+
+    #[test]
+    fn names_files_and_texts_mean_devices() {
+        let envoy = Device::given("envoy").unwrap().unwrap();
+        assert_eq!((envoy.name.as_str(), envoy.profile), ("envoy", Profile::shipped("envoy").unwrap()));
+        assert_eq!(Device::given("unlimited").unwrap(), None);
+        assert_eq!(Device::given(&Profile::shipped("unlimited").unwrap().print().unwrap()).unwrap(), None, "whatever it is called");
+        let own = Device::given(OWN).unwrap().unwrap();
+        assert_eq!((own.name.as_str(), own.profile.cores), (NAMELESS, 4));
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a=b.toml");
+        std::fs::write(&file, OWN).unwrap();
+        assert_eq!(Device::given(file.to_str().unwrap()).unwrap().unwrap(), Device { name: "a=b".into(), ..own });
+    }
+
+    #[test]
+    fn what_is_no_device_is_told_with_what_there_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let wrong = |given: &str, says: &[&str]| {
+            let error = Device::given(given).unwrap_err();
+            assert_eq!(error.kind(), Kind::Invalid, "{error}");
+            let text = error.full_text();
+            assert!(says.iter().all(|says| text.contains(says)), "{given}: {text}");
+        };
+        wrong("envy", &["\"envy\"", "no file", "envoy, newport, server, unlimited"]);
+        wrong("cores = 2", &[NAMELESS, "missing field"]);
+        wrong(&OWN.replace("cores = 4", "cores = 0"), &[NAMELESS, "cores is 0, but must be from 1 to 65536"]);
+        let file = dir.path().join("mine.toml");
+        std::fs::write(&file, OWN.replace("cores", "kernels")).unwrap();
+        wrong(file.to_str().unwrap(), &["profile mine", "kernels"]);
+        let error = Device::given(dir.path().to_str().unwrap()).unwrap_err().to_string();
+        assert!(error.contains(&dir.path().display().to_string()), "{error}");
+    }
+}

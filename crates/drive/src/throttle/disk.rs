@@ -1,0 +1,211 @@
+//! A store on a disk of some rate and seek time.
+//!
+//! There is one disk with one head, and one request at a time. The slices of a partition lie one behind the other, as they were written. What is read ahead of the head costs the way there, at the
+//! disk's rate, where that is less than a seek; all else costs a seek. A slice that is at most [`NEAR`] from the last one costs no way at all, in either direction: two readers of one partition
+//! come in any order, and a disk's own queue and read-ahead put that right. Only reading costs: values that are written, the index and its listings are free.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use skytether_adapt::profile::Profile;
+use skytether_common::{Key, PartitionName, Result};
+use skytether_pace::booking::{Accounted, Servers, takes};
+use skytether_pace::wait::owe;
+use skytether_store::{Entry, Op, SliceStore, Usage, Version};
+
+/// So many slices before or behind the last one a disk reads without a seek.
+const NEAR: u32 = 2;
+
+/// What is owed is paid from here on; less is not worth a timer, and is not forgotten.
+const WORTH_WAITING: Duration = Duration::from_micros(100);
+
+/// A read that comes so soon after the last one was done has followed it without a gap: threads don't wake at once.
+const FOLLOWS: Duration = Duration::from_micros(200);
+
+/// Where the head is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    /// A partition, or whatever else has a key.
+    file: String,
+    slice: u32,
+    offset: u64,
+}
+
+impl Place {
+    fn of(key: &Key) -> Self {
+        let text = key.as_str();
+        let slice = PartitionName::parse(key).and_then(|(_, slice)| slice);
+        // A metadata slice, whose key is what those of its slices begin with, is written after them.
+        let file = if slice.is_some() { text.split_inclusive(';').next().unwrap_or(text) } else { text };
+        Self { file: file.to_owned(), slice: slice.unwrap_or(0), offset: 0 }
+    }
+}
+
+/// Where the head is, and when the disk is free.
+#[derive(Debug)]
+struct Head {
+    at: Option<Place>,
+    busy: Servers,
+    seeks: u64,
+}
+
+/// A store whose reads take as long as on a disk; see [the room](self).
+#[derive(Debug)]
+pub struct SlowDisk {
+    inner: Arc<dyn SliceStore>,
+    start: Instant,
+    bytes_per_s: f64,
+    seek: Duration,
+    head: Mutex<Head>,
+}
+
+impl SlowDisk {
+    /// `inner` on the disk of `profile`.
+    #[must_use]
+    pub fn new(inner: Arc<dyn SliceStore>, profile: &Profile) -> Self {
+        let head = Mutex::new(Head { at: None, busy: Servers::new(1), seeks: 0 });
+        Self { inner, start: Instant::now(), bytes_per_s: profile.disk_bytes_per_s, seek: takes(profile.disk_seek_s, 1.0), head }
+    }
+
+    fn head(&self) -> MutexGuard<'_, Head> {
+        // Whatever a panic left, the head is somewhere.
+        self.head.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was booked so far, and how many seeks are in it.
+    #[must_use]
+    pub fn accounted(&self) -> (Accounted, u64) {
+        let head = self.head();
+        (head.busy.accounted(), head.seeks)
+    }
+
+    /// Books a read of `ranges` of the value of `key` that came at `now`; when the disk is done.
+    fn book(&self, key: &Key, ranges: &[Range<u64>], now: Duration) -> Duration {
+        let place = Place::of(key);
+        let mut head = self.head();
+        let mut cost = Duration::ZERO;
+        for range in ranges {
+            let to = Place { offset: range.start, ..place.clone() };
+            let way = match &head.at {
+                Some(at) if at.file != to.file || at.slice.abs_diff(to.slice) > NEAR => self.seek,
+                Some(at) if at.slice == to.slice && to.offset < at.offset => self.seek,
+                Some(at) if at.slice == to.slice => self.seek.min(takes((to.offset - at.offset) as f64, self.bytes_per_s)),
+                Some(_) => self.seek.min(takes(to.offset as f64, self.bytes_per_s)),
+                None => self.seek,
+            };
+            head.seeks += u64::from(way == self.seek);
+            cost += way + takes(range.end.saturating_sub(range.start) as f64, self.bytes_per_s);
+            head.at = Some(Place { offset: range.end, ..to });
+        }
+        head.busy.book(now.saturating_sub(FOLLOWS), cost)
+    }
+
+    /// Waits until the disk would have read `ranges` for a request that came at `asked`, or leaves that to who [defers](skytether_pace::wait::deferred) it.
+    fn pay(&self, key: &Key, ranges: &[Range<u64>], asked: Duration) {
+        owe(self.start + self.book(key, ranges, asked), WORTH_WAITING);
+    }
+}
+
+impl SliceStore for SlowDisk {
+    fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        self.inner.apply(batch)
+    }
+
+    fn get(&self, key: &Key) -> Result<Bytes> {
+        let asked = self.start.elapsed();
+        let value = self.inner.get(key)?;
+        let all = 0..value.len() as u64;
+        self.pay(key, std::slice::from_ref(&all), asked);
+        Ok(value)
+    }
+
+    fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let asked = self.start.elapsed();
+        let parts = self.inner.get_ranges_unverified(key, ranges)?;
+        self.pay(key, ranges, asked);
+        Ok(parts)
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+        self.inner.stat(key)
+    }
+
+    fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
+        self.inner.list(prefix, after, limit)
+    }
+
+    fn usage(&self) -> Result<Usage> {
+        self.inner.usage()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "a read may well be of one range")]
+mod tests {
+    use super::*;
+    use skytether_store::memory::MemoryStore;
+
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+
+    /// 1 MB/s, and 5 ms for a seek.
+    fn disk() -> SlowDisk {
+        let profile = Profile { disk_bytes_per_s: 1e6, disk_seek_s: 0.005, ..Profile::shipped("server").unwrap() };
+        SlowDisk::new(Arc::new(MemoryStore::new()), &profile)
+    }
+
+    fn key(text: &str) -> Key {
+        Key::new(text).unwrap()
+    }
+
+    /// How long each of some reads takes on an idle disk.
+    fn costs(reads: &[(&str, Vec<Range<u64>>)]) -> Vec<Duration> {
+        let disk = disk();
+        let took = |(n, (at, ranges)): (usize, &(&str, Vec<Range<u64>>))| {
+            let now = MS(1000 * (n as u64 + 1));
+            disk.book(&key(at), ranges, now) + FOLLOWS - now
+        };
+        reads.iter().enumerate().map(took).collect()
+    }
+
+    #[test]
+    fn a_seek_is_paid_where_a_read_does_not_follow() {
+        let (generation, other) = ("d/s/0000000000000001.data.0", "d/s/0000000000000001.data.1");
+        let slice = |n: u32| PartitionName::parse(&key(generation)).unwrap().0.slice_key(n).unwrap().to_string();
+        let far = slice(9);
+        let (first, second, third) = (slice(0), slice(1), slice(2));
+        assert_eq!(
+            costs(&[
+                (&first, vec![0..10_000]),
+                (&second, vec![0..10_000]),
+                (&first, vec![10_000..20_000]),
+                (&third, vec![0..1000]),
+                (&third, vec![2000..3000, 4000..5000]),
+                (&third, vec![0..1000]),
+                (&far, vec![0..1000]),
+                (other, vec![0..1000]),
+                (generation, vec![0..1000]),
+            ]),
+            [5 + 10, 10, 5 + 10, 1, 2 + 2, 5 + 1, 5 + 1, 5 + 1, 5 + 1].map(MS)
+        );
+    }
+
+    #[test]
+    fn one_request_at_a_time() {
+        let disk = disk();
+        let (a, b) = (key("a/b"), key("c/d"));
+        assert_eq!(disk.book(&a, &[0..10_000], MS(100)), MS(115) - FOLLOWS);
+        assert_eq!(disk.book(&b, &[0..10_000], MS(101)), MS(130) - FOLLOWS);
+        let (accounted, seeks) = disk.accounted();
+        assert_eq!((accounted.jobs, accounted.busy, seeks), (2, MS(30), 2));
+    }
+
+    #[test]
+    fn it_is_a_store_like_any_other() {
+        skytether_store::contract::check(|| {
+            let profile = Profile { disk_bytes_per_s: 1e12, ..Profile::shipped("unlimited").unwrap() };
+            Box::new(SlowDisk::new(Arc::new(MemoryStore::new()), &profile))
+        });
+    }
+}

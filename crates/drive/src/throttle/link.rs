@@ -1,0 +1,133 @@
+//! The link of a drive in the same process: its messages take as long as if they travelled.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use skytether_common::{Key, Result};
+use skytether_pace::{Direction, Link};
+use skytether_store::{Entry, Op, Usage, Version};
+use skytether_wire::session::Message;
+use skytether_wire::size::batch_bytes;
+use skytether_wire::{Cse, CseInfo, Delivery, DeliveryStream, Opened, Session, Storage, SubPlan};
+use tokio::sync::mpsc;
+
+/// Bytes of a small message: a request that names a key, an entry.
+const SMALL: u64 = 128;
+
+/// `cse` behind the link of its profile, where it has one. Rows count as their Arrow buffers, sub-plans and values as their bytes.
+#[must_use]
+pub fn linked(cse: Arc<dyn Cse>) -> Arc<dyn Cse> {
+    match cse.info().profile {
+        Some(profile) => Arc::new(Linked { link: Arc::new(Link::new(&profile)), inner: cse }),
+        None => cse,
+    }
+}
+
+/// Bytes of a delivery.
+fn delivered(message: &Result<Delivery>) -> u64 {
+    match message {
+        Ok(Delivery::Batch { batch, .. }) => batch_bytes(batch),
+        _ => SMALL,
+    }
+}
+
+#[derive(Debug)]
+struct Linked {
+    inner: Arc<dyn Cse>,
+    link: Arc<Link>,
+}
+
+impl Linked {
+    /// A request of `bytes` goes down, and what answers it comes up.
+    async fn asked<T>(&self, bytes: u64, answer: impl Future<Output = Result<T>>, size: impl Fn(&T) -> u64) -> Result<T> {
+        self.link.pass(Direction::Down, bytes).await;
+        let answer = answer.await;
+        self.link.pass(Direction::Up, answer.as_ref().map_or(SMALL, size)).await;
+        answer
+    }
+}
+
+#[async_trait]
+impl Storage for Linked {
+    fn info(&self) -> &CseInfo {
+        self.inner.info()
+    }
+
+    async fn present(&self) -> Result<CseInfo> {
+        self.asked(SMALL, self.inner.present(), |_| SMALL).await
+    }
+
+    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        let of = |op: &Op| SMALL + if let Op::Put { value, .. } = op { value.len() as u64 } else { 0 };
+        let bytes = batch.iter().map(of).sum();
+        self.asked(bytes, self.inner.apply(batch), |versions| 8 * versions.len() as u64).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Bytes> {
+        self.asked(SMALL, self.inner.get(key), |value| value.len() as u64).await
+    }
+
+    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let bytes = SMALL + 16 * ranges.len() as u64;
+        self.asked(bytes, self.inner.get_ranges_unverified(key, ranges), |parts| parts.iter().map(|part| part.len() as u64).sum()).await
+    }
+
+    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+        self.asked(SMALL, self.inner.stat(key), |_| SMALL).await
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
+        self.asked(SMALL, self.inner.list(prefix, after, limit), |entries| SMALL * entries.len() as u64).await
+    }
+
+    async fn usage(&self) -> Result<Usage> {
+        self.asked(SMALL, self.inner.usage(), |_| SMALL).await
+    }
+}
+
+#[async_trait]
+impl Cse for Linked {
+    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
+        let bytes = plan.bytes() as u64;
+        let DeliveryStream { schema, messages } = self.asked(bytes, self.inner.execute(plan), |_| SMALL).await?;
+        Ok(DeliveryStream { schema, messages: Box::pin(self.link.stream(Direction::Up, messages, delivered)) })
+    }
+
+    async fn open(&self, plan: SubPlan) -> Result<Opened> {
+        let bytes = plan.bytes() as u64;
+        let of = |opened: &Opened| match opened {
+            Opened::Whole(_) => SMALL,
+            Opened::Session(session) => SMALL + 16 * session.survey.len() as u64,
+        };
+        Ok(match self.asked(bytes, self.inner.open(plan), of).await? {
+            Opened::Whole(DeliveryStream { schema, messages }) => {
+                Opened::Whole(DeliveryStream { schema, messages: Box::pin(self.link.stream(Direction::Up, messages, delivered)) })
+            }
+            Opened::Session(session) => {
+                let (orders, mut ordered) = mpsc::unbounded_channel();
+                let (link, below) = (Arc::clone(&self.link), session.orders);
+                // It ends with the orders, which ends the session.
+                tokio::spawn(async move {
+                    while let Some(down) = ordered.recv().await {
+                        link.pass(Direction::Down, SMALL).await;
+                        if below.send(down).is_err() {
+                            break;
+                        }
+                    }
+                });
+                let size = |message: &Result<Message>| match message {
+                    Ok(Message::Batch { batch, .. }) => batch_bytes(batch),
+                    _ => SMALL,
+                };
+                let messages = Box::pin(self.link.stream(Direction::Up, session.messages, size));
+                Opened::Session(Session { orders, messages, ..session })
+            }
+        })
+    }
+
+    fn watched(&self) -> bool {
+        self.inner.watched()
+    }
+}

@@ -1,0 +1,27 @@
+//! A drive that is to be like some device: as slow as that, with as much memory.
+//!
+//! There is one object of each kind per drive, shared by all that runs on it: the cores ([`skytether_pace::Processor`], around planning, around the root of each sub-plan's rows, and around what reads),
+//! the disk ([`SlowDisk`], around the store) and the link ([`linked`] in process; over a wire it is the server's). Memory is the pool's. A drive without a profile has none of them.
+
+mod device;
+mod disk;
+mod link;
+
+pub use device::Device;
+pub use disk::SlowDisk;
+pub use link::linked;
+
+use futures::StreamExt;
+use skytether_wire::{Annotation, Delivery, DeliveryStream};
+
+/// `stream`, whose annotation says that it ran on a device like `device`.
+pub(crate) fn naming(device: &str, stream: DeliveryStream) -> DeliveryStream {
+    let (DeliveryStream { schema, messages }, device) = (stream, device.to_owned());
+    let messages = messages.map(move |message| {
+        message.map(|delivery| match delivery {
+            Delivery::Done(annotation) => Delivery::Done(Annotation { profile: Some(device.clone()), ..annotation }),
+            other => other,
+        })
+    });
+    DeliveryStream { schema, messages: Box::pin(messages) }
+}

@@ -1,0 +1,161 @@
+//! What a link gives, measured with a source of rows at its other end that costs next to nothing, in process or over Flight.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow::array::{ArrayRef, Float64Array};
+use arrow::record_batch::RecordBatch;
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use skytether_common::{DatasetName, Error, Key, Result};
+use skytether_drive::{Cse, Device, Storage, linked};
+use skytether_store::{Entry, Op, Usage, Version};
+use skytether_wire::flight::{ConnectOptions, FlightCse};
+use skytether_wire::{Annotation, CseInfo, Delivery, DeliveryStream, Rung, SubPlan};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+/// Bytes of a batch: what the link moves in this part of a second, within bounds.
+const BATCH_SECONDS: f64 = 0.01;
+const BATCH: std::ops::Range<f64> = 4096.0..1048576.0;
+
+/// Batches that are sent.
+const BATCHES: usize = 50;
+
+/// Round trips of which the middle one counts.
+const TRIPS: usize = 41;
+
+/// Two sources: one behind the device's link, one behind none, each reached in the same way.
+pub(super) struct Ends {
+    device: Arc<dyn Cse>,
+    plain: Arc<dyn Cse>,
+    _servers: Vec<Server>,
+}
+
+/// Ends when dropped.
+struct Server(JoinHandle<Result<()>>);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Ends {
+    pub(super) async fn connect(device: Option<&Device>, served: bool) -> Result<Self> {
+        let source = |profile| {
+            let info = CseInfo { id: Uuid::new_v4(), name: "source".into(), format: 1, memory_limit: 0, profile };
+            Arc::new(Source { info }) as Arc<dyn Cse>
+        };
+        let (device, plain) = (source(device.map(|device| device.profile)), source(None));
+        if !served {
+            return Ok(Self { device: linked(device), plain: linked(plain), _servers: Vec::new() });
+        }
+        let ((device, first), (plain, second)) = (serve(device).await?, serve(plain).await?);
+        Ok(Self { device, plain, _servers: vec![first, second] })
+    }
+
+    /// Bytes per second from the first batch to the last, where `expected` is about what they will be.
+    pub(super) async fn bytes_per_s(&self, expected: f64) -> Result<f64> {
+        let values = (expected * BATCH_SECONDS).clamp(BATCH.start, BATCH.end) as usize / 8;
+        let plan = SubPlan {
+            query: Uuid::new_v4(),
+            dataset: DatasetName::new("calibration", "link")?,
+            partitions: std::collections::BTreeMap::new(),
+            with: std::collections::BTreeMap::new(),
+            rung: Rung::Full,
+            plan: Bytes::from(vec![0]),
+            filters: std::collections::BTreeMap::new(),
+            tables: std::collections::BTreeMap::new(),
+            batch_rows: u32::try_from(values).unwrap_or(u32::MAX),
+        };
+        let mut answer = self.device.execute(plan).await?;
+        let (mut first, mut bytes, mut seconds) = (None, 0, 0.0);
+        while let Some(message) = answer.messages.next().await {
+            let Delivery::Batch { batch, .. } = message? else { continue };
+            match first {
+                None => first = Some(Instant::now()),
+                Some(first) => {
+                    bytes += 8 * batch.num_rows();
+                    seconds = Instant::now().duration_since(first).as_secs_f64();
+                }
+            }
+        }
+        Ok(bytes as f64 / seconds)
+    }
+
+    /// Half of what a round trip takes longer than without the device's link.
+    pub(super) async fn latency_s(&self) -> Result<f64> {
+        let (with, without) = (round_trip(self.device.as_ref()).await?, round_trip(self.plain.as_ref()).await?);
+        Ok(((with - without) / 2.0).max(0.0))
+    }
+}
+
+async fn serve(cse: Arc<dyn Cse>) -> Result<(Arc<dyn Cse>, Server)> {
+    let on = |e: std::io::Error| Error::unavailable("cannot listen on loopback").because(e);
+    let listener = TcpListener::bind("127.0.0.1:0").await.map_err(on)?;
+    let address = listener.local_addr().map_err(on)?.to_string();
+    let server = Server(tokio::spawn(skytether_wire::flight::serve(cse, listener, std::future::pending())));
+    Ok((FlightCse::connect(&address, ConnectOptions::default()).await?, server))
+}
+
+/// Seconds for a question and its answer.
+async fn round_trip(cse: &dyn Cse) -> Result<f64> {
+    let key = Key::new("calibration")?;
+    let mut took = Vec::with_capacity(TRIPS);
+    for _ in 0..TRIPS {
+        let start = Instant::now();
+        cse.stat(&key).await?;
+        took.push(start.elapsed().as_secs_f64());
+    }
+    took.sort_by(f64::total_cmp);
+    Ok(took[TRIPS / 2])
+}
+
+/// Holds nothing; every sub-plan gives the same rows.
+#[derive(Debug)]
+struct Source {
+    info: CseInfo,
+}
+
+#[async_trait]
+impl Storage for Source {
+    fn info(&self) -> &CseInfo {
+        &self.info
+    }
+
+    async fn apply(&self, _: Vec<Op>) -> Result<Vec<Version>> {
+        Err(Error::unsupported("a source of rows stores nothing"))
+    }
+
+    async fn get(&self, key: &Key) -> Result<Bytes> {
+        Err(Error::not_found(format!("a source of rows has no {key}")))
+    }
+
+    async fn stat(&self, _: &Key) -> Result<Option<Entry>> {
+        Ok(None)
+    }
+
+    async fn list(&self, _: &str, _: Option<&Key>, _: usize) -> Result<Vec<Entry>> {
+        Ok(Vec::new())
+    }
+
+    async fn usage(&self) -> Result<Usage> {
+        Ok(Usage::default())
+    }
+}
+
+#[async_trait]
+impl Cse for Source {
+    /// [`BATCHES`] batches of as many rows as are wanted, 8 bytes each.
+    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
+        let values: ArrayRef = Arc::new(Float64Array::from(vec![1.0; plan.batch_rows as usize]));
+        let batch = RecordBatch::try_from_iter([("value", values)]).map_err(|e| Error::internal("cannot make a batch").because(e))?;
+        let schema = batch.schema();
+        let batches = stream::iter((0..BATCHES).map(move |_| Ok(Delivery::Batch { epoch: 0, batch: batch.clone() })));
+        let end = stream::iter([Ok(Delivery::EpochComplete { epoch: 0 }), Ok(Delivery::Done(Annotation::default()))]);
+        Ok(DeliveryStream { schema, messages: Box::pin(batches.chain(end)) })
+    }
+}

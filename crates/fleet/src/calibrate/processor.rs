@@ -1,0 +1,108 @@
+//! What a drive's cores give: the same query with and without them, alone and several at once.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow::array::{ArrayRef, Int64Array};
+use arrow::record_batch::RecordBatch;
+use futures::StreamExt;
+use futures::future::try_join_all;
+use skytether_adapt::profile::Profile;
+use skytether_common::{DatasetName, Error, Result};
+use skytether_drive::Device;
+use skytether_host::Cut;
+
+use crate::{Fleet, OpenOptions, Profiles, QueryOptions};
+
+/// Rows of the table: decoding and aggregating them takes this machine some tens of milliseconds. They are packed well, so that reading them takes no time.
+const ROWS: i64 = 3_000_000;
+const BATCH: i64 = 100_000;
+
+const QUERY: &str = "SELECT k, sum(a) AS a, sum(b) AS b, max(a) AS most, count(*) AS n FROM calibration.work GROUP BY k";
+
+/// How often the query is run at least and at most; the quickest counts, since whatever else the machine does only adds. After so many seconds the least is enough.
+const RUNS: (usize, usize) = (3, 25);
+const SECONDS: f64 = 1.5;
+
+/// The most queries at once.
+const AT_ONCE: u32 = 16;
+
+/// A fleet of one drive that is like the device, but for its disk and link, and has something to do.
+pub(super) struct Work {
+    fleet: Fleet,
+    unbounded: f64,
+}
+
+impl Work {
+    pub(super) async fn prepare(below: &Path, device: Option<&Device>) -> Result<Self> {
+        let path = below.join("fleet");
+        let name: DatasetName = "calibration.work".parse()?;
+        let fleet = open(&path, Profiles::default()).await?;
+        let batch = |first: i64| {
+            let column = |of: fn(i64) -> i64| Arc::new(Int64Array::from_iter_values((first..first + BATCH).map(of))) as ArrayRef;
+            RecordBatch::try_from_iter([("k", column(|i| i % 64)), ("a", column(|i| i % 100)), ("b", column(|i| i % 3))])
+                .map_err(|e| Error::internal("cannot make a table").because(e))
+        };
+        let schema = batch(0)?.schema();
+        fleet.ingest_table(&name, schema, (0..ROWS / BATCH).map(|n| batch(n * BATCH)), false).await?;
+        let plain = Self { fleet, unbounded: 0.0 };
+        let unbounded = plain.one().await?;
+        // A fleet is closed before it is opened again.
+        drop(plain);
+        let profile = match device {
+            None => Profiles::default(),
+            Some(device) => {
+                let unlimited = |e| Error::internal("the shipped device profiles can't be read").because(e);
+                let all = Profile::shipped("unlimited").map_err(unlimited)?;
+                let own =
+                    Profile { speed_per_core: device.profile.speed_per_core, cores: device.profile.cores, memory_bytes: device.profile.memory_bytes, ..all };
+                Profiles::Every(own.print().map_err(unlimited)?)
+            }
+        };
+        Ok(Self { fleet: open(&path, profile).await?, unbounded })
+    }
+
+    /// Seconds that this machine takes for the query.
+    pub(super) fn unbounded(&self) -> f64 {
+        self.unbounded
+    }
+
+    /// Seconds that the drive works on the query.
+    pub(super) async fn one(&self) -> Result<f64> {
+        // Metadata and plans of a first run are not those of a second.
+        self.run().await?;
+        let (start, mut best) = (Instant::now(), f64::INFINITY);
+        for run in 0..RUNS.1 {
+            if run >= RUNS.0 && start.elapsed().as_secs_f64() > SECONDS {
+                break;
+            }
+            best = best.min(self.run().await?);
+        }
+        Ok(best)
+    }
+
+    /// How many cores it has, if one query takes one of them `alone` seconds: from how long twice as many queries as `expected` take together.
+    pub(super) async fn cores(&self, alone: f64, expected: u32) -> Result<f64> {
+        let queries = expected.saturating_mul(2).clamp(2, AT_ONCE);
+        let mut best = f64::INFINITY;
+        for _ in 0..2 {
+            let start = Instant::now();
+            try_join_all((0..queries).map(|_| self.run())).await?;
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        Ok(f64::from(queries) * alone / best)
+    }
+
+    async fn run(&self) -> Result<f64> {
+        let mut query = self.fleet.sql(QUERY, &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await?;
+        while let Some(batch) = query.stream.next().await {
+            batch?;
+        }
+        Ok(query.receipt.receipt().drives.iter().map(|d| d.seconds).sum())
+    }
+}
+
+async fn open(path: &Path, profile: Profiles) -> Result<Fleet> {
+    Fleet::open(path, &OpenOptions { drives: Some(1), profile, ..OpenOptions::default() }).await
+}

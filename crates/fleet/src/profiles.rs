@@ -1,0 +1,82 @@
+//! Which devices the drives of an embedded fleet are to be like.
+
+use std::collections::BTreeMap;
+
+use skytether_common::{Error, Result};
+use skytether_drive::Device;
+
+/// Profiles for the drives; each is a shipped name, the path of a TOML file, or TOML ([`Device::given`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Profiles {
+    /// The same for every drive.
+    Every(String),
+    /// One for each drive, in order.
+    Each(Vec<String>),
+    /// For some drives by their numbers; the others are as fast as the machine.
+    Some(BTreeMap<usize, String>),
+}
+
+impl Default for Profiles {
+    fn default() -> Self {
+        Self::Every("unlimited".into())
+    }
+}
+
+impl From<&str> for Profiles {
+    fn from(given: &str) -> Self {
+        Self::Every(given.into())
+    }
+}
+
+impl Profiles {
+    /// How many drives they are for, where they tell.
+    pub(crate) fn drives(&self) -> Option<usize> {
+        match self {
+            Self::Each(given) => Some(given.len()),
+            Self::Every(_) | Self::Some(_) => None,
+        }
+    }
+
+    /// The devices that they mean.
+    ///
+    /// # Errors
+    /// As [`Device::given`]; which drive it is for is in the text, where that is not every one.
+    pub(crate) fn read(&self) -> Result<Devices> {
+        let of = |n: usize, given: &String| Device::given(given).map_err(|e| e.while_doing(format!("drive {n}")));
+        Ok(match self {
+            Self::Every(given) => Devices::Every(Device::given(given)?),
+            Self::Each(given) => Devices::Each(given.iter().enumerate().map(|(n, given)| of(n, given)).collect::<Result<_>>()?),
+            Self::Some(given) => Devices::Some(given.iter().map(|(n, given)| Ok((*n, of(*n, given)?))).collect::<Result<_>>()?),
+        })
+    }
+}
+
+/// [`Profiles`], read.
+#[derive(Debug, Clone)]
+pub(crate) enum Devices {
+    Every(Option<Device>),
+    Each(Vec<Option<Device>>),
+    Some(BTreeMap<usize, Option<Device>>),
+}
+
+impl Devices {
+    /// One for each of `drives` drives, in order.
+    ///
+    /// # Errors
+    /// Invalid where they are for another number of drives.
+    pub(crate) fn of(self, drives: usize) -> Result<Vec<Option<Device>>> {
+        match self {
+            Self::Every(device) => Ok(vec![device; drives]),
+            Self::Each(devices) if devices.len() == drives => Ok(devices),
+            Self::Each(devices) => {
+                Err(Error::invalid(format!("there are {} profiles for {drives} drives: give one for each drive, or one for all", devices.len())))
+            }
+            Self::Some(mut devices) => match devices.last_key_value() {
+                Some((last, _)) if *last >= drives => {
+                    Err(Error::invalid(format!("there is a profile for drive {last}, but the fleet has drives 0 to {}", drives.saturating_sub(1))))
+                }
+                _ => Ok((0..drives).map(|n| devices.remove(&n).flatten()).collect()),
+            },
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Fleets whose drives are to be like devices.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use skytether_common::{Kind, Result};
+use skytether_fleet::{Cut, Fleet, HostOptions, OpenOptions, Profiles};
+use skytether_slice::SliceOptions;
+
+use crate::receipts::receipt;
+use crate::util::{CUTS, batches, ingest, query};
+
+/// Slower than the machine in everything, but not so much that tests would wait for it.
+const TARDY: &str =
+    "speed_per_core = 0.4\ncores = 1\nmemory_bytes = 67108864\ndisk_bytes_per_s = 1e9\ndisk_seek_s = 0.0003\nlink_bits_per_s = 8e9\nlink_latency_s = 0.0002\n";
+
+async fn open(path: &Path, drives: Option<usize>, profile: Profiles) -> Result<Fleet> {
+    let host = HostOptions { slices: SliceOptions { target_bytes: 8 << 10, ..SliceOptions::default() }, ..HostOptions::default() };
+    Fleet::open_with(path, &OpenOptions { drives, profile, ..OpenOptions::default() }, host).await
+}
+
+fn each(given: &[&str]) -> Profiles {
+    Profiles::Each(given.iter().map(|given| (*given).to_owned()).collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mixed_fleet_gives_the_same_answers_and_its_receipt_tells_who_is_what() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = dir.path().join("tardy.toml");
+    std::fs::write(&own, TARDY).unwrap();
+    let path = dir.path().join("fleet");
+    let profiles = each(&["envoy", own.to_str().unwrap(), "unlimited"]);
+    let queries = [
+        "SELECT grp, count(*) AS n, avg(x) AS x FROM lab.t WHERE id % 3 = 1 GROUP BY grp ORDER BY grp",
+        "SELECT id, name FROM lab.t WHERE x > 500 ORDER BY id LIMIT 50",
+    ];
+    let fleet = open(&path, None, Profiles::default()).await.unwrap();
+    assert_eq!(fleet.status().await.unwrap().len(), 4, "as always");
+    drop(fleet);
+    std::fs::remove_dir_all(&path).unwrap();
+    // As many drives as there are profiles.
+    let fleet = open(&path, None, profiles).await.unwrap();
+    ingest(&fleet, "lab.t", &batches(6, 500), false).await.unwrap();
+    let status = fleet.status().await.unwrap();
+    assert_eq!(status.iter().map(|d| d.info.profile.map(|p| p.cores)).collect::<Vec<_>>(), [Some(2), Some(1), None]);
+    assert_eq!(status.iter().map(|d| d.info.memory_limit).collect::<Vec<_>>(), [1 << 30, 64 << 20, 512 << 20]);
+    let mut slow = Vec::new();
+    for sql in queries {
+        for cut in CUTS {
+            slow.push(query(&fleet, sql, cut).await.unwrap());
+        }
+    }
+    let told = receipt(&fleet, queries[0], Cut::Full).await;
+    assert_eq!(told.drives.iter().map(|d| d.profile.as_deref()).collect::<Vec<_>>(), [Some("envoy"), Some("tardy"), None]);
+    let text = told.to_string();
+    assert!(text.contains("drive-0 (envoy): ") && text.contains("drive-1 (tardy): ") && text.contains("drive-2: "), "{text}");
+    drop(fleet);
+    let fleet = open(&path, None, Profiles::default()).await.unwrap();
+    for (sql, slow) in queries.iter().zip(slow.chunks(CUTS.len())) {
+        for (cut, slow) in CUTS.iter().zip(slow) {
+            assert_eq!(query(&fleet, sql, *cut).await.unwrap(), *slow, "{sql} {cut:?}");
+        }
+    }
+    let told = receipt(&fleet, queries[0], Cut::Full).await;
+    assert!(told.drives.iter().all(|d| d.profile.is_none()) && !told.to_string().contains("(envoy)"));
+    drop(fleet);
+    let fleet = open(&path, None, Profiles::Some(BTreeMap::from([(2, TARDY.to_owned())]))).await.unwrap();
+    let told = receipt(&fleet, queries[0], Cut::Full).await;
+    assert_eq!(told.drives.iter().map(|d| d.profile.as_deref()).collect::<Vec<_>>(), [None, None, Some("own profile")]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn profiles_that_do_not_fit_are_told_and_make_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fleet");
+    let wrong = |drives, profiles: Profiles, says: &'static [&'static str]| {
+        let path = path.clone();
+        async move {
+            let error = open(&path, drives, profiles).await.unwrap_err();
+            let text = error.full_text();
+            assert_eq!(error.kind(), Kind::Invalid, "{text}");
+            assert!(says.iter().all(|says| text.contains(says)), "{text}");
+        }
+    };
+    wrong(Some(2), "envy".into(), &["\"envy\"", "envoy, newport, server, unlimited"]).await;
+    assert!(!path.exists());
+    wrong(Some(2), each(&["envoy", "speed_per_core = 1"]), &["drive 1", "own profile", "cores"]).await;
+    assert!(!path.exists());
+    wrong(Some(2), each(&["envoy", "envoy", "server"]), &["3 profiles for 2 drives"]).await;
+    assert!(!path.join("drives").join("0").exists());
+    wrong(Some(2), Profiles::Some(BTreeMap::from([(2, "envoy".into())])), &["for drive 2", "drives 0 to 1"]).await;
+    drop(open(&path, Some(2), "envoy".into()).await.unwrap());
+    wrong(None, each(&["envoy"]), &["1 profiles for 2 drives"]).await;
+    wrong(None, each(&[]), &["0 profiles for 2 drives"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_calibration_tells_what_was_asked_and_got_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    for served in [false, true] {
+        let mut steps = Vec::new();
+        // More of a core than there is: this figure is off on any machine.
+        let asked = TARDY.replace("0.4", "50.0");
+        let found = skytether_fleet::calibrate(&asked, Some(dir.path()), served, |step| steps.push(step)).await.unwrap();
+        assert_eq!(steps.len() as u64, skytether_fleet::calibrate::STEPS);
+        assert_eq!((found.profile.as_str(), found.served, found.within), ("own profile", served, false));
+        let keys: Vec<&str> = found.measured.iter().map(|m| m.key).collect();
+        assert_eq!(keys, ["speed_per_core", "cores", "memory_bytes", "disk_bytes_per_s", "disk_seek_s", "link_bits_per_s", "link_latency_s"]);
+        assert_eq!(found.measured.iter().map(|m| m.asked.unwrap()).collect::<Vec<_>>(), [50.0, 1.0, 67_108_864.0, 1e9, 0.0003, 8e9, 0.0002]);
+        assert!(found.measured.iter().all(|m| m.got > 0.0 && (m.ratio.unwrap() * m.asked.unwrap() - m.got).abs() <= 1e-6 * m.got), "{found:?}");
+        let (speed, memory) = (&found.measured[0], &found.measured[2]);
+        assert!(!speed.within && memory.within && memory.got == 67_108_864.0, "{found:?}");
+    }
+    let error = skytether_fleet::calibrate("envy", Some(dir.path()), false, |_| ()).await.unwrap_err();
+    assert!(error.kind() == Kind::Invalid && error.to_string().contains("envoy, newport"), "{error}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}

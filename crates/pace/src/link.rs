@@ -1,0 +1,214 @@
+//! A link: bytes of messages in each direction one after the other at a rate, and a latency on top for each message.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use futures::Stream;
+use skytether_adapt::profile::Profile;
+
+use crate::booking::{Accounted, Servers, takes};
+use crate::timer::{Sleep, sleep_until};
+
+/// A message that comes so soon after the last one left has followed it without a gap: threads don't wake at once.
+const FOLLOWS: Duration = Duration::from_micros(200);
+
+/// Messages of one stream that are under way at once.
+const UNDER_WAY: usize = 64;
+
+/// Which way a message goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// To the device.
+    Down,
+    /// From the device.
+    Up,
+}
+
+/// A device's link to the level above.
+#[derive(Debug)]
+pub struct Link {
+    start: Instant,
+    bytes_per_s: f64,
+    latency: Duration,
+    down: Mutex<Servers>,
+    up: Mutex<Servers>,
+}
+
+/// A message on its way; times since the link's start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Sent {
+    /// When its last byte has left, and the next message may.
+    left: Duration,
+    /// When it is there.
+    arrives: Duration,
+}
+
+impl Link {
+    /// The link of `profile`.
+    #[must_use]
+    pub fn new(profile: &Profile) -> Self {
+        let [down, up] = [(); 2].map(|()| Mutex::new(Servers::new(1)));
+        Self { start: Instant::now(), bytes_per_s: profile.link_bytes_per_s(), latency: takes(profile.link_latency_s, 1.0), down, up }
+    }
+
+    fn way(&self, direction: Direction) -> MutexGuard<'_, Servers> {
+        let way = match direction {
+            Direction::Down => &self.down,
+            Direction::Up => &self.up,
+        };
+        // A booking is whole or was not begun.
+        way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Books a message of `bytes` that is ready at `now`.
+    fn send(&self, direction: Direction, now: Duration, bytes: u64) -> Sent {
+        let left = self.way(direction).book(now.saturating_sub(FOLLOWS), takes(bytes as f64, self.bytes_per_s));
+        Sent { left, arrives: left.max(now) + self.latency }
+    }
+
+    /// What was booked in `direction` so far: messages, and the time that their bytes take.
+    #[must_use]
+    pub fn accounted(&self, direction: Direction) -> Accounted {
+        self.way(direction).accounted()
+    }
+
+    /// Ready when a message of `bytes` that goes off now is there.
+    pub async fn pass(&self, direction: Direction, bytes: u64) {
+        let sent = self.send(direction, self.start.elapsed(), bytes);
+        sleep_until(self.start + sent.arrives).await;
+    }
+
+    /// `messages` as they come out at the other end, where `bytes` says how long each is. The next is taken when the last has left: latency does not add up.
+    pub fn stream<S, B>(self: &Arc<Self>, direction: Direction, messages: S, bytes: B) -> Passing<S, B>
+    where
+        S: Stream + Unpin,
+        B: Fn(&S::Item) -> u64,
+    {
+        Passing { link: Arc::clone(self), direction, messages: Some(messages), bytes, left: Duration::ZERO, under_way: VecDeque::new(), waiting: None }
+    }
+}
+
+/// See [`Link::stream`].
+#[derive(Debug)]
+#[must_use = "streams do nothing unless polled"]
+pub struct Passing<S: Stream, B> {
+    link: Arc<Link>,
+    direction: Direction,
+    /// Nothing after its end.
+    messages: Option<S>,
+    bytes: B,
+    /// When the last message has left.
+    left: Duration,
+    under_way: VecDeque<(Duration, S::Item)>,
+    waiting: Option<(Duration, Sleep)>,
+}
+
+impl<S: Stream, B> Unpin for Passing<S, B> {}
+
+impl<S, B> Stream for Passing<S, B>
+where
+    S: Stream + Unpin,
+    B: Fn(&S::Item) -> u64,
+{
+    type Item = S::Item;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<S::Item>> {
+        let this = self.get_mut();
+        loop {
+            let now = this.link.start.elapsed();
+            let mut more = this.under_way.len() < UNDER_WAY;
+            if more
+                && this.left <= now
+                && let Some(messages) = &mut this.messages
+            {
+                match Pin::new(messages).poll_next(context) {
+                    Poll::Ready(Some(message)) => {
+                        let sent = this.link.send(this.direction, now, (this.bytes)(&message));
+                        this.left = sent.left;
+                        this.under_way.push_back((sent.arrives, message));
+                        continue;
+                    }
+                    Poll::Ready(None) => this.messages = None,
+                    // It wakes us by itself.
+                    Poll::Pending => more = false,
+                }
+            }
+            let Some((arrives, _)) = this.under_way.front() else {
+                return if this.messages.is_none() { Poll::Ready(None) } else { Poll::Pending };
+            };
+            if *arrives <= now {
+                return Poll::Ready(this.under_way.pop_front().map(|(_, message)| message));
+            }
+            let until = if more && this.messages.is_some() { (*arrives).min(this.left) } else { *arrives };
+            if this.waiting.as_ref().is_none_or(|(of, _)| *of != until) {
+                this.waiting = Some((until, sleep_until(this.link.start + until)));
+            }
+            if let Some((_, sleep)) = &mut this.waiting
+                && Pin::new(sleep).poll(context).is_pending()
+            {
+                return Poll::Pending;
+            }
+            this.waiting = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::{StreamExt, stream};
+
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+
+    fn link(bits_per_s: f64, latency_s: f64) -> Arc<Link> {
+        Arc::new(Link::new(&Profile { link_bits_per_s: bits_per_s, link_latency_s: latency_s, ..Profile::shipped("server").unwrap() }))
+    }
+
+    #[test]
+    fn bytes_follow_one_another_and_latency_does_not() {
+        // 1 MB per second.
+        let link = link(8e6, 0.005);
+        let first = link.send(Direction::Up, MS(1000), 10_000);
+        assert_eq!((first.left, first.arrives), (MS(1010) - FOLLOWS, MS(1015) - FOLLOWS));
+        let second = link.send(Direction::Up, MS(1000), 10_000);
+        assert_eq!((second.left, second.arrives), (MS(1020) - FOLLOWS, MS(1025) - FOLLOWS));
+        let other = link.send(Direction::Down, MS(1000), 0);
+        assert_eq!(other.arrives, MS(1005), "the other direction is free");
+        assert_eq!(link.send(Direction::Up, MS(5000), 1000).left, MS(5001) - FOLLOWS, "idle time is not saved up");
+        assert_eq!((link.accounted(Direction::Up).jobs, link.accounted(Direction::Up).busy), (3, MS(21)));
+    }
+
+    #[tokio::test]
+    async fn a_stream_passes_in_order_and_pays_for_its_bytes() {
+        let (link, start) = (link(8e6, 0.003), Instant::now());
+        let came: Vec<u64> = link.stream(Direction::Up, stream::iter((0..8).map(|n| n * 500)), |n| *n).collect().await;
+        assert_eq!(came, (0..8).map(|n| n * 500).collect::<Vec<_>>());
+        let accounted = link.accounted(Direction::Up);
+        assert_eq!((accounted.jobs, accounted.busy), (8, MS(14)));
+        assert!(start.elapsed() + FOLLOWS >= MS(14 + 3), "bytes and one latency");
+        // Two streams share it.
+        let both = || link.stream(Direction::Up, stream::iter([1000u64; 3]), |n| *n).collect::<Vec<_>>();
+        let start = Instant::now();
+        futures::join!(both(), both());
+        assert_eq!(link.accounted(Direction::Up).busy, MS(20));
+        assert!(start.elapsed() + FOLLOWS >= MS(6 + 3));
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_has_nothing_yet_does_not_hold_up_what_is_under_way() {
+        let link = link(1e9, 0.001);
+        let (sender, receiver) = futures::channel::mpsc::unbounded();
+        let mut passing = link.stream(Direction::Down, receiver, |_: &u8| 100);
+        sender.unbounded_send(1).unwrap();
+        assert_eq!(passing.next().await, Some(1));
+        sender.unbounded_send(2).unwrap();
+        drop(sender);
+        assert_eq!((passing.next().await, passing.next().await), (Some(2), None));
+        link.pass(Direction::Down, 5).await;
+        assert_eq!(link.accounted(Direction::Down).jobs, 3);
+    }
+}

@@ -1,0 +1,69 @@
+//! Where threads wait, and where they rather say until when: a thread that sleeps is one less for others, and a process has few of those that may block.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+thread_local! {
+    /// `None`: who owes sleeps. Otherwise until when what was done so far is owed.
+    static OWED: Cell<Option<Option<Instant>>> = const { Cell::new(None) };
+}
+
+/// Puts back what was there before, also when unwinding.
+struct Scope(Option<Option<Instant>>);
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        OWED.set(self.0);
+    }
+}
+
+/// Does `work` without sleeping in it, and until when whoever wanted it has to wait; `None` if not at all.
+pub fn deferred<T>(work: impl FnOnce() -> T) -> (T, Option<Instant>) {
+    let scope = Scope(OWED.replace(Some(None)));
+    let done = work();
+    let owed = OWED.get().flatten();
+    drop(scope);
+    (done, owed)
+}
+
+/// What was just done would have been ready at `until`: waits, if that is at least `worth` away, or leaves it to who [`deferred`] it.
+pub fn owe(until: Instant, worth: Duration) {
+    match OWED.get() {
+        Some(before) => OWED.set(Some(before.max(Some(until)))),
+        None => {
+            let left = until.saturating_duration_since(Instant::now());
+            if left >= worth {
+                std::thread::sleep(left);
+            }
+        }
+    }
+}
+
+/// Until when what was done so far in this [`deferred`] is owed.
+pub(crate) fn owed() -> Option<Instant> {
+    OWED.get().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_owed_is_waited_for_or_told() {
+        let now = Instant::now();
+        let (far, near) = (now + Duration::from_secs(86_400), now + Duration::from_millis(1));
+        let (done, until) = deferred(|| {
+            owe(far, Duration::ZERO);
+            owe(near, Duration::ZERO);
+            let inner = deferred(|| owe(near, Duration::ZERO));
+            assert_eq!(inner.1, Some(near), "the inner one has its own");
+            owed()
+        });
+        assert_eq!((done, until), (Some(far), Some(far)));
+        assert_eq!(deferred(|| 7), (7, None));
+        owe(near, Duration::ZERO);
+        assert!(Instant::now() >= near, "nobody else waits");
+        let caught = std::panic::catch_unwind(|| deferred(|| panic!("on purpose")));
+        assert!(caught.is_err() && OWED.get().is_none());
+    }
+}
