@@ -19,7 +19,7 @@ pub fn tune_allocator() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: mallopt only sets parameters of the allocator; it may be called at any time.
     unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_ARENA_MAX, 2);
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGEST_ON_HEAP);
         libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT);
     }

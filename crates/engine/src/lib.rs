@@ -11,6 +11,7 @@
 //! | `scan`, `stripe`, `dense`, `statistics` | the operator that reads slices; the rows of several slices; the dense view of a matrix; what metadata tells of the rows |
 //! | `cells` | what grouped moments must know about cells |
 //! | `known` | aggregates that metadata answers |
+//! | `prepared` | the operators of a sub-plan, which the drives of a process may share |
 //! | [`execute`], `batches`, `annotate` | running a sub-plan, delivering, telling what happened |
 
 mod annotate;
@@ -22,6 +23,7 @@ mod cells;
 mod dense;
 pub mod execute;
 mod known;
+mod prepared;
 mod prune;
 pub mod reader;
 mod scan;
