@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arrow::array::{Array, AsArray};
-use arrow::datatypes::{Float64Type, Int64Type, UInt32Type, UInt64Type};
+use arrow::datatypes::{DataType, Float64Type, Int64Type, UInt32Type, UInt64Type};
+use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use common::*;
 use futures::StreamExt;
 use skytether_common::{Key, Kind, Result};
-use skytether_drive::{Cse, DriveOptions, Storage};
+use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_slice::Metadata;
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Entry, Expect, Op, SliceStore, Usage, Version};
@@ -59,6 +60,61 @@ async fn partial_states_come_as_structs() {
     got.sort_by(|a, b| a.partial_cmp(b).unwrap());
     due.sort_by(|a, b| a.partial_cmp(b).unwrap());
     assert_eq!(got, due);
+}
+
+/// A drive whose `shop.wide` is `rows`, and nothing else.
+fn drive_of(rows: &RecordBatch) -> Arc<Drive> {
+    let store = MemoryStore::new();
+    store_table(&store, &partition(&dataset("shop.wide"), "data"), rows, 40 << 10);
+    drive_over(Arc::new(store), DriveOptions::default())
+}
+
+/// A list of an aggregate for each column of `shop.wide`.
+fn long_list(of: &str, rest: &str) -> String {
+    let calls: Vec<_> = (0..300).map(|c| format!("{} AS x{c}", of.replace("c*", &format!("c{c}")))).collect();
+    format!("SELECT {} FROM shop.wide.data{rest}", calls.join(", "))
+}
+
+#[tokio::test]
+async fn drives_that_share_a_plan_answer_from_their_own_rows() {
+    let (all, some) = (wide(), wide().slice(100, 17));
+    let (first, second) = (drive_of(&all), drive_of(&some));
+    for (of, rest) in [("avg(c* + 1)", ""), ("sum(c*) FILTER (WHERE c1 % 2 = 0)", ""), ("max(c* - c3)", " GROUP BY c2 % 3"), ("min(c*)", ""), ("count(c*)", "")]
+    {
+        let sql = long_list(of, rest);
+        let plan = sub_plan(&sql).await;
+        // At once, and again.
+        for _ in 0..2 {
+            let (one, other) = tokio::join!(run(first.as_ref(), plan.clone()), run(second.as_ref(), plan.clone()));
+            for ((rows, annotation), of) in [(one.unwrap(), &all), (other.unwrap(), &some)] {
+                assert_eq!(lines(&rows), lines(&reference_over(of, &sql).await), "{sql}");
+                // Its own figures: what it read itself, or found in its metadata.
+                let told = of_metadata(&sql);
+                assert_eq!(
+                    (annotation.rows_read, annotation.slices_told > 0),
+                    (Some(if told { 0 } else { of.num_rows() as u64 }), told),
+                    "{sql} {annotation:?}"
+                );
+            }
+        }
+    }
+}
+
+fn of_metadata(sql: &str) -> bool {
+    sql.contains("min(") || sql.contains("count(")
+}
+
+#[tokio::test]
+async fn a_shared_plan_is_not_run_over_columns_of_other_types() {
+    let plan = sub_plan(&long_list("max(c*)", "")).await;
+    let (rows, _) = run(drive_of(&wide()).as_ref(), plan.clone()).await.unwrap();
+    assert_eq!(rows.num_columns(), 300);
+    let floats = wide().columns().iter().map(|column| arrow::compute::cast(column, &DataType::Float64).unwrap()).collect::<Vec<_>>();
+    let floats = RecordBatch::try_from_iter(floats.into_iter().enumerate().map(|(c, column)| (format!("c{c}"), column))).unwrap();
+    let error = run(drive_of(&floats).as_ref(), plan.clone()).await.unwrap_err().full_text();
+    assert!(error.contains("is Float64, and the plan takes it for Int64"), "{error}");
+    let (again, _) = run(drive_of(&wide()).as_ref(), plan).await.unwrap();
+    assert_eq!(lines(&again), lines(&rows));
 }
 
 #[tokio::test]

@@ -31,9 +31,10 @@ use skytether_wire::{Annotation, DeliveryStream, OperatorNote, SubPlan};
 
 use crate::annotate;
 use crate::batches::Coalescer;
-use crate::execute::{Engine, Planned, physical};
+use crate::execute::{Engine, Planned};
 use crate::feed::{Feed, Fetcher, Surveyed};
 use crate::meter::{Meter, Metered};
+use crate::prepared::physical;
 use crate::scan::SliceScanExec;
 
 /// What became of a sub-plan.
@@ -92,7 +93,7 @@ impl Engine {
 const FEW: usize = 2;
 
 fn divides(planned: &Planned) -> bool {
-    rungs::divides(&planned.logical) && only_scan(&planned.physical).and_then(|scan| scan.survey()).is_some_and(|survey| survey.len() >= FEW)
+    rungs::divides(planned.prepared.logical()) && only_scan(&planned.physical).and_then(|scan| scan.survey()).is_some_and(|survey| survey.len() >= FEW)
 }
 
 /// The scan of a plan that has one.
@@ -109,10 +110,11 @@ impl Divided {
     async fn new(planned: Planned) -> Result<std::result::Result<Self, Box<Planned>>> {
         let Some(scan) = only_scan(&planned.physical) else { return Ok(Err(Box::new(planned))) };
         let Some(survey) = scan.survey() else { return Ok(Err(Box::new(planned))) };
-        let parts = match rungs::split(&planned.logical).map_err(from_datafusion)? {
+        let logical = planned.prepared.bound().map_err(from_datafusion)?;
+        let parts = match rungs::split(&logical).map_err(from_datafusion)? {
             None => None,
             Some(parts) => {
-                let lower = physical(&parts.lower, &planned.state).await?;
+                let lower = physical(&parts.lower, &planned.state).await.map_err(from_datafusion)?;
                 let upper = planned.state.optimize(&parts.upper).map_err(from_datafusion)?;
                 let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(DeliveredPlanner)]);
                 let upper = planner.create_physical_plan(&upper, &planned.state).await.map_err(from_datafusion)?;

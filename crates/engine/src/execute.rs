@@ -7,7 +7,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use datafusion::common::TableReference;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
@@ -16,7 +16,7 @@ use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{MemoryPool, PeakRecordingPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{FunctionRegistry, SessionState, SessionStateBuilder};
-use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::{Optimizer, OptimizerRule};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
@@ -38,6 +38,7 @@ use crate::batches::Coalescer;
 use crate::bind::{self, Bound, PLAIN, ROWS};
 use crate::cells::TicketCells;
 use crate::known;
+use crate::prepared::Prepared;
 use crate::reader::{Reader, Ticket};
 use crate::scan::rows_for_width;
 use crate::shipped::Shipped;
@@ -179,11 +180,12 @@ impl Engine {
         let pool = Arc::new(PeakRecordingPool::new(Arc::clone(&self.pool)));
         let filters = KeySets::read(&plan.filters).map_err(from_datafusion)?;
         let mut state = self.session(&tickets, filters, Arc::clone(&pool) as _, threads)?;
-        let logical = skytether_plan::codec::decode(&plan.plan, &state).await?;
-        SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false).verify_plan(&logical).map_err(from_datafusion)?;
+        let prepared = Prepared::read(&plan.plan, &state, &self.base).await?;
+        let logical = prepared.logical();
+        SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false).verify_plan(logical).map_err(from_datafusion)?;
         let wanted = if plan.batch_rows == 0 { BATCH_ROWS } else { (plan.batch_rows as usize).clamp(1, 1 << 16) };
         let bound = Bound::new(Arc::clone(&tickets));
-        let references = scanned(&logical)?;
+        let references = scanned(logical)?;
         let tables: Vec<_> = references.iter().filter_map(|(table, named)| bound.stored(table).map(|(ticket, stored)| (ticket, stored, named))).collect();
         let batch_rows = batch_rows(&tables, wanted)?;
         let mut slices = 0;
@@ -194,21 +196,14 @@ impl Engine {
         // Of a join of stored tables the host knows which side fits into memory, and has put it on the left.
         config.options_mut().optimizer.join_reordering = tables.len() <= 1;
         *state.config_mut() = config;
-        let physical = spawned::pay(physical(&logical, &state).await?, reader.processor()).map_err(from_datafusion)?;
-        Ok(Planned { logical, physical, slices, reader, state, pool, started })
+        let physical = prepared.physical(&state).await.and_then(|plan| spawned::pay(plan, reader.processor())).map_err(from_datafusion)?;
+        Ok(Planned { prepared, physical, slices, reader, state, pool, started })
     }
-}
-
-/// The physical plan of `logical`, a sub-plan or a part of one.
-pub(crate) async fn physical(logical: &LogicalPlan, state: &SessionState) -> Result<Arc<dyn ExecutionPlan>> {
-    let physical =
-        if has_nothing_to_push(logical) { state.query_planner().create_physical_plan(logical, state).await } else { state.create_physical_plan(logical).await };
-    physical.map_err(from_datafusion)
 }
 
 /// A sub-plan before it runs.
 pub(crate) struct Planned {
-    pub(crate) logical: LogicalPlan,
+    pub(crate) prepared: Prepared,
     pub(crate) physical: Arc<dyn ExecutionPlan>,
     /// Of all tables that the sub-plan names.
     pub(crate) slices: u64,
@@ -217,35 +212,6 @@ pub(crate) struct Planned {
     pub(crate) state: SessionState,
     pub(crate) pool: Arc<PeakRecordingPool>,
     pub(crate) started: Instant,
-}
-
-/// Whether `plan` is a long list of expressions over nothing but one table's columns. It was analysed and optimised before it was cut, and has no filter or limit that might find its way to
-/// the scan: the rules would only look for each column among all others, again and again.
-fn has_nothing_to_push(plan: &LogicalPlan) -> bool {
-    const LONG: usize = 200;
-    let (mut at, mut expressions) = (plan, 0);
-    loop {
-        at = match at {
-            LogicalPlan::Aggregate(aggregate) => {
-                expressions += aggregate.aggr_expr.len();
-                &aggregate.input
-            }
-            LogicalPlan::Projection(projection) => {
-                expressions += projection.expr.len();
-                &projection.input
-            }
-            LogicalPlan::SubqueryAlias(alias) => &alias.input,
-            LogicalPlan::TableScan(scan) => return scan.filters.is_empty() && expressions > LONG && !has_moments(plan),
-            _ => return false,
-        }
-    }
-}
-
-/// Whether `plan` has moments as constants, which travel in UTC: the analyser gives them the zone of what they are compared with.
-fn has_moments(plan: &LogicalPlan) -> bool {
-    let moment = |expr: &Expr| Ok(matches!(expr, Expr::Literal(value, _) if matches!(value.data_type(), DataType::Timestamp(_, Some(_)))));
-    let within = |expr: &Expr| expr.exists(moment).unwrap_or(true);
-    plan.exists(|node| Ok(node.expressions().iter().any(within))).unwrap_or(true)
 }
 
 /// DataFusion's rules for logical plans but for those that have nothing left to do in a part of a plan that was optimised before it was cut, and that walk through all of its expressions.

@@ -16,6 +16,7 @@
 //! | [`divide`] | a sub-plan stripe by stripe, at several rungs |
 //! | [`meter`] | how long work takes |
 //! | `spawned` | what runs beside the root of a sub-plan pays for itself, where that is to be as slow as some device |
+//! | `prepared` | the operators of a sub-plan, which the drives of a process may share |
 //! | [`execute`], `batches`, `annotate` | running a sub-plan, delivering, telling what happened |
 
 mod annotate;
@@ -30,6 +31,7 @@ pub mod execute;
 pub mod feed;
 mod known;
 pub mod meter;
+mod prepared;
 mod prune;
 pub mod reader;
 pub mod remote;

@@ -12,9 +12,9 @@ use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, Projection};
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::SelectItem;
+use skytether_plan::long_lists::{aggregate, projection};
 
 use crate::select_shape::{put_list, take_list};
-use crate::side_by_side;
 
 /// Results that are planned at once.
 const PART: usize = 50;
@@ -49,7 +49,7 @@ async fn of_parts(empty: &Statement, items: &[SelectItem], state: &SessionState)
     if !results.iter().all(|result| names.insert(result.schema_name().to_string())) {
         return None;
     }
-    Projection::try_new(results, input).map(LogicalPlan::Projection).ok()
+    projection(results, input).map(LogicalPlan::Projection).ok()
 }
 
 /// One aggregate for those of all `parts`, nothing where none has one; `None` where the parts have not the same input.
@@ -60,12 +60,12 @@ fn joined(parts: &[Projection]) -> Option<Option<Aggregate>> {
     };
     let (mut calls, mut names) = (Vec::new(), HashMap::new());
     for part in parts {
-        let LogicalPlan::Aggregate(aggregate) = part.input.as_ref() else { return None };
-        if aggregate.group_expr != model.group_expr || aggregate.input != model.input {
+        let LogicalPlan::Aggregate(own) = part.input.as_ref() else { return None };
+        if own.group_expr != model.group_expr || own.input != model.input {
             return None;
         }
         // The results refer to them by name, which has no casts: of two calls of one name only the planner knows what to say.
-        for call in &aggregate.aggr_expr {
+        for call in &own.aggr_expr {
             match names.entry(call.schema_name().to_string()) {
                 Entry::Vacant(new) => calls.push(Expr::clone(new.insert(call))),
                 Entry::Occupied(known) if *known.get() == call => {}
@@ -73,7 +73,7 @@ fn joined(parts: &[Projection]) -> Option<Option<Aggregate>> {
             }
         }
     }
-    Aggregate::try_new(Arc::clone(&model.input), model.group_expr.clone(), calls).ok().map(Some)
+    aggregate(Arc::clone(&model.input), model.group_expr.clone(), calls).ok().map(Some)
 }
 
 /// How often the rules for logical plans go through `plan` at most: once for long lists of results over one table, which DataFusion's rules leave as they are in a second pass over all of
@@ -82,7 +82,7 @@ pub(crate) fn passes(plan: &LogicalPlan, passes: usize) -> usize {
     if results(plan).is_some_and(|results| results > SHORT) { 1 } else { passes }
 }
 
-/// The results of a list over one table, or of several lists side by side; `None` for other plans.
+/// The results of a list over one table; `None` for other plans.
 fn results(plan: &LogicalPlan) -> Option<usize> {
     let (mut at, mut most) = (plan, 0);
     loop {
@@ -94,7 +94,6 @@ fn results(plan: &LogicalPlan) -> Option<usize> {
             LogicalPlan::Aggregate(aggregate) => &aggregate.input,
             LogicalPlan::Filter(filter) => &filter.input,
             LogicalPlan::SubqueryAlias(alias) => &alias.input,
-            LogicalPlan::Join(join) if side_by_side::is_beside(join) => return Some(most.max(results(&join.left)?.saturating_add(results(&join.right)?))),
             LogicalPlan::TableScan(_) => return Some(most),
             _ => return None,
         }

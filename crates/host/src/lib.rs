@@ -12,7 +12,7 @@
 //! | [`membership`] | which drives belong together |
 //! | [`writer`], `dealt`, `matrix_writer`, `outbox` | ingest |
 //! | `tables` | from names in SQL to tables, schemas and views |
-//! | `named_columns`, `in_parts`, `side_by_side`, `star`, `select_shape` | wide tables and long lists of results, without what DataFusion's planner would take for them |
+//! | `named_columns`, `in_parts`, `star`, `select_shape` | wide tables and long lists of results, without what DataFusion's planner would take for them |
 //! | [`session`], [`sql_limits`] | a query from its text to its rows, and how long and deep it may be |
 //! | [`table_scan`] | one table as Arrow's datasets read it |
 //! | [`substrait`] | a plan of another producer, instead of a text |
@@ -60,7 +60,6 @@ mod select_shape;
 pub mod server;
 pub mod session;
 mod shipped;
-mod side_by_side;
 mod sort_room;
 mod spill;
 pub mod sql_limits;

@@ -49,7 +49,6 @@ use crate::reasons;
 use crate::receipt::{Collector, ReceiptHandle, Source};
 use crate::scan::{Patience, QueryContext};
 use crate::scan_planner::ScanPlanner;
-use crate::side_by_side;
 use crate::sort_room::SortRoom;
 use crate::spill::{self, SpillDirectory};
 use crate::sql_limits;
@@ -274,16 +273,6 @@ impl Host {
         let (tables, mut state) = self.named(references, collector).await?;
         if let Some(few) = shown.few(&tables, text, &statement)? {
             state.register_catalog_list(few);
-        }
-        let sees = |text: &str, part: &Statement| {
-            let mut state = state.clone();
-            if let Some(few) = shown.few(&tables, text, part).ok()? {
-                state.register_catalog_list(few);
-            }
-            Some(state)
-        };
-        if let Some(plan) = side_by_side::plan(&mut statement, sees).await {
-            return Ok((plan, state, tables));
         }
         if let Some(plan) = in_parts::plan(&mut statement, &state).await {
             return Ok((plan, state, tables));

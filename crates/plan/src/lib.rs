@@ -12,6 +12,7 @@
 //! | [`classify`](mod@classify) | operator by operator: whole, as limit, split, or not at all |
 //! | [`cut`](mod@cut) | the walk over the plan |
 //! | [`node`] | [`DriveScan`] |
+//! | [`long_lists`] | operators of many expressions |
 //! | `levels` | how deep and how large expressions become |
 //! | [`shipped`], `join` | small tables that travel down beside a sub-plan, to be joined there |
 //! | `together` | joins of tables that are partitioned by the keys that they join |
@@ -42,6 +43,7 @@ mod join;
 pub mod join_types;
 pub mod keys;
 mod levels;
+pub mod long_lists;
 pub mod node;
 pub mod partial;
 pub mod partition;

@@ -6,9 +6,10 @@ use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, DataFusionError, Result, ScalarValue};
 use datafusion::execution::FunctionRegistry;
 use datafusion::logical_expr::expr::Alias;
-use datafusion::logical_expr::{Aggregate, Expr, ExprSchemable, LogicalPlan, Projection};
+use datafusion::logical_expr::{Aggregate, Expr, ExprSchemable, LogicalPlan};
 
 use crate::expressions::check_aggregate;
+use crate::long_lists::{self, Columns};
 use crate::partial::form_names;
 
 /// Both halves.
@@ -28,6 +29,7 @@ impl Halves {
     /// The halves of `aggregate`, or why it has none, in words. [`crate::classify()`] has let it go.
     pub(crate) fn of(aggregate: &Aggregate, registry: &dyn FunctionRegistry) -> Result<std::result::Result<Self, &'static str>> {
         let schema = aggregate.input.schema();
+        let columns = Columns::of(schema);
         let (mut states, mut merges) = (vec![], vec![]);
         for (i, expr) in aggregate.aggr_expr.iter().enumerate() {
             let call = check_aggregate(expr, schema, registry).map_err(DataFusionError::Plan)?;
@@ -38,7 +40,7 @@ impl Halves {
             for arg in &call.params.args {
                 args.push(match arg {
                     Expr::Literal(..) => arg.clone(),
-                    other => match ScalarValue::try_from(&other.get_type(schema)?) {
+                    other => match ScalarValue::try_from(&other.get_type(&columns)?) {
                         Ok(null) => Expr::Literal(null, None),
                         Err(_) => return Ok(Err("an argument's type has no NULL to stand for it above")),
                     },
@@ -68,19 +70,19 @@ impl Halves {
 
     /// The states of `input`'s rows.
     pub(crate) fn below(&self, input: LogicalPlan) -> Result<LogicalPlan> {
-        Ok(LogicalPlan::Aggregate(Aggregate::try_new(Arc::new(input), self.groups.clone(), self.states.clone())?))
+        Ok(LogicalPlan::Aggregate(long_lists::aggregate(Arc::new(input), self.groups.clone(), self.states.clone())?))
     }
 
     /// The aggregate, from its states, with its own names; `None` where that would have other types.
     pub(crate) fn merged(self, states: LogicalPlan) -> Result<Option<LogicalPlan>> {
-        let merged = LogicalPlan::Aggregate(Aggregate::try_new(Arc::new(states), self.above, self.merges)?);
+        let merged = LogicalPlan::Aggregate(long_lists::aggregate(Arc::new(states), self.above, self.merges)?);
         let columns = self
             .original
             .schema
             .iter()
             .zip(merged.schema().columns())
             .map(|((qualifier, field), from)| Expr::Alias(Alias::new(Expr::Column(from), qualifier.cloned(), field.name())));
-        let restored = LogicalPlan::Projection(Projection::try_new(columns.collect(), Arc::new(merged))?);
+        let restored = LogicalPlan::Projection(long_lists::projection(columns.collect(), Arc::new(merged))?);
         Ok(same_columns(restored.schema(), &self.original.schema).then_some(restored))
     }
 }

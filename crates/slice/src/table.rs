@@ -12,7 +12,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
-use parquet::basic::{Compression, ZstdLevel};
+use parquet::basic::{Compression, Type, ZstdLevel};
 use parquet::file::metadata::ParquetMetaData;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
@@ -32,9 +32,10 @@ const MAX_STRIPE: usize = 32;
 const SMALL: usize = 4096;
 /// Bytes of a column in a slice from which on it pays to compress them in a wide table: to set up a decompressor of ZSTD takes readers as long as to unpack some ten thousand bytes.
 const COMPRESSED: usize = 4 << 10;
-/// Columns that compression makes less than this much smaller are stored as they are: readers gain more by not unpacking them.
+/// Columns that compression makes less than this much smaller are stored as they are: readers gain more by not unpacking them. So do numbers without a dictionary that makes them less than
+/// this much smaller: they are copied, and not looked up one by one.
 const GAIN: f64 = 1.25;
-/// Every so many stripes all columns are compressed, to see which of them gain by it.
+/// Every so many stripes all columns get a dictionary and are compressed, to see which of them gain by it.
 const LOOK_AGAIN: u64 = 32;
 /// How often one slice is written anew to come closer to the target.
 const TRIES: usize = 8;
@@ -59,6 +60,8 @@ pub struct TableSlicer {
     per_row: Option<f64>,
     /// Columns that gain little by compression, by the first stripe and every 32nd from there on.
     plain: HashSet<ColumnPath>,
+    /// Those that gain little by a dictionary, by the same stripes.
+    bare: HashSet<ColumnPath>,
     written: u64,
 }
 
@@ -67,7 +70,7 @@ impl TableSlicer {
     #[must_use]
     pub fn new(schema: SchemaRef, options: SliceOptions) -> Self {
         let groups = Groups::of(schema.fields().len());
-        Self { schema, options, groups, pending: Pending::default(), fixed: None, per_row: None, plain: HashSet::new(), written: 0 }
+        Self { schema, options, groups, pending: Pending::default(), fixed: None, per_row: None, plain: HashSet::new(), bare: HashSet::new(), written: 0 }
     }
 
     /// Adds rows; gives the slices that they complete.
@@ -157,6 +160,9 @@ impl TableSlicer {
 
         if self.written.is_multiple_of(LOOK_AGAIN) {
             self.plain.clear();
+            self.bare.clear();
+            // What is left without a dictionary may gain by compression.
+            self.bare = self.write(&self.pending.first(rows))?.into_iter().flat_map(|slice| slice.bare).collect();
         }
         let mut best: Option<(usize, Vec<Written>)> = None;
         let mut too_many = usize::MAX;
@@ -263,27 +269,51 @@ impl TableSlicer {
             }
             properties
         };
+        let properties = self.bare.iter().fold(properties, |properties, column| properties.set_column_dictionary_enabled(column.clone(), false));
         let mut bytes = Vec::new();
         let mut writer = ArrowWriter::try_new(&mut bytes, Arc::clone(schema), Some(properties.build())).map_err(refused)?;
         for batch in batches {
             writer.write(batch).map_err(refused)?;
         }
         let footer = writer.close().map_err(refused)?;
-        Ok(Written { bytes: Bytes::from(bytes), ends: sections::ends(&footer, schema.fields().len()), plain: gaining_little(&footer) })
+        Ok(Written {
+            bytes: Bytes::from(bytes),
+            ends: sections::ends(&footer, schema.fields().len()),
+            plain: gaining_little(&footer),
+            bare: without_dictionary(&footer),
+        })
     }
 }
 
-/// A slice, where its columns end, and those that did not gain by compression.
+/// A slice, where its columns end, and those that did not gain by compression and by a dictionary.
 struct Written {
     bytes: Bytes,
     ends: Option<Vec<u32>>,
     plain: Vec<ColumnPath>,
+    bare: Vec<ColumnPath>,
 }
 
 fn gaining_little(footer: &ParquetMetaData) -> Vec<ColumnPath> {
     let columns = footer.row_groups().iter().flat_map(|group| group.columns());
     columns
         .filter(|c| c.compression() != Compression::UNCOMPRESSED && (c.uncompressed_size() as f64) < GAIN * c.compressed_size() as f64)
+        .map(|c| c.column_path().clone())
+        .collect()
+}
+
+/// Columns of numbers, or other values of a fixed width, whose dictionary made them little smaller. Nulls count as values: who has many keeps it.
+fn without_dictionary(footer: &ParquetMetaData) -> Vec<ColumnPath> {
+    let columns = footer.row_groups().iter().flat_map(|group| group.columns());
+    columns
+        .filter(|c| {
+            let width = match c.column_type() {
+                Type::INT32 | Type::FLOAT => 4,
+                Type::INT64 | Type::DOUBLE => 8,
+                Type::FIXED_LEN_BYTE_ARRAY => i64::from(c.column_descr().type_length()),
+                Type::INT96 | Type::BOOLEAN | Type::BYTE_ARRAY => return false,
+            };
+            c.dictionary_page_offset().is_some() && ((c.num_values() * width) as f64) < GAIN * c.uncompressed_size() as f64
+        })
         .map(|c| c.column_path().clone())
         .collect()
 }

@@ -269,9 +269,14 @@ pub fn lines(batch: &RecordBatch) -> Vec<String> {
 
 /// What DataFusion itself answers over `shop.sales` and `shop.wide` in memory.
 pub async fn reference(sql: &str) -> RecordBatch {
+    reference_over(&wide(), sql).await
+}
+
+/// The same with `wide` as `shop.wide`.
+pub async fn reference_over(wide: &RecordBatch, sql: &str) -> RecordBatch {
     let context = SessionContext::new();
     context.register_batch("data", sales()).unwrap();
-    context.register_batch("wide", wide()).unwrap();
+    context.register_batch("wide", wide.clone()).unwrap();
     let frame = context.sql(&sql.replace("shop.sales.data", "data").replace("shop.wide.data", "wide")).await.unwrap();
     let schema = Arc::new(frame.schema().as_arrow().clone());
     concat_batches(&schema, &frame.collect().await.unwrap()).unwrap()

@@ -7,11 +7,11 @@ use skytether_common::Kind;
 use super::*;
 use crate::{SliceOptions, TableSlicer};
 
-/// 50,000 numbers that compress badly, and the same word for all of them.
+/// 50,000 numbers that compress badly, of 1,500 that a dictionary holds, and the same word for all of them.
 fn slice() -> (Bytes, SchemaRef) {
     let words = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
     let schema = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, false), Field::new("w", words, false)]));
-    let numbers = Int64Array::from_iter_values((0..50_000).map(|i: i64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64)));
+    let numbers = Int64Array::from_iter_values((0..50_000).map(|i: i64| ((i.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64) >> 30) & 0xffff_ffff) % 1500));
     let words: DictionaryArray<Int32Type> = (0..50_000).map(|_| Some("word")).collect();
     let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(numbers), Arc::new(words)]).unwrap();
     let mut slicer = TableSlicer::new(Arc::clone(&schema), SliceOptions { target_bytes: 8 << 20, ..SliceOptions::default() });

@@ -1,0 +1,314 @@
+//! From the bytes of a sub-plan to the operators that run it.
+//!
+//! The drives of one process get the same bytes for a query, and the same again for the next query of its kind. To read and plan a list of a thousand aggregates takes each of them longer than
+//! to add up its columns. So the plans of long lists over one table are kept, the last few, without anything of a drive's: their scan is taken out, and each drive puts its own in. Drives that
+//! ask for one plan at once wait for the first. A kept plan is used over tables of the very same columns only.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arrow::datatypes::{DataType, SchemaRef};
+use bytes::Bytes;
+use datafusion::catalog::TableProvider;
+use datafusion::common::TableReference;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::datasource::{provider_as_source, source_as_provider};
+use datafusion::error::Result as DfResult;
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::builder::LogicalTableSource;
+use datafusion::logical_expr::{Expr, LogicalPlan, TableSource};
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use skytether_common::Result;
+use skytether_plan::codec;
+use skytether_plan::error::from_datafusion;
+use tokio::sync::OnceCell;
+
+use crate::scan::SliceScanExec;
+
+/// Expressions from which on a list is long.
+const LONG: usize = 200;
+
+/// Bytes that a long list has at least.
+const LEAST: usize = 4 << 10;
+
+/// How many plans are kept.
+const KEPT: usize = 8;
+
+/// Of how many bytes together; in memory they take some thirty times as much.
+const KEPT_BYTES: usize = 1 << 20;
+
+/// A sub-plan that was read, over a session's tables.
+pub(crate) enum Prepared {
+    /// A plan that others may use as well, and this session's table.
+    Shared(Arc<Shared>, Arc<dyn TableProvider>),
+    /// Any other.
+    Own(LogicalPlan),
+}
+
+impl Prepared {
+    /// Reads the plan in `bytes` over the tables of `state`, whose functions are those of `base` and some that belong to one sub-plan.
+    ///
+    /// # Errors
+    /// As [`codec::decode`].
+    pub(crate) async fn read(bytes: &Bytes, state: &SessionState, base: &SessionState) -> Result<Self> {
+        if !(LEAST..=KEPT_BYTES).contains(&bytes.len()) {
+            return Ok(Self::Own(codec::decode(bytes, state).await?));
+        }
+        let (cell, mut own) = (cell(bytes), None);
+        let shared = cell.get_or_try_init(async || {
+            let logical = codec::decode(bytes, state).await?;
+            let shared = Shared::of(&logical, base).map_err(from_datafusion)?.map(Arc::new);
+            own = Some(logical);
+            Ok(shared)
+        });
+        let shared = shared.await.inspect_err(|_| forget(&cell))?.clone();
+        if let Some(shared) = &shared
+            && let Some(table) = shared.table_of(state).await.map_err(from_datafusion)?
+        {
+            return Ok(Self::Shared(Arc::clone(shared), table));
+        }
+        // Not to be shared; or by those no more who have another table of this name by now.
+        forget(&cell);
+        match own {
+            Some(logical) => Ok(Self::Own(logical)),
+            None => Ok(Self::Own(codec::decode(bytes, state).await?)),
+        }
+    }
+
+    /// The plan over this session's table.
+    ///
+    /// # Errors
+    /// Internal only.
+    pub(crate) fn bound(&self) -> DfResult<LogicalPlan> {
+        match self {
+            Self::Shared(shared, table) => over(&shared.logical, provider_as_source(Arc::clone(table))),
+            Self::Own(logical) => Ok(logical.clone()),
+        }
+    }
+
+    /// The plan; of a shared one tables are but columns.
+    pub(crate) fn logical(&self) -> &LogicalPlan {
+        match self {
+            Self::Shared(shared, _) => &shared.logical,
+            Self::Own(logical) => logical,
+        }
+    }
+
+    /// The operators over the tables of `state`, the session that it was read with.
+    ///
+    /// # Errors
+    /// DataFusion's.
+    pub(crate) async fn physical(&self, state: &SessionState) -> DfResult<Arc<dyn ExecutionPlan>> {
+        match self {
+            Self::Shared(shared, table) => shared.physical(table, state).await,
+            Self::Own(logical) => physical(logical, state).await,
+        }
+    }
+}
+
+/// The operators of `logical`, a sub-plan or a part of one.
+///
+/// # Errors
+/// DataFusion's.
+pub(crate) async fn physical(logical: &LogicalPlan, state: &SessionState) -> DfResult<Arc<dyn ExecutionPlan>> {
+    if has_nothing_to_push(logical) { state.query_planner().create_physical_plan(logical, state).await } else { state.create_physical_plan(logical).await }
+}
+
+/// A plan of one table, without the table.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    logical: LogicalPlan,
+    table: TableReference,
+    /// Of the table.
+    schema: SchemaRef,
+    projection: Option<Vec<usize>>,
+    operators: tokio::sync::Mutex<Vec<Operators>>,
+}
+
+/// The operators of a [`Shared`] plan.
+#[derive(Debug)]
+struct Operators {
+    /// The partitions that the session wants, and those that the scan has.
+    partitions: (usize, usize),
+    /// With an [`EmptyExec`] in the place of the scan; `None` where they are one drive's own: answers that its metadata has, for example.
+    plan: Option<Arc<dyn ExecutionPlan>>,
+}
+
+impl Shared {
+    /// What can be shared of `logical`; `None` where that has more than one table and long lists, or calls functions that are not in `base`, which may know one drive's cells.
+    fn of(logical: &LogicalPlan, base: &SessionState) -> DfResult<Option<Self>> {
+        if !has_nothing_to_push(logical) || !calls_only(logical, base)? {
+            return Ok(None);
+        }
+        let Some(LogicalPlan::TableScan(scan)) = leaf(logical) else { return Ok(None) };
+        let (table, schema, projection) = (scan.table_name.clone(), source_as_provider(&scan.source)?.schema(), scan.projection.clone());
+        if scan.fetch.is_some() {
+            return Ok(None);
+        }
+        let columns = Arc::new(LogicalTableSource::new(Arc::clone(&schema)));
+        let logical = over(logical, columns)?;
+        Ok(Some(Self { logical, table, schema, projection, operators: tokio::sync::Mutex::default() }))
+    }
+
+    /// The table of `state` that it reads, if that has the same columns.
+    async fn table_of(&self, state: &SessionState) -> DfResult<Option<Arc<dyn TableProvider>>> {
+        let table = state.schema_for_ref(self.table.clone())?.table(self.table.table()).await?;
+        Ok(table.filter(|table| Arc::ptr_eq(&table.schema(), &self.schema) || table.schema() == self.schema))
+    }
+
+    async fn physical(&self, table: &Arc<dyn TableProvider>, state: &SessionState) -> DfResult<Arc<dyn ExecutionPlan>> {
+        let scan = table.scan(state, self.projection.as_ref(), &[], None).await?;
+        let partitions = (state.config().target_partitions(), scan.output_partitioning().partition_count());
+        let plan = async || {
+            let source = provider_as_source(Arc::clone(table));
+            let logical = over(&self.logical, source)?;
+            state.query_planner().create_physical_plan(&logical, state).await
+        };
+        // Held while the first one plans.
+        let mut all = self.operators.lock().await;
+        let Some(known) = all.iter().find(|o| o.partitions == partitions) else {
+            let planned = plan().await?;
+            all.push(Operators { partitions, plan: without_scan(&planned, &scan)? });
+            return Ok(planned);
+        };
+        let known = known.plan.clone();
+        drop(all);
+        match known {
+            Some(operators) => with_scan(operators, &scan),
+            None => plan().await,
+        }
+    }
+}
+
+/// `plan` with `source` as its table.
+fn over(plan: &LogicalPlan, source: Arc<dyn TableSource>) -> DfResult<LogicalPlan> {
+    plan.clone()
+        .transform_down(|node| match node {
+            LogicalPlan::TableScan(mut scan) => {
+                scan.source = Arc::clone(&source);
+                Ok(Transformed::new(LogicalPlan::TableScan(scan), true, TreeNodeRecursion::Stop))
+            }
+            node => Ok(Transformed::no(node)),
+        })
+        .data()
+}
+
+/// What `plan`, which has one input at each step, begins with.
+fn leaf(plan: &LogicalPlan) -> Option<&LogicalPlan> {
+    let mut at = plan;
+    loop {
+        match at.inputs().as_slice() {
+            [] => return Some(at),
+            [input] => at = input,
+            _ => return None,
+        }
+    }
+}
+
+/// `plan` with nothing in the place of a scan like `scan`; `None` where it does not consist of that and of what can be used again.
+fn without_scan(plan: &Arc<dyn ExecutionPlan>, scan: &Arc<dyn ExecutionPlan>) -> DfResult<Option<Arc<dyn ExecutionPlan>>> {
+    let (mut scans, mut others) = (0, 0);
+    plan.apply(|node| {
+        let like = node.is::<SliceScanExec>()
+            && node.fetch().is_none()
+            && node.schema() == scan.schema()
+            && node.output_partitioning().partition_count() == scan.output_partitioning().partition_count();
+        scans += usize::from(like);
+        // What operators learn while they run is no plan's that others run.
+        others += usize::from(!like && node.children().is_empty() || !node.dynamic_expressions_produced().is_empty());
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    if (scans, others) != (1, 0) {
+        return Ok(None);
+    }
+    let nothing: Arc<dyn ExecutionPlan> = Arc::new(EmptyExec::new(scan.schema()).with_partitions(scan.output_partitioning().partition_count()));
+    replaced::<SliceScanExec>(Arc::clone(plan), &nothing).map(Some)
+}
+
+/// The operators of [`without_scan`] over `scan`, with figures of their own.
+fn with_scan(operators: Arc<dyn ExecutionPlan>, scan: &Arc<dyn ExecutionPlan>) -> DfResult<Arc<dyn ExecutionPlan>> {
+    replaced::<EmptyExec>(operators, scan)
+}
+
+/// `plan` with `by` in the place of its operator `T`.
+fn replaced<T: ExecutionPlan>(plan: Arc<dyn ExecutionPlan>, by: &Arc<dyn ExecutionPlan>) -> DfResult<Arc<dyn ExecutionPlan>> {
+    plan.transform_up(|node| Ok(if node.is::<T>() { Transformed::yes(Arc::clone(by)) } else { Transformed::no(node) })).data()
+}
+
+/// Whether `plan` calls no function that is not in `base`.
+fn calls_only(plan: &LogicalPlan, base: &SessionState) -> DfResult<bool> {
+    let foreign = |expr: &Expr| {
+        Ok(match expr {
+            Expr::AggregateFunction(call) => !base.aggregate_functions().contains_key(call.func.name()),
+            Expr::ScalarFunction(call) => !base.scalar_functions().contains_key(call.func.name()),
+            Expr::WindowFunction(_) | Expr::HigherOrderFunction(_) => true,
+            _ => false,
+        })
+    };
+    let mut only = true;
+    plan.apply(|node| {
+        for expr in node.expressions() {
+            only &= !expr.exists(foreign)?;
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(only)
+}
+
+/// Whether `plan` is a long list of expressions over nothing but one table's columns. It was analysed and optimised before it was cut, and has no filter or limit that might find its way to
+/// the scan: the rules would only look for each column among all others, again and again.
+fn has_nothing_to_push(plan: &LogicalPlan) -> bool {
+    let (mut at, mut expressions) = (plan, 0);
+    loop {
+        at = match at {
+            LogicalPlan::Aggregate(aggregate) => {
+                expressions += aggregate.aggr_expr.len();
+                &aggregate.input
+            }
+            LogicalPlan::Projection(projection) => {
+                expressions += projection.expr.len();
+                &projection.input
+            }
+            LogicalPlan::SubqueryAlias(alias) => &alias.input,
+            LogicalPlan::TableScan(scan) => return scan.filters.is_empty() && expressions > LONG && !has_moments(plan),
+            _ => return false,
+        }
+    }
+}
+
+/// Whether `plan` has moments as constants, which travel in UTC: the analyser gives them the zone of what they are compared with.
+fn has_moments(plan: &LogicalPlan) -> bool {
+    let moment = |expr: &Expr| Ok(matches!(expr, Expr::Literal(value, _) if matches!(value.data_type(), DataType::Timestamp(_, Some(_)))));
+    let within = |expr: &Expr| expr.exists(moment).unwrap_or(true);
+    plan.exists(|node| Ok(node.expressions().iter().any(within))).unwrap_or(true)
+}
+
+/// A kept plan, or the place for one; `None` in it for bytes whose plan is not to be shared.
+type Cell = Arc<OnceCell<Option<Arc<Shared>>>>;
+
+/// The process's kept plans by their bytes, the last used last.
+static PLANS: Mutex<VecDeque<(Bytes, Cell)>> = Mutex::new(VecDeque::new());
+
+fn plans() -> MutexGuard<'static, VecDeque<(Bytes, Cell)>> {
+    PLANS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The place of the plan in `bytes`, made where there is none.
+fn cell(bytes: &Bytes) -> Cell {
+    let mut plans = plans();
+    let known = plans.iter().position(|(kept, _)| kept == bytes).and_then(|at| plans.remove(at));
+    let (bytes, cell) = known.unwrap_or_else(|| (bytes.clone(), Cell::default()));
+    plans.push_back((bytes, Arc::clone(&cell)));
+    while plans.len() > KEPT || plans.iter().map(|(kept, _)| kept.len()).sum::<usize>() > KEPT_BYTES {
+        plans.pop_front();
+    }
+    cell
+}
+
+fn forget(cell: &Cell) {
+    plans().retain(|(_, kept)| !Arc::ptr_eq(kept, cell));
+}
+
+#[cfg(test)]
+mod tests;
