@@ -81,7 +81,7 @@ def fleet_of(drives: int, rows: int) -> Path:
     path = data.OUT / f"fleet_moving_{drives}_{rows}"
     if not path.exists():
         fleet = skytether.open(path, drives=drives)
-        fleet.ingest("bench.moving", table(rows))
+        fleet.ingest(table(rows), "bench.moving")
         fleet.close()
     return path
 

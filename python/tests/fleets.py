@@ -83,13 +83,24 @@ def with_threads(path: Path, drives: int, memory_limit: int, spill_limit: int | 
     return skytether.Fleet(skytether._internal.Fleet.open(str(path), drives, "none", "unlimited", True, None, memory_limit, spill_limit, None, threads))
 
 
+def device(speed: float, cores: int = 1, gigabits: float = 10.0) -> str:
+    """The profile of a device: a core's speed in those of this machine, cores, its link. That it has one lets the work of a query move."""
+    return (
+        f"speed_per_core = {speed}\ncores = {cores}\nmemory_bytes = 268435456\ndisk_bytes_per_s = 2e9\nlink_bits_per_s = {gigabits * 1e9}\n"
+    )
+
+
 @contextmanager
-def embedded(place: Path, drives: int, sources: Sources) -> Iterator[skytether.Fleet]:
-    """An embedded fleet that holds `sources`."""
+def embedded(place: Path, drives: int, sources: Sources, profile: Any = "unlimited") -> Iterator[skytether.Fleet]:
+    """An embedded fleet that holds `sources`; its drives are like `profile` once they do."""
     with skytether.open(place, drives=drives, slice_rows=FEW) as fleet:
         _fill(fleet, sources, True)
     with skytether.open(place, slice_rows=MANY) as fleet:
         _fill(fleet, sources, False)
+        if profile == "unlimited":
+            yield fleet
+            return
+    with skytether.open(place, profile=profile) as fleet:
         yield fleet
 
 

@@ -7,7 +7,7 @@ import duckdb
 import pytest
 from compare import assert_same
 from edge_tables import edges
-from fleets import embedded, processes
+from fleets import device, embedded, processes
 
 #: Tables are those of `edge_tables` in the domain `e`. A query that sorts without ties is compared in order.
 QUERIES = """
@@ -174,6 +174,13 @@ def remote(request, tables, tmp_path_factory):
         yield fleet
 
 
+@pytest.fixture(scope="module")
+def moving(tables, tmp_path_factory):
+    """Drives of several speeds, with whom the host shares the work while a query runs."""
+    with embedded(tmp_path_factory.mktemp("moving"), 3, sources(tables), [device(1.0), device(0.2, cores=2), device(0.05)]) as fleet:
+        yield fleet
+
+
 def sources(tables):
     return {f"e/{name}": (table, table.num_rows) for name, table in tables.items()}
 
@@ -193,6 +200,12 @@ def test_as_duckdb(fleet, theirs, query, cut):
 @pytest.mark.parametrize("query", QUERIES)
 def test_processes_as_duckdb(remote, theirs, query, cut):
     check(remote, theirs, query, cut)
+
+
+@pytest.mark.parametrize("cut", ["adaptive", "full", "raw"])
+@pytest.mark.parametrize("query", QUERIES)
+def test_as_duckdb_where_work_moves(moving, theirs, query, cut):
+    check(moving, theirs, query, cut)
 
 
 def check_spread(fleet, tables):

@@ -6,7 +6,7 @@
 //! | room | subject |
 //! |---|---|
 //! | [`reader`] | partitions, slices and whole columns out of a store, with caches |
-//! | [`remote`] | a store behind a wire, for readers |
+//! | [`remote`], [`threads`] | a store behind a wire, for readers, and the threads that wait for it |
 //! | `bind`, `shipped`, [`beside`] | a ticket's tables, as DataFusion finds them; those that came beside the plan |
 //! | `table`, `prune` | a partition as a table; which stripes of rows a filter leaves over |
 //! | `scan`, `stripe`, `dense`, `statistics` | the operator that reads slices; the rows of several slices; the dense view of a matrix; what metadata tells of the rows |
@@ -41,6 +41,7 @@ mod spawned;
 mod statistics;
 mod stripe;
 mod table;
+pub mod threads;
 
 pub use execute::Engine;
 pub use reader::Reader;

@@ -18,6 +18,7 @@ use skytether_store::{SliceStore, Version};
 use crate::cache::Cache;
 use crate::shipped::Shipped;
 use crate::table::blocking_on;
+use crate::threads::Threads;
 
 /// Bytes of decoded metadata that a drive keeps.
 const METADATA_CACHE: usize = 32 << 20;
@@ -62,6 +63,8 @@ pub struct Reader {
     bytes_read: AtomicU64,
     /// What pays for the processor time of all that is run over this reader, where that is to be as slow as some device.
     processor: Option<Arc<Processor>>,
+    /// Where reading waits, if not on the runtime's threads.
+    threads: Option<Arc<Threads>>,
 }
 
 #[derive(Debug)]
@@ -86,13 +89,19 @@ impl Reader {
         let of = |bytes: usize| bytes / shares.max(1);
         let (metadata, columns, totals) = (Cache::new(of(METADATA_CACHE)), Cache::new(of(COLUMN_CACHE)), Cache::new(of(COLUMN_CACHE)));
         let caches = Caches { metadata, columns, totals, prepared: Arc::default() };
-        Self { store, caches: Arc::new(caches), bytes_read: AtomicU64::new(0), processor: None }
+        Self { store, caches: Arc::new(caches), bytes_read: AtomicU64::new(0), processor: None, threads: None }
     }
 
     /// The same reader on the cores of `processor`: reading through it, and engines over it, take the processor time of that device.
     #[must_use]
     pub fn paced(self, processor: Option<Arc<Processor>>) -> Self {
         Self { processor, ..self }
+    }
+
+    /// The same reader, whose reading waits on `threads`: for a store that others read for it.
+    #[must_use]
+    pub fn waiting_on(self, threads: Arc<Threads>) -> Self {
+        Self { threads: Some(threads), ..self }
     }
 
     /// The cores that engines over this reader work on, where these are not just this machine's.
@@ -106,12 +115,21 @@ impl Reader {
     /// # Errors
     /// As [`blocking_on`].
     pub(crate) async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-        blocking_on(self.processor(), work).await
+        match &self.threads {
+            Some(threads) => threads.run(work).await,
+            None => blocking_on(self.processor(), work).await,
+        }
     }
 
     /// The same reader with the same caches and a count of its own, from 0.
     pub(crate) fn counting(&self) -> Self {
-        Self { store: Arc::clone(&self.store), caches: Arc::clone(&self.caches), bytes_read: AtomicU64::new(0), processor: self.processor() }
+        Self {
+            store: Arc::clone(&self.store),
+            caches: Arc::clone(&self.caches),
+            bytes_read: AtomicU64::new(0),
+            processor: self.processor(),
+            threads: self.threads.clone(),
+        }
     }
 
     /// Bytes of values that came from the store; what a cache had is not among them.

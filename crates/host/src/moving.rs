@@ -83,7 +83,8 @@ enum Heard {
 
 /// The rows of one drive on their way to whoever reads them.
 struct Output {
-    queue: mpsc::UnboundedSender<RecordBatch>,
+    /// Rows, and the bytes that they count for.
+    queue: mpsc::UnboundedSender<(RecordBatch, u64)>,
     closed: Arc<AtomicBool>,
 }
 
@@ -94,11 +95,13 @@ struct Flow {
     /// When something was last read, in milliseconds since `began`.
     read: AtomicU64,
     room: Notify,
+    /// Bytes of filtered rows that wait to be worked off here, by their epochs.
+    filtered: Mutex<BTreeMap<EpochId, u64>>,
 }
 
 impl Flow {
     fn new() -> Arc<Self> {
-        Arc::new(Self { began: Instant::now(), bytes: AtomicU64::new(0), read: AtomicU64::new(0), room: Notify::new() })
+        Arc::new(Self { began: Instant::now(), bytes: AtomicU64::new(0), read: AtomicU64::new(0), room: Notify::new(), filtered: Mutex::default() })
     }
 
     fn now(&self) -> u64 {
@@ -108,6 +111,27 @@ impl Flow {
     /// Whether enough waits. Where nobody reads any of it for long, somebody may be waiting for the rows of another drive first.
     fn clogged(&self) -> bool {
         self.bytes.load(Ordering::Relaxed) > WAITING && self.now().saturating_sub(self.read.load(Ordering::Relaxed)) < STUCK
+    }
+
+    fn filtered(&self) -> std::sync::MutexGuard<'_, BTreeMap<EpochId, u64>> {
+        self.filtered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the task is to take nothing more in: of rows for readers, or of rows that are to be aggregated here.
+    fn full(&self) -> bool {
+        self.clogged() || self.filtered().values().sum::<u64>() > WAITING
+    }
+
+    /// Filtered rows wait to be worked off.
+    fn waits(&self, epoch: EpochId, bytes: u64) {
+        self.filtered().insert(epoch, bytes);
+    }
+
+    /// An epoch is worked off.
+    fn worked(&self, epoch: EpochId) {
+        if self.filtered().remove(&epoch).is_some() {
+            self.room.notify_waiters();
+        }
     }
 
     fn more(&self, batch: &RecordBatch) {
@@ -252,7 +276,7 @@ async fn work_off(start: Start) -> Result<()> {
         let now = task.began.elapsed().as_secs_f64();
         let wake = task.query.wake().map_or(0.05, |at| (at - now).clamp(0.0, 1.0));
         let flow = Arc::clone(&task.flow);
-        let clogged = flow.clogged();
+        let clogged = flow.full();
         tokio::select! {
             Some(what) = heard.recv() => task.hear(what)?,
             Some(what) = said.recv(), if !clogged => task.hear(what)?,
@@ -274,16 +298,27 @@ impl Task {
     fn drive(&mut self, at: usize, member: Member) -> Drive {
         let Member { reading, plan, engine, output } = member;
         let inbox = self.inbox.clone();
+        let tells = Arc::clone(&self.flow);
         let tell = Arc::new(move |worked| {
-            let _ = inbox.send(Heard::Above(at, worked));
+            match &worked {
+                Worked::Rows(batch) => {
+                    // The thread is the lane's own.
+                    while tells.clogged() && !inbox.is_closed() {
+                        std::thread::sleep(Duration::from_millis(2));
+                    }
+                    tells.more(batch);
+                }
+                Worked::Epoch(epoch, _) => tells.worked(*epoch),
+                Worked::Over(_) => {}
+            }
+            inbox.send(Heard::Above(at, worked)).is_ok()
         });
-        let (queue, mut waiting) = mpsc::unbounded_channel::<RecordBatch>();
+        let (queue, mut waiting) = mpsc::unbounded_channel::<(RecordBatch, u64)>();
         let (closed, flow) = (Arc::new(AtomicBool::new(false)), Arc::clone(&self.flow));
         let (is_closed, reading) = (Arc::clone(&closed), Arc::new(reading));
         let records = Arc::clone(&reading);
         self.outlets.spawn(async move {
-            while let Some(batch) = waiting.recv().await {
-                let bytes = batch_bytes(&batch);
+            while let Some((batch, bytes)) = waiting.recv().await {
                 records.records(&batch);
                 let sent = output.send(Ok(batch)).await;
                 flow.less(bytes);
@@ -478,6 +513,7 @@ impl Task {
             }
             Rung::Filter if has_upper => {
                 drive.handed_out.filtered += covered;
+                self.flow.waits(epoch, rows.iter().map(batch_bytes).sum());
                 drive.above.rows(epoch, rows);
             }
             Rung::Filter | Rung::Full => {
@@ -492,14 +528,24 @@ impl Task {
 
     /// Gives rows of drive `at` to whoever reads them.
     fn give(&mut self, at: usize, batch: RecordBatch) {
+        self.flow.more(&batch);
+        self.pass(at, batch);
+    }
+
+    /// Gives rows that are counted as waiting.
+    fn pass(&mut self, at: usize, batch: RecordBatch) {
         let drive = &self.drives[at];
-        match adapt(&batch, &self.schema, &drive.cse.info().name) {
-            Ok(batch) if batch.num_rows() == 0 => {}
-            Ok(batch) => {
-                self.flow.more(&batch);
-                let _ = drive.output.queue.send(batch);
+        let bytes = batch_bytes(&batch);
+        let sent = match adapt(&batch, &self.schema, &drive.cse.info().name) {
+            Ok(batch) if batch.num_rows() == 0 => false,
+            Ok(batch) => drive.output.queue.send((batch, bytes)).is_ok(),
+            Err(error) => {
+                self.outcome = Some(Err((None, error)));
+                false
             }
-            Err(error) => self.outcome = Some(Err((None, error))),
+        };
+        if !sent {
+            self.flow.less(bytes);
         }
     }
 
@@ -509,7 +555,7 @@ impl Task {
             Heard::Message(at, session, message) => self.message(at, session, message),
             Heard::Fetched(at, epoch, number, fed) => self.fetched(at, epoch, number, fed),
             Heard::Above(at, worked) => match worked {
-                Worked::Rows(batch) => self.give(at, batch),
+                Worked::Rows(batch) => self.pass(at, batch),
                 Worked::Epoch(epoch, cpu) => self.handle(Event::Worked { epoch, cpu, filtered: None, held: None }),
                 Worked::Over(over) => {
                     self.left = self.left.saturating_sub(1);
@@ -552,7 +598,8 @@ impl Task {
                                 let _ = tokio::time::timeout(Duration::from_millis(5), flow.room.notified()).await;
                             }
                             flow.more(&batch);
-                            queue.send(batch).is_ok()
+                            let bytes = batch_bytes(&batch);
+                            queue.send((batch, bytes)).is_ok()
                         }
                     };
                     let over = match reading.deliver(stream, &plan, give).await {

@@ -26,6 +26,7 @@ use datafusion::sql::sqlparser::ast;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use skytether_common::{DatasetName, Error, Generation, Result};
+use skytether_engine::threads::Threads;
 use skytether_expression::CellSource;
 use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_first::filter_first;
@@ -130,7 +131,9 @@ impl Host {
         let catalog = Catalog::new(storages, options.storage_deadline)?;
         let base = base_state(&options)?;
         let pool = &base.runtime_env().memory_pool;
-        let above = drives.iter().map(|drive| EngineAbove::new(Arc::clone(drive), Arc::clone(pool), options.storage_deadline, drives.len()));
+        let threads = Arc::new(Threads::new(READERS));
+        let above =
+            drives.iter().map(|drive| EngineAbove::new(Arc::clone(drive), Arc::clone(pool), options.storage_deadline, drives.len(), Arc::clone(&threads)));
         let above = above.map(Arc::new).collect();
         Ok(Self(Arc::new(Inner { drives, catalog, options, base, schemas: SchemaCache::default(), instance: Uuid::new_v4(), above })))
     }
@@ -345,6 +348,9 @@ impl Host {
 pub(crate) fn new_generation() -> Generation {
     Generation(Uuid::new_v4().as_u64_pair().1)
 }
+
+/// Threads that wait for slices that drives hand out.
+const READERS: usize = 64;
 
 /// The most keys per part of a join that drives are told of.
 const JOIN_KEYS: usize = 150_000;

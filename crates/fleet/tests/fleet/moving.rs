@@ -105,7 +105,7 @@ async fn work_moves_over_sockets_too() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drive_without_room_for_states_leaves_them_to_the_host() {
     let dir = tempfile::tempdir().unwrap();
-    let rows = batches(60, 2000);
+    let rows = batches(160, 2000);
     let sql = "SELECT id, grp, sum(n), min(name) FROM lab.plain GROUP BY id, grp ORDER BY id";
     let fleet = open(dir.path(), 2, Moving::Never).await;
     ingest(&fleet, "lab.plain", &rows, false).await.unwrap();

@@ -1,7 +1,7 @@
 //! The level above as a worker: runs a sub-plan over slices that a drive handed out, and its upper part over rows that a drive filtered.
 //!
-//! For each drive there is an engine over what that drive stores, read from afar; it plans the same sub-plan as the drive does. A lane for slices and one for rows are started when the first ones come. They run on threads that may
-//! block: what they need beside the slices (names of genes, groups of cells) is read from the drive in the middle of them.
+//! For each drive there is an engine over what that drive stores, read from afar; it plans the same sub-plan as the drive does. A lane for slices and one for rows are started when the first ones come. They run on threads of
+//! their own: what they need beside the slices (names of genes, groups of cells) is read from the drive in the middle of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,6 +18,7 @@ use skytether_engine::divide::{Divided, Lane, Taken};
 use skytether_engine::feed::{Fed, Feed};
 use skytether_engine::meter::{Meter, Reading as Time};
 use skytether_engine::remote::RemoteStore;
+use skytether_engine::threads::{Threads, alone};
 use skytether_engine::{Engine, Reader};
 use skytether_wire::{Cse, Storage, SubPlan};
 use tokio::sync::{OnceCell, mpsc};
@@ -30,13 +31,15 @@ pub(crate) struct EngineAbove {
     deadline: Duration,
     /// Drives that share the memory for caches.
     drives: usize,
+    /// The threads that wait for what drives read, of all of them.
+    threads: Arc<Threads>,
     engine: Mutex<Option<Arc<Engine>>>,
 }
 
 impl EngineAbove {
     /// Over what `drive`, one of so many `drives`, stores.
-    pub(crate) fn new(drive: Arc<dyn Cse>, pool: Arc<dyn MemoryPool>, deadline: Duration, drives: usize) -> Self {
-        Self { drive, pool, deadline, drives, engine: Mutex::default() }
+    pub(crate) fn new(drive: Arc<dyn Cse>, pool: Arc<dyn MemoryPool>, deadline: Duration, drives: usize, threads: Arc<Threads>) -> Self {
+        Self { drive, pool, deadline, drives, threads, engine: Mutex::default() }
     }
 
     /// Must be called in a runtime.
@@ -46,7 +49,8 @@ impl EngineAbove {
             return Ok(Arc::clone(engine));
         }
         let storage: Arc<dyn Storage> = Arc::clone(&self.drive) as _;
-        let reader = Arc::new(Reader::sharing(Arc::new(RemoteStore::new(storage, self.deadline)), self.drives));
+        let reader = Reader::sharing(Arc::new(RemoteStore::new(storage, self.deadline)), self.drives).waiting_on(Arc::clone(&self.threads));
+        let reader = Arc::new(reader);
         let made = Arc::new(Engine::new(self.drive.info().name.clone(), reader, Arc::clone(&self.pool), 1, 1)?);
         *engine = Some(Arc::clone(&made));
         Ok(made)
@@ -64,8 +68,8 @@ pub(super) enum Worked {
     Over(Result<()>),
 }
 
-/// Called with what comes.
-pub(super) type Tell = Arc<dyn Fn(Worked) + Send + Sync>;
+/// Called with what comes, on a thread that may block; whether more is wanted.
+pub(super) type Tell = Arc<dyn Fn(Worked) -> bool + Send + Sync>;
 
 /// The work for one drive.
 pub(super) struct Above {
@@ -93,8 +97,7 @@ impl Above {
         let planned = self.divided.get_or_try_init(|| async {
             let (engine, plan) = (self.engine.engine()?, self.plan.clone());
             // Planning reads metadata from the drive, and waits for it.
-            let planning = tokio::task::spawn_blocking(move || futures::executor::block_on(engine.take(plan)));
-            match planning.await.map_err(|e| Error::internal("a defect while planning for handed out slices").because(e))?? {
+            match alone(move || futures::executor::block_on(engine.take(plan))).await? {
                 Taken::Divided(divided) => Ok(Arc::new(*divided)),
                 Taken::Whole(_) => Err(Error::internal("the host does not divide a sub-plan that a drive divides: do they have the same version?")),
             }
@@ -163,17 +166,19 @@ impl Above {
             let over = match above.divided().await {
                 Ok(divided) => {
                     let tell = Arc::clone(&above.tell);
-                    let work = tokio::task::spawn_blocking(move || {
+                    let work = alone(move || {
                         let mut lane = lane(&above, &divided, Arc::new(Meter::default()))?;
                         futures::executor::block_on(async {
                             while let Some(batch) = lane.next().await? {
-                                (above.tell)(Worked::Rows(batch));
+                                if !(above.tell)(Worked::Rows(batch)) {
+                                    break;
+                                }
                             }
                             Ok(())
                         })
                     });
-                    let over = work.await.unwrap_or_else(|e| Err(Error::internal("a defect while working off handed out slices").because(e)));
-                    return tell(Worked::Over(over));
+                    tell(Worked::Over(work.await));
+                    return;
                 }
                 Err(error) => Err(error),
             };
@@ -262,7 +267,9 @@ impl Feed for Stored {
             let sum = *sum;
             state.left.remove(&epoch);
             drop(state);
-            (self.0.tell)(Worked::Epoch(epoch, sum));
+            if !(self.0.tell)(Worked::Epoch(epoch, sum)) {
+                self.0.state().waiting.clear();
+            }
         }
     }
 }
