@@ -5,6 +5,7 @@ use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
 
 use crate::fleet::{Faults, Fleet, Outcome, Spec, run};
+use crate::oracle::{self, Bound, Foresight};
 use crate::parallel::parallel;
 use crate::workload::{Workload, grid};
 
@@ -71,6 +72,10 @@ pub struct Row {
     pub adaptive: f64,
     /// How the adaptive run went.
     pub outcome: Outcome,
+    /// What nothing can beat.
+    pub bound: Bound,
+    /// What nothing can beat on average that doesn't know which drives a change of load will befall.
+    pub blind: f64,
 }
 
 impl Row {
@@ -177,7 +182,9 @@ pub fn measure(point: &Point, ground: &Ground, trace: bool) -> Row {
     let fixed = STATIC.map(|rung| time(&fleet, Policy::Static(rung)).0);
     fleet.trace = trace;
     let (adaptive, outcome) = time(&fleet, Policy::Adaptive);
-    Row { point: point.clone(), fixed, adaptive, outcome }
+    let bound = oracle::bound(&fleet, &point.work, seed, Foresight::All);
+    let blind = oracle::bound(&fleet, &point.work, seed, Foresight::NotWhich).seconds;
+    Row { point: point.clone(), fixed, adaptive, outcome, bound, blind }
 }
 
 /// Runs points on all processors; the rows are in their order.

@@ -75,12 +75,12 @@ fn name(point: &Point) -> String {
 }
 
 fn csv(rows: &[Row]) -> String {
-    let mut text = "query,slower,gbit,drives,load,full_s,filter_s,raw_s,adaptive_s,regret,over_raw,moved_bytes".to_owned();
+    let mut text = "query,slower,gbit,drives,load,full_s,filter_s,raw_s,adaptive_s,regret,over_raw,moved_bytes,bound_s,bound_by,blind_s".to_owned();
     for row in rows {
         let (point, [full, filter, raw]) = (&row.point, row.fixed);
         let _ = write!(
             text,
-            "\n{},{},{},{},{:?},{full:.5},{filter:.5},{raw:.5},{:.5},{:.5},{:.5},{:.0}",
+            "\n{},{},{},{},{:?},{full:.5},{filter:.5},{raw:.5},{:.5},{:.5},{:.5},{:.0},{:.5},{},{:.5}",
             point.work.name,
             point.slower,
             point.gbit,
@@ -89,7 +89,10 @@ fn csv(rows: &[Row]) -> String {
             row.adaptive,
             row.regret(),
             row.over_raw(),
-            row.outcome.moved
+            row.outcome.moved,
+            row.bound.seconds,
+            row.bound.by.as_str(),
+            row.blind
         );
     }
     text

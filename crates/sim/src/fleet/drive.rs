@@ -11,7 +11,7 @@ use super::{Answer, Happening, Payload, Spec, World};
 use crate::device::{Cores, Disk, Link};
 
 /// Bytes of results that may wait for the link before nothing more is begun.
-const OUTGOING: f64 = 8e6;
+pub(crate) const OUTGOING: f64 = 8e6;
 
 /// Slices that are read ahead, beyond one per core.
 const READ_AHEAD: usize = 4;
