@@ -23,6 +23,12 @@ const LOAD_JUMP: f64 = 1.5;
 /// Seconds of work that a drive has in its queue beyond what its cores are busy with, so that it never waits for us.
 const AHEAD: Seconds = 0.015;
 
+/// Seconds that an order for a slice may wait for us.
+const SLACK: Seconds = 0.005;
+
+/// The most slices on their way from a drive, but for one.
+const MAX_PIPE: u32 = 31;
+
 /// What closing epochs may cost, as a share of the work in them.
 const CLOSING: f64 = 0.015;
 
@@ -255,7 +261,9 @@ impl<B> Query<B> {
             let (cores, latency) = (f64::from(part.cores), self.cost.profile(cse).link_latency_s);
             let each = part.disk.max(part.raw.bytes / part.link).max(part.raw.wall / cores);
             self.cses[cse].raw_each = each;
-            self.cses[cse].raw_pipe = 2 + (((2.0 * latency + 0.005) / each.max(1e-9)).ceil() as u32).min(30);
+            // So many that no stage of their way up waits for another: the slowest one always has one to work on while the others are under way.
+            let way = part.disk + part.raw.wall + part.raw.bytes / part.link + part.raw.bytes / above.link + 2.0 * latency + SLACK;
+            self.cses[cse].raw_pipe = 1 + ((way / each.max(1e-9)).ceil() as u32).min(MAX_PIPE);
             let share = &mut plan.shares[cse];
             if part.slices > 0 && share.below + share.raw == 0 {
                 // Whatever the plan thinks of it: nothing is left lying.
