@@ -200,6 +200,17 @@ struct Epoch {
     rows_done: f64,
 }
 
+/// Bytes that have been on their way from a CSE all the time.
+#[derive(Debug, Clone, Copy)]
+struct Flow {
+    since: Seconds,
+    /// Bytes and batches that have come since.
+    bytes: f64,
+    batches: u32,
+    /// Bytes that had come from all CSEs before.
+    before: f64,
+}
+
 #[derive(Debug, Clone)]
 struct CseBook {
     surveyed: bool,
@@ -216,8 +227,7 @@ struct CseBook {
     epochs: BTreeSet<EpochId>,
     raw_open: u32,
     raw_bytes: f64,
-    /// Since when bytes have been on their way all the time, how many have come since, and how many had come from all CSEs before.
-    flow: Option<(Seconds, f64, f64)>,
+    flow: Option<Flow>,
     /// Bytes that its progress told of, and that have come.
     produced: f64,
     delivered: f64,

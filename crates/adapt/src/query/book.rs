@@ -1,6 +1,6 @@
 //! The books: where each slice is, what each epoch has, what became of it.
 
-use super::{Action, CseBook, Epoch, Query, SliceBook, Stage, Waiting};
+use super::{Action, CseBook, Epoch, Flow, Query, SliceBook, Stage, Waiting};
 use crate::message::{CloseAfter, Completed, CseId, Down, EpochId, Order, Rung, Seconds, Slice, SliceId, Up};
 
 impl Default for CseBook {
@@ -38,6 +38,9 @@ impl Default for CseBook {
 
 /// Seconds of bytes without a break that say how fast a link is.
 const FLOW: Seconds = 0.1;
+
+/// The fewest batches in them.
+const BATCHES: u32 = 4;
 
 /// Share of the level above's link from which on it may be what holds bytes up.
 const BUSY: f64 = 0.5;
@@ -262,13 +265,15 @@ impl<B> Query<B> {
     pub(super) fn flows(&mut self, cse: usize, bytes: f64) {
         // The batch that has just come is still in the books if it was handed out.
         let more = self.backlog(cse) > 1.5 * self.cses[cse].bytes;
-        let Some((since, sum, before)) = self.cses[cse].flow else {
-            self.cses[cse].flow = more.then_some((self.now, 0.0, self.received));
+        let Some(Flow { since, bytes: sum, batches, before }) = self.cses[cse].flow else {
+            self.cses[cse].flow = more.then_some(Flow { since: self.now, bytes: 0.0, batches: 0, before: self.received });
             return;
         };
-        let (sum, passed) = (sum + bytes, self.now - since);
-        if passed >= FLOW {
-            let profile = self.cost.profile(cse);
+        let (sum, batches, passed) = (sum + bytes, batches + 1, self.now - since);
+        let profile = self.cost.profile(cse);
+        // Cores that begin together give together: a rate of few batches says nothing.
+        let enough = passed >= FLOW && batches >= BATCHES.max(2 * profile.cores);
+        if enough {
             let (rows, size) = (self.cses[cse].rows, self.cses[cse].bytes);
             let raw = self.cost.slice(cse, Rung::Raw, (rows, size));
             let sends = f64::from(profile.cores) * size / raw.wall.max(1e-12);
@@ -277,10 +282,10 @@ impl<B> Query<B> {
             let shared = (self.received - before) / passed > BUSY * self.cost.host().link_bytes_per_s();
             self.cost.flowed(cse, sum / passed, if shared { 0.0 } else { expected });
         }
-        self.cses[cse].flow = match (more, passed >= FLOW) {
+        self.cses[cse].flow = match (more, enough) {
             (false, _) => None,
-            (true, true) => Some((self.now, 0.0, self.received)),
-            (true, false) => Some((since, sum, before)),
+            (true, true) => Some(Flow { since: self.now, bytes: 0.0, batches: 0, before: self.received }),
+            (true, false) => Some(Flow { since, bytes: sum, batches, before }),
         };
     }
 
