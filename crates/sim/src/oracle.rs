@@ -175,7 +175,7 @@ impl Program {
         let raw_work = (bytes * transfer + (lower + upper) * real.iter().map(|real| real.cost).fold(0.0, f64::max)) * host;
         // What a core has worked on before the change was read before it; what it gave has gone through the links since, or waits in bounded places.
         let memory = fleet.limits.memory as f64;
-        let waits = OUTGOING + cores * selected.max(streamed);
+        let waits = OUTGOING + cores * bytes.max(selected).max(streamed);
         let early = change.max(begins) - begins;
         let common = [(Resource::HostLink, fleet.host.link_bytes_per_s() * early + memory + all * waits), (Resource::Host, f64::from(fleet.host.cores) * early + memory / bytes * raw_work)];
         let common_at = supplies.len();
@@ -211,7 +211,7 @@ impl Program {
             };
             let before = (change > 0.0).then(|| [
                 supply(Resource::Disk, early / read + 1.0, 0.0),
-                supply(Resource::Link, is.link_bytes_per_s() * early + memory + waits, 0.0),
+                supply(Resource::Link, is.link_bytes_per_s() * early + waits, 0.0),
             ]);
             let pooled = if blind { 0..fleet.drives.len() } else { 0..0 };
             let of = |drive: usize| real[drive * fleet.slices as usize..][..fleet.slices as usize].iter().map(|real| real.cost);

@@ -44,6 +44,9 @@ const LITTLE: f64 = 0.15;
 /// An epoch is done again elsewhere if that is expected to end so many times sooner.
 const HEDGE: f64 = 1.5;
 
+/// A drive whose processor needs such a share of all the time that is left, for handing out alone, holds all up.
+const HANDS_FULL: f64 = 0.9;
+
 impl<B> Query<B> {
     pub(super) fn decide(&mut self, out: &mut Vec<Action<B>>) {
         self.finish_if_covered(out);
@@ -450,7 +453,12 @@ impl<B> Query<B> {
             let raw: SliceLoad = parts[open.cse].raw;
             let each = parts[open.cse].disk.max(raw.bytes / parts[open.cse].link).max(raw.wall / f64::from(parts[open.cse].cores));
             let elsewhere = n * each.max(raw.above / above.cores) + raw.above + above.busy / above.cores + 4.0 * self.cost.profile(open.cse).link_latency_s;
-            if ends > others + HEDGE * elsewhere + 0.002 {
+            // Where its processor has its hands full with handing slices out, what it works on keeps all others waiting.
+            let part = &parts[open.cse];
+            let cores = f64::from(part.cores);
+            let full = self.shares[open.cse].below == 0 && part.busy + f64::from(part.slices) * raw.wall / cores > HANDS_FULL * others;
+            let saves = self.remaining(open).sum::<f64>() > HEDGE * n * raw.wall;
+            if ends > others + HEDGE * elsewhere + 0.002 || (full && saves) {
                 again.push((*id, open.cse, open.slices.keys().copied().collect::<Vec<_>>()));
             }
         }

@@ -1,6 +1,6 @@
 //! A drive: the machine of `skytether_adapt::drive`, and cores, disk and link that carry out what it says.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use skytether_adapt::cost::{PRIORS, distinct};
 use skytether_adapt::drive::{Drive, Effect, Meters, Next, Pressure, Totals};
@@ -10,7 +10,7 @@ use skytether_adapt::query::Event;
 use super::{Answer, Happening, Payload, Spec, World};
 use crate::device::{Cores, Disk, Link};
 
-/// Bytes of results that may wait for the link before nothing more is begun.
+/// Bytes that may wait for the link before nothing more is begun.
 pub(crate) const OUTGOING: f64 = 8e6;
 
 /// Slices that are read ahead, beyond one per core.
@@ -59,6 +59,9 @@ pub(super) struct DriveSim {
     /// Epochs that are done, but whose results have not left yet.
     leaving: BTreeSet<EpochId>,
     computing: usize,
+    /// Slices that were read to be handed out, and those of them that are being sent.
+    sends: VecDeque<(EpochId, SliceId)>,
+    sending: usize,
     begun: u32,
     life: u32,
     alive: bool,
@@ -98,6 +101,8 @@ impl DriveSim {
             running: BTreeMap::new(),
             leaving: BTreeSet::new(),
             computing: 0,
+            sends: VecDeque::new(),
+            sending: 0,
             begun: 0,
             life: 0,
             alive: true,
@@ -131,7 +136,7 @@ impl DriveSim {
                     if rung == Rung::Raw {
                         while let Next::Slice(slice) = self.machine.next(world.now, epoch) {
                             if self.cached.contains(&slice) {
-                                self.cores.begin(world.now, Job::Send { epoch, slice }, world.work.bytes as f64 * PRIORS.transfer_s_per_byte, true);
+                                self.sends.push_back((epoch, slice));
                             } else {
                                 self.read(world, slice, Read::Raw(epoch));
                             }
@@ -148,6 +153,7 @@ impl DriveSim {
                     self.running.remove(&epoch);
                     self.cores.retain(world.now, |job| job.epoch() != epoch);
                     self.computing = self.cores.jobs(world.now).filter(|(job, _)| matches!(job, Job::Slice { .. })).count();
+                    self.sending = self.cores.jobs(world.now).filter(|(job, _)| matches!(job, Job::Send { .. })).count();
                 }
             }
         }
@@ -171,6 +177,14 @@ impl DriveSim {
         for slice in ahead {
             if !self.cached.contains(&slice) {
                 self.read(world, slice, Read::Ahead);
+            }
+        }
+        while self.link.queued() + self.sending as f64 * world.work.bytes as f64 <= OUTGOING
+            && let Some((epoch, slice)) = self.sends.pop_front()
+        {
+            if self.running.contains_key(&epoch) {
+                self.sending += 1;
+                self.cores.begin(world.now, Job::Send { epoch, slice }, world.work.bytes as f64 * PRIORS.transfer_s_per_byte, true);
             }
         }
         loop {
@@ -267,6 +281,7 @@ impl DriveSim {
                     self.slice_done(world, epoch, slice, work);
                 }
                 Job::Send { epoch, slice } => {
+                    self.sending -= 1;
                     self.batch(epoch, 0.0, world.work.bytes as f64, Payload::Stored(slice));
                     let cpu = world.work.bytes as f64 * PRIORS.transfer_s_per_byte / world.fleet.drives[self.at].is.speed_per_core;
                     let cost = SliceCost { slice, cpu, rows_out: 0, bytes_out: world.work.bytes };
@@ -325,10 +340,7 @@ impl DriveSim {
                     Read::Ahead => {
                         self.cached.insert(slice);
                     }
-                    Read::Raw(epoch) if self.running.contains_key(&epoch) => {
-                        self.cores.begin(world.now, Job::Send { epoch, slice }, world.work.bytes as f64 * PRIORS.transfer_s_per_byte, true);
-                    }
-                    Read::Raw(_) => {}
+                    Read::Raw(epoch) => self.sends.push_back((epoch, slice)),
                 }
             }
         }
@@ -406,7 +418,8 @@ impl DriveSim {
         self.cached.clear();
         self.running.clear();
         self.leaving.clear();
-        (self.computing, self.begun, self.beating) = (0, 0, false);
+        self.sends.clear();
+        (self.computing, self.sending, self.begun, self.beating) = (0, 0, 0, false);
     }
 
     pub(super) fn restart(&mut self) {
