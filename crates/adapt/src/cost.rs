@@ -163,6 +163,8 @@ struct Cse {
     full: Robust,
     load: Load,
     link: f64,
+    /// The rate of the last measurement of the link, where it was slow.
+    slow: Option<f64>,
 }
 
 /// The model of a query: one per query, priors in, measurements in, predictions out.
@@ -199,6 +201,7 @@ impl CostModel {
                 full: Robust::default(),
                 load: Load::default(),
                 link: profile.link_bytes_per_s(),
+                slow: None,
             })
             .collect();
         Self { priors, work, cses, host, host_factor: Robust::default(), seen_rows: 0.0, seen_out: 0.0, seen_bytes: 0.0, groups: None, groups_rows: 0.0 }
@@ -397,16 +400,21 @@ impl CostModel {
 
     /// While bytes were waiting at `cse` all the time, `rate` of them came per second, although by all that is known `expected` should have.
     ///
-    /// Whatever else holds bytes up is in `expected`; so what is far below it is the link's doing, and what is above the link's rate proves a better one.
+    /// Whatever else holds bytes up is in `expected`; so what is far below it twice in a row is the link's doing, and what is above the link's rate proves a better one.
     pub fn flowed(&mut self, cse: usize, rate: f64, expected: f64) {
         if !(rate.is_finite() && rate > 0.0) {
             return;
         }
-        let link = &mut self.cses[cse].link;
+        let own = &mut self.cses[cse];
+        let before = own.slow.take();
         if rate < SLOW_LINK * expected {
-            *link = rate;
-        } else if rate > *link {
-            *link = rate;
+            // Once may be a load that has just come, of which nobody knows yet.
+            match before {
+                Some(before) => own.link = rate.max(before),
+                None => own.slow = Some(rate),
+            }
+        } else if rate > own.link {
+            own.link = rate;
         }
     }
 
@@ -576,6 +584,11 @@ mod tests {
         model.flowed(0, 0.55 * link, link);
         model.flowed(0, 0.3 * link, 0.31 * link);
         assert_eq!(model.link(0), link);
+        model.flowed(0, 0.1 * link, link);
+        assert_eq!(model.link(0), link, "once is not enough");
+        model.flowed(0, 0.9 * link, link);
+        model.flowed(0, 0.05 * link, link);
+        assert_eq!(model.link(0), link, "nor is it in between");
         model.flowed(0, 0.1 * link, link);
         assert_eq!(model.link(0), 0.1 * link);
         model.flowed(0, link, 0.1 * link);
