@@ -8,7 +8,7 @@
 mod book;
 mod decide;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::cost::{CostModel, Priors, Work};
 use crate::ledger::{Dropped, Ledger, Verdict};
@@ -244,6 +244,8 @@ struct CseBook {
     /// Seconds per slice that is handed out, and how many to ask for at once.
     raw_each: Seconds,
     raw_pipe: u32,
+    /// How many slices the last plans had for it to work off.
+    wanted: VecDeque<u32>,
     /// How many plans in a row had nothing for it to work off.
     unwanted: u32,
 }

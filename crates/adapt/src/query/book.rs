@@ -31,6 +31,7 @@ impl Default for CseBook {
             learning: false,
             raw_each: 0.0,
             raw_pipe: 2,
+            wanted: Default::default(),
             unwanted: 0,
         }
     }

@@ -41,6 +41,12 @@ const LEARN: f64 = 0.05;
 /// Slices that can be taken from a drive within such a share of the time that is left are not taken yet.
 const LITTLE: f64 = 0.15;
 
+/// A drive does not begin with its own work for less than this share of its slices.
+const SPARSE: f64 = 0.01;
+
+/// Plans in a row that must agree for a slice to be fed or taken back.
+const STEADY: usize = 3;
+
 /// An epoch is done again elsewhere if that is expected to end so many times sooner.
 const HEDGE: f64 = 1.5;
 
@@ -66,7 +72,7 @@ impl<B> Query<B> {
             if self.ended {
                 return;
             }
-            self.replan(out);
+            self.replan(jumped, out);
         }
         while let Some(cse) = self.touched.pop_first() {
             self.feed(cse, out);
@@ -239,7 +245,7 @@ impl<B> Query<B> {
         }
     }
 
-    fn replan(&mut self, out: &mut Vec<Action<B>>) {
+    fn replan(&mut self, jumped: bool, out: &mut Vec<Action<B>>) {
         self.cost.forget(self.now);
         let parts: Vec<Part> = (0..self.cses.len()).map(|cse| self.part(cse)).collect();
         let waiting: f64 = self.waiting.values().map(|waiting| waiting.above).sum();
@@ -272,15 +278,30 @@ impl<B> Query<B> {
                 // Whatever the plan thinks of it: nothing is left lying.
                 *share = if part.may_raw { Share { lane: None, below: 0, raw: part.slices } } else { Share { lane: Some(0), below: part.slices, raw: 0 } };
             }
+            // To begin with its own work for next to nothing costs more than it gains.
+            let sparse = f64::from(share.below) < SPARSE * f64::from(part.slices) && self.cses[cse].lane.is_none();
+            if sparse && share.raw > 0 && self.policy == Policy::Adaptive {
+                *share = Share { lane: share.lane, below: 0, raw: part.slices };
+            }
             let share = *share;
             let little = share.below > 0 && f64::from(share.raw) * each < LITTLE * plan.end && little;
             self.cses[cse].learning = little || self.learning(cse, part, share, plan.end);
             self.cses[cse].rung = share.lane.map(|lane| part.lanes[lane].rung);
             let queued = self.queued(cse);
-            self.cses[cse].feed_left = share.below.saturating_sub(queued);
-            self.cses[cse].raw_left = share.raw;
-            if queued > share.below && self.policy == Policy::Adaptive {
-                self.take(cse, queued - share.below, out);
+            // Plans differ by a slice or two: what is given now is not to be taken back by the next one.
+            let book = &mut self.cses[cse];
+            if jumped || share.lane.is_none() {
+                book.wanted.clear();
+            }
+            book.wanted.push_back(share.below);
+            if book.wanted.len() > STEADY {
+                book.wanted.pop_front();
+            }
+            let (least, most) = book.wanted.iter().fold((u32::MAX, 0), |(least, most), below| (least.min(*below), most.max(*below)));
+            book.feed_left = if share.raw > 0 { least } else { share.below }.saturating_sub(queued);
+            book.raw_left = share.raw;
+            if queued > most && self.policy == Policy::Adaptive {
+                self.take(cse, queued - most, out);
             }
             let book = &mut self.cses[cse];
             book.unwanted = if share.below == 0 { book.unwanted + 1 } else { 0 };
