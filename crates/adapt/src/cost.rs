@@ -159,6 +159,7 @@ pub struct CloseLoad {
 #[derive(Debug, Clone)]
 struct Cse {
     profile: Profile,
+    raw: Robust,
     filter: Robust,
     full: Robust,
     load: Load,
@@ -197,6 +198,7 @@ impl CostModel {
             .iter()
             .map(|profile| Cse {
                 profile: *profile,
+                raw: Robust::default(),
                 filter: Robust::default(),
                 full: Robust::default(),
                 load: Load::default(),
@@ -299,7 +301,8 @@ impl CostModel {
         let own = &self.cses[cse];
         // A device that runs one rung slower than thought will run the other so, too.
         match rung {
-            Rung::Raw => 1.0,
+            // What is sent is not computed: what it costs says something of the device, and what operators cost does not say it.
+            Rung::Raw => own.raw.value().unwrap_or(1.0),
             Rung::Filter => own.filter.value().or(own.full.value()).unwrap_or(1.0),
             // Where it has run neither, how far the level above is from the prior says more than nothing.
             Rung::Full => own.full.value().or(own.filter.value()).or(self.host_factor.value()).unwrap_or(1.0),
@@ -354,14 +357,14 @@ impl CostModel {
         if !(cost.cpu.is_finite() && cost.cpu > 0.0 && rows > 0.0) {
             return;
         }
-        let streams = !self.has_upper() || rung == Rung::Filter;
+        let streams = rung != Rung::Raw && (!self.has_upper() || rung == Rung::Filter);
         if streams {
             self.selected(rows, cost.rows_out as f64, cost.bytes_out as f64);
         }
         let prior = self.prior(rung, rows, cost.bytes_out as f64, bytes) / self.cses[cse].profile.speed_per_core;
         let own = &mut self.cses[cse];
         match rung {
-            Rung::Raw => {}
+            Rung::Raw => own.raw.add(cost.cpu / prior),
             Rung::Filter => own.filter.add(cost.cpu / prior),
             Rung::Full => own.full.add(cost.cpu / prior),
         }

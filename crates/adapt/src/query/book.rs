@@ -394,8 +394,8 @@ impl<B> Query<B> {
             *stage = Stage::Done;
             let Some(book) = self.slices.get(cost.slice.0 as usize).and_then(Option::as_ref) else { continue };
             open.rows_done += f64::from(book.slice.rows);
+            self.cost.measured(cse, rung, &book.slice, cost);
             if rung != Rung::Raw {
-                self.cost.measured(cse, rung, &book.slice, cost);
                 self.cses[cse].produced += cost.bytes_out as f64;
             }
         }
