@@ -148,7 +148,7 @@ pub struct SliceLoad {
 /// What an epoch costs when it closes, apart from its slices.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct CloseLoad {
-    /// Seconds of a core there.
+    /// Seconds there.
     pub wall: Seconds,
     /// Bytes that go up.
     pub bytes: f64,
@@ -249,6 +249,12 @@ impl CostModel {
         ((self.seen_out + prior_rows * PRIOR_ROWS) / seen, (self.seen_bytes + prior_bytes * PRIOR_ROWS) / seen)
     }
 
+    /// Whether somebody has counted groups yet.
+    #[must_use]
+    pub fn groups_are_known(&self) -> bool {
+        self.groups.is_some()
+    }
+
     /// Groups in all of the table, as far as known.
     #[must_use]
     pub fn groups(&self) -> f64 {
@@ -330,16 +336,17 @@ impl CostModel {
         (work * self.host_factor.value().unwrap_or(1.0) + transfer) / self.host.speed_per_core
     }
 
-    /// What closing an epoch costs whose slices have `rows` rows.
+    /// What closing an epoch costs whose slices have `rows` rows. It runs in as many lanes as there are cores, each with states of its own.
     #[must_use]
     pub fn close(&self, cse: usize, rung: Rung, rows: f64) -> CloseLoad {
         let own = &self.cses[cse];
         let slow = own.load.value() / own.profile.speed_per_core;
         let mut load = CloseLoad { wall: self.priors.epoch_s * slow, bytes: 0.0, above: 0.0 };
         if let (true, Output::Groups { bytes_per_group, .. }) = (self.holds_state(rung), self.work.result) {
-            let states = distinct(self.groups(), rows * self.filtered().0);
+            let states = distinct_in_lanes(self.groups(), rows * self.filtered().0, f64::from(own.profile.cores));
             load.bytes = states * bytes_per_group;
-            load.wall += (states * self.priors.emit_s_per_state + load.bytes * self.priors.transfer_s_per_byte) * slow;
+            // Each lane gives out its own.
+            load.wall += (states * self.priors.emit_s_per_state + load.bytes * self.priors.transfer_s_per_byte) * slow / f64::from(own.profile.cores);
             load.above = (states * self.priors.merge_s_per_state + load.bytes * self.priors.transfer_s_per_byte) / self.host.speed_per_core;
         }
         load
@@ -451,9 +458,10 @@ impl CostModel {
         }
     }
 
-    /// An epoch whose slices have `rows` rows holds `states` now, or gave so many at its end.
-    pub fn states(&mut self, rows: f64, states: f64) {
-        let rows = rows * self.filtered().0;
+    /// An epoch whose slices have `rows` rows, worked off in `lanes` lanes that know nothing of one another, holds `states` now, or gave so many at its
+    /// end.
+    pub fn states(&mut self, rows: f64, states: f64, lanes: f64) {
+        let (rows, states) = (rows * self.filtered().0 / lanes.max(1.0), states / lanes.max(1.0));
         if rows <= 0.0 || states <= 0.0 || !matches!(self.work.result, Output::Groups { .. }) {
             return;
         }
@@ -476,6 +484,12 @@ impl CostModel {
 #[must_use]
 pub fn distinct(groups: f64, rows: f64) -> f64 {
     if groups <= 0.0 { 0.0 } else { groups * -(-rows / groups).exp_m1() }
+}
+
+/// What [`distinct`] gives for rows that are worked off in `lanes` lanes, each with states of its own, all lanes added up.
+#[must_use]
+pub fn distinct_in_lanes(groups: f64, rows: f64, lanes: f64) -> f64 {
+    lanes * distinct(groups, rows / lanes.max(1.0))
 }
 
 /// The number of groups of which `rows` rows are expected to show `states`: the inverse of [`distinct`]. At most a thousand times `rows`.
@@ -561,11 +575,15 @@ mod tests {
     fn more_groups_make_rows_and_epochs_dearer() {
         let mut model = model();
         let (row, close) = (model.slice(0, Rung::Full, SLICE).cpu, model.close(0, Rung::Full, 1e7));
-        model.states(5e6, distinct(1e6, 1e6));
+        model.states(5e6, distinct(1e6, 1e6), 1.0);
         assert!((model.groups() / 1e6 - 1.0).abs() < 0.01, "a fifth of five million rows: {}", model.groups());
         assert!(model.slice(0, Rung::Full, SLICE).cpu > 1.5 * row && model.close(0, Rung::Full, 1e7).bytes > 1000.0 * close.bytes);
-        model.states(100.0, 20.0);
+        model.states(100.0, 20.0, 1.0);
         assert!((model.groups() / 1e6 - 1.0).abs() < 0.01, "few rows say nothing against many");
+        model.states(1e7, 2.0 * distinct(5e5, 1e6), 2.0);
+        assert!((model.groups() / 5e5 - 1.0).abs() < 0.01, "two lanes that have a million rows each: {}", model.groups());
+        // Each of the drive's two lanes will hold nearly all groups.
+        assert!(model.close(0, Rung::Full, 1e8).bytes > 1.9 * 5e5 * 32.0);
     }
 
     #[test]

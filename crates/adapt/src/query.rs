@@ -106,7 +106,8 @@ pub enum Event<B> {
         /// Rows of slices that the aggregation above has seen so far, and the groups that it found in them.
         held: Option<(u64, u64)>,
     },
-    /// Bytes come from a CSE, or its transport knows that it lives, although no message is complete.
+    /// Bytes of an epoch come from a CSE, although no message is complete. Without an epoch: the level above does not read what the CSE says, so that
+    /// nothing can be missed of it; to be said at least every 40 ms for as long as that lasts. Meanwhile there are no orders.
     Alive {
         /// The CSE.
         cse: CseId,
@@ -284,6 +285,8 @@ pub struct Query<B> {
     /// The CSEs of which something changed since their lane was looked at.
     touched: BTreeSet<usize>,
     ended: bool,
+    /// When the level above said last that it does not listen.
+    deaf_at: Seconds,
     wake: Option<Seconds>,
     now: Seconds,
 }
@@ -315,6 +318,7 @@ impl<B> Query<B> {
             idle: 0,
             touched: BTreeSet::new(),
             ended: false,
+            deaf_at: f64::NEG_INFINITY,
             wake: Some(0.0),
             now: 0.0,
         }
@@ -360,7 +364,7 @@ impl<B> Query<B> {
             }
             Event::Worked { epoch, cpu, filtered, held } => {
                 if let Some((rows, states)) = held {
-                    self.cost.states(rows as f64, states as f64);
+                    self.cost.states(rows as f64, states as f64, 1.0);
                 }
                 if let Some(done) = self.waiting.remove(&epoch) {
                     self.cost.worked(done.rung, done.rows, done.bytes, cpu, filtered);
@@ -375,8 +379,11 @@ impl<B> Query<B> {
                 if let Some(book) = self.cses.get_mut(cse.0 as usize) {
                     book.heard = book.heard.max(now);
                 }
-                if let Some(open) = epoch.and_then(|epoch| self.epochs.get_mut(&epoch)).filter(|open| open.cse == cse.0 as usize) {
-                    open.sound = now;
+                if epoch.is_none() {
+                    self.deaf_at = now;
+                }
+                for open in self.epochs.iter_mut().filter(|(id, open)| open.cse == cse.0 as usize && epoch.is_none_or(|epoch| **id == epoch)) {
+                    open.1.sound = now;
                 }
             }
             Event::Tick => {}

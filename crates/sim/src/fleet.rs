@@ -76,6 +76,8 @@ pub struct Fleet {
     pub warm_up: (u32, f64),
     /// How far what operators cost is from the priors: below, above.
     pub off: (f64, f64),
+    /// Bytes of rows per second that whoever asked the query reads; all at once where there is none.
+    pub reader: Option<f64>,
     /// The network.
     pub faults: Faults,
     /// Bounds and patience of the host.

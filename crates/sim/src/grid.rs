@@ -158,6 +158,7 @@ pub fn fleet(point: &Point, ground: &Ground, seed: u64, change: f64) -> Fleet {
         warm_up: (5, 3.0),
         off: (off(0.25), off(0.25)),
         faults: Faults::default(),
+        reader: None,
         limits: Limits { silence: 600.0, ..Limits::default() },
         trace: false,
         at_most: 1e6,

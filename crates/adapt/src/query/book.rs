@@ -266,7 +266,10 @@ impl<B> Query<B> {
     pub(super) fn flows(&mut self, cse: usize, bytes: f64) {
         // The batch that has just come is still in the books if it was handed out.
         let more = self.backlog(cse) > 1.5 * self.cses[cse].bytes;
-        let Some(Flow { since, bytes: sum, batches, before }) = self.cses[cse].flow else {
+        let deaf = self.now - self.deaf_at < FLOW;
+        let Some(Flow { since, bytes: sum, batches, before }) = self.cses[cse].flow.filter(|_| !deaf) else {
+            // What has waited for us comes at once, and says nothing of the link.
+            let more = more && !deaf;
             self.cses[cse].flow = more.then_some(Flow { since: self.now, bytes: 0.0, batches: 0, before: self.received });
             return;
         };
@@ -411,7 +414,8 @@ impl<B> Query<B> {
         open.heard = now;
         let rows_done = open.rows_done;
         if rung == Rung::Full && pending_rows > 0 {
-            self.cost.states(rows_done, pending_rows as f64);
+            let lanes = self.lanes_of(epoch);
+            self.cost.states(rows_done, pending_rows as f64, lanes);
         }
         if rung != Rung::Raw {
             let own = &self.cses[cse];
@@ -422,6 +426,14 @@ impl<B> Query<B> {
                 self.cost.running(cse, rung, longest, cpu);
             }
         }
+    }
+
+    /// How many lanes have states in `epoch`.
+    fn lanes_of(&self, epoch: EpochId) -> f64 {
+        self.epochs.get(&epoch).map_or(1.0, |open| {
+            let done = open.slices.values().filter(|stage| **stage == Stage::Done).count();
+            f64::from(self.cost.profile(open.cse).cores).min(done as f64)
+        })
     }
 
     /// An epoch that waits although slices were given to it, or although it was closed, has missed an order.
@@ -438,7 +450,8 @@ impl<B> Query<B> {
         let at = cse.0 as usize;
         if self.of(end.epoch, at).is_some() && self.cost.holds_state(end.rung) && end.rung == Rung::Full {
             let rows: f64 = end.slices.iter().filter_map(|id| self.book(*id)).map(|book| f64::from(book.slice.rows)).sum();
-            self.cost.states(rows, end.rows as f64);
+            let lanes = f64::from(self.cost.profile(at).cores).min(end.slices.len() as f64);
+            self.cost.states(rows, end.rows as f64, lanes);
         }
         self.cses[at].refusing_since = None;
         let verdict = self.ledger.end(cse, end.epoch, end.rung, &end.slices, end.batches);

@@ -23,6 +23,9 @@ const LOAD_JUMP: f64 = 1.5;
 /// Seconds of work that a drive has in its queue beyond what its cores are busy with, so that it never waits for us.
 const AHEAD: Seconds = 0.015;
 
+/// Seconds for which the level above is taken not to listen once it says so.
+const DEAF: Seconds = 0.04;
+
 /// Seconds that an order for a slice may wait for us.
 const SLACK: Seconds = 0.005;
 
@@ -57,6 +60,11 @@ impl<B> Query<B> {
     pub(super) fn decide(&mut self, out: &mut Vec<Action<B>>) {
         self.finish_if_covered(out);
         if self.ended {
+            return;
+        }
+        // Who does not listen has nothing new to say.
+        if self.now - self.deaf_at < DEAF {
+            self.wake = Some(self.deaf_at + DEAF);
             return;
         }
         let jumped = (0..self.cses.len()).any(|at| {
@@ -139,7 +147,9 @@ impl<B> Query<B> {
         let load = self.cost.slice(cse, rung, slice);
         let cores = f64::from(profile.cores);
         let mut size = (EPOCH * cores / load.wall.max(1e-9)).clamp(1.0, 256.0).ceil();
-        loop {
+        // Drives tell how many groups there are when an epoch ends: the first one is to end soon, whatever is thought of them.
+        let unknown = self.cost.holds_state(rung) && !self.cost.groups_are_known();
+        while !unknown {
             let close = self.cost.close(cse, rung, own.rows * size);
             let cost = close.wall + close.above + close.bytes / self.cost.link(cse);
             if cost <= CLOSING * size * load.wall {
@@ -229,7 +239,7 @@ impl<B> Query<B> {
         let open = book.lane.and_then(|id| self.epochs.get(&id)).filter(|open| open.rung == rung);
         let begun = open.map_or(0, |open| open.slices.values().filter(|stage| **stage != Stage::Queued).count());
         let Output::Groups { bytes_per_group, .. } = self.cost.work().result else {
-            return States { groups: 0.0, rows: 0.0, begun: 0.0, bytes: 0.0, emit: 0.0, merge: 0.0 };
+            return States { groups: 0.0, rows: 0.0, begun: 0.0, lanes: 1.0, bytes: 0.0, emit: 0.0, merge: 0.0 };
         };
         // Seconds per state follow from a close of many rows.
         let rows = book.rows * book.slices.max(1.0);
@@ -239,6 +249,7 @@ impl<B> Query<B> {
             groups: self.cost.groups(),
             rows: self.cost.rows_into_groups(book.rows),
             begun: begun as f64,
+            lanes: f64::from(self.cost.profile(cse).cores),
             bytes: bytes_per_group,
             emit: (some.wall - none.wall) / count,
             merge: some.above / count,
