@@ -428,6 +428,19 @@ impl CostModel {
         }
     }
 
+    /// `cse` hands out slices one after the other, and nobody tells its load: so many times as quick as its processor is thought to, where all else would
+    /// allow `others` times that.
+    pub fn handed(&mut self, now: Seconds, cse: usize, quick: f64, others: f64) {
+        let own = &mut self.cses[cse];
+        let load = own.load.value() / quick;
+        // Quicker than its load allows: that is over. Slower than all that is known: it is the load, as long as nobody says otherwise.
+        if quick > 1.0 || quick < SLOW_LINK * others.min(1.0) {
+            own.load.add(now, load);
+        } else if others > 1.0 {
+            own.load.add(now, own.load.value());
+        }
+    }
+
     /// The load of `cse`: how many times its processor time work takes there.
     #[must_use]
     pub fn load(&self, cse: usize) -> f64 {

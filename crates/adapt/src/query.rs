@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::cost::{CostModel, Priors, Work};
 use crate::ledger::{Dropped, Ledger, Verdict};
+use crate::learn::Rate;
 use crate::message::{CseId, Down, EpochId, Rung, Seconds, Slice, SliceId, Up};
 use crate::plan::{Plan, Share};
 use crate::profile::Profile;
@@ -229,6 +230,8 @@ struct CseBook {
     raw_open: u32,
     raw_bytes: f64,
     flow: Option<Flow>,
+    /// Bytes of slices that it hands out.
+    handed: Rate,
     /// Bytes that its progress told of, and that have come.
     produced: f64,
     delivered: f64,
@@ -345,7 +348,9 @@ impl<B> Query<B> {
                     self.received += bytes as f64;
                     if let Some(open) = self.epochs.get_mut(&epoch).filter(|open| open.cse == cse.0 as usize) {
                         open.sound = now;
-                        if open.rung != Rung::Raw {
+                        if open.rung == Rung::Raw {
+                            book.handed.add(now, bytes as f64);
+                        } else {
                             book.delivered += bytes as f64;
                         }
                         let at = open.cse;

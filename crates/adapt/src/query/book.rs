@@ -1,5 +1,6 @@
 //! The books: where each slice is, what each epoch has, what became of it.
 
+use crate::learn::Rate;
 use super::{Action, CseBook, Epoch, Flow, Query, SliceBook, Stage, Waiting};
 use crate::message::{CloseAfter, Completed, CseId, Down, EpochId, Order, Rung, Seconds, Slice, SliceId, Up};
 
@@ -20,6 +21,7 @@ impl Default for CseBook {
             raw_open: 0,
             raw_bytes: 0.0,
             flow: None,
+            handed: Rate::default(),
             produced: 0.0,
             delivered: 0.0,
             rows: 0.0,
@@ -281,10 +283,17 @@ impl<B> Query<B> {
             let (rows, size) = (self.cses[cse].rows, self.cses[cse].bytes);
             let raw = self.cost.slice(cse, Rung::Raw, (rows, size));
             let sends = f64::from(profile.cores) * size / raw.wall.max(1e-12);
-            let expected = self.cost.link(cse).min(profile.disk_bytes_per_s).min(sends);
+            let others = self.cost.link(cse).min(profile.disk_bytes_per_s);
+            let rate = sum / passed;
             // Where the link that all share is busy, nobody can tell whose it is that holds bytes up.
             let shared = (self.received - before) / passed > BUSY * self.cost.host().link_bytes_per_s();
-            self.cost.flowed(cse, sum / passed, if shared { 0.0 } else { expected });
+            let lanes = self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).any(|open| open.rung != Rung::Raw);
+            if lanes {
+                self.cost.flowed(cse, rate, if shared { 0.0 } else { others.min(sends) });
+            } else {
+                // Nobody tells its load.
+                self.cost.handed(self.now, cse, rate / sends, if shared { 0.0 } else { others / sends });
+            }
         }
         self.cses[cse].flow = match (more, enough) {
             (false, _) => None,
@@ -310,6 +319,7 @@ impl<B> Query<B> {
                 }
             }
             Up::Progress { epoch, done, running, load, waits, pending_rows, .. } => {
+                let load = self.others(at, load);
                 self.cost.loaded(self.now, at, load);
                 self.progress(at, epoch, &done, running, pending_rows);
                 self.waits(at, epoch, waits);
@@ -346,6 +356,15 @@ impl<B> Query<B> {
             }
             Up::Failed { epoch: None, again } => self.lost(at, again, out),
         }
+    }
+
+    /// The load of `cse` by others: what its lanes report is also that it hands out slices for us, which plans account for.
+    fn others(&self, cse: usize, load: f64) -> f64 {
+        let own = &self.cses[cse];
+        let cores = f64::from(self.cost.profile(cse).cores);
+        let sends = own.handed.rate(self.now) * self.cost.slice(cse, Rung::Raw, (own.rows, own.bytes)).cpu / own.bytes.max(1.0);
+        // They got `cores / load` and sending `sends`, where all wanted `cores`.
+        cores / (cores / load.max(1.0) + sends)
     }
 
     fn of(&self, epoch: EpochId, cse: usize) -> Option<&Epoch> {
