@@ -281,9 +281,13 @@ impl<B> Query<B> {
             let (cores, latency) = (f64::from(part.cores), self.cost.profile(cse).link_latency_s);
             let each = part.disk.max(part.raw.bytes / part.link).max(part.raw.wall / cores);
             self.cses[cse].raw_each = each;
-            // So many that no stage of their way up waits for another: the slowest one always has one to work on while the others are under way.
-            let way = part.disk + part.raw.wall + part.raw.bytes / part.link + part.raw.bytes / above.link + 2.0 * latency + SLACK;
-            self.cses[cse].raw_pipe = 1 + ((way / each.max(1e-9)).ceil() as u32).min(MAX_PIPE);
+            // So many that no stage of their way up waits for another: the slowest one always has one to work on while the others are under way. Its
+            // cores are shared with what it works off itself, by turns: to have so many of them takes more at once.
+            let way = part.disk + part.raw.bytes / part.link + part.raw.bytes / above.link + 2.0 * latency + SLACK;
+            let needs = part.raw.wall / each.max(1e-9);
+            let lanes = if plan.shares[cse].below > 0 || part.busy > 0.0 { cores } else { 0.0 };
+            let sending = needs.max(lanes * needs / (cores - needs).max(0.1 * cores));
+            self.cses[cse].raw_pipe = 1 + ((way / each.max(1e-9) + sending).ceil() as u32).min(MAX_PIPE);
             let share = &mut plan.shares[cse];
             if part.slices > 0 && share.below + share.raw == 0 {
                 // Whatever the plan thinks of it: nothing is left lying.
