@@ -402,6 +402,15 @@ impl CostModel {
         }
     }
 
+    /// Whether the first slices at `rung` on `cse`, which take longer, are over.
+    #[must_use]
+    pub fn is_warm(&self, cse: usize, rung: Rung) -> bool {
+        match rung {
+            Rung::Raw => true,
+            Rung::Filter | Rung::Full => self.cses[cse].filter.is_warm() || self.cses[cse].full.is_warm(),
+        }
+    }
+
     /// Bytes per second of the link of `cse`, as far as known.
     #[must_use]
     pub fn link(&self, cse: usize) -> f64 {

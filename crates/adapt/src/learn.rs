@@ -55,6 +55,12 @@ impl Robust {
         self.window.len() >= KNOWN
     }
 
+    /// Whether the warm-up is over.
+    #[must_use]
+    pub fn is_warm(&self) -> bool {
+        self.seen >= WARM_UP
+    }
+
     /// The factor; `None` before any measurement.
     #[must_use]
     pub fn value(&self) -> Option<f64> {

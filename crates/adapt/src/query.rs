@@ -248,6 +248,8 @@ struct CseBook {
     /// Seconds per slice that is handed out, and how many to ask for at once.
     raw_each: Seconds,
     raw_pipe: u32,
+    /// Until when it is not to begin with work of its own.
+    barred_until: Seconds,
     /// How many slices the last plans had for it to work off.
     wanted: VecDeque<u32>,
     /// How many plans in a row had nothing for it to work off.

@@ -33,6 +33,7 @@ impl Default for CseBook {
             learning: false,
             raw_each: 0.0,
             raw_pipe: 2,
+            barred_until: 0.0,
             wanted: Default::default(),
             unwanted: 0,
         }

@@ -47,6 +47,16 @@ const LITTLE: f64 = 0.15;
 /// A drive does not begin with its own work for less than this share of its slices.
 const SPARSE: f64 = 0.01;
 
+/// A drive that is not known does not begin with its own work any more when less is left than so many times what a slice should take: the first take
+/// longer, and it may be busy.
+const LATE: f64 = 25.0;
+
+/// How many times as long the first slices take, about.
+const FIRST: f64 = 2.0;
+
+/// Share of the time that is left for which a drive that had its hands full begins with nothing of its own.
+const BARRED: f64 = 0.25;
+
 /// Plans in a row that must agree for a slice to be fed or taken back.
 const STEADY: usize = 3;
 
@@ -136,8 +146,10 @@ impl<B> Query<B> {
         let own = &self.cses[open.cse];
         let load = self.cost.slice(open.cse, open.rung, (own.rows, own.bytes));
         let since = self.now - open.heard;
+        // The first slices take longer, and what is learnt of them believes them by half only.
+        let cpu = load.cpu * if self.cost.is_warm(open.cse, open.rung) { 1.0 } else { FIRST };
         // What has had more than it should will go on for a while.
-        open.running.iter().map(move |(_, cpu)| ((load.cpu - cpu) * self.cost.load(open.cse) - since).max(0.15 * load.wall))
+        open.running.iter().map(move |(_, had)| ((cpu - had) * self.cost.load(open.cse) - since).max(0.15 * load.wall))
     }
 
     /// Slices per epoch of `rung`, so that closing is a small share of the work; `u32::MAX` for one epoch to the end.
@@ -294,8 +306,13 @@ impl<B> Query<B> {
                 *share = if part.may_raw { Share { lane: None, below: 0, raw: part.slices } } else { Share { lane: Some(0), below: part.slices, raw: 0 } };
             }
             // To begin with its own work for next to nothing costs more than it gains.
-            let sparse = f64::from(share.below) < SPARSE * f64::from(part.slices) && self.cses[cse].lane.is_none();
+            let sparse = self.cses[cse].lane.is_none()
+                && (f64::from(share.below) < SPARSE * f64::from(part.slices)
+                    || share.lane.and_then(|lane| part.lanes.get(lane)).is_some_and(|lane| !self.cost.is_known(cse, lane.rung) && LATE * lane.load.wall > plan.end));
             if sparse && share.raw > 0 && self.policy == Policy::Adaptive {
+                *share = Share { lane: share.lane, below: 0, raw: part.slices };
+            }
+            if self.cses[cse].barred_until > self.now && share.raw > 0 {
                 *share = Share { lane: share.lane, below: 0, raw: part.slices };
             }
             let share = *share;
@@ -472,7 +489,7 @@ impl<B> Query<B> {
     /// Has epochs done again whose drive will keep everybody waiting.
     fn hedge(&mut self, parts: &[Part], above: &Above, out: &mut Vec<Action<B>>) {
         let others = self.plan.end;
-        let mut again = Vec::new();
+        let (mut again, mut give_up) = (Vec::new(), Vec::new());
         for (id, open) in &self.epochs {
             let stuck = open.rung != Rung::Raw
                 && !open.hedge
@@ -489,14 +506,22 @@ impl<B> Query<B> {
             let raw: SliceLoad = parts[open.cse].raw;
             let each = parts[open.cse].disk.max(raw.bytes / parts[open.cse].link).max(raw.wall / f64::from(parts[open.cse].cores));
             let elsewhere = n * each.max(raw.above / above.cores) + raw.above + above.busy / above.cores + 4.0 * self.cost.profile(open.cse).link_latency_s;
-            // Where its processor has its hands full with handing slices out, what it works on keeps all others waiting.
+            // Where its processor has its hands full with handing slices out, what it works on keeps all others waiting: it is to stop at once.
             let part = &parts[open.cse];
             let cores = f64::from(part.cores);
-            let full = self.shares[open.cse].below == 0 && part.busy + f64::from(part.slices) * raw.wall / cores > HANDS_FULL * others;
+            let handing = f64::from(self.cses[open.cse].raw_left) * raw.wall / cores;
+            let full = self.shares[open.cse].below == 0 && handing > 0.5 * others && part.busy + handing > HANDS_FULL * others;
             let saves = self.remaining(open).sum::<f64>() > HEDGE * n * raw.wall;
-            if ends > others + HEDGE * elsewhere + 0.002 || (full && saves) {
+            if full && saves {
+                give_up.push((*id, open.cse));
+            } else if ends > others + HEDGE * elsewhere + 0.002 {
                 again.push((*id, open.cse, open.slices.keys().copied().collect::<Vec<_>>()));
             }
+        }
+        for (id, cse) in give_up {
+            self.abandon(id, out);
+            // Not to begin again with the next plan.
+            self.cses[cse].barred_until = self.now + (BARRED * others).max(PLAN_EVERY.1);
         }
         for (id, cse, slices) in again {
             // Where else the first of its slices can be read, from whoever is least busy.
