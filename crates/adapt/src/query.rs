@@ -355,7 +355,13 @@ impl<B> Query<B> {
                         } else {
                             book.delivered += bytes as f64;
                         }
-                        let at = open.cse;
+                        let (at, rung) = (open.cse, open.rung);
+                        // Slices are handed out one after the other, without a word in between: who waits for his turn is sound.
+                        for id in self.cses[at].epochs.iter().filter(|_| rung == Rung::Raw) {
+                            if let Some(other) = self.epochs.get_mut(id).filter(|other| other.rung == Rung::Raw) {
+                                other.sound = now;
+                            }
+                        }
                         self.flows(at, bytes as f64);
                     }
                     let verdict = self.ledger.batch(cse, epoch, number, batch);

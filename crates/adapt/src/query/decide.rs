@@ -26,6 +26,9 @@ const AHEAD: Seconds = 0.015;
 /// Seconds for which the level above is taken not to listen once it says so.
 const DEAF: Seconds = 0.04;
 
+/// How many times as long as it should a slice may take on its way before its drive is taken to be silent.
+const PATIENT: f64 = 4.0;
+
 /// Seconds that an order for a slice may wait for us.
 const SLACK: Seconds = 0.005;
 
@@ -73,7 +76,7 @@ impl<B> Query<B> {
             return;
         }
         // Who does not listen has nothing new to say.
-        if self.now - self.deaf_at < DEAF {
+        if self.now < self.deaf_at + DEAF {
             self.wake = Some(self.deaf_at + DEAF);
             return;
         }
@@ -102,7 +105,7 @@ impl<B> Query<B> {
     fn give_up_the_silent(&mut self, out: &mut Vec<Action<B>>) {
         let silence = self.limits.silence;
         let mut astray: BTreeMap<usize, Vec<EpochId>> = BTreeMap::new();
-        for (id, open) in self.epochs.iter().filter(|(_, open)| self.now - open.sound > silence) {
+        for (id, open) in self.epochs.iter().filter(|(_, open)| self.now - open.sound > silence + if open.rung == Rung::Raw { self.turn(open.cse) } else { 0.0 }) {
             astray.entry(open.cse).or_default().push(*id);
         }
         for (cse, epochs) in astray {
@@ -121,13 +124,24 @@ impl<B> Query<B> {
         for cse in 0..self.cses.len() {
             let book = &self.cses[cse];
             let waits = !book.dead && (!book.epochs.is_empty() || !book.surveyed);
-            if waits && self.now - book.heard > self.limits.silence {
+            // Who only hands out slices has nothing to say until one of them is there.
+            let lanes = book.epochs.iter().filter_map(|id| self.epochs.get(id)).any(|open| open.rung != Rung::Raw);
+            let silence = self.limits.silence + if lanes { 0.0 } else { self.turn(cse) };
+            if waits && self.now - book.heard > silence {
                 self.lost(cse, true, out);
                 if self.ended {
                     return;
                 }
             }
         }
+    }
+
+    /// Seconds in which a slice that `cse` hands out is to be expected, at the latest.
+    fn turn(&self, cse: usize) -> Seconds {
+        let own = &self.cses[cse];
+        let raw = self.cost.slice(cse, Rung::Raw, (own.rows, own.bytes));
+        let sending = f64::from(own.raw_open.max(1)) * raw.wall / f64::from(self.cost.profile(cse).cores);
+        PATIENT * (self.cost.disk(cse, own.bytes) + sending.max(raw.wall) + own.bytes / self.cost.link(cse))
     }
 
     fn usable(&self, cse: usize) -> bool {
@@ -309,10 +323,10 @@ impl<B> Query<B> {
             let sparse = self.cses[cse].lane.is_none()
                 && (f64::from(share.below) < SPARSE * f64::from(part.slices)
                     || share.lane.and_then(|lane| part.lanes.get(lane)).is_some_and(|lane| !self.cost.is_known(cse, lane.rung) && LATE * lane.load.wall > plan.end));
-            if sparse && share.raw > 0 && self.policy == Policy::Adaptive {
+            if sparse && part.may_raw && self.policy == Policy::Adaptive {
                 *share = Share { lane: share.lane, below: 0, raw: part.slices };
             }
-            if self.cses[cse].barred_until > self.now && share.raw > 0 {
+            if self.cses[cse].barred_until > self.now && part.may_raw {
                 *share = Share { lane: share.lane, below: 0, raw: part.slices };
             }
             let share = *share;
