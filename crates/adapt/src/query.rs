@@ -11,8 +11,8 @@ mod decide;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::cost::{CostModel, Priors, Work};
-use crate::ledger::{Dropped, Ledger, Verdict};
 use crate::learn::Rate;
+use crate::ledger::{Dropped, Ledger, Verdict};
 use crate::message::{CseId, Down, EpochId, Rung, Seconds, Slice, SliceId, Up};
 use crate::plan::{Plan, Share};
 use crate::profile::Profile;

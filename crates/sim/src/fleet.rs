@@ -13,8 +13,8 @@ use skytether_adapt::query::{Event, Limits, Policy, Query, Setup};
 
 use crate::device::Link;
 use crate::workload::Workload;
-pub(crate) use drive::OUTGOING;
 use drive::DriveSim;
+pub(crate) use drive::OUTGOING;
 use host::HostSim;
 
 /// What a batch holds: enough of the data to compute the query's answer from what was delivered.

@@ -177,7 +177,10 @@ impl Program {
         let memory = fleet.limits.memory as f64;
         let waits = OUTGOING + cores * bytes.max(selected).max(streamed);
         let early = change.max(begins) - begins;
-        let common = [(Resource::HostLink, fleet.host.link_bytes_per_s() * early + memory + all * waits), (Resource::Host, f64::from(fleet.host.cores) * early + memory / bytes * raw_work)];
+        let common = [
+            (Resource::HostLink, fleet.host.link_bytes_per_s() * early + memory + all * waits),
+            (Resource::Host, f64::from(fleet.host.cores) * early + memory / bytes * raw_work),
+        ];
         let common_at = supplies.len();
         if change > 0.0 {
             supplies.extend(common.map(|(of, base)| Supply { of, base, rate: 0.0 }));
@@ -209,10 +212,8 @@ impl Program {
             } else {
                 [supply(Resource::Drive, cores * lines.last().map_or(0.0, |(base, _)| *base), cores / after); 2]
             };
-            let before = (change > 0.0).then(|| [
-                supply(Resource::Disk, early / read + 1.0, 0.0),
-                supply(Resource::Link, is.link_bytes_per_s() * early + waits, 0.0),
-            ]);
+            let before =
+                (change > 0.0).then(|| [supply(Resource::Disk, early / read + 1.0, 0.0), supply(Resource::Link, is.link_bytes_per_s() * early + waits, 0.0)]);
             let pooled = if blind { 0..fleet.drives.len() } else { 0..0 };
             let of = |drive: usize| real[drive * fleet.slices as usize..][..fleet.slices as usize].iter().map(|real| real.cost);
             let mut costs: Vec<f64> = if blind { pooled.flat_map(of).collect() } else { members.iter().flat_map(|drive| of(*drive)).collect() };
@@ -222,9 +223,7 @@ impl Program {
                 let n = members.len() * fleet.slices as usize;
                 costs = (0..n).map(|at| costs[(at as f64 * all / drives) as usize]).collect();
             }
-            let cap = whole_until.map(|time| {
-                supply(Resource::Drive, whole(&costs, lower * slow, given(time), is.cores), 0.0)
-            });
+            let cap = whole_until.map(|time| supply(Resource::Drive, whole(&costs, lower * slow, given(time), is.cores), 0.0));
             let mut made = Vec::new();
             for (at, (rung, up, (fixed, scaled), late, (above, above_scaled))) in ways.iter().enumerate() {
                 let late = *late;

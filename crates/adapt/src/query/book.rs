@@ -1,7 +1,7 @@
 //! The books: where each slice is, what each epoch has, what became of it.
 
-use crate::learn::Rate;
 use super::{Action, CseBook, Epoch, Flow, Query, SliceBook, Stage, Waiting};
+use crate::learn::Rate;
 use crate::message::{CloseAfter, Completed, CseId, Down, EpochId, Order, Rung, Seconds, Slice, SliceId, Up};
 
 impl Default for CseBook {

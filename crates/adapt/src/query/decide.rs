@@ -105,7 +105,9 @@ impl<B> Query<B> {
     fn give_up_the_silent(&mut self, out: &mut Vec<Action<B>>) {
         let silence = self.limits.silence;
         let mut astray: BTreeMap<usize, Vec<EpochId>> = BTreeMap::new();
-        for (id, open) in self.epochs.iter().filter(|(_, open)| self.now - open.sound > silence + if open.rung == Rung::Raw { self.turn(open.cse) } else { 0.0 }) {
+        for (id, open) in
+            self.epochs.iter().filter(|(_, open)| self.now - open.sound > silence + if open.rung == Rung::Raw { self.turn(open.cse) } else { 0.0 })
+        {
             astray.entry(open.cse).or_default().push(*id);
         }
         for (cse, epochs) in astray {
@@ -322,7 +324,10 @@ impl<B> Query<B> {
             // To begin with its own work for next to nothing costs more than it gains.
             let sparse = self.cses[cse].lane.is_none()
                 && (f64::from(share.below) < SPARSE * f64::from(part.slices)
-                    || share.lane.and_then(|lane| part.lanes.get(lane)).is_some_and(|lane| !self.cost.is_known(cse, lane.rung) && LATE * lane.load.wall > plan.end));
+                    || share
+                        .lane
+                        .and_then(|lane| part.lanes.get(lane))
+                        .is_some_and(|lane| !self.cost.is_known(cse, lane.rung) && LATE * lane.load.wall > plan.end));
             if sparse && part.may_raw && self.policy == Policy::Adaptive {
                 *share = Share { lane: share.lane, below: 0, raw: part.slices };
             }

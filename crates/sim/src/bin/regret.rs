@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use skytether_sim::chaos;
 use skytether_sim::equal::curve;
-use skytether_sim::grid::{Ground, Load, Point, Row, measure, measure_all, points, summary};
+use skytether_sim::grid::{Ground, Load, Point, Row, changes, measure, measure_all, points, summary};
 use skytether_sim::workload::grid;
 
 const USAGE: &str = "usage:
@@ -124,13 +124,39 @@ fn table(mut rows: Vec<Row>) -> String {
         let _ = writeln!(text, "{load:?}: {} points, regret median {median:.2}%, 95th percentile {p95:.2}%, worst {worst:.2}%", of.len());
     }
     let [median, p95, worst] = all.regret.map(|share| share * 100.0);
-    let (changes, better, level) = all.changes;
-    let _ = write!(
+    let _ = writeln!(
         text,
-        "all: {} points, regret median {median:.2}%, 95th percentile {p95:.2}%, worst {worst:.2}%; at most {:.2}% slower than all on the host\n\
-         where the load changes: {changes} points, {better} quicker than every static choice, {level} within 1% of the best one",
+        "all: {} points, regret median {median:.2}%, 95th percentile {p95:.2}%, worst {worst:.2}%; at most {:.2}% slower than all on the host",
         rows.len(),
         all.over_raw * 100.0
     );
+    // Times of the bound, of those points that can be compared.
+    let mut above: Vec<f64> = rows.iter().map(|row| row.adaptive / row.bound.seconds).collect();
+    above.sort_by(f64::total_cmp);
+    let _ = writeln!(text, "against what nothing can beat: {:.2} times as long in the median", above.get(above.len() / 2).copied().unwrap_or(0.0));
+    let _ = writeln!(text, "\nwhere the load changes, the misses by what holds up whoever is quickest (all columns but the second are misses):");
+    let _ = writeln!(text, "{:26} {:>7} {:>7} {:>12} {:>12} {:>10} {:>7}", "", "points", "better", "room <= 1%", "room <= 2%", "foresight", "missed");
+    let mut lines: Vec<(String, Vec<&Row>)> = Vec::new();
+    let mut add = |name: String, row| match lines.iter_mut().find(|(other, _)| *other == name) {
+        Some((_, rows)) => rows.push(row),
+        None => lines.push((name, vec![row])),
+    };
+    rows.sort_by_key(|row| row.bound.by);
+    for row in rows.iter().filter(|row| row.point.load == Load::Changes) {
+        add(row.bound.by.as_str().to_owned(), row);
+    }
+    for row in rows.iter().filter(|row| row.point.load == Load::Changes) {
+        add(row.point.work.name.to_owned(), row);
+        add(format!("{} times slower", row.point.slower), row);
+        add(format!("{} Gb/s", row.point.gbit), row);
+        add(format!("{} drives", row.point.drives), row);
+        add("all".to_owned(), row);
+    }
+    lines.sort_by(|(a, _), (b, _)| (a == "all").cmp(&(b == "all")));
+    for (name, rows) in lines {
+        let of = changes(rows);
+        let _ = writeln!(text, "{name:26} {:7} {:7} {:12} {:12} {:10} {:7}", of.all, of.better, of.shut, of.nearly_shut, of.foreseen, of.missed);
+    }
+    let _ = write!(text, "within 1% of the best static choice, of all that are not better: {}", all.changes.level);
     text
 }
