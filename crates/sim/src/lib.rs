@@ -7,6 +7,7 @@
 //! - [`oracle`]: what no policy can beat, by linear programs ([`simplex`]);
 //! - [`equal`]: how many slow drives equal one host;
 //! - [`parallel`]: independent runs on all processors;
+//! - [`real`]: points measured in real time beside the same simulated;
 //! - [`chaos`]: seeded runs with kills, stalls, duplicates and reordering, whose answers are checked.
 //!
 //! Everything follows from a seed. Nothing depends on this crate.
@@ -18,5 +19,6 @@ pub mod fleet;
 pub mod grid;
 pub mod oracle;
 pub mod parallel;
+pub mod real;
 pub mod simplex;
 pub mod workload;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use skytether_sim::chaos;
 use skytether_sim::equal::curve;
 use skytether_sim::grid::{Ground, Load, Point, Row, changes, measure, measure_all, points, summary};
+use skytether_sim::real::compare;
 use skytether_sim::workload::grid;
 
 const USAGE: &str = "usage:
@@ -13,6 +14,7 @@ const USAGE: &str = "usage:
   regret csv [EVERY [SEED [HOST_GBIT [HOST_CORES]]]]    the same, all rows as CSV
   regret point QUERY/SLOWER/GBIT/DRIVES/LOAD [SEED]     one point, with every message and plan on the standard error
   regret equal [QUERY [PROFILE]]                        how many slow drives equal one host, as CSV (moments, envoy)
+  regret real FILE.csv [HOST_GBIT [HOST_CORES]]         runs that were measured beside the same simulated, as CSV; columns: src/real.rs
   regret chaos SEED                                     one seed of the runs with faults, with every message";
 
 fn main() -> ExitCode {
@@ -63,6 +65,20 @@ fn run(arguments: &[String]) -> Result<String, String> {
             for at in curve(&work, profile, &Ground::default()).map_err(|error| error.to_string())? {
                 let _ = write!(text, "\n{},{:.4},{:.4},{:.4},{:.4},{:.4}", at.drives, at.one_core, at.host, at.full, at.raw, at.adaptive);
             }
+            Ok(text)
+        }
+        "real" => {
+            let path = arguments.get(1).ok_or(USAGE)?;
+            let text = std::fs::read_to_string(path).map_err(|error| format!("{path} can't be read: {error}"))?;
+            let known = Ground::default();
+            let ground = Ground { host_gbit: number(arguments, 2, known.host_gbit)?, host_cores: number(arguments, 3, known.host_cores)?, ..known };
+            let (header, rows) = compare(&text, &ground).map_err(|error| format!("{path}: {error}"))?;
+            let mut text = format!("{header},simulated_s,deviation");
+            for row in &rows {
+                let _ = write!(text, "\n{},{:.5},{:.4}", row.line, row.simulated, row.deviation());
+            }
+            let near = rows.iter().filter(|row| row.deviation().abs() <= 0.15).count();
+            eprintln!("{near} of {} within 15% of what was measured", rows.len());
             Ok(text)
         }
         "chaos" => chaos::check(number(arguments, 1, 0)?, true).map(|outcome| format!("{outcome:?}")),
