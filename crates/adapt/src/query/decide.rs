@@ -57,6 +57,9 @@ const LATE: f64 = 25.0;
 /// How many times as long the first slices take, about.
 const FIRST: f64 = 2.0;
 
+/// Share of the time that is left from which on handing out is urgent.
+const URGENT: f64 = 0.8;
+
 /// Share of the time that is left for which a drive that had its hands full begins with nothing of its own.
 const BARRED: f64 = 0.25;
 
@@ -177,7 +180,10 @@ impl<B> Query<B> {
         let mut size = (EPOCH * cores / load.wall.max(1e-9)).clamp(1.0, 256.0).ceil();
         // Drives tell how many groups there are when an epoch ends: the first one is to end soon, whatever is thought of them.
         let unknown = self.cost.holds_state(rung) && !self.cost.groups_are_known();
-        while !unknown {
+        loop {
+            if unknown {
+                break;
+            }
             let close = self.cost.close(cse, rung, own.rows * size);
             let cost = close.wall + close.above + close.bytes / self.cost.link(cse);
             if cost <= CLOSING * size * load.wall {
@@ -485,13 +491,19 @@ impl<B> Query<B> {
     /// Has drives hand out slices as they are stored, for the level above to work off: those first whose share will take longest.
     fn hand_over(&mut self, out: &mut Vec<Action<B>>) {
         let cores = self.cost.host().cores as usize;
-        if self.waiting.len() >= 2 * cores {
-            return;
-        }
+        // Where enough waits to be worked off, only those hand out that will have to do so all the time until the end.
+        let enough = self.waiting.len() >= 2 * cores;
+        let urgent = URGENT * (self.planned_at + self.plan.end - self.now);
         let mut held: f64 = self.waiting.values().map(|waiting| waiting.bytes).sum::<f64>() + self.cses.iter().map(|cse| cse.raw_bytes).sum::<f64>();
         loop {
             let ready = self.cses.iter().enumerate().filter(|(_, book)| {
-                book.raw_left > 0 && !book.learning && book.raw_open < book.raw_pipe && !book.pool.is_empty() && !book.dead && book.paused_until <= self.now
+                book.raw_left > 0
+                    && !(enough && f64::from(book.raw_left) * book.raw_each < urgent)
+                    && !book.learning
+                    && book.raw_open < book.raw_pipe
+                    && !book.pool.is_empty()
+                    && !book.dead
+                    && book.paused_until <= self.now
             });
             let next = ready.max_by(|(_, a), (_, b)| (f64::from(a.raw_left) * a.raw_each).total_cmp(&(f64::from(b.raw_left) * b.raw_each)));
             let Some((cse, _)) = next else { break };
