@@ -411,6 +411,12 @@ impl CostModel {
         }
     }
 
+    /// Whether `cse` has worked a slice off itself.
+    #[must_use]
+    pub fn has_run(&self, cse: usize) -> bool {
+        self.cses[cse].filter.value().or(self.cses[cse].full.value()).is_some()
+    }
+
     /// Bytes per second of the link of `cse`, as far as known.
     #[must_use]
     pub fn link(&self, cse: usize) -> f64 {
