@@ -87,6 +87,9 @@ struct Way {
     uses: Vec<(usize, f64, f64)>,
 }
 
+/// From when on a processor is so many times slower.
+type Loads<'a> = &'a [(f64, f64)];
+
 /// Drives with the same load.
 struct Class {
     ways: Vec<Way>,
@@ -160,11 +163,11 @@ impl Program {
 
         let change = fleet.drives.iter().flat_map(|drive| &drive.load).map(|(at, _)| *at).fold(0.0, f64::max);
         let blind = foresight == Foresight::NotWhich && change > 0.0 && fleet.drives.iter().any(|drive| drive.load.is_empty());
-        let mut classes: Vec<(Vec<(f64, f64)>, Vec<usize>)> = Vec::new();
+        let mut classes: Vec<(Loads<'_>, Vec<usize>)> = Vec::new();
         for (at, drive) in fleet.drives.iter().enumerate() {
-            match classes.iter_mut().find(|(load, _)| *load == drive.load) {
+            match classes.iter_mut().find(|(load, _)| *load == drive.load.as_slice()) {
                 Some((_, drives)) => drives.push(at),
-                None => classes.push((drive.load.clone(), vec![at])),
+                None => classes.push((&drive.load, vec![at])),
             }
         }
         let mut supplies = vec![
@@ -200,7 +203,7 @@ impl Program {
             let link = supply(Resource::Link, -is.link_bytes_per_s() * (leaves + is.link_latency_s), is.link_bytes_per_s());
             // Work that a core gives until `T`: the least of lines, as loads never fall.
             let mut lines = vec![(-begins, 1.0)];
-            for (from, load) in load {
+            for (from, load) in *load {
                 let until = lines.iter().map(|(base, rate)| base + rate * from).fold(f64::INFINITY, f64::min).max(0.0);
                 lines.push((until - from / load, 1.0 / load));
             }

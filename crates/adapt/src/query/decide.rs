@@ -506,7 +506,7 @@ impl<B> Query<B> {
         loop {
             let ready = self.cses.iter().enumerate().filter(|(_, book)| {
                 book.raw_left > 0
-                    && !(enough && f64::from(book.raw_left) * book.raw_each < urgent)
+                    && (!enough || f64::from(book.raw_left) * book.raw_each >= urgent)
                     && !book.learning
                     && book.raw_open < book.raw_pipe
                     && !book.pool.is_empty()

@@ -146,7 +146,6 @@ fn table(mut rows: Vec<Row>) -> String {
         rows.len(),
         all.over_raw * 100.0
     );
-    // Times of the bound, of those points that can be compared.
     let mut above: Vec<f64> = rows.iter().map(|row| row.adaptive / row.bound.seconds).collect();
     above.sort_by(f64::total_cmp);
     let _ = writeln!(text, "against what nothing can beat: {:.2} times as long in the median", above.get(above.len() / 2).copied().unwrap_or(0.0));
@@ -168,7 +167,7 @@ fn table(mut rows: Vec<Row>) -> String {
         add(format!("{} drives", row.point.drives), row);
         add("all".to_owned(), row);
     }
-    lines.sort_by(|(a, _), (b, _)| (a == "all").cmp(&(b == "all")));
+    lines.sort_by_key(|(name, _)| name == "all");
     for (name, rows) in lines {
         let of = changes(rows);
         let _ = writeln!(text, "{name:26} {:7} {:7} {:12} {:12} {:10} {:7}", of.all, of.better, of.shut, of.nearly_shut, of.foreseen, of.missed);
