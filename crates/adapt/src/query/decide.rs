@@ -50,12 +50,12 @@ const LITTLE: f64 = 0.15;
 /// A drive does not begin with its own work for less than this share of its slices.
 const SPARSE: f64 = 0.01;
 
-/// A drive that has worked nothing off yet does not begin any more when less is left than so many times what a slice should take: the first take
-/// longer, and it may be busy. Where that gains time, and where it gains none.
-const LATE: (f64, f64) = (8.0, 25.0);
+/// A drive that is not known (or, where that gains time, has worked nothing off yet) does not begin any more when less is left than so many times what a slice should take: the first take
+/// longer, and it may be busy. Where that gains much time, and where it does not.
+const LATE: (f64, f64) = (8.0, 20.0);
 
-/// So many times later all must end if drives work nothing off, for that to gain time.
-const GAIN: f64 = 1.02;
+/// So many times later all must end if drives work nothing off, for that to gain much.
+const GAIN: f64 = 1.05;
 
 /// How many times as long the first slices take, about.
 const FIRST: f64 = 2.0;
@@ -321,7 +321,8 @@ impl<B> Query<B> {
             (end.max(own), bytes + part.backlog + n * part.raw.bytes, work + n * part.raw.above)
         });
         let handed = handed.0.max(handed.1 / above.link).max(handed.2 / above.cores);
-        let late = if handed > GAIN * plan.end { LATE.0 } else { LATE.1 };
+        let gains = handed > GAIN * plan.end;
+        let late = if gains { LATE.0 } else { LATE.1 };
         for (cse, part) in parts.iter().enumerate() {
             let (cores, latency) = (f64::from(part.cores), self.cost.profile(cse).link_latency_s);
             let each = part.disk.max(part.raw.bytes / part.link).max(part.raw.wall / cores);
@@ -341,7 +342,9 @@ impl<B> Query<B> {
             // To begin with its own work for next to nothing costs more than it gains.
             let sparse = self.cses[cse].lane.is_none()
                 && (f64::from(share.below) < SPARSE * f64::from(part.slices)
-                    || share.lane.and_then(|lane| part.lanes.get(lane)).is_some_and(|lane| !self.cost.has_run(cse) && late * lane.load.wall > plan.end));
+                    || share.lane.and_then(|lane| part.lanes.get(lane)).is_some_and(|lane| {
+                        !(if gains { self.cost.has_run(cse) } else { self.cost.is_known(cse, lane.rung) }) && late * lane.load.wall > plan.end
+                    }));
             if sparse && part.may_raw && self.policy == Policy::Adaptive {
                 *share = Share { lane: share.lane, below: 0, raw: part.slices };
             }
