@@ -148,7 +148,7 @@ pub struct SliceLoad {
 /// What an epoch costs when it closes, apart from its slices.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct CloseLoad {
-    /// Seconds of a core there.
+    /// Seconds there.
     pub wall: Seconds,
     /// Bytes that go up.
     pub bytes: f64,
@@ -159,10 +159,13 @@ pub struct CloseLoad {
 #[derive(Debug, Clone)]
 struct Cse {
     profile: Profile,
+    raw: Robust,
     filter: Robust,
     full: Robust,
     load: Load,
     link: f64,
+    /// The rate of the last measurement of the link, where it was slow.
+    slow: Option<f64>,
 }
 
 /// The model of a query: one per query, priors in, measurements in, predictions out.
@@ -195,10 +198,12 @@ impl CostModel {
             .iter()
             .map(|profile| Cse {
                 profile: *profile,
+                raw: Robust::default(),
                 filter: Robust::default(),
                 full: Robust::default(),
                 load: Load::default(),
                 link: profile.link_bytes_per_s(),
+                slow: None,
             })
             .collect();
         Self { priors, work, cses, host, host_factor: Robust::default(), seen_rows: 0.0, seen_out: 0.0, seen_bytes: 0.0, groups: None, groups_rows: 0.0 }
@@ -242,6 +247,12 @@ impl CostModel {
         };
         let seen = self.seen_rows + PRIOR_ROWS;
         ((self.seen_out + prior_rows * PRIOR_ROWS) / seen, (self.seen_bytes + prior_bytes * PRIOR_ROWS) / seen)
+    }
+
+    /// Whether somebody has counted groups yet.
+    #[must_use]
+    pub fn groups_are_known(&self) -> bool {
+        self.groups.is_some()
     }
 
     /// Groups in all of the table, as far as known.
@@ -296,7 +307,8 @@ impl CostModel {
         let own = &self.cses[cse];
         // A device that runs one rung slower than thought will run the other so, too.
         match rung {
-            Rung::Raw => 1.0,
+            // What is sent is not computed: what it costs says something of the device, and what operators cost does not say it.
+            Rung::Raw => own.raw.value().unwrap_or(1.0),
             Rung::Filter => own.filter.value().or(own.full.value()).unwrap_or(1.0),
             // Where it has run neither, how far the level above is from the prior says more than nothing.
             Rung::Full => own.full.value().or(own.filter.value()).or(self.host_factor.value()).unwrap_or(1.0),
@@ -324,16 +336,17 @@ impl CostModel {
         (work * self.host_factor.value().unwrap_or(1.0) + transfer) / self.host.speed_per_core
     }
 
-    /// What closing an epoch costs whose slices have `rows` rows.
+    /// What closing an epoch costs whose slices have `rows` rows. It runs in as many lanes as there are cores, each with states of its own.
     #[must_use]
     pub fn close(&self, cse: usize, rung: Rung, rows: f64) -> CloseLoad {
         let own = &self.cses[cse];
         let slow = own.load.value() / own.profile.speed_per_core;
         let mut load = CloseLoad { wall: self.priors.epoch_s * slow, bytes: 0.0, above: 0.0 };
         if let (true, Output::Groups { bytes_per_group, .. }) = (self.holds_state(rung), self.work.result) {
-            let states = distinct(self.groups(), rows * self.filtered().0);
+            let states = distinct_in_lanes(self.groups(), rows * self.filtered().0, f64::from(own.profile.cores));
             load.bytes = states * bytes_per_group;
-            load.wall += (states * self.priors.emit_s_per_state + load.bytes * self.priors.transfer_s_per_byte) * slow;
+            // Each lane gives out its own.
+            load.wall += (states * self.priors.emit_s_per_state + load.bytes * self.priors.transfer_s_per_byte) * slow / f64::from(own.profile.cores);
             load.above = (states * self.priors.merge_s_per_state + load.bytes * self.priors.transfer_s_per_byte) / self.host.speed_per_core;
         }
         load
@@ -351,14 +364,14 @@ impl CostModel {
         if !(cost.cpu.is_finite() && cost.cpu > 0.0 && rows > 0.0) {
             return;
         }
-        let streams = !self.has_upper() || rung == Rung::Filter;
+        let streams = rung != Rung::Raw && (!self.has_upper() || rung == Rung::Filter);
         if streams {
             self.selected(rows, cost.rows_out as f64, cost.bytes_out as f64);
         }
         let prior = self.prior(rung, rows, cost.bytes_out as f64, bytes) / self.cses[cse].profile.speed_per_core;
         let own = &mut self.cses[cse];
         match rung {
-            Rung::Raw => {}
+            Rung::Raw => own.raw.add(cost.cpu / prior),
             Rung::Filter => own.filter.add(cost.cpu / prior),
             Rung::Full => own.full.add(cost.cpu / prior),
         }
@@ -389,6 +402,21 @@ impl CostModel {
         }
     }
 
+    /// Whether the first slices at `rung` on `cse`, which take longer, are over.
+    #[must_use]
+    pub fn is_warm(&self, cse: usize, rung: Rung) -> bool {
+        match rung {
+            Rung::Raw => true,
+            Rung::Filter | Rung::Full => self.cses[cse].filter.is_warm() || self.cses[cse].full.is_warm(),
+        }
+    }
+
+    /// Whether `cse` has worked a slice off itself.
+    #[must_use]
+    pub fn has_run(&self, cse: usize) -> bool {
+        self.cses[cse].filter.value().or(self.cses[cse].full.value()).is_some()
+    }
+
     /// Bytes per second of the link of `cse`, as far as known.
     #[must_use]
     pub fn link(&self, cse: usize) -> f64 {
@@ -397,16 +425,34 @@ impl CostModel {
 
     /// While bytes were waiting at `cse` all the time, `rate` of them came per second, although by all that is known `expected` should have.
     ///
-    /// Whatever else holds bytes up is in `expected`; so what is far below it is the link's doing, and what is above the link's rate proves a better one.
+    /// Whatever else holds bytes up is in `expected`; so what is far below it twice in a row is the link's doing, and what is above the link's rate proves a better one.
     pub fn flowed(&mut self, cse: usize, rate: f64, expected: f64) {
         if !(rate.is_finite() && rate > 0.0) {
             return;
         }
-        let link = &mut self.cses[cse].link;
+        let own = &mut self.cses[cse];
+        let before = own.slow.take();
         if rate < SLOW_LINK * expected {
-            *link = rate;
-        } else if rate > *link {
-            *link = rate;
+            // Once may be a load that has just come, of which nobody knows yet.
+            match before {
+                Some(before) => own.link = rate.max(before),
+                None => own.slow = Some(rate),
+            }
+        } else if rate > own.link {
+            own.link = rate;
+        }
+    }
+
+    /// `cse` hands out slices one after the other, and nobody tells its load: so many times as quick as its processor is thought to, where all else would
+    /// allow `others` times that.
+    pub fn handed(&mut self, now: Seconds, cse: usize, quick: f64, others: f64) {
+        let own = &mut self.cses[cse];
+        let load = own.load.value() / quick;
+        // Quicker than its load allows: that is over. Slower than all that is known: it is the load, as long as nobody says otherwise.
+        if quick > 1.0 || quick < SLOW_LINK * others.min(1.0) {
+            own.load.add(now, load);
+        } else if others > 1.0 {
+            own.load.add(now, own.load.value());
         }
     }
 
@@ -440,9 +486,10 @@ impl CostModel {
         }
     }
 
-    /// An epoch whose slices have `rows` rows holds `states` now, or gave so many at its end.
-    pub fn states(&mut self, rows: f64, states: f64) {
-        let rows = rows * self.filtered().0;
+    /// An epoch whose slices have `rows` rows, worked off in `lanes` lanes that know nothing of one another, holds `states` now, or gave so many at its
+    /// end.
+    pub fn states(&mut self, rows: f64, states: f64, lanes: f64) {
+        let (rows, states) = (rows * self.filtered().0 / lanes.max(1.0), states / lanes.max(1.0));
         if rows <= 0.0 || states <= 0.0 || !matches!(self.work.result, Output::Groups { .. }) {
             return;
         }
@@ -465,6 +512,12 @@ impl CostModel {
 #[must_use]
 pub fn distinct(groups: f64, rows: f64) -> f64 {
     if groups <= 0.0 { 0.0 } else { groups * -(-rows / groups).exp_m1() }
+}
+
+/// What [`distinct`] gives for rows that are worked off in `lanes` lanes, each with states of its own, all lanes added up.
+#[must_use]
+pub fn distinct_in_lanes(groups: f64, rows: f64, lanes: f64) -> f64 {
+    lanes * distinct(groups, rows / lanes.max(1.0))
 }
 
 /// The number of groups of which `rows` rows are expected to show `states`: the inverse of [`distinct`]. At most a thousand times `rows`.
@@ -550,11 +603,15 @@ mod tests {
     fn more_groups_make_rows_and_epochs_dearer() {
         let mut model = model();
         let (row, close) = (model.slice(0, Rung::Full, SLICE).cpu, model.close(0, Rung::Full, 1e7));
-        model.states(5e6, distinct(1e6, 1e6));
+        model.states(5e6, distinct(1e6, 1e6), 1.0);
         assert!((model.groups() / 1e6 - 1.0).abs() < 0.01, "a fifth of five million rows: {}", model.groups());
         assert!(model.slice(0, Rung::Full, SLICE).cpu > 1.5 * row && model.close(0, Rung::Full, 1e7).bytes > 1000.0 * close.bytes);
-        model.states(100.0, 20.0);
+        model.states(100.0, 20.0, 1.0);
         assert!((model.groups() / 1e6 - 1.0).abs() < 0.01, "few rows say nothing against many");
+        model.states(1e7, 2.0 * distinct(5e5, 1e6), 2.0);
+        assert!((model.groups() / 5e5 - 1.0).abs() < 0.01, "two lanes that have a million rows each: {}", model.groups());
+        // Each of the drive's two lanes will hold nearly all groups.
+        assert!(model.close(0, Rung::Full, 1e8).bytes > 1.9 * 5e5 * 32.0);
     }
 
     #[test]
@@ -576,6 +633,11 @@ mod tests {
         model.flowed(0, 0.55 * link, link);
         model.flowed(0, 0.3 * link, 0.31 * link);
         assert_eq!(model.link(0), link);
+        model.flowed(0, 0.1 * link, link);
+        assert_eq!(model.link(0), link, "once is not enough");
+        model.flowed(0, 0.9 * link, link);
+        model.flowed(0, 0.05 * link, link);
+        assert_eq!(model.link(0), link, "nor is it in between");
         model.flowed(0, 0.1 * link, link);
         assert_eq!(model.link(0), 0.1 * link);
         model.flowed(0, link, 0.1 * link);

@@ -55,6 +55,12 @@ impl Robust {
         self.window.len() >= KNOWN
     }
 
+    /// Whether the warm-up is over.
+    #[must_use]
+    pub fn is_warm(&self) -> bool {
+        self.seen >= WARM_UP
+    }
+
     /// The factor; `None` before any measurement.
     #[must_use]
     pub fn value(&self) -> Option<f64> {
@@ -127,6 +133,34 @@ impl Load {
     }
 }
 
+/// How much comes per second, of late.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Rate {
+    sum: f64,
+    at: Seconds,
+}
+
+/// Seconds over which it is averaged.
+const LATE: Seconds = 0.1;
+
+impl Rate {
+    /// So much has come.
+    pub fn add(&mut self, now: Seconds, amount: f64) {
+        self.sum = self.sum * fade(now - self.at) + amount;
+        self.at = now;
+    }
+
+    /// How much comes per second.
+    #[must_use]
+    pub fn rate(&self, now: Seconds) -> f64 {
+        self.sum * fade(now - self.at) / LATE
+    }
+}
+
+fn fade(passed: Seconds) -> f64 {
+    (-passed.max(0.0) / LATE).exp()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,6 +209,16 @@ mod tests {
         load.add(1.0, f64::NAN);
         load.add(1.0, f64::INFINITY);
         assert_eq!(load.value(), 1.0);
+    }
+
+    #[test]
+    fn a_rate_follows_what_comes() {
+        let mut rate = Rate::default();
+        for at in 0..100 {
+            rate.add(f64::from(at) * 0.01, 5.0);
+        }
+        assert!((rate.rate(0.99) / 500.0 - 1.0).abs() < 0.06, "{}", rate.rate(0.99));
+        assert!(rate.rate(1.5) < 5.0);
     }
 
     #[test]

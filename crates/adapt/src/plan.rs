@@ -4,7 +4,7 @@
 //! and the link of the level above: two sums that must not exceed what `T` allows, so that the choice within the intervals is a fractional knapsack.
 //! The least `T` that allows a choice is found by bisection, for each set of rungs that is worth a try.
 
-use crate::cost::{SliceLoad, distinct};
+use crate::cost::{SliceLoad, distinct_in_lanes};
 use crate::message::{Rung, Seconds};
 
 /// States at the end of an epoch: what they cost follows from how many slices are in it.
@@ -16,9 +16,11 @@ pub struct States {
     pub rows: f64,
     /// Slices that the open epoch has already.
     pub begun: f64,
+    /// Lanes of the drive that hold states of their own.
+    pub lanes: f64,
     /// Bytes per state.
     pub bytes: f64,
-    /// Seconds of a core of the drive per state.
+    /// Seconds of the drive per state, with all its lanes.
     pub emit: Seconds,
     /// Seconds of a core above per state.
     pub merge: Seconds,
@@ -326,7 +328,7 @@ impl Fluid<'_> {
 impl States {
     /// States, and their bytes, at the end of an epoch that gets `slices` more; none where it gets none and has none.
     fn at(&self, slices: f64) -> (f64, f64) {
-        let count = distinct(self.groups, (self.begun + slices) * self.rows);
+        let count = distinct_in_lanes(self.groups, (self.begun + slices) * self.rows, self.lanes);
         (count, count * self.bytes)
     }
 }
@@ -387,7 +389,7 @@ mod tests {
         let mut slow = part(60.0 * 20e-3, 0.0);
         slow.raw.above = 20e-3;
         slow.link = 12.5e6;
-        let many = States { groups: 1e6, rows: 65_536.0, begun: 0.0, bytes: 32.0, emit: 60.0 * 20e-9, merge: 100e-9 };
+        let many = States { groups: 1e6, rows: 65_536.0, begun: 0.0, lanes: 1.0, bytes: 32.0, emit: 60.0 * 20e-9, merge: 100e-9 };
         slow.lanes[0].states = Some(many);
         slow.slices = 100;
         let plan = divide(&Above { link: 12.5e6, ..ABOVE }, &[slow.clone()], None, false);

@@ -8,9 +8,10 @@
 mod book;
 mod decide;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::cost::{CostModel, Priors, Work};
+use crate::learn::Rate;
 use crate::ledger::{Dropped, Ledger, Verdict};
 use crate::message::{CseId, Down, EpochId, Rung, Seconds, Slice, SliceId, Up};
 use crate::plan::{Plan, Share};
@@ -106,7 +107,8 @@ pub enum Event<B> {
         /// Rows of slices that the aggregation above has seen so far, and the groups that it found in them.
         held: Option<(u64, u64)>,
     },
-    /// Bytes come from a CSE, or its transport knows that it lives, although no message is complete.
+    /// Bytes of an epoch come from a CSE, although no message is complete. Without an epoch: the level above does not read what the CSE says, so that
+    /// nothing can be missed of it; to be said at least every 40 ms for as long as that lasts. Meanwhile there are no orders.
     Alive {
         /// The CSE.
         cse: CseId,
@@ -200,6 +202,17 @@ struct Epoch {
     rows_done: f64,
 }
 
+/// Bytes that have been on their way from a CSE all the time.
+#[derive(Debug, Clone, Copy)]
+struct Flow {
+    since: Seconds,
+    /// Bytes and batches that have come since.
+    bytes: f64,
+    batches: u32,
+    /// Bytes that had come from all CSEs before.
+    before: f64,
+}
+
 #[derive(Debug, Clone)]
 struct CseBook {
     surveyed: bool,
@@ -216,8 +229,9 @@ struct CseBook {
     epochs: BTreeSet<EpochId>,
     raw_open: u32,
     raw_bytes: f64,
-    /// Since when bytes have been on their way all the time, how many have come since, and how many had come from all CSEs before.
-    flow: Option<(Seconds, f64, f64)>,
+    flow: Option<Flow>,
+    /// Bytes of slices that it hands out.
+    handed: Rate,
     /// Bytes that its progress told of, and that have come.
     produced: f64,
     delivered: f64,
@@ -234,6 +248,10 @@ struct CseBook {
     /// Seconds per slice that is handed out, and how many to ask for at once.
     raw_each: Seconds,
     raw_pipe: u32,
+    /// Until when it is not to begin with work of its own.
+    barred_until: Seconds,
+    /// How many slices the last plans had for it to work off.
+    wanted: VecDeque<u32>,
     /// How many plans in a row had nothing for it to work off.
     unwanted: u32,
 }
@@ -272,6 +290,8 @@ pub struct Query<B> {
     /// The CSEs of which something changed since their lane was looked at.
     touched: BTreeSet<usize>,
     ended: bool,
+    /// When the level above said last that it does not listen.
+    deaf_at: Seconds,
     wake: Option<Seconds>,
     now: Seconds,
 }
@@ -303,6 +323,7 @@ impl<B> Query<B> {
             idle: 0,
             touched: BTreeSet::new(),
             ended: false,
+            deaf_at: f64::NEG_INFINITY,
             wake: Some(0.0),
             now: 0.0,
         }
@@ -329,10 +350,18 @@ impl<B> Query<B> {
                     self.received += bytes as f64;
                     if let Some(open) = self.epochs.get_mut(&epoch).filter(|open| open.cse == cse.0 as usize) {
                         open.sound = now;
-                        if open.rung != Rung::Raw {
+                        if open.rung == Rung::Raw {
+                            book.handed.add(now, bytes as f64);
+                        } else {
                             book.delivered += bytes as f64;
                         }
-                        let at = open.cse;
+                        let (at, rung) = (open.cse, open.rung);
+                        // Slices are handed out one after the other, without a word in between: who waits for his turn is sound.
+                        for id in self.cses[at].epochs.iter().filter(|_| rung == Rung::Raw) {
+                            if let Some(other) = self.epochs.get_mut(id).filter(|other| other.rung == Rung::Raw) {
+                                other.sound = now;
+                            }
+                        }
                         self.flows(at, bytes as f64);
                     }
                     let verdict = self.ledger.batch(cse, epoch, number, batch);
@@ -348,7 +377,7 @@ impl<B> Query<B> {
             }
             Event::Worked { epoch, cpu, filtered, held } => {
                 if let Some((rows, states)) = held {
-                    self.cost.states(rows as f64, states as f64);
+                    self.cost.states(rows as f64, states as f64, 1.0);
                 }
                 if let Some(done) = self.waiting.remove(&epoch) {
                     self.cost.worked(done.rung, done.rows, done.bytes, cpu, filtered);
@@ -363,8 +392,11 @@ impl<B> Query<B> {
                 if let Some(book) = self.cses.get_mut(cse.0 as usize) {
                     book.heard = book.heard.max(now);
                 }
-                if let Some(open) = epoch.and_then(|epoch| self.epochs.get_mut(&epoch)).filter(|open| open.cse == cse.0 as usize) {
-                    open.sound = now;
+                if epoch.is_none() {
+                    self.deaf_at = now;
+                }
+                for open in self.epochs.iter_mut().filter(|(id, open)| open.cse == cse.0 as usize && epoch.is_none_or(|epoch| **id == epoch)) {
+                    open.1.sound = now;
                 }
             }
             Event::Tick => {}

@@ -216,3 +216,51 @@ fn the_last_slices_are_done_again_where_a_drive_is_stuck() {
     }
     assert!(hedged && rung > Rung::Raw && actions.contains(&Action::Finish), "{actions:?}");
 }
+
+#[test]
+fn who_does_not_listen_misses_nothing_and_gives_no_orders() {
+    let (mut query, actions) = query(Policy::Static(Rung::Full), 2, &[None], 0, THIN);
+    let [(0, epoch, Rung::Full, _)] = &opened(&actions)[..] else { panic!("{actions:?}") };
+    // For three times as long as anybody may be silent. One strike would be the end.
+    let mut now = 0.01;
+    while now < 3.0 {
+        let actions = query.handle(now, Event::Alive { cse: CseId(0), epoch: None });
+        assert_eq!(actions, [], "at {now}");
+        let wake = query.wake().unwrap();
+        assert!(wake > now, "it asks to be called at once, again and again");
+        assert_eq!(wait(&mut query, wake - 1e-6), []);
+        now = wake;
+    }
+    let mut actions = wait(&mut query, 3.5);
+    let slices: Vec<u32> = (0..2).collect();
+    actions.extend(query.handle(3.5, up(0, end(*epoch, Rung::Full, &slices))));
+    assert!(actions.contains(&Action::Finish), "{actions:?}");
+}
+
+#[test]
+fn slices_that_wait_for_their_turn_are_not_taken_for_lost() {
+    let (mut query, actions) = query(Policy::Static(Rung::Raw), 6, &[None], 0, 0.6 * THIN);
+    let first = opened(&actions);
+    assert!(first.len() > 1 && first.iter().all(|open| open.2 == Rung::Raw), "{actions:?}");
+    // Each takes 1.4 seconds through this link, and a drive may be silent for one.
+    let mut epochs = first;
+    let mut finished = false;
+    for turn in 1..=6 {
+        let now = 1.4 * f64::from(turn);
+        let before = wait(&mut query, now);
+        assert!(!before.iter().any(|action| matches!(action, Action::Fail { .. })), "{before:?}");
+        epochs.extend(opened(&before));
+        let (_, epoch, rung, slices) = epochs.remove(0);
+        let actions = query.handle(now, Event::Batch { cse: CseId(0), epoch, number: 0, bytes: 1 << 20, batch: 7 });
+        epochs.extend(opened(&actions));
+        let Up::EpochDone(done) = end(epoch, rung, &slices) else { unreachable!() };
+        let actions = query.handle(now, up(0, Up::EpochDone(Completed { batches: 1, ..done })));
+        finished |= actions.contains(&Action::Finish);
+        epochs.extend(opened(&actions));
+        epochs.extend(opened(&query.handle(now, Event::Worked { epoch, cpu: 5e-3, filtered: None, held: None })));
+    }
+    assert!(finished);
+    // Who hands out nothing at all is found out all the same.
+    let (mut silent, _) = self::query(Policy::Static(Rung::Raw), 6, &[None], 0, THIN);
+    assert!(wait(&mut silent, 60.0).iter().any(|action| matches!(action, Action::Fail { .. })));
+}

@@ -6,16 +6,19 @@ use std::collections::VecDeque;
 struct Running<J> {
     job: J,
     left: f64,
-    urgent: bool,
+    metered: bool,
 }
 
-/// Cores that running jobs share: first those that are urgent, equally, none more than one core; then the others what is left.
+/// Cores that running jobs share equally, none more than one core.
 #[derive(Debug, Clone)]
 pub struct Cores<J> {
     cores: f64,
     speed: f64,
     jobs: Vec<Running<J>>,
     at: f64,
+    /// Seconds in which metered jobs ran, and the work that was done of them, since [`Self::meter`].
+    passed: f64,
+    worked: f64,
     /// Counts changes, so that a completion that was foretold before one is known to be void.
     pub change: u64,
 }
@@ -24,32 +27,31 @@ impl<J> Cores<J> {
     /// `cores` cores of `speed`.
     #[must_use]
     pub fn new(cores: u32, speed: f64) -> Self {
-        Self { cores: f64::from(cores), speed, jobs: Vec::new(), at: 0.0, change: 0 }
+        Self { cores: f64::from(cores), speed, jobs: Vec::new(), at: 0.0, passed: 0.0, worked: 0.0, change: 0 }
     }
 
-    /// Rates of urgent and of other jobs. The others always get a little, as schedulers see to.
-    fn rates(&self) -> (f64, f64) {
-        let urgent = self.jobs.iter().filter(|job| job.urgent).count() as f64;
-        let others = self.jobs.len() as f64 - urgent;
-        let kept = if others > 0.0 { 0.05 * self.cores } else { 0.0 };
-        let first = ((self.cores - kept) / urgent.max(1.0)).min(1.0);
-        let rest = ((self.cores - urgent * first) / others.max(1.0)).min(1.0);
-        (self.speed * first, self.speed * rest)
+    /// Work that a job gets done in a second.
+    fn rate(&self) -> f64 {
+        self.speed * (self.cores / (self.jobs.len() as f64).max(1.0)).min(1.0)
     }
 
     fn advance(&mut self, now: f64) {
-        let (first, rest) = self.rates();
+        let (rate, time) = (self.rate(), now - self.at);
         for job in &mut self.jobs {
-            job.left -= (now - self.at) * if job.urgent { first } else { rest };
+            job.left -= time * rate;
+            if job.metered {
+                self.passed += time;
+                self.worked += time * rate;
+            }
         }
         self.at = now;
         self.change += 1;
     }
 
     /// Begins a job of `work` seconds of a core of speed 1.
-    pub fn begin(&mut self, now: f64, job: J, work: f64, urgent: bool) {
+    pub fn begin(&mut self, now: f64, job: J, work: f64, metered: bool) {
         self.advance(now);
-        self.jobs.push(Running { job, left: work, urgent });
+        self.jobs.push(Running { job, left: work, metered });
     }
 
     /// Changes the speed.
@@ -61,9 +63,8 @@ impl<J> Cores<J> {
     /// When the next job is done, if nothing changes before.
     #[must_use]
     pub fn next(&self) -> Option<f64> {
-        let (first, rest) = self.rates();
-        let least = self.jobs.iter().map(|job| job.left.max(0.0) / if job.urgent { first } else { rest }).reduce(f64::min)?;
-        Some(self.at + least)
+        let rate = self.rate();
+        self.jobs.iter().map(|job| job.left.max(0.0) / rate).reduce(f64::min).map(|least| self.at + least)
     }
 
     /// Takes out a job that is done.
@@ -75,8 +76,21 @@ impl<J> Cores<J> {
 
     /// The jobs that run, and how much of their work is left now.
     pub fn jobs(&self, now: f64) -> impl Iterator<Item = (&J, f64)> {
-        let (first, rest) = self.rates();
-        self.jobs.iter().map(move |job| (&job.job, job.left - (now - self.at) * if job.urgent { first } else { rest }))
+        let rate = self.rate();
+        self.jobs.iter().map(move |job| (&job.job, job.left - (now - self.at) * rate))
+    }
+
+    /// Seconds that metered jobs have run since it was asked last, all added up, and the work that was done of them; nothing where that is too little to
+    /// say something.
+    pub fn meter(&mut self, now: f64) -> Option<(f64, f64)> {
+        let (rate, time) = (self.rate(), now - self.at);
+        let metered = self.jobs.iter().filter(|job| job.metered).count() as f64;
+        let (passed, worked) = (self.passed + metered * time, self.worked + metered * time * rate);
+        if worked <= 0.0 || passed < 1e-4 {
+            return None;
+        }
+        (self.passed, self.worked) = (-metered * time, -metered * time * rate);
+        Some((passed, worked))
     }
 
     /// Drops jobs.
@@ -227,13 +241,17 @@ mod tests {
     }
 
     #[test]
-    fn urgent_jobs_go_first() {
-        let mut cores = Cores::new(1, 1.0);
-        cores.begin(0.0, "slow", 1.0, false);
-        cores.begin(0.5, "urgent", 0.19, true);
-        assert!((cores.next().unwrap() - 0.7).abs() < 1e-9, "all but a twentieth of the core");
-        assert_eq!(cores.take(0.7), Some("urgent"));
-        assert!((cores.next().unwrap() - 1.19).abs() < 1e-9);
+    fn jobs_share_and_meters_tell_how_long_they_took() {
+        let mut cores = Cores::new(1, 0.5);
+        cores.begin(0.0, "lane", 1.0, true);
+        cores.begin(1.0, "send", 0.5, false);
+        assert_eq!(cores.meter(1.0), Some((1.0, 0.5)));
+        assert!((cores.next().unwrap() - 3.0).abs() < 1e-9, "both have half of the core");
+        assert_eq!(cores.meter(2.0), Some((1.0, 0.25)), "with what nobody has counted yet");
+        assert!(cores.take(3.0).is_some() && cores.take(3.0).is_some());
+        let (passed, worked) = cores.meter(3.0).unwrap();
+        assert!((passed - 1.0).abs() < 1e-9 && (worked - 0.25).abs() < 1e-9, "{passed} {worked}");
+        assert_eq!(cores.meter(9.0), None, "nothing has run");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use skytether_adapt::query::{Event, Limits, Policy, Query, Setup};
 use crate::device::Link;
 use crate::workload::Workload;
 use drive::DriveSim;
+pub(crate) use drive::OUTGOING;
 use host::HostSim;
 
 /// What a batch holds: enough of the data to compute the query's answer from what was delivered.
@@ -75,6 +76,8 @@ pub struct Fleet {
     pub warm_up: (u32, f64),
     /// How far what operators cost is from the priors: below, above.
     pub off: (f64, f64),
+    /// Bytes of rows per second that whoever asked the query reads; all at once where there is none.
+    pub reader: Option<f64>,
     /// The network.
     pub faults: Faults,
     /// Bounds and patience of the host.
@@ -228,13 +231,19 @@ fn gauss(rng: &mut fastrand::Rng) -> f64 {
     (0..12).map(|_| rng.f64()).sum::<f64>() - 6.0
 }
 
+/// What is true of all slices, drive by drive: the first that is drawn from `rng`.
+pub(crate) fn costs(fleet: &Fleet, rng: &mut fastrand::Rng) -> Vec<Real> {
+    let count = fleet.slices as usize * fleet.drives.len();
+    (0..count).map(|_| Real { cost: (fleet.noise * gauss(rng)).exp(), group: rng.u32(0..5), value: rng.u64(0..1 << 40) }).collect()
+}
+
 /// Runs `work` on `fleet`. All that is random follows from `seed`, and nothing of it from `policy`: the same slices cost the same for every policy.
 #[must_use]
 pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome {
     let mut rng = fastrand::Rng::with_seed(seed);
     let n = fleet.drives.len();
     let count = fleet.slices as usize * n;
-    let real: Vec<Real> = (0..count).map(|_| Real { cost: (fleet.noise * gauss(&mut rng)).exp(), group: rng.u32(0..5), value: rng.u64(0..1 << 40) }).collect();
+    let real = costs(fleet, &mut rng);
     let mut surveys: Vec<Vec<Slice>> = vec![Vec::new(); n];
     for at in 0..count {
         let home = at / fleet.slices as usize;

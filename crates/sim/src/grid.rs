@@ -5,6 +5,7 @@ use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
 
 use crate::fleet::{Faults, Fleet, Outcome, Spec, run};
+use crate::oracle::{self, Bound, Foresight};
 use crate::parallel::parallel;
 use crate::workload::{Workload, grid};
 
@@ -71,6 +72,10 @@ pub struct Row {
     pub adaptive: f64,
     /// How the adaptive run went.
     pub outcome: Outcome,
+    /// What nothing can beat.
+    pub bound: Bound,
+    /// What nothing can beat on average that doesn't know which drives a change of load will befall.
+    pub blind: f64,
 }
 
 impl Row {
@@ -84,6 +89,18 @@ impl Row {
     #[must_use]
     pub fn regret(&self) -> f64 {
         self.adaptive / self.best() - 1.0
+    }
+
+    /// By which share of the best static choice's time any policy can be quicker at most.
+    #[must_use]
+    pub fn room(&self) -> f64 {
+        1.0 - self.bound.seconds / self.best()
+    }
+
+    /// The same on average for those that don't know beforehand which drives a change of load will befall.
+    #[must_use]
+    pub fn room_blind(&self) -> f64 {
+        1.0 - self.blind.max(self.bound.seconds) / self.best()
     }
 
     /// How much longer than all on the host.
@@ -153,6 +170,7 @@ pub fn fleet(point: &Point, ground: &Ground, seed: u64, change: f64) -> Fleet {
         warm_up: (5, 3.0),
         off: (off(0.25), off(0.25)),
         faults: Faults::default(),
+        reader: None,
         limits: Limits { silence: 600.0, ..Limits::default() },
         trace: false,
         at_most: 1e6,
@@ -177,13 +195,55 @@ pub fn measure(point: &Point, ground: &Ground, trace: bool) -> Row {
     let fixed = STATIC.map(|rung| time(&fleet, Policy::Static(rung)).0);
     fleet.trace = trace;
     let (adaptive, outcome) = time(&fleet, Policy::Adaptive);
-    Row { point: point.clone(), fixed, adaptive, outcome }
+    let bound = oracle::bound(&fleet, &point.work, seed, Foresight::All);
+    let blind = oracle::bound(&fleet, &point.work, seed, Foresight::NotWhich).seconds;
+    Row { point: point.clone(), fixed, adaptive, outcome, bound, blind }
 }
 
 /// Runs points on all processors; the rows are in their order.
 #[must_use]
 pub fn measure_all(points: &[Point], ground: &Ground) -> Vec<Row> {
     parallel(points.len(), |at| measure(&points[at], ground, false))
+}
+
+/// Points where the load changes: how many there are of each kind. All but `better` are misses; [`Row::bound`] says why of some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Changes {
+    /// All.
+    pub all: usize,
+    /// Quicker than every static choice.
+    pub better: usize,
+    /// Not quicker, and within 1% of the best static choice.
+    pub level: usize,
+    /// Not quicker, and no policy can be so by more than 1%.
+    pub shut: usize,
+    /// Not quicker, and no policy can be so by more than 1 to 2%.
+    pub nearly_shut: usize,
+    /// Not quicker, by more than 2% only for who knows beforehand which drives it will befall.
+    pub foreseen: usize,
+    /// Not quicker, although nothing that we know of forbids it.
+    pub missed: usize,
+}
+
+/// Counts the points of `rows` where the load changes.
+#[must_use]
+pub fn changes<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Changes {
+    let mut changes = Changes::default();
+    for row in rows.into_iter().filter(|row| row.point.load == Load::Changes) {
+        changes.all += 1;
+        if row.regret() < 0.0 {
+            changes.better += 1;
+            continue;
+        }
+        changes.level += usize::from(row.regret() <= 0.01);
+        *match (row.room(), row.room_blind()) {
+            (room, _) if room <= 0.01 => &mut changes.shut,
+            (room, _) if room <= 0.02 => &mut changes.nearly_shut,
+            (_, blind) if blind <= 0.02 => &mut changes.foreseen,
+            _ => &mut changes.missed,
+        } += 1;
+    }
+    changes
 }
 
 /// What the rows come to.
@@ -193,8 +253,8 @@ pub struct Summary {
     pub regret: [f64; 3],
     /// The worst against all on the host.
     pub over_raw: f64,
-    /// Points where the load changes: how many, how many of them quicker than every static choice, how many within 1% of the best.
-    pub changes: (usize, usize, usize),
+    /// Points where the load changes.
+    pub changes: Changes,
 }
 
 /// Sums up.
@@ -203,12 +263,5 @@ pub fn summary(rows: &[Row]) -> Summary {
     let mut regrets: Vec<f64> = rows.iter().map(Row::regret).collect();
     regrets.sort_by(f64::total_cmp);
     let at = |share: f64| regrets.get(((regrets.len() as f64 * share).ceil() as usize).saturating_sub(1)).copied().unwrap_or(0.0);
-    let changes: Vec<&Row> = rows.iter().filter(|row| row.point.load == Load::Changes).collect();
-    let better = changes.iter().filter(|row| row.regret() < 0.0).count();
-    let level = changes.iter().filter(|row| (0.0..=0.01).contains(&row.regret())).count();
-    Summary {
-        regret: [at(0.5), at(0.95), at(1.0)],
-        over_raw: rows.iter().map(Row::over_raw).fold(f64::NEG_INFINITY, f64::max),
-        changes: (changes.len(), better, level),
-    }
+    Summary { regret: [at(0.5), at(0.95), at(1.0)], over_raw: rows.iter().map(Row::over_raw).fold(f64::NEG_INFINITY, f64::max), changes: changes(rows) }
 }

@@ -4,8 +4,10 @@
 //! - [`device`]: cores shared by processes, a disk with a head, a link;
 //! - [`fleet`]: host and drives, messages and faults, one query from its beginning to its end;
 //! - [`grid`]: the grid of issue 4 and its regrets;
+//! - [`oracle`]: what no policy can beat, by linear programs ([`simplex`]);
 //! - [`equal`]: how many slow drives equal one host;
 //! - [`parallel`]: independent runs on all processors;
+//! - [`real`]: points measured in real time beside the same simulated;
 //! - [`chaos`]: seeded runs with kills, stalls, duplicates and reordering, whose answers are checked.
 //!
 //! Everything follows from a seed. Nothing depends on this crate.
@@ -15,5 +17,8 @@ pub mod device;
 pub mod equal;
 pub mod fleet;
 pub mod grid;
+pub mod oracle;
 pub mod parallel;
+pub mod real;
+pub mod simplex;
 pub mod workload;

@@ -19,8 +19,14 @@ fn regret_is_small_on_a_sample_of_the_grid() {
         let [median, p95, most] = all.regret;
         assert!(median <= 0.03 && p95 <= 0.10 && most <= 0.25, "{all:?}, worst {:?} {:?} {}", worst.point, worst.fixed, worst.adaptive);
         assert!(all.over_raw <= 0.10, "{all:?}");
-        let (changes, better, level) = all.changes;
-        assert!(better + level >= changes * 3 / 4, "{all:?}");
+        let changes = all.changes;
+        assert!(changes.better + changes.level >= changes.all * 3 / 4, "{all:?}");
+        assert_eq!(changes.better + changes.shut + changes.nearly_shut + changes.foreseen + changes.missed, changes.all, "{all:?}");
+        // What nothing can beat is not beaten.
+        for row in &rows {
+            let least = row.best().min(row.adaptive);
+            assert!(row.bound.seconds <= least && row.bound.seconds > 0.3 * least, "{:?}: {:?} {} {:?}", row.point, row.fixed, row.adaptive, row.bound);
+        }
     }
 }
 

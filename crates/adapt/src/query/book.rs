@@ -1,6 +1,7 @@
 //! The books: where each slice is, what each epoch has, what became of it.
 
-use super::{Action, CseBook, Epoch, Query, SliceBook, Stage, Waiting};
+use super::{Action, CseBook, Epoch, Flow, Query, SliceBook, Stage, Waiting};
+use crate::learn::Rate;
 use crate::message::{CloseAfter, Completed, CseId, Down, EpochId, Order, Rung, Seconds, Slice, SliceId, Up};
 
 impl Default for CseBook {
@@ -20,6 +21,7 @@ impl Default for CseBook {
             raw_open: 0,
             raw_bytes: 0.0,
             flow: None,
+            handed: Rate::default(),
             produced: 0.0,
             delivered: 0.0,
             rows: 0.0,
@@ -31,6 +33,8 @@ impl Default for CseBook {
             learning: false,
             raw_each: 0.0,
             raw_pipe: 2,
+            barred_until: 0.0,
+            wanted: Default::default(),
             unwanted: 0,
         }
     }
@@ -38,6 +42,9 @@ impl Default for CseBook {
 
 /// Seconds of bytes without a break that say how fast a link is.
 const FLOW: Seconds = 0.1;
+
+/// The fewest batches in them.
+const BATCHES: u32 = 4;
 
 /// Share of the level above's link from which on it may be what holds bytes up.
 const BUSY: f64 = 0.5;
@@ -262,25 +269,37 @@ impl<B> Query<B> {
     pub(super) fn flows(&mut self, cse: usize, bytes: f64) {
         // The batch that has just come is still in the books if it was handed out.
         let more = self.backlog(cse) > 1.5 * self.cses[cse].bytes;
-        let Some((since, sum, before)) = self.cses[cse].flow else {
-            self.cses[cse].flow = more.then_some((self.now, 0.0, self.received));
+        let deaf = self.now - self.deaf_at < FLOW;
+        let Some(Flow { since, bytes: sum, batches, before }) = self.cses[cse].flow.filter(|_| !deaf) else {
+            // What has waited for us comes at once, and says nothing of the link.
+            let more = more && !deaf;
+            self.cses[cse].flow = more.then_some(Flow { since: self.now, bytes: 0.0, batches: 0, before: self.received });
             return;
         };
-        let (sum, passed) = (sum + bytes, self.now - since);
-        if passed >= FLOW {
-            let profile = self.cost.profile(cse);
+        let (sum, batches, passed) = (sum + bytes, batches + 1, self.now - since);
+        let profile = self.cost.profile(cse);
+        // Cores that begin together give together: a rate of few batches says nothing.
+        let enough = passed >= FLOW && batches >= BATCHES.max(2 * profile.cores);
+        if enough {
             let (rows, size) = (self.cses[cse].rows, self.cses[cse].bytes);
             let raw = self.cost.slice(cse, Rung::Raw, (rows, size));
             let sends = f64::from(profile.cores) * size / raw.wall.max(1e-12);
-            let expected = self.cost.link(cse).min(profile.disk_bytes_per_s).min(sends);
+            let others = self.cost.link(cse).min(profile.disk_bytes_per_s);
+            let rate = sum / passed;
             // Where the link that all share is busy, nobody can tell whose it is that holds bytes up.
             let shared = (self.received - before) / passed > BUSY * self.cost.host().link_bytes_per_s();
-            self.cost.flowed(cse, sum / passed, if shared { 0.0 } else { expected });
+            let lanes = self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).any(|open| open.rung != Rung::Raw);
+            if lanes {
+                self.cost.flowed(cse, rate, if shared { 0.0 } else { others.min(sends) });
+            } else {
+                // Nobody tells its load.
+                self.cost.handed(self.now, cse, rate / sends, if shared { 0.0 } else { others / sends });
+            }
         }
-        self.cses[cse].flow = match (more, passed >= FLOW) {
+        self.cses[cse].flow = match (more, enough) {
             (false, _) => None,
-            (true, true) => Some((self.now, 0.0, self.received)),
-            (true, false) => Some((since, sum, before)),
+            (true, true) => Some(Flow { since: self.now, bytes: 0.0, batches: 0, before: self.received }),
+            (true, false) => Some(Flow { since, bytes: sum, batches, before }),
         };
     }
 
@@ -301,6 +320,7 @@ impl<B> Query<B> {
                 }
             }
             Up::Progress { epoch, done, running, load, waits, pending_rows, .. } => {
+                let load = self.others(at, load);
                 self.cost.loaded(self.now, at, load);
                 self.progress(at, epoch, &done, running, pending_rows);
                 self.waits(at, epoch, waits);
@@ -337,6 +357,15 @@ impl<B> Query<B> {
             }
             Up::Failed { epoch: None, again } => self.lost(at, again, out),
         }
+    }
+
+    /// The load of `cse` by others: what its lanes report is also that it hands out slices for us, which plans account for.
+    fn others(&self, cse: usize, load: f64) -> f64 {
+        let own = &self.cses[cse];
+        let cores = f64::from(self.cost.profile(cse).cores);
+        let sends = own.handed.rate(self.now) * self.cost.slice(cse, Rung::Raw, (own.rows, own.bytes)).cpu / own.bytes.max(1.0);
+        // They got `cores / load` and sending `sends`, where all wanted `cores`.
+        cores / (cores / load.max(1.0) + sends)
     }
 
     fn of(&self, epoch: EpochId, cse: usize) -> Option<&Epoch> {
@@ -388,8 +417,8 @@ impl<B> Query<B> {
             *stage = Stage::Done;
             let Some(book) = self.slices.get(cost.slice.0 as usize).and_then(Option::as_ref) else { continue };
             open.rows_done += f64::from(book.slice.rows);
+            self.cost.measured(cse, rung, &book.slice, cost);
             if rung != Rung::Raw {
-                self.cost.measured(cse, rung, &book.slice, cost);
                 self.cses[cse].produced += cost.bytes_out as f64;
             }
         }
@@ -405,7 +434,8 @@ impl<B> Query<B> {
         open.heard = now;
         let rows_done = open.rows_done;
         if rung == Rung::Full && pending_rows > 0 {
-            self.cost.states(rows_done, pending_rows as f64);
+            let lanes = self.lanes_of(epoch);
+            self.cost.states(rows_done, pending_rows as f64, lanes);
         }
         if rung != Rung::Raw {
             let own = &self.cses[cse];
@@ -416,6 +446,14 @@ impl<B> Query<B> {
                 self.cost.running(cse, rung, longest, cpu);
             }
         }
+    }
+
+    /// How many lanes have states in `epoch`.
+    fn lanes_of(&self, epoch: EpochId) -> f64 {
+        self.epochs.get(&epoch).map_or(1.0, |open| {
+            let done = open.slices.values().filter(|stage| **stage == Stage::Done).count();
+            f64::from(self.cost.profile(open.cse).cores).min(done as f64)
+        })
     }
 
     /// An epoch that waits although slices were given to it, or although it was closed, has missed an order.
@@ -432,7 +470,8 @@ impl<B> Query<B> {
         let at = cse.0 as usize;
         if self.of(end.epoch, at).is_some() && self.cost.holds_state(end.rung) && end.rung == Rung::Full {
             let rows: f64 = end.slices.iter().filter_map(|id| self.book(*id)).map(|book| f64::from(book.slice.rows)).sum();
-            self.cost.states(rows, end.rows as f64);
+            let lanes = f64::from(self.cost.profile(at).cores).min(end.slices.len() as f64);
+            self.cost.states(rows, end.rows as f64, lanes);
         }
         self.cses[at].refusing_since = None;
         let verdict = self.ledger.end(cse, end.epoch, end.rung, &end.slices, end.batches);

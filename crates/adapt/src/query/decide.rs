@@ -23,6 +23,18 @@ const LOAD_JUMP: f64 = 1.5;
 /// Seconds of work that a drive has in its queue beyond what its cores are busy with, so that it never waits for us.
 const AHEAD: Seconds = 0.015;
 
+/// Seconds for which the level above is taken not to listen once it says so.
+const DEAF: Seconds = 0.04;
+
+/// How many times as long as it should a slice may take on its way before its drive is taken to be silent.
+const PATIENT: f64 = 4.0;
+
+/// Seconds that an order for a slice may wait for us.
+const SLACK: Seconds = 0.005;
+
+/// The most slices on their way from a drive, but for one.
+const MAX_PIPE: u32 = 31;
+
 /// What closing epochs may cost, as a share of the work in them.
 const CLOSING: f64 = 0.015;
 
@@ -35,13 +47,43 @@ const LEARN: f64 = 0.05;
 /// Slices that can be taken from a drive within such a share of the time that is left are not taken yet.
 const LITTLE: f64 = 0.15;
 
+/// A drive does not begin with its own work for less than this share of its slices.
+const SPARSE: f64 = 0.01;
+
+/// A drive that is not known (or, where that gains time, has worked nothing off yet) does not begin any more when less is left than so many times what a slice should take: the first take
+/// longer, and it may be busy. Where that gains much time, and where it does not.
+const LATE: (f64, f64) = (8.0, 20.0);
+
+/// So many times later all must end if drives work nothing off, for that to gain much.
+const GAIN: f64 = 1.05;
+
+/// How many times as long the first slices take, about.
+const FIRST: f64 = 2.0;
+
+/// Share of the time that is left from which on handing out is urgent.
+const URGENT: f64 = 0.8;
+
+/// Share of the time that is left for which a drive that had its hands full begins with nothing of its own.
+const BARRED: f64 = 0.25;
+
+/// Plans in a row that must agree for a slice to be fed or taken back.
+const STEADY: usize = 3;
+
 /// An epoch is done again elsewhere if that is expected to end so many times sooner.
 const HEDGE: f64 = 1.5;
+
+/// A drive whose processor needs such a share of all the time that is left, for handing out alone, holds all up.
+const HANDS_FULL: f64 = 0.9;
 
 impl<B> Query<B> {
     pub(super) fn decide(&mut self, out: &mut Vec<Action<B>>) {
         self.finish_if_covered(out);
         if self.ended {
+            return;
+        }
+        // Who does not listen has nothing new to say.
+        if self.now < self.deaf_at + DEAF {
+            self.wake = Some(self.deaf_at + DEAF);
             return;
         }
         let jumped = (0..self.cses.len()).any(|at| {
@@ -57,7 +99,7 @@ impl<B> Query<B> {
             if self.ended {
                 return;
             }
-            self.replan(out);
+            self.replan(jumped, out);
         }
         while let Some(cse) = self.touched.pop_first() {
             self.feed(cse, out);
@@ -69,7 +111,9 @@ impl<B> Query<B> {
     fn give_up_the_silent(&mut self, out: &mut Vec<Action<B>>) {
         let silence = self.limits.silence;
         let mut astray: BTreeMap<usize, Vec<EpochId>> = BTreeMap::new();
-        for (id, open) in self.epochs.iter().filter(|(_, open)| self.now - open.sound > silence) {
+        for (id, open) in
+            self.epochs.iter().filter(|(_, open)| self.now - open.sound > silence + if open.rung == Rung::Raw { self.turn(open.cse) } else { 0.0 })
+        {
             astray.entry(open.cse).or_default().push(*id);
         }
         for (cse, epochs) in astray {
@@ -88,13 +132,24 @@ impl<B> Query<B> {
         for cse in 0..self.cses.len() {
             let book = &self.cses[cse];
             let waits = !book.dead && (!book.epochs.is_empty() || !book.surveyed);
-            if waits && self.now - book.heard > self.limits.silence {
+            // Who only hands out slices has nothing to say until one of them is there.
+            let lanes = book.epochs.iter().filter_map(|id| self.epochs.get(id)).any(|open| open.rung != Rung::Raw);
+            let silence = self.limits.silence + if lanes { 0.0 } else { self.turn(cse) };
+            if waits && self.now - book.heard > silence {
                 self.lost(cse, true, out);
                 if self.ended {
                     return;
                 }
             }
         }
+    }
+
+    /// Seconds in which a slice that `cse` hands out is to be expected, at the latest.
+    fn turn(&self, cse: usize) -> Seconds {
+        let own = &self.cses[cse];
+        let raw = self.cost.slice(cse, Rung::Raw, (own.rows, own.bytes));
+        let sending = f64::from(own.raw_open.max(1)) * raw.wall / f64::from(self.cost.profile(cse).cores);
+        PATIENT * (self.cost.disk(cse, own.bytes) + sending.max(raw.wall) + own.bytes / self.cost.link(cse))
     }
 
     fn usable(&self, cse: usize) -> bool {
@@ -113,8 +168,10 @@ impl<B> Query<B> {
         let own = &self.cses[open.cse];
         let load = self.cost.slice(open.cse, open.rung, (own.rows, own.bytes));
         let since = self.now - open.heard;
+        // The first slices take longer, and what is learnt of them believes them by half only.
+        let cpu = load.cpu * if self.cost.is_warm(open.cse, open.rung) { 1.0 } else { FIRST };
         // What has had more than it should will go on for a while.
-        open.running.iter().map(move |(_, cpu)| ((load.cpu - cpu) * self.cost.load(open.cse) - since).max(0.15 * load.wall))
+        open.running.iter().map(move |(_, had)| ((cpu - had) * self.cost.load(open.cse) - since).max(0.15 * load.wall))
     }
 
     /// Slices per epoch of `rung`, so that closing is a small share of the work; `u32::MAX` for one epoch to the end.
@@ -124,7 +181,12 @@ impl<B> Query<B> {
         let load = self.cost.slice(cse, rung, slice);
         let cores = f64::from(profile.cores);
         let mut size = (EPOCH * cores / load.wall.max(1e-9)).clamp(1.0, 256.0).ceil();
+        // Drives tell how many groups there are when an epoch ends: the first one is to end soon, whatever is thought of them.
+        let unknown = self.cost.holds_state(rung) && !self.cost.groups_are_known();
         loop {
+            if unknown {
+                break;
+            }
             let close = self.cost.close(cse, rung, own.rows * size);
             let cost = close.wall + close.above + close.bytes / self.cost.link(cse);
             if cost <= CLOSING * size * load.wall {
@@ -214,7 +276,7 @@ impl<B> Query<B> {
         let open = book.lane.and_then(|id| self.epochs.get(&id)).filter(|open| open.rung == rung);
         let begun = open.map_or(0, |open| open.slices.values().filter(|stage| **stage != Stage::Queued).count());
         let Output::Groups { bytes_per_group, .. } = self.cost.work().result else {
-            return States { groups: 0.0, rows: 0.0, begun: 0.0, bytes: 0.0, emit: 0.0, merge: 0.0 };
+            return States { groups: 0.0, rows: 0.0, begun: 0.0, lanes: 1.0, bytes: 0.0, emit: 0.0, merge: 0.0 };
         };
         // Seconds per state follow from a close of many rows.
         let rows = book.rows * book.slices.max(1.0);
@@ -224,13 +286,14 @@ impl<B> Query<B> {
             groups: self.cost.groups(),
             rows: self.cost.rows_into_groups(book.rows),
             begun: begun as f64,
+            lanes: f64::from(self.cost.profile(cse).cores),
             bytes: bytes_per_group,
             emit: (some.wall - none.wall) / count,
             merge: some.above / count,
         }
     }
 
-    fn replan(&mut self, out: &mut Vec<Action<B>>) {
+    fn replan(&mut self, jumped: bool, out: &mut Vec<Action<B>>) {
         self.cost.forget(self.now);
         let parts: Vec<Part> = (0..self.cses.len()).map(|cse| self.part(cse)).collect();
         let waiting: f64 = self.waiting.values().map(|waiting| waiting.above).sum();
@@ -251,25 +314,62 @@ impl<B> Query<B> {
             (bytes + part.backlog + raw * part.raw.bytes + below * lane.bytes, work + raw * part.raw.above + below * lane.above)
         });
         let little = all.0 / above.link < 0.5 * plan.end && all.1 / above.cores < 0.5 * plan.end;
+        // When all would be done if no drive worked anything off: who gains no time by it takes no risks.
+        let handed = parts.iter().fold((0.0_f64, 0.0, above.busy), |(end, bytes, work), part| {
+            let n = f64::from(part.slices);
+            let own = n * part.disk.max(part.raw.bytes / part.link).max(part.raw.wall / f64::from(part.cores));
+            (end.max(own), bytes + part.backlog + n * part.raw.bytes, work + n * part.raw.above)
+        });
+        let handed = handed.0.max(handed.1 / above.link).max(handed.2 / above.cores);
+        let gains = handed > GAIN * plan.end;
+        let late = if gains { LATE.0 } else { LATE.1 };
         for (cse, part) in parts.iter().enumerate() {
             let (cores, latency) = (f64::from(part.cores), self.cost.profile(cse).link_latency_s);
             let each = part.disk.max(part.raw.bytes / part.link).max(part.raw.wall / cores);
             self.cses[cse].raw_each = each;
-            self.cses[cse].raw_pipe = 2 + (((2.0 * latency + 0.005) / each.max(1e-9)).ceil() as u32).min(30);
+            // So many that no stage of their way up waits for another: the slowest one always has one to work on while the others are under way. Its
+            // cores are shared with what it works off itself, by turns: to have so many of them takes more at once.
+            let way = part.disk + part.raw.bytes / part.link + part.raw.bytes / above.link + 2.0 * latency + SLACK;
+            let needs = part.raw.wall / each.max(1e-9);
+            let lanes = if plan.shares[cse].below > 0 || part.busy > 0.0 { cores } else { 0.0 };
+            let sending = needs.max(lanes * needs / (cores - needs).max(0.1 * cores));
+            self.cses[cse].raw_pipe = 1 + ((way / each.max(1e-9) + sending).ceil() as u32).min(MAX_PIPE);
             let share = &mut plan.shares[cse];
             if part.slices > 0 && share.below + share.raw == 0 {
                 // Whatever the plan thinks of it: nothing is left lying.
                 *share = if part.may_raw { Share { lane: None, below: 0, raw: part.slices } } else { Share { lane: Some(0), below: part.slices, raw: 0 } };
+            }
+            // To begin with its own work for next to nothing costs more than it gains.
+            let sparse = self.cses[cse].lane.is_none()
+                && (f64::from(share.below) < SPARSE * f64::from(part.slices)
+                    || share.lane.and_then(|lane| part.lanes.get(lane)).is_some_and(|lane| {
+                        !(if gains { self.cost.has_run(cse) } else { self.cost.is_known(cse, lane.rung) }) && late * lane.load.wall > plan.end
+                    }));
+            if sparse && part.may_raw && self.policy == Policy::Adaptive {
+                *share = Share { lane: share.lane, below: 0, raw: part.slices };
+            }
+            if self.cses[cse].barred_until > self.now && part.may_raw {
+                *share = Share { lane: share.lane, below: 0, raw: part.slices };
             }
             let share = *share;
             let little = share.below > 0 && f64::from(share.raw) * each < LITTLE * plan.end && little;
             self.cses[cse].learning = little || self.learning(cse, part, share, plan.end);
             self.cses[cse].rung = share.lane.map(|lane| part.lanes[lane].rung);
             let queued = self.queued(cse);
-            self.cses[cse].feed_left = share.below.saturating_sub(queued);
-            self.cses[cse].raw_left = share.raw;
-            if queued > share.below && self.policy == Policy::Adaptive {
-                self.take(cse, queued - share.below, out);
+            // Plans differ by a slice or two: what is given now is not to be taken back by the next one.
+            let book = &mut self.cses[cse];
+            if jumped || share.lane.is_none() {
+                book.wanted.clear();
+            }
+            book.wanted.push_back(share.below);
+            if book.wanted.len() > STEADY {
+                book.wanted.pop_front();
+            }
+            let (least, most) = book.wanted.iter().fold((u32::MAX, 0), |(least, most), below| (least.min(*below), most.max(*below)));
+            book.feed_left = if share.raw > 0 { least } else { share.below }.saturating_sub(queued);
+            book.raw_left = share.raw;
+            if queued > most && self.policy == Policy::Adaptive {
+                self.take(cse, queued - most, out);
             }
             let book = &mut self.cses[cse];
             book.unwanted = if share.below == 0 { book.unwanted + 1 } else { 0 };
@@ -402,13 +502,19 @@ impl<B> Query<B> {
     /// Has drives hand out slices as they are stored, for the level above to work off: those first whose share will take longest.
     fn hand_over(&mut self, out: &mut Vec<Action<B>>) {
         let cores = self.cost.host().cores as usize;
-        if self.waiting.len() >= 2 * cores {
-            return;
-        }
+        // Where enough waits to be worked off, only those hand out that will have to do so all the time until the end.
+        let enough = self.waiting.len() >= 2 * cores;
+        let urgent = URGENT * (self.planned_at + self.plan.end - self.now);
         let mut held: f64 = self.waiting.values().map(|waiting| waiting.bytes).sum::<f64>() + self.cses.iter().map(|cse| cse.raw_bytes).sum::<f64>();
         loop {
             let ready = self.cses.iter().enumerate().filter(|(_, book)| {
-                book.raw_left > 0 && !book.learning && book.raw_open < book.raw_pipe && !book.pool.is_empty() && !book.dead && book.paused_until <= self.now
+                book.raw_left > 0
+                    && (!enough || f64::from(book.raw_left) * book.raw_each >= urgent)
+                    && !book.learning
+                    && book.raw_open < book.raw_pipe
+                    && !book.pool.is_empty()
+                    && !book.dead
+                    && book.paused_until <= self.now
             });
             let next = ready.max_by(|(_, a), (_, b)| (f64::from(a.raw_left) * a.raw_each).total_cmp(&(f64::from(b.raw_left) * b.raw_each)));
             let Some((cse, _)) = next else { break };
@@ -425,7 +531,7 @@ impl<B> Query<B> {
     /// Has epochs done again whose drive will keep everybody waiting.
     fn hedge(&mut self, parts: &[Part], above: &Above, out: &mut Vec<Action<B>>) {
         let others = self.plan.end;
-        let mut again = Vec::new();
+        let (mut again, mut give_up) = (Vec::new(), Vec::new());
         for (id, open) in &self.epochs {
             let stuck = open.rung != Rung::Raw
                 && !open.hedge
@@ -442,9 +548,22 @@ impl<B> Query<B> {
             let raw: SliceLoad = parts[open.cse].raw;
             let each = parts[open.cse].disk.max(raw.bytes / parts[open.cse].link).max(raw.wall / f64::from(parts[open.cse].cores));
             let elsewhere = n * each.max(raw.above / above.cores) + raw.above + above.busy / above.cores + 4.0 * self.cost.profile(open.cse).link_latency_s;
-            if ends > others + HEDGE * elsewhere + 0.002 {
+            // Where its processor has its hands full with handing slices out, what it works on keeps all others waiting: it is to stop at once.
+            let part = &parts[open.cse];
+            let cores = f64::from(part.cores);
+            let handing = f64::from(self.cses[open.cse].raw_left) * raw.wall / cores;
+            let full = self.shares[open.cse].below == 0 && handing > 0.5 * others && part.busy + handing > HANDS_FULL * others;
+            let saves = self.remaining(open).sum::<f64>() > HEDGE * n * raw.wall;
+            if full && saves {
+                give_up.push((*id, open.cse));
+            } else if ends > others + HEDGE * elsewhere + 0.002 {
                 again.push((*id, open.cse, open.slices.keys().copied().collect::<Vec<_>>()));
             }
+        }
+        for (id, cse) in give_up {
+            self.abandon(id, out);
+            // Not to begin again with the next plan.
+            self.cses[cse].barred_until = self.now + (BARRED * others).max(PLAN_EVERY.1);
         }
         for (id, cse, slices) in again {
             // Where else the first of its slices can be read, from whoever is least busy.

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use skytether_sim::chaos;
 use skytether_sim::equal::curve;
-use skytether_sim::grid::{Ground, Load, Point, Row, measure, measure_all, points, summary};
+use skytether_sim::grid::{Ground, Load, Point, Row, changes, measure, measure_all, points, summary};
+use skytether_sim::real::compare;
 use skytether_sim::workload::grid;
 
 const USAGE: &str = "usage:
@@ -13,6 +14,7 @@ const USAGE: &str = "usage:
   regret csv [EVERY [SEED [HOST_GBIT [HOST_CORES]]]]    the same, all rows as CSV
   regret point QUERY/SLOWER/GBIT/DRIVES/LOAD [SEED]     one point, with every message and plan on the standard error
   regret equal [QUERY [PROFILE]]                        how many slow drives equal one host, as CSV (moments, envoy)
+  regret real FILE.csv [HOST_GBIT [HOST_CORES]]         runs that were measured beside the same simulated, as CSV; columns: src/real.rs
   regret chaos SEED                                     one seed of the runs with faults, with every message";
 
 fn main() -> ExitCode {
@@ -65,6 +67,20 @@ fn run(arguments: &[String]) -> Result<String, String> {
             }
             Ok(text)
         }
+        "real" => {
+            let path = arguments.get(1).ok_or(USAGE)?;
+            let text = std::fs::read_to_string(path).map_err(|error| format!("{path} can't be read: {error}"))?;
+            let known = Ground::default();
+            let ground = Ground { host_gbit: number(arguments, 2, known.host_gbit)?, host_cores: number(arguments, 3, known.host_cores)?, ..known };
+            let (header, rows) = compare(&text, &ground).map_err(|error| format!("{path}: {error}"))?;
+            let mut text = format!("{header},simulated_s,deviation");
+            for row in &rows {
+                let _ = write!(text, "\n{},{:.5},{:.4}", row.line, row.simulated, row.deviation());
+            }
+            let near = rows.iter().filter(|row| row.deviation().abs() <= 0.15).count();
+            eprintln!("{near} of {} within 15% of what was measured", rows.len());
+            Ok(text)
+        }
         "chaos" => chaos::check(number(arguments, 1, 0)?, true).map(|outcome| format!("{outcome:?}")),
         _ => Err(USAGE.to_owned()),
     }
@@ -75,12 +91,12 @@ fn name(point: &Point) -> String {
 }
 
 fn csv(rows: &[Row]) -> String {
-    let mut text = "query,slower,gbit,drives,load,full_s,filter_s,raw_s,adaptive_s,regret,over_raw,moved_bytes".to_owned();
+    let mut text = "query,slower,gbit,drives,load,full_s,filter_s,raw_s,adaptive_s,regret,over_raw,moved_bytes,bound_s,bound_by,blind_s".to_owned();
     for row in rows {
         let (point, [full, filter, raw]) = (&row.point, row.fixed);
         let _ = write!(
             text,
-            "\n{},{},{},{},{:?},{full:.5},{filter:.5},{raw:.5},{:.5},{:.5},{:.5},{:.0}",
+            "\n{},{},{},{},{:?},{full:.5},{filter:.5},{raw:.5},{:.5},{:.5},{:.5},{:.0},{:.5},{},{:.5}",
             point.work.name,
             point.slower,
             point.gbit,
@@ -89,7 +105,10 @@ fn csv(rows: &[Row]) -> String {
             row.adaptive,
             row.regret(),
             row.over_raw(),
-            row.outcome.moved
+            row.outcome.moved,
+            row.bound.seconds,
+            row.bound.by.as_str(),
+            row.blind
         );
     }
     text
@@ -121,13 +140,38 @@ fn table(mut rows: Vec<Row>) -> String {
         let _ = writeln!(text, "{load:?}: {} points, regret median {median:.2}%, 95th percentile {p95:.2}%, worst {worst:.2}%", of.len());
     }
     let [median, p95, worst] = all.regret.map(|share| share * 100.0);
-    let (changes, better, level) = all.changes;
-    let _ = write!(
+    let _ = writeln!(
         text,
-        "all: {} points, regret median {median:.2}%, 95th percentile {p95:.2}%, worst {worst:.2}%; at most {:.2}% slower than all on the host\n\
-         where the load changes: {changes} points, {better} quicker than every static choice, {level} within 1% of the best one",
+        "all: {} points, regret median {median:.2}%, 95th percentile {p95:.2}%, worst {worst:.2}%; at most {:.2}% slower than all on the host",
         rows.len(),
         all.over_raw * 100.0
     );
+    let mut above: Vec<f64> = rows.iter().map(|row| row.adaptive / row.bound.seconds).collect();
+    above.sort_by(f64::total_cmp);
+    let _ = writeln!(text, "against what nothing can beat: {:.2} times as long in the median", above.get(above.len() / 2).copied().unwrap_or(0.0));
+    let _ = writeln!(text, "\nwhere the load changes, the misses by what holds up whoever is quickest (all columns but the second are misses):");
+    let _ = writeln!(text, "{:26} {:>7} {:>7} {:>12} {:>12} {:>10} {:>7}", "", "points", "better", "room <= 1%", "room <= 2%", "foresight", "missed");
+    let mut lines: Vec<(String, Vec<&Row>)> = Vec::new();
+    let mut add = |name: String, row| match lines.iter_mut().find(|(other, _)| *other == name) {
+        Some((_, rows)) => rows.push(row),
+        None => lines.push((name, vec![row])),
+    };
+    rows.sort_by_key(|row| row.bound.by);
+    for row in rows.iter().filter(|row| row.point.load == Load::Changes) {
+        add(row.bound.by.as_str().to_owned(), row);
+    }
+    for row in rows.iter().filter(|row| row.point.load == Load::Changes) {
+        add(row.point.work.name.to_owned(), row);
+        add(format!("{} times slower", row.point.slower), row);
+        add(format!("{} Gb/s", row.point.gbit), row);
+        add(format!("{} drives", row.point.drives), row);
+        add("all".to_owned(), row);
+    }
+    lines.sort_by_key(|(name, _)| name == "all");
+    for (name, rows) in lines {
+        let of = changes(rows);
+        let _ = writeln!(text, "{name:26} {:7} {:7} {:12} {:12} {:10} {:7}", of.all, of.better, of.shut, of.nearly_shut, of.foreseen, of.missed);
+    }
+    let _ = write!(text, "within 1% of the best static choice, of all that are not better: {}", all.changes.level);
     text
 }

@@ -1,6 +1,6 @@
 //! A drive: the machine of `skytether_adapt::drive`, and cores, disk and link that carry out what it says.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use skytether_adapt::cost::{PRIORS, distinct};
 use skytether_adapt::drive::{Drive, Effect, Meters, Next, Pressure, Totals};
@@ -10,8 +10,8 @@ use skytether_adapt::query::Event;
 use super::{Answer, Happening, Payload, Spec, World};
 use crate::device::{Cores, Disk, Link};
 
-/// Bytes of results that may wait for the link before nothing more is begun.
-const OUTGOING: f64 = 8e6;
+/// Bytes that may wait for the link before nothing more is begun.
+pub(crate) const OUTGOING: f64 = 8e6;
 
 /// Slices that are read ahead, beyond one per core.
 const READ_AHEAD: usize = 4;
@@ -19,7 +19,7 @@ const READ_AHEAD: usize = 4;
 #[derive(Debug, Clone, Copy)]
 enum Job {
     Begin(EpochId),
-    Slice { epoch: EpochId, slice: SliceId, work: f64 },
+    Slice { epoch: EpochId, slice: SliceId, work: f64, lane: usize },
     Send { epoch: EpochId, slice: SliceId },
     Emit { epoch: EpochId, rows: f64, bytes: f64 },
 }
@@ -41,9 +41,13 @@ enum Read {
 #[derive(Debug, Default)]
 struct Execution {
     ready: bool,
-    emitting: bool,
+    /// Lanes that give out their states.
+    emitting: Option<usize>,
     totals: Totals,
-    rows: f64,
+    /// Rows of each lane, and whether it works on a slice.
+    lanes: Vec<(f64, bool)>,
+    /// States that were given out, and their bytes.
+    emitted: (f64, f64),
     state: Answer,
 }
 
@@ -59,14 +63,14 @@ pub(super) struct DriveSim {
     /// Epochs that are done, but whose results have not left yet.
     leaving: BTreeSet<EpochId>,
     computing: usize,
+    /// Slices that were read to be handed out, and those of them that are being sent.
+    sends: VecDeque<(EpochId, SliceId)>,
+    sending: usize,
     begun: u32,
     life: u32,
     alive: bool,
     beating: bool,
     load: f64,
-    load_since: f64,
-    metered: f64,
-    metered_at: f64,
     foretold: u64,
 }
 
@@ -98,14 +102,13 @@ impl DriveSim {
             running: BTreeMap::new(),
             leaving: BTreeSet::new(),
             computing: 0,
+            sends: VecDeque::new(),
+            sending: 0,
             begun: 0,
             life: 0,
             alive: true,
             beating: false,
             load: 1.0,
-            load_since: 0.0,
-            metered: 0.0,
-            metered_at: 0.0,
             foretold: 0,
         }
     }
@@ -127,11 +130,12 @@ impl DriveSim {
                 Effect::Say(up) => self.say(world, up),
                 Effect::Look => {}
                 Effect::Begin { epoch, rung } => {
-                    self.running.insert(epoch, Execution::default());
+                    let lanes = vec![(0.0, false); world.fleet.drives[self.at].is.cores as usize];
+                    self.running.insert(epoch, Execution { lanes, ..Execution::default() });
                     if rung == Rung::Raw {
                         while let Next::Slice(slice) = self.machine.next(world.now, epoch) {
                             if self.cached.contains(&slice) {
-                                self.cores.begin(world.now, Job::Send { epoch, slice }, world.work.bytes as f64 * PRIORS.transfer_s_per_byte, true);
+                                self.sends.push_back((epoch, slice));
                             } else {
                                 self.read(world, slice, Read::Raw(epoch));
                             }
@@ -148,6 +152,7 @@ impl DriveSim {
                     self.running.remove(&epoch);
                     self.cores.retain(world.now, |job| job.epoch() != epoch);
                     self.computing = self.cores.jobs(world.now).filter(|(job, _)| matches!(job, Job::Slice { .. })).count();
+                    self.sending = self.cores.jobs(world.now).filter(|(job, _)| matches!(job, Job::Send { .. })).count();
                 }
             }
         }
@@ -173,6 +178,14 @@ impl DriveSim {
                 self.read(world, slice, Read::Ahead);
             }
         }
+        while self.link.queued() + self.sending as f64 * world.work.bytes as f64 <= OUTGOING
+            && let Some((epoch, slice)) = self.sends.pop_front()
+        {
+            if self.running.contains_key(&epoch) {
+                self.sending += 1;
+                self.cores.begin(world.now, Job::Send { epoch, slice }, world.work.bytes as f64 * PRIORS.transfer_s_per_byte, false);
+            }
+        }
         loop {
             if self.computing >= cores || self.link.queued() > OUTGOING {
                 break;
@@ -193,23 +206,33 @@ impl DriveSim {
             let (_, bytes) = streams(world, rung);
             let work = rows * per_row * world.real[begun.0 as usize].cost * warm_up + bytes * PRIORS.transfer_s_per_byte;
             self.computing += 1;
-            self.cores.begin(world.now, Job::Slice { epoch, slice: begun, work }, work, false);
+            let lanes = self.running.get_mut(&epoch).map(|run| &mut run.lanes);
+            // The lane that asks is one that has nothing to do.
+            let lane = lanes.and_then(|lanes| lanes.iter_mut().enumerate().find(|(_, lane)| !lane.1)).map_or(0, |(at, lane)| {
+                lane.1 = true;
+                at
+            });
+            self.cores.begin(world.now, Job::Slice { epoch, slice: begun, work, lane }, work, true);
         }
-        let over: Vec<EpochId> = self.running.iter().filter(|(id, run)| !run.emitting && self.machine.is_over(world.now, **id)).map(|(id, _)| *id).collect();
+        let over: Vec<EpochId> =
+            self.running.iter().filter(|(id, run)| run.emitting.is_none() && self.machine.is_over(world.now, **id)).map(|(id, _)| *id).collect();
         for epoch in over {
             let rung = self.machine.rung(epoch);
             let Some(run) = self.running.get_mut(&epoch) else { continue };
-            run.emitting = true;
-            let (rows, bytes) = match (rung, world.work.truth.states) {
+            // Each lane has states of its own.
+            let states: Vec<(f64, f64)> = match (rung, world.work.truth.states) {
                 (Some(Rung::Full), Some((groups, bytes))) => {
-                    let rows = distinct(groups, run.rows * world.work.truth.selected);
-                    (rows, rows * bytes)
+                    let rows = run.lanes.iter().filter(|lane| lane.0 > 0.0).map(|lane| distinct(groups, lane.0 * world.work.truth.selected));
+                    rows.map(|rows| (rows, rows * bytes)).collect()
                 }
-                _ => (0.0, 0.0),
+                _ => vec![],
             };
+            run.emitting = Some(states.len().max(1));
             if rung == Some(Rung::Raw) {
-                self.finish(world, epoch, 0.0, 0.0);
-            } else {
+                self.finish(world, epoch);
+                continue;
+            }
+            for (rows, bytes) in if states.is_empty() { vec![(0.0, 0.0)] } else { states } {
                 let work = rows * PRIORS.emit_s_per_state + bytes * PRIORS.transfer_s_per_byte;
                 self.cores.begin(world.now, Job::Emit { epoch, rows, bytes }, work, false);
             }
@@ -238,8 +261,8 @@ impl DriveSim {
         self.link.send(bytes, Event::Batch { cse, epoch, number, bytes: bytes as u64, batch });
     }
 
-    fn finish(&mut self, world: &World<'_>, epoch: EpochId, rows: f64, bytes: f64) {
-        let state = self.running.get_mut(&epoch).map(|run| std::mem::take(&mut run.state)).unwrap_or_default();
+    fn finish(&mut self, world: &World<'_>, epoch: EpochId) {
+        let (state, (rows, bytes)) = self.running.get_mut(&epoch).map(|run| (std::mem::take(&mut run.state), run.emitted)).unwrap_or_default();
         if !state.is_empty() {
             self.batch(epoch, rows, bytes, Payload::States(state.into_iter().map(|(group, (sum, count))| (group, sum, count)).collect()));
         }
@@ -262,20 +285,29 @@ impl DriveSim {
                         run.ready = true;
                     }
                 }
-                Job::Slice { epoch, slice, work } => {
+                Job::Slice { epoch, slice, work, lane } => {
                     self.computing -= 1;
+                    if let Some(lane) = self.running.get_mut(&epoch).and_then(|run| run.lanes.get_mut(lane)) {
+                        *lane = (lane.0 + f64::from(world.work.rows), false);
+                    }
                     self.slice_done(world, epoch, slice, work);
                 }
                 Job::Send { epoch, slice } => {
+                    self.sending -= 1;
                     self.batch(epoch, 0.0, world.work.bytes as f64, Payload::Stored(slice));
-                    let cpu = world.work.bytes as f64 * PRIORS.transfer_s_per_byte / world.fleet.drives[self.at].is.speed_per_core;
-                    let cost = SliceCost { slice, cpu, rows_out: 0, bytes_out: world.work.bytes };
-                    let meter = self.meter(world);
-                    if let Some(up) = self.machine.slice_done(world.now, epoch, cost, (0, 0), &meter) {
-                        self.say(world, up);
+                    // Slices are handed out by the storage interface: the machine counts them, but nobody says what they cost.
+                    let cost = SliceCost { slice, cpu: 0.0, rows_out: 0, bytes_out: world.work.bytes };
+                    let unread = Meter { load: self.load, cpu: BTreeMap::new() };
+                    let _ = self.machine.slice_done(world.now, epoch, cost, (0, 0), &unread);
+                }
+                Job::Emit { epoch, rows, bytes } => {
+                    let Some(run) = self.running.get_mut(&epoch) else { continue };
+                    run.emitted = (run.emitted.0 + rows, run.emitted.1 + bytes);
+                    run.emitting = run.emitting.map(|left| left - 1);
+                    if run.emitting == Some(0) {
+                        self.finish(world, epoch);
                     }
                 }
-                Job::Emit { epoch, rows, bytes } => self.finish(world, epoch, rows, bytes),
             }
         }
         self.pump(world);
@@ -286,15 +318,7 @@ impl DriveSim {
         let real = world.real[slice.0 as usize];
         let (rows, bytes) = streams(world, rung);
         let Some(run) = self.running.get_mut(&epoch) else { return };
-        run.rows += f64::from(world.work.rows);
         run.totals.bytes_read += world.work.bytes;
-        let held = match (rung, world.work.truth.states) {
-            (Rung::Full, Some((groups, bytes))) => {
-                let states = distinct(groups, run.rows * world.work.truth.selected);
-                (states as u64, (states * bytes) as u64)
-            }
-            _ => (0, 0),
-        };
         if rung == Rung::Full {
             let entry = run.state.entry(real.group).or_default();
             *entry = (entry.0 + real.value, entry.1 + 1);
@@ -309,7 +333,7 @@ impl DriveSim {
         let cpu = work / world.fleet.drives[self.at].is.speed_per_core;
         let cost = SliceCost { slice, cpu, rows_out: rows as u64, bytes_out: bytes as u64 };
         let meter = self.meter(world);
-        if let Some(up) = self.machine.slice_done(world.now, epoch, cost, held, &meter) {
+        if let Some(up) = self.machine.slice_done(world.now, epoch, cost, (0, 0), &meter) {
             self.say(world, up);
         }
     }
@@ -325,10 +349,7 @@ impl DriveSim {
                     Read::Ahead => {
                         self.cached.insert(slice);
                     }
-                    Read::Raw(epoch) if self.running.contains_key(&epoch) => {
-                        self.cores.begin(world.now, Job::Send { epoch, slice }, world.work.bytes as f64 * PRIORS.transfer_s_per_byte, true);
-                    }
-                    Read::Raw(_) => {}
+                    Read::Raw(epoch) => self.sends.push_back((epoch, slice)),
                 }
             }
         }
@@ -356,7 +377,10 @@ impl DriveSim {
         let every = world.fleet.limits.heartbeat;
         let meter = self.meter(world);
         for up in self.machine.beat(world.now, every, &meter) {
-            self.say(world, up);
+            let raw = matches!(&up, Up::Progress { epoch, .. } if self.machine.rung(*epoch) == Some(Rung::Raw));
+            if !raw {
+                self.say(world, up);
+            }
         }
         let cse = self.cse();
         for epoch in self.leaving.clone() {
@@ -369,16 +393,15 @@ impl DriveSim {
         }
     }
 
-    /// What the drive measures now: its load on average since it was asked last.
+    /// What the drive measures now: how much longer than their processor time its lanes took since it was asked last.
     fn meter(&mut self, world: &World<'_>) -> Meter {
-        self.metered += self.load * (world.now - self.load_since);
-        self.load_since = world.now;
-        let since = world.now - self.metered_at;
-        let load = if since > 1e-9 { self.metered / since } else { self.load };
-        (self.metered, self.metered_at) = (0.0, world.now);
         let speed = world.fleet.drives[self.at].is.speed_per_core;
+        if let Some((passed, worked)) = self.cores.meter(world.now) {
+            self.load = (passed * speed / worked).clamp(1.0, 1000.0);
+        }
+        let load = self.load;
         let cpu = self.cores.jobs(world.now).filter_map(|(job, left)| match job {
-            Job::Slice { epoch, slice, work } => Some(((*epoch, *slice), (work - left) / speed)),
+            Job::Slice { epoch, slice, work, .. } => Some(((*epoch, *slice), (work - left) / speed)),
             _ => None,
         });
         Meter { load, cpu: cpu.collect() }
@@ -387,8 +410,6 @@ impl DriveSim {
     pub(super) fn set_speed(&mut self, world: &mut World<'_>) {
         let spec = &world.fleet.drives[self.at];
         let load = spec.load.iter().rev().find(|(from, _)| *from <= world.now).map_or(1.0, |(_, load)| *load);
-        self.metered += self.load * (world.now - self.load_since);
-        (self.load, self.load_since) = (load, world.now);
         let stalled = world.stalled(self.at) > 0.0;
         let speed = if stalled { 1e-9 } else { spec.is.speed_per_core / load };
         self.cores.set_speed(world.now, speed);
@@ -406,7 +427,8 @@ impl DriveSim {
         self.cached.clear();
         self.running.clear();
         self.leaving.clear();
-        (self.computing, self.begun, self.beating) = (0, 0, false);
+        self.sends.clear();
+        (self.computing, self.sending, self.begun, self.beating) = (0, 0, 0, false);
     }
 
     pub(super) fn restart(&mut self) {

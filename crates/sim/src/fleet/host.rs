@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use skytether_adapt::cost::{PRIORS, distinct};
-use skytether_adapt::message::{CseId, EpochId, Rung, SliceId};
+use skytether_adapt::message::{CseId, EpochId, Rung, SliceId, Up};
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Action, Event, Query};
 
@@ -15,8 +15,13 @@ struct Job {
     cpu: f64,
     filtered: Option<(u64, u64)>,
     rows: f64,
+    /// Bytes of rows that whoever asked the query gets of it.
+    out: f64,
     batches: Vec<Payload>,
 }
+
+/// Bytes of rows that may wait for their reader before nothing more is heard of drives.
+const WAITING: f64 = 32e6;
 
 pub(super) struct HostSim {
     query: Query<Payload>,
@@ -35,6 +40,10 @@ pub(super) struct HostSim {
     failed: Option<(CseId, Option<SliceId>)>,
     task: u64,
     rows: f64,
+    /// Rows that wait for their reader, bytes, at a time.
+    unread: (f64, f64),
+    /// What drives have said meanwhile.
+    unheard: VecDeque<Event<Payload>>,
 }
 
 impl HostSim {
@@ -56,6 +65,8 @@ impl HostSim {
             failed: None,
             task: 0,
             rows: 0.0,
+            unread: (0.0, 0.0),
+            unheard: VecDeque::new(),
         }
     }
 
@@ -70,12 +81,46 @@ impl HostSim {
     }
 
     pub(super) fn tick(&mut self, world: &mut World<'_>) {
-        if world.now >= self.tick_at {
-            self.handle(world, Event::Tick);
+        if world.now < self.tick_at {
+            return;
+        }
+        if self.is_clogged(world) {
+            for cse in 0..world.fleet.drives.len() {
+                self.decide(world, Event::Alive { cse: CseId(cse as u32), epoch: None });
+            }
+        }
+        self.decide(world, Event::Tick);
+        while !self.is_clogged(world)
+            && let Some(event) = self.unheard.pop_front()
+        {
+            self.decide(world, event);
         }
     }
 
+    /// Whether so many rows wait for their reader that nothing is heard of drives.
+    fn is_clogged(&mut self, world: &World<'_>) -> bool {
+        let Some(rate) = world.fleet.reader else { return false };
+        let (bytes, since) = self.unread;
+        self.unread = ((bytes - rate * (world.now - since)).max(0.0), world.now);
+        self.unread.0 > WAITING
+    }
+
+    /// Something has come. What was handed out as it is stored comes by another way, that is always open.
     pub(super) fn handle(&mut self, world: &mut World<'_>, event: Event<Payload>) {
+        let stored = match &event {
+            Event::Batch { batch, .. } => matches!(batch, Payload::Stored(_)),
+            Event::Up { up: Up::EpochDone(end), .. } => end.rung == Rung::Raw,
+            Event::Up { .. } => false,
+            _ => true,
+        };
+        if !stored && (self.is_clogged(world) || !self.unheard.is_empty()) {
+            self.unheard.push_back(event);
+        } else {
+            self.decide(world, event);
+        }
+    }
+
+    fn decide(&mut self, world: &mut World<'_>, event: Event<Payload>) {
         if world.fleet.trace && !matches!(event, Event::Tick | Event::Surveyed { .. }) {
             eprintln!("{:.4} <- {event:?}", world.now);
         }
@@ -132,7 +177,8 @@ impl HostSim {
         let out = n * rows * truth.selected;
         let filtered = (rung == Rung::Raw).then_some((out as u64, (out * truth.row_bytes) as u64));
         let parts = if parts.is_empty() { vec![0.0] } else { parts };
-        self.jobs.insert(epoch, Job { left: parts.len(), cpu: 0.0, filtered, rows: if rung == Rung::Full { 0.0 } else { n * rows }, batches });
+        let given = if world.work.believed.upper.is_empty() { out * truth.row_bytes } else { 0.0 };
+        self.jobs.insert(epoch, Job { left: parts.len(), cpu: 0.0, filtered, out: given, rows: if rung == Rung::Full { 0.0 } else { n * rows }, batches });
         self.queue.extend(parts.into_iter().map(|part| (epoch, part / self.profile.speed_per_core)));
         self.start(world);
     }
@@ -166,13 +212,15 @@ impl HostSim {
         if done && let Some(job) = self.jobs.remove(&epoch) {
             self.add(world, &job.batches);
             self.rows += job.rows;
+            let _ = self.is_clogged(world);
+            self.unread.0 += job.out;
             let held = world
                 .work
                 .truth
                 .states
                 .filter(|_| self.rows > 0.0)
                 .map(|(groups, _)| (self.rows as u64, distinct(groups, self.rows * world.work.truth.selected) as u64));
-            self.handle(world, Event::Worked { epoch, cpu: job.cpu, filtered: job.filtered, held });
+            self.decide(world, Event::Worked { epoch, cpu: job.cpu, filtered: job.filtered, held });
         }
     }
 
