@@ -688,7 +688,8 @@ impl Task {
                 self.handle(Event::Batch { cse, epoch, number, bytes, batch: Batch::Rows(batch) });
             }
             Some(Ok(Message::Trouble { error, .. })) => drive.trouble = Some(error),
-            Some(Ok(Message::Alive)) => self.handle(Event::Alive { cse, epoch: None }),
+            // That somebody carries messages says nothing of the work; silence of epochs is for the machine to judge.
+            Some(Ok(Message::Alive)) => {}
             Some(Ok(Message::Done(told))) => drive.told = Some(*told),
             Some(Err(error)) => {
                 drive.orders = None;
