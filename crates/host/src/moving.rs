@@ -16,7 +16,7 @@ use skytether_adapt::cost::{PRIORS, Work};
 use skytether_adapt::message::{Completed, CseId, Down, EpochId, Order, Rung, Slice, SliceCost, SliceId, Up};
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Action, Event, Limits, Policy, Query, Setup};
-use skytether_common::{Error, Result};
+use skytether_common::{Error, Kind, Result};
 use skytether_engine::feed::Fed;
 use skytether_plan::error::to_datafusion;
 use skytether_wire::session::{Message, Session};
@@ -39,6 +39,12 @@ const STUCK: u64 = 1000;
 
 /// Messages of all drives that wait for the machine.
 const MESSAGES: usize = 64;
+
+/// How long a drive that was lost has to come back, and the share of the silence that this is at most.
+const COMING_BACK: (Duration, f64) = (Duration::from_secs(4), 0.8);
+
+/// How often it is looked whether it has.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// How long drives may take to tell what they did, once nothing more is asked of them.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -358,11 +364,16 @@ impl Task {
             return;
         }
         drive.opening = true;
+        // Whoever was there before may be starting again.
+        let until = drive.surveyed.then(|| Instant::now() + COMING_BACK.0.min(self.silence.mul_f64(COMING_BACK.1)));
         let (cse, plan, reading, inbox) = (Arc::clone(&drive.cse), drive.plan.clone(), Arc::clone(&drive.reading), self.inbox.clone());
         self.tasks.spawn(async move {
-            let opened = match reading.begun(&plan, cse.open(plan.clone())).await {
-                Err(e) => Err(reading.at_fault(&plan, e).await),
-                opened => opened,
+            let opened = loop {
+                match reading.begun(&plan, cse.open(plan.clone())).await {
+                    Err(e) if e.kind() == Kind::Unavailable && until.is_some_and(|until| Instant::now() < until) => tokio::time::sleep(ASK_AGAIN).await,
+                    Err(e) => break Err(reading.at_fault(&plan, e).await),
+                    opened => break opened,
+                }
             };
             let _ = inbox.send(Heard::Opened(at, Box::new(opened)));
         });
@@ -482,10 +493,7 @@ impl Task {
                 }
             }
             Err(error) => {
-                let again = !matches!(
-                    error.kind(),
-                    skytether_common::Kind::Corrupt | skytether_common::Kind::NotFound | skytether_common::Kind::Invalid | skytether_common::Kind::Unsupported
-                );
+                let again = !matches!(error.kind(), Kind::Corrupt | Kind::NotFound | Kind::Invalid | Kind::Unsupported);
                 self.drives[at].trouble = Some(Arc::new(error));
                 if let Some(fetching) = self.fetching.remove(&epoch) {
                     fetching.tasks.iter().for_each(AbortHandle::abort);
@@ -581,7 +589,7 @@ impl Task {
             Err(error) => {
                 self.drives[at].trouble = Some(Arc::new(error));
                 self.drives[at].held.clear();
-                self.handle(Event::Lost { cse, again: true });
+                self.handle(Event::Lost { cse, again: false });
                 Ok(())
             }
             Ok(Opened::Whole(stream)) if first => {

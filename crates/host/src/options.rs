@@ -49,6 +49,9 @@ pub struct HostOptions {
     pub limits: Limits,
 }
 
+/// Seconds without a sign of life after which a drive that has work is taken for lost; it gives one every 50 ms, but may be short of time.
+const SILENCE: f64 = 30.0;
+
 impl Default for HostOptions {
     fn default() -> Self {
         Self {
@@ -61,7 +64,7 @@ impl Default for HostOptions {
             spill_below: None,
             slices: SliceOptions::default(),
             moving: Moving::default(),
-            limits: Limits::default(),
+            limits: Limits { silence: SILENCE, ..Limits::default() },
         }
     }
 }

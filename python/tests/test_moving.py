@@ -1,0 +1,101 @@
+"""Work that moves between drives and host while a query runs: slow drives get help, and a drive that dies and comes back loses only what it had not finished."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import skytether
+from fleets import PROGRAM, device
+
+ROWS = 400_000
+SQL = "SELECT g, count(*) AS n, sum(x) AS s, min(x) AS least FROM lab.t WHERE x > 5 GROUP BY g ORDER BY g"
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(3)
+    return pa.table({"g": rng.integers(0, 50, ROWS), "x": rng.integers(0, 1000, ROWS), "noise": rng.random(ROWS)})
+
+
+@pytest.fixture(scope="module")
+def expected(table, tmp_path_factory):
+    with skytether.open(tmp_path_factory.mktemp("plain"), drives=1) as fleet:
+        fleet.ingest(table, "lab.t")
+        return fleet.sql(SQL).to_arrow()
+
+
+def test_a_slow_drive_gets_help(table, expected, tmp_path):
+    with skytether.open(tmp_path / "fleet", drives=2, slice_rows=10_000) as fleet:
+        fleet.ingest(table, "lab.t")
+    with skytether.open(tmp_path / "fleet", profile=[device(1.0), device(0.005)]) as fleet:
+        result = fleet.sql(SQL)
+        assert result.to_arrow() == expected
+        drives = {drive["name"]: drive for drive in result.receipt.to_dict()["drives"]}
+        assert "handed to the host" in drives["drive-1"]["reason"]
+        assert drives["drive-1"]["rung"] == "raw"
+        # The same, with the choice made beforehand.
+        full = fleet.sql(SQL, cut="full")
+        assert full.to_arrow() == expected
+        assert all(drive["rung"] == "full" and drive["reason"] is None for drive in full.receipt.to_dict()["drives"])
+        text = str(fleet.explain(SQL, analyze=True))
+        assert "handed to the host" in text
+
+
+@pytest.mark.parametrize("cut", ["full", "adaptive"])
+def test_a_killed_drive_that_comes_back_is_asked_again(table, expected, tmp_path, cut):
+    slow = tmp_path / "slow.toml"
+    slow.write_text(device(0.01))
+    processes = {}
+
+    def start(name: str, *arguments: object) -> str:
+        with open(tmp_path / f"{name}.log", "a") as log:
+            process = subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=log, text=True)
+        processes[name] = process
+        line = process.stdout.readline()
+        assert "grpc://" in line, (tmp_path / f"{name}.log").read_text()
+        return line.strip().rsplit("grpc://", 1)[1]
+
+    def drive(n: int, address: str = "127.0.0.1:0", *more: object) -> str:
+        return start(f"drive-{n}", "drive", "serve", "--data", tmp_path / f"drive-{n}", "--listen", address, *more)
+
+    try:
+        addresses = [drive(n) for n in range(2)]
+        host = start("host", "host", "serve", "--drives", ",".join(addresses), "--slice-rows", 10_000, "--listen", "127.0.0.1:0")
+        with skytether.connect(host) as fleet:
+            fleet.ingest(table, "lab.t")
+        # From here on the drives are slow, so that there is time to kill one in the middle.
+        for name in ("host", "drive-0", "drive-1"):
+            processes[name].kill()
+            processes[name].wait()
+        addresses = [drive(n, "127.0.0.1:0", "--profile", slow) for n in range(2)]
+        host = start("host", "host", "serve", "--drives", ",".join(addresses), "--listen", "127.0.0.1:0")
+
+        killed = []
+
+        def kill_and_start_again() -> None:
+            time.sleep(0.6)
+            processes["drive-1"].kill()
+            processes["drive-1"].wait()
+            killed.append(time.monotonic())
+            drive(1, addresses[1], "--profile", slow)
+
+        with skytether.connect(host) as fleet:
+            worker = threading.Thread(target=kill_and_start_again)
+            worker.start()
+            result = fleet.sql(SQL, cut=cut).to_arrow()
+            ended = time.monotonic()
+            worker.join()
+            assert result == expected
+            if cut == "full":
+                assert ended > killed[0], "the query was over before its drive was killed: the test shows nothing"
+            assert fleet.sql(SQL, cut=cut).to_arrow() == expected
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+            process.stdout.close()
