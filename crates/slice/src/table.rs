@@ -3,7 +3,7 @@
 //! How many rows fill a slice cannot be known before they are compressed. The slicer learns it: it writes what should fit, looks at the size, and tries again with
 //! fewer rows (or more, if there are more) where it was off. What it learns serves the next slice, so that nearly all slices are written once.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::Array;
@@ -59,9 +59,9 @@ pub struct TableSlicer {
     /// Bytes that a row takes once written in the largest slice of a stripe, by the last one.
     per_row: Option<f64>,
     /// Columns that gain little by compression, by the first stripe and every 32nd from there on.
-    plain: HashSet<ColumnPath>,
+    plain: Paths,
     /// Those that gain little by a dictionary, by the same stripes.
-    bare: HashSet<ColumnPath>,
+    bare: Paths,
     written: u64,
 }
 
@@ -70,7 +70,7 @@ impl TableSlicer {
     #[must_use]
     pub fn new(schema: SchemaRef, options: SliceOptions) -> Self {
         let groups = Groups::of(schema.fields().len());
-        Self { schema, options, groups, pending: Pending::default(), fixed: None, per_row: None, plain: HashSet::new(), bare: HashSet::new(), written: 0 }
+        Self { schema, options, groups, pending: Pending::default(), fixed: None, per_row: None, plain: Paths::default(), bare: Paths::default(), written: 0 }
     }
 
     /// Adds rows; gives the slices that they complete.
@@ -159,8 +159,8 @@ impl TableSlicer {
         }
 
         if self.written.is_multiple_of(LOOK_AGAIN) {
-            self.plain.clear();
-            self.bare.clear();
+            self.plain = Paths::default();
+            self.bare = Paths::default();
             // What is left without a dictionary may gain by compression.
             self.bare = self.write(&self.pending.first(rows))?.into_iter().flat_map(|slice| slice.bare).collect();
         }
@@ -264,12 +264,12 @@ impl TableSlicer {
             for field in schema.fields().iter().filter(|f| f.data_type().is_primitive()) {
                 properties = properties.set_column_compression(ColumnPath::new(vec![field.name().clone()]), Compression::LZ4_RAW);
             }
-            for column in &self.plain {
+            for column in self.plain.of(schema) {
                 properties = properties.set_column_compression(column.clone(), Compression::UNCOMPRESSED);
             }
             properties
         };
-        let properties = self.bare.iter().fold(properties, |properties, column| properties.set_column_dictionary_enabled(column.clone(), false));
+        let properties = self.bare.of(schema).fold(properties, |properties, column| properties.set_column_dictionary_enabled(column.clone(), false));
         let mut bytes = Vec::new();
         let mut writer = ArrowWriter::try_new(&mut bytes, Arc::clone(schema), Some(properties.build())).map_err(refused)?;
         for batch in batches {
@@ -282,6 +282,28 @@ impl TableSlicer {
             plain: gaining_little(&footer),
             bare: without_dictionary(&footer),
         })
+    }
+}
+
+/// Columns of Parquet by the columns of the table that they are of: a group of columns has to ask for its own only.
+#[derive(Debug, Default)]
+struct Paths(HashMap<String, Vec<ColumnPath>>);
+
+impl Paths {
+    /// Those of the columns of `schema`.
+    fn of<'a>(&'a self, schema: &'a SchemaRef) -> impl Iterator<Item = &'a ColumnPath> {
+        schema.fields().iter().filter_map(|field| self.0.get(field.name())).flatten()
+    }
+}
+
+impl FromIterator<ColumnPath> for Paths {
+    fn from_iter<T: IntoIterator<Item = ColumnPath>>(paths: T) -> Self {
+        let mut all = Self::default();
+        for path in paths {
+            let root = path.parts().first().cloned().unwrap_or_default();
+            all.0.entry(root).or_default().push(path);
+        }
+        all
     }
 }
 
