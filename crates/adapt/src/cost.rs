@@ -71,6 +71,9 @@ pub const PRIORS: Priors = Priors {
     epoch_s: 0.3e-3,
 };
 
+/// What drives and hosts start from: [`PRIORS`] with what `benches/moving.py` takes on this machine, where that was measured (docs/benchmarks.md). The simulator's grid still has the others.
+pub const MEASURED: Priors = Priors { decode_s_per_byte: 0.5e-9, aggregate_few_s_per_row: 12e-9, aggregate_many_s_per_row: 80e-9, ..PRIORS };
+
 /// An operator of the sub-plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Operator {

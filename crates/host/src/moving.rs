@@ -12,7 +12,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use datafusion::error::Result as DfResult;
 use futures::StreamExt;
-use skytether_adapt::cost::{PRIORS, Work};
+use skytether_adapt::cost::{MEASURED, Work};
 use skytether_adapt::message::{Completed, CseId, Down, EpochId, Order, Rung, Slice, SliceCost, SliceId, Up};
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Action, Event, Limits, Policy, Query, Setup};
@@ -238,7 +238,7 @@ pub(crate) async fn run(start: Start) {
 async fn work_off(start: Start) -> Result<()> {
     let (inbox, mut heard) = mpsc::unbounded_channel();
     let (messages, mut said) = mpsc::channel(MESSAGES);
-    let setup = Setup { work: start.work, host: start.host, cses: start.profiles, policy: start.policy, limits: start.limits, priors: PRIORS };
+    let setup = Setup { work: start.work, host: start.host, cses: start.profiles, policy: start.policy, limits: start.limits, priors: MEASURED };
     let mut task = Task {
         drives: Vec::new(),
         query: Query::new(setup),
