@@ -111,10 +111,11 @@ fn device() -> impl TypedValueParser<Value = Profile> {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "A profile is TOML with units in its keys:\n\n\
-  speed_per_core = 0.0667        # of a core of this machine\n  cores = 2\n  memory_bytes = 1073741824      # for queries\n  disk_bytes_per_s = 261000000.0 # reading on\n  \
+#[command(
+    after_help = "A profile is TOML with units in its keys:\n\n  speed_per_core = 0.0667        # of a core of this machine\n  cores = 2\n  memory_bytes = 1073741824      # for queries\n  disk_bytes_per_s = 261000000.0 # reading on\n  \
 disk_seek_s = 0.0085           # moving elsewhere; may be left out\n  link_bits_per_s = 2.5e9        # in each direction\n  link_latency_s = 0.0002        # one way; may be left out\n\n\
-Exit status 1 if a figure that was got is more than 20% off what was asked. No machine is slower than itself: what is asked must be less than it has, and it should be idle.")]
+Exit status 1 if a figure that was got is more than 20% off what was asked. A machine gives no more than it has: ask for less, and let it be idle meanwhile."
+)]
 pub(crate) struct Calibrate {
     /// The profile: a shipped one (envoy, newport, server, unlimited), or a TOML file of your own.
     #[arg(long, value_name = "NAME|FILE", value_parser = device())]
