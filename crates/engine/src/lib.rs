@@ -14,6 +14,7 @@
 //! | `cells` | what grouped moments must know about cells |
 //! | `known` | aggregates that metadata answers |
 //! | [`divide`] | a sub-plan stripe by stripe, at several rungs |
+//! | [`session`] | a sub-plan that is worked off slice by slice, as the level above orders |
 //! | [`meter`] | how long work takes |
 //! | `spawned` | what runs beside the root of a sub-plan pays for itself, where that is to be as slow as some device |
 //! | `prepared` | the operators of a sub-plan, which the drives of a process may share |
@@ -36,6 +37,7 @@ mod prune;
 pub mod reader;
 pub mod remote;
 mod scan;
+pub mod session;
 mod shipped;
 mod spawned;
 mod statistics;

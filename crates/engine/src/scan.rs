@@ -27,7 +27,7 @@ use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties};
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt, TryStreamExt};
-use skytether_common::{Error, Result};
+use skytether_common::{Error, PartitionName, Result};
 use skytether_plan::error::to_datafusion;
 use skytether_wire::size::batch_bytes;
 
@@ -146,9 +146,28 @@ impl SliceScanExec {
         let mut stripes = self.stripes.concat();
         stripes.sort_unstable();
         let metadata = &self.partition.metadata;
-        let groups: Vec<usize> = metadata.groups.split(&self.stored().ok()?).into_iter().map(|(group, _)| group).collect();
+        let groups = self.groups().ok()?;
         let bytes = |n: u32| groups.iter().filter_map(|group| metadata.slices.get(metadata.slice_of(n as usize, *group))).map(|slice| slice.len).sum();
         stripes.into_iter().map(|n| Some(Surveyed { stripe: n, rows: metadata.stripe_rows(n as usize)?, bytes: bytes(n) })).collect()
+    }
+
+    /// The partition whose stripes it reads.
+    pub(crate) fn partition(&self) -> &PartitionName {
+        &self.partition.name
+    }
+
+    /// The groups of columns that it reads.
+    fn groups(&self) -> Result<Vec<usize>> {
+        Ok(self.partition.metadata.groups.split(&self.stored()?).into_iter().map(|(group, _)| group).collect())
+    }
+
+    /// The numbers of the slices of a stripe that it reads.
+    ///
+    /// # Errors
+    /// Internal only.
+    pub(crate) fn slices_of(&self, stripe: u32) -> Result<Vec<u32>> {
+        let metadata = &self.partition.metadata;
+        Ok(self.groups()?.into_iter().filter_map(|group| u32::try_from(metadata.slice_of(stripe as usize, group)).ok()).collect())
     }
 
     /// What reads its stripes.

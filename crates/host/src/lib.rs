@@ -18,23 +18,27 @@
 //! | [`substrait`] | a plan of another producer, instead of a text |
 //! | `parameters` | `?` and `$1` in SQL |
 //! | `dense`, `cells` | grouped moments over the dense view, and what the host must know of cells |
-//! | [`scan`], `scan_planner`, `sub_plan`, `shipped` | the operator that reads from drives; how it is made of a sub-plan; what it sends; small tables beside it |
+//! | [`scan`], `reading`, `scan_planner`, `sub_plan`, `shipped` | the operator that reads from drives; how it reads what one gives; how it is made of a sub-plan; what it sends; small tables beside it |
 //! | `estimate`, `join_filter`, `key_filters` | which side of a join is small; what of its keys goes to the drives |
 //! | `moving` | a scan whose work moves between drives and host |
+//! | `expected` | what such a scan was expected to take, beside what happened |
 //! | `missing` | a part that a root record names and a drive lacks |
 //! | `spill`, `sort_room` | what memory can't hold |
 //! | `merge_once`, `turns` | what our physical plans do otherwise than DataFusion's |
 //! | [`receipt`], [`explain`] | what ran where |
 //! | `reasons`, `tree` | why an operator is on the host; all operators as one tree |
+//! | [`branch`] | a host as a drive of another host |
 //! | [`server`], [`client`] | the same over Arrow Flight |
 //! | `flight_sql` | the same over Arrow Flight SQL |
 
+pub mod branch;
 pub mod catalog;
 mod cells;
 pub mod client;
 mod dealt;
 mod dense;
 mod estimate;
+mod expected;
 pub mod explain;
 mod flight_sql;
 mod in_parts;
@@ -52,6 +56,7 @@ mod outbox;
 mod parameters;
 mod partitioned;
 mod protocol;
+mod reading;
 mod reasons;
 pub mod receipt;
 pub mod scan;
@@ -73,8 +78,10 @@ mod tree;
 mod turns;
 pub mod writer;
 
+pub use branch::Branch;
 pub use catalog::{Catalog, DatasetKind, RootRecord};
 pub use client::RemoteHost;
+pub use expected::{Division, DriveShare, Estimate};
 pub use explain::Explanation;
 pub use listing::{DatasetInfo, Listing};
 pub use membership::{Founding, Membership};

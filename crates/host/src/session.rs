@@ -13,7 +13,7 @@ use bytes::Bytes;
 use datafusion::common::{ScalarValue, TableReference};
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::memory_pool::PeakRecordingPool;
+use datafusion::execution::memory_pool::{MemoryPool, PeakRecordingPool};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -46,9 +46,10 @@ use crate::moving::above::EngineAbove;
 use crate::named_columns::Shown;
 use crate::options::{HostOptions, QueryOptions};
 use crate::parameters;
+use crate::reading::Patience;
 use crate::reasons;
 use crate::receipt::{Collector, ReceiptHandle, Source};
-use crate::scan::{Patience, QueryContext};
+use crate::scan::QueryContext;
 use crate::scan_planner::ScanPlanner;
 use crate::sort_room::SortRoom;
 use crate::spill::{self, SpillDirectory};
@@ -154,6 +155,11 @@ impl Host {
     #[must_use]
     pub fn options(&self) -> &HostOptions {
         &self.0.options
+    }
+
+    /// What its operators get their memory from.
+    pub(crate) fn memory(&self) -> Arc<dyn MemoryPool> {
+        Arc::clone(&self.0.base.runtime_env().memory_pool)
     }
 
     /// What works off what drive `at` hands out.
