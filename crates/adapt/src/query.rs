@@ -441,6 +441,10 @@ impl<B> Query<B> {
         if self.ended || !self.fed {
             return 0;
         }
+        // Who has nobody left must see the end, or fail by the next slice.
+        if self.cses.iter().all(|cse| cse.dead) {
+            return 1;
+        }
         let wanted: usize = (0..self.cses.len()).filter(|at| self.usable(*at)).map(|at| self.window(at, Rung::Full) + 1).sum();
         let there: usize = (0..self.cses.len()).map(|at| self.cses[at].pool.len() + self.under_way(at)).sum();
         wanted.saturating_sub(there)

@@ -105,7 +105,9 @@ impl Drive {
         let engine = Arc::new(Engine::new(info.name.clone(), reader, Arc::clone(&pool), options.threads, options.max_concurrent)?);
         let device = options.device.map(|device| device.name);
         let epochs = EPOCHS.saturating_mul(u32::try_from(options.max_concurrent).unwrap_or(u32::MAX));
-        let sessions = Sessions::new(Arc::clone(&engine), info.memory_limit, device.clone(), Bounds { epochs, load: options.max_load });
+        // Loads are told by this machine's processor time, of which a slow device has little.
+        let load = options.max_load / profile.map_or(1.0, |profile| profile.speed_per_core.min(1.0));
+        let sessions = Sessions::new(Arc::clone(&engine), info.memory_limit, device.clone(), Bounds { epochs, load });
         Ok(Arc::new(Self { info, store, engine, sessions, pool, processor, device }))
     }
 

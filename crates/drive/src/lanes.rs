@@ -26,7 +26,6 @@ use skytether_wire::size::batch_bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 
-
 /// Lanes of an epoch at most, whatever a device has.
 const MAX_LANES: u32 = 64;
 

@@ -156,6 +156,12 @@ impl Divided {
         self.scans[0].slices_of(stripe)
     }
 
+    /// Whether the partition is one of a matrix.
+    #[must_use]
+    pub fn is_sparse(&self) -> bool {
+        self.scans[0].is_sparse()
+    }
+
     /// The sub-plan.
     ///
     /// # Errors

@@ -29,6 +29,7 @@ use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt, TryStreamExt};
 use skytether_common::{Error, PartitionName, Result};
 use skytether_plan::error::to_datafusion;
+use skytether_slice::Layout;
 use skytether_wire::size::batch_bytes;
 
 use crate::dense::{Dense, Expansion};
@@ -154,6 +155,11 @@ impl SliceScanExec {
     /// The partition whose stripes it reads.
     pub(crate) fn partition(&self) -> &PartitionName {
         &self.partition.name
+    }
+
+    /// Whether that is one of a matrix.
+    pub(crate) fn is_sparse(&self) -> bool {
+        matches!(self.partition.metadata.layout, Layout::Sparse { .. })
     }
 
     /// The groups of columns that it reads.

@@ -264,7 +264,7 @@ impl Shared {
         let mut pressure = self.pressure();
         if self.exhausted.load(Ordering::Relaxed) {
             // What did not fit once will not fit again: rows only.
-            pressure.memory_used = pressure.memory_used.max(pressure.memory_limit / 10 * 9 - LANE * lanes as u64 / 2);
+            pressure.memory_used = pressure.memory_used.max((pressure.memory_limit / 10 * 9).saturating_sub(LANE * lanes as u64 / 2));
         }
         let mut state = self.state();
         if state.ended {

@@ -148,7 +148,7 @@ impl Cse for Branch {
         let (engine, taken) = (Arc::clone(&self.engine), plan.clone());
         Ok(match self.planned(async move { engine.take(taken).await }).await? {
             Taken::Whole(stream) => Opened::Whole(stream),
-            Taken::Divided(divided) => match worker::places(&divided, &self.placed)? {
+            Taken::Divided(divided) => match worker::places(&divided, &plan, &self.placed)? {
                 Some(places) => Opened::Session(self.sessions.open(&plan, Work::new(self.host.clone(), plan.clone(), *divided, places).await?)),
                 // No drive has whole rows of what is read.
                 None => Opened::Whole(divided.whole(&self.engine, &plan)),

@@ -57,6 +57,9 @@ impl Division {
     }
 }
 
+/// Slices above which nothing is foretold: it takes a plan over all of them.
+pub(crate) const MOST: usize = 1 << 16;
+
 /// So many slices of equal size for drive `at`, numbered from `first` on.
 pub(crate) fn equal_slices(at: u32, first: u32, slices: u32, rows: u64, bytes: u64) -> Vec<Slice> {
     let each = |sum: u64| sum / u64::from(slices.max(1));

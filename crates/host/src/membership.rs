@@ -90,9 +90,15 @@ impl Membership {
         match (&self.branch, role) {
             (None, Role::Fleet) => Ok(()),
             (Some(own), Role::Branch(name)) if own == name => Ok(()),
-            (Some(own), Role::Branch(name)) => Err(Error::invalid(format!("these drives are those of the branch {own}, not of {name}: serve them under that name"))),
-            (Some(own), Role::Fleet) => Err(Error::invalid(format!("these drives are those of the branch {own}: serve that (`skytether branch serve`) and name it as one drive"))),
-            (None, Role::Branch(name)) => Err(Error::invalid(format!("these drives are a fleet of their own, with data sets of their own: the branch {name} needs empty drives"))),
+            (Some(own), Role::Branch(name)) => {
+                Err(Error::invalid(format!("these drives are those of the branch {own}, not of {name}: serve them under that name")))
+            }
+            (Some(own), Role::Fleet) => Err(Error::invalid(format!(
+                "these drives are those of the branch {own}: serve it (`skytether host serve --as-drive {own}`) and name that as one drive"
+            ))),
+            (None, Role::Branch(name)) => {
+                Err(Error::invalid(format!("these drives are a fleet of their own, with data sets of their own: the branch {name} needs empty drives")))
+            }
         }
     }
 

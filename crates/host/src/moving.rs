@@ -5,13 +5,16 @@
 //!
 //! `task` holds the machine, `talk` its sessions with drives, `drive` is its view of a drive, `fed` is for scans that a level above feeds, `flow` bounds what waits for readers, `started` starts it once for all partitions; [`above`] works off what is handed out, and [`work`] says what it costs.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use datafusion::error::Result as DfResult;
+use futures::FutureExt;
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::Setup;
+use skytether_common::Error;
 use skytether_plan::error::to_datafusion;
 use skytether_wire::SubPlan;
 use tokio::sync::mpsc;
@@ -59,7 +62,10 @@ pub(crate) struct Start {
 /// Runs a scan to its end. Errors go to the first output that takes one.
 pub(crate) async fn run(start: Start) {
     let outputs: Vec<_> = start.members.iter().map(|member| member.output.clone()).collect();
-    if let Err(error) = task::work_off(start).await {
+    let ended = AssertUnwindSafe(task::work_off(start)).catch_unwind().await;
+    // Whoever reads must not take what came for all there is.
+    let ended = ended.unwrap_or_else(|_| Err(Error::internal("a defect while work was moved between drives and host")));
+    if let Err(error) = ended {
         for output in &outputs {
             if output.is_closed() {
                 continue;

@@ -354,7 +354,17 @@ impl Collector {
     /// A new scan; its number is what the other calls want.
     pub(crate) fn scan(&self, table: String, rung: Rung, sub_plan: String, sub_plan_number: Option<u32>) -> usize {
         let scans = &mut self.lock().receipt.scans;
-        scans.push(ScanReceipt { table, rung, sub_plan, sub_plan_number, plan_bytes: 0, beside: Vec::new(), join_filters: 0, estimate: None, annotations: Vec::new() });
+        scans.push(ScanReceipt {
+            table,
+            rung,
+            sub_plan,
+            sub_plan_number,
+            plan_bytes: 0,
+            beside: Vec::new(),
+            join_filters: 0,
+            estimate: None,
+            annotations: Vec::new(),
+        });
         scans.len() - 1
     }
 

@@ -32,7 +32,7 @@ use uuid::Uuid;
 
 use crate::catalog::Catalog;
 use crate::estimate::Given;
-use crate::expected::{Division, equal_slices};
+use crate::expected::{Division, MOST, equal_slices};
 use crate::moving::above::EngineAbove;
 use crate::moving::{self, Member, Start, Started};
 use crate::reading::{Annotated, Patience, Reading, Sender};
@@ -100,15 +100,7 @@ pub(crate) struct Moves {
 impl Moves {
     /// What its machine starts from.
     fn setup(&self) -> Setup {
-        Setup {
-            work: self.work.clone(),
-            host: self.host,
-            cses: self.profiles.clone(),
-            policy: self.policy,
-            limits: self.limits,
-            priors: MEASURED,
-            fed: false,
-        }
+        Setup { work: self.work.clone(), host: self.host, cses: self.profiles.clone(), policy: self.policy, limits: self.limits, priors: MEASURED, fed: false }
     }
 }
 
@@ -215,13 +207,7 @@ impl DriveScanExec {
             let members = members.into_iter().zip(outputs).zip(&moves.engines);
             let members =
                 members.map(|(((reading, sub_plan), output), engine)| Member { reading, plan: sent.of(sub_plan), engine: Arc::clone(engine), output });
-            let start = Start {
-                members: members.collect(),
-                setup: moves.setup(),
-                schema,
-                top: skytether_adapt::message::Rung::Full,
-                source: None,
-            };
+            let start = Start { members: members.collect(), setup: moves.setup(), schema, top: skytether_adapt::message::Rung::Full, source: None };
             moving::run(start).await;
         };
         tokio::spawn(running).abort_handle()
@@ -230,6 +216,9 @@ impl DriveScanExec {
     /// What it is expected to take, before anything is asked of a drive; nothing where its work does not move by the cost model.
     pub(crate) fn expected(&self) -> Option<Division> {
         let moves = self.moves.as_ref().filter(|moves| moves.policy == Policy::Adaptive)?;
+        if moves.parts.iter().map(|(slices, ..)| *slices as usize).sum::<usize>() > MOST {
+            return None;
+        }
         let setup = moves.setup();
         let names: Vec<&str> = self.targets.iter().map(|target| target.drive.info().name.as_str()).collect();
         let mut first = 0u32;

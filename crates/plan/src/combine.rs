@@ -13,6 +13,9 @@ use datafusion::logical_expr::{Aggregate, Expr, ExprSchemable, Extension, Logica
 use crate::partial::{merge_of_state, state_udaf};
 use crate::rungs::Delivered;
 
+/// Aggregates whose states are the values themselves: put together they are hardly fewer, and may be more than a message takes.
+const HOLDS_VALUES: [&str; 5] = ["_distinct_state", "__array_agg", "__median", "__percentile_cont", "__string_agg"];
+
 /// A plan that combines rows that `plan` gave, over [`Delivered`] rows of its schema, into fewer of the same schema; `None` where `plan` makes no states, so that its rows are to be handed on as they are.
 ///
 /// # Errors
@@ -30,6 +33,9 @@ pub fn combined(plan: &LogicalPlan, registry: &dyn FunctionRegistry) -> Result<O
             continue;
         }
         let Some(call) = state_call(&aggregate.aggr_expr[*output - from]) else { return Ok(None) };
+        if HOLDS_VALUES.iter().any(|kind| call.func.name().contains(kind)) {
+            return Ok(None);
+        }
         let Some(merge) = merge_of_state(call.func.name()).map(|name| registry.udaf(&name)).transpose()? else { return Ok(None) };
         let mut args = vec![column];
         for arg in &call.params.args {
@@ -63,7 +69,8 @@ pub fn combined(plan: &LogicalPlan, registry: &dyn FunctionRegistry) -> Result<O
 fn states(plan: &LogicalPlan) -> Option<(&Aggregate, Vec<usize>)> {
     match plan {
         LogicalPlan::Aggregate(aggregate) => {
-            let made = !aggregate.group_expr.iter().any(|group| matches!(group, Expr::GroupingSet(_))) && aggregate.aggr_expr.iter().all(|call| state_call(call).is_some());
+            let made = !aggregate.group_expr.iter().any(|group| matches!(group, Expr::GroupingSet(_)))
+                && aggregate.aggr_expr.iter().all(|call| state_call(call).is_some());
             made.then(|| (aggregate, (0..aggregate.schema.fields().len()).collect()))
         }
         LogicalPlan::Projection(projection) => {

@@ -80,7 +80,10 @@ impl<B> Query<B> {
         let cses = self.cses.len();
         for slice in slices {
             let id = slice.id;
-            if id.0 >= MAX_SLICES || self.book(id).is_some() {
+            if id.0 >= MAX_SLICES {
+                return self.fail(blame, Some(id), out);
+            }
+            if self.book(id).is_some() {
                 continue;
             }
             let at = id.0 as usize;

@@ -430,6 +430,10 @@ impl<B> Query<B> {
         let profile = self.cost.profile(cse);
         let load = self.cost.slice(cse, rung, (own.rows, own.bytes));
         let cores = f64::from(profile.cores);
+        if own.slices == 0.0 {
+            // What a slice takes is not known yet.
+            return profile.cores.min(4096) as usize + 1;
+        }
         let ahead = (cores * (AHEAD + 4.0 * profile.link_latency_s) / load.wall.max(1e-9)).ceil().clamp(1.0, 64.0);
         (cores + ahead).min(4096.0) as usize
     }
@@ -563,7 +567,8 @@ impl<B> Query<B> {
             let saves = self.remaining(open).sum::<f64>() > HEDGE * n * raw.wall;
             if full && saves {
                 give_up.push((*id, open.cse));
-            } else if ends > others + HEDGE * elsewhere + 0.002 {
+            } else if !self.fed && ends > others + HEDGE * elsewhere + 0.002 {
+                // Nobody is kept waiting as long as more is to come.
                 again.push((*id, open.cse, open.slices.keys().copied().collect::<Vec<_>>()));
             }
         }

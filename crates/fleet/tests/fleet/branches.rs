@@ -7,13 +7,14 @@ use arrow::record_batch::RecordBatch;
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::Policy;
 use skytether_common::{Kind, Result};
-use skytether_drive::{Cse, Device, Drive, DriveOptions, Storage, linked};
+use skytether_drive::{Cse, Device, Drive, DriveOptions, linked};
 use skytether_fleet::{Cut, DatasetKind, HostOptions, Moving, Placement, QueryOptions, Receipt};
 use skytether_host::{Branch, Founding, Host};
 use skytether_slice::SliceOptions;
 use skytether_store::disk::DriveIdentity;
 use skytether_wire::flight::{ConnectOptions, FlightCse};
 
+use crate::expression::write_by;
 use crate::served::Server;
 use crate::tables::{QUERIES, reference};
 use crate::util::{batches, lines, name};
@@ -56,7 +57,7 @@ async fn ask(host: &Host, sql: &str) -> Result<(Vec<String>, Receipt)> {
     Ok((rows, receipt.receipt()))
 }
 
-async fn check(host: &Host, rows: &[RecordBatch], what: &str, queries: impl Iterator<Item = &(&str, bool)>) {
+async fn check(host: &Host, rows: &[RecordBatch], what: &str, queries: impl Iterator<Item = &'static (&'static str, bool)>) {
     for (sql, ordered) in queries {
         let mut expected = reference(rows, sql).await;
         let (mut given, _) = ask(host, sql).await.unwrap_or_else(|e| panic!("{what}: {sql}: {e}"));
@@ -91,7 +92,7 @@ async fn states_become_fewer_in_the_middle_and_receipts_show_every_level() {
     let rows = batches(30, 1000);
     let host = tree(dir.path(), Moving::Always(Policy::Static(Rung::Full)), Moving::Always(Policy::Static(Rung::Full))).await;
     fill(&host, &rows).await;
-    let (lines, receipt) = ask(&host, "SELECT grp, name, sum(n), avg(x), count(DISTINCT id % 7) FROM lab.plain GROUP BY grp, name").await.unwrap();
+    let (lines, receipt) = ask(&host, "SELECT grp, n % 20, sum(n), avg(x), stddev(x), min(name) FROM lab.plain GROUP BY grp, n % 20").await.unwrap();
     let groups = lines.len() as u64;
     let [left, right] = ["left", "right"].map(|name| receipt.drives.iter().find(|drive| drive.name == name).unwrap());
     assert_eq!(left.below.iter().map(|drive| drive.name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
@@ -178,6 +179,44 @@ async fn drives_of_a_branch_are_nobody_elses() {
     for drive in drives() {
         let keys: Vec<_> = drive.list("", None, 100).await.unwrap().into_iter().map(|entry| entry.key.to_string()).collect();
         assert!(keys.iter().all(|key| key.starts_with("skytether-fleet")), "{keys:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn biologists_do_not_know_of_trees() {
+    let dir = tempfile::tempdir().unwrap();
+    let queries = [
+        "SELECT gene, m['group'], m['n'], m['nnz'], round(m['mean'], 4), round(m['m2'], 2) FROM \
+         (SELECT gene, unnest(cell_moments(cell, value, 'cell_type', NULL)) AS m FROM lab.tiny.x GROUP BY gene)",
+        "SELECT gene, count(*) FROM (SELECT gene, cell_moments(cell, value, 'cell_type', 'log1p_cp10k') AS m FROM lab.tiny.x GROUP BY gene) GROUP BY gene ORDER BY gene",
+        "SELECT cell, sum(value) FROM lab.tiny.x WHERE gene = 'G7' GROUP BY cell ORDER BY cell",
+        "SELECT gene, sum(value) FROM lab.tiny.x GROUP BY gene ORDER BY gene",
+        "SELECT cell_type, count(*) FROM lab.tiny.obs GROUP BY cell_type ORDER BY cell_type",
+        "SELECT count(*), sum(nnz) FROM lab.tiny.x_rows",
+    ];
+    let plain = Host::join(vec![drive(dir.path(), "plain", None)], options(Moving::Never), Founding::EmptyDrives).await.unwrap().0;
+    write_by(plain.writer(&name("lab.tiny"), DatasetKind::Expression, false).await.unwrap()).await;
+    let mut expected = Vec::new();
+    for sql in queries {
+        let (mut rows, _) = ask(&plain, sql).await.unwrap();
+        rows.sort();
+        expected.push(rows);
+    }
+    // One slice per branch, and several.
+    for max_rows in [SliceOptions::default().max_rows, 4] {
+        for moving in [Moving::Never, Moving::Always(Policy::Static(Rung::Full)), Moving::Always(Policy::Adaptive), Moving::Always(Policy::Static(Rung::Raw))] {
+            let mut options = options(moving);
+            options.slices.max_rows = max_rows;
+            let dir = tempfile::tempdir().unwrap();
+            let left = branch("left", ["a", "b", "c"].map(|name| drive(dir.path(), name, None)).to_vec(), moving).await.unwrap();
+            let host = Host::join(vec![left, drive(dir.path(), "d", None)], options, Founding::EmptyDrives).await.unwrap().0;
+            write_by(host.writer(&name("lab.tiny"), DatasetKind::Expression, false).await.unwrap()).await;
+            for (sql, expected) in queries.iter().zip(&expected) {
+                let (mut given, _) = ask(&host, sql).await.unwrap_or_else(|e| panic!("{moving:?}: {sql}: {e}"));
+                given.sort();
+                assert_eq!(given, *expected, "{moving:?}: {sql}");
+            }
+        }
     }
 }
 

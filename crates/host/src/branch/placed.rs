@@ -1,7 +1,7 @@
 //! What a branch stores, on the drives below it.
 //!
-//! Slices of a partition lie on one drive each, by turns, from a drive on that the partition's name decides. Everything else lies on the first drive, by whose word a change is made or not; metadata slices lie on the others as well, so
-//! that each can run sub-plans over its slices.
+//! Slices of a partition lie on one drive each, by turns, from a drive on that the partition's name decides. Everything else lies on the first drive, by whose word a change is made or not; metadata slices lie on the others as well, and so do
+//! the tables about cells and genes ([`ABOUT`]), so that each can run sub-plans over its slices.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,6 +20,9 @@ use crate::membership::MEMBERSHIP_KEY;
 
 /// What stands in keys of the level above behind [`MEMBERSHIP_KEY`], so that they are not those of the branch's own record.
 const ABOVE: &str = "-above";
+
+/// Tables about cells and genes, which sub-plans over a matrix read beside its slices: they are wanted whole on every drive.
+pub(super) const ABOUT: [&str; 4] = ["obs", "var", "raw_var", "cells"];
 
 /// The drives of a branch as one store.
 pub(super) struct Placed {
@@ -55,7 +58,7 @@ impl Placed {
     /// Where the value of `key` is read.
     fn home(&self, key: &Key) -> Result<usize> {
         match PartitionName::parse(key) {
-            Some((partition, Some(n))) => self.place(&partition, n),
+            Some((partition, Some(n))) if !copied(&partition) => self.place(&partition, n),
             _ => Ok(0),
         }
     }
@@ -79,18 +82,27 @@ impl Placed {
     }
 }
 
+/// Whether all of a partition is on every drive.
+pub(super) fn copied(partition: &PartitionName) -> bool {
+    ABOUT.contains(&partition.table.as_str())
+}
+
 /// The key on drives of what the level above calls `key`.
 fn down(key: &Key) -> Result<Key> {
     Key::new(down_text(key.as_str()))
 }
 
 fn down_text(text: &str) -> String {
-    text.strip_prefix(MEMBERSHIP_KEY).map_or_else(|| text.to_owned(), |rest| format!("{MEMBERSHIP_KEY}{ABOVE}{rest}"))
+    // Names of data sets may begin like the record; their keys have a `/`.
+    match text.strip_prefix(MEMBERSHIP_KEY).filter(|rest| !rest.contains('/')) {
+        Some(rest) => format!("{MEMBERSHIP_KEY}{ABOVE}{rest}"),
+        None => text.to_owned(),
+    }
 }
 
 /// What the level above calls `key` of a drive; nothing for the branch's own.
 fn up(key: Key) -> Option<Key> {
-    match key.as_str().strip_prefix(MEMBERSHIP_KEY) {
+    match key.as_str().strip_prefix(MEMBERSHIP_KEY).filter(|rest| !rest.contains('/')) {
         None => Some(key),
         Some(rest) => Key::new(format!("{MEMBERSHIP_KEY}{}", rest.strip_prefix(ABOVE)?)).ok(),
     }
@@ -112,7 +124,7 @@ impl Storage for Placed {
             let home = self.home(op.key())?;
             let puts = matches!(op, Op::Put { .. });
             let op = Self::below(op)?;
-            if matches!(parsed, Some((_, None))) {
+            if parsed.is_some_and(|(partition, slice)| slice.is_none() || copied(&partition)) {
                 for at in 1..self.drives.len() {
                     // Whether the change is to be made the first drive says.
                     let copy = match &op {

@@ -31,7 +31,7 @@ use skytether_wire::session::Stripe;
 use skytether_wire::{Annotation, SubPlan};
 use tokio::sync::mpsc;
 
-use super::placed::Placed;
+use super::placed::{Placed, copied};
 use crate::estimate::{Estimated, Estimates, KnownTable};
 use crate::moving::work::work;
 use crate::moving::{self, Member, Source, Start};
@@ -50,11 +50,15 @@ pub(super) struct Work {
     cost: Cost,
     /// The drive of each stripe.
     places: Arc<HashMap<u32, usize>>,
-    /// Figures of the drives, by which they are known in [`Annotation::below`].
-    collector: Arc<Collector>,
-    scan: usize,
-    metrics: ExecutionPlanMetricsSet,
-    loads: Mutex<Vec<f64>>,
+    state: Mutex<State>,
+}
+
+/// What drives told last, and did in epochs that are over.
+#[derive(Default)]
+struct State {
+    loads: Vec<f64>,
+    running: HashMap<SliceId, Seconds>,
+    below: Vec<Annotation>,
 }
 
 impl fmt::Debug for Work {
@@ -63,9 +67,12 @@ impl fmt::Debug for Work {
     }
 }
 
-/// The drive of each stripe of `divided`; `None` where the slices of one lie on several.
-pub(super) fn places(divided: &Divided, placed: &Placed) -> Result<Option<HashMap<u32, usize>>> {
+/// The drive of each stripe of `divided`, which is `plan`; `None` where drives can't work on stripes of theirs alone: several slices of one are read, or tables beside theirs that they don't have whole.
+pub(super) fn places(divided: &Divided, plan: &SubPlan, placed: &Placed) -> Result<Option<HashMap<u32, usize>>> {
     let partition = divided.partition();
+    if copied(partition) || plan.partitions.values().any(|other| other != partition && !copied(other)) {
+        return Ok(None);
+    }
     let mut places = HashMap::new();
     for surveyed in divided.survey() {
         let stripe = surveyed.stripe;
@@ -74,14 +81,9 @@ pub(super) fn places(divided: &Divided, placed: &Placed) -> Result<Option<HashMa
         if slices.is_empty() {
             slices.push(stripe);
         }
-        let mut drives = slices.into_iter().map(|n| placed.place(partition, n));
-        let first = drives.next().transpose()?.unwrap_or(0);
-        for other in drives {
-            if other? != first {
-                return Ok(None);
-            }
-        }
-        places.insert(stripe, first);
+        // They may lie on several, or, where these are branches, on several below one.
+        let &[only] = slices.as_slice() else { return Ok(None) };
+        places.insert(stripe, placed.place(partition, only)?);
     }
     Ok(Some(places))
 }
@@ -91,24 +93,35 @@ impl Work {
     pub(super) async fn new(host: Host, plan: SubPlan, divided: Divided, places: HashMap<u32, usize>) -> Result<Arc<Self>> {
         let combiner = divided.combiner().await?;
         let cost = cost(&divided)?;
-        let collector = Arc::new(Collector::new(Instant::now(), Cut::Full));
-        let scan = collector.scan(plan.dataset.to_string(), plan.rung, String::new(), None);
-        let loads = Mutex::new(vec![1.0; host.drives().len()]);
-        Ok(Arc::new(Self { host, plan, divided, combiner, cost, places: Arc::new(places), collector, scan, metrics: ExecutionPlanMetricsSet::new(), loads }))
+        let state = Mutex::new(State { loads: vec![1.0; host.drives().len()], ..State::default() });
+        Ok(Arc::new(Self { host, plan, divided, combiner, cost, places: Arc::new(places), state }))
     }
 
-    fn loads(&self) -> MutexGuard<'_, Vec<f64>> {
-        self.loads.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A reading of drive `at`.
-    fn reading(&self, at: usize) -> Reading {
+    /// Takes what drives did in an epoch into the annotation.
+    fn tell(&self, collector: &Collector) {
+        let mut state = self.state();
+        for told in collector.receipt().scans.into_iter().flat_map(|scan| scan.annotations) {
+            // Which slices are read at all is not theirs to decide, and all of them know of all.
+            let told = Annotation { slices_pruned: 0, slices_total: None, ..told };
+            match state.below.iter_mut().find(|one| one.cse == told.cse) {
+                Some(one) => one.add(told),
+                None => state.below.push(told),
+            }
+        }
+    }
+
+    /// A reading of drive `at`, whose figures go to a scan of `collector`.
+    fn reading(&self, at: usize, collector: &Arc<Collector>, scan: usize) -> Reading {
         let drive = Arc::clone(&self.host.drives()[at]);
         let options = self.host.options();
         let begun = Annotation { cse: drive.info().name.clone(), rung: Some(Rung::Full), ..Annotation::default() };
         Reading {
-            note: Annotated { number: self.collector.begin(self.scan, begun), collector: Arc::clone(&self.collector), scan: self.scan },
-            metrics: BaselineMetrics::new(&self.metrics, at),
+            note: Annotated { number: collector.begin(scan, begun), collector: Arc::clone(collector), scan },
+            metrics: BaselineMetrics::new(&ExecutionPlanMetricsSet::new(), at),
             patience: Patience { begin: options.begin_deadline, silence: options.silence_deadline },
             catalog: None,
             drive,
@@ -118,7 +131,8 @@ impl Work {
     }
 
     /// What an epoch at `top` starts from.
-    fn start(&self, top: Rung, source: Arc<dyn Source>, outputs: Vec<moving::Output>) -> Result<Start> {
+    fn start(&self, top: Rung, source: Arc<dyn Source>, outputs: Vec<moving::Output>, collector: &Arc<Collector>) -> Result<Start> {
+        let scan = collector.scan(self.plan.dataset.to_string(), self.plan.rung, String::new(), None);
         let options = self.host.options();
         let drives = self.host.drives();
         let profiled = drives.iter().any(|drive| drive.info().profile.is_some());
@@ -129,7 +143,7 @@ impl Work {
         };
         let members = outputs.into_iter().enumerate().map(|(at, output)| {
             let engine = self.host.above(at).cloned().ok_or_else(|| Error::internal("a drive is none of the host's"))?;
-            Ok(Member { reading: self.reading(at), plan: self.plan.clone(), engine, output })
+            Ok(Member { reading: self.reading(at, collector, scan), plan: self.plan.clone(), engine, output })
         });
         let cost = match top {
             Rung::Full => self.cost.clone(),
@@ -168,19 +182,18 @@ fn cost(divided: &Divided) -> Result<Cost> {
     visited.map_err(from_datafusion)?;
     let known = Arc::new(KnownTable::default());
     let estimates: Estimates = tables.into_iter().map(|table| (table, Estimated { rows, known: Arc::clone(&known) })).collect();
-    work(&plan, &estimates, rows, false)
+    work(&plan, &estimates, rows, divided.is_sparse())
 }
 
 impl Meters for Work {
     /// The mean of what drives told last.
     fn load(&self) -> f64 {
-        let loads = self.loads();
-        loads.iter().sum::<f64>() / loads.len().max(1) as f64
+        let state = self.state();
+        state.loads.iter().sum::<f64>() / state.loads.len().max(1) as f64
     }
 
-    /// Drives tell what slices took when they are done.
-    fn cpu(&self, _: EpochId, _: SliceId) -> Seconds {
-        0.0
+    fn cpu(&self, _: EpochId, slice: SliceId) -> Seconds {
+        self.state().running.get(&slice).copied().unwrap_or(0.0)
     }
 }
 
@@ -208,15 +221,7 @@ impl Worker for Work {
 
     fn annotation(&self) -> Annotation {
         let own = self.divided.annotation();
-        let mut below: Vec<Annotation> = Vec::new();
-        for told in self.collector.receipt().scans.into_iter().flat_map(|scan| scan.annotations) {
-            // Which slices are read at all is not theirs to decide, and all of them know of all.
-            let told = Annotation { slices_pruned: 0, slices_total: None, ..told };
-            match below.iter_mut().find(|one| one.cse == told.cse) {
-                Some(one) => one.add(told),
-                None => below.push(told),
-            }
-        }
+        let below = self.state().below.clone();
         let sum = |of: fn(&Annotation) -> u64| below.iter().map(of).fold(0, u64::saturating_add);
         Annotation {
             slices: sum(|one| one.slices),
@@ -237,7 +242,8 @@ impl Worker for Work {
         let lane = Arc::new(lane);
         let fed = Arc::new(Fed { work: Arc::clone(&self), lane: Arc::clone(&lane), over: AtomicBool::new(false) });
         let (outputs, rows): (Vec<_>, Vec<_>) = self.host.drives().iter().map(|_| mpsc::channel(2)).unzip();
-        let start = self.start(top, fed, outputs)?;
+        let collector = Arc::new(Collector::new(Instant::now(), Cut::Full));
+        let start = self.start(top, fed, outputs, &collector)?;
         // It ends with this lane.
         let mut running = tokio::task::JoinSet::new();
         running.spawn(moving::run(start));
@@ -262,7 +268,10 @@ impl Worker for Work {
                 }
             }
         }
-        while running.join_next().await.is_some() {}
+        while let Some(over) = running.join_next().await {
+            over.map_err(|e| Error::internal("a task that moves work ended early").because(e))?;
+        }
+        self.tell(&collector);
         Ok(())
     }
 }
@@ -275,6 +284,10 @@ struct Fed {
 }
 
 impl Source for Fed {
+    fn has(&self, drive: usize, stripe: u32) -> bool {
+        self.work.places.get(&stripe) == Some(&drive)
+    }
+
     fn take(&self, most: usize) -> Vec<(usize, u32)> {
         let mut taken = Vec::new();
         while taken.len() < most {
@@ -300,11 +313,14 @@ impl Source for Fed {
     }
 
     fn done(&self, cost: SliceCost) {
+        self.work.state().running.remove(&cost.slice);
         self.lane.done(cost, (0, self.work.memory()));
     }
 
-    fn load(&self, drive: usize, load: f64) {
-        if let Some(last) = self.work.loads().get_mut(drive) {
+    fn progress(&self, drive: usize, running: &[(SliceId, Seconds)], load: f64) {
+        let mut state = self.work.state();
+        state.running.extend(running.iter().copied());
+        if let Some(last) = state.loads.get_mut(drive) {
             *last = load;
         }
     }

@@ -33,12 +33,16 @@ pub(super) struct Drive {
     pub(super) is_surveyed: bool,
     /// Its slices as it told them, for a source that asks for some of them.
     pub(super) stored: Vec<Slice>,
+    /// How much of the sub-plan is wanted.
+    pub(super) top: Rung,
     /// At which rung the machine takes epochs to be open.
     pub(super) opened: HashMap<EpochId, Rung>,
     /// Stripes by the numbers of their slices, from `first` on.
     pub(super) stripes: Vec<u32>,
     pub(super) first: u32,
     pub(super) places: HashMap<u32, u32>,
+    /// Whether the last session is over, so that nothing more will be told in it.
+    pub(super) silent: bool,
     pub(super) trouble: Option<Arc<Error>>,
     pub(super) whole: bool,
     /// Its own figures, once told.
@@ -125,7 +129,9 @@ impl Drive {
             }
             Up::Taken { epoch, number, slices } => Up::Taken { epoch, number, slices: self.slices(slices) },
             Up::EpochDone(end) => {
-                let rung = self.opened.get(&end.epoch).copied().unwrap_or(end.rung);
+                // What was asked of the drive counts as what the machine meant; another rung is garbage.
+                let asked = self.opened.get(&end.epoch).copied().filter(|meant| (*meant).min(self.top) == end.rung);
+                let rung = asked.unwrap_or(end.rung);
                 Up::EpochDone(Completed { rung, slices: self.slices(end.slices), ..end })
             }
             Up::Stopped { epoch, remaining, accepts, again, why } => Up::Stopped { epoch, remaining: self.slices(remaining), accepts, again, why },
@@ -152,7 +158,7 @@ impl Drive {
         } else if filtered > 0 {
             Rung::Filter
         } else {
-            Rung::Full
+            self.top
         };
         let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
         self.reading.end(told, |annotation| {

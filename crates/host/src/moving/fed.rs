@@ -1,7 +1,7 @@
 //! Scans that a level above feeds: which slices come, and what becomes of them.
 
 use futures::future::BoxFuture;
-use skytether_adapt::message::{EpochId, SliceCost, SliceId};
+use skytether_adapt::message::{EpochId, Seconds, SliceCost, SliceId};
 use skytether_adapt::query::Event;
 use skytether_common::{Error, Result};
 
@@ -9,6 +9,8 @@ use super::task::Task;
 
 /// Where the slices of such a scan come from.
 pub(crate) trait Source: Send + Sync {
+    /// Whether a drive has a stripe.
+    fn has(&self, drive: usize, stripe: u32) -> bool;
     /// Takes up to `most` stripes that are wanted, each with the drive that has it.
     fn take(&self, most: usize) -> Vec<(usize, u32)>;
     /// Whether [`Self::take`] has seen the end.
@@ -17,8 +19,8 @@ pub(crate) trait Source: Send + Sync {
     fn changed(&self) -> BoxFuture<'_, ()>;
     /// A stripe (which `cost` names as its slice) is worked off, for the first time or again.
     fn done(&self, cost: SliceCost);
-    /// How busy a drive is.
-    fn load(&self, drive: usize, load: f64);
+    /// The stripes that a drive works on, with the processor seconds that they have had, and how busy it is.
+    fn progress(&self, drive: usize, running: &[(SliceId, Seconds)], load: f64);
 }
 
 impl Task {
@@ -34,7 +36,7 @@ impl Task {
         }
         let mut slices = Vec::new();
         for (at, stripe) in source.take(room) {
-            let drive = self.drives.get(at).ok_or_else(|| Error::internal("a slice lies on a drive that there is not"))?;
+            let drive = self.drives.get(at).ok_or_else(|| Error::invalid(format!("the level above feeds slice {stripe}, which the sub-plan does not read")))?;
             let slice = drive.stored(stripe);
             slices.push(slice.ok_or_else(|| Error::internal(format!("{} does not know slice {stripe} that lies on it", drive.cse.info().name)))?);
         }

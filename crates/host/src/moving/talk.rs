@@ -33,6 +33,10 @@ impl Task {
                 self.handle(Event::Lost { cse, again: false });
                 Ok(())
             }
+            Ok(Opened::Whole(_)) if self.source.is_some() => {
+                let name = &self.drives[at].cse.info().name;
+                Err(Error::internal(format!("{name} runs a sub-plan as a whole of which the branch above it feeds it slices: do they have the same version?")))
+            }
             Ok(Opened::Whole(stream)) if first => {
                 let drive = &mut self.drives[at];
                 (drive.is_surveyed, drive.whole) = (true, true);
@@ -76,8 +80,14 @@ impl Task {
             _ => &session.schema,
         };
         check(given, &self.schema, &name)?;
-        let survey = drive.surveyed(&session.survey, cse, first)?;
+        let mut survey = session.survey;
+        if let Some(source) = &self.source {
+            // Of all that it knows of, what lies on it.
+            survey.retain(|stripe| source.has(at, stripe.stripe));
+        }
+        let survey = drive.surveyed(&survey, cse, first)?;
         drive.sessions += 1;
+        drive.silent = false;
         drive.heard = Instant::now();
         let number = drive.sessions;
         for down in drive.held.drain(..) {
@@ -113,9 +123,9 @@ impl Task {
         drive.heard = Instant::now();
         match message {
             Some(Ok(Message::Up(up))) => {
-                if let (Some(source), Up::Progress { done, load, .. }) = (&self.source, &up) {
+                if let (Some(source), Up::Progress { done, running, load, .. }) = (&self.source, &up) {
+                    source.progress(at, running, *load);
                     done.iter().for_each(|cost| source.done(*cost));
-                    source.load(at, *load);
                 }
                 let up = drive.to_slices(up);
                 self.handle(Event::Up { cse, up });
@@ -131,11 +141,13 @@ impl Task {
             Some(Ok(Message::Done(told))) => drive.told = Some(*told),
             Some(Err(error)) => {
                 drive.orders = None;
+                drive.silent = true;
                 drive.trouble = Some(Arc::new(error));
                 self.handle(Event::Lost { cse, again: true });
             }
             None => {
                 drive.orders = None;
+                drive.silent = true;
                 if drive.told.is_none() {
                     drive.trouble = Some(Arc::new(Error::unavailable(format!("{} ended its answer without finishing it", drive.cse.info().name))));
                     self.handle(Event::Lost { cse, again: true });
@@ -160,7 +172,7 @@ impl Task {
         }
         let deadline = tokio::time::sleep(LAST_WORDS);
         tokio::pin!(deadline);
-        while self.drives.iter().any(|drive| !drive.whole && drive.told.is_none() && drive.sessions > 0) {
+        while self.drives.iter().any(|drive| !drive.whole && !drive.silent && drive.told.is_none() && drive.sessions > 0) {
             tokio::select! {
                 Some(what) = said.recv() => {
                     if let Heard::Message(at, session, message) = what

@@ -12,9 +12,9 @@ use skytether_adapt::message::{Completed, CseId, Down, EpochId, Order, Rung, Sli
 use skytether_adapt::query::{Action, Event, Policy, Query, Setup};
 use skytether_common::{Error, Kind, Result};
 use skytether_engine::feed::Fed;
+use skytether_wire::Opened;
 use skytether_wire::session::Message;
 use skytether_wire::size::batch_bytes;
-use skytether_wire::Opened;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -23,7 +23,7 @@ use super::drive::{Drive, Handed, Output};
 use super::fed::Source;
 use super::flow::Flow;
 use super::{Member, Start};
-use crate::expected::{Division, DriveShare};
+use crate::expected::{Division, DriveShare, MOST};
 use crate::reading::adapt;
 
 /// Messages of all drives that wait for the machine.
@@ -222,10 +222,12 @@ impl Task {
             opening: false,
             is_surveyed: false,
             stored: Vec::new(),
+            top: self.top,
             opened: HashMap::new(),
             stripes: Vec::new(),
             first: 0,
             places: HashMap::new(),
+            silent: false,
             trouble: None,
             whole: false,
             told: None,
@@ -236,6 +238,10 @@ impl Task {
     /// What is to be expected, once it is known which slices there are.
     fn expect(&mut self) {
         if self.expects.is_none() || !self.drives.iter().all(|drive| drive.is_surveyed) {
+            return;
+        }
+        if self.drives.iter().map(|drive| drive.stored.len()).sum::<usize>() > MOST {
+            self.expects = None;
             return;
         }
         if let Some(setup) = self.expects.take() {
@@ -249,14 +255,8 @@ impl Task {
         let drives = self.drives.iter().enumerate().map(|(at, drive)| {
             let Handed { slices, filtered, full, .. } = drive.handed_out;
             // The lowest rung at which it worked itself.
-            let rung = if filtered > 0 { Some(Rung::Filter) } else { (full > 0).then_some(Rung::Full) };
-            DriveShare {
-                name: drive.cse.info().name.clone(),
-                rung,
-                slices: filtered + full,
-                handed_out: slices,
-                seconds_per_slice: self.query.slice(at, rung),
-            }
+            let rung = if filtered > 0 { Some(Rung::Filter) } else { (full > 0).then_some(self.top) };
+            DriveShare { name: drive.cse.info().name.clone(), rung, slices: filtered + full, handed_out: slices, seconds_per_slice: self.query.slice(at, rung) }
         });
         Division { seconds: self.began.elapsed().as_secs_f64(), drives: drives.collect() }
     }
@@ -269,7 +269,7 @@ impl Task {
         }
         drive.opening = true;
         // Whoever was there before may be starting again.
-        let until = drive.is_surveyed.then(|| Instant::now() + COMING_BACK.0.min(self.silence.mul_f64(COMING_BACK.1)));
+        let until = (drive.is_surveyed || self.source.is_some()).then(|| Instant::now() + COMING_BACK.0.min(self.silence.mul_f64(COMING_BACK.1)));
         let (cse, plan, reading, inbox) = (Arc::clone(&drive.cse), drive.plan.clone(), Arc::clone(&drive.reading), self.inbox.clone());
         self.tasks.spawn(async move {
             let opened = loop {
