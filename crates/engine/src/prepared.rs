@@ -16,6 +16,7 @@ use datafusion::datasource::{provider_as_source, source_as_provider};
 use datafusion::error::Result as DfResult;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::builder::LogicalTableSource;
+use datafusion::logical_expr::expr_rewriter::unnormalize_cols;
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Expr, LogicalPlan, TableProviderFilterPushDown, TableSource};
 use datafusion::physical_plan::empty::EmptyExec;
@@ -163,7 +164,8 @@ impl Shared {
     }
 
     async fn physical(&self, table: &Arc<dyn TableProvider>, state: &SessionState) -> DfResult<Arc<dyn ExecutionPlan>> {
-        let scan = table.scan(state, self.projection.as_ref(), &self.filters, None).await?;
+        // Scans know their columns by their names alone.
+        let scan = table.scan(state, self.projection.as_ref(), &unnormalize_cols(self.filters.iter().cloned()), None).await?;
         let partitions = (state.config().target_partitions(), scan.output_partitioning().partition_count());
         let plan = async || {
             let source = provider_as_source(Arc::clone(table));
