@@ -29,6 +29,9 @@ const PART: usize = 50;
 /// Results that are planned at once over one table, of which each part has few columns.
 const SMALL_PART: usize = 25;
 
+/// The longest text, in bytes, of what is not the list: each of the small parts has all of it to plan.
+const REST: usize = 4 << 10;
+
 /// Lists up to this length are planned as they are.
 const SHORT: usize = 2 * PART;
 
@@ -55,6 +58,9 @@ pub(crate) async fn plan(statement: &mut Statement, state: &SessionState, optimi
 
 /// The optimised plan of `empty`, which reads one table and has no results, with `items`.
 async fn optimised(empty: &mut Statement, items: &[SelectItem], state: &SessionState) -> Option<LogicalPlan> {
+    if empty.to_string().len() > REST {
+        return None;
+    }
     let table = OneTable::of(empty, state).await?;
     let mut once = state.clone();
     // As for the whole: see `passes`.

@@ -74,6 +74,8 @@ async fn lists_that_rules_rewrite_as_a_whole_are_left_to_them() {
         format!("SELECT count(DISTINCT c1), {} FROM t", list(|c| format!("sum(c{c})"))),
         // Columns that the list does not name.
         format!("SELECT {} FROM t AS u(a)", list(|c| format!("c{c}"))),
+        // A condition that is long itself.
+        format!("SELECT {} FROM t WHERE c1 IN ({})", list(|c| format!("sum(c{c})")), list(|n| format!("{n}{n}{n}{n}{n}{n}"))),
         // A value that is not known yet.
         format!("SELECT {} FROM t WHERE c1 > $1", list(|c| format!("sum(c{c})"))),
         format!("SELECT {}, sum(c1 + $1) AS x FROM t", list(|c| format!("sum(c{c})"))),
