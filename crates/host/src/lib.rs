@@ -12,7 +12,7 @@
 //! | [`membership`] | which drives belong together |
 //! | [`writer`], `dealt`, `matrix_writer`, `outbox` | ingest |
 //! | `tables` | from names in SQL to tables, schemas and views |
-//! | `named_columns`, `in_parts`, `star`, `select_shape` | wide tables and long lists of results, without what DataFusion's planner would take for them |
+//! | `named_columns`, `in_parts`, `few_columns`, `joined_parts`, `star`, `select_shape` | wide tables and long lists of results, without what DataFusion's planner would take for them |
 //! | [`session`], [`sql_limits`] | a query from its text to its rows, and how long and deep it may be |
 //! | [`table_scan`] | one table as Arrow's datasets read it |
 //! | [`substrait`] | a plan of another producer, instead of a text |
@@ -40,9 +40,11 @@ mod dense;
 mod estimate;
 mod expected;
 pub mod explain;
+mod few_columns;
 mod flight_sql;
 mod in_parts;
 mod join_filter;
+mod joined_parts;
 mod key_filters;
 pub mod listing;
 mod matrix_writer;
