@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 #: Colours by what is drawn, readable by who sees no red and green: drive, client, both, published, and two more.
 DRIVE, CLIENT, BOTH, PUBLISHED, OTHER, LIGHT = "#5b3a8c", "#d9822b", "#2f8f6b", "#8a8f98", "#2f6690", "#c9ced6"
 INK = "#2b2f36"
+
+#: Legends over lines.
+BOX = {"frameon": True, "framealpha": 0.92, "edgecolor": "none"}
 
 
 @dataclass
@@ -84,11 +87,13 @@ def save(out: Path, made: Any, name: str, title: str, caption: str) -> str:
     return f"{name}.png"
 
 
-def plain_numbers(axis: Any, form: Callable[[float], str] | None = None) -> None:
-    """Labels of a logarithmic axis as plain numbers."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+def plain_numbers(axis: Any, steps: bool = True) -> None:
+    """Labels of a logarithmic axis as plain numbers; `steps`: at 1, 2 and 5 of each decade."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axis.set_major_formatter(FuncFormatter(lambda value, _: form(value) if form else f"{value:g}"))
+    if steps:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
