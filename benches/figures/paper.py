@@ -109,7 +109,7 @@ def page(out: Path, results: list[Result], machine: str) -> Path:
     ]
     for result in results:
         lines += ["", f"## {result.title}", "", result.how]
-        lines += [f"- {line}" for line in result.says] and ["", *[f"- {line}" for line in result.says]]
+        lines += ["", *[f"- {line}" for line in result.says]]
         for plot in result.plots:
             lines += ["", f"![{result.title}]({plot})"]
         for table in result.tables:
