@@ -83,7 +83,7 @@ impl Engine {
         }
         // A lane has one partition.
         let planned = if self.threads == 1 { planned } else { self.planned(&plan, 1).await? };
-        Ok(match Divided::new(planned).await? {
+        Ok(match Divided::new(planned, self.joined).await? {
             Ok(divided) => Taken::Divided(Box::new(divided)),
             Err(planned) => Taken::Whole(self.run(*planned, &plan)),
         })
@@ -94,7 +94,7 @@ impl Engine {
 const FEW: usize = 2;
 
 fn divides(planned: &Planned) -> bool {
-    rungs::divides(planned.prepared.logical()) && only_scan(&planned.physical).and_then(|scan| scan.survey()).is_some_and(|survey| survey.len() >= FEW)
+    rungs::divides(planned.prepared.logical()) && only_scan(&planned.physical).and_then(|scan| scan.survey(false)).is_some_and(|survey| survey.len() >= FEW)
 }
 
 /// The scan of a plan that has one.
@@ -108,9 +108,9 @@ fn only_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<SliceScanExec> {
 }
 
 impl Divided {
-    async fn new(planned: Planned) -> Result<std::result::Result<Self, Box<Planned>>> {
+    async fn new(planned: Planned, joined: bool) -> Result<std::result::Result<Self, Box<Planned>>> {
         let Some(scan) = only_scan(&planned.physical) else { return Ok(Err(Box::new(planned))) };
-        let Some(survey) = scan.survey() else { return Ok(Err(Box::new(planned))) };
+        let Some(survey) = scan.survey(joined) else { return Ok(Err(Box::new(planned))) };
         let logical = planned.prepared.bound().map_err(from_datafusion)?;
         let parts = match rungs::split(&logical).map_err(from_datafusion)? {
             None => None,

@@ -72,7 +72,7 @@ impl Branch {
         let store = RemoteStore::new(Arc::clone(&placed) as Arc<dyn Storage>, host.options().storage_deadline);
         let reader = Reader::new(Arc::new(store)).waiting_on(Arc::new(Threads::new(READERS)));
         let engine = Engine::new(name.to_owned(), Arc::new(reader), host.memory(), host.options().threads, PLANS)?;
-        let engine = Arc::new(engine);
+        let engine = Arc::new(engine.apart());
         let sessions = Sessions::new(Arc::clone(&engine), memory_limit, None, Bounds { epochs: EPOCHS, load: f64::INFINITY });
         Ok(Arc::new(Self { host, placed, engine, sessions }))
     }

@@ -284,8 +284,8 @@ struct Fed {
 }
 
 impl Source for Fed {
-    fn has(&self, drive: usize, stripe: u32) -> bool {
-        self.work.places.get(&stripe) == Some(&drive)
+    fn survey(&self, drive: usize) -> Vec<Stripe> {
+        self.work.survey().into_iter().filter(|stripe| self.work.places.get(&stripe.stripe) == Some(&drive)).collect()
     }
 
     fn take(&self, most: usize) -> Vec<(usize, u32)> {

@@ -80,11 +80,10 @@ impl Task {
             _ => &session.schema,
         };
         check(given, &self.schema, &name)?;
-        let mut survey = session.survey;
-        if let Some(source) = &self.source {
-            // Of all that it knows of, what lies on it.
-            survey.retain(|stripe| source.has(at, stripe.stripe));
-        }
+        let survey = match &self.source {
+            Some(source) => source.survey(at),
+            None => session.survey,
+        };
         let survey = drive.surveyed(&survey, cse, first)?;
         drive.sessions += 1;
         drive.silent = false;
