@@ -3,10 +3,10 @@
 //! The set-up is that of "Quantifying CPU and Network savings in Computational Storage Systems", section 3: a client and so many storage servers, each with eight cores of 2 GHz, an NVMe drive and a 10 Gb/s
 //! interface; files of 32 MB with 1.4 million rows of 17 columns; 1% of the rows is selected. Eight servers have 460 files (section 3.2), others as many each (the paper scales weakly). A file is 32 slices here.
 //!
-//! What a row costs is not in the paper: [`PRIORS`](skytether_adapt::cost::PRIORS) take 1.5 ns per byte of rows in memory, three times of what docs/benchmarks.md has for a core of today. Servers of 2 GHz have speed 1 here, slower ones
+//! What a row costs is not in the paper: [`PRIORS`](skytether_adapt::work::PRIORS) take 1.5 ns per byte of rows in memory, three times of what docs/benchmarks.md has for a core of today. Servers of 2 GHz have speed 1 here, slower ones
 //! in proportion. The disk's rate is the lower one of those that the paper names for NVMe, 2 GB/s.
 
-use skytether_adapt::cost::{Kind, Operator, Output, PRIORS, Work};
+use skytether_adapt::work::{Kind, Operator, Output, PRIORS, Work};
 use skytether_adapt::message::Rung;
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::Policy;
