@@ -109,8 +109,10 @@ impl SliceScanExec {
     ) -> Self {
         let stored = stored(&partition, &shape, &projection);
         let runs = match stored {
-            // Who wants some rows only is not given more than asked for.
-            Ok(stored) if fetch.is_none() => runs::join(&sized(&partition, &stored, &stripes), partition.metadata.stripes(), partitions),
+            // Who wants some rows only is not given more than asked for; where their number is all that is wanted, metadata tells it stripe by stripe.
+            Ok(stored) if fetch.is_none() && !projection.is_empty() => {
+                runs::join(&sized(&partition, &stored, &stripes), partition.metadata.stripes(), partitions)
+            }
             _ => stripes.into_iter().map(Run::single).collect(),
         };
         let partitions = partitions.min(runs.len()).max(1);
@@ -161,7 +163,11 @@ impl SliceScanExec {
             let (rows, bytes) = rows_and_bytes.collect::<Option<Vec<_>>>()?.into_iter().fold((0, 0), |(rows, bytes), (r, b)| (rows + r, bytes + b));
             Some(Surveyed { stripe: run.number(), rows, bytes })
         };
-        let runs = if joined { runs::join(&sized, metadata.stripes(), DECISIONS) } else { sized.iter().map(|(n, _)| Run::single(*n)).collect() };
+        let runs = if joined && !self.projection.is_empty() {
+            runs::join(&sized, metadata.stripes(), DECISIONS)
+        } else {
+            sized.iter().map(|(n, _)| Run::single(*n)).collect()
+        };
         runs.into_iter().map(surveyed).collect()
     }
 

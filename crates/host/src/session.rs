@@ -33,7 +33,6 @@ use skytether_plan::filter_first::filter_first;
 use skytether_plan::join_types::JoinTypes;
 use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::small_heaps::small_heaps;
-use skytether_plan::unnested::Unnested;
 use skytether_plan::{CutPlan, cut, partial};
 use skytether_wire::{Cse, Storage};
 use uuid::Uuid;
@@ -415,7 +414,6 @@ fn base_state(options: &HostOptions) -> Result<SessionState> {
     let mut state = SessionStateBuilder::new_with_default_features()
         .with_config(config)
         .with_runtime_env(runtime)
-        .with_analyzer_rule(Arc::new(Unnested))
         .with_optimizer_rule(Arc::new(JoinTypes))
         .with_physical_optimizer_rule(filter_first())
         .with_physical_optimizer_rule(small_heaps())

@@ -329,6 +329,7 @@ mod tests {
             sub_plan_number: Some(0),
             plan_bytes: 2048,
             beside: vec![ShippedReceipt { name: "__shipped_0".into(), rows: 3, bytes: 512 }],
+            estimate: None,
             join_filters: 1,
             annotations: vec![
                 drive("drive-0", 2, plain(10, 0.002)),

@@ -20,7 +20,6 @@
 //! | `split`, `union` | aggregates in two halves; operators in the branches of a union |
 //! | [`rungs`] | a sub-plan in two parts, of which a drive may leave the upper one to the level above |
 //! | [`combine`] | states into states, for a level in the middle |
-//! | [`unnested`] | what columns determine ends where lists are unnested |
 //! | [`filter_first`] | rows are filtered before anything is computed from them, above and below |
 //! | [`small_heaps`] | limits that are too large to make room for |
 //! | [`physical_rule`] | what our rules over physical plans are made of |
@@ -59,7 +58,6 @@ pub mod small_heaps;
 mod split;
 mod together;
 mod union;
-pub mod unnested;
 
 pub use classify::{Class, classify};
 pub use cut::{CutPlan, Note, cut};

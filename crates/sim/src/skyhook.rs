@@ -6,10 +6,10 @@
 //! What a row costs is not in the paper: [`PRIORS`](skytether_adapt::work::PRIORS) take 1.5 ns per byte of rows in memory, three times of what docs/benchmarks.md has for a core of today. Servers of 2 GHz have speed 1 here, slower ones
 //! in proportion. The disk's rate is the lower one of those that the paper names for NVMe, 2 GB/s.
 
-use skytether_adapt::work::{Kind, Operator, Output, PRIORS, Work};
 use skytether_adapt::message::Rung;
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::Policy;
+use skytether_adapt::work::{Kind, Operator, Output, PRIORS, Work};
 
 use crate::fleet::{Fleet, run};
 use crate::grid::{Ground, Load, Point, fleet};
