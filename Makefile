@@ -1,4 +1,4 @@
-# make demo | test | bench | fuzz | lint | clean.  `make help` says what each does.
+# make demo | test | bench | figures | fuzz | lint | clean.  `make help` says what each does.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock
 
-.PHONY: help demo test bench fuzz lint setup test-rust test-python clean
+.PHONY: help demo test bench figures fuzz lint setup test-rust test-python clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -27,6 +27,9 @@ test: setup test-rust test-python ## everything that is needed, then every test
 
 bench: setup $(VENV)/.dev ## the benchmarks, each beside what people would use instead
 	@$(BIN)/python benches/run.py
+
+figures: setup ## the papers' figures into figures-out/, ours beside the published values (about 10 minutes)
+	@$(BIN)/python benches/figures/run.py
 
 # What is in fuzz/ by default, or one: make fuzz FUZZ_TARGETS=plan_read FUZZ_SECONDS=600. What it finds stays in $(FUZZ_DIR).
 FUZZ_SECONDS ?= 20
@@ -85,4 +88,4 @@ test-python: setup $(VENV)/.dev
 	$(BIN)/python -m pytest -q python/tests
 
 clean: ## remove what was built (not your data)
-	rm -rf target $(VENV) demo-out bench-out
+	rm -rf target $(VENV) demo-out bench-out figures-out

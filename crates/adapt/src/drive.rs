@@ -306,7 +306,7 @@ impl Drive {
     }
 
     /// A slice is done; `pending` is what would come out if the epoch ended now (rows, bytes). The answer is to be sent up.
-    pub fn slice_done(&mut self, now: Seconds, id: EpochId, cost: SliceCost, pending: (u64, u64), meters: &impl Meters) -> Option<Up> {
+    pub fn slice_done(&mut self, now: Seconds, id: EpochId, cost: SliceCost, pending: (u64, u64), meters: &(impl Meters + ?Sized)) -> Option<Up> {
         let epoch = self.epochs.get_mut(&id)?;
         if !epoch.running.remove(&cost.slice) {
             return None;
@@ -319,7 +319,7 @@ impl Drive {
     }
 
     /// Signs of life of epochs that were silent for `heartbeat` seconds.
-    pub fn beat(&mut self, now: Seconds, heartbeat: Seconds, meters: &impl Meters) -> Vec<Up> {
+    pub fn beat(&mut self, now: Seconds, heartbeat: Seconds, meters: &(impl Meters + ?Sized)) -> Vec<Up> {
         self.epochs.iter_mut().filter(|(_, epoch)| now - epoch.heard >= heartbeat).map(|(id, epoch)| epoch.report(now, *id, meters)).collect()
     }
 
@@ -378,7 +378,7 @@ impl Epoch {
         }
     }
 
-    fn report(&mut self, now: Seconds, epoch: EpochId, meters: &impl Meters) -> Up {
+    fn report(&mut self, now: Seconds, epoch: EpochId, meters: &(impl Meters + ?Sized)) -> Up {
         self.heard = now;
         Up::Progress {
             epoch,

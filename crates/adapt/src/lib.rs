@@ -5,7 +5,8 @@
 //!
 //! - [`message`]: what travels between two levels;
 //! - [`profile`]: what a device is made of;
-//! - [`cost`]: what operators cost on it, from priors and from what was measured;
+//! - [`work`]: what a sub-plan does, and priors of what that takes;
+//! - [`cost`]: what it costs on a device, from priors and from what was measured;
 //! - [`plan`]: the best division of what is left, as a fluid;
 //! - [`ledger`]: which slice is covered by which epoch, exactly once;
 //! - [`query`]: the machine of the level above;
@@ -19,3 +20,4 @@ pub mod message;
 pub mod plan;
 pub mod profile;
 pub mod query;
+pub mod work;

@@ -3,19 +3,23 @@
 //! Events and times go in ([`Query::handle`]), actions come out. The caller carries messages, holds the batches that were counted, works off
 //! what came raw or filtered, and calls again at [`Query::wake`]. See ARCHITECTURE.md, "Work that moves".
 //!
-//! `query/book.rs` keeps the books of slices and epochs, `query/decide.rs` makes the decisions.
+//! `query/book.rs` keeps the books of slices and epochs, `query/decide.rs` makes the decisions, `query/forecast.rs` tells people of them.
 
 mod book;
 mod decide;
+mod forecast;
+
+pub use forecast::{Expectation, Forecast, forecast};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::cost::{CostModel, Priors, Work};
+use crate::cost::CostModel;
 use crate::learn::Rate;
 use crate::ledger::{Dropped, Ledger, Verdict};
 use crate::message::{CseId, Down, EpochId, Rung, Seconds, Slice, SliceId, Up};
 use crate::plan::{Plan, Share};
 use crate::profile::Profile;
+use crate::work::{Priors, Work};
 
 /// Who decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +68,8 @@ pub struct Setup {
     pub limits: Limits,
     /// Priors of the cost model.
     pub priors: Priors,
+    /// Whether slices come by [`Event::More`] until [`Event::NoMore`], as from a level above that feeds an epoch.
+    pub fed: bool,
 }
 
 /// What happened.
@@ -76,6 +82,13 @@ pub enum Event<B> {
         /// Its slices. Numbers are dense over the query: they index a table.
         slices: Vec<Slice>,
     },
+    /// These slices, of CSEs that were surveyed, are wanted as well. Only where [`Setup::fed`] says so.
+    More {
+        /// The slices, whose numbers were not given before.
+        slices: Vec<Slice>,
+    },
+    /// No more will be wanted.
+    NoMore,
     /// A batch of an epoch: rows, states, or the stored bytes of slices.
     Batch {
         /// Whence it comes.
@@ -290,6 +303,8 @@ pub struct Query<B> {
     /// The CSEs of which something changed since their lane was looked at.
     touched: BTreeSet<usize>,
     ended: bool,
+    /// Whether more slices may come.
+    fed: bool,
     /// When the level above said last that it does not listen.
     deaf_at: Seconds,
     wake: Option<Seconds>,
@@ -323,6 +338,7 @@ impl<B> Query<B> {
             idle: 0,
             touched: BTreeSet::new(),
             ended: false,
+            fed: setup.fed,
             deaf_at: f64::NEG_INFINITY,
             wake: Some(0.0),
             now: 0.0,
@@ -344,6 +360,12 @@ impl<B> Query<B> {
         }
         match event {
             Event::Surveyed { cse, slices } => self.surveyed(cse, slices, &mut out),
+            Event::More { slices } => self.wanted(slices, &mut out),
+            Event::NoMore => {
+                self.fed = false;
+                self.dirty = true;
+                self.touched.extend(0..self.cses.len());
+            }
             Event::Batch { cse, epoch, number, bytes, batch } => {
                 if let Some(book) = self.cses.get_mut(cse.0 as usize) {
                     book.heard = book.heard.max(now);
@@ -411,6 +433,21 @@ impl<B> Query<B> {
     #[must_use]
     pub fn wake(&self) -> Option<Seconds> {
         self.wake
+    }
+
+    /// How many more slices the CSEs should have before them, so that none of them waits: what [`Event::More`] is to bring next.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        if self.ended || !self.fed {
+            return 0;
+        }
+        // Who has nobody left must see the end, or fail by the next slice.
+        if self.cses.iter().all(|cse| cse.dead) {
+            return 1;
+        }
+        let wanted: usize = (0..self.cses.len()).filter(|at| self.usable(*at)).map(|at| self.window(at, Rung::Full) + 1).sum();
+        let there: usize = (0..self.cses.len()).map(|at| self.cses[at].pool.len() + self.under_way(at)).sum();
+        wanted.saturating_sub(there)
     }
 
     /// Whether [`Action::Finish`] or [`Action::Fail`] was given.

@@ -1,10 +1,10 @@
 //! The machine of the level above, message by message. Whole runs are in `skytether-sim`.
 
-use skytether_adapt::cost::{Kind, Operator, Output, PRIORS, Work};
 use skytether_adapt::ledger::Dropped;
 use skytether_adapt::message::{Completed, CseId, Down, EpochId, Order, Rung, Slice, SliceId, Up, Why};
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Action, Event, Limits, Policy, Query, Setup};
+use skytether_adapt::work::{Kind, Operator, Output, PRIORS, Work};
 
 const ROWS: u32 = 65_536;
 
@@ -27,6 +27,7 @@ fn query(policy: Policy, slices: u32, copies: &[Option<u32>], retries: u32, link
         policy,
         limits: Limits { retries, silence: 1.0, pause: 0.1, ..Limits::default() },
         priors: PRIORS,
+        fed: false,
     });
     let mut actions = Vec::new();
     for (at, copy) in copies.iter().enumerate() {

@@ -93,6 +93,9 @@ pub(crate) struct DriveServe {
     /// `skytether calibrate` measures whether it is kept to.
     #[arg(long, value_name = "NAME|FILE", default_value = "unlimited", value_parser = device())]
     pub(crate) profile: Profile,
+    /// How many times their processor time slices may take before the drive takes on no more, and gives back what it has not begun: whoever asked reads them and works them off instead.
+    #[arg(long, value_name = "TIMES", default_value_t = 32.0, value_parser = times)]
+    pub(crate) max_load: f64,
     /// Memory that queries may use on this drive, in MiB (default: what its profile says, at most; 512 without one).
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..))]
     pub(crate) memory: Option<u64>,
@@ -103,6 +106,22 @@ pub(crate) struct DriveServe {
 pub(crate) struct Profile {
     pub(crate) given: String,
     pub(crate) device: Option<Device>,
+}
+
+/// A load is 1 at least.
+fn times(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(times) if times > 1.0 => Ok(times),
+        _ => Err("a number above 1 is wanted, such as 8; inf for no bound".to_owned()),
+    }
+}
+
+/// A rate that links have.
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 && rate.is_finite() => Ok(rate),
+        _ => Err("a number of Gbit/s above 0 is wanted, such as 2.5".to_owned()),
+    }
 }
 
 /// Profiles by name, file or text.
@@ -149,6 +168,13 @@ pub(crate) struct HostServe {
     /// Addresses of served drives.
     #[arg(long, value_name = "ADDR,ADDR,...", value_delimiter = ',')]
     pub(crate) drives: Vec<String>,
+    /// Be one drive of another host, under this name, instead of a host of queries: name the address that is printed among the --drives of that host. It must have drives of its own (--drives), which
+    /// are nobody else's; it sends up what they make of its slices, put together.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["fleet", "slice_rows"])]
+    pub(crate) as_drive: Option<String>,
+    /// The link to the host above, in Gbit/s, by which that plans (default: what the links of the drives are together, where they have profiles).
+    #[arg(long, value_name = "GBIT", requires = "as_drive", value_parser = rate)]
+    pub(crate) link: Option<f64>,
     /// Seconds without a sign of life after which a served drive counts as dead. One that works is never silent for so long.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) drive_timeout: u64,

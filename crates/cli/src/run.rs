@@ -11,7 +11,7 @@ use skytether_common::{DatasetName, Error, Result};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::address::is_host;
 use skytether_fleet::{Fleet, IngestOptions, OpenOptions, Profiles, files};
-use skytether_host::{DriveStatus, Founding, Host, HostOptions, QueryOptions};
+use skytether_host::{Branch, DriveStatus, Founding, Host, HostOptions, QueryOptions};
 use skytether_store::disk::DriveIdentity;
 use skytether_wire::Cse;
 use skytether_wire::flight::{ConnectOptions, FlightCse};
@@ -120,7 +120,7 @@ fn address(listener: &TcpListener) -> Result<String> {
 
 async fn drive_serve(args: DriveServe) -> Result<(), Failure> {
     let label = args.name.clone().unwrap_or_else(|| args.data.file_name().map_or_else(|| "drive".into(), |n| n.to_string_lossy().into_owned()));
-    let options = DriveOptions::like(args.profile.device, args.memory.map(|mib| mib << 20));
+    let options = DriveOptions { max_load: args.max_load, ..DriveOptions::like(args.profile.device, args.memory.map(|mib| mib << 20)) };
     // First, so that a port that is taken leaves no new drive behind.
     let listener = listen(&args.listen).await?;
     let data = args.data.clone();
@@ -164,6 +164,15 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
         let connection = ConnectOptions { idle_timeout: Duration::from_secs(args.drive_timeout), ..ConnectOptions::default() };
         for at in &args.drives {
             drives.push(FlightCse::connect(at, connection.clone()).await?);
+        }
+        if let Some(name) = &args.as_drive {
+            // First, so that a port that is taken leaves no new branch behind.
+            let listener = listen(&args.listen).await?;
+            let link = args.link.map(|gbit| (gbit * 1e9, 0.0));
+            let branch = Branch::open(name, drives, options, Founding::EmptyDrives, link).await?;
+            let at = address(&listener)?;
+            say(&format!("{name} serves {} drives as one at {at}", args.drives.len()))?;
+            return serve_until_interrupted(skytether_wire::flight::serve(branch, listener, interrupted())).await;
         }
         // The list was typed in: only empty drives become a fleet, and only exactly one fleet's drives are served.
         let (host, _) = Host::join(drives, options, Founding::EmptyDrives).await?;

@@ -44,6 +44,12 @@ impl Kind {
             Kind::Internal => "internal",
         }
     }
+
+    /// Whether asking the same again gives the same error, for as long as nobody mends what is asked for.
+    #[must_use]
+    pub fn is_lasting(self) -> bool {
+        matches!(self, Kind::Invalid | Kind::NotFound | Kind::Corrupt | Kind::Unsupported)
+    }
 }
 
 /// The result of everything that can fail.

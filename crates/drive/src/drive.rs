@@ -11,6 +11,7 @@ use bytes::Bytes;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool, TrackConsumersPool};
 use skytether_common::{Context, Error, Key, Result};
 use skytether_engine::divide::Taken;
+use skytether_engine::session::{Bounds, Sessions};
 use skytether_engine::{Engine, Reader, blocking_on};
 use skytether_pace::{Processor, paced};
 use skytether_store::disk::{DiskStore, DriveIdentity, OpenOptions};
@@ -18,7 +19,7 @@ use skytether_store::{Entry, Op, SliceStore, Usage, Version};
 use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Storage, SubPlan};
 use tokio::net::TcpListener;
 
-use crate::session::Sessions;
+use crate::lanes::Lanes;
 use crate::throttle::{Device, SlowDisk, naming};
 
 /// The version of a drive's on-disk format (ARCHITECTURE.md, "A drive's directory").
@@ -26,6 +27,9 @@ pub const FORMAT: u32 = 1;
 
 /// Epochs that may run or wait, for each sub-plan that may run.
 const EPOCHS: u32 = 16;
+
+/// How many times their processor time slices may take, unless said otherwise: so many, and work that was pushed back is done sooner nearly anywhere else.
+const MAX_LOAD: f64 = 32.0;
 
 /// What a drive may use.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,13 +40,15 @@ pub struct DriveOptions {
     pub threads: usize,
     /// Sub-plans that run at the same time; others wait.
     pub max_concurrent: usize,
+    /// How many times their processor time slices may take before the drive takes no more of them on, and hands what it has back: it has too much else to do then, and whoever asks reads them instead.
+    pub max_load: f64,
     /// The device that the drive is to be like; `None`: as fast as the machine is.
     pub device: Option<Device>,
 }
 
 impl Default for DriveOptions {
     fn default() -> Self {
-        Self { memory_limit: 512 << 20, threads: 1, max_concurrent: 4, device: None }
+        Self { memory_limit: 512 << 20, threads: 1, max_concurrent: 4, max_load: MAX_LOAD, device: None }
     }
 }
 
@@ -98,7 +104,10 @@ impl Drive {
         let reader = Arc::new(Reader::new(Arc::clone(&store)).paced(processor.clone()));
         let engine = Arc::new(Engine::new(info.name.clone(), reader, Arc::clone(&pool), options.threads, options.max_concurrent)?);
         let device = options.device.map(|device| device.name);
-        let sessions = Sessions::new(Arc::clone(&engine), &info, device.clone(), EPOCHS * u32::try_from(options.max_concurrent).unwrap_or(u32::MAX / EPOCHS));
+        let epochs = EPOCHS.saturating_mul(u32::try_from(options.max_concurrent).unwrap_or(u32::MAX));
+        // Loads are told by this machine's processor time, of which a slow device has little.
+        let load = options.max_load / profile.map_or(1.0, |profile| profile.speed_per_core.min(1.0));
+        let sessions = Sessions::new(Arc::clone(&engine), info.memory_limit, device.clone(), Bounds { epochs, load });
         Ok(Arc::new(Self { info, store, engine, sessions, pool, processor, device }))
     }
 
@@ -204,7 +213,10 @@ impl Cse for Drive {
         let (engine, taken) = (Arc::clone(&self.engine), plan.clone());
         Ok(match self.planned(async move { engine.take(taken).await }).await? {
             Taken::Whole(stream) => Opened::Whole(self.whole(stream)),
-            Taken::Divided(divided) => Opened::Session(self.sessions.open(&plan, *divided)),
+            Taken::Divided(divided) => {
+                let lanes = Lanes::new(Arc::clone(&self.engine), *divided, self.info.profile.as_ref());
+                Opened::Session(self.sessions.open(&plan, lanes))
+            }
         })
     }
 

@@ -6,11 +6,11 @@
 //! | room | subject |
 //! |---|---|
 //! | [`drive`] | the drive itself |
-//! | `session` | a sub-plan that is worked off slice by slice, as the level above orders |
+//! | `lanes` | what works off the slices of a session: lanes of the engine |
 //! | [`throttle`] | the device that it is to be like: which one, its disk, its link |
 
 pub mod drive;
-mod session;
+mod lanes;
 pub mod throttle;
 
 pub use drive::{Drive, DriveOptions, serve};

@@ -23,8 +23,9 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 use futures::stream::BoxStream;
 use futures::{StreamExt, stream};
 use skytether_adapt::message::Rung;
-use skytether_common::{Error, Result};
+use skytether_common::{Error, PartitionName, Result};
 use skytether_pace::paced;
+use skytether_plan::combine;
 use skytether_plan::error::from_datafusion;
 use skytether_plan::rungs::{self, Delivered};
 use skytether_wire::{Annotation, DeliveryStream, OperatorNote, SubPlan};
@@ -82,7 +83,7 @@ impl Engine {
         }
         // A lane has one partition.
         let planned = if self.threads == 1 { planned } else { self.planned(&plan, 1).await? };
-        Ok(match Divided::new(planned).await? {
+        Ok(match Divided::new(planned, self.joined).await? {
             Ok(divided) => Taken::Divided(Box::new(divided)),
             Err(planned) => Taken::Whole(self.run(*planned, &plan)),
         })
@@ -93,7 +94,7 @@ impl Engine {
 const FEW: usize = 2;
 
 fn divides(planned: &Planned) -> bool {
-    rungs::divides(planned.prepared.logical()) && only_scan(&planned.physical).and_then(|scan| scan.survey()).is_some_and(|survey| survey.len() >= FEW)
+    rungs::divides(planned.prepared.logical()) && only_scan(&planned.physical).and_then(|scan| scan.survey(false)).is_some_and(|survey| survey.len() >= FEW)
 }
 
 /// The scan of a plan that has one.
@@ -107,9 +108,9 @@ fn only_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<SliceScanExec> {
 }
 
 impl Divided {
-    async fn new(planned: Planned) -> Result<std::result::Result<Self, Box<Planned>>> {
+    async fn new(planned: Planned, joined: bool) -> Result<std::result::Result<Self, Box<Planned>>> {
         let Some(scan) = only_scan(&planned.physical) else { return Ok(Err(Box::new(planned))) };
-        let Some(survey) = scan.survey() else { return Ok(Err(Box::new(planned))) };
+        let Some(survey) = scan.survey(joined) else { return Ok(Err(Box::new(planned))) };
         let logical = planned.prepared.bound().map_err(from_datafusion)?;
         let parts = match rungs::split(&logical).map_err(from_datafusion)? {
             None => None,
@@ -139,6 +140,40 @@ impl Divided {
     #[must_use]
     pub fn schema(&self, rung: Rung) -> SchemaRef {
         self.plan(rung).schema()
+    }
+
+    /// The partition whose stripes they are.
+    #[must_use]
+    pub fn partition(&self) -> &PartitionName {
+        self.scans[0].partition()
+    }
+
+    /// The numbers of the slices of a stripe that are read.
+    ///
+    /// # Errors
+    /// Internal only.
+    pub fn slices_of(&self, stripe: u32) -> Result<Vec<u32>> {
+        self.scans[0].slices_of(stripe)
+    }
+
+    /// Whether the partition is one of a matrix.
+    #[must_use]
+    pub fn is_sparse(&self) -> bool {
+        self.scans[0].is_sparse()
+    }
+
+    /// The sub-plan.
+    ///
+    /// # Errors
+    /// Internal only.
+    pub fn logical(&self) -> Result<LogicalPlan> {
+        self.planned.prepared.bound().map_err(from_datafusion)
+    }
+
+    /// Runs it as a whole after all.
+    #[must_use]
+    pub fn whole(self, engine: &Arc<Engine>, plan: &SubPlan) -> DeliveryStream {
+        engine.run(self.planned, plan)
     }
 
     /// Whether `filter` is less than `full`.
@@ -190,8 +225,34 @@ impl Divided {
     /// Internal, where there is no upper part.
     pub fn above(&self, rows: BoxStream<'static, Result<RecordBatch>>, meter: Arc<Meter>) -> Result<Lane> {
         let (_, upper) = self.parts.as_ref().ok_or_else(|| Error::internal("a sub-plan without an upper part was to be finished above"))?;
+        self.over(upper, rows, meter)
+    }
+
+    /// What puts states of lanes at `full`, wherever they ran, together to fewer; `None` where they give rows, which are handed on as they are.
+    ///
+    /// # Errors
+    /// Internal only.
+    pub async fn combiner(&self) -> Result<Option<Combiner>> {
+        let state = &self.planned.state;
+        let logical = self.planned.prepared.bound().map_err(from_datafusion)?;
+        let Some(combined) = combine::combined(&logical, state).map_err(from_datafusion)? else { return Ok(None) };
+        let combined = state.optimize(&combined).map_err(from_datafusion)?;
+        let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(DeliveredPlanner)]);
+        Ok(Some(Combiner(planner.create_physical_plan(&combined, state).await.map_err(from_datafusion)?)))
+    }
+
+    /// A lane that puts the states in `rows` together.
+    ///
+    /// # Errors
+    /// Internal only.
+    pub fn combine(&self, combiner: &Combiner, rows: BoxStream<'static, Result<RecordBatch>>, meter: Arc<Meter>) -> Result<Lane> {
+        self.over(&combiner.0, rows, meter)
+    }
+
+    /// A lane of `plan` over rows that are delivered.
+    fn over(&self, plan: &Arc<dyn ExecutionPlan>, rows: BoxStream<'static, Result<RecordBatch>>, meter: Arc<Meter>) -> Result<Lane> {
         let rows = Arc::new(Mutex::new(Some(rows)));
-        let plan = Arc::clone(upper).transform_up(|node| match node.downcast_ref::<DeliveredExec>() {
+        let plan = Arc::clone(plan).transform_up(|node| match node.downcast_ref::<DeliveredExec>() {
             Some(delivered) => Ok(Transformed::yes(Arc::new(delivered.over(Arc::clone(&rows))) as Arc<dyn ExecutionPlan>)),
             None => Ok(Transformed::no(node)),
         });
@@ -247,6 +308,15 @@ impl Divided {
         annotation.peak_memory = self.planned.pool.max_reserved() as u64;
         annotation.seconds = self.planned.started.elapsed().as_secs_f64();
         annotation
+    }
+}
+
+/// A plan that puts states together, once planned.
+pub struct Combiner(Arc<dyn ExecutionPlan>);
+
+impl fmt::Debug for Combiner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Combiner")
     }
 }
 

@@ -63,6 +63,8 @@ pub struct Engine {
     running: Arc<Semaphore>,
     /// Functions and rules, made once: that takes some milliseconds.
     base: SessionState,
+    /// Whether small stripes are surveyed together.
+    pub(crate) joined: bool,
 }
 
 impl Engine {
@@ -79,7 +81,13 @@ impl Engine {
             .with_physical_optimizer_rule(small_heaps())
             .build();
         skytether_plan::partial::register(&mut base).map_err(from_datafusion)?;
-        Ok(Self { name, reader, pool, threads: threads.max(1), running: Arc::new(Semaphore::new(max_concurrent.max(1))), base })
+        Ok(Self { name, reader, pool, threads: threads.max(1), running: Arc::new(Semaphore::new(max_concurrent.max(1))), base, joined: true })
+    }
+
+    /// The same, but what it divides is surveyed stripe by stripe, however small these are: they may lie in several places.
+    #[must_use]
+    pub fn apart(self) -> Self {
+        Self { joined: false, ..self }
     }
 
     /// Waits until one more sub-plan may run.

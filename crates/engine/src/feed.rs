@@ -1,6 +1,7 @@
 //! Stripes that come to a scan one by one while it runs, instead of being dealt to it before.
 //!
-//! What they are, and when there will be no more, is decided elsewhere (`skytether_adapt`). A stripe is a slice; of a table with many columns it is the slices with its rows.
+//! What they are, and when there will be no more, is decided elsewhere (`skytether_adapt`). A stripe is a slice; of a table with many columns it is the slices with its rows. Where stripes are small, what is called one here is a run of them
+//! ([`crate::runs`]), with a number that tells which.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -8,8 +9,8 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use skytether_common::Result;
 
+use crate::loading::{Fetched, Fetching};
 use crate::reader::Part;
-use crate::scan::{Fetched, Fetching};
 
 /// Gives stripes to a scan.
 pub trait Feed: Send + Sync + Debug {
@@ -34,15 +35,15 @@ impl Fed {
     pub fn bytes(&self) -> u64 {
         match &self.fetched {
             Fetched::Rows(_) => 0,
-            Fetched::Parts(parts) => parts.iter().map(|part| Part::len(part) as u64).sum(),
+            Fetched::Stripes(stripes) => stripes.iter().flatten().map(|part| Part::len(part) as u64).sum(),
         }
     }
 }
 
-/// A stripe that a sub-plan has to read.
+/// A stripe that a sub-plan has to read, or a run of small ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Surveyed {
-    /// Its number in the partition.
+    /// Its number in the partition; for a run what stands for it.
     pub stripe: u32,
     /// Its rows.
     pub rows: u64,
@@ -66,7 +67,7 @@ impl Fetcher {
     /// # Errors
     /// NotFound, Corrupt, Unavailable.
     pub async fn fetch(&self, stripe: u32) -> Result<Fed> {
-        Ok(Fed { stripe, fetched: Arc::clone(&self.0).fetch(stripe).await? })
+        Ok(Fed { stripe, fetched: Arc::clone(&self.0).fetch(self.0.run(stripe)).await? })
     }
 
     /// Slices that it has read, and those of which metadata told all.

@@ -9,11 +9,12 @@
 //! | [`remote`], [`threads`] | a store behind a wire, for readers, and the threads that wait for it |
 //! | `bind`, `shipped`, [`beside`] | a ticket's tables, as DataFusion finds them; those that came beside the plan |
 //! | `table`, `prune` | a partition as a table; which stripes of rows a filter leaves over |
-//! | `scan`, `stripe`, `dense`, `statistics` | the operator that reads slices; the rows of several slices; the dense view of a matrix; what metadata tells of the rows |
-//! | [`feed`] | stripes that come to a scan one by one |
+//! | `scan`, `loading`, `stripe`, `dense`, `statistics` | the operator that reads slices; from stripes to batches; the rows of several slices; the dense view of a matrix; what metadata tells of the rows |
+//! | [`feed`], `runs` | stripes that come to a scan one by one; small ones that are taken together |
 //! | `cells` | what grouped moments must know about cells |
 //! | `known` | aggregates that metadata answers |
 //! | [`divide`] | a sub-plan stripe by stripe, at several rungs |
+//! | [`session`] | a sub-plan that is worked off slice by slice, as the level above orders |
 //! | [`meter`] | how long work takes |
 //! | `spawned` | what runs beside the root of a sub-plan pays for itself, where that is to be as slow as some device |
 //! | `prepared` | the operators of a sub-plan, which the drives of a process may share |
@@ -30,12 +31,15 @@ pub mod divide;
 pub mod execute;
 pub mod feed;
 mod known;
+mod loading;
 pub mod meter;
 mod prepared;
 mod prune;
 pub mod reader;
 pub mod remote;
+mod runs;
 mod scan;
+pub mod session;
 mod shipped;
 mod spawned;
 mod statistics;

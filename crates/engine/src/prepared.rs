@@ -16,7 +16,9 @@ use datafusion::datasource::{provider_as_source, source_as_provider};
 use datafusion::error::Result as DfResult;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::builder::LogicalTableSource;
-use datafusion::logical_expr::{Expr, LogicalPlan, TableSource};
+use datafusion::logical_expr::expr_rewriter::unnormalize_cols;
+use datafusion::logical_expr::utils::split_conjunction;
+use datafusion::logical_expr::{Expr, LogicalPlan, TableProviderFilterPushDown, TableSource};
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use skytether_common::Result;
@@ -112,7 +114,10 @@ impl Prepared {
 /// # Errors
 /// DataFusion's.
 pub(crate) async fn physical(logical: &LogicalPlan, state: &SessionState) -> DfResult<Arc<dyn ExecutionPlan>> {
-    if has_nothing_to_push(logical) { state.query_planner().create_physical_plan(logical, state).await } else { state.create_physical_plan(logical).await }
+    match without_rules(logical)? {
+        Some(plan) => state.query_planner().create_physical_plan(&plan, state).await,
+        None => state.create_physical_plan(logical).await,
+    }
 }
 
 /// A plan of one table, without the table.
@@ -123,6 +128,8 @@ pub(crate) struct Shared {
     /// Of the table.
     schema: SchemaRef,
     projection: Option<Vec<usize>>,
+    /// Conditions that the scan may know, to leave rows out.
+    filters: Vec<Expr>,
     operators: tokio::sync::Mutex<Vec<Operators>>,
 }
 
@@ -138,17 +145,16 @@ struct Operators {
 impl Shared {
     /// What can be shared of `logical`; `None` where that has more than one table and long lists, or calls functions that are not in `base`, which may know one drive's cells.
     fn of(logical: &LogicalPlan, base: &SessionState) -> DfResult<Option<Self>> {
-        if !has_nothing_to_push(logical) || !calls_only(logical, base)? {
-            return Ok(None);
-        }
-        let Some(LogicalPlan::TableScan(scan)) = leaf(logical) else { return Ok(None) };
+        let Some(told) = without_rules(logical)?.filter(|_| calls_only(logical, base).unwrap_or(false)) else { return Ok(None) };
+        let Some(LogicalPlan::TableScan(scan)) = leaf(&told) else { return Ok(None) };
+        let filters = scan.filters.clone();
         let (table, schema, projection) = (scan.table_name.clone(), source_as_provider(&scan.source)?.schema(), scan.projection.clone());
         if scan.fetch.is_some() {
             return Ok(None);
         }
         let columns = Arc::new(LogicalTableSource::new(Arc::clone(&schema)));
         let logical = over(logical, columns)?;
-        Ok(Some(Self { logical, table, schema, projection, operators: tokio::sync::Mutex::default() }))
+        Ok(Some(Self { logical, table, schema, projection, filters, operators: tokio::sync::Mutex::default() }))
     }
 
     /// The table of `state` that it reads, if that has the same columns.
@@ -158,11 +164,12 @@ impl Shared {
     }
 
     async fn physical(&self, table: &Arc<dyn TableProvider>, state: &SessionState) -> DfResult<Arc<dyn ExecutionPlan>> {
-        let scan = table.scan(state, self.projection.as_ref(), &[], None).await?;
+        // Scans know their columns by their names alone.
+        let scan = table.scan(state, self.projection.as_ref(), &unnormalize_cols(self.filters.iter().cloned()), None).await?;
         let partitions = (state.config().target_partitions(), scan.output_partitioning().partition_count());
         let plan = async || {
             let source = provider_as_source(Arc::clone(table));
-            let logical = over(&self.logical, source)?;
+            let logical = told(over(&self.logical, source)?, &self.filters)?;
             state.query_planner().create_physical_plan(&logical, state).await
         };
         // Held while the first one plans.
@@ -256,25 +263,52 @@ fn calls_only(plan: &LogicalPlan, base: &SessionState) -> DfResult<bool> {
     Ok(only)
 }
 
-/// Whether `plan` is a long list of expressions over nothing but one table's columns. It was analysed and optimised before it was cut, and has no filter or limit that might find its way to
-/// the scan: the rules would only look for each column among all others, again and again.
-fn has_nothing_to_push(plan: &LogicalPlan) -> bool {
-    let (mut at, mut expressions) = (plan, 0);
-    loop {
+/// `plan` as it is to be made operators of, if that takes no rules: a long list of expressions over nothing but one table's columns, or over the rows of it that a condition lets through. It was analysed and
+/// optimised before it was cut, and has no limit that might find its way to the scan: the rules would only look for each column among all others, again and again. The scan is told of the condition.
+fn without_rules(plan: &LogicalPlan) -> DfResult<Option<LogicalPlan>> {
+    let (mut at, mut expressions, mut condition) = (plan, 0, None);
+    let scan = loop {
         at = match at {
-            LogicalPlan::Aggregate(aggregate) => {
+            LogicalPlan::Aggregate(aggregate) if condition.is_none() => {
                 expressions += aggregate.aggr_expr.len();
                 &aggregate.input
             }
-            LogicalPlan::Projection(projection) => {
+            LogicalPlan::Projection(projection) if condition.is_none() => {
                 expressions += projection.expr.len();
                 &projection.input
             }
-            LogicalPlan::SubqueryAlias(alias) => &alias.input,
-            LogicalPlan::TableScan(scan) => return scan.filters.is_empty() && expressions > LONG && !has_moments(plan),
-            _ => return false,
+            LogicalPlan::Filter(filter) if condition.is_none() => {
+                condition = Some(&filter.predicate);
+                &filter.input
+            }
+            LogicalPlan::SubqueryAlias(alias) if condition.is_none() => &alias.input,
+            LogicalPlan::TableScan(scan) => break scan,
+            _ => return Ok(None),
         }
+    };
+    if !scan.filters.is_empty() || expressions <= LONG || has_moments(plan) {
+        return Ok(None);
     }
+    let filters = condition.map(split_conjunction).unwrap_or_default();
+    // Who filters rows by itself needs no filter above, which is for the rules to know.
+    let hints = scan.source.supports_filters_pushdown(&filters)?.iter().all(|pushed| *pushed == TableProviderFilterPushDown::Inexact);
+    let filters: Vec<Expr> = filters.into_iter().cloned().collect();
+    if hints { told(plan.clone(), &filters).map(Some) } else { Ok(None) }
+}
+
+/// `plan` with a scan that knows these conditions, which hold for all rows above it.
+fn told(plan: LogicalPlan, filters: &[Expr]) -> DfResult<LogicalPlan> {
+    if filters.is_empty() {
+        return Ok(plan);
+    }
+    plan.transform_down(|node| match node {
+        LogicalPlan::TableScan(mut scan) => {
+            scan.filters = filters.to_vec();
+            Ok(Transformed::new(LogicalPlan::TableScan(scan), true, TreeNodeRecursion::Stop))
+        }
+        node => Ok(Transformed::no(node)),
+    })
+    .data()
 }
 
 /// Whether `plan` has moments as constants, which travel in UTC: the analyser gives them the zone of what they are compared with.

@@ -9,9 +9,9 @@ use bytes::Bytes;
 use skytether_common::{Error, Key, Result};
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
 use skytether_wire::Storage;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// Reads what another CSE stores. Its calls wait for tasks of a runtime, so that they must not be made by the runtime's own threads.
+/// Reads what another CSE stores. Its calls wait for tasks of a runtime; they are better made by other threads than the runtime's own.
 #[derive(Debug)]
 pub struct RemoteStore {
     storage: Arc<dyn Storage>,
@@ -38,7 +38,13 @@ impl RemoteStore {
             let answer = tokio::time::timeout(deadline, call).await.unwrap_or(Err(silent));
             let _ = sender.send(answer);
         });
-        receiver.recv().unwrap_or_else(|_| Err(Error::unavailable(format!("{name} was not heard to the end: this process is shutting down"))))
+        let heard = || receiver.recv();
+        // A runtime's own thread that waits here leaves its other tasks, the one above among them, to another thread.
+        let heard = match Handle::try_current() {
+            Ok(runtime) if runtime.runtime_flavor() == RuntimeFlavor::MultiThread => tokio::task::block_in_place(heard),
+            _ => heard(),
+        };
+        heard.unwrap_or_else(|_| Err(Error::unavailable(format!("{name} was not heard to the end: this process is shutting down"))))
     }
 }
 

@@ -2,44 +2,47 @@
 //!
 //! Decoding is not done ahead: a decoded slice is several times its stored size, and its rows are used best while they are in the cache. So a sparse
 //! slice is decoded batch by batch, some 64 thousand values at a time. Of a wide table the slices of a stripe are decoded one after the other, all rows of each: a
-//! decoder of a column takes more memory than its rows ([`crate::stripe`]).
+//! decoder of a column takes more memory than its rows ([`crate::stripe`]). Small stripes that follow one another are read and handed on together ([`crate::runs`]).
 
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
 
-use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::compute::{TakeOptions, take};
-use arrow::datatypes::{SchemaRef, UInt32Type};
-use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use arrow::array::{Array, ArrayRef};
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
 use datafusion::common::Statistics;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result as DfResult;
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, Partitioning};
 use datafusion::physical_plan::coop::cooperative;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType};
-use datafusion::physical_plan::metrics::{BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet, Time};
+use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
 use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties};
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt, TryStreamExt};
-use skytether_common::{Error, Result};
+use skytether_common::{PartitionName, Result};
 use skytether_plan::error::to_datafusion;
+use skytether_slice::Layout;
 use skytether_wire::size::batch_bytes;
 
-use crate::dense::{Dense, Expansion};
+use crate::dense::Dense;
 use crate::feed::{Fed, Feed, Fetcher, Surveyed};
+use crate::loading::{Fetching, Work};
 use crate::prune;
-use crate::reader::{Part, Partition, Reader, SliceBatches};
+use crate::reader::{Partition, Reader};
+use crate::runs::{self, Run};
 use crate::statistics;
-use crate::stripe::Stripe;
 
-/// Stripes that are read at the same time per partition: the one that is wanted next and one more.
+/// Runs of stripes that are read at the same time per partition: the one that is wanted next and one more.
 const PREFETCH: usize = 2;
+
+/// Runs that others are to decide about are at least so many, if there are as many stripes.
+const DECISIONS: usize = 32;
 
 /// Bytes of a column, as it is stored, in a batch of a wide table.
 const COLUMN_BYTES: u64 = 2 << 10;
@@ -73,13 +76,13 @@ pub(crate) enum Shape {
 /// Reads slices of one partition.
 #[derive(Debug, Clone)]
 pub(crate) struct SliceScanExec {
-    reader: Arc<Reader>,
-    partition: Arc<Partition>,
-    shape: Shape,
+    pub(crate) reader: Arc<Reader>,
+    pub(crate) partition: Arc<Partition>,
+    pub(crate) shape: Shape,
     /// Columns of the table, in order.
-    projection: Vec<usize>,
-    /// The numbers of the stripes to read, dealt to the output partitions.
-    stripes: Vec<Vec<u32>>,
+    pub(crate) projection: Vec<usize>,
+    /// The stripes to read, in runs that are dealt to the output partitions.
+    runs: Vec<Vec<Run>>,
     /// Stripes that are not.
     pruned: usize,
     fetch: Option<usize>,
@@ -104,10 +107,18 @@ impl SliceScanExec {
         partitions: usize,
         fetch: Option<usize>,
     ) -> Self {
-        let partitions = partitions.min(stripes.len()).max(1);
+        let stored = stored(&partition, &shape, &projection);
+        let runs = match stored {
+            // Who wants some rows only is not given more than asked for; where their number is all that is wanted, metadata tells it stripe by stripe.
+            Ok(stored) if fetch.is_none() && !projection.is_empty() => {
+                runs::join(&sized(&partition, &stored, &stripes), partition.metadata.stripes(), partitions)
+            }
+            _ => stripes.into_iter().map(Run::single).collect(),
+        };
+        let partitions = partitions.min(runs.len()).max(1);
         let mut dealt = vec![Vec::new(); partitions];
-        for (at, stripe) in stripes.into_iter().enumerate() {
-            dealt[at % partitions].push(stripe);
+        for (at, run) in runs.into_iter().enumerate() {
+            dealt[at % partitions].push(run);
         }
         let properties = PlanProperties::new(
             EquivalenceProperties::new(schema),
@@ -121,7 +132,7 @@ impl SliceScanExec {
             partition,
             shape,
             projection,
-            stripes: dealt,
+            runs: dealt,
             pruned,
             fetch,
             feed: None,
@@ -137,18 +148,58 @@ impl SliceScanExec {
         Self { feed: Some(feed), properties: Arc::new(properties), metrics: ExecutionPlanMetricsSet::new(), statistics: OnceLock::new(), ..self.clone() }
     }
 
-    /// The stripes that it reads if nothing feeds it, in storage order: each with its rows and its bytes as they are stored, of the slices that have columns that it reads. `None` where it would not
-    /// read all rows of them.
-    pub(crate) fn survey(&self) -> Option<Vec<Surveyed>> {
+    /// The runs of stripes that it reads if nothing feeds it, in storage order: each with its rows and its bytes as they are stored, of the slices that have columns that it reads. `None` where it would not
+    /// read all rows of them. Unless `joined`, each run is a stripe.
+    pub(crate) fn survey(&self, joined: bool) -> Option<Vec<Surveyed>> {
         if self.fetch.is_some() {
             return None;
         }
-        let mut stripes = self.stripes.concat();
-        stripes.sort_unstable();
         let metadata = &self.partition.metadata;
-        let groups: Vec<usize> = metadata.groups.split(&self.stored().ok()?).into_iter().map(|(group, _)| group).collect();
-        let bytes = |n: u32| groups.iter().filter_map(|group| metadata.slices.get(metadata.slice_of(n as usize, *group))).map(|slice| slice.len).sum();
-        stripes.into_iter().map(|n| Some(Surveyed { stripe: n, rows: metadata.stripe_rows(n as usize)?, bytes: bytes(n) })).collect()
+        let sized = sized(&self.partition, &self.stored().ok()?, &self.stripes());
+        let mut left = sized.iter();
+        let surveyed = |run: Run| {
+            let stripes = left.by_ref().take(run.len());
+            let rows_and_bytes = stripes.map(|(n, bytes)| Some((metadata.stripe_rows(*n as usize)?, *bytes)));
+            let (rows, bytes) = rows_and_bytes.collect::<Option<Vec<_>>>()?.into_iter().fold((0, 0), |(rows, bytes), (r, b)| (rows + r, bytes + b));
+            Some(Surveyed { stripe: run.number(), rows, bytes })
+        };
+        let runs = if joined && !self.projection.is_empty() {
+            runs::join(&sized, metadata.stripes(), DECISIONS)
+        } else {
+            sized.iter().map(|(n, _)| Run::single(*n)).collect()
+        };
+        runs.into_iter().map(surveyed).collect()
+    }
+
+    /// The numbers of all stripes that it reads, in storage order.
+    fn stripes(&self) -> Vec<u32> {
+        let mut stripes: Vec<u32> = self.runs.iter().flatten().flat_map(|run| run.stripes()).collect();
+        stripes.sort_unstable();
+        stripes
+    }
+
+    /// The partition whose stripes it reads.
+    pub(crate) fn partition(&self) -> &PartitionName {
+        &self.partition.name
+    }
+
+    /// Whether that is one of a matrix.
+    pub(crate) fn is_sparse(&self) -> bool {
+        matches!(self.partition.metadata.layout, Layout::Sparse { .. })
+    }
+
+    /// The groups of columns that it reads.
+    fn groups(&self) -> Result<Vec<usize>> {
+        Ok(self.partition.metadata.groups.split(&self.stored()?).into_iter().map(|(group, _)| group).collect())
+    }
+
+    /// The numbers of the slices of a stripe that it reads.
+    ///
+    /// # Errors
+    /// Internal only.
+    pub(crate) fn slices_of(&self, stripe: u32) -> Result<Vec<u32>> {
+        let metadata = &self.partition.metadata;
+        Ok(self.groups()?.into_iter().filter_map(|group| u32::try_from(metadata.slice_of(stripe as usize, group)).ok()).collect())
     }
 
     /// What reads its stripes.
@@ -171,17 +222,10 @@ impl SliceScanExec {
 
     /// The stored columns to read, ascending.
     fn stored(&self) -> Result<Vec<usize>> {
-        let mut columns = match &self.shape {
-            Shape::Stored => self.projection.clone(),
-            Shape::Rows { .. } => {
-                self.projection.iter().map(|&column| if column == 0 { self.partition.column("gene_id") } else { Ok(column - 1) }).collect::<Result<Vec<_>>>()?
-            }
-            Shape::Dense(dense) if self.projection.is_empty() && self.uncounted(dense).next().is_none() => Vec::new(),
-            Shape::Dense(dense) => dense.stored_columns().iter().map(|name| self.partition.column(name)).collect::<Result<Vec<_>>>()?,
-        };
-        columns.sort_unstable();
-        columns.dedup();
-        Ok(columns)
+        match &self.shape {
+            Shape::Dense(dense) if self.projection.is_empty() && self.uncounted(dense).next().is_none() => Ok(Vec::new()),
+            shape => stored(&self.partition, shape, &self.projection),
+        }
     }
 
     /// How many slices of a stripe have one of these columns; without columns it is one.
@@ -201,11 +245,11 @@ impl SliceScanExec {
 
     /// The stripes whose dense rows metadata alone does not count.
     fn uncounted<'a>(&'a self, dense: &'a Dense) -> impl Iterator<Item = u32> + 'a {
-        self.stripes.iter().flatten().copied().filter(|&n| self.count(dense, n).is_none())
+        self.runs.iter().flatten().flat_map(|run| run.stripes()).filter(|&n| self.count(dense, n).is_none())
     }
 
     /// Rows without columns, where nothing has to be read for them.
-    fn counted(&self, n: u32) -> Option<u64> {
+    pub(crate) fn counted(&self, n: u32) -> Option<u64> {
         match &self.shape {
             Shape::Dense(dense) => self.count(dense, n),
             Shape::Stored | Shape::Rows { .. } => self.partition.metadata.stripe_rows(n as usize),
@@ -219,6 +263,28 @@ impl SliceScanExec {
             Shape::Stored | Shape::Rows { .. } => wanted.min(rows_for_width(&self.partition, stored)).max(1),
         }
     }
+}
+
+/// The stored columns of `partition` that columns `projection` of a table of this shape need, ascending.
+fn stored(partition: &Partition, shape: &Shape, projection: &[usize]) -> Result<Vec<usize>> {
+    let mut columns = match shape {
+        Shape::Stored => projection.to_vec(),
+        Shape::Rows { .. } => {
+            projection.iter().map(|&column| if column == 0 { partition.column("gene_id") } else { Ok(column - 1) }).collect::<Result<Vec<_>>>()?
+        }
+        Shape::Dense(dense) => dense.stored_columns().iter().map(|name| partition.column(name)).collect::<Result<Vec<_>>>()?,
+    };
+    columns.sort_unstable();
+    columns.dedup();
+    Ok(columns)
+}
+
+/// `stripes` with their bytes as they are stored, of the slices that have one of the columns `stored`.
+fn sized(partition: &Partition, stored: &[usize], stripes: &[u32]) -> Vec<(u32, u64)> {
+    let metadata = &partition.metadata;
+    let groups: Vec<usize> = metadata.groups.split(stored).into_iter().map(|(group, _)| group).collect();
+    let bytes = |n: u32| groups.iter().filter_map(|group| metadata.slices.get(metadata.slice_of(n as usize, *group))).map(|slice| slice.len).sum();
+    stripes.iter().map(|&n| (n, bytes(n))).collect()
 }
 
 /// How many rows of `columns`, ascending stored columns of `partition`, make a batch of a few megabytes once decoded.
@@ -247,7 +313,7 @@ impl DisplayAs for SliceScanExec {
             Shape::Dense(_) => " dense",
         };
         let each = self.stored().map_or(1, |stored| self.groups_of(&stored));
-        let slices = self.stripes.iter().map(Vec::len).sum::<usize>() * each;
+        let slices = self.runs.iter().flatten().map(|run| run.len()).sum::<usize>() * each;
         let columns: Vec<&str> = self.properties.eq_properties.schema().fields().iter().map(|f| f.name().as_str()).collect();
         if matches!(form, DisplayFormatType::TreeRender) {
             // The same at all drives, whose slices are counted beside it.
@@ -310,16 +376,12 @@ impl ExecutionPlan for SliceScanExec {
         if args.partition().is_some() || self.fetch.is_some() || self.feed.is_some() || !matches!(self.shape, Shape::Stored) {
             return Ok(Arc::new(Statistics::new_unknown(schema)));
         }
-        let made = self.statistics.get_or_init(|| {
-            let mut stripes = self.stripes.concat();
-            stripes.sort_unstable();
-            Arc::new(statistics::of(&self.partition, schema, &stripes))
-        });
+        let made = self.statistics.get_or_init(|| Arc::new(statistics::of(&self.partition, schema, &self.stripes())));
         Ok(Arc::clone(made))
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {
-        let stripes = self.stripes.get(partition).cloned().unwrap_or_default();
+        let runs = self.runs.get(partition).cloned().unwrap_or_default();
         let counter = |name: &'static str| MetricBuilder::new(&self.metrics).counter(name, partition);
         let (read, told, pruned, bytes_read) = (counter(SLICES), counter(SLICES_TOLD), counter(SLICES_PRUNED), counter(BYTES_READ));
         if partition == 0 && self.feed.is_none() {
@@ -335,7 +397,7 @@ impl ExecutionPlan for SliceScanExec {
         let work = Arc::new(Work { fetching: Arc::clone(&fetching), schema: Arc::clone(&schema), batch_rows, time, pool: Arc::clone(context.memory_pool()) });
         let inner = match self.feed.clone() {
             None => {
-                let fetched = stream::iter(stripes).map(move |n| Arc::clone(&fetching).fetch(n)).buffered(PREFETCH);
+                let fetched = stream::iter(runs).map(move |run| Arc::clone(&fetching).fetch(run)).buffered(PREFETCH);
                 let loaded = fetched.map(move |fetched| fetched.and_then(|fetched| work.load(fetched)).map_err(to_datafusion));
                 loaded.map_ok(|loaded| stream::iter(loaded).map(|batch| batch.map_err(to_datafusion))).try_flatten().boxed()
             }
@@ -358,142 +420,6 @@ impl ExecutionPlan for SliceScanExec {
         // Batches of a wide table are parts of a stripe, which the pool knows already.
         let memory = (self.partition.metadata.groups.len() == 1).then(|| MemoryConsumer::new("SliceScanExec").register(context.memory_pool()));
         Ok(Box::pin(cooperative(ScanStream { schema, inner: Some(inner), left: self.fetch.unwrap_or(usize::MAX), baseline, memory })))
-    }
-}
-
-/// What reads the stripes of a scan.
-pub(crate) struct Fetching {
-    scan: SliceScanExec,
-    stored: Vec<usize>,
-    read: Count,
-    told: Count,
-    bytes_read: Count,
-    time: Time,
-}
-
-impl Fetching {
-    /// Slices that it has read, and those of which metadata told all.
-    pub(crate) fn counted(&self) -> (u64, u64) {
-        (self.read.value() as u64, self.told.value() as u64)
-    }
-
-    /// The bytes of stripe `n` as far as they are wanted, verified; no bytes where its number of rows is all that is wanted.
-    pub(crate) async fn fetch(self: Arc<Self>, n: u32) -> Result<Fetched> {
-        if self.scan.projection.is_empty()
-            && let Some(rows) = self.scan.counted(n)
-        {
-            self.told.add(self.scan.partition.metadata.groups.len());
-            return Ok(Fetched::Rows(rows));
-        }
-        let reader = Arc::clone(&self.scan.reader);
-        let read = reader.blocking(move || {
-            let started = Instant::now();
-            let parts = self.scan.reader.stripe(&self.scan.partition, n, &self.stored)?;
-            self.read.add(parts.len());
-            self.bytes_read.add(parts.iter().map(Part::len).sum());
-            self.time.add_duration(started.elapsed());
-            Ok(Fetched::Parts(parts))
-        });
-        read.await
-    }
-}
-
-/// What a stripe's batches need on their way.
-struct Work {
-    fetching: Arc<Fetching>,
-    schema: SchemaRef,
-    batch_rows: usize,
-    time: Time,
-    pool: Arc<dyn MemoryPool>,
-}
-
-impl Work {
-    fn load(self: &Arc<Self>, fetched: Fetched) -> Result<Loaded> {
-        match fetched {
-            Fetched::Rows(left) => Ok(Loaded::Rows { schema: Arc::clone(&self.schema), left }),
-            Fetched::Parts(parts) => {
-                let _timer = self.time.timer();
-                if self.fetching.scan.partition.metadata.groups.len() > 1 {
-                    let stripe = Stripe::decode(&self.fetching.scan.partition, parts, self.batch_rows, &self.pool)?;
-                    return Ok(Loaded::Stripe(stripe, Arc::clone(self)));
-                }
-                let part = parts.into_iter().next().ok_or_else(|| Error::internal("a stripe has no slice"))?;
-                let batches = Reader::decode(&self.fetching.scan.partition, part, self.batch_rows)?;
-                Ok(match &self.fetching.scan.shape {
-                    Shape::Dense(dense) => Loaded::Dense(Box::new(dense.expand(Arc::clone(&self.schema), batches, self.batch_rows)), self.time.clone()),
-                    Shape::Stored | Shape::Rows { .. } => Loaded::Batches(Box::new(batches), Arc::clone(self)),
-                })
-            }
-        }
-    }
-
-    /// The wanted columns in the wanted order.
-    fn arranged(&self, batch: &RecordBatch) -> Result<RecordBatch> {
-        let stored = |column: usize| {
-            let at = self.fetching.stored.binary_search(&column).map_err(|_| Error::internal(format!("column {column} was not read")))?;
-            Ok::<_, Error>(batch.column(at))
-        };
-        let mut columns = Vec::with_capacity(self.fetching.scan.projection.len());
-        for &column in &self.fetching.scan.projection {
-            columns.push(match &self.fetching.scan.shape {
-                Shape::Rows { genes } if column == 0 => {
-                    let genes = genes.as_ref().ok_or_else(|| Error::internal("sparse rows have no gene names"))?;
-                    let numbers = stored(self.fetching.scan.partition.column("gene_id")?)?;
-                    let numbers = numbers.as_primitive_opt::<UInt32Type>().ok_or_else(|| Error::corrupt("\"gene_id\" of a matrix is not UInt32"))?;
-                    take(genes, numbers, Some(TakeOptions { check_bounds: true }))
-                        .map_err(|e| Error::corrupt("a matrix has a gene without a name").because(e))?
-                }
-                Shape::Rows { .. } => Arc::clone(stored(column - 1)?),
-                _ => Arc::clone(stored(column)?),
-            });
-        }
-        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
-            .map_err(|e| Error::corrupt(format!("a slice of {} does not have its table's columns", self.fetching.scan.partition.title())).because(e))
-    }
-}
-
-/// A stripe before it is decoded.
-#[derive(Debug)]
-pub(crate) enum Fetched {
-    Rows(u64),
-    Parts(Vec<Part>),
-}
-
-/// A stripe's batches.
-enum Loaded {
-    Rows { schema: SchemaRef, left: u64 },
-    Batches(Box<SliceBatches>, Arc<Work>),
-    Stripe(Stripe, Arc<Work>),
-    Dense(Box<Expansion>, Time),
-}
-
-impl Iterator for Loaded {
-    type Item = Result<RecordBatch>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        match self {
-            Loaded::Rows { left: 0, .. } => None,
-            Loaded::Rows { schema, left } => {
-                // Rows without columns cost nothing, but their number must fit Arrow's lengths.
-                let n = (*left).min(1 << 30);
-                *left -= n;
-                let options = RecordBatchOptions::new().with_row_count(usize::try_from(n).ok());
-                Some(RecordBatch::try_new_with_options(Arc::clone(schema), Vec::new(), &options).map_err(|e| Error::internal("cannot count rows").because(e)))
-            }
-            Loaded::Batches(batches, work) => {
-                let _timer = work.time.timer();
-                batches.next().map(|batch| work.arranged(&batch?))
-            }
-            Loaded::Stripe(stripe, work) => {
-                let _timer = work.time.timer();
-                stripe.next().map(|batch| work.arranged(&batch))
-            }
-            Loaded::Dense(rows, time) => {
-                let _timer = time.timer();
-                rows.next()
-            }
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::display::DisplayableExecutionPlan;
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
@@ -9,8 +10,10 @@ use skytether_common::Result;
 use skytether_plan::{Placement, describe, shipped};
 use skytether_wire::Rung;
 
+use crate::expected::{Division, Estimate};
 use crate::options::QueryOptions;
 use crate::receipt::Receipt;
+use crate::scan::DriveScanExec;
 use crate::session::Host;
 use crate::substrait::Asked;
 use crate::tree::Tree;
@@ -47,6 +50,9 @@ pub struct SubPlanText {
     /// What the host makes the small tables of that go down beside it, for joins: `__shipped_0`, `__shipped_1` and so on in the plan.
     #[serde(default)]
     pub beside: Vec<String>,
+    /// What it is expected to take, where its work may move; what happened is in the receipt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Division>,
 }
 
 /// Why an operator stayed on the host.
@@ -83,12 +89,14 @@ impl Host {
             sub_plans: cut
                 .scans
                 .iter()
-                .map(|scan| SubPlanText {
+                .enumerate()
+                .map(|(number, scan)| SubPlanText {
                     table: scan.title(),
                     rung: scan.rung,
                     every_drive: scan.placement == Placement::Spread,
                     plan: describe::sub_plan(scan),
                     beside: scan.inputs.iter().map(describe::logical).collect(),
+                    expected: expected(planned.physical.as_ref(), number),
                 })
                 .collect(),
             notes: cut.notes.iter().map(|n| HostNote { operator: n.operator.clone(), node: n.node.clone(), reason: n.reason.clone() }).collect(),
@@ -112,6 +120,9 @@ impl fmt::Display for Explanation {
         section(f, "super-plan", &self.super_plan)?;
         for (n, sub_plan) in self.sub_plans.iter().enumerate() {
             section(f, &format!("sub-plan {n} of {} ({})", sub_plan.table, sub_plan.rung.as_str()), &sub_plan.plan)?;
+            if let Some(expected) = &sub_plan.expected {
+                section(f, "  by the drives' profiles", &indented(&Estimate { expected: expected.clone(), happened: None }.to_string()))?;
+            }
             for (beside, plan) in sub_plan.beside.iter().enumerate() {
                 section(f, &format!("  beside it {}, the rows of", shipped::name(beside)), &indented(plan))?;
             }
@@ -126,6 +137,14 @@ impl fmt::Display for Explanation {
             section(f, "receipt", &receipt.to_string())?;
         }
         Ok(())
+    }
+}
+
+/// What sub-plan `number` of the cut is expected to take.
+fn expected(plan: &dyn ExecutionPlan, number: usize) -> Option<Division> {
+    match plan.downcast_ref::<DriveScanExec>().filter(|scan| scan.of_cut() == Some(number)) {
+        Some(scan) => scan.expected(),
+        None => plan.children().into_iter().find_map(|child| expected(child.as_ref(), number)),
     }
 }
 

@@ -3,32 +3,122 @@
 //! DataFusion's SQL planner compares each expression of a `SELECT` with all others several times: for 1,000 aggregates that takes half a second, and the time grows with the
 //! square of their number. But each result depends on what is read and grouped only, not on the other results. So parts of the list are planned, each as a query of its own over the
 //! same input, and one aggregate and one projection are made of theirs.
+//!
+//! Over one table each part is planned with the columns that it names, and rewritten by the rules for logical plans before the parts are joined ([`crate::joined_parts`]), several of them side by side.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use datafusion::common::tree_node::TreeNode;
 use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, Projection};
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::SelectItem;
 use skytether_plan::long_lists::{aggregate, projection};
+use tokio::task::JoinSet;
 
+use crate::dense::calls_cell_moments;
+use crate::few_columns::OneTable;
+use crate::joined_parts::{Part, Rules};
 use crate::select_shape::{put_list, take_list};
 
 /// Results that are planned at once.
 const PART: usize = 50;
 
+/// Results that are planned at once over one table, of which each part has few columns.
+const SMALL_PART: usize = 25;
+
+/// The longest text, in bytes, of what is not the list: each of the small parts has all of it to plan.
+const REST: usize = 4 << 10;
+
 /// Lists up to this length are planned as they are.
 const SHORT: usize = 2 * PART;
 
+/// A plan that was made of parts.
+#[derive(Debug)]
+pub(crate) struct InParts {
+    pub(crate) plan: LogicalPlan,
+    /// Whether it has been through the rules for logical plans.
+    pub(crate) optimised: bool,
+}
+
 /// The plan of `statement` if it is a long list of results, each with an expression of its own, over tables, a condition and groups; `None` for all others, and where the parts do not
-/// fit together or one has an error: the planner is to see the whole then.
-pub(crate) async fn plan(statement: &mut Statement, state: &SessionState) -> Option<LogicalPlan> {
+/// fit together or one has an error: the planner is to see the whole then. The plan is optimised, too, if that is wanted and can be done in parts.
+pub(crate) async fn plan(statement: &mut Statement, state: &SessionState, optimise: bool) -> Option<InParts> {
     let items = take_list(statement, SHORT, |_| true)?;
-    let planned = of_parts(statement, &items, state).await;
+    let optimised = if optimise { optimised(statement, &items, state).await } else { None };
+    let planned = match optimised {
+        Some(plan) => Some(InParts { plan, optimised: true }),
+        None => of_parts(statement, &items, state).await.map(|plan| InParts { plan, optimised: false }),
+    };
     put_list(statement, items)?;
     planned
+}
+
+/// The optimised plan of `empty`, which reads one table and has no results, with `items`.
+async fn optimised(empty: &mut Statement, items: &[SelectItem], state: &SessionState) -> Option<LogicalPlan> {
+    if empty.to_string().len() > REST {
+        return None;
+    }
+    let table = OneTable::of(empty, state).await?;
+    let mut once = state.clone();
+    // As for the whole: see `passes`.
+    once.config_mut().options_mut().optimizer.max_passes = 1;
+    let list = Arc::new(List { empty: empty.clone(), table, rules: Rules::of(state)?, state: once });
+    let mut parts = items.chunks(SMALL_PART).map(<[SelectItem]>::to_vec).collect::<Vec<_>>();
+    // The first tells whether such a list can be planned so at all.
+    let first = list.part(parts.remove(0)).await?;
+    let threads = state.config().target_partitions().clamp(1, parts.len().max(1));
+    let mut tasks = JoinSet::new();
+    let share = parts.len().div_ceil(threads).max(1);
+    for (at, share) in parts.chunks_mut(share).enumerate() {
+        let (list, share) = (Arc::clone(&list), share.iter_mut().map(std::mem::take).collect::<Vec<_>>());
+        tasks.spawn(async move {
+            let mut done = Vec::with_capacity(share.len());
+            for items in share {
+                done.push(list.part(items).await?);
+            }
+            Some((at, done))
+        });
+    }
+    let mut done = Vec::new();
+    while let Some(share) = tasks.join_next().await {
+        done.push(share.ok()??);
+    }
+    done.sort_unstable_by_key(|(at, _)| *at);
+    let parts = std::iter::once(first).chain(done.into_iter().flat_map(|(_, parts)| parts)).collect();
+    list.rules.joined(parts, &list.table, &list.state)
+}
+
+/// What is the same for all parts of a list over one table.
+struct List {
+    empty: Statement,
+    table: OneTable,
+    rules: Rules,
+    state: SessionState,
+}
+
+impl List {
+    /// The part with `items`.
+    async fn part(&self, items: Vec<SelectItem>) -> Option<Part> {
+        let mut part = self.empty.clone();
+        put_list(&mut part, items)?;
+        let state = self.table.seen_by(&part, &self.state)?;
+        let plan = state.statement_to_plan(part).await.ok()?;
+        // The dense view of a matrix is to be rewritten first.
+        if calls_cell_moments(&plan).ok()? || has_more_to_come(&plan) {
+            return None;
+        }
+        self.rules.part(plan, &state)
+    }
+}
+
+/// Whether `plan` has parameters, which have no value yet, or queries of their own in its expressions.
+fn has_more_to_come(plan: &LogicalPlan) -> bool {
+    let more = |e: &Expr| matches!(e, Expr::Placeholder(_) | Expr::ScalarSubquery(_) | Expr::InSubquery(_) | Expr::Exists(_) | Expr::SetComparison(_));
+    let within = |expr: &Expr| expr.exists(|e| Ok(more(e))).unwrap_or(true);
+    plan.exists(|node| Ok(node.expressions().iter().any(within))).unwrap_or(true)
 }
 
 /// The plan of `empty`, which has no results, with `items`.
@@ -101,30 +191,30 @@ fn results(plan: &LogicalPlan) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use datafusion::arrow::array::{ArrayRef, Int64Array};
     use datafusion::arrow::record_batch::RecordBatch;
     use datafusion::common::config::Dialect;
     use datafusion::prelude::SessionContext;
 
-    fn context() -> SessionContext {
+    pub(crate) fn context() -> SessionContext {
         let context = SessionContext::new();
         let columns = (0..300i64).map(|c| (format!("c{c}"), Arc::new(Int64Array::from_iter_values((0..20).map(|r| r % (c + 2)))) as ArrayRef));
         context.register_batch("t", RecordBatch::try_from_iter(columns).unwrap()).unwrap();
         context
     }
 
-    fn list(of: impl Fn(usize) -> String) -> String {
+    pub(crate) fn list(of: impl Fn(usize) -> String) -> String {
         (0..240).map(of).collect::<Vec<_>>().join(", ")
     }
 
     async fn in_parts(sql: &str, state: &SessionState) -> Option<LogicalPlan> {
         let mut statement = state.sql_to_statement(sql, &Dialect::Generic).unwrap();
         let before = statement.clone();
-        let planned = plan(&mut statement, state).await;
+        let planned = plan(&mut statement, state, false).await;
         assert_eq!(statement, before);
-        planned
+        planned.map(|planned| planned.plan)
     }
 
     #[tokio::test]

@@ -12,33 +12,39 @@
 //! | [`membership`] | which drives belong together |
 //! | [`writer`], `dealt`, `matrix_writer`, `outbox` | ingest |
 //! | `tables` | from names in SQL to tables, schemas and views |
-//! | `named_columns`, `in_parts`, `star`, `select_shape` | wide tables and long lists of results, without what DataFusion's planner would take for them |
+//! | `named_columns`, `in_parts`, `few_columns`, `joined_parts`, `star`, `select_shape` | wide tables and long lists of results, without what DataFusion's planner would take for them |
 //! | [`session`], [`sql_limits`] | a query from its text to its rows, and how long and deep it may be |
 //! | [`table_scan`] | one table as Arrow's datasets read it |
 //! | [`substrait`] | a plan of another producer, instead of a text |
 //! | `parameters` | `?` and `$1` in SQL |
 //! | `dense`, `cells` | grouped moments over the dense view, and what the host must know of cells |
-//! | [`scan`], `scan_planner`, `sub_plan`, `shipped` | the operator that reads from drives; how it is made of a sub-plan; what it sends; small tables beside it |
+//! | [`scan`], `reading`, `scan_planner`, `sub_plan`, `shipped` | the operator that reads from drives; how it reads what one gives; how it is made of a sub-plan; what it sends; small tables beside it |
 //! | `estimate`, `join_filter`, `key_filters` | which side of a join is small; what of its keys goes to the drives |
 //! | `moving` | a scan whose work moves between drives and host |
+//! | `expected` | what such a scan was expected to take, beside what happened |
 //! | `missing` | a part that a root record names and a drive lacks |
 //! | `spill`, `sort_room` | what memory can't hold |
 //! | `merge_once`, `turns` | what our physical plans do otherwise than DataFusion's |
 //! | [`receipt`], [`explain`] | what ran where |
 //! | `reasons`, `tree` | why an operator is on the host; all operators as one tree |
+//! | [`branch`] | a host as a drive of another host |
 //! | [`server`], [`client`] | the same over Arrow Flight |
 //! | `flight_sql` | the same over Arrow Flight SQL |
 
+pub mod branch;
 pub mod catalog;
 mod cells;
 pub mod client;
 mod dealt;
 mod dense;
 mod estimate;
+mod expected;
 pub mod explain;
+mod few_columns;
 mod flight_sql;
 mod in_parts;
 mod join_filter;
+mod joined_parts;
 mod key_filters;
 pub mod listing;
 mod matrix_writer;
@@ -52,6 +58,7 @@ mod outbox;
 mod parameters;
 mod partitioned;
 mod protocol;
+mod reading;
 mod reasons;
 pub mod receipt;
 pub mod scan;
@@ -73,8 +80,10 @@ mod tree;
 mod turns;
 pub mod writer;
 
+pub use branch::Branch;
 pub use catalog::{Catalog, DatasetKind, RootRecord};
 pub use client::RemoteHost;
+pub use expected::{Division, DriveShare, Estimate};
 pub use explain::Explanation;
 pub use listing::{DatasetInfo, Listing};
 pub use membership::{Founding, Membership};

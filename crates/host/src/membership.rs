@@ -21,8 +21,11 @@ use crate::session::Host;
 /// The key of the record on every drive. It has no `/`, so it is neither a root record nor a part of a data set.
 pub const MEMBERSHIP_KEY: &str = "skytether-fleet";
 
-/// The newest membership record that this version reads and the one that it writes.
-pub const MEMBERSHIP_FORMAT: u32 = 1;
+/// The newest membership record that this version reads, and the one that it writes for the drives of a branch: versions before would take those for their own.
+pub const MEMBERSHIP_FORMAT: u32 = 2;
+
+/// The one that it writes for a fleet.
+const FLEET_FORMAT: u32 = 1;
 
 /// One drive of a fleet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +45,18 @@ pub struct Membership {
     pub fleet: Uuid,
     /// All its drives, in order of their ids.
     pub drives: Vec<Member>,
+    /// Where they are the drives of a branch: its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+}
+
+/// What drives are put together for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Role {
+    /// The fleet of a host that stands above all others.
+    Fleet,
+    /// A branch of this name, a drive of another host.
+    Branch(String),
 }
 
 /// When drives without a membership record may become a fleet.
@@ -70,6 +85,23 @@ impl Membership {
         serde_json::from_slice(bytes).map_err(corrupt)
     }
 
+    /// Whether these drives are what `role` says. A host that took the drives of a branch for its own would delete all that is on them, since the records that name it are those of the host above.
+    fn plays(&self, role: &Role) -> Result<()> {
+        match (&self.branch, role) {
+            (None, Role::Fleet) => Ok(()),
+            (Some(own), Role::Branch(name)) if own == name => Ok(()),
+            (Some(own), Role::Branch(name)) => {
+                Err(Error::invalid(format!("these drives are those of the branch {own}, not of {name}: serve them under that name")))
+            }
+            (Some(own), Role::Fleet) => Err(Error::invalid(format!(
+                "these drives are those of the branch {own}: serve it (`skytether host serve --as-drive {own}`) and name that as one drive"
+            ))),
+            (None, Role::Branch(name)) => {
+                Err(Error::invalid(format!("these drives are a fleet of their own, with data sets of their own: the branch {name} needs empty drives")))
+            }
+        }
+    }
+
     fn ids(&self) -> BTreeMap<Uuid, &str> {
         self.drives.iter().map(|m| (m.id, m.name.as_str())).collect()
     }
@@ -83,7 +115,7 @@ impl Host {
     /// As [`Host::new`], [`Catalog::establish_membership`] and [`Catalog::collect_garbage`].
     pub async fn join(drives: Vec<Arc<dyn Cse>>, options: HostOptions, founding: Founding) -> Result<(Self, u64)> {
         let host = Self::new(drives, options)?;
-        host.catalog().establish_membership(founding).await?;
+        host.catalog().establish_membership(founding, &Role::Fleet).await?;
         let deleted = host.catalog().collect_garbage().await?;
         Ok((host, deleted))
     }
@@ -95,17 +127,24 @@ impl Catalog {
     /// # Errors
     /// `Invalid` where drives are missing or belong to another fleet, by name and id, and where drives hold data and don't know their
     /// fleet; `Conflict` while another host puts a fleet together from them; `Corrupt`, `Unsupported`, `Unavailable`.
-    pub async fn establish_membership(&self, founding: Founding) -> Result<Membership> {
+    pub async fn establish_membership(&self, founding: Founding, role: &Role) -> Result<Membership> {
         let found = self.memberships().await?;
         let membership = match self.agreed(&found)? {
-            Some(membership) => membership.clone(),
+            Some(membership) => {
+                membership.plays(role)?;
+                membership.clone()
+            }
             None => {
                 if founding == Founding::EmptyDrives {
                     self.check_empty().await?;
                 }
                 let mut drives: Vec<_> = self.drives().iter().map(|d| Member { id: d.info().id, name: d.info().name.clone() }).collect();
                 drives.sort_by_key(|m| m.id);
-                Membership { format: MEMBERSHIP_FORMAT, fleet: Uuid::new_v4(), drives }
+                let (format, branch) = match role {
+                    Role::Fleet => (FLEET_FORMAT, None),
+                    Role::Branch(name) => (MEMBERSHIP_FORMAT, Some(name.clone())),
+                };
+                Membership { format, fleet: Uuid::new_v4(), drives, branch }
             }
         };
         let value = serde_json::to_vec(&membership).map(Bytes::from).map_err(|e| Error::internal("cannot write the record of a fleet's drives").because(e))?;

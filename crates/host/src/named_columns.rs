@@ -94,6 +94,11 @@ impl NamedColumns {
         Some(Self { names })
     }
 
+    /// The names, in lower case.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
+    }
+
     /// `schema` without the columns that are not named, if it is wide and there are any. One column is left in any case: rows are counted with it.
     pub(crate) fn among(&self, schema: &SchemaRef) -> Option<SchemaRef> {
         if !is_wide(schema) {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
 use skytether_plan::Cut;
 use skytether_slice::SliceOptions;
@@ -66,6 +67,18 @@ impl Default for HostOptions {
             moving: Moving::default(),
             limits: Limits { silence: SILENCE, ..Limits::default() },
         }
+    }
+}
+
+/// A device that nothing is known of: as fast as this machine, behind a link that holds nothing up.
+pub(crate) const UNKNOWN: Profile =
+    Profile { speed_per_core: 1.0, cores: 1, memory_bytes: 512 << 20, disk_bytes_per_s: 2e9, disk_seek_s: 0.0, link_bits_per_s: 1e11, link_latency_s: 0.0 };
+
+impl HostOptions {
+    /// What work that moves takes this host for.
+    pub(crate) fn profile(&self) -> Profile {
+        let cores = u32::try_from(self.threads).unwrap_or(u32::MAX).max(1);
+        Profile { cores, memory_bytes: self.memory_limit as u64, ..UNKNOWN }
     }
 }
 

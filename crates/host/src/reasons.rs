@@ -108,6 +108,10 @@ impl Logical<'_> {
     }
 
     fn reason(&self, plan: &LogicalPlan) -> Option<String> {
+        // An operator's text is long where its list is.
+        if self.cut.notes.is_empty() {
+            return describe::remainder(plan).map(str::to_owned);
+        }
         let (operator, node) = (operator_name(plan), plan.display().to_string());
         let mut said = self.cut.notes.iter().filter(|note| note.operator == operator && note.node == node).map(|note| &note.reason);
         let first = said.next();

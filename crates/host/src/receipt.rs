@@ -11,6 +11,7 @@ use skytether_common::units::{counted, human_bytes, human_seconds};
 use skytether_plan::{Cut, describe, figures};
 use skytether_wire::{Annotation, OperatorNote, Rung};
 
+use crate::expected::Estimate;
 use crate::scan::DriveScanExec;
 use crate::tree::{Tree, hands_on};
 
@@ -51,6 +52,52 @@ pub struct DriveReceipt {
     /// The name of the device profile that it keeps to, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+    /// What the drives below it did, where it is a branch; their slices and bytes read are in its own figures.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub below: Vec<DriveReceipt>,
+}
+
+impl DriveReceipt {
+    /// Of a CSE of this name, before anything is added.
+    fn of(name: &str, rung: Option<Rung>) -> Self {
+        Self { name: name.to_owned(), rung, slices_total: Some(0), rows_read: Some(0), ..Self::default() }
+    }
+
+    /// Adds what the CSE did on a sub-plan.
+    fn add(&mut self, a: &Annotation) {
+        self.rung = self.rung.min(a.rung);
+        add(&mut self.slices, a.slices);
+        add(&mut self.slices_pruned, a.slices_pruned);
+        add(&mut self.slices_told, a.slices_told);
+        add(&mut self.rows_out, a.rows_out);
+        add(&mut self.bytes_read, a.bytes_read);
+        add(&mut self.bytes_sent, a.bytes_sent);
+        add(&mut self.bytes_received, a.bytes_received);
+        self.slices_total = self.slices_total.zip(a.slices_total).map(|(sum, n)| sum.saturating_add(n));
+        self.rows_read = self.rows_read.zip(a.rows_read).map(|(sum, n)| sum.saturating_add(n));
+        self.seconds += a.seconds;
+        self.peak_memory = self.peak_memory.max(a.peak_memory);
+        self.reason = self.reason.take().or_else(|| a.reason.clone());
+        self.profile = self.profile.take().or_else(|| a.profile.clone());
+        for below in &a.below {
+            among(&mut self.below, below);
+        }
+    }
+}
+
+/// Adds what a CSE did to its figures among those of `drives`.
+fn among(drives: &mut Vec<DriveReceipt>, a: &Annotation) {
+    let at = drives.iter().position(|d| d.name == a.cse).unwrap_or_else(|| {
+        drives.push(DriveReceipt::of(&a.cse, a.rung));
+        drives.len() - 1
+    });
+    drives[at].add(a);
+}
+
+/// In the order of their names, at every level.
+fn sort(drives: &mut [DriveReceipt]) {
+    drives.sort_by(|a, b| natural(&a.name).cmp(&natural(&b.name)));
+    drives.iter_mut().for_each(|drive| sort(&mut drive.below));
 }
 
 /// What was asked of the drives for one table.
@@ -73,6 +120,9 @@ pub struct ScanReceipt {
     /// From how many joins the keys went down with it.
     #[serde(default)]
     pub join_filters: u32,
+    /// Where its work could move: what was expected, and what happened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<Estimate>,
     /// What each drive wrote on it.
     pub annotations: Vec<Annotation>,
 }
@@ -186,42 +236,50 @@ impl fmt::Display for Receipt {
             let last = self.drives.is_empty() && i + 1 == notes.len();
             writeln!(f, "{} on the host because {note}", if last { "└─" } else { "├─" })?;
         }
-        for (i, d) in self.drives.iter().enumerate() {
-            let last = i + 1 == self.drives.len();
-            let rung = match d.rung {
-                // What the host kept is told above.
-                Some(Rung::Full) if !notes.is_empty() => "its whole sub-plan ran here",
-                Some(Rung::Full) => "everything ran here",
-                Some(Rung::Filter) => "filtered here",
-                Some(Rung::Raw) => "only read here",
-                None => "nothing ran here",
-            };
-            let mut unread = Vec::new();
-            if d.slices_pruned > 0 {
-                unread.push(format!("{} skipped", d.slices_pruned));
-            }
-            if d.slices_told > 0 {
-                unread.push(format!("{} told by metadata", d.slices_told));
-            }
-            let unread = if unread.is_empty() { String::new() } else { format!(" ({})", unread.join(", ")) };
-            writeln!(
-                f,
-                "{} {}{}: {rung}; {}{unread}, {} read, {}, {} sent, {}",
-                if last { "└─" } else { "├─" },
-                d.name,
-                d.profile.as_ref().map(|profile| format!(" ({profile})")).unwrap_or_default(),
-                counted(d.slices, "slice"),
-                human_bytes(d.bytes_read),
-                counted(d.rows_out, "row"),
-                human_bytes(d.bytes_sent),
-                human_seconds(d.seconds)
-            )?;
-            if let Some(reason) = d.reason.as_ref().filter(|r| **r != said) {
-                writeln!(f, "{}  └─ {reason}", if last { " " } else { "│" })?;
-            }
-        }
+        levels(f, &self.drives, "", !notes.is_empty(), &said)?;
         Ok(())
     }
+}
+
+/// A line per drive, and below a branch those of its drives. `kept`: whether the host kept something, which is told elsewhere, as `said`.
+fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kept: bool, said: &str) -> fmt::Result {
+    for (i, d) in drives.iter().enumerate() {
+        let last = i + 1 == drives.len();
+        let rung = match d.rung {
+            // What the host kept is told above.
+            Some(Rung::Full) if kept => "its whole sub-plan ran here",
+            Some(Rung::Full) => "everything ran here",
+            Some(Rung::Filter) => "filtered here",
+            Some(Rung::Raw) => "only read here",
+            None => "nothing ran here",
+        };
+        let mut unread = Vec::new();
+        if d.slices_pruned > 0 {
+            unread.push(format!("{} skipped", d.slices_pruned));
+        }
+        if d.slices_told > 0 {
+            unread.push(format!("{} told by metadata", d.slices_told));
+        }
+        let unread = if unread.is_empty() { String::new() } else { format!(" ({})", unread.join(", ")) };
+        writeln!(
+            f,
+            "{indent}{} {}{}: {rung}; {}{unread}, {} read, {}, {} sent, {}",
+            if last { "└─" } else { "├─" },
+            d.name,
+            d.profile.as_ref().map(|profile| format!(" ({profile})")).unwrap_or_default(),
+            counted(d.slices, "slice"),
+            human_bytes(d.bytes_read),
+            counted(d.rows_out, "row"),
+            human_bytes(d.bytes_sent),
+            human_seconds(d.seconds)
+        )?;
+        let inner = format!("{indent}{}  ", if last { " " } else { "│" });
+        if let Some(reason) = d.reason.as_ref().filter(|r| *r != said) {
+            writeln!(f, "{inner}{} {reason}", if d.below.is_empty() { "└─" } else { "├─" })?;
+        }
+        levels(f, &d.below, &inner, kept, said)?;
+    }
+    Ok(())
 }
 
 /// Notes that give a reason of their own; the others only follow from one below them.
@@ -296,7 +354,17 @@ impl Collector {
     /// A new scan; its number is what the other calls want.
     pub(crate) fn scan(&self, table: String, rung: Rung, sub_plan: String, sub_plan_number: Option<u32>) -> usize {
         let scans = &mut self.lock().receipt.scans;
-        scans.push(ScanReceipt { table, rung, sub_plan, sub_plan_number, plan_bytes: 0, beside: Vec::new(), join_filters: 0, annotations: Vec::new() });
+        scans.push(ScanReceipt {
+            table,
+            rung,
+            sub_plan,
+            sub_plan_number,
+            plan_bytes: 0,
+            beside: Vec::new(),
+            join_filters: 0,
+            estimate: None,
+            annotations: Vec::new(),
+        });
         scans.len() - 1
     }
 
@@ -311,6 +379,13 @@ impl Collector {
     pub(crate) fn beside(&self, scan: usize, tables: Vec<ShippedReceipt>) {
         if let Some(scan) = self.lock().receipt.scans.get_mut(scan) {
             scan.beside = tables;
+        }
+    }
+
+    /// What a scan was expected to take, and what it took.
+    pub(crate) fn estimate(&self, scan: usize, estimate: Estimate) {
+        if let Some(scan) = self.lock().receipt.scans.get_mut(scan) {
+            scan.estimate = Some(estimate);
         }
     }
 
@@ -376,31 +451,13 @@ fn sum_up(receipt: &mut Receipt, cut: Cut) {
         scan.plan_bytes = 0;
         for a in &scan.annotations {
             add(&mut scan.plan_bytes, a.bytes_received);
-            let at = receipt.drives.iter().position(|d| d.name == a.cse).unwrap_or_else(|| {
-                receipt.drives.push(DriveReceipt { name: a.cse.clone(), rung: a.rung, slices_total: Some(0), rows_read: Some(0), ..DriveReceipt::default() });
-                receipt.drives.len() - 1
-            });
-            let d = &mut receipt.drives[at];
-            d.rung = d.rung.min(a.rung);
-            add(&mut d.slices, a.slices);
-            add(&mut d.slices_pruned, a.slices_pruned);
-            add(&mut d.slices_told, a.slices_told);
-            add(&mut d.rows_out, a.rows_out);
-            add(&mut d.bytes_read, a.bytes_read);
-            add(&mut d.bytes_sent, a.bytes_sent);
-            add(&mut d.bytes_received, a.bytes_received);
-            d.slices_total = d.slices_total.zip(a.slices_total).map(|(sum, n)| sum.saturating_add(n));
-            d.rows_read = d.rows_read.zip(a.rows_read).map(|(sum, n)| sum.saturating_add(n));
-            d.seconds += a.seconds;
-            d.peak_memory = d.peak_memory.max(a.peak_memory);
-            d.reason = d.reason.take().or_else(|| a.reason.clone());
-            d.profile = d.profile.take().or_else(|| a.profile.clone());
+            among(&mut receipt.drives, a);
         }
     }
     for d in &mut receipt.drives {
         d.reason = d.reason.take().or_else(|| why.clone());
     }
-    receipt.drives.sort_by(|a, b| natural(&a.name).cmp(&natural(&b.name)));
+    sort(&mut receipt.drives);
     (receipt.bytes_read, receipt.bytes_moved) = (0, receipt.bytes_metadata);
     for d in &receipt.drives {
         add(&mut receipt.bytes_read, d.bytes_read);

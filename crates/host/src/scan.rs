@@ -2,12 +2,8 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
-use arrow::array::ArrayRef;
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, SchemaRef};
-use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
 use datafusion::common::Statistics;
 use datafusion::common::config::ConfigOptions;
@@ -23,38 +19,29 @@ use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSe
 use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::stream::{RecordBatchReceiverStream, RecordBatchStreamAdapter};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties};
-use futures::{StreamExt, stream};
-use skytether_adapt::cost::Work;
+use futures::stream;
 use skytether_adapt::profile::Profile;
-use skytether_adapt::query::{Limits, Policy};
-use skytether_common::{DatasetName, Error, Generation, Kind, PartitionName, Result};
+use skytether_adapt::query::{Limits, Policy, Setup};
+use skytether_adapt::work::{MEASURED, Work};
+use skytether_common::{DatasetName, PartitionName, Result};
 use skytether_plan::error::to_datafusion;
-use skytether_wire::size::batch_bytes;
-use skytether_wire::{Annotation, Cse, Delivery, DeliveryStream, Rung, SubPlan};
+use skytether_wire::{Annotation, Cse, Rung, SubPlan};
 use std::collections::BTreeMap;
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
-use crate::catalog::{Catalog, within};
+use crate::catalog::Catalog;
 use crate::estimate::Given;
-use crate::missing;
+use crate::expected::{Division, MOST, equal_slices};
 use crate::moving::above::EngineAbove;
 use crate::moving::{self, Member, Start, Started};
-use crate::receipt::{Collector, ShippedReceipt};
-use crate::shipped::{Beside, Table};
+use crate::reading::{Annotated, Patience, Reading, Sender};
+use crate::receipt::Collector;
+use crate::shipped::Beside;
 use crate::sub_plan::{Outgoing, Sent};
 
 /// Batches that wait between a drive and whoever reads.
 const PREFETCH: usize = 4;
-
-/// How long a drive may be silent that nobody else watches ([`Cse::watched`]).
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
-    /// Until it has taken a sub-plan.
-    pub(crate) begin: Duration,
-    /// Between two messages.
-    pub(crate) silence: Duration,
-}
 
 /// A drive that takes part in a scan, with what it may see.
 #[derive(Clone)]
@@ -104,8 +91,17 @@ pub(crate) struct Moves {
     pub(crate) host: Profile,
     pub(crate) profiles: Vec<Profile>,
     pub(crate) limits: Limits,
+    /// The slices, rows and bytes of each drive's part, as root records have them; of the bytes those of the columns that are read, if all are alike.
+    pub(crate) parts: Vec<(u32, u64, u64)>,
     /// What works off what each drive hands out.
     pub(crate) engines: Vec<Arc<EngineAbove>>,
+}
+
+impl Moves {
+    /// What its machine starts from.
+    fn setup(&self) -> Setup {
+        Setup { work: self.work.clone(), host: self.host, cses: self.profiles.clone(), policy: self.policy, limits: self.limits, priors: MEASURED, fed: false }
+    }
 }
 
 /// What a scan is made of.
@@ -185,7 +181,7 @@ impl DriveScanExec {
             },
             metrics: BaselineMetrics::new(&self.metrics, at),
             patience: self.context.patience,
-            catalog: self.context.catalog.clone(),
+            catalog: Some(self.context.catalog.clone()),
             drive,
             schema: self.schema(),
             to_the_end: self.plan.gathers(),
@@ -211,18 +207,27 @@ impl DriveScanExec {
             let members = members.into_iter().zip(outputs).zip(&moves.engines);
             let members =
                 members.map(|(((reading, sub_plan), output), engine)| Member { reading, plan: sent.of(sub_plan), engine: Arc::clone(engine), output });
-            let start = Start {
-                members: members.collect(),
-                work: moves.work.clone(),
-                policy: moves.policy,
-                host: moves.host,
-                profiles: moves.profiles.clone(),
-                limits: moves.limits,
-                schema,
-            };
+            let start = Start { members: members.collect(), setup: moves.setup(), schema, top: skytether_adapt::message::Rung::Full, source: None };
             moving::run(start).await;
         };
         tokio::spawn(running).abort_handle()
+    }
+
+    /// What it is expected to take, before anything is asked of a drive; nothing where its work does not move by the cost model.
+    pub(crate) fn expected(&self) -> Option<Division> {
+        let moves = self.moves.as_ref().filter(|moves| moves.policy == Policy::Adaptive)?;
+        if moves.parts.iter().map(|(slices, ..)| *slices as usize).sum::<usize>() > MOST {
+            return None;
+        }
+        let setup = moves.setup();
+        let names: Vec<&str> = self.targets.iter().map(|target| target.drive.info().name.as_str()).collect();
+        let mut first = 0u32;
+        let slices = moves.parts.iter().zip(0..).map(|((slices, rows, bytes), at)| {
+            let of = equal_slices(at, first, *slices, *rows, *bytes);
+            first = first.saturating_add(*slices);
+            of
+        });
+        Some(Division::expected(setup, &names, slices.collect()))
     }
 
     /// The number of its sub-plan in the cut.
@@ -396,18 +401,6 @@ impl ExecutionPlan for DriveScanExec {
     }
 }
 
-/// The data set and generation, of those that `plan` reads, whose keys `text` names.
-fn named_in(text: &str, plan: &SubPlan) -> Option<(DatasetName, Generation)> {
-    for (dataset, partitions) in plan.datasets() {
-        for partition in partitions.values() {
-            if text.contains(&format!("{}{:016x}.", dataset.prefix(), partition.generation.0)) {
-                return Some((dataset.clone(), partition.generation));
-            }
-        }
-    }
-    None
-}
-
 /// What is sent to all drives alike.
 struct Parcel {
     sent: Sent,
@@ -436,198 +429,4 @@ fn begun(name: &str, rung: Rung) -> Annotation {
         reason: Some("the host needed no more rows and left before the end; figures are the host's".to_owned()),
         ..Annotation::default()
     }
-}
-
-/// One drive's annotation in the receipt: the host's own figures until the drive sends its own.
-struct Annotated {
-    collector: Arc<Collector>,
-    scan: usize,
-    number: usize,
-}
-
-impl Annotated {
-    fn update(&self, change: impl FnOnce(&mut Annotation)) {
-        self.collector.update(self.scan, self.number, change);
-    }
-
-    /// These tables travel with the sub-plan.
-    fn beside(&self, tables: &[Table]) {
-        let told = tables.iter().map(|table| ShippedReceipt { name: table.name.clone(), rows: table.rows, bytes: table.bytes.len() as u64 });
-        self.collector.beside(self.scan, told.collect());
-    }
-}
-
-/// One drive's part of a scan: what is known of it, and whom errors are to name.
-pub(crate) struct Reading {
-    drive: Arc<dyn Cse>,
-    schema: SchemaRef,
-    note: Annotated,
-    metrics: BaselineMetrics,
-    patience: Patience,
-    catalog: Catalog,
-    /// Whether the last batch is handed on only when the drive has told what it did: whoever takes the first rows of each drive asks for no more, and the
-    /// drive's figures would be lost on the way.
-    to_the_end: bool,
-}
-
-type Sender = tokio::sync::mpsc::Sender<DfResult<RecordBatch>>;
-
-impl Reading {
-    async fn run(self, plan: SubPlan, send: &Sender) -> Result<()> {
-        match self.read(&plan, send).await {
-            Err(e) => Err(self.at_fault(&plan, e).await),
-            done => done,
-        }
-    }
-
-    pub(crate) fn drive(&self) -> &Arc<dyn Cse> {
-        &self.drive
-    }
-
-    /// What an error of the drive says to whoever asked for what `plan` reads.
-    pub(crate) async fn at_fault(&self, plan: &SubPlan, e: Error) -> Error {
-        let name = &self.drive.info().name;
-        // What is missing is a slice of this generation (its key is named), or something that the query asks for in vain, such as a column.
-        let text = e.full_text();
-        match named_in(&text, plan) {
-            Some((of, generation)) if e.kind() == Kind::NotFound => missing::explain(&self.catalog, &of, generation, name, e).await,
-            _ if text.contains(name.as_str()) => e,
-            _ => e.while_doing(format!("{name} failed while it read {}", plan.dataset)),
-        }
-    }
-
-    /// How patient to be: a connection that gets signs of life knows better than a clock whether its drive is dead or has much to do.
-    fn patience(&self) -> Patience {
-        if self.drive.watched() { Patience { begin: Duration::MAX, silence: Duration::MAX } } else { self.patience }
-    }
-
-    /// Waits for `call`, with which the drive takes `plan`.
-    pub(crate) async fn begun<T>(&self, plan: &SubPlan, call: impl Future<Output = Result<T>>) -> Result<T> {
-        let bytes = plan.bytes() as u64;
-        self.note.update(|a| a.bytes_received = bytes);
-        within(self.patience().begin, &self.drive.info().name, "begin a sub-plan", call).await
-    }
-
-    /// Rows have come from the drive.
-    pub(crate) fn came(&self, batch: &RecordBatch, bytes: u64) {
-        self.note.update(|a| {
-            a.rows_out += batch.num_rows() as u64;
-            a.bytes_sent += bytes;
-        });
-    }
-
-    /// Rows go to whoever reads the scan.
-    pub(crate) fn records(&self, batch: &RecordBatch) {
-        self.metrics.record_output(batch.num_rows());
-    }
-
-    /// The drive has told what it did, or nobody waits for that any longer; `change` adds what only the host knows.
-    pub(crate) fn end(&self, told: Option<Annotation>, change: impl FnOnce(&mut Annotation)) {
-        let name = &self.drive.info().name;
-        self.note.update(|a| {
-            if let Some(told) = told {
-                // The ticket around the plan is the drive's to count; less than the plan it can't have been.
-                let bytes_received = told.bytes_received.max(a.bytes_received);
-                *a = Annotation { bytes_received, ..told.taken_from(name) };
-            }
-            change(a);
-        });
-    }
-
-    async fn read(&self, plan: &SubPlan, send: &Sender) -> Result<()> {
-        let stream = self.begun(plan, self.drive.execute(plan.clone())).await?;
-        self.deliver(stream, plan, |batch| async {
-            self.records(&batch);
-            send.send(Ok(batch)).await.is_ok()
-        })
-        .await
-    }
-
-    /// Reads what the drive makes of `plan` to its end; `give` hands rows on, and says whether somebody takes them.
-    pub(crate) async fn deliver<F: Future<Output = bool>>(&self, stream: DeliveryStream, plan: &SubPlan, mut give: impl FnMut(RecordBatch) -> F) -> Result<()> {
-        let (name, dataset) = (self.drive.info().name.clone(), &plan.dataset);
-        let patience = self.patience();
-        let DeliveryStream { schema, mut messages } = stream;
-        check(&schema, &self.schema, &name)?;
-        let (mut open_epoch, mut last) = (None, None);
-        loop {
-            let next = tokio::time::timeout(patience.silence, messages.next())
-                .await
-                .map_err(|_| Error::unavailable(format!("{name} has been silent for {} s in the middle of a query", patience.silence.as_secs_f64())))?;
-            match next {
-                None => {
-                    return Err(Error::unavailable(format!("{name} ended its answer about {dataset} without finishing it: it may have stopped; try again")));
-                }
-                Some(Err(e)) => return Err(e),
-                Some(Ok(Delivery::Batch { epoch, batch })) => {
-                    open_epoch = Some(epoch);
-                    let bytes = batch_bytes(&batch);
-                    self.came(&batch, bytes);
-                    let timer = self.metrics.elapsed_compute().timer();
-                    let batch = adapt(&batch, &self.schema, &name)?;
-                    timer.done();
-                    if batch.num_rows() == 0 {
-                        continue;
-                    }
-                    let ready = if self.to_the_end { last.replace(batch) } else { Some(batch) };
-                    if let Some(batch) = ready
-                        && !give(batch).await
-                    {
-                        return Ok(());
-                    }
-                }
-                Some(Ok(Delivery::EpochComplete { epoch })) => {
-                    if open_epoch == Some(epoch) {
-                        open_epoch = None;
-                    }
-                }
-                Some(Ok(Delivery::Done(annotation))) => {
-                    if let Some(epoch) = open_epoch {
-                        return Err(Error::internal(format!("{name} finished without completing epoch {epoch}: its rows can't be counted")));
-                    }
-                    self.end(Some(annotation), |_| {});
-                    if let Some(batch) = last {
-                        // Where nobody listens any more, that is all.
-                        give(batch).await;
-                    }
-                    return Ok(());
-                }
-            }
-        }
-    }
-}
-
-/// Whether batches of `given` can become `wanted`, column by column.
-pub(crate) fn check(given: &SchemaRef, wanted: &SchemaRef, name: &str) -> Result<()> {
-    let fits = given.fields().len() == wanted.fields().len()
-        && given
-            .fields()
-            .iter()
-            .zip(wanted.fields())
-            .all(|(g, w)| g.data_type() == w.data_type() || arrow::compute::can_cast_types(g.data_type(), w.data_type()));
-    if fits {
-        return Ok(());
-    }
-    let list = |s: &SchemaRef| s.fields().iter().take(20).map(|f| format!("{} {}", f.name(), f.data_type())).collect::<Vec<_>>().join(", ");
-    Err(Error::internal(format!(
-        "{name} answers with columns ({}) where ({}) were asked for: do host and drive have the same version?",
-        list(given),
-        list(wanted)
-    )))
-}
-
-/// `batch` with the names and types of `schema`, by position.
-pub(crate) fn adapt(batch: &RecordBatch, schema: &SchemaRef, name: &str) -> Result<RecordBatch> {
-    let wrong = |e: arrow::error::ArrowError| Error::internal(format!("{name} sent a batch that does not fit its schema")).because(e);
-    if batch.num_columns() != schema.fields().len() {
-        return Err(Error::internal(format!("{name} sent a batch of {} columns where {} were announced", batch.num_columns(), schema.fields().len())));
-    }
-    let columns =
-        batch.columns().iter().zip(schema.fields()).map(|(column, field)| retype(column, field.data_type())).collect::<Result<Vec<_>, _>>().map_err(wrong)?;
-    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    RecordBatch::try_new_with_options(schema.clone(), columns, &options).map_err(wrong)
-}
-
-fn retype(column: &ArrayRef, wanted: &DataType) -> Result<ArrayRef, arrow::error::ArrowError> {
-    if column.data_type() == wanted { Ok(Arc::clone(column)) } else { cast(column, wanted) }
 }

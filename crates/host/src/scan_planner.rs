@@ -18,11 +18,11 @@ use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{DatasetName, Error, PartitionName, Result};
 use skytether_plan::error::{from_datafusion, to_datafusion};
 use skytether_plan::{Cut, CutPlan, DriveScan, Placement, describe, rungs};
-use skytether_wire::Rung;
+use skytether_wire::{CseInfo, Rung};
 
 use crate::estimate::Estimates;
-use crate::moving::work::work;
-use crate::options::Moving;
+use crate::moving::work::{share_read, work};
+use crate::options::{Moving, UNKNOWN};
 use crate::reasons;
 use crate::scan::{DriveScanExec, Moves, QueryContext, ScanParts, Target};
 use crate::session::Host;
@@ -106,18 +106,20 @@ impl ScanPlanner {
             return Ok(None);
         }
         let options = self.host.options();
-        let threads = u32::try_from(options.threads).unwrap_or(u32::MAX).max(1);
-        let host = Profile { cores: threads, memory_bytes: options.memory_limit as u64, ..UNKNOWN };
-        let profiles = targets.iter().map(|target| {
-            let info = target.drive.info();
-            info.profile.unwrap_or(Profile { memory_bytes: info.memory_limit, ..UNKNOWN })
-        });
         let engines = targets.iter().map(|target| self.host.above(target.at).cloned().ok_or_else(|| Error::internal("a target is no drive of the host")));
+        // Of a table's columns the plan reads some; which of them are the long ones is not known here.
+        let read = share_read(&scan.sub_plan, &named.schema);
+        let parts = targets.iter().map(|target| {
+            let id = target.drive.info().id;
+            let part = table.partitions.iter().find(|partition| partition.drive == id);
+            part.map_or((0, 0, 0), |part| (part.slices, part.rows, (part.bytes as f64 * read) as u64))
+        });
         Ok(Some(Moves {
+            parts: parts.collect(),
             work: work(&scan.sub_plan, tables, table.rows, table.matrix.is_some())?,
             policy,
-            host,
-            profiles: profiles.collect(),
+            host: options.profile(),
+            profiles: targets.iter().map(|target| profile_of(target.drive.info())).collect(),
             limits: Limits { memory: options.limits.memory.min((options.memory_limit / 4) as u64), ..options.limits },
             engines: engines.collect::<Result<_>>()?,
         }))
@@ -165,9 +167,10 @@ impl ScanPlanner {
     }
 }
 
-/// A device that nothing is known of: as fast as this machine, behind a link that holds nothing up.
-const UNKNOWN: Profile =
-    Profile { speed_per_core: 1.0, cores: 1, memory_bytes: 512 << 20, disk_bytes_per_s: 2e9, disk_seek_s: 0.0, link_bits_per_s: 1e11, link_latency_s: 0.0 };
+/// What is taken for the device of a drive.
+pub(crate) fn profile_of(info: &CseInfo) -> Profile {
+    info.profile.unwrap_or(Profile { memory_bytes: info.memory_limit, ..UNKNOWN })
+}
 
 /// The order in which a drive gives the rows of `plan`.
 fn order(plan: &LogicalPlan, state: &SessionState) -> DfResult<Option<LexOrdering>> {

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use datafusion::common::{ScalarValue, TableReference};
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::memory_pool::PeakRecordingPool;
+use datafusion::execution::memory_pool::{MemoryPool, PeakRecordingPool};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -39,16 +39,17 @@ use uuid::Uuid;
 
 use crate::catalog::{Catalog, DatasetKind};
 use crate::cells::{HostCells, needs};
-use crate::in_parts;
+use crate::in_parts::{self, InParts};
 use crate::key_filters::send_keys_apart;
 use crate::merge_once::merge_once;
 use crate::moving::above::EngineAbove;
 use crate::named_columns::Shown;
 use crate::options::{HostOptions, QueryOptions};
 use crate::parameters;
+use crate::reading::Patience;
 use crate::reasons;
 use crate::receipt::{Collector, ReceiptHandle, Source};
-use crate::scan::{Patience, QueryContext};
+use crate::scan::QueryContext;
 use crate::scan_planner::ScanPlanner;
 use crate::sort_room::SortRoom;
 use crate::spill::{self, SpillDirectory};
@@ -111,6 +112,15 @@ impl Query {
     }
 }
 
+/// A query as a logical plan, over tables that a session knows.
+struct Logical {
+    plan: LogicalPlan,
+    /// Whether it has been through the rules for logical plans.
+    optimised: bool,
+    state: SessionState,
+    tables: Arc<NamedTables>,
+}
+
 /// A query that is planned and has not begun.
 pub(crate) struct Planned {
     pub(crate) optimised: LogicalPlan,
@@ -154,6 +164,11 @@ impl Host {
     #[must_use]
     pub fn options(&self) -> &HostOptions {
         &self.0.options
+    }
+
+    /// What its operators get their memory from.
+    pub(crate) fn memory(&self) -> Arc<dyn MemoryPool> {
+        Arc::clone(&self.0.base.runtime_env().memory_pool)
     }
 
     /// What works off what drive `at` hands out.
@@ -228,10 +243,14 @@ impl Host {
 
     async fn plan_over(&self, shown: &Shown, asked: &Asked, options: &QueryOptions, values: Vec<ScalarValue>, begun: Instant) -> Result<Planned> {
         let collector = Arc::new(Collector::new(begun, options.cut));
-        let (plan, state, tables) = self.logical(asked, shown, &collector).await?;
+        let Logical { plan, optimised, state, tables } = self.logical(asked, shown, &collector, true).await?;
         let work = async {
             let plan = parameters::bind(plan, values)?;
-            self.plan_logical(plan, state, tables, collector, options).await
+            if optimised {
+                self.plan_optimised(plan, state, tables, collector, options).await
+            } else {
+                self.plan_logical(plan, state, tables, collector, options).await
+            }
         };
         match asked {
             Asked::Sql(_) => work.await,
@@ -244,8 +263,8 @@ impl Host {
     pub(crate) async fn prepare(&self, asked: &Asked) -> Result<(SchemaRef, Vec<Field>)> {
         let collector = Arc::new(Collector::new(Instant::now(), QueryOptions::default().cut));
         let shown = Shown::named();
-        let (plan, ..) = match self.logical(asked, &shown, &collector).await {
-            Err(_) if shown.hid() => self.logical(asked, &Shown::all(), &collector).await?,
+        let Logical { plan, .. } = match self.logical(asked, &shown, &collector, false).await {
+            Err(_) if shown.hid() => self.logical(asked, &Shown::all(), &collector, false).await?,
             done => done?,
         };
         Ok((Arc::clone(plan.schema().inner()), parameters::of(&plan)?))
@@ -260,7 +279,8 @@ impl Host {
         Ok(Arc::clone(&named.schema))
     }
 
-    async fn logical(&self, asked: &Asked, shown: &Shown, collector: &Collector) -> Result<(LogicalPlan, SessionState, Arc<NamedTables>)> {
+    /// What is asked as a logical plan; one that is quicker optimised on the way is, if the caller wants to `optimise` it anyway.
+    async fn logical(&self, asked: &Asked, shown: &Shown, collector: &Collector, optimise: bool) -> Result<Logical> {
         let (text, mut statement) = match asked {
             Asked::Sql(text) => (text, parse(&self.0.base, text)?),
             Asked::Substrait(plan) => {
@@ -268,7 +288,7 @@ impl Host {
                 state.mark_start_execution();
                 let (plan, tables) = substrait::logical(plan, &state, &self.0.catalog, &self.0.schemas, collector).await?;
                 state.register_catalog_list(tables.catalog_list()?);
-                return Ok((plan, state, Arc::new(tables)));
+                return Ok(Logical { plan, optimised: false, state, tables: Arc::new(tables) });
             }
         };
         parameters::number(&mut statement)?;
@@ -277,13 +297,13 @@ impl Host {
         if let Some(few) = shown.few(&tables, text, &statement)? {
             state.register_catalog_list(few);
         }
-        if let Some(plan) = in_parts::plan(&mut statement, &state).await {
-            return Ok((plan, state, tables));
+        if let Some(InParts { plan, optimised }) = in_parts::plan(&mut statement, &state, optimise).await {
+            return Ok(Logical { plan, optimised, state, tables });
         }
         let star = star::take_out(&mut statement);
         let plan = state.statement_to_plan(statement).await.map_err(from_datafusion).map_err(explain_missing)?;
         let plan = if star { star::put_back(plan).map_err(from_datafusion)? } else { plan };
-        Ok((plan, state, tables))
+        Ok(Logical { plan, optimised: false, state, tables })
     }
 
     /// The tables that a query names, and a session that knows them.
@@ -313,6 +333,18 @@ impl Host {
         let passes = &mut state.config_mut().options_mut().optimizer.max_passes;
         *passes = in_parts::passes(&plan, *passes);
         let optimised = state.optimize(&plan).map_err(from_datafusion)?;
+        self.plan_optimised(optimised, state, tables, collector, options).await
+    }
+
+    /// Cuts and plans what the rules for logical plans have rewritten.
+    async fn plan_optimised(
+        &self,
+        optimised: LogicalPlan,
+        state: SessionState,
+        tables: Arc<NamedTables>,
+        collector: Arc<Collector>,
+        options: &QueryOptions,
+    ) -> Result<Planned> {
         let cut = cut(optimised.clone(), options.cut, tables.as_ref(), &state)?;
         for note in &cut.notes {
             collector.note(format!("{}: {}", note.operator, note.reason));

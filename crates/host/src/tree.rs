@@ -95,6 +95,9 @@ fn host_branches(operators: &[HostOperator], scans: &[ScanReceipt], at: &mut usi
                     .more
                     .push(format!("with the keys of {}", if scan.join_filters == 1 { "a join".to_owned() } else { format!("{} joins", scan.join_filters) }));
             }
+            if let Some(estimate) = &scan.estimate {
+                branch.remarks.extend(estimate.to_string().lines().map(ToOwned::to_owned));
+            }
             let beside = std::mem::take(&mut branch.below);
             branch.below = scan.beside.iter().zip(beside).map(|(table, made)| of_shipped(table, made)).collect();
             branch.below.extend(drive_branches(scan));
@@ -237,7 +240,7 @@ fn of_drive(a: &Annotation) -> Branch {
         seconds: human_seconds(a.seconds),
         more,
         remarks: a.reason.clone().into_iter().collect(),
-        below: Vec::new(),
+        below: a.below.iter().map(of_drive).collect(),
     }
 }
 
@@ -326,6 +329,7 @@ mod tests {
             sub_plan_number: Some(0),
             plan_bytes: 2048,
             beside: vec![ShippedReceipt { name: "__shipped_0".into(), rows: 3, bytes: 512 }],
+            estimate: None,
             join_filters: 1,
             annotations: vec![
                 drive("drive-0", 2, plain(10, 0.002)),

@@ -4,6 +4,7 @@ use datafusion::execution::FunctionRegistry;
 use datafusion::logical_expr::{Aggregate, Expr, FetchType, Limit, LogicalPlan, SkipType, Sort, Window};
 
 use crate::expressions::{check, check_aggregate, check_window};
+use crate::long_lists::known;
 use crate::partial::form_names;
 use crate::partition::Whole;
 use crate::policy::{Cut, Placement};
@@ -111,7 +112,8 @@ fn after_limit() -> Class {
 }
 
 fn all<'e>(exprs: impl IntoIterator<Item = &'e Expr>, schema: &datafusion::common::DFSchema, registry: &dyn FunctionRegistry) -> Class {
-    match exprs.into_iter().try_for_each(|e| check(e, schema, registry)) {
+    let exprs: Vec<_> = exprs.into_iter().collect();
+    match known(schema, exprs.len(), |schema| exprs.into_iter().try_for_each(|e| check(e, schema, registry))) {
         Ok(()) => Class::Whole,
         Err(why) => Class::Host(why),
     }
@@ -200,14 +202,13 @@ fn aggregate(node: &Aggregate, input: &Input, registry: &dyn FunctionRegistry) -
         }
     }
     let whole = !sets && (input.placement == Placement::Everywhere || input.whole.as_ref().is_some_and(|whole| whole.holds(&groups, schema)));
-    for expr in &node.aggr_expr {
-        let call = match check_aggregate(expr, schema, registry) {
-            Ok(call) => call,
-            Err(why) => return Class::Host(why),
-        };
-        if whole {
-            continue;
-        }
+    let calls =
+        known(schema, node.aggr_expr.len(), |schema| node.aggr_expr.iter().map(|expr| check_aggregate(expr, schema, registry)).collect::<Result<Vec<_>, _>>());
+    let calls = match calls {
+        Ok(calls) => calls,
+        Err(why) => return Class::Host(why),
+    };
+    for call in calls.into_iter().filter(|_| !whole) {
         let name = call.func.name();
         let Some((state, merge)) = form_names(name, call.params.distinct) else {
             return Class::Host(format!("{name}(DISTINCT ...) needs all rows in one place"));

@@ -5,7 +5,7 @@
 //! journey, and every function is known by name at both ends.
 
 use datafusion::arrow::datatypes::DataType;
-use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::common::{ExprSchema, ScalarValue};
 use datafusion::execution::FunctionRegistry;
 use datafusion::logical_expr::expr::{AggregateFunction, InList, WindowFunction};
 use datafusion::logical_expr::{
@@ -23,7 +23,7 @@ pub type Refusal = String;
 ///
 /// # Errors
 /// The reason, naming the expression's offending part.
-pub fn check(expr: &Expr, schema: &DFSchema, registry: &dyn FunctionRegistry) -> Result<(), Refusal> {
+pub fn check(expr: &Expr, schema: &dyn ExprSchema, registry: &dyn FunctionRegistry) -> Result<(), Refusal> {
     Checker { schema, registry }.expr(expr, 0)
 }
 
@@ -31,7 +31,7 @@ pub fn check(expr: &Expr, schema: &DFSchema, registry: &dyn FunctionRegistry) ->
 ///
 /// # Errors
 /// The reason.
-pub fn check_aggregate<'e>(expr: &'e Expr, schema: &DFSchema, registry: &dyn FunctionRegistry) -> Result<&'e AggregateFunction, Refusal> {
+pub fn check_aggregate<'e>(expr: &'e Expr, schema: &dyn ExprSchema, registry: &dyn FunctionRegistry) -> Result<&'e AggregateFunction, Refusal> {
     let Expr::AggregateFunction(call) = unaliased(expr) else {
         return Err(format!("{} is no plain aggregate call", short(expr)));
     };
@@ -59,7 +59,7 @@ pub fn check_aggregate<'e>(expr: &'e Expr, schema: &DFSchema, registry: &dyn Fun
 ///
 /// # Errors
 /// The reason.
-pub fn check_window<'e>(expr: &'e Expr, schema: &DFSchema, registry: &dyn FunctionRegistry) -> Result<&'e WindowFunction, Refusal> {
+pub fn check_window<'e>(expr: &'e Expr, schema: &dyn ExprSchema, registry: &dyn FunctionRegistry) -> Result<&'e WindowFunction, Refusal> {
     let Expr::WindowFunction(call) = unaliased(expr) else {
         return Err(format!("{} is no plain window call", short(expr)));
     };
@@ -257,7 +257,7 @@ fn carried_name(name: &str) -> bool {
 }
 
 struct Checker<'a> {
-    schema: &'a DFSchema,
+    schema: &'a dyn ExprSchema,
     registry: &'a dyn FunctionRegistry,
 }
 

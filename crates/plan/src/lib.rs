@@ -19,6 +19,7 @@
 //! | `size` | how many bytes rows take, from what is known of the tables |
 //! | `split`, `union` | aggregates in two halves; operators in the branches of a union |
 //! | [`rungs`] | a sub-plan in two parts, of which a drive may leave the upper one to the level above |
+//! | [`combine`] | states into states, for a level in the middle |
 //! | [`filter_first`] | rows are filtered before anything is computed from them, above and below |
 //! | [`small_heaps`] | limits that are too large to make room for |
 //! | [`physical_rule`] | what our rules over physical plans are made of |
@@ -32,6 +33,7 @@
 
 pub mod classify;
 pub mod codec;
+pub mod combine;
 pub mod cut;
 pub mod describe;
 pub mod error;

@@ -8,7 +8,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::FieldRef;
-use datafusion::common::{Column, DFSchema, ExprSchema, FunctionalDependencies, Result};
+use datafusion::common::{Column, DFSchema, DFSchemaRef, ExprSchema, FunctionalDependencies, Result};
 use datafusion::logical_expr::{Aggregate, Expr, ExprSchemable, LogicalPlan, Projection};
 
 /// Expressions from which on an index pays.
@@ -35,6 +35,31 @@ impl<'a> Columns<'a> {
     }
 }
 
+/// The places of the columns of a schema by their names, for as long as it is that schema that is asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    of: Option<DFSchemaRef>,
+    /// Nothing for names of several columns.
+    places: HashMap<String, Option<usize>>,
+}
+
+impl Places {
+    /// Where `column` is in `schema`; `None` where that is for the schema to say: it is small, or the name is ambiguous or not there.
+    pub(crate) fn of(&mut self, column: &Column, schema: &DFSchemaRef) -> Option<usize> {
+        if schema.fields().len() < MANY {
+            return None;
+        }
+        if !self.of.as_ref().is_some_and(|known| Arc::ptr_eq(known, schema)) {
+            let places = Columns::of(schema).places;
+            self.places = places.into_iter().map(|(name, at)| (name.to_owned(), at)).collect();
+            self.of = Some(Arc::clone(schema));
+        }
+        let at = self.places.get(&column.name).copied().flatten()?;
+        let (qualifier, _) = schema.qualified_field(at);
+        (column.relation.is_none() || column.relation.as_ref() == qualifier).then_some(at)
+    }
+}
+
 impl ExprSchema for Columns<'_> {
     fn field_from_column(&self, column: &Column) -> Result<&FieldRef> {
         if let Some(Some(at)) = self.places.get(column.name.as_str()) {
@@ -46,6 +71,11 @@ impl ExprSchema for Columns<'_> {
         // What is ambiguous, partly qualified or not there.
         self.schema.field_from_column(column)
     }
+}
+
+/// What `work` gives with the columns of `schema`, in which it looks for those of `expressions` expressions.
+pub(crate) fn known<R>(schema: &DFSchema, expressions: usize, work: impl FnOnce(&dyn ExprSchema) -> R) -> R {
+    if expressions < MANY { work(schema) } else { work(&Columns::of(schema)) }
 }
 
 /// [`Aggregate::try_new`].

@@ -26,6 +26,13 @@ pub struct Delivered {
     schema: DFSchemaRef,
 }
 
+impl Delivered {
+    /// Rows of `schema`.
+    pub(crate) fn of(schema: DFSchemaRef) -> Self {
+        Self { schema }
+    }
+}
+
 impl PartialOrd for Delivered {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         (self == other).then_some(std::cmp::Ordering::Equal)
@@ -109,7 +116,7 @@ pub fn split(plan: &LogicalPlan) -> Result<Option<Rungs>> {
     } else {
         LogicalPlan::Projection(Projection::try_new(kept.into_iter().map(Expr::Column).collect(), Arc::clone(&lowest.input))?)
     };
-    let delivered = LogicalPlan::Extension(Extension { node: Arc::new(Delivered { schema: Arc::clone(lower.schema()) }) });
+    let delivered = LogicalPlan::Extension(Extension { node: Arc::new(Delivered::of(Arc::clone(lower.schema()))) });
     let states = LogicalPlan::Aggregate(Aggregate::try_new(Arc::new(delivered), lowest.group_expr.clone(), lowest.aggr_expr.clone())?);
     let mut placed = false;
     let upper = plan.clone().transform_down(|node| match &node {

@@ -32,7 +32,7 @@ impl Halves {
         let columns = Columns::of(schema);
         let (mut states, mut merges) = (vec![], vec![]);
         for (i, expr) in aggregate.aggr_expr.iter().enumerate() {
-            let call = check_aggregate(expr, schema, registry).map_err(DataFusionError::Plan)?;
+            let call = check_aggregate(expr, &columns, registry).map_err(DataFusionError::Plan)?;
             let Some((state, merge)) = form_names(call.func.name(), call.params.distinct) else { return Ok(Err("it has no state with DISTINCT")) };
             let (Ok(state), Ok(merge)) = (registry.udaf(&state), registry.udaf(&merge)) else { return Ok(Err("it has no form that returns its state")) };
             let mut call = call.clone();

@@ -6,10 +6,10 @@ mod host;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use skytether_adapt::cost::PRIORS;
 use skytether_adapt::message::{CseId, Down, Rung, Slice, SliceId};
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Event, Limits, Policy, Query, Setup};
+use skytether_adapt::work::PRIORS;
 
 use crate::device::Link;
 use crate::workload::Workload;
@@ -266,6 +266,7 @@ pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome
         policy,
         limits: fleet.limits,
         priors: PRIORS,
+        fed: false,
     });
     let mut world = World {
         now: 0.0,

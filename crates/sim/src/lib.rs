@@ -6,6 +6,7 @@
 //! - [`grid`]: the grid of issue 4 and its regrets;
 //! - [`oracle`]: what no policy can beat, by linear programs ([`simplex`]);
 //! - [`equal`]: how many slow drives equal one host;
+//! - [`skyhook`]: how slow the processors of storage servers may be, and what a thinner network costs;
 //! - [`parallel`]: independent runs on all processors;
 //! - [`real`]: points measured in real time beside the same simulated;
 //! - [`chaos`]: seeded runs with kills, stalls, duplicates and reordering, whose answers are checked.
@@ -21,4 +22,5 @@ pub mod oracle;
 pub mod parallel;
 pub mod real;
 pub mod simplex;
+pub mod skyhook;
 pub mod workload;

@@ -11,8 +11,9 @@
 //! what one epoch per drive would, spread evenly over its slices, and the slow first slices likewise. Whole slices count in one way: a drive works off
 //! no more than could be done one after the other on its cores.
 
-use skytether_adapt::cost::{PRIORS, distinct};
+use skytether_adapt::cost::distinct;
 use skytether_adapt::message::Rung;
+use skytether_adapt::work::PRIORS;
 
 use crate::fleet::{Fleet, OUTGOING, Real, costs};
 use crate::simplex::maximise;

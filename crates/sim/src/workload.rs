@@ -1,6 +1,6 @@
 //! Queries: what the planner believes of them when they begin, and what is true.
 
-use skytether_adapt::cost::{Kind, Operator, Output, PRIORS, Work};
+use skytether_adapt::work::{Kind, Operator, Output, PRIORS, Work};
 
 /// What is true of a query's operators, whatever the planner believes.
 #[derive(Debug, Clone, Copy, PartialEq)]

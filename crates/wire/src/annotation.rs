@@ -83,14 +83,55 @@ pub struct Annotation {
     /// The name of the device profile that the CSE keeps to, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+    /// What happened at the CSEs below, where this one is a host of others; their figures of slices and bytes read are in its own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub below: Vec<Annotation>,
 }
 
+/// The deepest tree of CSEs that annotations tell of, and the most of one level.
+const MAX_LEVELS: u32 = 8;
+const MAX_BELOW: usize = 1024;
+
 impl Annotation {
+    /// Adds what the same CSE did in another part of the same sub-plan.
+    pub fn add(&mut self, other: Self) {
+        let sum = u64::saturating_add;
+        self.rung = self.rung.min(other.rung);
+        self.slices = sum(self.slices, other.slices);
+        self.slices_pruned = sum(self.slices_pruned, other.slices_pruned);
+        self.slices_told = sum(self.slices_told, other.slices_told);
+        self.slices_total = self.slices_total.zip(other.slices_total).map(|(a, b)| sum(a, b));
+        self.rows_read = self.rows_read.zip(other.rows_read).map(|(a, b)| sum(a, b));
+        self.rows_out = sum(self.rows_out, other.rows_out);
+        self.bytes_read = sum(self.bytes_read, other.bytes_read);
+        self.bytes_received = sum(self.bytes_received, other.bytes_received);
+        self.bytes_sent = sum(self.bytes_sent, other.bytes_sent);
+        self.seconds += other.seconds;
+        self.peak_memory = self.peak_memory.max(other.peak_memory);
+        self.reason = self.reason.take().or(other.reason);
+        self.profile = self.profile.take().or(other.profile);
+        if self.operators.is_empty() {
+            self.operators = other.operators;
+        }
+        for one in other.below {
+            match self.below.iter_mut().find(|own| own.cse == one.cse) {
+                Some(own) => own.add(one),
+                None => self.below.push(one),
+            }
+        }
+    }
+
     /// What a host takes over of an annotation that came from `cse`, whoever wrote it: under the name that the host knows it by, with texts
     /// and operators bounded in length and number, depths of a tree, and times that are times.
     #[must_use]
-    pub fn taken_from(mut self, cse: &str) -> Self {
-        self.cse = cse.to_owned();
+    pub fn taken_from(self, cse: &str) -> Self {
+        self.taken(cse.to_owned(), MAX_LEVELS)
+    }
+
+    fn taken(mut self, cse: String, levels: u32) -> Self {
+        self.cse = cse;
+        self.below.truncate(if levels > 0 { MAX_BELOW } else { 0 });
+        self.below = self.below.into_iter().map(|one| (shortened(&one.cse, MAX_NAME), one)).map(|(cse, one)| one.taken(cse, levels - 1)).collect();
         self.seconds = time(self.seconds);
         self.reason = self.reason.map(|reason| shortened(&reason, MAX_REASON));
         self.profile = self.profile.map(|profile| shortened(&profile, MAX_NAME));

@@ -25,10 +25,10 @@ pub enum Opened {
     Session(Session),
 }
 
-/// A stripe that the sub-plan has to read.
+/// A stripe that the sub-plan has to read, or several small ones that are taken together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stripe {
-    /// Its number in the partition.
+    /// Its number in the partition, or that of several together (ARCHITECTURE.md, "Runs"). Orders call it so.
     pub stripe: u32,
     /// Its rows.
     pub rows: u64,

@@ -60,10 +60,30 @@ impl<B> Query<B> {
         }
         book.surveyed = true;
         book.heard = self.now;
+        self.take_in(cse.0 as usize, slices, out);
+        self.dirty = true;
+    }
+
+    /// More slices of CSEs that were surveyed.
+    pub(super) fn wanted(&mut self, slices: Vec<Slice>, out: &mut Vec<Action<B>>) {
+        for slice in slices {
+            if let Some(reader) = slice.readers.first().map(|reader| reader.0 as usize).filter(|at| *at < self.cses.len()) {
+                self.take_in(reader, vec![slice], out);
+                self.touched.insert(reader);
+            }
+        }
+        self.dirty = true;
+    }
+
+    /// Puts slices into the books; without a reader the query fails by `blame`.
+    fn take_in(&mut self, blame: usize, slices: Vec<Slice>, out: &mut Vec<Action<B>>) {
         let cses = self.cses.len();
         for slice in slices {
             let id = slice.id;
-            if id.0 >= MAX_SLICES || self.book(id).is_some() {
+            if id.0 >= MAX_SLICES {
+                return self.fail(blame, Some(id), out);
+            }
+            if self.book(id).is_some() {
                 continue;
             }
             let at = id.0 as usize;
@@ -79,9 +99,8 @@ impl<B> Query<B> {
                 book.slices = n;
             }
             self.slices[at] = Some(SliceBook { slice, epochs: Vec::new(), covered: false });
-            self.place(id, cse.0 as usize, out);
+            self.place(id, blame, out);
         }
-        self.dirty = true;
     }
 
     pub(super) fn book(&self, id: SliceId) -> Option<&SliceBook> {
@@ -128,7 +147,7 @@ impl<B> Query<B> {
     }
 
     pub(super) fn finish_if_covered(&mut self, out: &mut Vec<Action<B>>) {
-        if !self.ended && self.ledger.complete() && self.cses.iter().all(|cse| cse.surveyed) {
+        if !self.ended && !self.fed && self.ledger.complete() && self.cses.iter().all(|cse| cse.surveyed) {
             self.end(out);
             out.push(Action::Finish);
         }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::{Action, Epoch, Policy, Query, Stage};
-use crate::cost::{Output, SliceLoad};
+use crate::cost::SliceLoad;
 use crate::learn::{KNOWN, WARM_UP};
 use crate::message::{CloseAfter, EpochId, Order, Rung, Seconds, SliceId};
 use crate::plan::{Above, Lane, Part, Share, States, divide};
+use crate::work::Output;
 
 /// Bounds of the time between two plans, seconds.
 const PLAN_EVERY: (Seconds, Seconds) = (0.002, 0.05);
@@ -152,7 +153,7 @@ impl<B> Query<B> {
         PATIENT * (self.cost.disk(cse, own.bytes) + sending.max(raw.wall) + own.bytes / self.cost.link(cse))
     }
 
-    fn usable(&self, cse: usize) -> bool {
+    pub(super) fn usable(&self, cse: usize) -> bool {
         let book = &self.cses[cse];
         book.surveyed && !book.dead && book.paused_until <= self.now
     }
@@ -339,8 +340,9 @@ impl<B> Query<B> {
                 // Whatever the plan thinks of it: nothing is left lying.
                 *share = if part.may_raw { Share { lane: None, below: 0, raw: part.slices } } else { Share { lane: Some(0), below: part.slices, raw: 0 } };
             }
-            // To begin with its own work for next to nothing costs more than it gains.
+            // To begin with its own work for next to nothing costs more than it gains. Of a feed nobody sees the end.
             let sparse = self.cses[cse].lane.is_none()
+                && !self.fed
                 && (f64::from(share.below) < SPARSE * f64::from(part.slices)
                     || share.lane.and_then(|lane| part.lanes.get(lane)).is_some_and(|lane| {
                         !(if gains { self.cost.has_run(cse) } else { self.cost.is_known(cse, lane.rung) }) && late * lane.load.wall > plan.end
@@ -422,6 +424,26 @@ impl<B> Query<B> {
         }
     }
 
+    /// Slices that a drive has before it, so that it never waits for us.
+    pub(super) fn window(&self, cse: usize, rung: Rung) -> usize {
+        let own = &self.cses[cse];
+        let profile = self.cost.profile(cse);
+        let load = self.cost.slice(cse, rung, (own.rows, own.bytes));
+        let cores = f64::from(profile.cores);
+        if own.slices == 0.0 {
+            // What a slice takes is not known yet.
+            return profile.cores.min(4096) as usize + 1;
+        }
+        let ahead = (cores * (AHEAD + 4.0 * profile.link_latency_s) / load.wall.max(1e-9)).ceil().clamp(1.0, 64.0);
+        (cores + ahead).min(4096.0) as usize
+    }
+
+    /// Slices that were given to a drive to work off, and are not done.
+    pub(super) fn under_way(&self, cse: usize) -> usize {
+        let open = self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).filter(|open| open.rung != Rung::Raw);
+        open.map(|open| open.slices.values().filter(|stage| !matches!(stage, Stage::Done | Stage::Leaving)).count()).sum()
+    }
+
     /// Feeds the drive's own lane, and closes its epochs.
     fn feed(&mut self, cse: usize, out: &mut Vec<Action<B>>) {
         if let Some(lane) = self.cses[cse].lane {
@@ -431,19 +453,8 @@ impl<B> Query<B> {
         if self.cses[cse].feed_left == 0 || self.cses[cse].pool.is_empty() || !self.usable(cse) {
             return;
         }
-        let own = &self.cses[cse];
-        let profile = self.cost.profile(cse);
-        let load = self.cost.slice(cse, rung, (own.rows, own.bytes));
-        let cores = f64::from(profile.cores);
-        let ahead = (cores * (AHEAD + 4.0 * profile.link_latency_s) / load.wall.max(1e-9)).ceil().clamp(1.0, 64.0);
-        let window = (cores + ahead).min(4096.0) as usize;
-        let mut there: usize = own
-            .epochs
-            .iter()
-            .filter_map(|id| self.epochs.get(id))
-            .filter(|open| open.rung != Rung::Raw)
-            .map(|open| open.slices.values().filter(|stage| !matches!(stage, Stage::Done | Stage::Leaving)).count())
-            .sum();
+        let window = self.window(cse, rung);
+        let mut there = self.under_way(cse);
         while there < window && self.cses[cse].feed_left > 0 && !self.cses[cse].pool.is_empty() {
             let size = self.epoch_size(cse, rung);
             let lane = self.cses[cse].lane;
@@ -492,7 +503,7 @@ impl<B> Query<B> {
         let Some(open) = self.epochs.get(&epoch) else { return };
         let own = &self.cses[cse];
         let waits = open.slices.values().any(|stage| *stage == Stage::Queued);
-        let last = own.pool.is_empty() || (own.unwanted >= 2 && !waits);
+        let last = if own.pool.is_empty() { !self.fed } else { own.unwanted >= 2 && !waits };
         let changed = own.rung.is_some_and(|rung| rung != open.rung);
         if last || changed || open.given >= self.epoch_size(cse, open.rung) {
             self.close(cse, epoch, out);
@@ -556,7 +567,8 @@ impl<B> Query<B> {
             let saves = self.remaining(open).sum::<f64>() > HEDGE * n * raw.wall;
             if full && saves {
                 give_up.push((*id, open.cse));
-            } else if ends > others + HEDGE * elsewhere + 0.002 {
+            } else if !self.fed && ends > others + HEDGE * elsewhere + 0.002 {
+                // Nobody is kept waiting as long as more is to come.
                 again.push((*id, open.cse, open.slices.keys().copied().collect::<Vec<_>>()));
             }
         }

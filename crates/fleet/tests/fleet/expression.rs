@@ -6,6 +6,7 @@ use arrow::array::{ArrayRef, Float32Array, StringArray};
 use arrow::record_batch::RecordBatch;
 use skytether_common::Kind;
 use skytether_fleet::{Cut, DatasetKind, Fleet, Placement};
+use skytether_host::writer::DatasetWriter;
 use skytether_matrix::{TransposeOptions, Transposer};
 
 use crate::util::{CUTS, name, open, query, value};
@@ -26,6 +27,10 @@ fn group(cell: u32) -> usize {
 
 /// Writes the data set as an ingest does.
 pub(crate) async fn write(fleet: &Fleet, dataset: &str) {
+    write_by(fleet.writer(&name(dataset), DatasetKind::Expression, false).await.unwrap()).await;
+}
+
+pub(crate) async fn write_by(mut writer: DatasetWriter) {
     let (mut genes, mut cells, mut counts) = (vec![], vec![], vec![]);
     for cell in 0..CELLS {
         for gene in 0..GENES {
@@ -49,7 +54,6 @@ pub(crate) async fn write(fleet: &Fleet, dataset: &str) {
     let var = table(vec![("gene", Arc::new(StringArray::from_iter_values((0..GENES).map(|g| format!("G{g}")))) as ArrayRef)]);
     let sums = table(vec![("total_x", Arc::new(Float32Array::from(totals)) as ArrayRef)]);
 
-    let mut writer = fleet.writer(&name(dataset), DatasetKind::Expression, false).await.unwrap();
     writer.write_matrix("x", &matrix).await.unwrap();
     for (title, batch) in [("obs", obs), ("var", var), ("cells", sums)] {
         writer.write_table(title, Placement::Everywhere, batch.schema(), [Ok(batch)].into_iter()).await.unwrap();

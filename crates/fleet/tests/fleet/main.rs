@@ -1,6 +1,7 @@
 //! The fleet from outside: ingest, queries, commits, crashes, locks, servers, receipts.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod branches;
 mod commits;
 mod crashes;
 mod dialect;

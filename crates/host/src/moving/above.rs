@@ -75,6 +75,8 @@ pub(super) type Tell = Arc<dyn Fn(Worked) -> bool + Send + Sync>;
 pub(super) struct Above {
     engine: Arc<EngineAbove>,
     plan: SubPlan,
+    /// The rung that slices are worked off to.
+    top: Rung,
     divided: OnceCell<Arc<Divided>>,
     tell: Tell,
     slices: Mutex<Option<mpsc::UnboundedSender<(EpochId, Vec<Fed>)>>>,
@@ -88,8 +90,8 @@ impl fmt::Debug for Above {
 }
 
 impl Above {
-    pub(super) fn new(engine: Arc<EngineAbove>, plan: SubPlan, tell: Tell) -> Arc<Self> {
-        Arc::new(Self { engine, plan, divided: OnceCell::new(), tell, slices: Mutex::default(), rows: Mutex::default() })
+    pub(super) fn new(engine: Arc<EngineAbove>, plan: SubPlan, tell: Tell, top: Rung) -> Arc<Self> {
+        Arc::new(Self { engine, plan, top, divided: OnceCell::new(), tell, slices: Mutex::default(), rows: Mutex::default() })
     }
 
     /// The sub-plan as this side runs it.
@@ -110,7 +112,7 @@ impl Above {
     /// # Errors
     /// As the drive's storage.
     pub(super) async fn fetch(&self, stripe: u32) -> Result<Fed> {
-        self.divided().await?.fetcher(Rung::Full).fetch(stripe).await
+        self.divided().await?.fetcher(self.top).fetch(stripe).await
     }
 
     /// Works slices off that [`Self::fetch`] gave.
@@ -125,7 +127,7 @@ impl Above {
                     meter: Arc::clone(&meter),
                     tell: Arc::clone(&above.tell),
                 }));
-                divided.lane(Rung::Full, Arc::new(feed), meter)
+                divided.lane(above.top, Arc::new(feed), meter)
             });
             sender
         });
@@ -152,7 +154,7 @@ impl Above {
                         Some((stream::iter(batches), (receiver, Some((epoch, measured.read(true))))))
                     }
                 });
-                let rows = epochs.flatten().map(move |batch| crate::scan::adapt(&batch, &schema, "a drive")).boxed();
+                let rows = epochs.flatten().map(move |batch| crate::reading::adapt(&batch, &schema, "a drive")).boxed();
                 divided.above(rows, meter)
             });
             sender

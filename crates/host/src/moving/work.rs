@@ -1,8 +1,8 @@
 //! What a sub-plan costs, as the decisions of `skytether_adapt` see it: kinds of operators, rows and bytes, as far as they are known before it runs.
 
-use datafusion::arrow::datatypes::DataType;
+use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan};
-use skytether_adapt::cost::{Kind, Operator, Output, Work};
+use skytether_adapt::work::{Kind, Operator, Output, Work};
 use skytether_common::Result;
 use skytether_plan::error::from_datafusion;
 use skytether_plan::rungs;
@@ -39,6 +39,12 @@ pub(crate) fn work(plan: &LogicalPlan, tables: &Estimates, rows: u64, sparse: bo
     let upper = vec![Operator { kind, units_per_row: if kind == Kind::Moments { 1.0 } else { 1.0 + 0.1 * (calls - 1.0) } }];
     let bytes_per_group = width(plan).max(STATE);
     Ok(Work { lower: operators, upper, filtered, result: Output::Groups { groups, bytes_per_group } })
+}
+
+/// Of the bytes of a row of `schema`, the share that the scan of `plan` reads.
+pub(crate) fn share_read(plan: &LogicalPlan, schema: &Schema) -> f64 {
+    let all = schema.fields().iter().map(|field| value(field.data_type())).sum::<f64>().max(1.0);
+    (scanned_width(plan) / all).min(1.0)
 }
 
 fn aggregate(plan: &LogicalPlan) -> Option<&Aggregate> {

@@ -3,24 +3,27 @@
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion::common::{DFSchemaRef, Result, ScalarValue};
+use datafusion::common::{Column, DFSchemaRef, Result, ScalarValue};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::{BinaryExpr, Cast, Expr, Extension, LogicalPlan, Operator, TableScan, TableScanBuilder, TableSource};
 use datafusion_substrait::extensions::Extensions;
-use datafusion_substrait::logical_plan::producer::{DefaultSubstraitProducer, SubstraitProducer, from_binary_expr, from_literal, from_table_scan};
-use datafusion_substrait::substrait::proto::expression::{RexType, ScalarFunction};
+use datafusion_substrait::logical_plan::producer::{DefaultSubstraitProducer, SubstraitProducer, from_binary_expr, from_column, from_literal, from_table_scan};
+use datafusion_substrait::substrait::proto::expression::field_reference::{ReferenceType, RootReference, RootType};
+use datafusion_substrait::substrait::proto::expression::reference_segment::{self, StructField};
+use datafusion_substrait::substrait::proto::expression::{FieldReference, ReferenceSegment, RexType, ScalarFunction};
 use datafusion_substrait::substrait::proto::extensions::SimpleExtensionDeclaration;
 use datafusion_substrait::substrait::proto::extensions::simple_extension_declaration::MappingType;
 use datafusion_substrait::substrait::proto::function_argument::ArgType;
 use datafusion_substrait::substrait::proto::{Expression, FunctionArgument, Rel};
 
 use crate::expressions::{chain, nameable};
+use crate::long_lists::Places;
 
-pub(super) struct Producer<'a>(DefaultSubstraitProducer<'a>);
+pub(super) struct Producer<'a>(DefaultSubstraitProducer<'a>, Places);
 
 impl<'a> Producer<'a> {
     pub(super) fn new(state: &'a SessionState) -> Self {
-        Self(DefaultSubstraitProducer::new(state))
+        Self(DefaultSubstraitProducer::new(state), Places::default())
     }
 }
 
@@ -69,6 +72,15 @@ impl SubstraitProducer for Producer<'_> {
             .collect::<Result<Vec<_>>>()?;
         let function_reference = self.register_function(name.to_owned());
         Ok(Expression { rex_type: Some(RexType::ScalarFunction(ScalarFunction { function_reference, arguments, ..ScalarFunction::default() })) })
+    }
+
+    /// As the library does it, but that looks through all columns for each.
+    fn handle_column(&mut self, column: &Column, schema: &DFSchemaRef) -> Result<Expression> {
+        let Some(field) = self.1.of(column, schema).and_then(|at| i32::try_from(at).ok()) else { return from_column(column, schema) };
+        let segment = ReferenceSegment { reference_type: Some(reference_segment::ReferenceType::StructField(Box::new(StructField { field, child: None }))) };
+        let reference =
+            FieldReference { reference_type: Some(ReferenceType::DirectReference(segment)), root_type: Some(RootType::RootReference(RootReference {})) };
+        Ok(Expression { rex_type: Some(RexType::Selection(Box::new(reference))) })
     }
 
     fn handle_literal(&mut self, value: &ScalarValue) -> Result<Expression> {

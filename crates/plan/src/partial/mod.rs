@@ -64,6 +64,13 @@ fn names_of(f: &str, distinct: bool) -> (String, String) {
     (format!("{PREFIX}{f}{kind}_state"), format!("{PREFIX}{f}{kind}_merge"))
 }
 
+/// The name of the form that merges what the form of this name returns; `None` where that returns no state.
+#[must_use]
+pub fn merge_of_state(name: &str) -> Option<String> {
+    let of = name.strip_prefix(PREFIX)?.strip_suffix("_state")?;
+    (!of.starts_with(PREFIX)).then(|| format!("{PREFIX}{of}_merge"))
+}
+
 /// Whether `udaf` is the merging form of some aggregate.
 #[must_use]
 pub fn is_merge(udaf: &AggregateUDF) -> bool {

@@ -7,6 +7,7 @@ use skytether_sim::chaos;
 use skytether_sim::equal::curve;
 use skytether_sim::grid::{Ground, Load, Point, Row, changes, measure, measure_all, points, summary};
 use skytether_sim::real::compare;
+use skytether_sim::skyhook::{self, GBIT, MHZ, SERVERS, clocks, links};
 use skytether_sim::workload::grid;
 
 const USAGE: &str = "usage:
@@ -14,6 +15,8 @@ const USAGE: &str = "usage:
   regret csv [EVERY [SEED [HOST_GBIT [HOST_CORES]]]]    the same, all rows as CSV
   regret point QUERY/SLOWER/GBIT/DRIVES/LOAD [SEED]     one point, with every message and plan on the standard error
   regret equal [QUERY [PROFILE]]                        how many slow drives equal one host, as CSV (moments, envoy)
+  regret clocks [SLICES [SEED]]                         Skyhook's storage servers at clock rates, as CSV; slices of each server (1840)
+  regret links [SLICES [SEED]]                          Skyhook's interfaces from 10 Gb/s down, as CSV
   regret real FILE.csv [HOST_GBIT [HOST_CORES]]         runs that were measured beside the same simulated, as CSV; columns: src/real.rs
   regret chaos SEED                                     one seed of the runs with faults, with every message";
 
@@ -67,6 +70,20 @@ fn run(arguments: &[String]) -> Result<String, String> {
             }
             Ok(text)
         }
+        "clocks" => {
+            let mut text = "servers,mhz,client_s,full_s,adaptive_s".to_owned();
+            for row in clocks(&SERVERS, &MHZ, &skyhooks(arguments)?) {
+                let _ = write!(text, "\n{},{},{:.4},{:.4},{:.4}", row.servers, row.mhz, row.client, row.full, row.adaptive);
+            }
+            Ok(text)
+        }
+        "links" => {
+            let mut text = "gbit,client_s,full_s,adaptive_s".to_owned();
+            for (gbit, times) in links(&GBIT, &skyhooks(arguments)?) {
+                let _ = write!(text, "\n{gbit},{:.4},{:.4},{:.4}", times.client, times.servers, times.adaptive);
+            }
+            Ok(text)
+        }
         "real" => {
             let path = arguments.get(1).ok_or(USAGE)?;
             let text = std::fs::read_to_string(path).map_err(|error| format!("{path} can't be read: {error}"))?;
@@ -84,6 +101,11 @@ fn run(arguments: &[String]) -> Result<String, String> {
         "chaos" => chaos::check(number(arguments, 1, 0)?, true).map(|outcome| format!("{outcome:?}")),
         _ => Err(USAGE.to_owned()),
     }
+}
+
+fn skyhooks(arguments: &[String]) -> Result<Ground, String> {
+    let known = Ground::default();
+    Ok(Ground { slices: number(arguments, 1, skyhook::SLICES)?.max(1), seed: number(arguments, 2, known.seed)?, ..known })
 }
 
 fn name(point: &Point) -> String {

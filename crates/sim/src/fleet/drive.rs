@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use skytether_adapt::cost::{PRIORS, distinct};
+use skytether_adapt::cost::distinct;
 use skytether_adapt::drive::{Drive, Effect, Meters, Next, Pressure, Totals};
 use skytether_adapt::message::{CseId, Down, EpochId, Rung, SliceCost, SliceId, Up};
 use skytether_adapt::query::Event;
+use skytether_adapt::work::PRIORS;
 
 use super::{Answer, Happening, Payload, Spec, World};
 use crate::device::{Cores, Disk, Link};

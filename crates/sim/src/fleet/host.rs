@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use skytether_adapt::cost::{PRIORS, distinct};
+use skytether_adapt::cost::distinct;
 use skytether_adapt::message::{CseId, EpochId, Rung, SliceId, Up};
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Action, Event, Query};
+use skytether_adapt::work::PRIORS;
 
 use super::{Answer, Happening, Payload, World};
 

@@ -27,6 +27,9 @@ const MAX_SURVEY: usize = 64 << 20;
 /// Bytes of a batch that are gathered from pieces.
 const MAX_BATCH: usize = 256 << 20;
 
+/// Bytes that a piece of a batch counts for at least.
+const PIECE: usize = 4 << 10;
+
 /// What a session begins with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Opening {
@@ -209,6 +212,8 @@ pub struct SessionDecoder {
     /// Pieces of a batch.
     pieces: Vec<RecordBatch>,
     bytes: usize,
+    /// Which batch they are of: its epoch, its number, whether it is of the lower part.
+    piece_of: Option<(EpochId, u32, bool)>,
 }
 
 impl SessionDecoder {
@@ -218,11 +223,16 @@ impl SessionDecoder {
     /// Corrupt where it is no message of this form.
     pub fn decode(&mut self, data: FlightData) -> Result<Came> {
         let garbled = |e: Error| Error::corrupt(e.full_text());
-        let most = if data.data_header.is_empty() { MAX_SURVEY } else { MAX_NOTE };
+        // What names slices may name many of them.
+        let long = [&b"{\"opened\""[..], b"{\"up\""].iter().any(|begins| data.app_metadata.starts_with(begins));
+        let most = if long && data.data_header.is_empty() { MAX_SURVEY } else { MAX_NOTE };
         if data.app_metadata.len() > most {
             return Err(Error::corrupt(format!("a session's note of {} bytes is too long: at most {most}", data.app_metadata.len())));
         }
         let note: Note = from_json("a session's note", &data.app_metadata).map_err(garbled)?;
+        if !self.pieces.is_empty() && !matches!(note, Note::Batch { .. } | Note::Alive | Note::Up(_)) {
+            return Err(Error::corrupt("something else came between the pieces of a batch"));
+        }
         Ok(match note {
             Note::Whole => Came::Whole,
             Note::Opened(opening) => Came::Opened(opening),
@@ -244,7 +254,12 @@ impl SessionDecoder {
                 let Incoming::Delivery(Delivery::Batch { batch, .. }) = self.of(lower).decode(data)? else {
                     return Err(Error::corrupt("rows were announced and something else came"));
                 };
-                self.bytes += bytes;
+                // One that is empty counts as well.
+                self.bytes += bytes.max(PIECE);
+                let of = (epoch, number, lower);
+                if *self.piece_of.get_or_insert(of) != of {
+                    return Err(Error::corrupt("pieces of two batches are mixed"));
+                }
                 if self.bytes > MAX_BATCH {
                     return Err(Error::corrupt(format!("the pieces of a batch have {} bytes: at most {MAX_BATCH}", self.bytes)));
                 }
@@ -253,6 +268,7 @@ impl SessionDecoder {
                     return Ok(Came::Nothing);
                 }
                 self.bytes = 0;
+                self.piece_of = None;
                 let pieces = std::mem::take(&mut self.pieces);
                 let batch = match pieces.as_slice() {
                     [only] => only.clone(),

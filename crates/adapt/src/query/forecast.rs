@@ -1,0 +1,107 @@
+//! What a query is expected to take before it begins, and what is known of it at any time, in figures for people.
+
+use super::{Event, Query, Setup};
+use crate::message::{CseId, Rung, Seconds, Slice};
+
+/// Who is to work off how many slices, and when that ends.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Forecast {
+    /// Seconds from the query's beginning to its end.
+    pub end: Seconds,
+    /// For each CSE.
+    pub cses: Vec<Expectation>,
+}
+
+/// The part of a CSE.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Expectation {
+    /// The rung at which it works slices off; `None` where it is to hand all of them out.
+    pub rung: Option<Rung>,
+    /// Slices that it works off.
+    pub below: u32,
+    /// Slices that it hands out.
+    pub handed_out: u32,
+    /// Seconds that one of its cores takes for a slice at that rung (to hand one out, where there is none), as busy as it is.
+    pub slice: Seconds,
+}
+
+/// What a query is expected to take of which each CSE has these slices, by what is known before it begins.
+#[must_use]
+pub fn forecast(setup: Setup, slices: Vec<Vec<Slice>>) -> Forecast {
+    let mut query: Query<()> = Query::new(Setup { fed: false, ..setup });
+    for (cse, slices) in (0..).zip(slices) {
+        query.surveyed(CseId(cse), slices, &mut Vec::new());
+    }
+    // Nothing is known before all are there, and nothing is begun.
+    query.handle(0.0, Event::Tick);
+    let shares = query.shares.iter().zip(&query.cses).enumerate().map(|(at, (share, book))| Expectation {
+        rung: book.rung.filter(|_| share.below > 0),
+        below: share.below,
+        handed_out: share.raw,
+        slice: query.slice(at, book.rung.filter(|_| share.below > 0)),
+    });
+    Forecast { end: query.plan.end, cses: shares.collect() }
+}
+
+impl<B> Query<B> {
+    /// Seconds that a core of `cse` takes for an average slice of its own at `rung` (to hand one out for `None`), by what is known now.
+    #[must_use]
+    pub fn slice(&self, cse: usize, rung: Option<Rung>) -> Seconds {
+        let Some(own) = self.cses.get(cse) else { return 0.0 };
+        self.cost.slice(cse, rung.unwrap_or(Rung::Raw), (own.rows, own.bytes)).wall
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::SliceId;
+    use crate::profile::Profile;
+    use crate::query::{Limits, Policy};
+    use crate::work::{Kind, Operator, Output, PRIORS, Work};
+
+    fn of(speed: f64, policy: Policy) -> Forecast {
+        let profile = |speed, cores| Profile {
+            speed_per_core: speed,
+            cores,
+            memory_bytes: 1 << 30,
+            disk_bytes_per_s: 2e9,
+            disk_seek_s: 0.0,
+            link_bits_per_s: 1e11,
+            link_latency_s: 0.0,
+        };
+        let work = Work {
+            lower: vec![Operator { kind: Kind::Decode, units_per_row: 16.0 }],
+            upper: vec![Operator { kind: Kind::HashAggregate { groups: 10.0 }, units_per_row: 1.0 }],
+            filtered: Output::Rows { per_row: 1.0, bytes_per_row: 16.0 },
+            result: Output::Groups { groups: 10.0, bytes_per_group: 24.0 },
+        };
+        let setup = Setup {
+            work,
+            host: profile(1.0, 2),
+            cses: vec![profile(1.0, 1), profile(speed, 1)],
+            policy,
+            limits: Limits::default(),
+            priors: PRIORS,
+            fed: false,
+        };
+        let slices = |cse: u32| (0..100).map(|n| Slice { id: SliceId(cse * 100 + n), rows: 65_536, bytes: 1 << 20, readers: vec![CseId(cse)] }).collect();
+        forecast(setup, vec![slices(0), slices(1)])
+    }
+
+    #[test]
+    fn slow_drives_are_expected_to_do_less_and_take_longer() {
+        let equal = of(1.0, Policy::Adaptive);
+        let uneven = of(0.05, Policy::Adaptive);
+        for forecast in [&equal, &uneven] {
+            assert!(forecast.cses.iter().all(|share| share.below + share.handed_out == 100), "{forecast:?}");
+        }
+        assert!(uneven.end > equal.end && uneven.cses[1].below < equal.cses[1].below.max(1), "{equal:?} {uneven:?}");
+        assert!(uneven.cses[1].slice > 0.0 && uneven.end.is_finite());
+        let full = of(0.05, Policy::Static(Rung::Full));
+        assert_eq!(full.cses.iter().map(|share| (share.rung, share.below)).collect::<Vec<_>>(), [(Some(Rung::Full), 100); 2]);
+        // A drive that is twenty times slower takes twenty times as long, alone.
+        assert!((full.cses[1].slice / full.cses[0].slice - 20.0).abs() < 0.1, "{full:?}");
+        assert!(full.end > 90.0 * full.cses[1].slice && full.end > uneven.end, "{full:?}");
+    }
+}

@@ -1,0 +1,276 @@
+//! Lanes of a drive's engine, and what they read.
+//!
+//! An epoch has as many lanes as the device has cores (without a device, as the engine has threads). Each waits for a turn, takes a slice, and has it read before, where that can be.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arrow::datatypes::SchemaRef;
+use async_trait::async_trait;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use skytether_adapt::drive::{Meters, Next};
+use skytether_adapt::message::{EpochId, Rung, Seconds, SliceCost, SliceId};
+use skytether_adapt::profile::Profile;
+use skytether_common::{Error, Result};
+use skytether_engine::Engine;
+use skytether_engine::divide::Divided;
+use skytether_engine::feed::{Fed, Feed};
+use skytether_engine::meter::{Meter, Reading};
+use skytether_engine::session::{Lane, Worker};
+use skytether_wire::Annotation;
+use skytether_wire::session::Stripe;
+use skytether_wire::size::batch_bytes;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinHandle;
+
+/// Lanes of an epoch at most, whatever a device has.
+const MAX_LANES: u32 = 64;
+
+/// Processor time below which a load says nothing.
+const TELLING: Duration = Duration::from_millis(1);
+
+/// The lanes of a sub-plan.
+pub(crate) struct Lanes {
+    engine: Arc<Engine>,
+    divided: Divided,
+    lanes: usize,
+    /// Speed of a core, relative to this machine's.
+    speed: f64,
+    taken: Mutex<Taken>,
+    /// Slices that are read before a lane asks for them, and at which rung.
+    reads: Mutex<BTreeMap<(Rung, SliceId), JoinHandle<Result<Fed>>>>,
+}
+
+impl fmt::Debug for Lanes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lanes").field("divided", &self.divided).finish_non_exhaustive()
+    }
+}
+
+/// What lanes have taken.
+#[derive(Debug, Default)]
+struct Taken {
+    /// Of lanes that are over.
+    over: Reading,
+    /// Of those that are not, by their numbers.
+    meters: BTreeMap<u64, Arc<Meter>>,
+    next: u64,
+    running: BTreeMap<(EpochId, SliceId), (Arc<Meter>, Reading)>,
+    /// The load when it was last measured, and what had been taken then.
+    load: Option<f64>,
+    counted: Reading,
+}
+
+fn plus(a: Reading, b: Reading) -> Reading {
+    Reading { cpu: a.cpu + b.cpu, wall: a.wall + b.wall }
+}
+
+impl Lanes {
+    /// Lanes of `engine` over `divided`, on a device that is like `profile`.
+    pub(crate) fn new(engine: Arc<Engine>, divided: Divided, profile: Option<&Profile>) -> Arc<Self> {
+        let (lanes, speed) = profile.map_or((engine.threads(), 1.0), |profile| (profile.cores.min(MAX_LANES) as usize, profile.speed_per_core.min(1.0)));
+        Arc::new(Self { engine, divided, lanes, speed, taken: Mutex::default(), reads: Mutex::default() })
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reads(&self) -> MutexGuard<'_, BTreeMap<(Rung, SliceId), JoinHandle<Result<Fed>>>> {
+        self.reads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The rung that says which columns are read.
+    fn reads_at(&self, rung: Rung) -> Rung {
+        if self.divided.has_upper() { rung } else { Rung::Full }
+    }
+}
+
+impl Meters for Lanes {
+    fn load(&self) -> f64 {
+        let mut taken = self.taken();
+        let all = taken.meters.values().fold(taken.over, |sum, meter| plus(sum, meter.read(false)));
+        let new = all.since(taken.counted);
+        if new.cpu >= TELLING {
+            taken.counted = all;
+            taken.load = Some((new.wall.as_secs_f64() / new.cpu.as_secs_f64()).clamp(1.0, 1000.0));
+        }
+        taken.load.unwrap_or(1.0)
+    }
+
+    fn cpu(&self, epoch: EpochId, slice: SliceId) -> Seconds {
+        self.taken().running.get(&(epoch, slice)).map_or(0.0, |(meter, before)| meter.read(false).since(*before).cpu.as_secs_f64() / self.speed)
+    }
+}
+
+#[async_trait]
+impl Worker for Lanes {
+    fn schema(&self, rung: Rung) -> SchemaRef {
+        self.divided.schema(rung)
+    }
+
+    fn has_upper(&self) -> bool {
+        self.divided.has_upper()
+    }
+
+    fn survey(&self) -> Vec<Stripe> {
+        self.divided.survey().iter().map(|s| Stripe { stripe: s.stripe, rows: s.rows, bytes: s.bytes }).collect()
+    }
+
+    fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    fn memory(&self) -> u64 {
+        self.divided.memory()
+    }
+
+    fn annotation(&self) -> Annotation {
+        self.divided.annotation()
+    }
+
+    fn ahead(&self, next: &[(Rung, SliceId)]) {
+        let wanted: BTreeSet<_> = next.iter().map(|(rung, slice)| (self.reads_at(*rung), *slice)).collect();
+        let mut reads = self.reads();
+        reads.retain(|slice, read| {
+            wanted.contains(slice) || {
+                read.abort();
+                false
+            }
+        });
+        for (rung, slice) in wanted {
+            let fetcher = self.divided.fetcher(rung).clone();
+            reads.entry((rung, slice)).or_insert_with(|| tokio::spawn(async move { fetcher.fetch(slice.0).await }));
+        }
+    }
+
+    fn forgotten(&self, epoch: EpochId) {
+        self.taken().running.retain(|(of, _), _| *of != epoch);
+    }
+
+    async fn work(self: Arc<Self>, lane: Lane) -> Result<()> {
+        let meter = Arc::new(Meter::default());
+        let metered = Metered::begin(&self, &meter);
+        let given = Arc::new(Mutex::new((0u64, 0u64)));
+        let lane = Arc::new(lane);
+        let feed = LaneFeed(Arc::new(Feeding {
+            lanes: Arc::clone(&self),
+            lane: Arc::clone(&lane),
+            meter: Arc::clone(&meter),
+            permit: Mutex::default(),
+            last: Mutex::default(),
+            given: Arc::clone(&given),
+        }));
+        let mut rows = self.divided.lane(lane.rung(), Arc::new(feed), meter)?;
+        while let Some(batch) = rows.next().await? {
+            {
+                let mut sums = given.lock().unwrap_or_else(PoisonError::into_inner);
+                *sums = (sums.0 + batch.num_rows() as u64, sums.1 + batch_bytes(&batch));
+            }
+            if !lane.send(batch).await {
+                return Ok(());
+            }
+        }
+        self.divided.ended(lane.rung(), &rows);
+        drop(metered);
+        Ok(())
+    }
+}
+
+/// Counts a lane's meter for as long as the lane lives, and what it read for ever.
+struct Metered {
+    lanes: Arc<Lanes>,
+    number: u64,
+}
+
+impl Metered {
+    fn begin(lanes: &Arc<Lanes>, meter: &Arc<Meter>) -> Self {
+        let mut taken = lanes.taken();
+        let number = taken.next;
+        taken.next += 1;
+        taken.meters.insert(number, Arc::clone(meter));
+        Self { lanes: Arc::clone(lanes), number }
+    }
+}
+
+impl Drop for Metered {
+    fn drop(&mut self) {
+        let mut taken = self.lanes.taken();
+        if let Some(meter) = taken.meters.remove(&self.number) {
+            taken.over = plus(taken.over, meter.read(false));
+        }
+    }
+}
+
+/// Gives a lane its slices.
+#[derive(Debug)]
+struct LaneFeed(Arc<Feeding>);
+
+#[derive(Debug)]
+struct Feeding {
+    lanes: Arc<Lanes>,
+    lane: Arc<Lane>,
+    meter: Arc<Meter>,
+    /// While it works on a slice.
+    permit: Mutex<Option<OwnedSemaphorePermit>>,
+    /// When its last slice was done.
+    last: Mutex<Reading>,
+    /// Rows and bytes that the lane has given since then.
+    given: Arc<Mutex<(u64, u64)>>,
+}
+
+impl Feeding {
+    /// Waits for a slice and a turn, and reads it; `None` at the end of the epoch.
+    async fn next(self: Arc<Self>) -> Option<Result<Fed>> {
+        let Self { lanes, lane, .. } = &*self;
+        let slice = loop {
+            let waiting = Instant::now();
+            let permit = Arc::clone(lanes.engine.turns()).acquire_owned().await.ok()?;
+            self.meter.waited(waiting.elapsed());
+            let changed = lane.changed();
+            let next = lane.next(|slice| {
+                let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+                lanes.taken().running.insert((lane.epoch(), slice), (Arc::clone(&self.meter), last));
+            });
+            match next {
+                Next::Slice(slice) => {
+                    *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
+                    break slice;
+                }
+                Next::End => return None,
+                Next::Wait => {
+                    drop(permit);
+                    changed.await;
+                }
+            }
+        };
+        let rung = lanes.reads_at(lane.rung());
+        let read = lanes.reads().remove(&(rung, slice));
+        lane.ahead();
+        Some(match read {
+            Some(read) => read.await.unwrap_or_else(|e| Err(Error::internal("a task that reads the store stopped").because(e))),
+            None => lanes.divided.fetcher(rung).fetch(slice.0).await,
+        })
+    }
+}
+
+impl Feed for LaneFeed {
+    fn next(&self) -> BoxFuture<'static, Option<Result<Fed>>> {
+        Arc::clone(&self.0).next().boxed()
+    }
+
+    fn done(&self, stripe: u32) {
+        let Feeding { lanes, lane, meter, permit, last, given } = self.0.as_ref();
+        permit.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let now = meter.read(true);
+        let before = std::mem::replace(&mut *last.lock().unwrap_or_else(PoisonError::into_inner), now);
+        let (rows_out, bytes_out) = std::mem::take(&mut *given.lock().unwrap_or_else(PoisonError::into_inner));
+        let slice = SliceId(stripe);
+        lanes.taken().running.remove(&(lane.epoch(), slice));
+        let cpu = now.since(before).cpu.as_secs_f64() / lanes.speed;
+        lane.done(SliceCost { slice, cpu, rows_out, bytes_out }, (0, lanes.memory()));
+    }
+}

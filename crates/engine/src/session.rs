@@ -1,0 +1,426 @@
+//! A sub-plan that is worked off slice by slice: what `skytether_adapt::drive` decides, carried out by a [`Worker`].
+//!
+//! A task takes orders, beats, and closes; each epoch has as many lanes as the worker wants, tasks of their own that ask the machine for slices. Whoever knows something new tells the machine, under one
+//! lock, and sends what it says. What a lane does with its slices is the worker's: a drive's are lanes of its engine.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use async_trait::async_trait;
+use futures::{FutureExt, StreamExt, stream};
+use skytether_adapt::drive::{Drive as Machine, Effect, Meters, Next, Pressure, Totals};
+use skytether_adapt::message::{Down, EpochId, Rung, Seconds, SliceCost, SliceId, Up, Why};
+use skytether_common::{Error, Kind, Result};
+use skytether_wire::session::{Message, Session, Stripe};
+use skytether_wire::size::batch_bytes;
+use skytether_wire::{Annotation, SubPlan};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::AbortHandle;
+
+use crate::execute::Engine;
+
+/// Signs of life of epochs that run.
+const HEARTBEAT: Duration = Duration::from_millis(50);
+
+/// Batches that wait for the receiver.
+const BATCHES: usize = 2;
+
+/// Bytes that a lane needs at least: a decoded batch, and what its operators hold for it.
+const LANE: u64 = 4 << 20;
+
+/// After running out of memory at a rung the drive takes less, for so long.
+const RELIEF: Seconds = 2.0;
+
+/// What works off the slices of a session: the engine of a drive, or the CSEs below a level in the middle. As [`Meters`] it tells how busy it is.
+#[async_trait]
+pub trait Worker: Meters + fmt::Debug + Send + Sync + 'static {
+    /// The columns of what it gives at `rung`, `Full` or `Filter`.
+    fn schema(&self, rung: Rung) -> SchemaRef;
+    /// Whether `filter` is less than `full`.
+    fn has_upper(&self) -> bool;
+    /// The stripes that are to be read, in storage order.
+    fn survey(&self) -> Vec<Stripe>;
+    /// Lanes of an epoch.
+    fn lanes(&self) -> usize;
+    /// Bytes of memory that its lanes hold now.
+    fn memory(&self) -> u64;
+    /// What it did, as far as that is over.
+    fn annotation(&self) -> Annotation;
+    /// These slices will be asked for next, and only these: what is read ahead of them may be dropped where they are others.
+    fn ahead(&self, next: &[(Rung, SliceId)]);
+    /// An epoch is no more; nothing of it is wanted.
+    fn forgotten(&self, epoch: EpochId);
+    /// Works off slices until `lane` has no more, and gives what comes of them to it.
+    ///
+    /// # Errors
+    /// Those of the sub-plan and of the slices.
+    async fn work(self: Arc<Self>, lane: Lane) -> Result<()>;
+}
+
+/// What all sessions of a CSE share.
+#[derive(Debug)]
+pub struct Sessions {
+    engine: Arc<Engine>,
+    memory_limit: u64,
+    /// What annotations call the device, where the CSE is to be like one.
+    device: Option<String>,
+    /// Epochs that run or wait, of all sessions.
+    epochs: AtomicU32,
+    bounds: Bounds,
+    /// How many times their processor time slices took of late, and since when that is known.
+    load: Mutex<Option<(Instant, f64)>>,
+}
+
+/// From where on a CSE refuses work, whatever memory it has.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Bounds {
+    /// Epochs at a time.
+    pub epochs: u32,
+    /// How many times their processor time slices may take.
+    pub load: f64,
+}
+
+/// How long a load counts that nobody has measured again.
+const LOAD_COUNTS: Duration = Duration::from_secs(1);
+
+impl Sessions {
+    /// Of a CSE whose `engine` may hold `memory_limit` bytes.
+    #[must_use]
+    pub fn new(engine: Arc<Engine>, memory_limit: u64, device: Option<String>, bounds: Bounds) -> Arc<Self> {
+        Arc::new(Self { engine, memory_limit, device, epochs: AtomicU32::new(0), bounds, load: Mutex::default() })
+    }
+
+    fn known_load(&self) -> MutexGuard<'_, Option<(Instant, f64)>> {
+        self.load.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How busy the CSE is, as far as its lanes noticed of late.
+    fn load(&self) -> f64 {
+        self.known_load().filter(|(since, _)| since.elapsed() < LOAD_COUNTS).map_or(1.0, |(_, load)| load)
+    }
+
+    /// Waits for orders about the stripes of `worker`, which `plan` is to be worked off over.
+    #[must_use]
+    pub fn open(self: &Arc<Self>, plan: &SubPlan, worker: Arc<dyn Worker>) -> Session {
+        let (orders, incoming) = mpsc::unbounded_channel();
+        let (ups, ups_out) = mpsc::unbounded_channel();
+        let (batches, batches_out) = mpsc::channel(BATCHES);
+        let schema = worker.schema(Rung::Full);
+        let lower = worker.has_upper().then(|| worker.schema(Rung::Filter));
+        let survey = worker.survey();
+        let shared = Arc::new(Shared {
+            sessions: Arc::clone(self),
+            worker,
+            began: Instant::now(),
+            state: Mutex::new(State { machine: Machine::new(), epochs: BTreeMap::new(), rows_out: 0, bytes_out: 0, ended: false }),
+            changed: Notify::new(),
+            exhausted: AtomicBool::new(false),
+            ups,
+            batches,
+        });
+        let bytes_received = plan.bytes() as u64;
+        let task = Closing(tokio::spawn(Arc::clone(&shared).serve(incoming, bytes_received)).abort_handle(), shared);
+        let ups = stream::unfold(ups_out, |mut ups| async move { ups.recv().await.map(|message| (message, ups)) });
+        let batches = stream::unfold(batches_out, |mut batches| async move { batches.recv().await.map(|message| (message, batches)) });
+        // What ends it comes with the messages of the machine; lanes that still hold on to the other channel have nothing to say any more.
+        let messages = stream::unfold((stream::select(ups.boxed(), batches.boxed()), Some(task)), |(mut messages, task)| async move {
+            let task = task?;
+            let message: Result<Message> = messages.next().await?;
+            let last = matches!(message, Ok(Message::Done(_)) | Err(_));
+            Some((message, (messages, (!last).then_some(task))))
+        });
+        Session { schema, lower, survey, orders, messages: Box::pin(messages) }
+    }
+}
+
+/// Ends a session whose messages nobody reads any more.
+struct Closing(AbortHandle, Arc<Shared>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.abort();
+        self.1.end();
+    }
+}
+
+/// A session.
+struct Shared {
+    sessions: Arc<Sessions>,
+    worker: Arc<dyn Worker>,
+    began: Instant,
+    state: Mutex<State>,
+    /// Slices came or went, or an epoch is closing.
+    changed: Notify,
+    /// Whether a lane ran out of memory at `full`.
+    exhausted: AtomicBool,
+    ups: mpsc::UnboundedSender<Result<Message>>,
+    batches: mpsc::Sender<Result<Message>>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("worker", &self.worker).finish_non_exhaustive()
+    }
+}
+
+struct State {
+    machine: Machine,
+    epochs: BTreeMap<EpochId, Run>,
+    rows_out: u64,
+    bytes_out: u64,
+    ended: bool,
+}
+
+/// An epoch at work.
+struct Run {
+    lanes: Vec<AbortHandle>,
+    left: usize,
+    totals: Totals,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Seconds {
+        self.began.elapsed().as_secs_f64()
+    }
+
+    fn pressure(&self) -> Pressure {
+        Pressure {
+            epochs: self.sessions.epochs.load(Ordering::Relaxed),
+            max_epochs: self.sessions.bounds.epochs,
+            load: self.sessions.load(),
+            max_load: self.sessions.bounds.load,
+            memory_used: self.sessions.engine.memory(),
+            memory_limit: self.sessions.memory_limit,
+            relief: RELIEF,
+            ..Pressure::NONE
+        }
+    }
+
+    fn say(&self, up: Up) {
+        // Where nobody listens there is nobody to tell.
+        let _ = self.ups.send(Ok(Message::Up(up)));
+    }
+
+    /// Takes orders until there will be no more.
+    async fn serve(self: Arc<Self>, mut orders: mpsc::UnboundedReceiver<Down>, bytes_received: u64) {
+        let mut beat = tokio::time::interval(HEARTBEAT);
+        beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                down = orders.recv() => match down {
+                    Some(down) => self.order(down),
+                    None => break,
+                },
+                _ = beat.tick() => {
+                    let said = self.state().machine.beat(self.now(), HEARTBEAT.as_secs_f64(), &*self.worker);
+                    said.into_iter().for_each(|up| self.say(up));
+                    self.reconsider();
+                }
+            }
+        }
+        self.end();
+        let (rows_out, bytes_sent) = {
+            let state = self.state();
+            (state.rows_out, state.bytes_out)
+        };
+        let told = self.worker.annotation();
+        let done = Annotation {
+            cse: self.sessions.engine.name().to_owned(),
+            rung: Some(Rung::Full),
+            profile: self.sessions.device.clone(),
+            bytes_received,
+            rows_out,
+            bytes_sent,
+            ..told
+        };
+        let _ = self.ups.send(Ok(Message::Done(Box::new(done))));
+    }
+
+    /// Forgets everything that still runs.
+    fn end(&self) {
+        let mut state = self.state();
+        state.ended = true;
+        let epochs = std::mem::take(&mut state.epochs);
+        self.sessions.epochs.fetch_sub(u32::try_from(epochs.len()).unwrap_or(0), Ordering::Relaxed);
+        for (epoch, run) in epochs {
+            run.lanes.iter().for_each(AbortHandle::abort);
+            self.worker.forgotten(epoch);
+        }
+        self.worker.ahead(&[]);
+    }
+
+    fn order(self: &Arc<Self>, down: Down) {
+        let lanes = self.worker.lanes();
+        let mut pressure = self.pressure();
+        if self.exhausted.load(Ordering::Relaxed) {
+            // What did not fit once will not fit again: rows only.
+            pressure.memory_used = pressure.memory_used.max((pressure.memory_limit / 10 * 9).saturating_sub(LANE * lanes as u64 / 2));
+        }
+        let mut state = self.state();
+        if state.ended {
+            return;
+        }
+        let effects = state.machine.order(self.now(), down, LANE * lanes as u64, &pressure);
+        for effect in effects {
+            match effect {
+                Effect::Say(up) => self.say(up),
+                Effect::Look => self.changed.notify_waiters(),
+                Effect::Begin { epoch, rung } => {
+                    self.sessions.epochs.fetch_add(1, Ordering::Relaxed);
+                    let lanes = (0..lanes).map(|_| tokio::spawn(Arc::clone(self).lane(epoch, rung)).abort_handle()).collect::<Vec<_>>();
+                    state.epochs.insert(epoch, Run { left: lanes.len(), lanes, totals: Totals::default() });
+                }
+                Effect::Forget { epoch } => {
+                    if let Some(run) = state.epochs.remove(&epoch) {
+                        self.sessions.epochs.fetch_sub(1, Ordering::Relaxed);
+                        run.lanes.iter().for_each(AbortHandle::abort);
+                        self.worker.forgotten(epoch);
+                    }
+                }
+            }
+        }
+        self.ahead(&state);
+    }
+
+    /// Whether what runs may go on.
+    fn reconsider(&self) {
+        let pressure = self.pressure();
+        let said = self.state().machine.reconsider(&pressure);
+        if !said.is_empty() {
+            self.changed.notify_waiters();
+        }
+        said.into_iter().for_each(|up| self.say(up));
+    }
+
+    /// Tells which slices lanes will ask for next.
+    fn ahead(&self, state: &State) {
+        let next = state.machine.ahead().take(self.worker.lanes()).filter_map(|(epoch, slice)| Some((state.machine.rung(epoch)?, slice)));
+        self.worker.ahead(&next.collect::<Vec<_>>());
+    }
+
+    /// Runs one of the lanes of an epoch, and ends the epoch if it is the last one.
+    async fn lane(self: Arc<Self>, epoch: EpochId, rung: Rung) {
+        let ended = match AssertUnwindSafe(Arc::clone(&self.worker).work(Lane { shared: Arc::clone(&self), epoch, rung })).catch_unwind().await {
+            Ok(ended) => ended,
+            Err(_) => Err(Error::internal("a defect while running the sub-plan")),
+        };
+        let mut state = self.state();
+        match ended {
+            Ok(()) => {
+                let Some(run) = state.epochs.get_mut(&epoch) else { return };
+                run.left -= 1;
+                if run.left > 0 {
+                    return;
+                }
+                let totals = run.totals;
+                state.epochs.remove(&epoch);
+                self.sessions.epochs.fetch_sub(1, Ordering::Relaxed);
+                if let Some(up) = state.machine.finished(self.now(), epoch, totals) {
+                    self.say(up);
+                }
+            }
+            Err(error) => self.failed(&mut state, epoch, rung, error),
+        }
+    }
+
+    fn failed(&self, state: &mut State, epoch: EpochId, rung: Rung, error: Error) {
+        let Some(run) = state.epochs.remove(&epoch) else { return };
+        self.sessions.epochs.fetch_sub(1, Ordering::Relaxed);
+        run.lanes.iter().for_each(AbortHandle::abort);
+        self.worker.forgotten(epoch);
+        let kind = error.kind();
+        let error = Arc::new(self.sessions.engine.named(error));
+        let _ = self.ups.send(Ok(Message::Trouble { epoch, error }));
+        let Some(failed) = state.machine.failed(epoch, !kind.is_lasting()) else { return };
+        if kind == Kind::Exhausted {
+            // Less of the sub-plan needs less memory: rows hold no states, and handing slices out holds next to nothing.
+            let accepts = if rung == Rung::Full && self.worker.has_upper() { Rung::Filter } else { Rung::Raw };
+            self.exhausted.store(true, Ordering::Relaxed);
+            self.say(Up::Refused { epoch, accepts: Some(accepts), again: RELIEF, why: Why::Memory });
+        } else {
+            self.say(failed);
+        }
+    }
+}
+
+/// One of the tasks that work an epoch off.
+#[derive(Debug)]
+pub struct Lane {
+    shared: Arc<Shared>,
+    epoch: EpochId,
+    rung: Rung,
+}
+
+impl Lane {
+    /// Its epoch.
+    #[must_use]
+    pub fn epoch(&self) -> EpochId {
+        self.epoch
+    }
+
+    /// Its rung.
+    #[must_use]
+    pub fn rung(&self) -> Rung {
+        self.rung
+    }
+
+    /// The next slice, which is begun now; `begun` is told while nobody else can ask.
+    pub fn next(&self, begun: impl FnOnce(SliceId)) -> Next {
+        let mut state = self.shared.state();
+        let next = state.machine.next(self.shared.now(), self.epoch);
+        if let Next::Slice(slice) = next {
+            begun(slice);
+        }
+        next
+    }
+
+    /// Tells the worker what will be asked for next.
+    pub fn ahead(&self) {
+        self.shared.ahead(&self.shared.state());
+    }
+
+    /// Ready when slices came or went since it was called, or an epoch is closing. Call it before [`Self::next`], and wait for it where that says [`Next::Wait`].
+    pub fn changed(&self) -> impl Future<Output = ()> + '_ {
+        let mut changed = Box::pin(self.shared.changed.notified());
+        changed.as_mut().enable();
+        changed
+    }
+
+    /// A slice is done, at `cost` (in seconds of the device's cores); `pending` are the states that the epoch holds, and their bytes.
+    pub fn done(&self, cost: SliceCost, pending: (u64, u64)) {
+        let shared = &self.shared;
+        let said = shared.state().machine.slice_done(shared.now(), self.epoch, cost, pending, &*shared.worker);
+        if let Some(Up::Progress { load, .. }) = &said {
+            *shared.sessions.known_load() = Some((Instant::now(), *load));
+        }
+        // The last one to end an epoch that others wait for.
+        shared.changed.notify_waiters();
+        said.into_iter().for_each(|up| shared.say(up));
+    }
+
+    /// Sends what came of slices; whether the epoch is still wanted.
+    pub async fn send(&self, batch: RecordBatch) -> bool {
+        let (rows, bytes) = (batch.num_rows() as u64, batch_bytes(&batch));
+        let number = {
+            let mut state = self.shared.state();
+            state.rows_out += rows;
+            state.bytes_out += bytes;
+            let Some(run) = state.epochs.get_mut(&self.epoch) else { return false };
+            run.totals.rows += rows;
+            run.totals.bytes += bytes;
+            run.totals.batches += 1;
+            run.totals.batches - 1
+        };
+        self.shared.batches.send(Ok(Message::Batch { epoch: self.epoch, number, rung: self.rung, batch })).await.is_ok()
+    }
+}

@@ -1,0 +1,327 @@
+//! A sub-plan at a branch: epochs that the level above feeds, worked off by the drives below.
+//!
+//! An epoch is one lane: a scan whose work moves, over sessions with the drives, that takes its slices from the level above. What comes of it, states or rows, is put together to fewer states where it is states, and goes up.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use arrow::datatypes::SchemaRef;
+use async_trait::async_trait;
+use datafusion::common::TableReference;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet};
+use futures::future::BoxFuture;
+use futures::stream::{self, SelectAll};
+use futures::{FutureExt, StreamExt};
+use skytether_adapt::drive::{Meters, Next};
+use skytether_adapt::message::{EpochId, Rung, Seconds, SliceCost, SliceId};
+use skytether_adapt::query::{Limits, Policy, Setup};
+use skytether_adapt::work::{MEASURED, Work as Cost};
+use skytether_common::{Error, Result};
+use skytether_engine::divide::{Combiner, Divided};
+use skytether_engine::meter::Meter;
+use skytether_engine::session::{Lane, Worker};
+use skytether_plan::Cut;
+use skytether_plan::error::from_datafusion;
+use skytether_wire::session::Stripe;
+use skytether_wire::{Annotation, SubPlan};
+use tokio::sync::mpsc;
+
+use super::placed::{Placed, copied};
+use crate::estimate::{Estimated, Estimates, KnownTable};
+use crate::moving::work::work;
+use crate::moving::{self, Member, Source, Start};
+use crate::options::Moving;
+use crate::reading::{Annotated, Patience, Reading};
+use crate::receipt::Collector;
+use crate::scan_planner::profile_of;
+use crate::session::Host;
+
+/// A sub-plan at a branch.
+pub(super) struct Work {
+    host: Host,
+    plan: SubPlan,
+    divided: Divided,
+    combiner: Option<Combiner>,
+    cost: Cost,
+    /// The drive of each stripe.
+    places: Arc<HashMap<u32, usize>>,
+    state: Mutex<State>,
+}
+
+/// What drives told last, and did in epochs that are over.
+#[derive(Default)]
+struct State {
+    loads: Vec<f64>,
+    running: HashMap<SliceId, Seconds>,
+    below: Vec<Annotation>,
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Work").field("divided", &self.divided).finish_non_exhaustive()
+    }
+}
+
+/// The drive of each stripe of `divided`, which is `plan`; `None` where drives can't work on stripes of theirs alone: several slices of one are read, or tables beside theirs that they don't have whole.
+pub(super) fn places(divided: &Divided, plan: &SubPlan, placed: &Placed) -> Result<Option<HashMap<u32, usize>>> {
+    let partition = divided.partition();
+    if copied(partition) || plan.partitions.values().any(|other| other != partition && !copied(other)) {
+        return Ok(None);
+    }
+    let mut places = HashMap::new();
+    for surveyed in divided.survey() {
+        let stripe = surveyed.stripe;
+        // Where nothing is read of it, any drive that has the metadata will do.
+        let mut slices = divided.slices_of(stripe)?;
+        if slices.is_empty() {
+            slices.push(stripe);
+        }
+        // They may lie on several, or, where these are branches, on several below one.
+        let &[only] = slices.as_slice() else { return Ok(None) };
+        places.insert(stripe, placed.place(partition, only)?);
+    }
+    Ok(Some(places))
+}
+
+impl Work {
+    /// Work on `plan` by the drives of `host`; `places` says which has which stripe.
+    pub(super) async fn new(host: Host, plan: SubPlan, divided: Divided, places: HashMap<u32, usize>) -> Result<Arc<Self>> {
+        let combiner = divided.combiner().await?;
+        let cost = cost(&divided)?;
+        let state = Mutex::new(State { loads: vec![1.0; host.drives().len()], ..State::default() });
+        Ok(Arc::new(Self { host, plan, divided, combiner, cost, places: Arc::new(places), state }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what drives did in an epoch into the annotation.
+    fn tell(&self, collector: &Collector) {
+        let mut state = self.state();
+        for told in collector.receipt().scans.into_iter().flat_map(|scan| scan.annotations) {
+            // Which slices are read at all is not theirs to decide, and all of them know of all.
+            let told = Annotation { slices_pruned: 0, slices_total: None, ..told };
+            match state.below.iter_mut().find(|one| one.cse == told.cse) {
+                Some(one) => one.add(told),
+                None => state.below.push(told),
+            }
+        }
+    }
+
+    /// A reading of drive `at`, whose figures go to a scan of `collector`.
+    fn reading(&self, at: usize, collector: &Arc<Collector>, scan: usize) -> Reading {
+        let drive = Arc::clone(&self.host.drives()[at]);
+        let options = self.host.options();
+        let begun = Annotation { cse: drive.info().name.clone(), rung: Some(Rung::Full), ..Annotation::default() };
+        Reading {
+            note: Annotated { number: collector.begin(scan, begun), collector: Arc::clone(collector), scan },
+            metrics: BaselineMetrics::new(&ExecutionPlanMetricsSet::new(), at),
+            patience: Patience { begin: options.begin_deadline, silence: options.silence_deadline },
+            catalog: None,
+            drive,
+            schema: self.divided.schema(Rung::Full),
+            to_the_end: false,
+        }
+    }
+
+    /// What an epoch at `top` starts from.
+    fn start(&self, top: Rung, source: Arc<dyn Source>, outputs: Vec<moving::Output>, collector: &Arc<Collector>) -> Result<Start> {
+        let scan = collector.scan(self.plan.dataset.to_string(), self.plan.rung, String::new(), None);
+        let options = self.host.options();
+        let drives = self.host.drives();
+        let profiled = drives.iter().any(|drive| drive.info().profile.is_some());
+        let policy = match options.moving {
+            Moving::Always(policy) => policy,
+            Moving::AsNeeded if profiled => Policy::Adaptive,
+            Moving::AsNeeded | Moving::Never => Policy::Static(Rung::Full),
+        };
+        let members = outputs.into_iter().enumerate().map(|(at, output)| {
+            let engine = self.host.above(at).cloned().ok_or_else(|| Error::internal("a drive is none of the host's"))?;
+            Ok(Member { reading: self.reading(at, collector, scan), plan: self.plan.clone(), engine, output })
+        });
+        let cost = match top {
+            Rung::Full => self.cost.clone(),
+            // Of rows that are wanted as they are, nothing is left to be done.
+            Rung::Filter | Rung::Raw => Cost { upper: Vec::new(), result: self.cost.filtered, ..self.cost.clone() },
+        };
+        Ok(Start {
+            members: members.collect::<Result<_>>()?,
+            setup: Setup {
+                work: cost,
+                policy,
+                host: options.profile(),
+                cses: drives.iter().map(|drive| profile_of(drive.info())).collect(),
+                limits: Limits { memory: options.limits.memory.min((options.memory_limit / 4) as u64), ..options.limits },
+                priors: MEASURED,
+                fed: true,
+            },
+            schema: self.divided.schema(top),
+            top,
+            source: Some(source),
+        })
+    }
+}
+
+/// The cost of a sub-plan, as far as it is known from the metadata of its partition.
+fn cost(divided: &Divided) -> Result<Cost> {
+    let plan = divided.logical()?;
+    let rows = divided.survey().iter().map(|stripe| stripe.rows).sum();
+    let mut tables: Vec<TableReference> = Vec::new();
+    let visited = plan.apply(|node| {
+        if let LogicalPlan::TableScan(scan) = node {
+            tables.push(scan.table_name.clone());
+        }
+        Ok(TreeNodeRecursion::Continue)
+    });
+    visited.map_err(from_datafusion)?;
+    let known = Arc::new(KnownTable::default());
+    let estimates: Estimates = tables.into_iter().map(|table| (table, Estimated { rows, known: Arc::clone(&known) })).collect();
+    work(&plan, &estimates, rows, divided.is_sparse())
+}
+
+impl Meters for Work {
+    /// The mean of what drives told last.
+    fn load(&self) -> f64 {
+        let state = self.state();
+        state.loads.iter().sum::<f64>() / state.loads.len().max(1) as f64
+    }
+
+    fn cpu(&self, _: EpochId, slice: SliceId) -> Seconds {
+        self.state().running.get(&slice).copied().unwrap_or(0.0)
+    }
+}
+
+#[async_trait]
+impl Worker for Work {
+    fn schema(&self, rung: Rung) -> SchemaRef {
+        self.divided.schema(rung)
+    }
+
+    fn has_upper(&self) -> bool {
+        self.divided.has_upper()
+    }
+
+    fn survey(&self) -> Vec<Stripe> {
+        self.divided.survey().iter().map(|s| Stripe { stripe: s.stripe, rows: s.rows, bytes: s.bytes }).collect()
+    }
+
+    fn lanes(&self) -> usize {
+        1
+    }
+
+    fn memory(&self) -> u64 {
+        self.divided.memory()
+    }
+
+    fn annotation(&self) -> Annotation {
+        let own = self.divided.annotation();
+        let below = self.state().below.clone();
+        let sum = |of: fn(&Annotation) -> u64| below.iter().map(of).fold(0, u64::saturating_add);
+        Annotation {
+            slices: sum(|one| one.slices),
+            slices_told: sum(|one| one.slices_told),
+            rows_read: below.iter().map(|one| one.rows_read).try_fold(0u64, |all, rows| Some(all.saturating_add(rows?))),
+            bytes_read: sum(|one| one.bytes_read),
+            below,
+            ..own
+        }
+    }
+
+    fn ahead(&self, _: &[(Rung, SliceId)]) {}
+
+    fn forgotten(&self, _: EpochId) {}
+
+    async fn work(self: Arc<Self>, lane: Lane) -> Result<()> {
+        let top = if self.divided.has_upper() { lane.rung() } else { Rung::Full };
+        let lane = Arc::new(lane);
+        let fed = Arc::new(Fed { work: Arc::clone(&self), lane: Arc::clone(&lane), over: AtomicBool::new(false) });
+        let (outputs, rows): (Vec<_>, Vec<_>) = self.host.drives().iter().map(|_| mpsc::channel(2)).unzip();
+        let collector = Arc::new(Collector::new(Instant::now(), Cut::Full));
+        let start = self.start(top, fed, outputs, &collector)?;
+        // It ends with this lane.
+        let mut running = tokio::task::JoinSet::new();
+        running.spawn(moving::run(start));
+        let rows: SelectAll<_> =
+            rows.into_iter().map(|rows| stream::unfold(rows, |mut rows| async move { rows.recv().await.map(|batch| (batch, rows)) }).boxed()).collect();
+        let mut rows = rows.map(|batch| batch.map_err(from_datafusion)).boxed();
+        match &self.combiner {
+            Some(combiner) if top == Rung::Full => {
+                let mut states = self.divided.combine(combiner, rows, Arc::new(Meter::default()))?;
+                while let Some(batch) = states.next().await? {
+                    if !lane.send(batch).await {
+                        return Ok(());
+                    }
+                }
+                self.divided.ended(top, &states);
+            }
+            _ => {
+                while let Some(batch) = rows.next().await {
+                    if !lane.send(batch?).await {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        while let Some(over) = running.join_next().await {
+            over.map_err(|e| Error::internal("a task that moves work ended early").because(e))?;
+        }
+        self.tell(&collector);
+        Ok(())
+    }
+}
+
+/// What the level above feeds, for the scan below.
+struct Fed {
+    work: Arc<Work>,
+    lane: Arc<Lane>,
+    over: AtomicBool,
+}
+
+impl Source for Fed {
+    fn survey(&self, drive: usize) -> Vec<Stripe> {
+        self.work.survey().into_iter().filter(|stripe| self.work.places.get(&stripe.stripe) == Some(&drive)).collect()
+    }
+
+    fn take(&self, most: usize) -> Vec<(usize, u32)> {
+        let mut taken = Vec::new();
+        while taken.len() < most {
+            match self.lane.next(|_| ()) {
+                // Stripes that nobody has are found out by whoever asks for them.
+                Next::Slice(slice) => taken.push((self.work.places.get(&slice.0).copied().unwrap_or(usize::MAX), slice.0)),
+                Next::Wait => break,
+                Next::End => {
+                    self.over.store(true, Ordering::Relaxed);
+                    break;
+                }
+            }
+        }
+        taken
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    fn changed(&self) -> BoxFuture<'_, ()> {
+        self.lane.changed().boxed()
+    }
+
+    fn done(&self, cost: SliceCost) {
+        self.work.state().running.remove(&cost.slice);
+        self.lane.done(cost, (0, self.work.memory()));
+    }
+
+    fn progress(&self, drive: usize, running: &[(SliceId, Seconds)], load: f64) {
+        let mut state = self.work.state();
+        state.running.extend(running.iter().copied());
+        if let Some(last) = state.loads.get_mut(drive) {
+            *last = load;
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What a scan whose work moves was expected to take, beside what happened.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use skytether_adapt::message::{CseId, Slice, SliceId};
+use skytether_adapt::query::{Forecast, Setup, forecast};
+use skytether_common::units::{counted, human_seconds};
+use skytether_wire::Rung;
+
+/// How the slices of a scan are divided, and how long that takes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Division {
+    /// Seconds from the scan's beginning to its end.
+    pub seconds: f64,
+    /// For each drive that takes part.
+    pub drives: Vec<DriveShare>,
+}
+
+/// The part of a drive.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DriveShare {
+    /// Its name.
+    pub name: String,
+    /// How much of the sub-plan it runs; `None` where it hands out all of its slices.
+    pub rung: Option<Rung>,
+    /// Slices that it works off at that rung.
+    pub slices: u64,
+    /// Slices that it hands out as they are stored, for the host to work off.
+    pub handed_out: u64,
+    /// Seconds of one of its cores for a slice: to work it off at that rung, or to hand it out.
+    pub seconds_per_slice: f64,
+}
+
+/// What is expected of a division, and what came of it, where it was carried out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// By the cost model, from the drives' profiles and the metadata alone.
+    pub expected: Division,
+    /// What happened; figures per slice as they were learnt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub happened: Option<Division>,
+}
+
+impl Division {
+    /// The expectation of a scan that starts from `setup`, at drives of these names with these slices.
+    pub(crate) fn expected(setup: Setup, names: &[&str], slices: Vec<Vec<Slice>>) -> Self {
+        let Forecast { end, cses } = forecast(setup, slices);
+        let drives = names.iter().zip(cses).map(|(name, share)| DriveShare {
+            name: (*name).to_owned(),
+            rung: share.rung,
+            slices: u64::from(share.below),
+            handed_out: u64::from(share.handed_out),
+            seconds_per_slice: share.slice,
+        });
+        Self { seconds: end, drives: drives.collect() }
+    }
+}
+
+/// Slices above which nothing is foretold: it takes a plan over all of them.
+pub(crate) const MOST: usize = 1 << 16;
+
+/// So many slices of equal size for drive `at`, numbered from `first` on.
+pub(crate) fn equal_slices(at: u32, first: u32, slices: u32, rows: u64, bytes: u64) -> Vec<Slice> {
+    let each = |sum: u64| sum / u64::from(slices.max(1));
+    let (rows, bytes) = (u32::try_from(each(rows)).unwrap_or(u32::MAX), each(bytes));
+    (first..first.saturating_add(slices)).map(|id| Slice { id: SliceId(id), rows, bytes, readers: vec![CseId(at)] }).collect()
+}
+
+impl fmt::Display for DriveShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        if let (Some(rung), true) = (self.rung, self.slices > 0) {
+            parts.push(format!("{} at {}", counted(self.slices, "slice"), rung.as_str()));
+        }
+        if self.handed_out > 0 || parts.is_empty() {
+            parts.push(format!("{} handed out", counted(self.handed_out, "slice")));
+        }
+        write!(f, "{}, {} each", parts.join(", "), human_seconds(self.seconds_per_slice))
+    }
+}
+
+impl fmt::Display for Estimate {
+    /// A line for all, then one for each drive.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let took = self.happened.as_ref().map(|happened| format!("; took {}", human_seconds(happened.seconds))).unwrap_or_default();
+        write!(f, "expected: {}{took}", human_seconds(self.expected.seconds))?;
+        for (at, share) in self.expected.drives.iter().enumerate() {
+            write!(f, "\n{}: {share}", share.name)?;
+            if let Some(happened) = self.happened.as_ref().and_then(|happened| happened.drives.get(at)) {
+                write!(f, "; happened: {happened}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,204 @@
+//! Sessions with drives: how they begin, what drives say in them, and their last words.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow::record_batch::RecordBatch;
+use futures::StreamExt;
+use skytether_adapt::message::{CseId, Rung, Up};
+use skytether_adapt::query::Event;
+use skytether_common::{Error, Result};
+use skytether_wire::session::{Message, Session};
+use skytether_wire::size::batch_bytes;
+use skytether_wire::{Annotation, Opened};
+use tokio::sync::mpsc;
+
+use super::task::{Batch, Heard, Task};
+use crate::expected::Estimate;
+use crate::reading::check;
+
+/// How long drives may take to tell what they did, once nothing more is asked of them.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+impl Task {
+    pub(super) fn opened(&mut self, at: usize, opened: Result<Opened>) -> Result<()> {
+        let cse = CseId(at as u32);
+        self.drives[at].opening = false;
+        let first = !self.drives[at].is_surveyed;
+        match opened {
+            Err(error) if first => Err(error),
+            Err(error) => {
+                self.drives[at].trouble = Some(Arc::new(error));
+                self.drives[at].held.clear();
+                self.handle(Event::Lost { cse, again: false });
+                Ok(())
+            }
+            Ok(Opened::Whole(_)) if self.source.is_some() => {
+                let name = &self.drives[at].cse.info().name;
+                Err(Error::internal(format!("{name} runs a sub-plan as a whole of which the branch above it feeds it slices: do they have the same version?")))
+            }
+            Ok(Opened::Whole(stream)) if first => {
+                let drive = &mut self.drives[at];
+                (drive.is_surveyed, drive.whole) = (true, true);
+                self.left += 1;
+                let (reading, inbox, queue, flow) = (Arc::clone(&drive.reading), self.inbox.clone(), drive.output.queue.clone(), Arc::clone(&self.flow));
+                let plan = drive.plan.clone();
+                self.tasks.spawn(async move {
+                    let give = |batch: RecordBatch| {
+                        let (queue, flow) = (queue.clone(), Arc::clone(&flow));
+                        async move {
+                            while flow.clogged() {
+                                let _ = tokio::time::timeout(Duration::from_millis(5), flow.room.notified()).await;
+                            }
+                            flow.more(&batch);
+                            let bytes = batch_bytes(&batch);
+                            queue.send((batch, bytes)).is_ok()
+                        }
+                    };
+                    let over = match reading.deliver(stream, &plan, give).await {
+                        Err(e) => Err(reading.at_fault(&plan, e).await),
+                        done => done,
+                    };
+                    let _ = inbox.send(Heard::Whole(over));
+                });
+                self.handle(Event::Surveyed { cse, slices: Vec::new() });
+                Ok(())
+            }
+            Ok(Opened::Session(session)) => self.begin(at, session),
+            Ok(Opened::Whole(_)) => Err(Error::internal(format!("{} divides a sub-plan once and not again", self.drives[at].cse.info().name))),
+        }
+    }
+
+    /// A session has begun.
+    pub(super) fn begin(&mut self, at: usize, session: Session) -> Result<()> {
+        let cse = CseId(at as u32);
+        let first = self.next_slice;
+        let drive = &mut self.drives[at];
+        let name = drive.cse.info().name.clone();
+        let given = match (&session.lower, self.top) {
+            (Some(lower), Rung::Filter) => lower,
+            _ => &session.schema,
+        };
+        check(given, &self.schema, &name)?;
+        let survey = match &self.source {
+            Some(source) => source.survey(at),
+            None => session.survey,
+        };
+        let survey = drive.surveyed(&survey, cse, first)?;
+        drive.sessions += 1;
+        drive.silent = false;
+        drive.heard = Instant::now();
+        let number = drive.sessions;
+        for down in drive.held.drain(..) {
+            let _ = session.orders.send(down);
+        }
+        drive.orders = Some(session.orders);
+        let messages = self.messages.clone();
+        let mut incoming = session.messages;
+        self.tasks.spawn(async move {
+            loop {
+                let message = incoming.next().await;
+                let last = !matches!(&message, Some(Ok(message)) if !matches!(message, Message::Done(_)));
+                if messages.send(Heard::Message(at, number, message)).await.is_err() || last {
+                    break;
+                }
+            }
+        });
+        if let Some(slices) = survey {
+            self.next_slice = first.saturating_add(u32::try_from(slices.len()).unwrap_or(u32::MAX));
+            // Which of them are wanted the source says.
+            let slices = if self.source.is_some() { Vec::new() } else { slices };
+            self.handle(Event::Surveyed { cse, slices });
+        }
+        Ok(())
+    }
+
+    pub(super) fn message(&mut self, at: usize, session: u32, message: Option<Result<Message>>) {
+        let cse = CseId(at as u32);
+        let drive = &mut self.drives[at];
+        if drive.sessions != session {
+            return;
+        }
+        drive.heard = Instant::now();
+        match message {
+            Some(Ok(Message::Up(up))) => {
+                if let (Some(source), Up::Progress { done, running, load, .. }) = (&self.source, &up) {
+                    source.progress(at, running, *load);
+                    done.iter().for_each(|cost| source.done(*cost));
+                }
+                let up = drive.to_slices(up);
+                self.handle(Event::Up { cse, up });
+            }
+            Some(Ok(Message::Batch { epoch, number, batch, .. })) => {
+                let bytes = batch_bytes(&batch);
+                drive.reading.came(&batch, bytes);
+                self.handle(Event::Batch { cse, epoch, number, bytes, batch: Batch::Rows(batch) });
+            }
+            Some(Ok(Message::Trouble { error, .. })) => drive.trouble = Some(error),
+            // That somebody carries messages says nothing of the work; silence of epochs is for the machine to judge.
+            Some(Ok(Message::Alive)) => {}
+            Some(Ok(Message::Done(told))) => drive.told = Some(*told),
+            Some(Err(error)) => {
+                drive.orders = None;
+                drive.silent = true;
+                drive.trouble = Some(Arc::new(error));
+                self.handle(Event::Lost { cse, again: true });
+            }
+            None => {
+                drive.orders = None;
+                drive.silent = true;
+                if drive.told.is_none() {
+                    drive.trouble = Some(Arc::new(Error::unavailable(format!("{} ended its answer without finishing it", drive.cse.info().name))));
+                    self.handle(Event::Lost { cse, again: true });
+                }
+            }
+        }
+    }
+
+    /// Everything is covered, or nothing more is to be done: lanes above give what they hold, drives tell what they did.
+    pub(super) async fn finish(mut self, heard: &mut mpsc::UnboundedReceiver<Heard>, said: &mut mpsc::Receiver<Heard>) -> Result<()> {
+        for drive in &mut self.drives {
+            self.left += drive.above.close();
+            drive.orders = None;
+        }
+        while self.left > 0 {
+            if let Some(what) = heard.recv().await {
+                self.hear(what)?;
+                if let Some(Err((_, error))) = self.outcome.take() {
+                    return Err(error);
+                }
+            }
+        }
+        let deadline = tokio::time::sleep(LAST_WORDS);
+        tokio::pin!(deadline);
+        while self.drives.iter().any(|drive| !drive.whole && !drive.silent && drive.told.is_none() && drive.sessions > 0) {
+            tokio::select! {
+                Some(what) = said.recv() => {
+                    if let Heard::Message(at, session, message) = what
+                        && self.drives[at].sessions == session
+                    {
+                        let drive = &mut self.drives[at];
+                        match message {
+                            Some(Ok(Message::Done(told))) => drive.told = Some(*told),
+                            Some(Ok(_)) => {}
+                            Some(Err(_)) | None => drive.told = Some(Annotation::default()),
+                        }
+                    }
+                }
+                () = &mut deadline => break,
+            }
+        }
+        for drive in &mut self.drives {
+            let told = drive.told.take().filter(|told| !told.cse.is_empty());
+            drive.note(told);
+        }
+        if let (Some(expected), Some(first)) = (self.expected.take(), self.drives.first()) {
+            first.reading.note.estimate(Estimate { expected, happened: Some(self.happened()) });
+        }
+        // Outputs end when what waits in them is read.
+        let Self { drives, mut outlets, .. } = self;
+        drop(drives);
+        while outlets.join_next().await.is_some() {}
+        Ok(())
+    }
+}
