@@ -284,8 +284,14 @@ impl CostModel {
     pub fn is_warm(&self, cse: usize, rung: Rung) -> bool {
         match rung {
             Rung::Raw => true,
-            Rung::Filter | Rung::Full => self.cses[cse].filter.is_warm() || self.cses[cse].full.is_warm(),
+            Rung::Filter | Rung::Full => self.cold(cse) == 0,
         }
+    }
+
+    /// How many of the first slices of `cse`, which take longer, are still to come.
+    #[must_use]
+    pub fn cold(&self, cse: usize) -> u32 {
+        self.cses[cse].filter.cold().min(self.cses[cse].full.cold())
     }
 
     /// Whether `cse` has worked a slice off itself.

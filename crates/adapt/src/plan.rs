@@ -35,6 +35,8 @@ pub struct Lane {
     pub load: SliceLoad,
     /// How many slices per core the drive may be slower by than it looks: none is begun that would not be done then.
     pub margin: f64,
+    /// Core seconds of the drive that beginning with it takes beyond its slices: the first ones take longer.
+    pub begin: Seconds,
     /// Where results come as states at the end.
     pub states: Option<States>,
 }
@@ -262,7 +264,7 @@ impl Fluid<'_> {
                 link -= n * part.raw.bytes;
                 continue;
             };
-            let mut own_time = time - part.busy;
+            let mut own_time = time - part.busy - lane.begin / f64::from(part.cores);
             if let Some(states) = &lane.states {
                 let most = (own_time.max(0.0) * f64::from(part.cores) / lane.load.wall).min(n);
                 let (count, bytes) = states.at(most);
@@ -352,7 +354,7 @@ mod tests {
             link: 1e9,
             raw: load(0.0, 1e6, 4e-3),
             may_raw: true,
-            lanes: vec![Lane { rung: Rung::Full, load: load(wall, bytes, 0.0), margin: 0.0, states: None }],
+            lanes: vec![Lane { rung: Rung::Full, load: load(wall, bytes, 0.0), margin: 0.0, begin: 0.0, states: None }],
         }
     }
 

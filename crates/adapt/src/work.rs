@@ -48,13 +48,13 @@ pub struct Priors {
     pub epoch_s: f64,
 }
 
-/// The priors that planning starts from.
+/// The priors that planning starts from, and what costs are in the simulator: what `benches/moving.py` takes, where that was measured (docs/benchmarks.md).
 pub const PRIORS: Priors = Priors {
-    decode_s_per_byte: 1.5e-9,
+    decode_s_per_byte: 0.5e-9,
     decode_sparse_s_per_nonzero: 0.54e-9,
     compute_s_per_row: 2e-9,
-    aggregate_few_s_per_row: 30e-9,
-    aggregate_many_s_per_row: 250e-9,
+    aggregate_few_s_per_row: 12e-9,
+    aggregate_many_s_per_row: 80e-9,
     moments_s_per_nonzero: 2.6e-9,
     top_k_s_per_row: 15e-9,
     merge_s_per_state: 100e-9,
@@ -62,9 +62,6 @@ pub const PRIORS: Priors = Priors {
     transfer_s_per_byte: 0.25e-9,
     epoch_s: 0.3e-3,
 };
-
-/// What drives and hosts start from: [`PRIORS`] with what `benches/moving.py` takes on this machine, where that was measured (docs/benchmarks.md). The simulator's grid still has the others.
-pub const MEASURED: Priors = Priors { decode_s_per_byte: 0.5e-9, aggregate_few_s_per_row: 12e-9, aggregate_many_s_per_row: 80e-9, ..PRIORS };
 
 /// An operator of the sub-plan.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -228,8 +228,13 @@ impl<B> Query<B> {
         let slice = (book.rows, book.bytes);
         let usable = self.usable(cse);
         let slices = if usable { book.pool.len() as u32 + self.queued(cse) } else { 0 };
-        let running: f64 =
-            book.epochs.iter().filter_map(|id| self.epochs.get(id)).filter(|open| open.rung != Rung::Raw).flat_map(|open| self.remaining(open)).sum();
+        let (running, under_way) = book
+            .epochs
+            .iter()
+            .filter_map(|id| self.epochs.get(id))
+            .filter(|open| open.rung != Rung::Raw)
+            .flat_map(|open| self.remaining(open))
+            .fold((0.0, 0.0), |(seconds, count), left| (seconds + left, count + 1.0));
         let lanes: Vec<Lane> = if usable {
             self.lanes(cse)
                 .into_iter()
@@ -240,7 +245,10 @@ impl<B> Query<B> {
                     load.wall += empty.wall / size;
                     let states = self.cost.holds_state(rung).then(|| self.states(cse, rung));
                     let margin = if self.cost.is_known(cse, rung) { 0.5 } else { 3.0 };
-                    Lane { rung, load, margin, states }
+                    // What has begun is in `busy`.
+                    let cold: f64 = f64::from(self.cost.cold(cse)).min(book.slices) - under_way;
+                    let begin = cold.max(0.0) * (FIRST - 1.0) * load.wall;
+                    Lane { rung, load, margin, begin, states }
                 })
                 .collect()
         } else {
@@ -377,6 +385,7 @@ impl<B> Query<B> {
             book.unwanted = if share.below == 0 { book.unwanted + 1 } else { 0 };
             self.planned_load[cse] = self.cost.load(cse);
         }
+        self.turns_by_need();
         if !plan.end.is_finite() {
             plan.end = PLAN_EVERY.1;
         }
@@ -388,6 +397,18 @@ impl<B> Query<B> {
         self.dirty = false;
         if self.policy == Policy::Adaptive {
             self.hedge(&parts, &above, out);
+        }
+    }
+
+    /// Drives take turns on the link that all share, slice by slice: who has so many under way gets so much of it. Who has more left to hand out than others is
+    /// to have more under way, so that nobody is left behind who then goes on alone.
+    fn turns_by_need(&mut self) {
+        let (pipes, bytes) = self.cses.iter().filter(|book| book.raw_left > 0).fold((0.0, 0.0), |(pipes, bytes), book| {
+            (pipes + f64::from(book.raw_pipe), bytes + f64::from(book.raw_left) * book.bytes)
+        });
+        for book in self.cses.iter_mut().filter(|book| book.raw_left > 0) {
+            let share = (pipes * f64::from(book.raw_left) * book.bytes / bytes.max(1.0)).ceil() as u32;
+            book.raw_pipe = book.raw_pipe.max(share.min(1 + MAX_PIPE));
         }
     }
 
