@@ -59,6 +59,8 @@ pub struct CostModel {
     seen_bytes: f64,
     groups: Option<f64>,
     groups_rows: f64,
+    /// Whether somebody has said how many states there are, if only that there are none.
+    told: bool,
 }
 
 /// A link is slower than thought if less than this share comes of what should.
@@ -83,7 +85,7 @@ impl CostModel {
                 slow: None,
             })
             .collect();
-        Self { priors, work, cses, host, host_factor: Robust::default(), seen_rows: 0.0, seen_out: 0.0, seen_bytes: 0.0, groups: None, groups_rows: 0.0 }
+        Self { priors, work, cses, host, host_factor: Robust::default(), seen_rows: 0.0, seen_out: 0.0, seen_bytes: 0.0, groups: None, groups_rows: 0.0, told: false }
     }
 
     /// The work.
@@ -129,7 +131,7 @@ impl CostModel {
     /// Whether somebody has counted groups yet.
     #[must_use]
     pub fn groups_are_known(&self) -> bool {
-        self.groups.is_some()
+        self.told
     }
 
     /// Groups in all of the table, as far as known.
@@ -227,6 +229,12 @@ impl CostModel {
             load.above = (states * self.priors.merge_s_per_state + load.bytes * self.priors.transfer_s_per_byte) / self.host.speed_per_core;
         }
         load
+    }
+
+    /// Seconds of a core above to begin with what a drive hands out or filters.
+    #[must_use]
+    pub fn begin_above(&self) -> Seconds {
+        self.priors.begin_above_s / self.host.speed_per_core
     }
 
     /// Seconds to read a slice of `bytes` from the disk of `cse`.
@@ -372,6 +380,7 @@ impl CostModel {
     /// An epoch whose slices have `rows` rows, worked off in `lanes` lanes that know nothing of one another, holds `states` now, or gave so many at its
     /// end.
     pub fn states(&mut self, rows: f64, states: f64, lanes: f64) {
+        self.told = true;
         let (rows, states) = (rows * self.filtered().0 / lanes.max(1.0), states / lanes.max(1.0));
         if rows <= 0.0 || states <= 0.0 || !matches!(self.work.result, Output::Groups { .. }) {
             return;

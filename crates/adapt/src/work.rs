@@ -46,6 +46,8 @@ pub struct Priors {
     pub transfer_s_per_byte: f64,
     /// Taking on an epoch: setting up the sub-plan.
     pub epoch_s: f64,
+    /// Beginning above with what a drive hands out or filters, once per drive: planning over it, reading its metadata, setting up the engine.
+    pub begin_above_s: f64,
 }
 
 /// The priors that planning starts from, and what costs are in the simulator: what `benches/moving.py` takes, where that was measured (docs/benchmarks.md).
@@ -61,6 +63,7 @@ pub const PRIORS: Priors = Priors {
     emit_s_per_state: 20e-9,
     transfer_s_per_byte: 0.25e-9,
     epoch_s: 0.3e-3,
+    begin_above_s: 6e-3,
 };
 
 /// An operator of the sub-plan.
