@@ -425,6 +425,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_begun_is_begun_where_that_pays() {
+        let few = Part { slices: 12, ..part(4e-3, 1e3) };
+        let plan = divide(&ABOVE, &[few.clone()], None, false);
+        assert!(plan.shares[0].raw > 4, "{plan:?}");
+        // The drive alone takes 24 ms. To begin above takes 30 of a core; or 12 of the 16 that four have until all could be done together.
+        let plan = divide(&ABOVE, &[Part { begin_above: 30e-3, ..few.clone() }], None, false);
+        assert_eq!((plan.shares[0].below, plan.shares[0].raw), (12, 0), "{plan:?}");
+        // The drive's first slices take so much longer that it had better not begin.
+        let mut cold = few;
+        cold.lanes[0].begin = 40e-3;
+        let plan = divide(&ABOVE, &[cold], None, false);
+        assert_eq!((plan.shares[0].below, plan.shares[0].raw), (0, 12), "{plan:?}");
+    }
+
+    #[test]
+    fn nobody_commits_himself_for_little() {
+        let mut one = part(4e-3, 0.0);
+        one.lanes.push(Lane { rung: Rung::Filter, ..one.lanes[0] });
+        for (above, commits, expected) in [(0.1e-3, false, 0), (0.1e-3, true, 1), (2e-3, true, 0)] {
+            // With `filter`, so much is left to do for a slice above.
+            one.lanes[1].load.above = above;
+            one.lanes[0].commits = commits;
+            assert_eq!(divide(&ABOVE, &[one.clone()], None, false).shares[0].lane, Some(expected), "{above} {commits}");
+        }
+    }
+
+    #[test]
     fn who_may_not_hand_out_works_off() {
         let mut alone = part(4e-3, 1e3);
         alone.may_raw = false;
