@@ -44,6 +44,8 @@ pub struct Priors {
     pub emit_s_per_state: f64,
     /// Sending or receiving, per byte.
     pub transfer_s_per_byte: f64,
+    /// Opening a session: a drive plans the sub-plan before it says which slices it has.
+    pub session_s: f64,
     /// Taking on an epoch: setting up the sub-plan.
     pub epoch_s: f64,
     /// Beginning above with what a drive hands out or filters, once per drive: planning over it, reading its metadata, setting up the engine.
@@ -62,6 +64,7 @@ pub const PRIORS: Priors = Priors {
     merge_s_per_state: 100e-9,
     emit_s_per_state: 20e-9,
     transfer_s_per_byte: 0.25e-9,
+    session_s: 1.2e-3,
     epoch_s: 0.3e-3,
     begin_above_s: 6e-3,
 };
