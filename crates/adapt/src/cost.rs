@@ -85,7 +85,19 @@ impl CostModel {
                 slow: None,
             })
             .collect();
-        Self { priors, work, cses, host, host_factor: Robust::default(), seen_rows: 0.0, seen_out: 0.0, seen_bytes: 0.0, groups: None, groups_rows: 0.0, told: false }
+        Self {
+            priors,
+            work,
+            cses,
+            host,
+            host_factor: Robust::default(),
+            seen_rows: 0.0,
+            seen_out: 0.0,
+            seen_bytes: 0.0,
+            groups: None,
+            groups_rows: 0.0,
+            told: false,
+        }
     }
 
     /// The work.

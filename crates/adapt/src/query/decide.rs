@@ -433,9 +433,11 @@ impl<B> Query<B> {
     /// Drives take turns on the link that all share, slice by slice: who has so many under way gets so much of it. Who has more left to hand out than others is
     /// to have more under way, so that nobody is left behind who then goes on alone.
     fn turns_by_need(&mut self) {
-        let (pipes, bytes) = self.cses.iter().filter(|book| book.raw_left > 0).fold((0.0, 0.0), |(pipes, bytes), book| {
-            (pipes + f64::from(book.raw_pipe), bytes + f64::from(book.raw_left) * book.bytes)
-        });
+        let (pipes, bytes) = self
+            .cses
+            .iter()
+            .filter(|book| book.raw_left > 0)
+            .fold((0.0, 0.0), |(pipes, bytes), book| (pipes + f64::from(book.raw_pipe), bytes + f64::from(book.raw_left) * book.bytes));
         for book in self.cses.iter_mut().filter(|book| book.raw_left > 0) {
             let share = (pipes * f64::from(book.raw_left) * book.bytes / bytes.max(1.0)).ceil() as u32;
             book.raw_pipe = book.raw_pipe.max(share.min(1 + MAX_PIPE));

@@ -76,8 +76,15 @@ mod tests {
             filtered: Output::Rows { per_row: 1.0, bytes_per_row: 16.0 },
             result: Output::Groups { groups: 10.0, bytes_per_group: 24.0 },
         };
-        let setup =
-            Setup { work, host: profile(1.0, 2), cses: vec![profile(1.0, 1), profile(speed, 1)], policy, limits: Limits::default(), priors: PRIORS, fed: false };
+        let setup = Setup {
+            work,
+            host: profile(1.0, 2),
+            cses: vec![profile(1.0, 1), profile(speed, 1)],
+            policy,
+            limits: Limits::default(),
+            priors: PRIORS,
+            fed: false,
+        };
         let slices = |cse: u32| (0..100).map(|n| Slice { id: SliceId(cse * 100 + n), rows: 65_536, bytes: 1 << 20, readers: vec![CseId(cse)] }).collect();
         forecast(setup, vec![slices(0), slices(1)])
     }
