@@ -7,7 +7,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -21,7 +20,6 @@ use skytether_engine::feed::{Fed, Feed};
 use skytether_engine::meter::{Meter, Reading};
 use skytether_engine::session::{Lane, Worker};
 use skytether_wire::Annotation;
-use skytether_wire::session::Stripe;
 use skytether_wire::size::batch_bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
@@ -108,24 +106,12 @@ impl Meters for Lanes {
 
 #[async_trait]
 impl Worker for Lanes {
-    fn schema(&self, rung: Rung) -> SchemaRef {
-        self.divided.schema(rung)
-    }
-
-    fn has_upper(&self) -> bool {
-        self.divided.has_upper()
-    }
-
-    fn survey(&self) -> Vec<Stripe> {
-        self.divided.survey().iter().map(|s| Stripe { stripe: s.stripe, rows: s.rows, bytes: s.bytes }).collect()
+    fn divided(&self) -> &Divided {
+        &self.divided
     }
 
     fn lanes(&self) -> usize {
         self.lanes
-    }
-
-    fn memory(&self) -> u64 {
-        self.divided.memory()
     }
 
     fn annotation(&self) -> Annotation {
@@ -271,6 +257,6 @@ impl Feed for LaneFeed {
         let slice = SliceId(stripe);
         lanes.taken().running.remove(&(lane.epoch(), slice));
         let cpu = now.since(before).cpu.as_secs_f64() / lanes.speed;
-        lane.done(SliceCost { slice, cpu, rows_out, bytes_out }, (0, lanes.memory()));
+        lane.done(SliceCost { slice, cpu, rows_out, bytes_out }, (0, lanes.divided.memory()));
     }
 }

@@ -14,10 +14,11 @@ use common::*;
 use futures::StreamExt;
 use skytether_common::{Key, Kind, Result};
 use skytether_drive::{Cse, DriveOptions, Storage, serve};
-use skytether_store::{Entry, Expect, Op, Usage, Version};
+use skytether_store::{Expect, Op, Version};
+use skytether_wire::decorated::{Decorated, Decorator};
 use skytether_wire::flight::frames::{self, LIST_PAGE};
 use skytether_wire::flight::{self, ConnectOptions, FlightCse, MAX_MESSAGE};
-use skytether_wire::{CseInfo, Delivery, DeliveryStream, SubPlan};
+use skytether_wire::{Delivery, DeliveryStream, Opened, SubPlan};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
@@ -366,30 +367,16 @@ struct Slow {
 }
 
 #[async_trait]
-impl Storage for Slow {
-    fn info(&self) -> &CseInfo {
-        self.inner.info()
+impl Decorator for Slow {
+    fn behind(&self) -> &dyn Cse {
+        self.inner.as_ref()
     }
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.inner.apply(batch).await
-    }
+
     async fn get(&self, key: &Key) -> Result<Bytes> {
         let _ = self.go.clone().wait_for(|go| *go).await;
         self.inner.get(key).await
     }
-    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.inner.stat(key).await
-    }
-    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.inner.list(prefix, after, limit).await
-    }
-    async fn usage(&self) -> Result<Usage> {
-        self.inner.usage().await
-    }
-}
 
-#[async_trait]
-impl Cse for Slow {
     async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
         let DeliveryStream { schema, messages } = self.inner.execute(plan).await?;
         let mut go = self.go.clone();
@@ -398,12 +385,16 @@ impl Cse for Slow {
         });
         Ok(DeliveryStream { schema, messages: Box::pin(wait.filter_map(|()| std::future::ready(None)).chain(messages)) })
     }
+
+    async fn open(&self, plan: SubPlan) -> Result<Opened> {
+        Ok(Opened::Whole(self.execute(plan).await?))
+    }
 }
 
 #[tokio::test]
 async fn a_slow_drive_is_not_a_dead_one() {
     let (go, waiting) = watch::channel(false);
-    let server = Server::start(Arc::new(Slow { inner: drive(), go: waiting })).await;
+    let server = Server::start(Arc::new(Decorated(Slow { inner: drive(), go: waiting }))).await;
     let remote = FlightCse::connect(&server.address.to_string(), quick()).await.unwrap();
     let mut stream = remote.execute(sub_plan("SELECT count(*) AS n FROM shop.sales.data").await).await.unwrap();
     let key = partition(&dataset("shop.sales"), "data").key().unwrap();
@@ -432,7 +423,7 @@ async fn a_client_that_goes_ends_its_work_on_the_drive() {
 #[tokio::test]
 async fn a_shutdown_ends_running_sub_plans_and_the_server() {
     let (_go, waiting) = watch::channel(false);
-    let mut server = Server::start(Arc::new(Slow { inner: drive(), go: waiting })).await;
+    let mut server = Server::start(Arc::new(Decorated(Slow { inner: drive(), go: waiting }))).await;
     let remote = server.connect().await;
     let mut stream = remote.execute(sub_plan("SELECT count(*) AS n FROM shop.sales.data").await).await.unwrap();
     server.stop.take().unwrap().send(()).unwrap();

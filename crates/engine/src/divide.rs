@@ -28,12 +28,13 @@ use skytether_pace::paced;
 use skytether_plan::combine;
 use skytether_plan::error::from_datafusion;
 use skytether_plan::rungs::{self, Delivered};
+use skytether_wire::session::Stripe;
 use skytether_wire::{Annotation, DeliveryStream, OperatorNote, SubPlan};
 
 use crate::annotate;
 use crate::batches::Coalescer;
 use crate::execute::{Engine, Planned};
-use crate::feed::{Feed, Fetcher, Surveyed};
+use crate::feed::{Feed, Fetcher};
 use crate::meter::{Meter, Metered};
 use crate::prepared::physical;
 use crate::scan::SliceScanExec;
@@ -54,7 +55,7 @@ pub struct Divided {
     parts: Option<(Arc<dyn ExecutionPlan>, Arc<dyn ExecutionPlan>)>,
     fetchers: [Fetcher; 2],
     scans: [SliceScanExec; 2],
-    survey: Vec<Surveyed>,
+    survey: Vec<Stripe>,
     notes: Mutex<[Notes; 2]>,
 }
 
@@ -132,7 +133,7 @@ impl Divided {
 
     /// The stripes that are to be read, in storage order.
     #[must_use]
-    pub fn survey(&self) -> &[Surveyed] {
+    pub fn survey(&self) -> &[Stripe] {
         &self.survey
     }
 

@@ -40,17 +40,6 @@ impl Fed {
     }
 }
 
-/// A stripe that a sub-plan has to read, or a run of small ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Surveyed {
-    /// Its number in the partition; for a run what stands for it.
-    pub stripe: u32,
-    /// Its rows.
-    pub rows: u64,
-    /// Bytes of its slices as they are stored, as far as they have columns that are read.
-    pub bytes: u64,
-}
-
 /// Reads the stripes of a scan.
 #[derive(Clone)]
 pub struct Fetcher(pub(crate) Arc<Fetching>);

@@ -28,10 +28,11 @@ use futures::{Stream, StreamExt, TryStreamExt};
 use skytether_common::{PartitionName, Result};
 use skytether_plan::error::to_datafusion;
 use skytether_slice::Layout;
+use skytether_wire::session::Stripe;
 use skytether_wire::size::batch_bytes;
 
 use crate::dense::Dense;
-use crate::feed::{Fed, Feed, Fetcher, Surveyed};
+use crate::feed::{Fed, Feed, Fetcher};
 use crate::loading::{Fetching, Work};
 use crate::prune;
 use crate::reader::{Partition, Reader};
@@ -150,7 +151,7 @@ impl SliceScanExec {
 
     /// The runs of stripes that it reads if nothing feeds it, in storage order: each with its rows and its bytes as they are stored, of the slices that have columns that it reads. `None` where it would not
     /// read all rows of them. Unless `joined`, each run is a stripe.
-    pub(crate) fn survey(&self, joined: bool) -> Option<Vec<Surveyed>> {
+    pub(crate) fn survey(&self, joined: bool) -> Option<Vec<Stripe>> {
         if self.fetch.is_some() {
             return None;
         }
@@ -161,7 +162,7 @@ impl SliceScanExec {
             let stripes = left.by_ref().take(run.len());
             let rows_and_bytes = stripes.map(|(n, bytes)| Some((metadata.stripe_rows(*n as usize)?, *bytes)));
             let (rows, bytes) = rows_and_bytes.collect::<Option<Vec<_>>>()?.into_iter().fold((0, 0), |(rows, bytes), (r, b)| (rows + r, bytes + b));
-            Some(Surveyed { stripe: run.number(), rows, bytes })
+            Some(Stripe { stripe: run.number(), rows, bytes })
         };
         let runs = if joined && !self.projection.is_empty() {
             runs::join(&sized, metadata.stripes(), DECISIONS)

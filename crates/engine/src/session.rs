@@ -10,19 +10,19 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
 use futures::{FutureExt, StreamExt, stream};
 use skytether_adapt::drive::{Drive as Machine, Effect, Meters, Next, Pressure, Totals};
 use skytether_adapt::message::{Down, EpochId, Rung, Seconds, SliceCost, SliceId, Up, Why};
 use skytether_common::{Error, Kind, Result};
-use skytether_wire::session::{Message, Session, Stripe};
+use skytether_wire::session::{Message, Session};
 use skytether_wire::size::batch_bytes;
 use skytether_wire::{Annotation, SubPlan};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
+use crate::divide::Divided;
 use crate::execute::Engine;
 
 /// Signs of life of epochs that run.
@@ -40,16 +40,10 @@ const RELIEF: Seconds = 2.0;
 /// What works off the slices of a session: the engine of a drive, or the CSEs below a level in the middle. As [`Meters`] it tells how busy it is.
 #[async_trait]
 pub trait Worker: Meters + fmt::Debug + Send + Sync + 'static {
-    /// The columns of what it gives at `rung`, `Full` or `Filter`.
-    fn schema(&self, rung: Rung) -> SchemaRef;
-    /// Whether `filter` is less than `full`.
-    fn has_upper(&self) -> bool;
-    /// The stripes that are to be read, in storage order.
-    fn survey(&self) -> Vec<Stripe>;
+    /// The sub-plan that it works off.
+    fn divided(&self) -> &Divided;
     /// Lanes of an epoch.
     fn lanes(&self) -> usize;
-    /// Bytes of memory that its lanes hold now.
-    fn memory(&self) -> u64;
     /// What it did, as far as that is over.
     fn annotation(&self) -> Annotation;
     /// These slices will be asked for next, and only these: what is read ahead of them may be dropped where they are others.
@@ -111,9 +105,10 @@ impl Sessions {
         let (orders, incoming) = mpsc::unbounded_channel();
         let (ups, ups_out) = mpsc::unbounded_channel();
         let (batches, batches_out) = mpsc::channel(BATCHES);
-        let schema = worker.schema(Rung::Full);
-        let lower = worker.has_upper().then(|| worker.schema(Rung::Filter));
-        let survey = worker.survey();
+        let divided = worker.divided();
+        let schema = divided.schema(Rung::Full);
+        let lower = divided.has_upper().then(|| divided.schema(Rung::Filter));
+        let survey = divided.survey().to_vec();
         let shared = Arc::new(Shared {
             sessions: Arc::clone(self),
             worker,
@@ -344,7 +339,7 @@ impl Shared {
         let Some(failed) = state.machine.failed(epoch, !kind.is_lasting()) else { return };
         if kind == Kind::Exhausted {
             // Less of the sub-plan needs less memory: rows hold no states, and handing slices out holds next to nothing.
-            let accepts = if rung == Rung::Full && self.worker.has_upper() { Rung::Filter } else { Rung::Raw };
+            let accepts = if rung == Rung::Full && self.worker.divided().has_upper() { Rung::Filter } else { Rung::Raw };
             self.exhausted.store(true, Ordering::Relaxed);
             self.say(Up::Refused { epoch, accepts: Some(accepts), again: RELIEF, why: Why::Memory });
         } else {

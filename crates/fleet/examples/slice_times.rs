@@ -18,12 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use skytether_adapt::message::Rung;
-use skytether_common::{Error, Key, Result};
+use skytether_common::{Error, Result};
 use skytether_drive::{Device, Drive, DriveOptions, linked, serve};
 use skytether_engine::divide::{Divided, Taken};
 use skytether_engine::feed::{Fed, Feed, Fetcher};
@@ -34,9 +33,9 @@ use skytether_engine::{Engine, Reader};
 use skytether_host::{Host, HostOptions, QueryOptions};
 use skytether_pace::Processor;
 use skytether_plan::Cut;
-use skytether_store::{Entry, Op, Usage, Version};
+use skytether_wire::decorated::{Decorated, Decorator};
 use skytether_wire::flight::{ConnectOptions, FlightCse};
-use skytether_wire::{Cse, CseInfo, DeliveryStream, Storage, SubPlan};
+use skytether_wire::{Cse, DeliveryStream, Opened, SubPlan};
 
 const USAGE: &str = "usage: slice_times FLEET PROFILE host|served|handed|drive QUERY";
 
@@ -105,11 +104,11 @@ async fn run(fleet: &Path, profile: &str, place: &str, query: &str) -> Result<Ve
 
 /// What the host would send to `drive` for `query`.
 async fn sub_plan(drive: &Arc<Drive>, query: &str) -> Result<SubPlan> {
-    let spy = Arc::new(Spy { drive: Arc::clone(drive), plan: Mutex::default() });
+    let spy = Arc::new(Decorated(Spy { drive: Arc::clone(drive), plan: Mutex::default() }));
     let host = Host::new(vec![Arc::clone(&spy) as _], HostOptions::default())?;
     let asked = host.sql(query, &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await?;
     let ended = asked.collect().await;
-    let plan = spy.plan.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let plan = spy.0.plan.lock().unwrap_or_else(PoisonError::into_inner).take();
     plan.ok_or_else(|| ended.err().unwrap_or_else(|| Error::invalid("the query sends nothing to drives")))
 }
 
@@ -121,32 +120,18 @@ struct Spy {
 }
 
 #[async_trait]
-impl Storage for Spy {
-    fn info(&self) -> &CseInfo {
-        self.drive.info()
+impl Decorator for Spy {
+    fn behind(&self) -> &dyn Cse {
+        self.drive.as_ref()
     }
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.drive.apply(batch).await
-    }
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        self.drive.get(key).await
-    }
-    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.drive.stat(key).await
-    }
-    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.drive.list(prefix, after, limit).await
-    }
-    async fn usage(&self) -> Result<Usage> {
-        self.drive.usage().await
-    }
-}
 
-#[async_trait]
-impl Cse for Spy {
     async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
         *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = Some(plan);
         Err(Error::unavailable("this sub-plan is run elsewhere"))
+    }
+
+    async fn open(&self, plan: SubPlan) -> Result<Opened> {
+        Ok(Opened::Whole(self.execute(plan).await?))
     }
 }
 

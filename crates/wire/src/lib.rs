@@ -5,6 +5,7 @@
 
 pub mod annotation;
 pub mod cse;
+pub mod decorated;
 pub mod flight;
 pub mod session;
 pub mod size;

@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use skytether_common::{Key, Result};
-use skytether_drive::{Cse, Drive, DriveOptions, Storage};
+use skytether_common::Result;
+use skytether_drive::{Cse, Drive, DriveOptions};
 use skytether_fleet::{DatasetKind, HostOptions, Placement};
 use skytether_host::Host;
-use skytether_store::{Entry, Op, Usage, Version};
-use skytether_wire::{CseInfo, DeliveryStream, SubPlan};
+use skytether_store::{Op, Version};
+use skytether_wire::decorated::{Decorated, Decorator};
 
 use crate::util::{batch, batches, ingest, name, open, usage, value};
 
@@ -34,10 +33,11 @@ struct Stopping {
 }
 
 #[async_trait]
-impl Storage for Stopping {
-    fn info(&self) -> &CseInfo {
-        self.drive.info()
+impl Decorator for Stopping {
+    fn behind(&self) -> &dyn Cse {
+        self.drive.as_ref()
     }
+
     async fn apply(&self, ops: Vec<Op>) -> Result<Vec<Version>> {
         if self.changes.fetch_add(1, Ordering::SeqCst) == self.stop {
             let what = match &ops[0] {
@@ -49,25 +49,6 @@ impl Storage for Stopping {
             std::future::pending::<()>().await;
         }
         self.drive.apply(ops).await
-    }
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        self.drive.get(key).await
-    }
-    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.drive.stat(key).await
-    }
-    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.drive.list(prefix, after, limit).await
-    }
-    async fn usage(&self) -> Result<Usage> {
-        self.drive.usage().await
-    }
-}
-
-#[async_trait]
-impl Cse for Stopping {
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        self.drive.execute(plan).await
     }
 }
 
@@ -87,7 +68,7 @@ async fn child() {
     let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
     let stop = std::env::var(STOP).unwrap().parse().unwrap();
     let changes = Arc::new(AtomicUsize::new(0));
-    let drives = (0..DRIVES).map(|n| Arc::new(Stopping { drive: drive(&dir, n), changes: Arc::clone(&changes), stop }) as Arc<dyn Cse>).collect();
+    let drives = (0..DRIVES).map(|n| Arc::new(Decorated(Stopping { drive: drive(&dir, n), changes: Arc::clone(&changes), stop })) as Arc<dyn Cse>).collect();
     let mut options = HostOptions::default();
     // Many small slices, so that lanes send more than once.
     options.slices.target_bytes = 8 << 10;

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use skytether_common::{Key, Kind, Result};
+use skytether_common::{Kind, Result};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_fleet::{Cut, DatasetKind, Fleet, HostOptions, Moving, Placement, QueryOptions};
 use skytether_host::{Founding, Host};
 use skytether_store::disk::DriveIdentity;
-use skytether_store::{Entry, Op, Usage, Version};
+use skytether_wire::decorated::{Decorated, Decorator};
 use skytether_wire::flight::{ConnectOptions, FlightCse};
-use skytether_wire::{CseInfo, DeliveryStream, SubPlan};
+use skytether_wire::{DeliveryStream, Opened, SubPlan};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
@@ -191,29 +191,11 @@ struct Slow {
 }
 
 #[async_trait::async_trait]
-impl Storage for Slow {
-    fn info(&self) -> &CseInfo {
-        self.inner.info()
+impl Decorator for Slow {
+    fn behind(&self) -> &dyn Cse {
+        self.inner.as_ref()
     }
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.inner.apply(batch).await
-    }
-    async fn get(&self, key: &Key) -> Result<bytes::Bytes> {
-        self.inner.get(key).await
-    }
-    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.inner.stat(key).await
-    }
-    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.inner.list(prefix, after, limit).await
-    }
-    async fn usage(&self) -> Result<Usage> {
-        self.inner.usage().await
-    }
-}
 
-#[async_trait::async_trait]
-impl Cse for Slow {
     async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
         let DeliveryStream { schema, messages } = self.inner.execute(plan).await?;
         let mut go = self.go.clone();
@@ -222,6 +204,10 @@ impl Cse for Slow {
         });
         Ok(DeliveryStream { schema, messages: wait.filter_map(|()| std::future::ready(None)).chain(messages).boxed() })
     }
+
+    async fn open(&self, plan: SubPlan) -> Result<Opened> {
+        Ok(Opened::Whole(self.execute(plan).await?))
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -229,7 +215,7 @@ async fn a_served_drive_that_works_for_long_is_not_dead() {
     let dir = tempfile::tempdir().unwrap();
     let (go, waiting) = watch::channel(false);
     let identity = DriveIdentity { id: uuid::Uuid::new_v4(), name: "drive-0".into() };
-    let drive = Arc::new(Slow { inner: Drive::open(dir.path(), Some(identity), DriveOptions::default()).unwrap(), go: waiting });
+    let drive = Arc::new(Decorated(Slow { inner: Drive::open(dir.path(), Some(identity), DriveOptions::default()).unwrap(), go: waiting }));
     let server = Server::start(move |listener| async move {
         skytether_wire::flight::serve(drive, listener, std::future::pending()).await.unwrap();
     });

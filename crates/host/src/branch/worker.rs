@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use datafusion::common::TableReference;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
@@ -199,24 +198,12 @@ impl Meters for Work {
 
 #[async_trait]
 impl Worker for Work {
-    fn schema(&self, rung: Rung) -> SchemaRef {
-        self.divided.schema(rung)
-    }
-
-    fn has_upper(&self) -> bool {
-        self.divided.has_upper()
-    }
-
-    fn survey(&self) -> Vec<Stripe> {
-        self.divided.survey().iter().map(|s| Stripe { stripe: s.stripe, rows: s.rows, bytes: s.bytes }).collect()
+    fn divided(&self) -> &Divided {
+        &self.divided
     }
 
     fn lanes(&self) -> usize {
         1
-    }
-
-    fn memory(&self) -> u64 {
-        self.divided.memory()
     }
 
     fn annotation(&self) -> Annotation {
@@ -285,7 +272,7 @@ struct Fed {
 
 impl Source for Fed {
     fn survey(&self, drive: usize) -> Vec<Stripe> {
-        self.work.survey().into_iter().filter(|stripe| self.work.places.get(&stripe.stripe) == Some(&drive)).collect()
+        self.work.divided.survey().iter().copied().filter(|stripe| self.work.places.get(&stripe.stripe) == Some(&drive)).collect()
     }
 
     fn take(&self, most: usize) -> Vec<(usize, u32)> {
@@ -314,7 +301,7 @@ impl Source for Fed {
 
     fn done(&self, cost: SliceCost) {
         self.work.state().running.remove(&cost.slice);
-        self.lane.done(cost, (0, self.work.memory()));
+        self.lane.done(cost, (0, self.work.divided.memory()));
     }
 
     fn progress(&self, drive: usize, running: &[(SliceId, Seconds)], load: f64) {

@@ -1,0 +1,94 @@
+//! A CSE that does some things otherwise than the one behind it: what tests put between a host and a drive, to see or to spoil what passes.
+
+use std::fmt::Debug;
+use std::ops::Range;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use skytether_common::{Key, Result};
+use skytether_store::{Entry, Op, Usage, Version};
+
+use crate::cse::{Cse, CseInfo, DeliveryStream, Storage};
+use crate::session::Opened;
+use crate::subplan::SubPlan;
+
+/// What is done otherwise; all else is done by [`Self::behind`].
+#[async_trait]
+pub trait Decorator: Send + Sync + Debug {
+    /// The CSE that it stands before.
+    fn behind(&self) -> &dyn Cse;
+    /// As [`Storage::apply`].
+    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        self.behind().apply(batch).await
+    }
+    /// As [`Storage::get`].
+    async fn get(&self, key: &Key) -> Result<Bytes> {
+        self.behind().get(key).await
+    }
+    /// As [`Cse::execute`].
+    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
+        self.behind().execute(plan).await
+    }
+    /// As [`Cse::open`].
+    async fn open(&self, plan: SubPlan) -> Result<Opened> {
+        self.behind().open(plan).await
+    }
+}
+
+/// The CSE that a [`Decorator`] makes of the one behind it.
+#[derive(Debug)]
+pub struct Decorated<D>(pub D);
+
+#[async_trait]
+impl<D: Decorator> Storage for Decorated<D> {
+    fn info(&self) -> &CseInfo {
+        self.0.behind().info()
+    }
+
+    async fn present(&self) -> Result<CseInfo> {
+        self.0.behind().present().await
+    }
+
+    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        self.0.apply(batch).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Bytes> {
+        self.0.get(key).await
+    }
+
+    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.0.behind().get_ranges_unverified(key, ranges).await
+    }
+
+    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+        self.0.behind().stat(key).await
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
+        self.0.behind().list(prefix, after, limit).await
+    }
+
+    async fn usage(&self) -> Result<Usage> {
+        self.0.behind().usage().await
+    }
+}
+
+#[async_trait]
+impl<D: Decorator> Cse for Decorated<D> {
+    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
+        self.0.execute(plan).await
+    }
+
+    async fn open(&self, plan: SubPlan) -> Result<Opened> {
+        self.0.open(plan).await
+    }
+
+    fn away(&self) -> bool {
+        self.0.behind().away()
+    }
+
+    fn watched(&self) -> bool {
+        self.0.behind().watched()
+    }
+}
