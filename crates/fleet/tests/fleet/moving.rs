@@ -9,7 +9,7 @@ use skytether_fleet::{Cut, Fleet, HostOptions, Moving, OpenOptions, QueryOptions
 use skytether_slice::SliceOptions;
 
 use crate::served::{serve_drive_at, serve_host_with};
-use crate::tables::{QUERIES, reference};
+use crate::tables::{QUERIES, assert_as_reference};
 use crate::util::{batches, ingest, lines, query};
 
 const POLICIES: [Policy; 4] = [Policy::Adaptive, Policy::Static(Rung::Full), Policy::Static(Rung::Filter), Policy::Static(Rung::Raw)];
@@ -39,13 +39,8 @@ async fn every_policy_gives_the_answer_of_one_engine() {
         for policy in POLICIES {
             let fleet = open(dir.path(), drives, Moving::Always(policy)).await;
             for (sql, ordered) in QUERIES {
-                let mut expected = reference(&rows, sql).await;
-                let mut given = query(&fleet, sql, Cut::Adaptive).await.unwrap_or_else(|e| panic!("{drives} drives, {policy:?}: {sql}: {e}"));
-                if !ordered {
-                    given.sort();
-                    expected.sort();
-                }
-                assert_eq!(given, expected, "{drives} drives, {policy:?}: {sql}");
+                let given = query(&fleet, sql, Cut::Adaptive).await.unwrap_or_else(|e| panic!("{drives} drives, {policy:?}: {sql}: {e}"));
+                assert_as_reference(&rows, (sql, *ordered), given, &format!("{drives} drives, {policy:?}")).await;
             }
         }
     }
@@ -87,13 +82,8 @@ async fn work_moves_over_sockets_too() {
             ingest(&fleet, "lab.plain", &rows, false).await.unwrap();
         }
         for (sql, ordered) in QUERIES.iter().step_by(2).take(8) {
-            let mut expected = reference(&rows, sql).await;
-            let mut given = query(&fleet, sql, Cut::Adaptive).await.unwrap_or_else(|e| panic!("{policy:?}: {sql}: {e}"));
-            if !ordered {
-                given.sort();
-                expected.sort();
-            }
-            assert_eq!(given, expected, "{policy:?}: {sql}");
+            let given = query(&fleet, sql, Cut::Adaptive).await.unwrap_or_else(|e| panic!("{policy:?}: {sql}: {e}"));
+            assert_as_reference(&rows, (sql, *ordered), given, &format!("{policy:?}")).await;
         }
         let (_, receipt) = answer(&fleet, "SELECT grp, sum(n) FROM lab.plain WHERE x > 3 GROUP BY grp").await;
         if let Policy::Static(rung) = policy {

@@ -6,19 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
 use skytether_adapt::message::{Rung, SliceId, Up, Why};
 use skytether_adapt::query::{Limits, Policy};
-use skytether_common::{Error, Key, Kind, Result};
-use skytether_drive::{Cse, Drive, DriveOptions, Storage};
+use skytether_common::{Error, Kind, Result};
+use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::{HostOptions, Moving, QueryOptions};
-use skytether_host::{Founding, Host};
+use skytether_host::{Branch, Founding, Host};
 use skytether_store::disk::DriveIdentity;
-use skytether_store::{Entry, Op, Usage, Version};
+use skytether_wire::decorated::{Decorated, Decorator};
 use skytether_wire::session::Message;
-use skytether_wire::{CseInfo, DeliveryStream, Opened, Session, SubPlan};
+use skytether_wire::{Cse, Opened, Session, SubPlan};
 
 use crate::util::{batches, lines, name};
 
@@ -49,34 +48,12 @@ struct Unsteady {
     refused: Arc<AtomicUsize>,
 }
 
-#[async_trait]
-impl Storage for Unsteady {
-    fn info(&self) -> &CseInfo {
-        self.drive.info()
-    }
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.drive.apply(batch).await
-    }
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        self.drive.get(key).await
-    }
-    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.drive.stat(key).await
-    }
-    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.drive.list(prefix, after, limit).await
-    }
-    async fn usage(&self) -> Result<Usage> {
-        self.drive.usage().await
-    }
-}
-
 type Messages = BoxStream<'static, Result<Message>>;
 
 #[async_trait]
-impl Cse for Unsteady {
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        self.drive.execute(plan).await
+impl Decorator for Unsteady {
+    fn behind(&self) -> &dyn Cse {
+        self.drive.as_ref()
     }
 
     async fn open(&self, plan: SubPlan) -> Result<Opened> {
@@ -160,34 +137,39 @@ impl Unsteady {
 
 const DRIVES: usize = 3;
 
-/// A host over drives with these fates.
-async fn host(dir: &Path, fates: [Fate; DRIVES], policy: Policy, limits: Limits) -> Host {
-    let mut drives: Vec<Arc<dyn Cse>> = Vec::new();
-    for (n, fate) in fates.into_iter().enumerate() {
-        let dir = dir.join(n.to_string());
-        let identity = (!dir.join("drive.json").exists()).then(|| DriveIdentity { id: uuid::Uuid::new_v4(), name: format!("drive-{n}") });
-        let drive = Drive::open(&dir, identity, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap();
-        drives.push(Arc::new(Unsteady {
-            drive,
-            fate,
-            sessions: AtomicUsize::default(),
-            broken: Arc::default(),
-            ended: Arc::default(),
-            refused: Arc::default(),
-        }));
-    }
-    let mut options = HostOptions { moving: Moving::Always(policy), limits, threads: 2, ..HostOptions::default() };
-    options.slices.target_bytes = 8 << 10;
-    Host::join(drives, options, Founding::EmptyDrives).await.unwrap().0
+/// Drive `n` below `dir`, with this fate.
+fn unsteady(dir: &Path, n: usize, fate: Fate) -> Arc<dyn Cse> {
+    let dir = dir.join(n.to_string());
+    let identity = (!dir.join("drive.json").exists()).then(|| DriveIdentity { id: uuid::Uuid::new_v4(), name: format!("drive-{n}") });
+    let drive = Drive::open(&dir, identity, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap();
+    Arc::new(Decorated(Unsteady { drive, fate, sessions: AtomicUsize::default(), broken: Arc::default(), ended: Arc::default(), refused: Arc::default() }))
 }
 
-async fn fill(dir: &Path) -> Host {
-    let host = host(dir, [Fate::default(); DRIVES], Policy::Adaptive, Limits::default()).await;
+fn options(policy: Policy, limits: Limits) -> HostOptions {
+    let mut options = HostOptions { moving: Moving::Always(policy), limits, threads: 2, ..HostOptions::default() };
+    options.slices.target_bytes = 8 << 10;
+    options
+}
+
+/// A host over drives with these fates.
+async fn host(dir: &Path, fates: [Fate; DRIVES], policy: Policy, limits: Limits) -> Host {
+    let drives = fates.into_iter().enumerate().map(|(n, fate)| unsteady(dir, n, fate)).collect();
+    Host::join(drives, options(policy, limits), Founding::EmptyDrives).await.unwrap().0
+}
+
+/// A host over a branch of all but the last drive, and that one.
+async fn host_of_branch(dir: &Path, fates: [Fate; DRIVES], above: Policy, below: Policy, limits: Limits) -> Host {
+    let mut drives: Vec<_> = fates.into_iter().enumerate().map(|(n, fate)| unsteady(dir, n, fate)).collect();
+    let alone = drives.pop().unwrap();
+    let branch = Branch::open("branch", drives, options(below, limits), Founding::EmptyDrives, None).await.unwrap();
+    Host::join(vec![branch, alone], options(above, limits), Founding::EmptyDrives).await.unwrap().0
+}
+
+async fn fill(host: &Host) {
     let rows = batches(16, 1000);
     let mut writer = host.writer(&name("lab.plain"), skytether_fleet::DatasetKind::Table, false).await.unwrap();
     writer.write_table("data", skytether_fleet::Placement::Spread, rows[0].schema(), rows.into_iter().map(Ok)).await.unwrap();
     writer.commit().await.unwrap();
-    host
 }
 
 const QUERIES: [&str; 3] = [
@@ -205,7 +187,8 @@ async fn answer(host: &Host, sql: &str) -> Result<Vec<String>> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_befalls_messages_the_answer_is_right() {
     let dir = tempfile::tempdir().unwrap();
-    let first = fill(dir.path()).await;
+    let first = host(dir.path(), [Fate::default(); DRIVES], Policy::Adaptive, Limits::default()).await;
+    fill(&first).await;
     let mut expected = Vec::new();
     for sql in QUERIES {
         expected.push(answer(&first, sql).await.unwrap());
@@ -243,9 +226,51 @@ async fn whatever_befalls_messages_the_answer_is_right() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_befalls_the_drives_of_a_branch_the_answer_is_right() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits { pause: 0.01, silence: 1.0, ..Limits::default() };
+    let none = Fate::default();
+    let first = host_of_branch(dir.path(), [none; DRIVES], Policy::Adaptive, Policy::Adaptive, limits).await;
+    fill(&first).await;
+    let mut expected = Vec::new();
+    for sql in QUERIES {
+        expected.push(answer(&first, sql).await.unwrap());
+    }
+    drop(first);
+    let fates = [
+        Fate { twice: Some(2), late: Some(1), ..none },
+        Fate { breaks: Some((0, 1)), ..none },
+        Fate { breaks: Some((3, 2)), late: Some(2), ..none },
+        Fate { breaks: Some((8, 2)), ..none },
+        Fate { garbled: Some(1), twice: Some(1), ..none },
+        Fate { refuses: 2, ..none },
+        Fate { hangs: Some(3), ..none },
+    ];
+    let (full, filter, adaptive) = (Policy::Static(Rung::Full), Policy::Static(Rung::Filter), Policy::Adaptive);
+    for (above, below) in [(adaptive, adaptive), (full, full), (full, filter), (filter, full)] {
+        for (at, fate) in fates.into_iter().enumerate() {
+            let mut all = [none; DRIVES];
+            all[at % 2] = fate;
+            let host = host_of_branch(dir.path(), all, above, below, limits).await;
+            for (sql, expected) in QUERIES.iter().zip(&expected) {
+                let given = answer(&host, sql).await.unwrap_or_else(|e| panic!("{above:?} over {below:?}, {fate:?}: {sql}: {}", e.full_text()));
+                assert_eq!(&given, expected, "{above:?} over {below:?}, {fate:?}: {sql}");
+            }
+        }
+    }
+    // One that always breaks is named, two levels above.
+    let fates = [none, Fate { breaks: Some((1, usize::MAX)), ..none }, none];
+    let host = host_of_branch(dir.path(), fates, full, full, limits).await;
+    let error = answer(&host, QUERIES[0]).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert!(error.full_text().contains("drive-1") && error.full_text().contains("the connection broke"), "{}", error.full_text());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drive_that_hangs_is_asked_again_and_then_blamed() {
     let dir = tempfile::tempdir().unwrap();
-    let first = fill(dir.path()).await;
+    let first = host(dir.path(), [Fate::default(); DRIVES], Policy::Adaptive, Limits::default()).await;
+    fill(&first).await;
     let expected = answer(&first, QUERIES[0]).await.unwrap();
     drop(first);
     let limits = Limits { pause: 0.01, silence: 0.4, ..Limits::default() };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use skytether_common::{Kind, Result};
-use skytether_fleet::{Cut, Fleet, HostOptions, OpenOptions, Profiles};
+use skytether_fleet::{Cut, Fleet, HostOptions, OpenOptions, Profiles, QueryOptions};
 use skytether_slice::SliceOptions;
 
 use crate::receipts::receipt;
@@ -67,6 +67,32 @@ async fn a_mixed_fleet_gives_the_same_answers_and_its_receipt_tells_who_is_what(
     let fleet = open(&path, None, Profiles::Some(BTreeMap::from([(2, TARDY.to_owned())]))).await.unwrap();
     let told = receipt(&fleet, queries[0], Cut::Full).await;
     assert_eq!(told.drives.iter().map(|d| d.profile.as_deref()).collect::<Vec<_>>(), [None, None, Some("own profile")]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn explain_says_what_is_expected_of_each_drive_and_then_what_happened() {
+    let dir = tempfile::tempdir().unwrap();
+    let slow = TARDY.replace("0.4", "0.002");
+    let fleet = open(&dir.path().join("fleet"), None, each(&[TARDY, &slow])).await.unwrap();
+    ingest(&fleet, "lab.t", &batches(60, 500), false).await.unwrap();
+    let sql = "SELECT grp, count(*) AS n, avg(x) AS x FROM lab.t GROUP BY grp";
+    let text = fleet.explain(sql, false, &QueryOptions::default()).await.unwrap();
+    let (_, said) = text.split_once("by the drives' profiles").unwrap_or_else(|| panic!("{text}"));
+    let said: Vec<&str> = said.lines().skip(1).take(3).map(str::trim).collect();
+    assert!(said[0].starts_with("expected: ") && !said[0].contains("took"), "{text}");
+    assert!(said[1].starts_with("drive-0: ") && said[1].contains(" at full, ") && said[1].ends_with(" each"), "{text}");
+    // Two hundred times slower: the host had better do it.
+    assert!(said[2].starts_with("drive-1: ") && said[2].contains(" handed out, ") && !said[2].contains(" at full"), "{text}");
+    assert!(!text.contains("happened"), "{text}");
+
+    let text = fleet.explain(sql, true, &QueryOptions::default()).await.unwrap();
+    assert!(text.contains("; took ") && text.contains("; happened: "), "{text}");
+    let told = receipt(&fleet, sql, Cut::Adaptive).await;
+    let estimate = told.scans[0].estimate.as_ref().unwrap_or_else(|| panic!("{told}"));
+    let happened = estimate.happened.as_ref().unwrap();
+    let slices = |shares: &[skytether_host::DriveShare]| shares.iter().map(|share| share.slices + share.handed_out).collect::<Vec<_>>();
+    assert_eq!(slices(&estimate.expected.drives), slices(&happened.drives), "whoever did them, these are the slices");
+    assert!(happened.seconds > 0.0 && estimate.expected.seconds > 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

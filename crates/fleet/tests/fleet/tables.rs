@@ -48,6 +48,16 @@ pub(crate) async fn reference(rows: &[RecordBatch], sql: &str) -> Vec<String> {
     lines(&frame.collect().await.unwrap())
 }
 
+/// The rows that a query gave are those that an engine over `rows` alone gives, in that order where the query is `ordered`.
+pub(crate) async fn assert_as_reference(rows: &[RecordBatch], (sql, ordered): (&str, bool), mut given: Vec<String>, what: &str) {
+    let mut expected = reference(rows, sql).await;
+    if !ordered {
+        given.sort();
+        expected.sort();
+    }
+    assert_eq!(given, expected, "{what}: {sql}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_cut_over_any_number_of_drives_equals_one_engine() {
     let rows = batches(8, 500);
