@@ -43,7 +43,7 @@ BUILT = {"regret": ("skytether-sim", "--bin", "."), "slice_times": ("skytether-f
 
 
 def program(name: str) -> Path:
-    """The Rust program `name`, built where it is not yet."""
+    """The path of the Rust program `name`, which cargo builds unless it is up to date."""
     package, kind, below = BUILT[name]
     # As the Makefile has it, so that nothing is built twice.
     protoc = Path(sys.executable).parent / "protoc"

@@ -170,7 +170,7 @@ impl Pairs {
         for i in 0..len {
             t[i] = (mean1[i] - mean2[i]) / error[i].sqrt();
             let square = error[i] * error[i];
-            let normal = (square >= f64::MIN_POSITIVE) & (square < f64::INFINITY);
+            let normal = is_normal(square);
             plain[i] = normal & (t[i].abs() < f64::INFINITY) & (df[i] > 0.0) & (n1[i] >= 2.0) & (n2[i] >= 2.0);
         }
     }
@@ -191,7 +191,7 @@ impl Pairs {
             let (a, b) = (mean1[i] * scale, mean2[i] * scale);
             let ratio = (lanes::exp_m1(a) + 1e-9) / (lanes::exp_m1(b) + 1e-9);
             fold[i] = lanes::log2(ratio);
-            all &= (a.abs() <= FOLD_RANGE) & (b.abs() <= FOLD_RANGE) & (ratio >= f64::MIN_POSITIVE) & (ratio < f64::INFINITY);
+            all &= (a.abs() <= FOLD_RANGE) & (b.abs() <= FOLD_RANGE) & is_normal(ratio);
         }
         if !all {
             for i in 0..len {
@@ -207,6 +207,13 @@ fn welch(v1: f64, n1: f64, v2: f64, n2: f64) -> (f64, f64) {
     let (a, b) = (v1 / n1, v2 / n2);
     let error = a + b;
     (error * error / (a * a / (n1 - 1.0) + b * b / (n2 - 1.0)), error)
+}
+
+/// Whether `x` is positive, finite and not subnormal.
+#[inline]
+#[allow(clippy::manual_range_contains, reason = "without a branch, so that loops over it stay vectors")]
+fn is_normal(x: f64) -> bool {
+    (x >= f64::MIN_POSITIVE) & (x < f64::INFINITY)
 }
 
 #[cfg(test)]

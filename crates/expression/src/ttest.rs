@@ -200,7 +200,7 @@ pub fn log_fold_change(group_mean: f64, reference_mean: f64, scale: f64) -> f64 
     let (a, b) = (group_mean * scale, reference_mean * scale);
     if a.abs() <= FOLD_RANGE && b.abs() <= FOLD_RANGE {
         let ratio = (lanes::exp_m1(a) + 1e-9) / (lanes::exp_m1(b) + 1e-9);
-        if ratio >= f64::MIN_POSITIVE && ratio < f64::INFINITY {
+        if (f64::MIN_POSITIVE..f64::INFINITY).contains(&ratio) {
             return lanes::log2(ratio);
         }
     }
