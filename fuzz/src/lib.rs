@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `stored` | what lies in stores and in files that are ingested |
 //! | `plans` | sub-plans, expressions, plans of other producers |
-//! | `wire` | tickets, what comes beside a sub-plan, deliveries |
+//! | `wire` | tickets, what comes beside a sub-plan, deliveries, sessions |
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
@@ -45,6 +45,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "shipped_read", run: wire::shipped_read, seeds: wire::tables, rounds: 12000 },
     Target { name: "keys_read", run: wire::keys_read, seeds: wire::keys, rounds: 20000 },
     Target { name: "delivery_decode", run: wire::delivery_decode, seeds: wire::deliveries, rounds: 20000 },
+    Target { name: "session_decode", run: wire::session_decode, seeds: wire::sessions, rounds: 20000 },
+    Target { name: "order_decode", run: wire::order_decode, seeds: wire::orders, rounds: 20000 },
 ];
 
 /// The target of that name.

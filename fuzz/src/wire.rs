@@ -12,13 +12,16 @@ use bytes::Bytes;
 use datafusion::physical_plan::collect;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::prelude::SessionContext;
-use skytether_common::{Generation, Kind, PartitionName};
+use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, SliceCost, SliceId, Up, Why};
+use skytether_common::{Error, Generation, Kind, PartitionName};
 use skytether_engine::beside::tables as beside;
 use skytether_plan::keys::{KeySets, set_of};
 use skytether_plan::shipped;
 use skytether_slice::metadata::ipc;
 use skytether_wire::flight::deliveries::{DeliveryDecoder, DeliveryEncoder, Incoming};
 use skytether_wire::flight::frames;
+use skytether_wire::flight::sessions::{self, Came, SessionDecoder, SessionEncoder};
+use skytether_wire::session::{Message, Stripe};
 use skytether_wire::{Annotation, Delivery, Rung, SubPlan};
 use tokio::runtime::{Builder, Runtime};
 use uuid::Uuid;
@@ -135,22 +138,97 @@ pub(crate) fn deliveries() -> Vec<Vec<u8>> {
     batches().into_iter().filter_map(of).collect()
 }
 
-/// The messages of an answer: errors, or deliveries whose rows are not far more than the bytes that came.
-pub(crate) fn delivery_decode(data: &[u8]) -> bool {
-    let mut rest = data;
-    let mut part = || {
-        let (len, after) = rest.split_first_chunk::<2>()?;
+/// The messages that [`framed`] wrote, as far as `data` has whole ones.
+fn messages(mut data: &[u8]) -> impl Iterator<Item = FlightData> {
+    let mut part = move || {
+        let (len, after) = data.split_first_chunk::<2>()?;
         let (part, after) = after.split_at_checked(usize::from(u16::from_le_bytes(*len)))?;
-        rest = after;
+        data = after;
         Some(part.to_vec())
     };
+    std::iter::from_fn(move || {
+        let (header, body, note) = (part()?, part()?, part()?);
+        Some(FlightData::new().with_data_header(header).with_data_body(body).with_app_metadata(note))
+    })
+}
+
+/// The messages of an answer: errors, or deliveries whose rows are not far more than the bytes that came.
+pub(crate) fn delivery_decode(data: &[u8]) -> bool {
     let (mut decoder, mut taken) = (DeliveryDecoder::default(), false);
-    while let (Some(header), Some(body), Some(note)) = (part(), part(), part()) {
-        let message = FlightData::new().with_data_header(header).with_data_body(body).with_app_metadata(note);
+    for message in messages(data) {
         if let Ok(Incoming::Delivery(Delivery::Batch { batch, .. })) = decoder.decode(message) {
             assert!(batch.num_rows() <= 1 << 24);
             taken = true;
         }
     }
     taken
+}
+
+pub(crate) fn sessions() -> Vec<Vec<u8>> {
+    let survey = vec![Stripe { stripe: 4, rows: 10, bytes: 100 }, Stripe { stripe: 7, rows: 3, bytes: 40 }];
+    let cost = SliceCost { slice: SliceId(4), cpu: 0.01, rows_out: 3, bytes_out: 24 };
+    let of = |batch: RecordBatch| {
+        let (mut encoder, mut all) = SessionEncoder::new(survey.clone(), &batch.schema(), Some(&batch.schema()), 9).ok()?;
+        let epoch = EpochId(1);
+        let progress = Up::Progress { epoch, done: vec![cost], running: vec![(SliceId(7), 0.5)], load: 1.5, waits: false, pending_rows: 3, pending_bytes: 4 };
+        let done = Completed { epoch, rung: Rung::Full, slices: vec![SliceId(4)], batches: 2, rows: 6, bytes: 80, cpu: 0.1, wall: 0.2, bytes_read: 100 };
+        for message in [
+            Message::Batch { epoch: EpochId(1), number: 0, rung: Rung::Full, batch: batch.clone() },
+            Message::Up(Up::Refused { epoch: EpochId(2), accepts: Some(Rung::Raw), again: 0.5, why: Why::Memory }),
+            Message::Batch { epoch: EpochId(1), number: 1, rung: Rung::Filter, batch },
+            Message::Alive,
+            Message::Up(progress),
+            Message::Up(Up::EpochDone(done)),
+            Message::Trouble { epoch: EpochId(3), error: Arc::new(Error::corrupt("slice 3 is damaged")) },
+            Message::Done(Box::new(Annotation { cse: "drive-0".into(), ..Annotation::default() })),
+        ] {
+            all.extend(encoder.encode(message).ok()?);
+        }
+        Some(framed(&all))
+    };
+    let mut all: Vec<_> = batches().into_iter().filter_map(of).collect();
+    all.extend(sessions::whole().ok().map(|message| framed(&[message])));
+    all
+}
+
+/// The messages of a session: errors of damage, or what was said, in which no batch has far more rows than bytes came.
+pub(crate) fn session_decode(data: &[u8]) -> bool {
+    let (mut decoder, mut taken) = (SessionDecoder::default(), false);
+    for message in messages(data) {
+        match decoder.decode(message) {
+            Ok(Came::Message(Message::Batch { batch, .. })) => assert!(batch.num_rows() <= 1 << 24),
+            Ok(_) => {}
+            Err(e) => {
+                assert_eq!(e.kind(), Kind::Corrupt, "{}", e.full_text());
+                continue;
+            }
+        }
+        taken = true;
+    }
+    taken
+}
+
+pub(crate) fn orders() -> Vec<Vec<u8>> {
+    let slices = vec![SliceId(9), SliceId(300)];
+    let orders = [
+        Order::Open { rung: Rung::Full, slices: slices.clone(), close: CloseAfter::TOLD },
+        Order::Feed { slices: slices.clone() },
+        Order::Take { slices },
+        Order::Cancel,
+    ];
+    let of = |order| sessions::encode_order(&Down { epoch: EpochId(3), number: 1, order }).ok().map(|message| message.app_metadata.to_vec());
+    orders.into_iter().filter_map(of).collect()
+}
+
+/// An order to a drive, which means the same when it is written again.
+pub(crate) fn order_decode(data: &[u8]) -> bool {
+    let read = |note: Bytes| sessions::decode_order(&FlightData::new().with_app_metadata(note));
+    match read(Bytes::copy_from_slice(data)) {
+        Ok(down) => assert!(sessions::encode_order(&down).and_then(|again| read(again.app_metadata)).is_ok_and(|again| again == down)),
+        Err(e) => {
+            assert_eq!(e.kind(), Kind::Invalid, "{}", e.full_text());
+            return false;
+        }
+    }
+    true
 }
