@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow::array::{Array, ArrayRef, Float32Array};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use skytether_common::{Context, DatasetName, Error, Key, PartitionName, Result};
+use skytether_common::{Context, DatasetName, Error, Key, Kind, PartitionName, Result};
 use skytether_expression::groups::PreparedCache;
 use skytether_pace::Processor;
 use skytether_slice::{Batches, Layout, Metadata, Pieces};
@@ -176,23 +176,34 @@ impl Reader {
     fn slice(&self, partition: &Partition, n: u32, places: &[usize]) -> Result<(Pieces, usize)> {
         let key = partition.name.slice_key(n)?;
         let expected = partition.metadata.slices.get(n as usize).ok_or_else(|| Error::internal(format!("partition {} has no slice {n}", partition.key)))?;
-        // The store checks that the bytes are those of its index; here, that its index has those of the metadata.
-        let Some(entry) = self.store.stat(&key)? else {
-            return Err(Error::not_found(format!("slice {key} is gone: the data set was replaced or dropped; ask again")));
+        let gone = |error: Error| match error.kind() {
+            Kind::NotFound => Error::not_found(format!("slice {key} is gone: the data set was replaced or dropped; ask again")).because(error),
+            _ => error,
         };
-        if entry.len != expected.len || entry.crc32c != expected.crc32c {
-            return Err(Error::corrupt(format!("slice {key} is not the one that its partition's metadata describes: drop the data set and ingest it again")));
-        }
+        let other = || Error::corrupt(format!("slice {key} is not the one that its partition's metadata describes: drop the data set and ingest it again"));
         if let Some(picked) = partition.metadata.pick(n as usize, places)
             && picked.bytes() as f64 <= expected.len as f64 * WORTH_PICKING
         {
-            let read = self.store.get_ranges_unverified(&key, picked.ranges())?;
-            self.bytes_read.fetch_add(picked.bytes(), Ordering::Relaxed);
-            let pieces = picked.verify(&read).context(|| format!("cannot read slice {n} of partition {}", partition.key))?;
-            return Ok((pieces, read.iter().map(Bytes::len).sum()));
+            let read = self.store.get_ranges_unverified(&key, picked.ranges());
+            let pieces = match read {
+                Ok(read) => picked.verify(&read).map(|pieces| (pieces, read.iter().map(Bytes::len).sum())),
+                Err(error) => Err(gone(error)),
+            };
+            return match pieces {
+                Ok(pieces) => {
+                    self.bytes_read.fetch_add(picked.bytes(), Ordering::Relaxed);
+                    Ok(pieces)
+                }
+                // Damage in these bytes, or those of another slice: the store's index knows.
+                Err(error) => match self.store.stat(&key)? {
+                    Some(entry) if entry.len != expected.len || entry.crc32c != expected.crc32c => Err(other()),
+                    _ => Err(error).context(|| format!("cannot read slice {n} of partition {}", partition.key)),
+                },
+            };
         }
-        let bytes = self.get(&key)?;
+        let bytes = self.store.get_expected(&key, expected.len, expected.crc32c).map_err(gone)?.ok_or_else(other)?;
         let read = bytes.len();
+        self.bytes_read.fetch_add(read as u64, Ordering::Relaxed);
         Ok((bytes.into(), read))
     }
 

@@ -6,6 +6,7 @@
 
 mod check;
 mod encode;
+mod footer;
 mod pages;
 mod read;
 

@@ -107,6 +107,10 @@ fn ranges_are_parts_of_values(store: &dyn SliceStore) {
     let missing = read("missing", &[0..0]).unwrap_err();
     assert_eq!(missing.kind(), Kind::NotFound);
     assert!(missing.to_string().contains("missing"), "{missing}");
+    let expected = |len: u64, crc32c: u32| store.get_expected(&key("large"), len, crc32c);
+    assert_eq!(expected(end, crc32c(&large)).unwrap().unwrap(), large);
+    assert_eq!(expected(end - 1, crc32c(&large)).unwrap(), None);
+    assert_eq!(expected(end, !crc32c(&large)).unwrap(), None);
     let before = read("large", &[0..3, 9..12]).unwrap();
     store.apply(vec![put("large", b"now small")]).unwrap();
     assert_eq!(before.concat(), [&large[..3], &large[9..12]].concat());

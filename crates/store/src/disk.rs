@@ -215,6 +215,14 @@ impl DiskStore {
         }
     }
 
+    /// The whole value that was read as `parts`.
+    fn verified(&self, key: &Key, row: Row, parts: Vec<Bytes>) -> Result<Bytes> {
+        match parts.into_iter().next() {
+            Some(bytes) if crc32c(&bytes) == row.crc32c => Ok(bytes),
+            _ => Err(self.damaged(key, row, "does not match its checksum")),
+        }
+    }
+
     fn changes<'a>(&self, batch: &'a [Op], first: u64) -> Vec<Change<'a>> {
         let mut number = first;
         let change = |op: &'a Op| {
@@ -270,10 +278,12 @@ impl SliceStore for DiskStore {
 
     fn get(&self, key: &Key) -> Result<Bytes> {
         let (row, parts) = self.read(key, None)?;
-        match parts.into_iter().next() {
-            Some(bytes) if crc32c(&bytes) == row.crc32c => Ok(bytes),
-            _ => Err(self.damaged(key, row, "does not match its checksum")),
-        }
+        self.verified(key, row, parts)
+    }
+
+    fn get_expected(&self, key: &Key, len: u64, crc32c: u32) -> Result<Option<Bytes>> {
+        let (row, parts) = self.read(key, None)?;
+        if u64::from(row.len) == len && row.crc32c == crc32c { self.verified(key, row, parts).map(Some) } else { Ok(None) }
     }
 
     fn get_ranges_unverified(&self, key: &Key, wanted: &[Range<u64>]) -> Result<Vec<Bytes>> {

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use skytether_common::{Key, Result};
+use skytether_common::{Key, Result, checksum};
 
 /// Counts up with every change of a key; never used twice in one store, so a key that was deleted and written again is seen to have changed.
 pub type Version = u64;
@@ -120,6 +120,15 @@ pub trait SliceStore: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// `NotFound`, `Corrupt`, `Unavailable`.
     fn get(&self, key: &Key) -> Result<Bytes>;
+
+    /// The value of `key`, verified, where it is the one of `len` bytes with this CRC-32C; `None` where another one lies there.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    fn get_expected(&self, key: &Key, len: u64, crc32c: u32) -> Result<Option<Bytes>> {
+        let value = self.get(key)?;
+        Ok((value.len() as u64 == len && checksum::crc32c(&value) == crc32c).then_some(value))
+    }
 
     /// The bytes of the value of `key` at each of `ranges` (from its start to before its end), in that order, as they are stored: damage is *not* found, since the store has a
     /// checksum of the whole only. Whoever asks must have checksums of the parts. Nothing beside `ranges` is read.

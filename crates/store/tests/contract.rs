@@ -34,6 +34,9 @@ impl SliceStore for Temporary {
     fn get(&self, key: &Key) -> Result<Bytes> {
         self.0.get(key)
     }
+    fn get_expected(&self, key: &Key, len: u64, crc32c: u32) -> Result<Option<Bytes>> {
+        self.0.get_expected(key, len, crc32c)
+    }
     fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         self.0.get_ranges_unverified(key, ranges)
     }

@@ -1,33 +1,24 @@
 //! The pages of a sparse slice in the one form that [`super::SparseSlicer`] writes: found, checked and unpacked run by run.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, ListArray, PrimitiveArray, RecordBatchOptions, UInt32Array};
 use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Float32Type, Float64Type, SchemaRef, UInt16Type, UInt32Type};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use parquet::arrow::ArrowSchemaConverter;
 use parquet::basic::{Compression, Encoding};
 use parquet::column::page::{Page, PageReader};
-use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::metadata::ParquetMetaData;
 use parquet::file::serialized_reader::SerializedPageReader;
-use parquet::schema::types::SchemaDescriptor;
 use skytether_common::{Error, Result};
 
 use super::check::{Known, Limits, check_flat, check_idx};
-use super::{column, needs, sparse_schema};
+use super::{column, footer, needs, sparse_schema};
 use crate::MAX_ROWS;
 use crate::delta::{Column, Stream};
 use crate::guard::corrupt;
 use crate::layout::ValueType;
-
-/// The Parquet schema of each value type.
-static SCHEMAS: LazyLock<Vec<(ValueType, Option<SchemaDescriptor>)>> = LazyLock::new(|| {
-    [ValueType::UInt16, ValueType::UInt32, ValueType::Float32, ValueType::Float64]
-        .map(|v| (v, ArrowSchemaConverter::new().convert(&sparse_schema(v)).ok()))
-        .into()
-});
 
 /// A slice of the known form: its short columns whole, its lists' pages as streams.
 #[derive(Debug)]
@@ -79,8 +70,8 @@ impl Pages {
     /// # Errors
     /// `Corrupt` where it is of this form and wrong.
     pub(super) fn open(bytes: &Bytes, limits: Limits, projection: &[usize]) -> Result<Option<Self>> {
-        let metadata = ParquetMetaDataReader::new().parse_and_finish(bytes).map_err(corrupt("a sparse slice's footer"))?;
-        let rows = known!(known_form(bytes, &metadata, limits));
+        let metadata = known!(footer::read(bytes, limits.value)?);
+        let rows = known!(known_form(bytes, &metadata));
         let file = File { bytes: Arc::new(bytes.clone()), metadata: &metadata, rows };
         let mut wanted = needs(projection);
         wanted.extend_from_slice(projection);
@@ -207,16 +198,14 @@ impl Pages {
     }
 }
 
-/// The number of rows, where the footer is that of the known form.
-fn known_form(bytes: &Bytes, metadata: &ParquetMetaData, limits: Limits) -> Option<usize> {
-    let expected = SCHEMAS.iter().find(|(v, _)| *v == limits.value)?.1.as_ref()?;
+/// The number of rows, where the rest of the footer is that of the known form.
+fn known_form(bytes: &Bytes, metadata: &ParquetMetaData) -> Option<usize> {
     let [group] = metadata.row_groups() else { return None };
     let rows = usize::try_from(group.num_rows()).ok()?;
     let known = rows > 0
         && rows as u64 <= MAX_ROWS
         && metadata.file_metadata().num_rows() == group.num_rows()
-        && metadata.file_metadata().schema_descr().root_schema() == expected.root_schema()
-        && group.columns().len() == expected.num_columns()
+        && group.columns().len() == metadata.file_metadata().schema_descr().num_columns()
         && group.columns().iter().all(|c| {
             let (offset, len) = (c.data_page_offset(), c.compressed_size());
             c.compression() == Compression::UNCOMPRESSED
