@@ -43,6 +43,10 @@ SELECT k, b, count(*) FROM e.mixed GROUP BY ROLLUP (k, b)
 SELECT k, b, sum(i) FROM e.mixed GROUP BY CUBE (k, b)
 SELECT k, b, sum(i), grouping(k) FROM e.mixed GROUP BY GROUPING SETS ((k), (b), ())
 SELECT k, sum(i) AS n FROM e.mixed GROUP BY k HAVING sum(i) > 0
+SELECT k, v, count(*) FROM (SELECT k, unnest(vs) AS v FROM (SELECT k, array_agg(i % 7) AS vs FROM e.mixed GROUP BY k)) AS a GROUP BY k, v
+SELECT k, count(*) FROM (SELECT k, unnest(vs) AS v FROM (SELECT k, array_agg(i % 7) AS vs FROM e.mixed GROUP BY k)) AS a GROUP BY k, v
+SELECT k, u FROM (SELECT k, unnest(us) AS u FROM (SELECT k, array_agg(u) AS us FROM e.mixed GROUP BY k)) AS a WHERE k < 9 ORDER BY k, u LIMIT 40
+SELECT u FROM e.mixed x WHERE i = (SELECT max(v) FROM (SELECT k, unnest(vs) AS v FROM (SELECT k, array_agg(i) AS vs FROM e.mixed GROUP BY k)) AS a WHERE a.k = x.k)
 SELECT DISTINCT s FROM e.mixed
 SELECT DISTINCT k, b FROM e.mixed WHERE i > 900
 SELECT u, i FROM e.mixed ORDER BY i DESC NULLS LAST, u LIMIT 10

@@ -24,7 +24,7 @@
 //! | `expected` | what such a scan was expected to take, beside what happened |
 //! | `missing` | a part that a root record names and a drive lacks |
 //! | `spill`, `sort_room` | what memory can't hold |
-//! | `merge_once`, `turns` | what our physical plans do otherwise than DataFusion's |
+//! | `merge_once`, `turns`, `unnested` | what our plans do otherwise than DataFusion's |
 //! | [`receipt`], [`explain`] | what ran where |
 //! | `reasons`, `tree` | why an operator is on the host; all operators as one tree |
 //! | [`branch`] | a host as a drive of another host |
@@ -78,6 +78,7 @@ pub mod table_scan;
 mod tables;
 mod tree;
 mod turns;
+mod unnested;
 pub mod writer;
 
 pub use branch::Branch;

@@ -58,6 +58,7 @@ use crate::star;
 use crate::substrait::{self, Asked};
 use crate::tables::{NamedTables, PLAIN, SchemaCache};
 use crate::turns::take_turns;
+use crate::unnested;
 use crate::writer::DatasetWriter;
 
 /// A host over some drives. Cheap to clone; it owns nothing durable.
@@ -332,7 +333,8 @@ impl Host {
         };
         let passes = &mut state.config_mut().options_mut().optimizer.max_passes;
         *passes = in_parts::passes(&plan, *passes);
-        let optimised = state.optimize(&plan).map_err(from_datafusion)?;
+        let plan = unnested::marked(plan).map_err(from_datafusion)?;
+        let optimised = unnested::unmarked(state.optimize(&plan).map_err(from_datafusion)?).map_err(from_datafusion)?;
         self.plan_optimised(optimised, state, tables, collector, options).await
     }
 
