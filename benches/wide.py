@@ -49,6 +49,8 @@ def queries(columns: int) -> dict[str, tuple[str, list[str]]]:
 
 
 def _skytether(source: str, file: Path):
+    # With what `to_arrow` would import in the first query: pyarrow's own first query has it as well.
+    import pyarrow
     import skytether
 
     shutil.rmtree(source, ignore_errors=True)
