@@ -59,6 +59,8 @@ pub struct CostModel {
     seen_bytes: f64,
     groups: Option<f64>,
     groups_rows: f64,
+    /// Whether somebody has said how many states there are, if only that there are none.
+    told: bool,
 }
 
 /// A link is slower than thought if less than this share comes of what should.
@@ -83,7 +85,19 @@ impl CostModel {
                 slow: None,
             })
             .collect();
-        Self { priors, work, cses, host, host_factor: Robust::default(), seen_rows: 0.0, seen_out: 0.0, seen_bytes: 0.0, groups: None, groups_rows: 0.0 }
+        Self {
+            priors,
+            work,
+            cses,
+            host,
+            host_factor: Robust::default(),
+            seen_rows: 0.0,
+            seen_out: 0.0,
+            seen_bytes: 0.0,
+            groups: None,
+            groups_rows: 0.0,
+            told: false,
+        }
     }
 
     /// The work.
@@ -129,7 +143,7 @@ impl CostModel {
     /// Whether somebody has counted groups yet.
     #[must_use]
     pub fn groups_are_known(&self) -> bool {
-        self.groups.is_some()
+        self.told
     }
 
     /// Groups in all of the table, as far as known.
@@ -229,6 +243,12 @@ impl CostModel {
         load
     }
 
+    /// Seconds of a core above to begin with what a drive hands out or filters.
+    #[must_use]
+    pub fn begin_above(&self) -> Seconds {
+        self.priors.begin_above_s / self.host.speed_per_core
+    }
+
     /// Seconds to read a slice of `bytes` from the disk of `cse`.
     #[must_use]
     pub fn disk(&self, cse: usize, bytes: f64) -> Seconds {
@@ -284,8 +304,14 @@ impl CostModel {
     pub fn is_warm(&self, cse: usize, rung: Rung) -> bool {
         match rung {
             Rung::Raw => true,
-            Rung::Filter | Rung::Full => self.cses[cse].filter.is_warm() || self.cses[cse].full.is_warm(),
+            Rung::Filter | Rung::Full => self.cold(cse) == 0,
         }
+    }
+
+    /// How many of the first slices of `cse`, which take longer, are still to come.
+    #[must_use]
+    pub fn cold(&self, cse: usize) -> u32 {
+        self.cses[cse].filter.cold().min(self.cses[cse].full.cold())
     }
 
     /// Whether `cse` has worked a slice off itself.
@@ -366,6 +392,7 @@ impl CostModel {
     /// An epoch whose slices have `rows` rows, worked off in `lanes` lanes that know nothing of one another, holds `states` now, or gave so many at its
     /// end.
     pub fn states(&mut self, rows: f64, states: f64, lanes: f64) {
+        self.told = true;
         let (rows, states) = (rows * self.filtered().0 / lanes.max(1.0), states / lanes.max(1.0));
         if rows <= 0.0 || states <= 0.0 || !matches!(self.work.result, Output::Groups { .. }) {
             return;
@@ -445,13 +472,13 @@ mod tests {
     fn priors_go_by_the_speed_of_the_device() {
         let model = model();
         let filter = model.slice(0, Rung::Filter, SLICE);
-        // 50,000 rows of 40 bytes at 1.5 ns, and 160 kB to be sent at 0.25 ns.
-        assert!((filter.cpu - 15.0 * (3e-3 + 40e-6)).abs() < 1e-9, "{filter:?}");
+        // 50,000 rows of 40 bytes at 0.5 ns, and 160 kB to be sent at 0.25 ns.
+        assert!((filter.cpu - 15.0 * (1e-3 + 40e-6)).abs() < 1e-9, "{filter:?}");
         assert!((filter.bytes - 160e3).abs() < 1.0);
         // A fifth of the rows is aggregated, here or there.
         let full = model.slice(0, Rung::Full, SLICE);
-        assert!((full.cpu - 15.0 * (3e-3 + 10_000.0 * 30e-9)).abs() < 1e-9, "{full:?}");
-        assert!((filter.above - 10_000.0 * 30e-9 - 40e-6).abs() < 1e-9, "{filter:?}");
+        assert!((full.cpu - 15.0 * (1e-3 + 10_000.0 * 12e-9)).abs() < 1e-9, "{full:?}");
+        assert!((filter.above - 10_000.0 * 12e-9 - 40e-6).abs() < 1e-9, "{filter:?}");
         assert_eq!((full.bytes, full.above), (0.0, 0.0));
         assert!(model.slice(0, Rung::Raw, SLICE).above > filter.above);
     }
@@ -460,7 +487,7 @@ mod tests {
     fn what_is_measured_is_learnt_for_that_drive_and_what_is_selected_for_all() {
         let mut model = model();
         let before = model.slice(1, Rung::Filter, SLICE);
-        let cost = SliceCost { slice: SliceId(0), cpu: 2.0 * 15.0 * 3e-3, rows_out: 500, bytes_out: 8000 };
+        let cost = SliceCost { slice: SliceId(0), cpu: 2.0 * 15.0 * 1e-3, rows_out: 500, bytes_out: 8000 };
         for _ in 0..WARM_UP + 5 {
             model.measured(0, Rung::Filter, &slice(), &cost);
         }
@@ -480,6 +507,7 @@ mod tests {
     #[test]
     fn more_groups_make_rows_and_epochs_dearer() {
         let mut model = model();
+        assert!(!model.groups_are_known());
         let (row, close) = (model.slice(0, Rung::Full, SLICE).cpu, model.close(0, Rung::Full, 1e7));
         model.states(5e6, distinct(1e6, 1e6), 1.0);
         assert!((model.groups() / 1e6 - 1.0).abs() < 0.01, "a fifth of five million rows: {}", model.groups());
@@ -490,6 +518,10 @@ mod tests {
         assert!((model.groups() / 5e5 - 1.0).abs() < 0.01, "two lanes that have a million rows each: {}", model.groups());
         // Each of the drive's two lanes will hold nearly all groups.
         assert!(model.close(0, Rung::Full, 1e8).bytes > 1.9 * 5e5 * 32.0);
+        // That there are none is an answer, too: nobody waits for another.
+        let mut none = self::model();
+        none.states(1e6, 0.0, 2.0);
+        assert!(none.groups_are_known());
     }
 
     #[test]

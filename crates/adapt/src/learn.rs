@@ -55,10 +55,10 @@ impl Robust {
         self.window.len() >= KNOWN
     }
 
-    /// Whether the warm-up is over.
+    /// How many measurements of the warm-up are still to come.
     #[must_use]
-    pub fn is_warm(&self) -> bool {
-        self.seen >= WARM_UP
+    pub fn cold(&self) -> u32 {
+        WARM_UP.saturating_sub(self.seen)
     }
 
     /// The factor; `None` before any measurement.

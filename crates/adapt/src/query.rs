@@ -258,6 +258,8 @@ struct CseBook {
     raw_left: u32,
     /// Whether nothing is to be taken from it yet.
     learning: bool,
+    /// Whether the level above has begun with what it hands out or filters.
+    above_begun: bool,
     /// Seconds per slice that is handed out, and how many to ask for at once.
     raw_each: Seconds,
     raw_pipe: u32,
@@ -271,6 +273,7 @@ struct CseBook {
 
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
+    cse: usize,
     above: Seconds,
     bytes: f64,
     rows: f64,
@@ -402,6 +405,9 @@ impl<B> Query<B> {
                     self.cost.states(rows as f64, states as f64, 1.0);
                 }
                 if let Some(done) = self.waiting.remove(&epoch) {
+                    if done.rung != Rung::Full {
+                        self.cses[done.cse].above_begun = true;
+                    }
                     self.cost.worked(done.rung, done.rows, done.bytes, cpu, filtered);
                 }
             }

@@ -200,7 +200,11 @@ impl World<'_> {
     }
 
     fn send_up(&mut self, drive: usize, event: Event<Payload>) {
-        let latency = self.fleet.drives[drive].is.link_latency_s + self.stalled(drive);
+        self.send_up_after(0.0, drive, event);
+    }
+
+    fn send_up_after(&mut self, seconds: f64, drive: usize, event: Event<Payload>) {
+        let latency = seconds + self.fleet.drives[drive].is.link_latency_s + self.stalled(drive);
         if self.unlucky(self.fleet.faults.duplicate) {
             let late = self.lateness() + latency;
             self.after(late, Happening::ToHost(event.clone()));
@@ -285,7 +289,8 @@ pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome
     let mut drives: Vec<DriveSim> = fleet.drives.iter().enumerate().map(|(at, spec)| DriveSim::new(at, spec)).collect();
     for (at, slices) in surveys.into_iter().enumerate() {
         let spec = &fleet.drives[at];
-        world.send_up(at, Event::Surveyed { cse: CseId(at as u32), slices });
+        let load = spec.load.iter().rev().find(|(from, _)| *from <= 0.0).map_or(1.0, |(_, load)| *load);
+        world.send_up_after(PRIORS.session_s / spec.is.speed_per_core * load, at, Event::Surveyed { cse: CseId(at as u32), slices });
         for time in spec.load.iter().map(|(from, _)| *from).chain(spec.stalls.iter().flat_map(|(from, to)| [*from, *to])) {
             world.after(time, Happening::Speed(at));
         }

@@ -31,6 +31,7 @@ impl Default for CseBook {
             feed_left: 0,
             raw_left: 0,
             learning: false,
+            above_begun: false,
             raw_each: 0.0,
             raw_pipe: 2,
             barred_until: 0.0,
@@ -269,7 +270,7 @@ impl<B> Query<B> {
             above += self.cost.close(at, rung, rows).above;
         }
         let held = if rung == Rung::Raw { bytes } else { self.cost.slice(at, rung, (rows, bytes)).bytes };
-        self.waiting.insert(epoch, Waiting { above, bytes: held, rows, rung });
+        self.waiting.insert(epoch, Waiting { cse: at, above, bytes: held, rows, rung });
         out.push(Action::Count { epoch, cse, rung, slices, batches });
         self.close_book(epoch, out);
         for rival in rivals {

@@ -58,6 +58,9 @@ const LATE: (f64, f64) = (8.0, 20.0);
 /// So many times later all must end if drives work nothing off, for that to gain much.
 const GAIN: f64 = 1.05;
 
+/// What drives that have worked nothing off yet must gain to begin, as a share of the time that the query takes.
+const WORTH: f64 = 0.03;
+
 /// How many times as long the first slices take, about.
 const FIRST: f64 = 2.0;
 
@@ -175,19 +178,23 @@ impl<B> Query<B> {
         open.running.iter().map(move |(_, had)| ((cpu - had) * self.cost.load(open.cse) - since).max(0.15 * load.wall))
     }
 
+    /// Whether an epoch of `rung` is to find out how many groups there are. Drives tell when it ends: so it has a slice for each core and no more, whatever is
+    /// thought of groups, and nothing is begun after it before that is known. States of many groups would hold up what is better handed out.
+    fn is_probe(&self, rung: Rung) -> bool {
+        self.policy == Policy::Adaptive && self.cost.holds_state(rung) && !self.cost.groups_are_known()
+    }
+
     /// Slices per epoch of `rung`, so that closing is a small share of the work; `u32::MAX` for one epoch to the end.
     fn epoch_size(&self, cse: usize, rung: Rung) -> u32 {
         let own = &self.cses[cse];
         let (profile, slice) = (self.cost.profile(cse), (own.rows, own.bytes));
         let load = self.cost.slice(cse, rung, slice);
         let cores = f64::from(profile.cores);
+        if self.is_probe(rung) {
+            return profile.cores.max(1);
+        }
         let mut size = (EPOCH * cores / load.wall.max(1e-9)).clamp(1.0, 256.0).ceil();
-        // Drives tell how many groups there are when an epoch ends: the first one is to end soon, whatever is thought of them.
-        let unknown = self.cost.holds_state(rung) && !self.cost.groups_are_known();
         loop {
-            if unknown {
-                break;
-            }
             let close = self.cost.close(cse, rung, own.rows * size);
             let cost = close.wall + close.above + close.bytes / self.cost.link(cse);
             if cost <= CLOSING * size * load.wall {
@@ -228,8 +235,13 @@ impl<B> Query<B> {
         let slice = (book.rows, book.bytes);
         let usable = self.usable(cse);
         let slices = if usable { book.pool.len() as u32 + self.queued(cse) } else { 0 };
-        let running: f64 =
-            book.epochs.iter().filter_map(|id| self.epochs.get(id)).filter(|open| open.rung != Rung::Raw).flat_map(|open| self.remaining(open)).sum();
+        let (running, under_way) = book
+            .epochs
+            .iter()
+            .filter_map(|id| self.epochs.get(id))
+            .filter(|open| open.rung != Rung::Raw)
+            .flat_map(|open| self.remaining(open))
+            .fold((0.0, 0.0), |(seconds, count), left| (seconds + left, count + 1.0));
         let lanes: Vec<Lane> = if usable {
             self.lanes(cse)
                 .into_iter()
@@ -240,7 +252,11 @@ impl<B> Query<B> {
                     load.wall += empty.wall / size;
                     let states = self.cost.holds_state(rung).then(|| self.states(cse, rung));
                     let margin = if self.cost.is_known(cse, rung) { 0.5 } else { 3.0 };
-                    Lane { rung, load, margin, states }
+                    // What has begun is in `busy`.
+                    let cold: f64 = f64::from(self.cost.cold(cse)).min(book.slices) - under_way;
+                    let begin = cold.max(0.0) * (FIRST - 1.0) * load.wall;
+                    let commits = states.is_some_and(|states| states.begun == 0.0) && !self.is_probe(rung) && self.epoch_size(cse, rung) == u32::MAX;
+                    Lane { rung, load, margin, begin, states, commits }
                 })
                 .collect()
         } else {
@@ -266,6 +282,7 @@ impl<B> Query<B> {
             disk: self.cost.disk(cse, book.bytes),
             link: self.cost.link(cse),
             raw,
+            begin_above: if book.above_begun { 0.0 } else { self.cost.begin_above() },
             // Whoever must work everything off below, or can't, hands out nothing of its own accord.
             may_raw: self.policy == Policy::Adaptive || self.policy == Policy::Static(Rung::Raw) || (lanes.is_empty() && slices > 0),
             lanes,
@@ -324,6 +341,8 @@ impl<B> Query<B> {
         let handed = handed.0.max(handed.1 / above.link).max(handed.2 / above.cores);
         let gains = handed > GAIN * plan.end;
         let late = if gains { LATE.0 } else { LATE.1 };
+        // A drive that has worked nothing off yet may be slower than thought, or busy: what is lost then is a share of all, not of what is left.
+        let worth = handed - plan.end > WORTH * (self.now + plan.end);
         for (cse, part) in parts.iter().enumerate() {
             let (cores, latency) = (f64::from(part.cores), self.cost.profile(cse).link_latency_s);
             let each = part.disk.max(part.raw.bytes / part.link).max(part.raw.wall / cores);
@@ -335,6 +354,7 @@ impl<B> Query<B> {
             let lanes = if plan.shares[cse].below > 0 || part.busy > 0.0 { cores } else { 0.0 };
             let sending = needs.max(lanes * needs / (cores - needs).max(0.1 * cores));
             self.cses[cse].raw_pipe = 1 + ((way / each.max(1e-9) + sending).ceil() as u32).min(MAX_PIPE);
+            let end = plan.end;
             let share = &mut plan.shares[cse];
             if part.slices > 0 && share.below + share.raw == 0 {
                 // Whatever the plan thinks of it: nothing is left lying.
@@ -344,11 +364,29 @@ impl<B> Query<B> {
             let sparse = self.cses[cse].lane.is_none()
                 && !self.fed
                 && (f64::from(share.below) < SPARSE * f64::from(part.slices)
+                    || (!worth && !self.cost.has_run(cse))
                     || share.lane.and_then(|lane| part.lanes.get(lane)).is_some_and(|lane| {
                         !(if gains { self.cost.has_run(cse) } else { self.cost.is_known(cse, lane.rung) }) && late * lane.load.wall > plan.end
                     }));
             if sparse && part.may_raw && self.policy == Policy::Adaptive {
                 *share = Share { lane: share.lane, below: 0, raw: part.slices };
+            }
+            // Nor does the level above where the drive alone would hardly be later.
+            let alone = share.lane.and_then(|lane| part.lanes.get(lane)).filter(|lane| lane.rung == Rung::Full && share.below > 0).map(|lane| {
+                let n = f64::from(part.slices);
+                let states = lane.states.map_or((0.0, 0.0), |states| {
+                    let (count, bytes) = states.at(n);
+                    (bytes / part.link + count * states.merge / above.cores, count * states.emit)
+                });
+                let work = part.busy + (n * lane.load.wall + lane.begin) / cores;
+                work.max((part.backlog + n * lane.load.bytes) / part.link) + states.0 + states.1
+            });
+            if self.policy == Policy::Adaptive
+                && !self.cses[cse].above_begun
+                && share.raw > 0
+                && alone.is_some_and(|alone| alone - end < WORTH * (self.now + end))
+            {
+                *share = Share { lane: share.lane, below: part.slices, raw: 0 };
             }
             if self.cses[cse].barred_until > self.now && part.may_raw {
                 *share = Share { lane: share.lane, below: 0, raw: part.slices };
@@ -377,6 +415,7 @@ impl<B> Query<B> {
             book.unwanted = if share.below == 0 { book.unwanted + 1 } else { 0 };
             self.planned_load[cse] = self.cost.load(cse);
         }
+        self.turns_by_need();
         if !plan.end.is_finite() {
             plan.end = PLAN_EVERY.1;
         }
@@ -388,6 +427,20 @@ impl<B> Query<B> {
         self.dirty = false;
         if self.policy == Policy::Adaptive {
             self.hedge(&parts, &above, out);
+        }
+    }
+
+    /// Drives take turns on the link that all share, slice by slice: who has so many under way gets so much of it. Who has more left to hand out than others is
+    /// to have more under way, so that nobody is left behind who then goes on alone.
+    fn turns_by_need(&mut self) {
+        let (pipes, bytes) = self
+            .cses
+            .iter()
+            .filter(|book| book.raw_left > 0)
+            .fold((0.0, 0.0), |(pipes, bytes), book| (pipes + f64::from(book.raw_pipe), bytes + f64::from(book.raw_left) * book.bytes));
+        for book in self.cses.iter_mut().filter(|book| book.raw_left > 0) {
+            let share = (pipes * f64::from(book.raw_left) * book.bytes / bytes.max(1.0)).ceil() as u32;
+            book.raw_pipe = book.raw_pipe.max(share.min(1 + MAX_PIPE));
         }
     }
 
@@ -453,7 +506,10 @@ impl<B> Query<B> {
         if self.cses[cse].feed_left == 0 || self.cses[cse].pool.is_empty() || !self.usable(cse) {
             return;
         }
-        let window = self.window(cse, rung);
+        if self.is_probe(rung) && self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).any(|open| open.rung != Rung::Raw) {
+            return;
+        }
+        let window = if self.is_probe(rung) { self.cost.profile(cse).cores as usize } else { self.window(cse, rung) };
         let mut there = self.under_way(cse);
         while there < window && self.cses[cse].feed_left > 0 && !self.cses[cse].pool.is_empty() {
             let size = self.epoch_size(cse, rung);
