@@ -3,11 +3,15 @@
 //! Events and times go in ([`Query::handle`]), actions come out. The caller carries messages, holds the batches that were counted, works off
 //! what came raw or filtered, and calls again at [`Query::wake`]. See ARCHITECTURE.md, "Work that moves".
 //!
-//! `query/book.rs` keeps the books of slices and epochs, `query/decide.rs` makes the decisions, `query/forecast.rs` tells people of them.
+//! `query/book.rs` keeps the books of slices and epochs, `query/part.rs` tells plans of them, `query/decide.rs` makes the decisions, `query/feed.rs` has them carried out,
+//! `query/hedge.rs` sees to who keeps others waiting, `query/forecast.rs` tells people of it all.
 
 mod book;
 mod decide;
+mod feed;
 mod forecast;
+mod hedge;
+mod part;
 
 pub use forecast::{Expectation, Forecast, forecast};
 
