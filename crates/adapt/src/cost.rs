@@ -43,6 +43,10 @@ struct Cse {
     link: f64,
     /// The rate of the last measurement of the link, where it was slow.
     slow: Option<f64>,
+    /// The rate of what it hands out, where that is slow, its load is what we made of it, and it may as well be the link.
+    guess: Option<f64>,
+    /// When it said last how busy it is.
+    told_at: Seconds,
 }
 
 /// The model of a query: one per query, priors in, measurements in, predictions out.
@@ -83,6 +87,8 @@ impl CostModel {
                 load: Load::default(),
                 link: profile.link_bytes_per_s(),
                 slow: None,
+                guess: None,
+                told_at: f64::NEG_INFINITY,
             })
             .collect();
         Self {
@@ -286,7 +292,28 @@ impl CostModel {
 
     /// `cse` says how busy it is with other things.
     pub fn loaded(&mut self, now: Seconds, cse: usize, load: f64) {
-        self.cses[cse].load.add(now, load);
+        let own = &mut self.cses[cse];
+        own.told_at = now;
+        match own.guess.take() {
+            // What had been taken for its load counts for the link once.
+            Some(rate) => {
+                own.load.set(now, load);
+                own.slow = Some(rate);
+            }
+            None => own.load.add(now, load),
+        }
+    }
+
+    /// When `cse` said last how busy it is.
+    #[must_use]
+    pub fn told_at(&self, cse: usize) -> Seconds {
+        self.cses[cse].told_at
+    }
+
+    /// Whether the load of `cse` is a guess, and its link may be slow instead: a slice that it works off itself would tell.
+    #[must_use]
+    pub fn is_guessed(&self, cse: usize) -> bool {
+        self.cses[cse].guess.is_some()
     }
 
     /// Whether enough was measured at `rung` on `cse` to know its speed.
@@ -346,15 +373,18 @@ impl CostModel {
         }
     }
 
-    /// `cse` hands out slices one after the other, and nobody tells its load: so many times as quick as its processor is thought to, where all else would
-    /// allow `others` times that.
-    pub fn handed(&mut self, now: Seconds, cse: usize, quick: f64, others: f64) {
+    /// `cse` hands out slices one after the other, `rate` bytes of them per second, and nobody tells its load. Its processor is thought to allow `sends`, all else `others`.
+    pub fn handed(&mut self, now: Seconds, cse: usize, rate: f64, sends: f64, others: f64) {
         let own = &mut self.cses[cse];
-        let load = own.load.value() / quick;
+        let load = own.load.value() * sends / rate;
         // Quicker than its load allows: that is over. Slower than all that is known: it is the load, as long as nobody says otherwise.
-        if quick > 1.0 || quick < SLOW_LINK * others.min(1.0) {
+        if rate > sends {
+            own.guess = None;
             own.load.add(now, load);
-        } else if others > 1.0 {
+        } else if rate < SLOW_LINK * others.min(sends) {
+            own.guess = Some(rate);
+            own.load.add(now, load);
+        } else if others > sends {
             own.load.add(now, own.load.value());
         }
     }

@@ -117,6 +117,13 @@ impl Load {
         }
     }
 
+    /// What was only guessed is measured now.
+    pub fn set(&mut self, now: Seconds, load: f64) {
+        if load.is_finite() && load > 0.0 {
+            *self = Self { value: load.max(1.0), measured_at: now };
+        }
+    }
+
     /// Lets what was measured long ago fade.
     pub fn forget(&mut self, now: Seconds) {
         let idle = now - self.measured_at;

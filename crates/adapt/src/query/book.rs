@@ -279,6 +279,11 @@ impl<B> Query<B> {
         self.finish_if_covered(out);
     }
 
+    /// Whether `cse` works off slices itself, and says how busy it is.
+    pub(super) fn works(&self, cse: usize) -> bool {
+        self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).any(|open| open.rung != Rung::Raw)
+    }
+
     /// Bytes on their way from `cse`.
     pub(super) fn backlog(&self, cse: usize) -> f64 {
         let book = &self.cses[cse];
@@ -308,12 +313,11 @@ impl<B> Query<B> {
             let rate = sum / passed;
             // Where the link that all share is busy, nobody can tell whose it is that holds bytes up.
             let shared = (self.received - before) / passed > BUSY * self.cost.host().link_bytes_per_s();
-            let lanes = self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).any(|open| open.rung != Rung::Raw);
-            if lanes {
+            let told = self.works(cse) || self.cost.told_at(cse) >= since;
+            if told {
                 self.cost.flowed(cse, rate, if shared { 0.0 } else { others.min(sends) });
             } else {
-                // Nobody tells its load.
-                self.cost.handed(self.now, cse, rate / sends, if shared { 0.0 } else { others / sends });
+                self.cost.handed(self.now, cse, rate, sends, if shared { 0.0 } else { others });
             }
         }
         self.cses[cse].flow = match (more, enough) {

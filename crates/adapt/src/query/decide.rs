@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{Action, Policy, Query};
+use super::part::FIRST;
+use super::{Action, Policy, Query, Stage};
 use crate::cost::SliceLoad;
 use crate::learn::{KNOWN, WARM_UP};
-use crate::message::{EpochId, Rung, Seconds};
+use crate::message::{CloseAfter, EpochId, Rung, Seconds};
 use crate::plan::{Above, Part, Share, divide};
 
 /// Bounds of the time between two plans, seconds.
@@ -112,8 +113,7 @@ impl<B> Query<B> {
             let book = &self.cses[cse];
             let waits = !book.dead && (!book.epochs.is_empty() || !book.surveyed);
             // Who only hands out slices has nothing to say until one of them is there.
-            let lanes = book.epochs.iter().filter_map(|id| self.epochs.get(id)).any(|open| open.rung != Rung::Raw);
-            let silence = self.limits.silence + if lanes { 0.0 } else { self.turn(cse) };
+            let silence = self.limits.silence + if self.works(cse) { 0.0 } else { self.turn(cse) };
             if waits && self.now - book.heard > silence {
                 self.lost(cse, true, out);
                 if self.ended {
@@ -240,6 +240,9 @@ impl<B> Query<B> {
             book.unwanted = if share.below == 0 { book.unwanted + 1 } else { 0 };
             self.planned_load[cse] = self.cost.load(cse);
         }
+        for (cse, part) in parts.iter().enumerate() {
+            self.try_one(cse, part, plan.end, out);
+        }
         self.turns_by_need();
         if !plan.end.is_finite() {
             plan.end = PLAN_EVERY.1;
@@ -252,6 +255,29 @@ impl<B> Query<B> {
         self.dirty = false;
         if self.policy == Policy::Adaptive {
             self.hedge(&parts, &above, out);
+        }
+    }
+
+    /// Has a drive work one slice off that only hands out, and does that so slowly that it must be busy, unless its link is slow: then it says which. Not where it is too late for that if it is
+    /// busy, nor where it could not help much if it is not.
+    fn try_one(&mut self, cse: usize, part: &Part, end: Seconds, out: &mut Vec<Action<B>>) {
+        let Some(lane) = part.lanes.iter().find(|lane| !lane.commits) else { return };
+        let own = f64::from(part.cores) / lane.load.cpu;
+        let handed = 1.0 / self.cses[cse].raw_each.max(1e-9);
+        let tries = self.policy == Policy::Adaptive
+            && self.cost.is_guessed(cse)
+            && self.cses[cse].barred_until <= self.now
+            && self.cses[cse].raw_left > 1
+            && !self.works(cse)
+            && FIRST * lane.load.wall < end
+            && own > WORTH * (own + handed);
+        if tries && let Some(slice) = self.cses[cse].pool.pop_first() {
+            self.cses[cse].raw_left -= 1;
+            let id = self.open(cse, lane.rung, vec![slice], CloseAfter::DRAINED, false, out);
+            // Not to be taken back: no plan wants it.
+            if let Some(open) = self.epochs.get_mut(&id) {
+                open.slices.insert(slice, Stage::Begun);
+            }
         }
     }
 

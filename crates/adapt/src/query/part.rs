@@ -12,7 +12,7 @@ const CLOSING: f64 = 0.015;
 const EPOCH: Seconds = 0.05;
 
 /// How many times as long the first slices take, about.
-const FIRST: f64 = 2.0;
+pub(super) const FIRST: f64 = 2.0;
 
 impl<B> Query<B> {
     pub(super) fn part(&self, cse: usize) -> Part {

@@ -13,7 +13,7 @@ use skytether_sim::workload::grid;
 const USAGE: &str = "usage:
   regret grid [EVERY [SEED [HOST_GBIT [HOST_CORES]]]]   every EVERYth point of the grid (1): worst points, summary
   regret csv [EVERY [SEED [HOST_GBIT [HOST_CORES]]]]    the same, all rows as CSV
-  regret point QUERY/SLOWER/GBIT/DRIVES/LOAD [SEED]     one point, with every message and plan on the standard error
+  regret point QUERY/SLOWER/GBIT/DRIVES/LOAD [SEED [LINKS]]   one point, with every message and plan on the standard error; links are taken to be LINKS times as quick as they are (1)
   regret equal [QUERY [PROFILE]]                        how many slow drives equal one host, as CSV (moments, envoy)
   regret clocks [SLICES [SEED]]                         Skyhook's storage servers at clock rates, as CSV; slices of each server (1840)
   regret links [SLICES [SEED]]                          Skyhook's interfaces from 10 Gb/s down, as CSV
@@ -55,7 +55,7 @@ fn run(arguments: &[String]) -> Result<String, String> {
             Ok(if word == "csv" { csv(&rows) } else { table(rows) })
         }
         "point" => {
-            let ground = Ground { seed: number(arguments, 2, 1)?, ..Ground::default() };
+            let ground = Ground { seed: number(arguments, 2, 1)?, links: number(arguments, 3, 1.0)?, ..Ground::default() };
             let wanted = arguments.get(1).ok_or(USAGE)?;
             let point = points().into_iter().find(|point| name(point) == *wanted).ok_or_else(|| format!("there is no point {wanted}\n{USAGE}"))?;
             Ok(line(&measure(&point, &ground, true)))
