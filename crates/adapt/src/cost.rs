@@ -431,7 +431,13 @@ impl CostModel {
         // More rows say more; what few rows say of many groups is little.
         if rows >= 0.5 * self.groups_rows {
             self.groups_rows = rows.max(self.groups_rows);
+            let before = self.seconds_per_row();
             self.groups = Some(groups);
+            // What was measured stays what it was, whatever is thought of groups now.
+            let after = self.seconds_per_row();
+            let more = (after.0 + after.1) / (before.0 + before.1);
+            self.host_factor.predicted(more);
+            self.cses.iter_mut().for_each(|cse| cse.full.predicted(more));
         }
     }
 

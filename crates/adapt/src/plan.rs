@@ -110,6 +110,9 @@ const FLIP: f64 = 1.003;
 /// What drives commit themselves to must end so much sooner than what can be had otherwise.
 const COMMITS: f64 = 1.05;
 
+/// Bytes that differ by less than this share of a slice are as many.
+const LEVEL: f64 = 0.03;
+
 /// Plans from scratch, or from the `present` lanes (which are kept where others are hardly better) and their likely end. `thorough` also tries drives one by one.
 #[must_use]
 pub fn divide(above: &Above, parts: &[Part], present: Option<(&[Option<usize>], Seconds)>, thorough: bool) -> Plan {
@@ -307,6 +310,8 @@ impl Fluid<'_> {
                 return false;
             }
             let relief = part.raw.above - lane.load.above;
+            // Where working off saves no bytes worth mentioning, it is done only as far as the level above needs it: it would cost time of the drive, and risk, for nothing.
+            let more = if more.abs() < LEVEL * part.raw.bytes { more.abs().max(1e-6) } else { more };
             // As few bytes as possible, to begin with.
             let start = if more > 0.0 { low } else { high };
             self.below[at] = start;

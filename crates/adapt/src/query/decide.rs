@@ -216,6 +216,17 @@ impl<B> Query<B> {
             if self.cses[cse].barred_until > self.now && part.may_raw {
                 *share = Share { lane: share.lane, below: 0, raw: part.slices };
             }
+            // While it finds out how many groups there are, its link would have nothing to do.
+            let probes = share.lane.and_then(|lane| part.lanes.get(lane)).is_some_and(|lane| self.is_probe(lane.rung)) && self.works(cse);
+            if probes && part.may_raw {
+                let spare = self.busy_for(cse);
+                let shared = part.raw.bytes * parts.len() as f64 / above.link;
+                let handed = (spare / each.max(shared).max(1e-9)) as u32;
+                if handed > share.raw && spare > WORTH * (self.now + end) {
+                    let handed = handed.min(part.slices);
+                    *share = Share { lane: share.lane, below: part.slices - handed, raw: handed };
+                }
+            }
             let share = *share;
             let little = share.below > 0 && f64::from(share.raw) * each < LITTLE * plan.end && little;
             self.cses[cse].learning = little || self.learning(cse, part, share, plan.end);

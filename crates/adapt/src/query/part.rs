@@ -11,6 +11,9 @@ const CLOSING: f64 = 0.015;
 /// Seconds of work in an epoch where closing it costs next to nothing.
 const EPOCH: Seconds = 0.05;
 
+/// The last epochs of filtered rows have so many times fewer slices than are left.
+const LAST: f64 = 8.0;
+
 /// How many times as long the first slices take, about.
 pub(super) const FIRST: f64 = 2.0;
 
@@ -41,7 +44,9 @@ impl<B> Query<B> {
                     // What has begun is in `busy`.
                     let cold: f64 = f64::from(self.cost.cold(cse)).min(book.slices) - under_way;
                     let begin = cold.max(0.0) * (FIRST - 1.0) * load.wall;
-                    let commits = states.is_some_and(|states| states.begun == 0.0) && !self.is_probe(rung) && self.epoch_size(cse, rung) == u32::MAX;
+                    // What found out how many groups there are is no more than a beginning.
+                    let begun = states.is_some_and(|states| states.begun <= f64::from(profile.cores));
+                    let commits = begun && !self.is_probe(rung) && self.epoch_size(cse, rung) == u32::MAX;
                     Lane { rung, load, margin, begin, states, commits }
                 })
                 .collect()
@@ -130,6 +135,19 @@ impl<B> Query<B> {
         open.running.iter().map(move |(_, had)| ((cpu - had) * self.cost.load(open.cse) - since).max(0.15 * load.wall))
     }
 
+    /// Seconds until the last slice that `cse` has begun is done, but for those that it hands out; nothing where there is none.
+    pub(super) fn busy_for(&self, cse: usize) -> Seconds {
+        let own = &self.cses[cse];
+        let lanes = own.epochs.iter().filter_map(|id| self.epochs.get(id)).filter(|open| open.rung != Rung::Raw);
+        let each = lanes.map(|open| {
+            let load = self.cost.slice(cse, open.rung, (own.rows, own.bytes));
+            // Of what has just been given nothing was heard yet.
+            let unheard = if open.running.is_empty() && open.rows_done == 0.0 { FIRST * load.wall - (self.now - open.heard) } else { 0.0 };
+            self.remaining(open).fold(unheard, f64::max)
+        });
+        each.fold(0.0, f64::max)
+    }
+
     /// Whether an epoch of `rung` is to find out how many groups there are. Drives tell when it ends: so it has a slice for each core and no more, whatever is
     /// thought of groups, and nothing is begun after it before that is known. States of many groups would hold up what is better handed out.
     pub(super) fn is_probe(&self, rung: Rung) -> bool {
@@ -159,6 +177,11 @@ impl<B> Query<B> {
                 }
                 break;
             }
+        }
+        // What is filtered is worked off above once its epoch is complete: the last ones are small, so that not all of it is left when the link is done.
+        if rung == Rung::Filter && self.cost.has_upper() {
+            let least = self.cost.close(cse, rung, 0.0).wall / (CLOSING * load.wall);
+            size = size.min(((f64::from(self.queued(cse)) + own.pool.len() as f64) / LAST).max(least.max(cores)).ceil());
         }
         // Results are held above until their epoch is complete.
         let room = self.limits.memory as f64 / (4.0 * self.cses.len() as f64) / load.bytes.max(1.0);
