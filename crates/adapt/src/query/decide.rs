@@ -34,7 +34,7 @@ const SLACK: Seconds = 0.005;
 const MAX_PIPE: u32 = 31;
 
 /// What learning how fast a drive is may take, as a share of all the time.
-const LEARN: f64 = 0.05;
+const LEARN: f64 = 0.1;
 
 /// Slices that can be taken from a drive within such a share of the time that is left are not taken yet.
 const LITTLE: f64 = 0.15;

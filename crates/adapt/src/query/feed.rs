@@ -1,10 +1,13 @@
 //! What a plan comes to: slices fed and taken back, handed out, epochs closed.
 
-use super::{Action, Query, Stage};
+use super::{Action, Policy, Query, Stage};
 use crate::message::{CloseAfter, EpochId, Order, Rung, Seconds, SliceId};
 
 /// Seconds of work that a drive has in its queue beyond what its cores are busy with, so that it never waits for us.
 const AHEAD: Seconds = 0.015;
+
+/// Share of the level above's memory that may be full for drives to be given more to filter.
+const FILTERED: f64 = 0.5;
 
 /// Share of the time that is left from which on handing out is urgent.
 const URGENT: f64 = 0.8;
@@ -17,6 +20,10 @@ impl<B> Query<B> {
         }
         let Some(rung) = self.cses[cse].rung else { return };
         if self.cses[cse].feed_left == 0 || self.cses[cse].pool.is_empty() || !self.usable(cse) {
+            return;
+        }
+        // What is filtered waits above as well: those who could give more of it than can be worked off leave room for those who hand out.
+        if rung == Rung::Filter && self.policy == Policy::Adaptive && self.cost.has_upper() && self.held() > FILTERED * self.limits.memory as f64 {
             return;
         }
         if self.is_probe(rung) && self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).any(|open| open.rung != Rung::Raw) {
@@ -123,13 +130,18 @@ impl<B> Query<B> {
         }
     }
 
+    /// Bytes that wait above, or are on their way as they are stored.
+    fn held(&self) -> f64 {
+        self.waiting.values().map(|waiting| waiting.bytes).sum::<f64>() + self.cses.iter().map(|cse| cse.raw_bytes).sum::<f64>()
+    }
+
     /// Has drives hand out slices as they are stored, for the level above to work off: those first whose share will take longest.
     pub(super) fn hand_over(&mut self, out: &mut Vec<Action<B>>) {
         let cores = self.cost.host().cores as usize;
         // Where enough waits to be worked off, only those hand out that will have to do so all the time until the end.
         let enough = self.waiting.len() >= 2 * cores;
         let urgent = URGENT * (self.planned_at + self.plan.end - self.now);
-        let mut held: f64 = self.waiting.values().map(|waiting| waiting.bytes).sum::<f64>() + self.cses.iter().map(|cse| cse.raw_bytes).sum::<f64>();
+        let mut held = self.held();
         loop {
             let ready = self.cses.iter().enumerate().filter(|(_, book)| {
                 book.raw_left > 0
