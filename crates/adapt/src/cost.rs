@@ -43,6 +43,8 @@ struct Cse {
     link: f64,
     /// The rate of the last measurement of the link, where it was slow.
     slow: Option<f64>,
+    /// The greatest rate that was measured.
+    fastest: f64,
     /// The rate of what it hands out, where that is slow, its load is what we made of it, and it may as well be the link.
     guess: Option<f64>,
     /// When it said last how busy it is.
@@ -87,6 +89,7 @@ impl CostModel {
                 load: Load::default(),
                 link: profile.link_bytes_per_s(),
                 slow: None,
+                fastest: 0.0,
                 guess: None,
                 told_at: f64::NEG_INFINITY,
             })
@@ -362,6 +365,7 @@ impl CostModel {
         }
         let own = &mut self.cses[cse];
         let before = own.slow.take();
+        own.fastest = own.fastest.max(rate);
         if rate < SLOW_LINK * expected {
             // Once may be a load that has just come, of which nobody knows yet.
             match before {
@@ -377,12 +381,14 @@ impl CostModel {
     pub fn handed(&mut self, now: Seconds, cse: usize, rate: f64, sends: f64, others: f64) {
         let own = &mut self.cses[cse];
         let load = own.load.value() * sends / rate;
+        own.fastest = own.fastest.max(rate);
         // Quicker than its load allows: that is over. Slower than all that is known: it is the load, as long as nobody says otherwise.
         if rate > sends {
             own.guess = None;
             own.load.add(now, load);
         } else if rate < SLOW_LINK * others.min(sends) {
-            own.guess = Some(rate);
+            // A link that was so much quicker will still be.
+            own.guess = (rate >= SLOW_LINK * own.fastest).then_some(rate);
             own.load.add(now, load);
         } else if others > sends {
             own.load.add(now, own.load.value());
