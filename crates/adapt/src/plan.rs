@@ -54,8 +54,9 @@ pub struct Part {
     pub busy: Seconds,
     /// Bytes on their way up, or that will be, whatever is decided: of epochs that are closing.
     pub backlog: f64,
-    /// What the states of the open epoch cost if nothing is added to them: bytes, and seconds of a core above. They must come up in any case.
-    pub held: (f64, Seconds),
+    /// What the states of the open epoch cost if nothing is added to them: bytes, seconds of a core above, and seconds of the drive, with all its lanes. They must come up
+    /// in any case.
+    pub held: (f64, Seconds, Seconds),
     /// Seconds of its disk per slice.
     pub disk: Seconds,
     /// Bytes per second of its link.
@@ -266,8 +267,13 @@ impl Fluid<'_> {
                 link -= part.held.0;
                 cores -= part.held.1;
             }
+            // What is held is given out first, and then has its way up before it.
+            let gives = if lane.is_none_or(|lane| lane.states.is_none()) { part.held.2 } else { 0.0 };
+            if gives > 0.0 && part.busy + gives + part.held.0 / part.link > time {
+                return false;
+            }
             let Some(lane) = lane else {
-                let sends = f64::from(part.cores) * (time - part.busy);
+                let sends = f64::from(part.cores) * (time - part.busy - gives);
                 if !(part.may_raw && n * part.raw.bytes <= own_link && n * part.raw.wall <= sends && part.begin_above < time) && n > 0.0 {
                     return false;
                 }
@@ -277,7 +283,7 @@ impl Fluid<'_> {
                 link -= n * part.raw.bytes;
                 continue;
             };
-            let mut own_time = time - part.busy - lane.begin / f64::from(part.cores);
+            let mut own_time = time - part.busy - gives - lane.begin / f64::from(part.cores);
             if let Some(states) = &lane.states {
                 let most = (own_time.max(0.0) * f64::from(part.cores) / lane.load.wall).min(n);
                 let (count, bytes) = states.at(most);
@@ -374,7 +380,7 @@ mod tests {
             cores: 2,
             busy: 0.0,
             backlog: 0.0,
-            held: (0.0, 0.0),
+            held: (0.0, 0.0, 0.0),
             disk: 1e-4,
             link: 1e9,
             raw: load(0.0, 1e6, 4e-3),

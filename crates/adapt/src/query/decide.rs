@@ -148,6 +148,9 @@ impl<B> Query<B> {
         let thorough = self.plans.is_multiple_of(THOROUGH);
         let mut plan =
             divide(&above, &parts, (self.plans > 0).then_some((present.as_slice(), (self.plan.end - (self.now - self.planned_at)).max(0.0))), thorough);
+        if (jumped || thorough) && self.forsake(&above, &parts, &present, plan.end, out) {
+            return self.replan(jumped, out);
+        }
         self.touched.extend(0..parts.len());
         // What is taken can't be given back: where there is time enough for it later, when more is known, it is taken later.
         // Not so where the level above has its hands full: it must never wait for work then.

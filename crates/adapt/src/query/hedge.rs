@@ -1,10 +1,10 @@
 //! Who keeps all others waiting: its epochs are done again elsewhere, or given up.
 
 use super::decide::PLAN_EVERY;
-use super::{Action, Query, Stage};
+use super::{Action, Policy, Query, Stage};
 use crate::cost::SliceLoad;
-use crate::message::{CloseAfter, Rung};
-use crate::plan::{Above, Part};
+use crate::message::{CloseAfter, EpochId, Rung, Seconds};
+use crate::plan::{Above, Part, divide};
 
 /// An epoch is done again elsewhere if that is expected to end so many times sooner.
 const HEDGE: f64 = 1.5;
@@ -15,7 +15,58 @@ const HANDS_FULL: f64 = 0.9;
 /// Share of the time that is left for which a drive that had its hands full begins with nothing of its own.
 const BARRED: f64 = 0.25;
 
+/// The load of a drive from which on its states may be better done without.
+const LOADED: f64 = 1.5;
+
+/// So much sooner, as a share of the time that is left, all must end without what is given up.
+const FORSAKEN: f64 = 0.05;
+
 impl<B> Query<B> {
+    /// Gives up epochs with states whose drives have got a load since, where all would end sooner than by `end` if others did again what is in them.
+    pub(super) fn forsake(&mut self, above: &Above, parts: &[Part], present: &[Option<usize>], end: Seconds, out: &mut Vec<Action<B>>) -> bool {
+        if self.policy != Policy::Adaptive {
+            return false;
+        }
+        let lost: Vec<(EpochId, usize)> = self
+            .epochs
+            .iter()
+            .filter(|(_, open)| {
+                self.cost.holds_state(open.rung)
+                    && self.cost.load(open.cse) > LOADED
+                    // What is done is on its way.
+                    && open.slices.values().any(|stage| *stage != Stage::Done)
+                    && !self.is_probe(open.rung)
+            })
+            .map(|(id, open)| (*id, open.cse))
+            .collect();
+        if lost.is_empty() {
+            return false;
+        }
+        let mut again = parts.to_vec();
+        for (id, cse) in &lost {
+            let Some(open) = self.epochs.get(id) else { continue };
+            let part = &mut again[*cse];
+            let begun = open.slices.values().filter(|stage| **stage != Stage::Queued).count();
+            let close = self.cost.close(*cse, open.rung, self.cses[*cse].rows * begun as f64);
+            if self.cses[*cse].lane == Some(*id) {
+                part.held = (0.0, 0.0, 0.0);
+            } else {
+                part.backlog = (part.backlog - close.bytes).max(0.0);
+            }
+            part.busy = 0.0;
+            part.slices += begun as u32;
+            part.lanes.iter_mut().filter_map(|lane| lane.states.as_mut()).for_each(|states| states.begun = 0.0);
+        }
+        let without = divide(above, &again, Some((present, end)), false);
+        if without.end > end * (1.0 - FORSAKEN) {
+            return false;
+        }
+        for (id, _) in lost {
+            self.abandon(id, out);
+        }
+        true
+    }
+
     /// Has epochs done again whose drive will keep everybody waiting.
     pub(super) fn hedge(&mut self, parts: &[Part], above: &Above, out: &mut Vec<Action<B>>) {
         let others = self.plan.end;

@@ -54,21 +54,23 @@ impl<B> Query<B> {
             Vec::new()
         };
         let raw = self.cost.slice(cse, Rung::Raw, slice);
-        let (mut held, mut closing) = ((0.0, 0.0), 0.0);
+        let (mut held, mut closing) = ((0.0, 0.0, 0.0), (0.0, 0.0));
         for (id, open) in book.epochs.iter().filter_map(|id| self.epochs.get(id).map(|open| (id, open))).filter(|(_, open)| self.cost.holds_state(open.rung)) {
             let begun = open.slices.values().filter(|stage| **stage != Stage::Queued).count();
             let close = self.cost.close(cse, open.rung, book.rows * begun as f64);
             if book.lane == Some(*id) {
-                held = (close.bytes, close.above);
+                held = (close.bytes, close.above, close.wall);
             } else {
-                closing += close.bytes;
+                // When it began to give out what it has is not known; while it still works, it did not.
+                let gives = if open.slices.values().all(|stage| *stage == Stage::Done) { 0.0 } else { close.wall };
+                closing = (closing.0 + close.bytes, closing.1 + gives);
             }
         }
         Part {
             slices,
             cores: profile.cores,
-            busy: running / f64::from(profile.cores),
-            backlog: self.backlog(cse) + closing,
+            busy: running / f64::from(profile.cores) + closing.1,
+            backlog: self.backlog(cse) + closing.0,
             held,
             disk: self.cost.disk(cse, book.bytes),
             link: self.cost.link(cse),
