@@ -262,6 +262,8 @@ struct CseBook {
     raw_left: u32,
     /// Whether nothing is to be taken from it yet.
     learning: bool,
+    /// Whether it is to work most slices off itself.
+    keeps: bool,
     /// Whether the level above has begun with what it hands out or filters.
     above_begun: bool,
     /// Seconds per slice that is handed out, and how many to ask for at once.

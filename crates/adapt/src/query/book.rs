@@ -31,6 +31,7 @@ impl Default for CseBook {
             feed_left: 0,
             raw_left: 0,
             learning: false,
+            keeps: true,
             above_begun: false,
             raw_each: 0.0,
             raw_pipe: 2,

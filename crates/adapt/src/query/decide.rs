@@ -234,6 +234,7 @@ impl<B> Query<B> {
             let little = share.below > 0 && f64::from(share.raw) * each < LITTLE * plan.end && little;
             self.cses[cse].learning = little || self.learning(cse, part, share, plan.end);
             self.cses[cse].rung = share.lane.map(|lane| part.lanes[lane].rung);
+            self.cses[cse].keeps = share.below >= share.raw;
             let queued = self.queued(cse);
             // Plans differ by a slice or two: what is given now is not to be taken back by the next one.
             let book = &mut self.cses[cse];

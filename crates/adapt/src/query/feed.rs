@@ -138,14 +138,14 @@ impl<B> Query<B> {
     /// Has drives hand out slices as they are stored, for the level above to work off: those first whose share will take longest.
     pub(super) fn hand_over(&mut self, out: &mut Vec<Action<B>>) {
         let cores = self.cost.host().cores as usize;
-        // Where enough waits to be worked off, only those hand out that will have to do so all the time until the end.
+        // Where enough waits to be worked off, only those hand out that will have to do so all the time until the end, or are to do hardly anything else with their slices.
         let enough = self.waiting.len() >= 2 * cores;
         let urgent = URGENT * (self.planned_at + self.plan.end - self.now);
         let mut held = self.held();
         loop {
             let ready = self.cses.iter().enumerate().filter(|(_, book)| {
                 book.raw_left > 0
-                    && (!enough || f64::from(book.raw_left) * book.raw_each >= urgent)
+                    && (!enough || !book.keeps || f64::from(book.raw_left) * book.raw_each >= urgent)
                     && !book.learning
                     && book.raw_open < book.raw_pipe
                     && !book.pool.is_empty()
