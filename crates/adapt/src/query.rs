@@ -262,13 +262,13 @@ struct CseBook {
     raw_left: u32,
     /// Whether nothing is to be taken from it yet.
     learning: bool,
-    /// Whether it is to work most slices off itself.
-    keeps: bool,
     /// Whether the level above has begun with what it hands out or filters.
     above_begun: bool,
     /// Seconds per slice that is handed out, and how many to ask for at once.
     raw_each: Seconds,
     raw_pipe: u32,
+    /// Seconds that one of them is on its way.
+    raw_way: Seconds,
     /// Until when it is not to begin with work of its own.
     barred_until: Seconds,
     /// How many slices the last plans had for it to work off.

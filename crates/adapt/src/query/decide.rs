@@ -178,6 +178,7 @@ impl<B> Query<B> {
             // So many that no stage of their way up waits for another: the slowest one always has one to work on while the others are under way. Its
             // cores are shared with what it works off itself, by turns: to have so many of them takes more at once.
             let way = part.disk + part.raw.bytes / part.link + part.raw.bytes / above.link + 2.0 * latency + SLACK;
+            self.cses[cse].raw_way = way + part.raw.wall;
             let needs = part.raw.wall / each.max(1e-9);
             let lanes = if plan.shares[cse].below > 0 || part.busy > 0.0 { cores } else { 0.0 };
             let sending = needs.max(lanes * needs / (cores - needs).max(0.1 * cores));
@@ -234,7 +235,6 @@ impl<B> Query<B> {
             let little = share.below > 0 && f64::from(share.raw) * each < LITTLE * plan.end && little;
             self.cses[cse].learning = little || self.learning(cse, part, share, plan.end);
             self.cses[cse].rung = share.lane.map(|lane| part.lanes[lane].rung);
-            self.cses[cse].keeps = share.below >= share.raw;
             let queued = self.queued(cse);
             // Plans differ by a slice or two: what is given now is not to be taken back by the next one.
             let book = &mut self.cses[cse];

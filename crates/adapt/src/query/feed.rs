@@ -6,6 +6,12 @@ use crate::message::{CloseAfter, EpochId, Order, Rung, Seconds, SliceId};
 /// Seconds of work that a drive has in its queue beyond what its cores are busy with, so that it never waits for us.
 const AHEAD: Seconds = 0.015;
 
+/// Work for the level above is enough if it lasts so many times as long as a slice is on its way.
+const ENOUGH: f64 = 2.0;
+
+/// Who has so many times as much left to hand out as others on average is behind them.
+const BEHIND: f64 = 1.05;
+
 /// Share of the level above's memory that may be full for drives to be given more to filter.
 const FILTERED: f64 = 0.5;
 
@@ -137,15 +143,21 @@ impl<B> Query<B> {
 
     /// Has drives hand out slices as they are stored, for the level above to work off: those first whose share will take longest.
     pub(super) fn hand_over(&mut self, out: &mut Vec<Action<B>>) {
-        let cores = self.cost.host().cores as usize;
-        // Where enough waits to be worked off, only those hand out that will have to do so all the time until the end, or are to do hardly anything else with their slices.
-        let enough = self.waiting.len() >= 2 * cores;
+        let cores = f64::from(self.cost.host().cores);
+        // Where enough waits to be worked off, only those hand out that will have to do so all the time until the end, or are behind the others.
+        let waits = self.waiting.values().map(|waiting| waiting.above).sum::<f64>() / cores;
         let urgent = URGENT * (self.planned_at + self.plan.end - self.now);
+        let (count, left) = self
+            .cses
+            .iter()
+            .filter(|book| book.raw_left > 0)
+            .fold((0.0, 0.0), |(count, left), book| (count + 1.0, left + f64::from(book.raw_left) * book.bytes));
+        let behind = BEHIND * left / f64::max(count, 1.0);
         let mut held = self.held();
         loop {
             let ready = self.cses.iter().enumerate().filter(|(_, book)| {
                 book.raw_left > 0
-                    && (!enough || !book.keeps || f64::from(book.raw_left) * book.raw_each >= urgent)
+                    && (waits < ENOUGH * book.raw_way || f64::from(book.raw_left) * book.bytes > behind || f64::from(book.raw_left) * book.raw_each >= urgent)
                     && !book.learning
                     && book.raw_open < book.raw_pipe
                     && !book.pool.is_empty()
