@@ -146,7 +146,7 @@ impl Program {
         let streamed = if truth.states.is_some() { 0.0 } else { rows * truth.result_bytes };
         // Bytes up; seconds of a core below as fixed and scaled; the same above.
         let host = 1.0 / fleet.host.speed_per_core;
-        let merge = (states * PRIORS.merge_s_per_state + (state_bytes + streamed) * transfer) * host;
+        let merge = (states * truth.merge + (state_bytes + streamed) * transfer) * host;
         let emit = states * PRIORS.emit_s_per_state + state_bytes * transfer;
         let ways = [
             (Rung::Full, state_bytes + streamed, (streamed * transfer * slow, (lower + upper) * slow), emit * slow, (merge, 0.0)),

@@ -47,7 +47,15 @@ pub fn query() -> Workload {
     Workload {
         name: "NYC taxi, 1% selected",
         believed: Work { lower: vec![scan], upper: vec![], filtered: believed, result: believed },
-        truth: Truth { lower: scan.seconds_per_row(&PRIORS), upper: 0.0, selected: 0.01, row_bytes: ROW_BYTES, states: None, result_bytes: 0.01 * ROW_BYTES },
+        truth: Truth {
+            lower: scan.seconds_per_row(&PRIORS),
+            upper: 0.0,
+            selected: 0.01,
+            row_bytes: ROW_BYTES,
+            states: None,
+            result_bytes: 0.01 * ROW_BYTES,
+            merge: PRIORS.merge_s_per_state,
+        },
         rows: ROWS / 32,
         bytes: 1_000_000,
     }

@@ -20,6 +20,9 @@ const USAGE: &str = "usage:
   regret real FILE.csv [HOST_GBIT [HOST_CORES]]         runs that were measured beside the same simulated, as CSV; columns: src/real.rs
   regret chaos SEED                                     one seed of the runs with faults, with every message";
 
+/// How far simulated runs may be from measured ones, as a share of those.
+const NEAR: f64 = 0.15;
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match run(&arguments) {
@@ -94,8 +97,19 @@ fn run(arguments: &[String]) -> Result<String, String> {
             for row in &rows {
                 let _ = write!(text, "\n{},{:.5},{:.4}", row.line, row.simulated, row.deviation());
             }
-            let near = rows.iter().filter(|row| row.deviation().abs() <= 0.15).count();
-            eprintln!("{near} of {} within 15% of what was measured", rows.len());
+            let policies: std::collections::BTreeSet<&str> = rows.iter().map(|row| row.policy.as_str()).collect();
+            for policy in policies {
+                let mut of: Vec<f64> = rows.iter().filter(|row| row.policy == policy).map(|row| row.simulated / row.measured).collect();
+                of.sort_by(f64::total_cmp);
+                let near = of.iter().filter(|ratio| (*ratio - 1.0).abs() <= NEAR).count();
+                let (least, middle, most) = (of[0], of[of.len() / 2], of[of.len() - 1]);
+                eprintln!(
+                    "{policy}: simulated {middle:.2} times as long as measured in the median, {least:.2} to {most:.2}; {near} of {} within 15%",
+                    of.len()
+                );
+            }
+            let near = rows.iter().filter(|row| row.deviation().abs() <= NEAR).count();
+            eprintln!("{near} of {} runs within 15% of what was measured", rows.len());
             Ok(text)
         }
         "chaos" => chaos::check(number(arguments, 1, 0)?, true).map(|outcome| format!("{outcome:?}")),

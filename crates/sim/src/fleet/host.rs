@@ -170,7 +170,7 @@ impl HostSim {
                 let total = match (rung, truth.states) {
                     (Rung::Full, Some((groups, bytes))) => {
                         let states = distinct(groups, n * rows * truth.selected);
-                        states * (PRIORS.merge_s_per_state + bytes * transfer)
+                        states * (truth.merge + bytes * transfer)
                     }
                     (Rung::Full, None) => n * rows * truth.result_bytes * transfer,
                     _ => slices.iter().map(|slice| rows * world.upper * cost(slice)).sum::<f64>() + n * rows * truth.selected * truth.row_bytes * transfer,
