@@ -76,6 +76,8 @@ pub struct Fleet {
     pub warm_up: (u32, f64),
     /// How far what operators cost is from the priors: below, above.
     pub off: (f64, f64),
+    /// Seconds of a core of this machine that a drive plans before it says which slices it has.
+    pub session: f64,
     /// Bytes of rows per second that whoever asked the query reads; all at once where there is none.
     pub reader: Option<f64>,
     /// The network.
@@ -290,7 +292,7 @@ pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome
     for (at, slices) in surveys.into_iter().enumerate() {
         let spec = &fleet.drives[at];
         let load = spec.load.iter().rev().find(|(from, _)| *from <= 0.0).map_or(1.0, |(_, load)| *load);
-        world.send_up_after(PRIORS.session_s / spec.is.speed_per_core * load, at, Event::Surveyed { cse: CseId(at as u32), slices });
+        world.send_up_after(fleet.session / spec.is.speed_per_core * load, at, Event::Surveyed { cse: CseId(at as u32), slices });
         for time in spec.load.iter().map(|(from, _)| *from).chain(spec.stalls.iter().flat_map(|(from, to)| [*from, *to])) {
             world.after(time, Happening::Speed(at));
         }

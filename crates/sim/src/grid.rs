@@ -3,6 +3,7 @@
 use skytether_adapt::message::Rung;
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
+use skytether_adapt::work::PRIORS;
 
 use crate::fleet::{Faults, Fleet, Outcome, Spec, run};
 use crate::oracle::{self, Bound, Foresight};
@@ -172,6 +173,7 @@ pub fn fleet(point: &Point, ground: &Ground, seed: u64, change: f64) -> Fleet {
         warm_up: (5, 3.0),
         off: (off(0.25), off(0.25)),
         faults: Faults::default(),
+        session: PRIORS.session_s,
         reader: None,
         limits: Limits { silence: 600.0, ..Limits::default() },
         trace: false,

@@ -157,7 +157,7 @@ impl Program {
         let warm_up = f64::from(warm.min(fleet.slices)) * (slower - 1.0).max(0.0) / slices;
 
         // What can't be before: a drive has said which slices it has, an order has come to it, a slice was read, the first bytes have left, and have come.
-        let session = PRIORS.session_s * slow * fleet.drives.iter().map(|drive| load_at_first(&drive.load)).fold(f64::INFINITY, f64::min);
+        let session = fleet.session * slow * fleet.drives.iter().map(|drive| load_at_first(&drive.load)).fold(f64::INFINITY, f64::min);
         let cheapest = real.iter().map(|real| real.cost).fold(f64::INFINITY, f64::min);
         let begins = session + 2.0 * is.link_latency_s + read;
         let leaves = begins + ways.iter().map(|(_, _, (fixed, scaled), ..)| fixed + scaled * cheapest).fold(f64::INFINITY, f64::min);

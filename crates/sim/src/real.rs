@@ -23,6 +23,7 @@
 //! | `groups`, `state_bytes` | groups in all, and bytes of a state on its way | the grid's |
 //! | `merge_s_per_state` | what merging a state takes on a core of the host, seconds | [`PRIORS`] |
 //! | `before_s` | seconds of a query that reads no slice: planning, and giving the result | 0 |
+//! | `session_s` | what a drive plans before it says which slices it has, seconds of a core of the host | [`PRIORS`] |
 //! | `disk_seek_s` | seconds to move to another place on a drive's disk | the grid's |
 //!
 //! Costs are to come from other runs than those that are compared: `benches/moving.py` measures them over drives without a profile. Drives have two cores and the rate of the disk of the grid's, and are what the host
@@ -146,6 +147,7 @@ fn simulate(row: &Columns<'_>, ground: &Ground) -> Result<(f64, f64), String> {
     let ground = Ground { slices: row.number("slices", 1.0)? as u32, ..*ground };
     let mut fleet = fleet(&point, &ground, ground.seed, change);
     (fleet.noise, fleet.warm_up, fleet.off) = (0.0, (0, 1.0), (1.0, 1.0));
+    fleet.session = row.known("session_s", 0.0)?.unwrap_or(fleet.session);
     for drive in &mut fleet.drives {
         drive.is.disk_seek_s = row.known("disk_seek_s", 0.0)?.unwrap_or(drive.is.disk_seek_s);
         drive.believed = drive.is;
