@@ -307,6 +307,8 @@ pub struct Query<B> {
     plans: u32,
     planned_load: Vec<f64>,
     dirty: bool,
+    /// Whether a plan knew of all drives what they have.
+    whole: bool,
     /// Plans since something happened.
     idle: u32,
     /// The CSEs of which something changed since their lane was looked at.
@@ -329,7 +331,6 @@ impl<B> Query<B> {
         Self {
             policy: setup.policy,
             limits: setup.limits,
-
             cost: CostModel::new(setup.work, setup.host, &setup.cses, setup.priors),
             ledger: Ledger::new(),
             slices: Vec::new(),
@@ -344,6 +345,7 @@ impl<B> Query<B> {
             plans: 0,
             planned_load: loads,
             dirty: true,
+            whole: false,
             idle: 0,
             touched: BTreeSet::new(),
             ended: false,

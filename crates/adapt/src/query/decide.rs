@@ -42,7 +42,7 @@ const LITTLE: f64 = 0.15;
 /// A drive does not begin with its own work for less than this share of its slices.
 const SPARSE: f64 = 0.01;
 
-/// A drive that is not known (or, where that gains time, has worked nothing off yet) does not begin any more when less is left than so many times what a slice should take: the first take
+/// A drive that is not known (or, where that gains time, has worked nothing off yet) does not begin any more when less is left, were all handed out, than so many times what a slice should take: the first take
 /// longer, and it may be busy. Where that gains much time, and where it does not.
 const LATE: (f64, f64) = (8.0, 20.0);
 
@@ -171,6 +171,9 @@ impl<B> Query<B> {
         let late = if gains { LATE.0 } else { LATE.1 };
         // A drive that has worked nothing off yet may be slower than thought, or busy: what is lost then is a share of all, not of what is left.
         let worth = handed - plan.end > WORTH * (self.now + plan.end);
+        // What was planned before all drives had said what they have says nothing.
+        let first = !self.whole && self.cses.iter().all(|book| book.surveyed || book.dead);
+        self.whole |= first;
         for (cse, part) in parts.iter().enumerate() {
             let (cores, latency) = (f64::from(part.cores), self.cost.profile(cse).link_latency_s);
             let each = part.disk.max(part.raw.bytes / part.link).max(part.raw.wall / cores);
@@ -195,7 +198,7 @@ impl<B> Query<B> {
                 && (f64::from(share.below) < SPARSE * f64::from(part.slices)
                     || (!worth && !self.cost.has_run(cse))
                     || share.lane.and_then(|lane| part.lanes.get(lane)).is_some_and(|lane| {
-                        !(if gains { self.cost.has_run(cse) } else { self.cost.is_known(cse, lane.rung) }) && late * lane.load.wall > plan.end
+                        !(if gains { self.cost.has_run(cse) } else { self.cost.is_known(cse, lane.rung) }) && late * lane.load.wall > plan.end.max(handed)
                     }));
             if sparse && part.may_raw && self.policy == Policy::Adaptive {
                 *share = Share { lane: share.lane, below: 0, raw: part.slices };
@@ -220,32 +223,41 @@ impl<B> Query<B> {
             if self.cses[cse].barred_until > self.now && part.may_raw {
                 *share = Share { lane: share.lane, below: 0, raw: part.slices };
             }
-            // While it finds out how many groups there are, its link would have nothing to do.
-            let probes = share.lane.and_then(|lane| part.lanes.get(lane)).is_some_and(|lane| self.is_probe(lane.rung)) && self.works(cse);
-            if probes && part.may_raw {
-                let spare = self.busy_for(cse);
+            // While it finds out how many groups there are, or how fast it is, its link would have nothing to do but for its results.
+            let planned = *share;
+            let lane = planned.lane.and_then(|lane| part.lanes.get(lane));
+            let probes = lane.is_some_and(|lane| self.is_probe(lane.rung)) && self.works(cse);
+            let mut learns = self.learning(cse, part, planned, end);
+            let spare = self.busy_for(cse);
+            if let Some(lane) = lane.filter(|_| (probes || learns) && part.may_raw && spare > WORTH * (self.now + end)) {
+                let own = cores * lane.load.bytes / (lane.load.wall * part.link);
                 let shared = part.raw.bytes * parts.len() as f64 / above.link;
-                let handed = (spare / each.max(shared).max(1e-9)) as u32;
-                if handed > share.raw && spare > WORTH * (self.now + end) {
+                let handed = ((spare * (1.0 - own)).max(0.0) / each.max(shared).max(1e-9)) as u32;
+                if handed > 0 && (learns || handed > planned.raw) {
                     let handed = handed.min(part.slices);
-                    *share = Share { lane: share.lane, below: part.slices - handed, raw: handed };
+                    *share = Share { lane: planned.lane, below: part.slices - handed, raw: handed };
+                    learns = false;
                 }
             }
             let share = *share;
             let little = share.below > 0 && f64::from(share.raw) * each < LITTLE * plan.end && little;
-            self.cses[cse].learning = little || self.learning(cse, part, share, plan.end);
+            self.cses[cse].learning = little || learns;
             self.cses[cse].rung = share.lane.map(|lane| part.lanes[lane].rung);
             let queued = self.queued(cse);
             // Plans differ by a slice or two: what is given now is not to be taken back by the next one.
             let book = &mut self.cses[cse];
-            if jumped || share.lane.is_none() {
+            if jumped || first || share.lane.is_none() {
                 book.wanted.clear();
             }
             book.wanted.push_back(share.below);
             if book.wanted.len() > STEADY {
                 book.wanted.pop_front();
             }
-            let (least, most) = book.wanted.iter().fold((u32::MAX, 0), |(least, most), below| (least.min(*below), most.max(*below)));
+            let (least, most) = book
+                .wanted
+                .iter()
+                .chain(book.wanted.is_empty().then_some(&share.below))
+                .fold((u32::MAX, 0), |(least, most), below| (least.min(*below), most.max(*below)));
             book.feed_left = if share.raw > 0 { least } else { share.below }.saturating_sub(queued);
             book.raw_left = share.raw;
             if queued > most && self.policy == Policy::Adaptive {

@@ -1,6 +1,6 @@
 //! What a plan comes to: slices fed and taken back, handed out, epochs closed.
 
-use super::{Action, Policy, Query, Stage};
+use super::{Action, CseBook, Policy, Query, Stage};
 use crate::message::{CloseAfter, EpochId, Order, Rung, Seconds, SliceId};
 
 /// Seconds of work that a drive has in its queue beyond what its cores are busy with, so that it never waits for us.
@@ -141,7 +141,7 @@ impl<B> Query<B> {
         self.waiting.values().map(|waiting| waiting.bytes).sum::<f64>() + self.cses.iter().map(|cse| cse.raw_bytes).sum::<f64>()
     }
 
-    /// Has drives hand out slices as they are stored, for the level above to work off: those first whose share will take longest.
+    /// Has drives hand out slices as they are stored, for the level above to work off: those first whose share will take longest for what they have under way.
     pub(super) fn hand_over(&mut self, out: &mut Vec<Action<B>>) {
         let cores = f64::from(self.cost.host().cores);
         // Where enough waits to be worked off, only those hand out that will have to do so all the time until the end, or are behind the others.
@@ -164,7 +164,9 @@ impl<B> Query<B> {
                     && !book.dead
                     && book.paused_until <= self.now
             });
-            let next = ready.max_by(|(_, a), (_, b)| (f64::from(a.raw_left) * a.raw_each).total_cmp(&(f64::from(b.raw_left) * b.raw_each)));
+            // By how long its share will take for each that it has under way: who has none comes first, and nobody is left out where memory is what all wait for.
+            let need = |book: &CseBook| f64::from(book.raw_left) * book.raw_each / f64::from(book.raw_open + 1);
+            let next = ready.max_by(|(_, a), (_, b)| need(a).total_cmp(&need(b)));
             let Some((cse, _)) = next else { break };
             if held > 0.0 && held + self.cses[cse].bytes > self.limits.memory as f64 {
                 break;
