@@ -152,7 +152,6 @@ fn simulate(row: &Columns<'_>, ground: &Ground) -> Result<(f64, f64), String> {
         drive.is.disk_seek_s = row.known("disk_seek_s", 0.0)?.unwrap_or(drive.is.disk_seek_s);
         drive.believed = drive.is;
     }
-    fleet.trace = std::env::var("TR").is_ok();
     let outcome = run(&fleet, &point.work, policy, ground.seed);
     if outcome.answer.as_ref() != Some(&outcome.expected) {
         return Err("the simulated run does not end with the right answer".to_owned());
