@@ -253,11 +253,7 @@ impl<B> Query<B> {
             if book.wanted.len() > STEADY {
                 book.wanted.pop_front();
             }
-            let (least, most) = book
-                .wanted
-                .iter()
-                .chain(book.wanted.is_empty().then_some(&share.below))
-                .fold((u32::MAX, 0), |(least, most), below| (least.min(*below), most.max(*below)));
+            let (least, most) = book.wanted.iter().fold((u32::MAX, 0), |(least, most), below| (least.min(*below), most.max(*below)));
             book.feed_left = if share.raw > 0 { least } else { share.below }.saturating_sub(queued);
             book.raw_left = share.raw;
             if queued > most && self.policy == Policy::Adaptive {
