@@ -1,7 +1,8 @@
 """Work that moves, in real time: the adaptive cut beside the static ones, over drives that are made slow by device profiles.
 
 Each point is a kind of query, a device, a link and a number of drives. Every choice runs in turn on the same fleet, several times, so that noise of the machine meets all of them; the answers are compared.
-`python benches/moving.py [--points 12] [--repeat 3]` prints a table and writes bench-out/moving.csv for `regret real`, which puts the simulated times of the same points beside it.
+`python benches/moving.py [--points 12] [--repeat 3]` prints a table and writes bench-out/moving.csv for `regret real`, which puts the simulated times of the same points beside it. What the simulator must know of a query (costs per row, slices, what is selected)
+comes from other runs (`calibrate`): each static choice over drives without a profile, and a query that reads no slice. So the simulated times are predictions.
 
 The drives share this machine's cores with the host, so points are chosen whose drives together need less than a core of it.
 """
@@ -31,6 +32,31 @@ KINDS = {
     "groups_10": "SELECT g10, count(*) AS n, sum(x) AS sx, avg(y) AS ay FROM {t} GROUP BY g10",
     "groups_1M": "SELECT g1m, count(*) AS n, sum(x) AS sx FROM {t} GROUP BY g1m",
 }
+
+#: The same of no slice, as the statistics tell: what is left is planning.
+NOTHING = {
+    "select": "SELECT id, x, y FROM {t} WHERE x < -1",
+    "groups_10": "SELECT g10, count(*) AS n, sum(x) AS sx, avg(y) AS ay FROM {t} WHERE x < -1 GROUP BY g10",
+    "groups_1M": "SELECT g1m, count(*) AS n, sum(x) AS sx FROM {t} WHERE x < -1 GROUP BY g1m",
+}
+
+#: How many times slower the drives are whose planning is measured.
+PLANNED = 15
+
+#: The simulator's names of them (`crates/sim/src/workload.rs`).
+SIMULATED = {
+    "select_0.001%": "filter 0.001%",
+    "select_1%": "filter 1%",
+    "select_10%": "filter 10%",
+    "select_100%": "filter 100%",
+    "groups_10": "10 groups",
+    "groups_1M": "1e6 groups",
+}
+
+#: What a row of moving.csv has, beside what was measured: the columns of `crates/sim/src/real.rs`.
+CALIBRATED = (
+    "slice_rows", "slice_bytes", "slices", "lower_s_per_row", "upper_s_per_row", "selected", "row_bytes", "groups", "state_bytes", "merge_s_per_state", "before_s", "session_s",
+)  # fmt: skip
 
 #: Kind, drives, times slower than a core of this machine, Gb/s of each link.
 POINTS = (
@@ -86,6 +112,72 @@ def fleet_of(drives: int, rows: int) -> Path:
     return path
 
 
+def seconds(operators: list[dict], *names: str) -> float:
+    """Seconds of the operators of these names, all threads added up."""
+    return sum(operator["seconds"] for operator in operators if operator["name"] in names)
+
+
+def calibrate(path: Path, drives: int, kind: str, repeat: int) -> dict[str, float | str]:
+    """What the simulator must know of a query: medians of runs over the same fleet, none of which is compared: without a profile, and of queries that read no slice.
+
+    Seconds per row are of a core of this machine, for each row of a slice: scan and filter (`lower_s_per_row`), and the drive's aggregate (`upper_s_per_row`), of `cut="full"`. Bytes of a slice are those of the columns that are read.
+    """
+    import skytether
+
+    fleet = skytether.open(path, drives=drives)
+    sql, nothing = (text.format(t="bench.moving") for text in (KINDS[kind], NOTHING[kind if kind in NOTHING else "select"]))
+    runs: list[dict[str, float]] = []
+    # The first runs read from the disk and plan for the first time.
+    for warm in range(-2, max(repeat, 3)):
+        full, filtered = (fleet.sql(sql, cut=cut) for cut in ("full", "filter"))
+        groups = full.to_arrow().num_rows
+        filtered.to_arrow()
+        if warm < 0:
+            continue
+        full, filtered = full.receipt.to_dict(), filtered.receipt.to_dict()
+        notes = full["scans"][0]["annotations"]
+        operators = [operator for note in notes for operator in note["operators"]]
+        sent = filtered["scans"][0]["annotations"]
+        rows, slices = (sum(note[key] for note in notes) for key in ("rows_read", "slices"))
+        out, states = (sum(note["rows_out"] for note in of) for of in (sent, notes))
+        run = {
+            "slice_rows": rows / slices,
+            "slice_bytes": sum(note["bytes_read"] for note in notes) / slices,
+            # Who has the most is the last to be done.
+            "slices": max(note["slices"] for note in notes),
+            "lower_s_per_row": seconds(operators, "SliceScanExec", "FilterExec", "ProjectionExec") / rows,
+            "upper_s_per_row": seconds(operators, "AggregateExec") / rows,
+            "selected": out / rows,
+            "row_bytes": sum(note["bytes_sent"] for note in sent) / max(out, 1),
+        }
+        if kind.startswith("groups"):
+            run |= {
+                "groups": groups,
+                "state_bytes": sum(note["bytes_sent"] for note in notes) / states,
+                "merge_s_per_state": seconds(full["host"], "AggregateExec", "RepartitionExec") / states,
+            }
+        runs.append(run)
+    fleet.close()
+    # What a drive plans shows on slow ones, where nothing else of such a query is slow.
+    planned = {}
+    for slower in (1, PLANNED):
+        fleet = skytether.open(path, drives=drives, profile=profile(slower, 10.0))
+        times = []
+        for _ in range(max(repeat, 3) + 2):
+            began = time.perf_counter()
+            fleet.sql(nothing).to_arrow()
+            times.append(time.perf_counter() - began)
+        planned[slower] = statistics.median(times[2:])
+        fleet.close()
+    found: dict[str, float | str] = dict.fromkeys(CALIBRATED, "")
+    for key in runs[0]:
+        found[key] = statistics.median(run[key] for run in runs)
+    found["slice_rows"], found["slice_bytes"], found["slices"] = round(found["slice_rows"]), round(found["slice_bytes"]), int(found["slices"])
+    found["session_s"] = max(planned[PLANNED] - planned[1], 0.0) / (PLANNED - 1)
+    found["before_s"] = max(planned[1] - found["session_s"], 0.0)
+    return found
+
+
 def measure(path: Path, drives: int, device: str, sql: str, repeat: int) -> tuple[dict[str, list[float]], dict[str, dict]]:
     """Seconds of each choice, and its last receipt."""
     import skytether
@@ -113,16 +205,22 @@ def main() -> None:
     parser.add_argument("--only", help="points whose kind contains this")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--out", type=Path, default=data.OUT / "moving.csv", help="where what was measured goes")
     options = parser.parse_args()
     points = [p for p in POINTS if not options.only or options.only in p[0]][: options.points]
-    out = data.OUT / "moving.csv"
+    out = options.out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    known: dict[tuple[str, int], dict] = {}
     regrets, over_raw = [], []
     print(f"{'kind':<14} {'drives':>6} {'slower':>6} {'Gb/s':>5} " + " ".join(f"{cut:>9}" for cut in CUTS) + f" {'regret':>8}  moved (MB, as the cuts)")
     with out.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["kind", "drives", "slower", "link_gbps", "cut", "seconds", "bytes_moved"])
+        columns = ["kind", "drives", "slower", "link_bits_per_s", "load", "policy", *CALIBRATED, "disk_seek_s", "measured_s", "least_s", "most_s", "bytes_moved", "handed_out"]
+        writer.writerow(columns)
         for kind, drives, slower, link in points:
             path = fleet_of(drives, options.rows)
+            if (kind, drives) not in known:
+                known[kind, drives] = calibrate(path, drives, kind, options.repeat)
             times, receipts = measure(path, drives, profile(slower, link), KINDS[kind].format(t="bench.moving"), options.repeat)
             middle = {cut: statistics.median(seconds) for cut, seconds in times.items()}
             best = min(middle[cut] for cut in CUTS[1:])
@@ -135,7 +233,14 @@ def main() -> None:
                 flush=True,
             )
             for cut, bytes_moved in zip(CUTS, moved, strict=True):
-                writer.writerow([kind, drives, slower, link, cut, middle[cut], bytes_moved])
+                happened = [drive for scan in receipts[cut]["scans"] for drive in scan.get("estimate", {}).get("happened", {}).get("drives", [])]
+                row = {
+                    "kind": SIMULATED[kind], "drives": drives, "slower": slower, "link_bits_per_s": link * 1e9, "load": "idle", "policy": cut, **known[kind, drives], "disk_seek_s": 0.0,
+                    "measured_s": middle[cut], "least_s": min(times[cut]), "most_s": max(times[cut]), "bytes_moved": bytes_moved,
+                    "handed_out": sum(drive["handed_out"] for drive in happened),
+                }  # fmt: skip
+                writer.writerow([row[column] for column in columns])
+            file.flush()
     print(f"\nregret: median {statistics.median(regrets):+.1%}, worst {max(regrets):+.1%}; against all on the host: worst {max(over_raw):+.1%}; {out}")
 
 

@@ -43,6 +43,12 @@ struct Cse {
     link: f64,
     /// The rate of the last measurement of the link, where it was slow.
     slow: Option<f64>,
+    /// The greatest rate that was measured.
+    fastest: f64,
+    /// The rate of what it hands out, where that is slow, its load is what we made of it, and it may as well be the link.
+    guess: Option<f64>,
+    /// When it said last how busy it is.
+    told_at: Seconds,
 }
 
 /// The model of a query: one per query, priors in, measurements in, predictions out.
@@ -59,6 +65,8 @@ pub struct CostModel {
     seen_bytes: f64,
     groups: Option<f64>,
     groups_rows: f64,
+    /// Whether somebody has said how many states there are, if only that there are none.
+    told: bool,
 }
 
 /// A link is slower than thought if less than this share comes of what should.
@@ -81,9 +89,24 @@ impl CostModel {
                 load: Load::default(),
                 link: profile.link_bytes_per_s(),
                 slow: None,
+                fastest: 0.0,
+                guess: None,
+                told_at: f64::NEG_INFINITY,
             })
             .collect();
-        Self { priors, work, cses, host, host_factor: Robust::default(), seen_rows: 0.0, seen_out: 0.0, seen_bytes: 0.0, groups: None, groups_rows: 0.0 }
+        Self {
+            priors,
+            work,
+            cses,
+            host,
+            host_factor: Robust::default(),
+            seen_rows: 0.0,
+            seen_out: 0.0,
+            seen_bytes: 0.0,
+            groups: None,
+            groups_rows: 0.0,
+            told: false,
+        }
     }
 
     /// The work.
@@ -129,7 +152,7 @@ impl CostModel {
     /// Whether somebody has counted groups yet.
     #[must_use]
     pub fn groups_are_known(&self) -> bool {
-        self.groups.is_some()
+        self.told
     }
 
     /// Groups in all of the table, as far as known.
@@ -229,6 +252,12 @@ impl CostModel {
         load
     }
 
+    /// Seconds of a core above to begin with what a drive hands out or filters.
+    #[must_use]
+    pub fn begin_above(&self) -> Seconds {
+        self.priors.begin_above_s / self.host.speed_per_core
+    }
+
     /// Seconds to read a slice of `bytes` from the disk of `cse`.
     #[must_use]
     pub fn disk(&self, cse: usize, bytes: f64) -> Seconds {
@@ -266,7 +295,28 @@ impl CostModel {
 
     /// `cse` says how busy it is with other things.
     pub fn loaded(&mut self, now: Seconds, cse: usize, load: f64) {
-        self.cses[cse].load.add(now, load);
+        let own = &mut self.cses[cse];
+        own.told_at = now;
+        match own.guess.take() {
+            // What had been taken for its load counts for the link once.
+            Some(rate) => {
+                own.load.set(now, load);
+                own.slow = Some(rate);
+            }
+            None => own.load.add(now, load),
+        }
+    }
+
+    /// When `cse` said last how busy it is.
+    #[must_use]
+    pub fn told_at(&self, cse: usize) -> Seconds {
+        self.cses[cse].told_at
+    }
+
+    /// Whether the load of `cse` is a guess, and its link may be slow instead: a slice that it works off itself would tell.
+    #[must_use]
+    pub fn is_guessed(&self, cse: usize) -> bool {
+        self.cses[cse].guess.is_some()
     }
 
     /// Whether enough was measured at `rung` on `cse` to know its speed.
@@ -284,8 +334,14 @@ impl CostModel {
     pub fn is_warm(&self, cse: usize, rung: Rung) -> bool {
         match rung {
             Rung::Raw => true,
-            Rung::Filter | Rung::Full => self.cses[cse].filter.is_warm() || self.cses[cse].full.is_warm(),
+            Rung::Filter | Rung::Full => self.cold(cse) == 0,
         }
+    }
+
+    /// How many of the first slices of `cse`, which take longer, are still to come.
+    #[must_use]
+    pub fn cold(&self, cse: usize) -> u32 {
+        self.cses[cse].filter.cold().min(self.cses[cse].full.cold())
     }
 
     /// Whether `cse` has worked a slice off itself.
@@ -309,6 +365,7 @@ impl CostModel {
         }
         let own = &mut self.cses[cse];
         let before = own.slow.take();
+        own.fastest = own.fastest.max(rate);
         if rate < SLOW_LINK * expected {
             // Once may be a load that has just come, of which nobody knows yet.
             match before {
@@ -320,15 +377,20 @@ impl CostModel {
         }
     }
 
-    /// `cse` hands out slices one after the other, and nobody tells its load: so many times as quick as its processor is thought to, where all else would
-    /// allow `others` times that.
-    pub fn handed(&mut self, now: Seconds, cse: usize, quick: f64, others: f64) {
+    /// `cse` hands out slices one after the other, `rate` bytes of them per second, and nobody tells its load. Its processor is thought to allow `sends`, all else `others`.
+    pub fn handed(&mut self, now: Seconds, cse: usize, rate: f64, sends: f64, others: f64) {
         let own = &mut self.cses[cse];
-        let load = own.load.value() / quick;
+        let load = own.load.value() * sends / rate;
+        own.fastest = own.fastest.max(rate);
         // Quicker than its load allows: that is over. Slower than all that is known: it is the load, as long as nobody says otherwise.
-        if quick > 1.0 || quick < SLOW_LINK * others.min(1.0) {
+        if rate > sends {
+            own.guess = None;
             own.load.add(now, load);
-        } else if others > 1.0 {
+        } else if rate < SLOW_LINK * others.min(sends) {
+            // A link that was so much quicker will still be.
+            own.guess = (rate >= SLOW_LINK * own.fastest).then_some(rate);
+            own.load.add(now, load);
+        } else if others > sends {
             own.load.add(now, own.load.value());
         }
     }
@@ -366,6 +428,7 @@ impl CostModel {
     /// An epoch whose slices have `rows` rows, worked off in `lanes` lanes that know nothing of one another, holds `states` now, or gave so many at its
     /// end.
     pub fn states(&mut self, rows: f64, states: f64, lanes: f64) {
+        self.told = true;
         let (rows, states) = (rows * self.filtered().0 / lanes.max(1.0), states / lanes.max(1.0));
         if rows <= 0.0 || states <= 0.0 || !matches!(self.work.result, Output::Groups { .. }) {
             return;
@@ -374,7 +437,13 @@ impl CostModel {
         // More rows say more; what few rows say of many groups is little.
         if rows >= 0.5 * self.groups_rows {
             self.groups_rows = rows.max(self.groups_rows);
+            let before = self.seconds_per_row();
             self.groups = Some(groups);
+            // What was measured stays what it was, whatever is thought of groups now.
+            let after = self.seconds_per_row();
+            let more = (after.0 + after.1) / (before.0 + before.1);
+            self.host_factor.predicted(more);
+            self.cses.iter_mut().for_each(|cse| cse.full.predicted(more));
         }
     }
 
@@ -445,13 +514,13 @@ mod tests {
     fn priors_go_by_the_speed_of_the_device() {
         let model = model();
         let filter = model.slice(0, Rung::Filter, SLICE);
-        // 50,000 rows of 40 bytes at 1.5 ns, and 160 kB to be sent at 0.25 ns.
-        assert!((filter.cpu - 15.0 * (3e-3 + 40e-6)).abs() < 1e-9, "{filter:?}");
+        // 50,000 rows of 40 bytes at 0.5 ns, and 160 kB to be sent at 0.25 ns.
+        assert!((filter.cpu - 15.0 * (1e-3 + 40e-6)).abs() < 1e-9, "{filter:?}");
         assert!((filter.bytes - 160e3).abs() < 1.0);
         // A fifth of the rows is aggregated, here or there.
         let full = model.slice(0, Rung::Full, SLICE);
-        assert!((full.cpu - 15.0 * (3e-3 + 10_000.0 * 30e-9)).abs() < 1e-9, "{full:?}");
-        assert!((filter.above - 10_000.0 * 30e-9 - 40e-6).abs() < 1e-9, "{filter:?}");
+        assert!((full.cpu - 15.0 * (1e-3 + 10_000.0 * 12e-9)).abs() < 1e-9, "{full:?}");
+        assert!((filter.above - 10_000.0 * 12e-9 - 40e-6).abs() < 1e-9, "{filter:?}");
         assert_eq!((full.bytes, full.above), (0.0, 0.0));
         assert!(model.slice(0, Rung::Raw, SLICE).above > filter.above);
     }
@@ -460,7 +529,7 @@ mod tests {
     fn what_is_measured_is_learnt_for_that_drive_and_what_is_selected_for_all() {
         let mut model = model();
         let before = model.slice(1, Rung::Filter, SLICE);
-        let cost = SliceCost { slice: SliceId(0), cpu: 2.0 * 15.0 * 3e-3, rows_out: 500, bytes_out: 8000 };
+        let cost = SliceCost { slice: SliceId(0), cpu: 2.0 * 15.0 * 1e-3, rows_out: 500, bytes_out: 8000 };
         for _ in 0..WARM_UP + 5 {
             model.measured(0, Rung::Filter, &slice(), &cost);
         }
@@ -480,6 +549,7 @@ mod tests {
     #[test]
     fn more_groups_make_rows_and_epochs_dearer() {
         let mut model = model();
+        assert!(!model.groups_are_known());
         let (row, close) = (model.slice(0, Rung::Full, SLICE).cpu, model.close(0, Rung::Full, 1e7));
         model.states(5e6, distinct(1e6, 1e6), 1.0);
         assert!((model.groups() / 1e6 - 1.0).abs() < 0.01, "a fifth of five million rows: {}", model.groups());
@@ -490,6 +560,10 @@ mod tests {
         assert!((model.groups() / 5e5 - 1.0).abs() < 0.01, "two lanes that have a million rows each: {}", model.groups());
         // Each of the drive's two lanes will hold nearly all groups.
         assert!(model.close(0, Rung::Full, 1e8).bytes > 1.9 * 5e5 * 32.0);
+        // That there are none is an answer, too: nobody waits for another.
+        let mut none = self::model();
+        none.states(1e6, 0.0, 2.0);
+        assert!(none.groups_are_known());
     }
 
     #[test]

@@ -7,19 +7,21 @@ use crate::message::Seconds;
 /// The first slices of a process on a drive take several times as long as later ones (Skytether paper, Figure 6: the first five).
 pub const WARM_UP: u32 = 5;
 
-/// How many measurements the median is taken of.
-const WINDOW: usize = 9;
+/// How many measurements the average is taken of.
+const WINDOW: usize = 25;
 
-/// How many of them make a median that one outlier does not move far.
+/// How many of them make an average that one outlier does not move far.
 pub const KNOWN: usize = 4;
 
-/// A factor (measured by predicted) that is steady: the median of the last measurements. The warm-up ones are believed for as long as there are no
+/// A factor (measured by predicted) that is steady: the average of the middle half of the last measurements. The warm-up ones are believed for as long as there are no
 /// others, and by half: they can only be too large.
 #[derive(Debug, Clone, Default)]
 pub struct Robust {
     seen: u32,
     warm: VecDeque<f64>,
     window: VecDeque<f64>,
+    /// The average of the window.
+    middle: Option<f64>,
     /// What something that still runs shows.
     floor: f64,
 }
@@ -40,6 +42,16 @@ impl Robust {
         if self.window.len() > WINDOW {
             self.window.pop_front();
         }
+        self.middle = middle(&self.window);
+    }
+
+    /// What is predicted is `factor` times as much from now on: what was measured is so much less of it.
+    pub fn predicted(&mut self, factor: f64) {
+        if factor.is_finite() && factor > 0.0 {
+            self.warm.iter_mut().chain(&mut self.window).for_each(|value| *value /= factor);
+            self.floor /= factor;
+            self.middle = middle(&self.window);
+        }
     }
 
     /// Something that still runs shows the factor to be at least this, until the next measurement.
@@ -55,10 +67,10 @@ impl Robust {
         self.window.len() >= KNOWN
     }
 
-    /// Whether the warm-up is over.
+    /// How many measurements of the warm-up are still to come.
     #[must_use]
-    pub fn is_warm(&self) -> bool {
-        self.seen >= WARM_UP
+    pub fn cold(&self) -> u32 {
+        WARM_UP.saturating_sub(self.seen)
     }
 
     /// The factor; `None` before any measurement.
@@ -69,8 +81,8 @@ impl Robust {
     }
 
     fn measured(&self) -> Option<f64> {
-        if let Some(median) = median(&self.window) {
-            return Some(median);
+        if let Some(middle) = self.middle {
+            return Some(middle);
         }
         // Warm-up: the least slow one, half way (as factors go) to what was predicted where it is slower than that.
         let least = self.warm.iter().copied().reduce(f64::min)?;
@@ -83,10 +95,13 @@ fn half(factor: f64) -> f64 {
     if factor > 1.0 { factor.sqrt() } else { factor }
 }
 
-fn median(values: &VecDeque<f64>) -> Option<f64> {
+/// The average without the least and the greatest quarter: a median that makes use of more than one value.
+fn middle(values: &VecDeque<f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = values.iter().copied().collect();
     sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied()
+    let cut = sorted.len().div_ceil(4).min(sorted.len().saturating_sub(1) / 2);
+    let kept = sorted.get(cut..sorted.len() - cut).filter(|kept| !kept.is_empty())?;
+    Some(kept.iter().sum::<f64>() / kept.len() as f64)
 }
 
 /// How many times its processor time something takes: 1 on an idle device. It changes while a query runs, so that the last measurements count most.
@@ -114,6 +129,13 @@ impl Load {
         if load.is_finite() && load > 0.0 {
             self.value += FRESH * (load.max(1.0) - self.value);
             self.measured_at = now;
+        }
+    }
+
+    /// What was only guessed is measured now.
+    pub fn set(&mut self, now: Seconds, load: f64) {
+        if load.is_finite() && load > 0.0 {
+            *self = Self { value: load.max(1.0), measured_at: now };
         }
     }
 
@@ -178,7 +200,19 @@ mod tests {
         for later in [1.0, 1.2, 40.0, 1.15] {
             factor.add(later);
         }
-        assert_eq!(factor.value(), Some(1.15), "one outlier changes nothing");
+        assert!((factor.value().unwrap() - 1.15).abs() < 1e-9, "one outlier changes nothing: {factor:?}");
+        factor.predicted(2.0);
+        assert!((factor.value().unwrap() - 0.575).abs() < 1e-9, "{factor:?}");
+    }
+
+    #[test]
+    fn many_measurements_say_more_than_few() {
+        let mut factor = Robust::default();
+        // One and a half or half as much, by turns, and in between: one is the average.
+        for at in 0..60 {
+            factor.add([1.5, 0.5, 1.0, 1.2, 0.8][at % 5]);
+        }
+        assert!((factor.value().unwrap() - 1.0).abs() < 0.05, "{factor:?}");
     }
 
     #[test]

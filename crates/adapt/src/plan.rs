@@ -35,8 +35,12 @@ pub struct Lane {
     pub load: SliceLoad,
     /// How many slices per core the drive may be slower by than it looks: none is begun that would not be done then.
     pub margin: f64,
+    /// Core seconds of the drive that beginning with it takes beyond its slices: the first ones take longer.
+    pub begin: Seconds,
     /// Where results come as states at the end.
     pub states: Option<States>,
+    /// Whether that is one epoch to the end, which is still to be begun: all that goes into it stays with the drive, and can be lost to whatever befalls it.
+    pub commits: bool,
 }
 
 /// A drive as far as the plan goes.
@@ -50,14 +54,17 @@ pub struct Part {
     pub busy: Seconds,
     /// Bytes on their way up, or that will be, whatever is decided: of epochs that are closing.
     pub backlog: f64,
-    /// What the states of the open epoch cost if nothing is added to them: bytes, and seconds of a core above. They must come up in any case.
-    pub held: (f64, Seconds),
+    /// What the states of the open epoch cost if nothing is added to them: bytes, seconds of a core above, and seconds of the drive, with all its lanes. They must come up
+    /// in any case.
+    pub held: (f64, Seconds, Seconds),
     /// Seconds of its disk per slice.
     pub disk: Seconds,
     /// Bytes per second of its link.
     pub link: f64,
     /// A slice that is handed out as stored: `wall` is for sending.
     pub raw: SliceLoad,
+    /// Core seconds above before the first thing that it hands out or filters can be worked off there; nothing once that is over.
+    pub begin_above: Seconds,
     /// Whether slices may be handed out as stored.
     pub may_raw: bool,
     /// The ways of working slices off below that it accepts.
@@ -100,6 +107,12 @@ const HYSTERESIS: f64 = 0.03;
 
 /// One drive's lane is changed only if all ends so much sooner.
 const FLIP: f64 = 1.003;
+
+/// What drives commit themselves to must end so much sooner than what can be had otherwise.
+const COMMITS: f64 = 1.05;
+
+/// Bytes that differ by less than this share of a slice are as many.
+const LEVEL: f64 = 0.03;
 
 /// Plans from scratch, or from the `present` lanes (which are kept where others are hardly better) and their likely end. `thorough` also tries drives one by one.
 #[must_use]
@@ -156,6 +169,8 @@ struct Fluid<'a> {
 impl Fluid<'_> {
     /// Keeps `choice` if its end, times `handicap`, is before the best one's mark.
     fn consider(&mut self, choice: Vec<Option<usize>>, handicap: f64) {
+        let commits = self.parts.iter().zip(&choice).any(|(part, lane)| lane.and_then(|lane| part.lanes.get(lane)).is_some_and(|lane| lane.commits));
+        let handicap = handicap * if commits { COMMITS } else { 1.0 };
         let limit = self.best.as_ref().map(|best| best.mark / handicap);
         if let Some(end) = self.least(&choice, limit) {
             self.best = Some(Found { mark: end * handicap, end, choice });
@@ -252,17 +267,23 @@ impl Fluid<'_> {
                 link -= part.held.0;
                 cores -= part.held.1;
             }
+            // What is held is given out first, and then has its way up before it.
+            let gives = if lane.is_none_or(|lane| lane.states.is_none()) { part.held.2 } else { 0.0 };
+            if gives > 0.0 && part.busy + gives + part.held.0 / part.link > time {
+                return false;
+            }
             let Some(lane) = lane else {
-                let sends = f64::from(part.cores) * (time - part.busy);
-                if !(part.may_raw && n * part.raw.bytes <= own_link && n * part.raw.wall <= sends) && n > 0.0 {
+                let sends = f64::from(part.cores) * (time - part.busy - gives);
+                if !(part.may_raw && n * part.raw.bytes <= own_link && n * part.raw.wall <= sends && part.begin_above < time) && n > 0.0 {
                     return false;
                 }
+                cores -= part.begin_above;
                 self.below[at] = 0.0;
                 cores -= n * part.raw.above;
                 link -= n * part.raw.bytes;
                 continue;
             };
-            let mut own_time = time - part.busy;
+            let mut own_time = time - part.busy - gives - lane.begin / f64::from(part.cores);
             if let Some(states) = &lane.states {
                 let most = (own_time.max(0.0) * f64::from(part.cores) / lane.load.wall).min(n);
                 let (count, bytes) = states.at(most);
@@ -277,7 +298,7 @@ impl Fluid<'_> {
             let whole = (own_time.max(0.0) / lane.load.wall - if part.may_raw { lane.margin } else { 0.0 }).floor().max(0.0) * f64::from(part.cores);
             let core_time = f64::from(part.cores) * own_time.max(0.0);
             let (mut low, mut high) = (0.0_f64, n.min(whole));
-            if !part.may_raw {
+            if !part.may_raw || part.begin_above >= time {
                 low = n;
             } else if lane.load.wall > part.raw.wall {
                 high = high.min((core_time - n * part.raw.wall) / (lane.load.wall - part.raw.wall));
@@ -295,9 +316,14 @@ impl Fluid<'_> {
                 return false;
             }
             let relief = part.raw.above - lane.load.above;
+            // Where working off saves no bytes worth mentioning, it is done only as far as the level above needs it: it would cost time of the drive, and risk, for nothing.
+            let more = if more.abs() < LEVEL * part.raw.bytes { more.abs().max(1e-6) } else { more };
             // As few bytes as possible, to begin with.
             let start = if more > 0.0 { low } else { high };
             self.below[at] = start;
+            if start < n || lane.rung == Rung::Filter {
+                cores -= part.begin_above;
+            }
             cores -= start * lane.load.above + (n - start) * part.raw.above;
             link -= start * lane.load.bytes + (n - start) * part.raw.bytes;
             self.spread.push((at, low, high, more, relief));
@@ -313,6 +339,13 @@ impl Fluid<'_> {
         self.spread.retain(|entry| entry.3 * entry.4 > 0.0);
         self.spread.sort_by(|a, b| gain(b).total_cmp(&gain(a)));
         for &(at, low, high, more, relief) in &self.spread {
+            // Who has handed out nothing yet would have to begin with it.
+            let (part, moves_up) = (&self.parts[at], more <= 0.0);
+            let begins = if moves_up && self.below[at] >= f64::from(part.slices) { part.begin_above } else { 0.0 };
+            if (high - low) * relief.abs() <= begins {
+                continue;
+            }
+            cores -= begins;
             let wanted = (-cores / relief.abs()).min(high - low);
             cores += wanted * relief.abs();
             link -= wanted * more.abs();
@@ -327,7 +360,7 @@ impl Fluid<'_> {
 
 impl States {
     /// States, and their bytes, at the end of an epoch that gets `slices` more; none where it gets none and has none.
-    fn at(&self, slices: f64) -> (f64, f64) {
+    pub(crate) fn at(&self, slices: f64) -> (f64, f64) {
         let count = distinct_in_lanes(self.groups, (self.begun + slices) * self.rows, self.lanes);
         (count, count * self.bytes)
     }
@@ -347,12 +380,13 @@ mod tests {
             cores: 2,
             busy: 0.0,
             backlog: 0.0,
-            held: (0.0, 0.0),
+            held: (0.0, 0.0, 0.0),
             disk: 1e-4,
             link: 1e9,
             raw: load(0.0, 1e6, 4e-3),
+            begin_above: 0.0,
             may_raw: true,
-            lanes: vec![Lane { rung: Rung::Full, load: load(wall, bytes, 0.0), margin: 0.0, states: None }],
+            lanes: vec![Lane { rung: Rung::Full, load: load(wall, bytes, 0.0), margin: 0.0, begin: 0.0, states: None, commits: false }],
         }
     }
 
@@ -399,6 +433,33 @@ mod tests {
         slow.lanes[0].states = Some(States { groups: 10.0, ..many });
         let plan = divide(&Above { link: 12.5e6, ..ABOVE }, &[slow], None, false);
         assert!(plan.end < 0.2 && plan.shares[0].below >= 95, "{plan:?}");
+    }
+
+    #[test]
+    fn what_is_not_begun_is_begun_where_that_pays() {
+        let few = Part { slices: 12, ..part(4e-3, 1e3) };
+        let plan = divide(&ABOVE, &[few.clone()], None, false);
+        assert!(plan.shares[0].raw > 4, "{plan:?}");
+        // The drive alone takes 24 ms. To begin above takes 30 of a core; or 12 of the 16 that four have until all could be done together.
+        let plan = divide(&ABOVE, &[Part { begin_above: 30e-3, ..few.clone() }], None, false);
+        assert_eq!((plan.shares[0].below, plan.shares[0].raw), (12, 0), "{plan:?}");
+        // The drive's first slices take so much longer that it had better not begin.
+        let mut cold = few;
+        cold.lanes[0].begin = 40e-3;
+        let plan = divide(&ABOVE, &[cold], None, false);
+        assert_eq!((plan.shares[0].below, plan.shares[0].raw), (0, 12), "{plan:?}");
+    }
+
+    #[test]
+    fn nobody_commits_himself_for_little() {
+        let mut one = part(4e-3, 0.0);
+        one.lanes.push(Lane { rung: Rung::Filter, ..one.lanes[0] });
+        for (above, commits, expected) in [(0.1e-3, false, 0), (0.1e-3, true, 1), (2e-3, true, 0)] {
+            // With `filter`, so much is left to do for a slice above.
+            one.lanes[1].load.above = above;
+            one.lanes[0].commits = commits;
+            assert_eq!(divide(&ABOVE, &[one.clone()], None, false).shares[0].lane, Some(expected), "{above} {commits}");
+        }
     }
 
     #[test]

@@ -3,11 +3,15 @@
 //! Events and times go in ([`Query::handle`]), actions come out. The caller carries messages, holds the batches that were counted, works off
 //! what came raw or filtered, and calls again at [`Query::wake`]. See ARCHITECTURE.md, "Work that moves".
 //!
-//! `query/book.rs` keeps the books of slices and epochs, `query/decide.rs` makes the decisions, `query/forecast.rs` tells people of them.
+//! `query/book.rs` keeps the books of slices and epochs, `query/part.rs` tells plans of them, `query/decide.rs` makes the decisions, `query/feed.rs` has them carried out,
+//! `query/hedge.rs` sees to who keeps others waiting, `query/forecast.rs` tells people of it all.
 
 mod book;
 mod decide;
+mod feed;
 mod forecast;
+mod hedge;
+mod part;
 
 pub use forecast::{Expectation, Forecast, forecast};
 
@@ -258,9 +262,13 @@ struct CseBook {
     raw_left: u32,
     /// Whether nothing is to be taken from it yet.
     learning: bool,
+    /// Whether the level above has begun with what it hands out or filters.
+    above_begun: bool,
     /// Seconds per slice that is handed out, and how many to ask for at once.
     raw_each: Seconds,
     raw_pipe: u32,
+    /// Seconds that one of them is on its way.
+    raw_way: Seconds,
     /// Until when it is not to begin with work of its own.
     barred_until: Seconds,
     /// How many slices the last plans had for it to work off.
@@ -271,6 +279,7 @@ struct CseBook {
 
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
+    cse: usize,
     above: Seconds,
     bytes: f64,
     rows: f64,
@@ -298,6 +307,8 @@ pub struct Query<B> {
     plans: u32,
     planned_load: Vec<f64>,
     dirty: bool,
+    /// Whether a plan knew of all drives what they have.
+    whole: bool,
     /// Plans since something happened.
     idle: u32,
     /// The CSEs of which something changed since their lane was looked at.
@@ -320,7 +331,6 @@ impl<B> Query<B> {
         Self {
             policy: setup.policy,
             limits: setup.limits,
-
             cost: CostModel::new(setup.work, setup.host, &setup.cses, setup.priors),
             ledger: Ledger::new(),
             slices: Vec::new(),
@@ -335,6 +345,7 @@ impl<B> Query<B> {
             plans: 0,
             planned_load: loads,
             dirty: true,
+            whole: false,
             idle: 0,
             touched: BTreeSet::new(),
             ended: false,
@@ -402,6 +413,9 @@ impl<B> Query<B> {
                     self.cost.states(rows as f64, states as f64, 1.0);
                 }
                 if let Some(done) = self.waiting.remove(&epoch) {
+                    if done.rung != Rung::Full {
+                        self.cses[done.cse].above_begun = true;
+                    }
                     self.cost.worked(done.rung, done.rows, done.bytes, cpu, filtered);
                 }
             }

@@ -44,27 +44,30 @@ pub struct Priors {
     pub emit_s_per_state: f64,
     /// Sending or receiving, per byte.
     pub transfer_s_per_byte: f64,
+    /// Opening a session: a drive plans the sub-plan before it says which slices it has.
+    pub session_s: f64,
     /// Taking on an epoch: setting up the sub-plan.
     pub epoch_s: f64,
+    /// Beginning above with what a drive hands out or filters, once per drive: planning over it, reading its metadata, setting up the engine.
+    pub begin_above_s: f64,
 }
 
-/// The priors that planning starts from.
+/// The priors that planning starts from, and what costs are in the simulator: what `benches/moving.py` takes, where that was measured (docs/benchmarks.md).
 pub const PRIORS: Priors = Priors {
-    decode_s_per_byte: 1.5e-9,
+    decode_s_per_byte: 0.5e-9,
     decode_sparse_s_per_nonzero: 0.54e-9,
     compute_s_per_row: 2e-9,
-    aggregate_few_s_per_row: 30e-9,
-    aggregate_many_s_per_row: 250e-9,
+    aggregate_few_s_per_row: 12e-9,
+    aggregate_many_s_per_row: 80e-9,
     moments_s_per_nonzero: 2.6e-9,
     top_k_s_per_row: 15e-9,
     merge_s_per_state: 100e-9,
     emit_s_per_state: 20e-9,
     transfer_s_per_byte: 0.25e-9,
+    session_s: 1.2e-3,
     epoch_s: 0.3e-3,
+    begin_above_s: 6e-3,
 };
-
-/// What drives and hosts start from: [`PRIORS`] with what `benches/moving.py` takes on this machine, where that was measured (docs/benchmarks.md). The simulator's grid still has the others.
-pub const MEASURED: Priors = Priors { decode_s_per_byte: 0.5e-9, aggregate_few_s_per_row: 12e-9, aggregate_many_s_per_row: 80e-9, ..PRIORS };
 
 /// An operator of the sub-plan.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -90,6 +90,19 @@ fn a_static_choice_is_kept_and_the_end_is_told_once() {
 }
 
 #[test]
+fn how_many_groups_there_are_is_found_out_with_one_slice_for_each_core() {
+    let (mut query, actions) = query(Policy::Adaptive, 100, &[None], 2, 0.1 * THIN);
+    let [(0, epoch, Rung::Full, slices)] = &opened(&actions)[..] else { panic!("{actions:?}") };
+    assert_eq!(slices.len(), 1);
+    assert!(actions.iter().any(|action| matches!(action, Action::Send { down: Down { order: Order::Close { drain: true }, .. }, .. })), "{actions:?}");
+    let later = wait(&mut query, 0.015);
+    assert_eq!(opened(&later), [], "nothing before that is known");
+    let mut actions = query.handle(0.02, up(0, end(*epoch, Rung::Full, slices)));
+    actions.extend(wait(&mut query, 0.04));
+    assert!(opened(&actions).iter().any(|(_, _, rung, more)| *rung == Rung::Full && more.len() > 1), "{actions:?}");
+}
+
+#[test]
 fn a_refusal_names_the_rung_that_is_asked_next() {
     let (mut query, actions) = query(Policy::Adaptive, 100, &[None], 2, THIN);
     let first = opened(&actions).into_iter().find(|(_, _, rung, _)| *rung == Rung::Full).unwrap();
@@ -166,7 +179,10 @@ fn garbage_costs_the_epoch_and_a_strike() {
 #[test]
 fn who_stops_gives_back_what_it_had_not_begun() {
     let (mut query, actions) = query(Policy::Adaptive, 100, &[None], 2, THIN);
-    let (_, epoch, rung, slices) = opened(&actions).into_iter().find(|(_, _, rung, _)| *rung > Rung::Raw).unwrap();
+    let (_, probe, rung, slices) = opened(&actions).into_iter().find(|(_, _, rung, _)| *rung > Rung::Raw).unwrap();
+    let mut actions = query.handle(0.012, up(0, end(probe, rung, &slices)));
+    actions.extend(wait(&mut query, 0.018));
+    let (_, epoch, rung, slices) = opened(&actions).into_iter().find(|(_, _, rung, slices)| *rung > Rung::Raw && slices.len() > 1).unwrap();
     let remaining: Vec<SliceId> = slices[1..].iter().map(|slice| SliceId(*slice)).collect();
     let mut actions = query.handle(0.02, up(0, Up::Stopped { epoch, remaining, accepts: Some(Rung::Raw), again: 5.0, why: Why::Speed }));
     actions.extend(query.handle(0.021, up(0, end(epoch, rung, &slices[..1]))));

@@ -22,7 +22,7 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, Distribution, Exec
 use futures::stream;
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy, Setup};
-use skytether_adapt::work::{MEASURED, Work};
+use skytether_adapt::work::{PRIORS, Work};
 use skytether_common::{DatasetName, PartitionName, Result};
 use skytether_plan::error::to_datafusion;
 use skytether_wire::{Annotation, Cse, Rung, SubPlan};
@@ -100,7 +100,7 @@ pub(crate) struct Moves {
 impl Moves {
     /// What its machine starts from.
     fn setup(&self) -> Setup {
-        Setup { work: self.work.clone(), host: self.host, cses: self.profiles.clone(), policy: self.policy, limits: self.limits, priors: MEASURED, fed: false }
+        Setup { work: self.work.clone(), host: self.host, cses: self.profiles.clone(), policy: self.policy, limits: self.limits, priors: PRIORS, fed: false }
     }
 }
 

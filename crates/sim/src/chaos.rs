@@ -3,6 +3,7 @@
 use skytether_adapt::message::{CseId, Rung};
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
+use skytether_adapt::work::PRIORS;
 
 use crate::fleet::{Faults, Fleet, Outcome, Spec, run};
 use crate::workload::{Workload, grid};
@@ -76,6 +77,7 @@ pub fn scenario(seed: u64) -> (Fleet, Workload, Policy) {
         warm_up: (5, 3.0),
         off: (1.0 + rng.f64(), 1.0 + rng.f64()),
         // Of some seeds the reader is so slow that rows wait, and with them all that drives say.
+        session: PRIORS.session_s,
         reader: (rng.f64() < 0.2).then(|| 1e6 * (1.0 + 99.0 * rng.f64())),
         faults: Faults { duplicate: 0.1, late: 0.15, lateness: 0.05, noticed: 0.5 },
         limits: Limits { silence: 0.4, pause: 0.05, memory: [3 << 20, 256 << 20][rng.usize(0..2)], ..Limits::default() },

@@ -76,6 +76,8 @@ pub struct Fleet {
     pub warm_up: (u32, f64),
     /// How far what operators cost is from the priors: below, above.
     pub off: (f64, f64),
+    /// Seconds of a core of this machine that a drive plans before it says which slices it has.
+    pub session: f64,
     /// Bytes of rows per second that whoever asked the query reads; all at once where there is none.
     pub reader: Option<f64>,
     /// The network.
@@ -200,7 +202,11 @@ impl World<'_> {
     }
 
     fn send_up(&mut self, drive: usize, event: Event<Payload>) {
-        let latency = self.fleet.drives[drive].is.link_latency_s + self.stalled(drive);
+        self.send_up_after(0.0, drive, event);
+    }
+
+    fn send_up_after(&mut self, seconds: f64, drive: usize, event: Event<Payload>) {
+        let latency = seconds + self.fleet.drives[drive].is.link_latency_s + self.stalled(drive);
         if self.unlucky(self.fleet.faults.duplicate) {
             let late = self.lateness() + latency;
             self.after(late, Happening::ToHost(event.clone()));
@@ -285,7 +291,8 @@ pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome
     let mut drives: Vec<DriveSim> = fleet.drives.iter().enumerate().map(|(at, spec)| DriveSim::new(at, spec)).collect();
     for (at, slices) in surveys.into_iter().enumerate() {
         let spec = &fleet.drives[at];
-        world.send_up(at, Event::Surveyed { cse: CseId(at as u32), slices });
+        let load = spec.load.iter().rev().find(|(from, _)| *from <= 0.0).map_or(1.0, |(_, load)| *load);
+        world.send_up_after(fleet.session / spec.is.speed_per_core * load, at, Event::Surveyed { cse: CseId(at as u32), slices });
         for time in spec.load.iter().map(|(from, _)| *from).chain(spec.stalls.iter().flat_map(|(from, to)| [*from, *to])) {
             world.after(time, Happening::Speed(at));
         }

@@ -3,6 +3,7 @@
 use skytether_adapt::message::Rung;
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
+use skytether_adapt::work::PRIORS;
 
 use crate::fleet::{Faults, Fleet, Outcome, Spec, run};
 use crate::oracle::{self, Bound, Foresight};
@@ -52,12 +53,14 @@ pub struct Ground {
     pub slices: u32,
     /// The seed.
     pub seed: u64,
+    /// How many times quicker the host takes the drives' links to be than they are.
+    pub links: f64,
 }
 
 impl Default for Ground {
     /// A host of four cores with 10 Gb/s; 256 slices of 1 MiB on each drive.
     fn default() -> Self {
-        Self { host_cores: 4, host_gbit: 10.0, slices: 256, seed: 1 }
+        Self { host_cores: 4, host_gbit: 10.0, slices: 256, seed: 1, links: 1.0 }
     }
 }
 
@@ -145,7 +148,7 @@ pub fn fleet(point: &Point, ground: &Ground, seed: u64, change: f64) -> Fleet {
         link_latency_s: 0.0002,
     };
     // Profiles and priors are about right, not exactly.
-    let believed = Profile { speed_per_core: is.speed_per_core * off(0.25), ..is };
+    let believed = Profile { speed_per_core: is.speed_per_core * off(0.25), link_bits_per_s: is.link_bits_per_s * ground.links, ..is };
     let overloaded = |at: u32| match point.load {
         Load::Idle => vec![],
         Load::OneOverloaded if at == 0 => vec![(0.0, OVERLOAD)],
@@ -170,6 +173,7 @@ pub fn fleet(point: &Point, ground: &Ground, seed: u64, change: f64) -> Fleet {
         warm_up: (5, 3.0),
         off: (off(0.25), off(0.25)),
         faults: Faults::default(),
+        session: PRIORS.session_s,
         reader: None,
         limits: Limits { silence: 600.0, ..Limits::default() },
         trace: false,

@@ -146,7 +146,7 @@ impl Program {
         let streamed = if truth.states.is_some() { 0.0 } else { rows * truth.result_bytes };
         // Bytes up; seconds of a core below as fixed and scaled; the same above.
         let host = 1.0 / fleet.host.speed_per_core;
-        let merge = (states * PRIORS.merge_s_per_state + (state_bytes + streamed) * transfer) * host;
+        let merge = (states * truth.merge + (state_bytes + streamed) * transfer) * host;
         let emit = states * PRIORS.emit_s_per_state + state_bytes * transfer;
         let ways = [
             (Rung::Full, state_bytes + streamed, (streamed * transfer * slow, (lower + upper) * slow), emit * slow, (merge, 0.0)),
@@ -156,9 +156,10 @@ impl Program {
         let (warm, slower) = fleet.warm_up;
         let warm_up = f64::from(warm.min(fleet.slices)) * (slower - 1.0).max(0.0) / slices;
 
-        // What can't be before: an order has come to a drive, a slice was read, the first bytes have left, and have come.
+        // What can't be before: a drive has said which slices it has, an order has come to it, a slice was read, the first bytes have left, and have come.
+        let session = fleet.session * slow * fleet.drives.iter().map(|drive| load_at_first(&drive.load)).fold(f64::INFINITY, f64::min);
         let cheapest = real.iter().map(|real| real.cost).fold(f64::INFINITY, f64::min);
-        let begins = 2.0 * is.link_latency_s + read;
+        let begins = session + 2.0 * is.link_latency_s + read;
         let leaves = begins + ways.iter().map(|(_, _, (fixed, scaled), ..)| fixed + scaled * cheapest).fold(f64::INFINITY, f64::min);
         let comes = leaves + is.link_latency_s;
 
@@ -332,6 +333,11 @@ impl Supply {
     fn unit(&self) -> f64 {
         if self.rate > 0.0 { self.rate } else { self.base.abs().max(1.0) }
     }
+}
+
+/// How many times slower than it is a processor is when a query begins.
+fn load_at_first(load: Loads<'_>) -> f64 {
+    load.iter().rev().find(|(from, _)| *from <= 0.0).map_or(1.0, |(_, load)| *load)
 }
 
 /// The most whole slices that `cores` cores work off one after the other in `time` seconds, for a drive; of the cheapest there are, `each` seconds for

@@ -17,6 +17,8 @@ pub struct Truth {
     pub states: Option<(f64, f64)>,
     /// Bytes of results per row of a slice, where they are not.
     pub result_bytes: f64,
+    /// Seconds of a core of this machine to merge a state.
+    pub merge: f64,
 }
 
 /// A query.
@@ -56,7 +58,15 @@ pub fn filter(name: &'static str, selected: f64) -> Workload {
             filtered: Output::Rows { per_row: TEXTBOOK, bytes_per_row: 30.0 },
             result: Output::Rows { per_row: TEXTBOOK, bytes_per_row: 30.0 },
         },
-        truth: Truth { lower: scan.seconds_per_row(&PRIORS), upper: 0.0, selected, row_bytes: 30.0, states: None, result_bytes: selected * 30.0 },
+        truth: Truth {
+            lower: scan.seconds_per_row(&PRIORS),
+            upper: 0.0,
+            selected,
+            row_bytes: 30.0,
+            states: None,
+            result_bytes: selected * 30.0,
+            merge: PRIORS.merge_s_per_state,
+        },
         rows: 50_000,
         bytes: 1 << 20,
     }
@@ -82,6 +92,7 @@ pub fn aggregate(name: &'static str, groups: f64) -> Workload {
             row_bytes: 16.0,
             states: Some((groups, 32.0)),
             result_bytes: 0.0,
+            merge: PRIORS.merge_s_per_state,
         },
         rows: 65_536,
         bytes: 1 << 20,
@@ -109,6 +120,7 @@ pub fn moments(name: &'static str) -> Workload {
             row_bytes: 6.0 * nonzeros,
             states: None,
             result_bytes: 18.0 * groups + 8.0,
+            merge: PRIORS.merge_s_per_state,
         },
         rows: 257,
         bytes: 1 << 20,

@@ -31,7 +31,9 @@ impl Default for CseBook {
             feed_left: 0,
             raw_left: 0,
             learning: false,
+            above_begun: false,
             raw_each: 0.0,
+            raw_way: 0.0,
             raw_pipe: 2,
             barred_until: 0.0,
             wanted: Default::default(),
@@ -269,13 +271,18 @@ impl<B> Query<B> {
             above += self.cost.close(at, rung, rows).above;
         }
         let held = if rung == Rung::Raw { bytes } else { self.cost.slice(at, rung, (rows, bytes)).bytes };
-        self.waiting.insert(epoch, Waiting { above, bytes: held, rows, rung });
+        self.waiting.insert(epoch, Waiting { cse: at, above, bytes: held, rows, rung });
         out.push(Action::Count { epoch, cse, rung, slices, batches });
         self.close_book(epoch, out);
         for rival in rivals {
             self.abandon(rival, out);
         }
         self.finish_if_covered(out);
+    }
+
+    /// Whether `cse` works off slices itself, and says how busy it is.
+    pub(super) fn works(&self, cse: usize) -> bool {
+        self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).any(|open| open.rung != Rung::Raw)
     }
 
     /// Bytes on their way from `cse`.
@@ -307,12 +314,11 @@ impl<B> Query<B> {
             let rate = sum / passed;
             // Where the link that all share is busy, nobody can tell whose it is that holds bytes up.
             let shared = (self.received - before) / passed > BUSY * self.cost.host().link_bytes_per_s();
-            let lanes = self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).any(|open| open.rung != Rung::Raw);
-            if lanes {
+            let told = self.works(cse) || self.cost.told_at(cse) >= since;
+            if told {
                 self.cost.flowed(cse, rate, if shared { 0.0 } else { others.min(sends) });
             } else {
-                // Nobody tells its load.
-                self.cost.handed(self.now, cse, rate / sends, if shared { 0.0 } else { others / sends });
+                self.cost.handed(self.now, cse, rate, sends, if shared { 0.0 } else { others });
             }
         }
         self.cses[cse].flow = match (more, enough) {

@@ -19,7 +19,7 @@ use futures::{FutureExt, StreamExt};
 use skytether_adapt::drive::{Meters, Next};
 use skytether_adapt::message::{EpochId, Rung, Seconds, SliceCost, SliceId};
 use skytether_adapt::query::{Limits, Policy, Setup};
-use skytether_adapt::work::{MEASURED, Work as Cost};
+use skytether_adapt::work::{PRIORS, Work as Cost};
 use skytether_common::{Error, Result};
 use skytether_engine::divide::{Combiner, Divided};
 use skytether_engine::meter::Meter;
@@ -157,7 +157,7 @@ impl Work {
                 host: options.profile(),
                 cses: drives.iter().map(|drive| profile_of(drive.info())).collect(),
                 limits: Limits { memory: options.limits.memory.min((options.memory_limit / 4) as u64), ..options.limits },
-                priors: MEASURED,
+                priors: PRIORS,
                 fed: true,
             },
             schema: self.divided.schema(top),

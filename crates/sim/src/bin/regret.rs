@@ -13,12 +13,15 @@ use skytether_sim::workload::grid;
 const USAGE: &str = "usage:
   regret grid [EVERY [SEED [HOST_GBIT [HOST_CORES]]]]   every EVERYth point of the grid (1): worst points, summary
   regret csv [EVERY [SEED [HOST_GBIT [HOST_CORES]]]]    the same, all rows as CSV
-  regret point QUERY/SLOWER/GBIT/DRIVES/LOAD [SEED]     one point, with every message and plan on the standard error
+  regret point QUERY/SLOWER/GBIT/DRIVES/LOAD [SEED [LINKS]]   one point, with every message and plan on the standard error; links are taken to be LINKS times as quick as they are (1)
   regret equal [QUERY [PROFILE]]                        how many slow drives equal one host, as CSV (moments, envoy)
   regret clocks [SLICES [SEED]]                         Skyhook's storage servers at clock rates, as CSV; slices of each server (1840)
   regret links [SLICES [SEED]]                          Skyhook's interfaces from 10 Gb/s down, as CSV
   regret real FILE.csv [HOST_GBIT [HOST_CORES]]         runs that were measured beside the same simulated, as CSV; columns: src/real.rs
   regret chaos SEED                                     one seed of the runs with faults, with every message";
+
+/// How far simulated runs may be from measured ones, as a share of those.
+const NEAR: f64 = 0.15;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -55,7 +58,7 @@ fn run(arguments: &[String]) -> Result<String, String> {
             Ok(if word == "csv" { csv(&rows) } else { table(rows) })
         }
         "point" => {
-            let ground = Ground { seed: number(arguments, 2, 1)?, ..Ground::default() };
+            let ground = Ground { seed: number(arguments, 2, 1)?, links: number(arguments, 3, 1.0)?, ..Ground::default() };
             let wanted = arguments.get(1).ok_or(USAGE)?;
             let point = points().into_iter().find(|point| name(point) == *wanted).ok_or_else(|| format!("there is no point {wanted}\n{USAGE}"))?;
             Ok(line(&measure(&point, &ground, true)))
@@ -94,8 +97,19 @@ fn run(arguments: &[String]) -> Result<String, String> {
             for row in &rows {
                 let _ = write!(text, "\n{},{:.5},{:.4}", row.line, row.simulated, row.deviation());
             }
-            let near = rows.iter().filter(|row| row.deviation().abs() <= 0.15).count();
-            eprintln!("{near} of {} within 15% of what was measured", rows.len());
+            let policies: std::collections::BTreeSet<&str> = rows.iter().map(|row| row.policy.as_str()).collect();
+            for policy in policies {
+                let mut of: Vec<f64> = rows.iter().filter(|row| row.policy == policy).map(|row| row.simulated / row.measured).collect();
+                of.sort_by(f64::total_cmp);
+                let near = of.iter().filter(|ratio| (*ratio - 1.0).abs() <= NEAR).count();
+                let (least, middle, most) = (of[0], of[of.len() / 2], of[of.len() - 1]);
+                eprintln!(
+                    "{policy}: simulated {middle:.2} times as long as measured in the median, {least:.2} to {most:.2}; {near} of {} within 15%",
+                    of.len()
+                );
+            }
+            let near = rows.iter().filter(|row| row.deviation().abs() <= NEAR).count();
+            eprintln!("{near} of {} runs within 15% of what was measured", rows.len());
             Ok(text)
         }
         "chaos" => chaos::check(number(arguments, 1, 0)?, true).map(|outcome| format!("{outcome:?}")),

@@ -1,6 +1,6 @@
 //! The host: the machine of `skytether_adapt::query`, cores that work off what came up, and the answer.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use skytether_adapt::cost::distinct;
 use skytether_adapt::message::{CseId, EpochId, Rung, SliceId, Up};
@@ -41,6 +41,8 @@ pub(super) struct HostSim {
     failed: Option<(CseId, Option<SliceId>)>,
     task: u64,
     rows: f64,
+    /// The drives with whose slices or rows it has begun.
+    begun: BTreeSet<CseId>,
     /// Rows that wait for their reader, bytes, at a time.
     unread: (f64, f64),
     /// What drives have said meanwhile.
@@ -66,6 +68,7 @@ impl HostSim {
             failed: None,
             task: 0,
             rows: 0.0,
+            begun: BTreeSet::new(),
             unread: (0.0, 0.0),
             unheard: VecDeque::new(),
         }
@@ -138,7 +141,7 @@ impl HostSim {
             }
             match action {
                 Action::Send { cse, down } => world.send_down(cse.0 as usize, down),
-                Action::Count { epoch, rung, slices, batches, .. } => self.count(world, epoch, rung, &slices, batches),
+                Action::Count { epoch, cse, rung, slices, batches } => self.count(world, epoch, cse, rung, &slices, batches),
                 Action::Dropped { .. } => self.dropped += 1,
                 Action::Finish => self.finished = true,
                 Action::Fail { cse, slice } => self.failed = Some((cse, slice)),
@@ -153,7 +156,7 @@ impl HostSim {
     }
 
     /// Puts what came into the queue of the cores: slices one by one, rows and states in as many parts as there are cores.
-    fn count(&mut self, world: &mut World<'_>, epoch: EpochId, rung: Rung, slices: &[SliceId], batches: Vec<Payload>) {
+    fn count(&mut self, world: &mut World<'_>, epoch: EpochId, cse: CseId, rung: Rung, slices: &[SliceId], batches: Vec<Payload>) {
         self.counted += 1;
         *self.slices.entry(rung).or_default() += slices.len();
         let truth = world.work.truth;
@@ -167,7 +170,7 @@ impl HostSim {
                 let total = match (rung, truth.states) {
                     (Rung::Full, Some((groups, bytes))) => {
                         let states = distinct(groups, n * rows * truth.selected);
-                        states * (PRIORS.merge_s_per_state + bytes * transfer)
+                        states * (truth.merge + bytes * transfer)
                     }
                     (Rung::Full, None) => n * rows * truth.result_bytes * transfer,
                     _ => slices.iter().map(|slice| rows * world.upper * cost(slice)).sum::<f64>() + n * rows * truth.selected * truth.row_bytes * transfer,
@@ -177,7 +180,10 @@ impl HostSim {
         };
         let out = n * rows * truth.selected;
         let filtered = (rung == Rung::Raw).then_some((out as u64, (out * truth.row_bytes) as u64));
-        let parts = if parts.is_empty() { vec![0.0] } else { parts };
+        let mut parts = if parts.is_empty() { vec![0.0] } else { parts };
+        if rung != Rung::Full && self.begun.insert(cse) {
+            parts[0] += PRIORS.begin_above_s;
+        }
         let given = if world.work.believed.upper.is_empty() { out * truth.row_bytes } else { 0.0 };
         self.jobs.insert(epoch, Job { left: parts.len(), cpu: 0.0, filtered, out: given, rows: if rung == Rung::Full { 0.0 } else { n * rows }, batches });
         self.queue.extend(parts.into_iter().map(|part| (epoch, part / self.profile.speed_per_core)));
