@@ -1,0 +1,6 @@
+//! wip
+
+pub mod code;
+pub mod scheme;
+
+pub use scheme::{Code, Scheme};
