@@ -4,7 +4,9 @@ pub mod code;
 pub mod digest;
 pub mod groups;
 pub mod levels;
+pub mod map;
 mod random;
 pub mod scheme;
+pub mod scrub;
 
 pub use scheme::{Code, Scheme};
