@@ -105,6 +105,25 @@ fn two_and_three_blocks_never_cancel_and_four_hardly_ever() {
 }
 
 #[test]
+fn few_blocks_that_are_wrong_by_the_same_bit_do_not_hide_in_thousands_of_tries() {
+    let mut random = Random(8);
+    let code = Code::new(2, 1).unwrap();
+    let zeros = vec![0u8; 1 << 16];
+    for _ in 0..100 {
+        let digesting = Digesting::new(random.next());
+        let zero = digesting.digest(&zeros);
+        for blocks in (0..120).map(|n| 2 + n % 3) {
+            let mut damaged = zeros.clone();
+            // The same block twice would be no damage, or less.
+            while damaged.iter().filter(|byte| **byte > 0).count() < blocks {
+                damaged[random.below(1024) * BLOCK + 33] = 1;
+            }
+            assert!(!consistent(code, &[digesting.digest(&damaged), zero.clone()], from_ref(&zero)).unwrap(), "{blocks} blocks");
+        }
+    }
+}
+
+#[test]
 fn pages_lost_or_exchanged_and_shards_stale_truncated_or_exchanged_are_found() {
     let mut random = Random(3);
     for (code, count, shards) in groups(&mut random) {
