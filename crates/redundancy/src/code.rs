@@ -42,7 +42,7 @@ pub fn encode<S: AsRef<[u8]>>(code: Code, data: &[S]) -> Result<Vec<Bytes>> {
     }
     let data: Vec<Option<&[u8]>> = data.iter().map(|shard| Some(shard.as_ref())).collect();
     let len = parity_len(code, longest(data.iter().flatten().map(|shard| shard.len())));
-    let mut parity = vec![Vec::with_capacity(len); code.parity()];
+    let mut parity: Vec<Vec<u8>> = (0..code.parity()).map(|_| Vec::with_capacity(len)).collect();
     let mut strips = Strips::new(code, data.len())?;
     for from in (0..len).step_by(STRIP) {
         let size = STRIP.min(len - from);
