@@ -36,6 +36,8 @@ fn rate<T>(bytes: usize, mut work: impl FnMut() -> Result<T>) -> Result<f64> {
 }
 
 fn main() -> Result<()> {
+    // As drives and hosts do.
+    skytether_common::memory::tune_allocator();
     println!("encode: GB of data per second; decode of as many lost data shards: GB of what is read per second");
     for (k, m) in [(4, 1), (8, 1), (4, 2), (8, 2), (8, 3), (10, 4), (16, 4)] {
         let code = Code::new(k, m)?;

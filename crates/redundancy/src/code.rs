@@ -21,8 +21,8 @@ use crate::scheme::Code;
 /// Bytes of a block: the parity of each follows from the blocks at the same place alone.
 pub const BLOCK: usize = 64;
 
-/// Bytes of each shard that are worked on at a time: those of a group together fit into a core's cache.
-const STRIP: usize = 16 << 10;
+/// Bytes of each shard that are worked on at a time: those of a small group together fit into a core's first cache.
+const STRIP: usize = 4 << 10;
 
 /// Bytes of the parity shards of a group whose longest data shard has `longest`.
 #[must_use]
