@@ -24,10 +24,13 @@ pub const BLOCK: usize = 64;
 /// Bytes of each shard that are worked on at a time: those of a small group together fit into a core's first cache.
 const STRIP: usize = 4 << 10;
 
+/// The most bytes of a shard: 4 GiB, so that no sum of lengths is too large for a number.
+pub const MAX_SHARD: u64 = 1 << 32;
+
 /// Bytes of the parity shards of a group whose longest data shard has `longest`.
 #[must_use]
 pub fn parity_len(code: Code, longest: usize) -> usize {
-    if code.copies() { longest } else { longest.next_multiple_of(BLOCK) }
+    if code.copies() { longest } else { longest.checked_next_multiple_of(BLOCK).unwrap_or(usize::MAX) }
 }
 
 /// The parity shards of a group with these data shards (1 to K of them, in the group's order), each [`parity_len`] bytes.

@@ -8,11 +8,11 @@
 //! parity is off the mean by as much as its data falls short of it. Where there are more drives, parities are balanced by themselves, over some thousand slices to within 5% of the mean.
 //!
 //! Waste is what parities are longer than M/K of their group's data, and is given here as a share of that data's bytes. For lengths that are uniformly distributed from 0.6 to 1 MiB, over the fewest drives
-//! that a code may have, it is 0.2% (4+1), 0.3% (4+2) and 0.4% (8+3) with a window of [`default_window`], and half of that over twice as many drives.
+//! that a code may have, it is 0.2% (4+1), 0.4% (4+2) and 0.5% (8+3) with a window of [`default_window`], and over twice as many drives 0.1%, 0.3% and 0.3%.
 
 use skytether_common::{Error, Result};
 
-use crate::code::parity_len;
+use crate::code::{MAX_SHARD, parity_len};
 use crate::random::mixed;
 use crate::scheme::Code;
 
@@ -96,9 +96,12 @@ impl<I> Grouper<I> {
     /// A slice that was placed. The group, if one is complete now; whose shards no longer wait.
     ///
     /// # Errors
-    /// Invalid where there is no such drive.
+    /// Invalid where there is no such drive, or the slice has more than [`MAX_SHARD`] bytes.
     pub fn push(&mut self, placed: Placed<I>) -> Result<Option<Group<I>>> {
         let drives = self.counts.len();
+        if placed.len > MAX_SHARD {
+            return Err(Error::invalid(format!("a slice has {} bytes, but {MAX_SHARD} are the most", placed.len)));
+        }
         let Some(count) = self.counts.get_mut(placed.drive as usize) else {
             return Err(Error::invalid(format!("drive {} of {drives} has a slice", placed.drive)));
         };

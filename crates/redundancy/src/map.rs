@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Result};
 
-use crate::code::parity_len;
+use crate::code::{MAX_SHARD, parity_len};
 use crate::scheme::Code;
 
 const MAGIC: &[u8; 8] = b"SKYCODE\0";
@@ -102,13 +102,13 @@ impl CodeMap {
     /// A map of these groups, each as its data and its parity shards.
     ///
     /// # Errors
-    /// Invalid where a group has not 1 to K data and M parity shards on distinct drives, a parity has not the length that follows from the data, or a shard is named twice.
+    /// Invalid where a group has not 1 to K data and M parity shards on distinct drives, a parity has not the length that follows from the data, a shard has more than [`MAX_SHARD`] bytes or is named twice.
     pub fn new<'a>(code: Code, groups: impl IntoIterator<Item = (&'a [Shard], &'a [Shard])>) -> Result<Self> {
         let mut map = Self { code, shards: Vec::new(), ends: Vec::new(), order: [Vec::new(), Vec::new()] };
         for (data, parity) in groups {
-            let counts = format!("group {} has {} data and {} parity shards, which is not within {code}", map.ends.len(), data.len(), parity.len());
             if parity.len() != code.parity() {
-                return Err(Error::invalid(counts));
+                let has = format!("group {} has {} data and {} parity shards", map.ends.len(), data.len(), parity.len());
+                return Err(Error::invalid(format!("{has}, which is not within {code}")));
             }
             map.shards.extend_from_slice(data);
             map.shards.extend_from_slice(parity);
@@ -142,21 +142,19 @@ impl CodeMap {
     }
 
     fn index(&mut self) -> Result<()> {
-        let mut order = [Vec::new(), Vec::new()];
+        let mut named = [Vec::new(), Vec::new()];
         for (group, members) in self.iter().enumerate() {
-            for shard in 0..members.all.len() {
-                order[usize::from(shard >= members.data.len())].push(Place { group: group as u32, shard: shard as u32 });
+            for (at, shard) in members.all.iter().enumerate() {
+                named[usize::from(at >= members.data.len())].push((shard.home, shard.number, Place { group: group as u32, shard: at as u32 }));
             }
         }
-        for (role, places) in order.iter_mut().enumerate() {
-            let name = |place: &Place| self.shard(*place).map(|shard| (shard.home, shard.number));
-            places.sort_unstable_by_key(name);
-            if let Some(twice) = places.windows(2).find(|pair| name(&pair[0]) == name(&pair[1])) {
-                let (home, number) = name(&twice[0]).unwrap_or_default();
-                return Err(Error::invalid(format!("{} {number} of partition {home} is twice in a code map", if role == 0 { "slice" } else { "parity" })));
+        for (named, what) in named.iter_mut().zip(["slice", "parity"]) {
+            named.sort_unstable();
+            if let Some((home, number, _)) = named.windows(2).find(|pair| (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1)).map(|pair| pair[0]) {
+                return Err(Error::invalid(format!("{what} {number} of partition {home} is twice in a code map")));
             }
         }
-        self.order = order;
+        self.order = named.map(|named| named.into_iter().map(|(_, _, place)| place).collect());
         Ok(())
     }
 
@@ -333,10 +331,10 @@ impl CodeMap {
     }
 }
 
-/// Lengths are below 2^62, so that sums and roundings of them are numbers.
+/// Bytes of a group's parities.
 fn of_parity(code: Code, longest: u64) -> Result<u64> {
-    let len = usize::try_from(longest).ok().filter(|len| *len < 1 << 62);
-    len.map(|len| parity_len(code, len) as u64).ok_or_else(|| Error::invalid(format!("no shard has {longest} bytes")))
+    let len = usize::try_from(longest).ok().filter(|_| longest <= MAX_SHARD);
+    len.map(|len| parity_len(code, len) as u64).ok_or_else(|| Error::invalid(format!("no shard has {longest} bytes, but {MAX_SHARD} at most")))
 }
 
 /// The numbers that shards are likely to have: one after the other, by role and home.

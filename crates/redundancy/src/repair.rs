@@ -4,7 +4,7 @@
 //! that the drive that reads most reads as little as possible: reads are first given to the drives with the fewest so far, and are then moved along paths of groups, away from the drive with most, for as long as
 //! there is such a path. For shards of equal length the result is the least possible maximum (a set of drives that no such path leaves has to read what it reads); otherwise it is within about a shard of it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use skytether_common::{Error, Result};
 
@@ -54,6 +54,68 @@ pub struct Repair {
     pub written: Vec<u64>,
 }
 
+/// Which shards to read for shards that are to be decoded now, without being written.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Reads {
+    /// Groups, in order, and their shards to read (places in the group, data before parity): as many as each has data shards.
+    pub groups: Vec<(u32, Vec<u32>)>,
+    /// Groups that lost more than M shards.
+    pub beyond: Vec<u32>,
+    /// Bytes to read, drive by drive.
+    pub read: Vec<u64>,
+}
+
+/// What to read so that those of the `wanted` shards that lie on lost drives can be decoded, spread over the drives as in [`repair`]; nothing for the others. Needs no drive to write to.
+///
+/// # Errors
+/// Invalid where a wanted shard is not in the map, or the map names a drive that is not among `drives`.
+pub fn reads(map: &CodeMap, drives: &[Drive], wanted: &[Place]) -> Result<Reads> {
+    let mut groups = BTreeSet::new();
+    for place in wanted {
+        let shard = map.shard(*place).ok_or_else(|| Error::invalid(format!("shard {} of group {} is not in the code map", place.shard, place.group)))?;
+        if drives.get(shard.drive as usize) == Some(&Drive::Lost) {
+            groups.insert(place.group);
+        }
+    }
+    choose(map, drives, groups)
+}
+
+/// What to read of these groups, those of them that lost nothing left out.
+fn choose(map: &CodeMap, drives: &[Drive], groups: impl IntoIterator<Item = u32>) -> Result<Reads> {
+    let mut reads = Reads::default();
+    let mut reading = Vec::new();
+    for group in groups {
+        let Some(members) = map.group(group as usize) else { continue };
+        let mut survivors = Vec::with_capacity(members.all().len());
+        for (at, shard) in members.all().iter().enumerate() {
+            match drives.get(shard.drive as usize) {
+                Some(Drive::Lost) => {}
+                Some(Drive::Here | Drive::Retiring) => survivors.push(at as u32),
+                None => return Err(not_among(shard.drive, drives.len())),
+            }
+        }
+        if survivors.len() == members.all().len() {
+            continue;
+        }
+        if survivors.len() < members.data.len() {
+            reads.beyond.push(group);
+            continue;
+        }
+        reading.push(Reading::new(members, &survivors));
+        reads.groups.push((group, Vec::new()));
+    }
+    reads.read = spread(&mut reading, drives.len());
+    for ((_, chosen), reading) in reads.groups.iter_mut().zip(reading) {
+        chosen.extend(reading.shards.iter().filter(|shard| shard.read).map(|shard| shard.at));
+        chosen.sort_unstable();
+    }
+    Ok(reads)
+}
+
+fn not_among(drive: u32, drives: usize) -> Error {
+    Error::invalid(format!("drive {drive} of a code map is not among {drives}"))
+}
+
 /// A plan that brings back what lies on lost drives. `drives` says what may be done with each; those that the map does not know are new ones.
 ///
 /// Data goes where there is least data, parities where there is least parity, and no two shards of a group to the same drive.
@@ -61,28 +123,10 @@ pub struct Repair {
 /// # Errors
 /// Invalid where the map names a drive that is not among `drives`; exhausted where no drive is left for a shard.
 pub fn repair(map: &CodeMap, drives: &[Drive]) -> Result<Repair> {
-    let mut plan = Repair { read: vec![0; drives.len()], written: vec![0; drives.len()], ..Repair::default() };
     let mut loads = loads(map, drives.len())?;
-    let mut reading = Vec::new();
-    for (group, members) in map.iter().enumerate() {
-        let is_lost = |shard: &crate::map::Shard| drives.get(shard.drive as usize) == Some(&Drive::Lost);
-        let survivors: Vec<u32> = (0..members.all().len() as u32).filter(|at| !is_lost(&members.all()[*at as usize])).collect();
-        if survivors.len() == members.all().len() {
-            continue;
-        }
-        if survivors.len() < members.data.len() {
-            plan.beyond.push(group as u32);
-            continue;
-        }
-        reading.push(Reading::new(members, &survivors));
-        plan.groups.push(GroupRepair { group: group as u32, reads: Vec::new(), rebuilt: Vec::new() });
-    }
-
-    plan.read = spread(&mut reading, drives.len());
-    for (group, reading) in plan.groups.iter_mut().zip(reading) {
-        group.reads = reading.shards.iter().filter(|shard| shard.read).map(|shard| shard.at).collect();
-        group.reads.sort_unstable();
-    }
+    let reads = choose(map, drives, 0..map.len() as u32)?;
+    let groups = reads.groups.into_iter().map(|(group, reads)| GroupRepair { group, reads, rebuilt: Vec::new() }).collect();
+    let mut plan = Repair { groups, beyond: reads.beyond, read: reads.read, written: vec![0; drives.len()] };
 
     // The longest first, so that the short ones even out what is left.
     let mut lost: Vec<(usize, u32, u64)> = Vec::new();
@@ -118,9 +162,7 @@ pub fn loads(map: &CodeMap, drives: usize) -> Result<[Vec<u64>; 2]> {
     for members in map.iter() {
         for (at, shard) in members.all().iter().enumerate() {
             let role = usize::from(at >= members.data.len());
-            let load = loads[role]
-                .get_mut(shard.drive as usize)
-                .ok_or_else(|| Error::invalid(format!("drive {} of a code map is not among {drives}", shard.drive)))?;
+            let load = loads[role].get_mut(shard.drive as usize).ok_or_else(|| not_among(shard.drive, drives))?;
             *load += shard.len;
         }
     }

@@ -209,6 +209,11 @@ fn digests_travel_and_others_are_refused() {
     assert_eq!(consistent(code, from_ref(&digest), &[other]).unwrap_err().kind(), Kind::Invalid);
     assert_eq!(consistent(code, from_ref(&digest), &[]).unwrap_err().kind(), Kind::Invalid);
     assert!(consistent(code, from_ref(&digest), from_ref(&digest)).unwrap());
+    // Whatever length somebody claims.
+    let claimed = Digest::from_bytes(&[&bytes[..8], &[255; 8], &bytes[16..]].concat()).unwrap();
+    assert!(!consistent(code, from_ref(&claimed), from_ref(&digest)).unwrap());
+    let code = Code::new(2, 1).unwrap();
+    assert!(!consistent(code, &[digest.clone(), claimed], from_ref(&digest)).unwrap());
 }
 
 proptest! {

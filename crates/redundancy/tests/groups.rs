@@ -195,6 +195,8 @@ fn too_few_drives_and_drives_that_are_not_there_are_refused() {
     assert_eq!((error.kind(), error.to_string()), (Kind::Invalid, "ec:4+2 needs 6 drives or more, but there are 5".to_owned()));
     let mut grouper = Grouper::new(code, 6, 10, 0).unwrap();
     assert_eq!(grouper.push(Placed { drive: 6, id: 0u64, len: 1 }).unwrap_err().kind(), Kind::Invalid);
+    assert_eq!(grouper.push(Placed { drive: 0, id: 0u64, len: u64::MAX }).unwrap_err().kind(), Kind::Invalid);
+    assert_eq!(grouper.finish(), [], "what is refused does not wait");
     let error = Levels::<u64>::new((code, code), &[0, 1, 2, 3, 4, 5], (9, 9), 0).unwrap_err();
     assert_eq!(error.to_string(), "host 0 for ec:4+2/4+2: ec:4+2 needs 6 drives or more, but there are 1");
     assert!(Levels::<u64>::new((code, code), &[0, 1, 2, 3, 4, 4_000_000_000], (9, 9), 0).is_err());

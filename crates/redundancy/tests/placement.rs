@@ -10,8 +10,8 @@ use skytether_common::Kind;
 use skytether_redundancy::Code;
 use skytether_redundancy::balance::{Balance, balance};
 use skytether_redundancy::groups::{Grouper, Placed, default_window};
-use skytether_redundancy::map::{CodeMap, Shard};
-use skytether_redundancy::repair::{Drive, Repair, loads, repair};
+use skytether_redundancy::map::{CodeMap, Place, Shard};
+use skytether_redundancy::repair::{Drive, Reads, Repair, loads, reads, repair};
 
 struct Random(u64);
 
@@ -267,4 +267,25 @@ fn where_no_shard_may_go_the_straight_way_others_make_room() {
     let plan = balance(&map, &[Drive::Here; 3], 0.05).unwrap();
     assert!(plan.data.iter().chain(&plan.parity).all(|load| (19_000..=21_000).contains(load)), "{plan:?}");
     map.moved(plan.moves.iter().map(|m| (m.place, m.to))).unwrap();
+}
+
+#[test]
+fn shards_are_decoded_where_no_drive_is_left_to_write_to() {
+    let map = ingested(Code::new(4, 1).unwrap(), 5, 200, Lens::Equal, 4);
+    let mut drives = vec![Drive::Here; 5];
+    drives[2] = Drive::Lost;
+    assert_eq!(repair(&map, &drives).unwrap_err().kind(), Kind::Exhausted);
+    let all: Vec<Place> = (0..map.len() as u32).flat_map(|group| (0..4).map(move |shard| Place { group, shard })).collect();
+    let wanted: Vec<Place> = all.into_iter().filter(|place| map.shard(*place).unwrap().number.is_multiple_of(4)).collect();
+    let plan = reads(&map, &drives, &wanted).unwrap();
+    let lost: Vec<u32> = wanted.iter().filter(|place| map.shard(**place).unwrap().drive == 2).map(|place| place.group).collect();
+    assert!(lost.len() == 10 && plan.groups.iter().map(|(group, _)| *group).eq(lost));
+    assert!(
+        plan.groups.iter().all(|(group, reads)| reads.len() == 4 && reads.iter().all(|at| map.group(*group as usize).unwrap().all()[*at as usize].drive != 2))
+    );
+    assert_eq!(plan.read, [10 * MAX, 10 * MAX, 0, 10 * MAX, 10 * MAX]);
+    assert_eq!(reads(&map, &[Drive::Here; 5], &wanted).unwrap(), Reads { read: vec![0; 5], ..Reads::default() });
+    assert_eq!(reads(&map, &drives, &[Place { group: 0, shard: 5 }]).unwrap_err().kind(), Kind::Invalid);
+    drives[3] = Drive::Lost;
+    assert!(reads(&map, &drives, &wanted).unwrap().groups.is_empty());
 }
