@@ -1,0 +1,167 @@
+//! Groups on two levels, as in MarFS: across hosts, and within each host across its drives.
+//!
+//! The outer groups see hosts: each of their shards, data or parity, is on another host. Within a host its shards, be they data or outer parities, are put into inner groups, each shard on another of the
+//! host's drives. So any M hosts may be lost, and m drives of each of the others at the same time; what is lost within a host is mended from its own drives.
+
+use skytether_common::{Error, Result};
+
+use crate::groups::{Group, Grouper, Placed};
+use crate::random::mixed;
+use crate::scheme::Code;
+
+/// A shard of an inner group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Inside<I> {
+    /// A data shard, by its owner's name.
+    Data(I),
+    /// A parity of an outer group.
+    Parity {
+        /// Which outer group, counted as they were formed.
+        group: u64,
+        /// Which of its parities.
+        parity: u32,
+    },
+}
+
+/// A group that is complete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Formed<I> {
+    /// Across hosts: its drives are hosts.
+    Outer {
+        /// Counted as they are formed.
+        number: u64,
+        /// The group; `drive` is a host in it.
+        group: Group<I>,
+        /// The drives of the parities' hosts on which they lie, in order.
+        parity_drives: Vec<u32>,
+    },
+    /// Across the drives of a host.
+    Inner {
+        /// The host.
+        host: u32,
+        /// The group; its drives are those of the fleet.
+        group: Group<Inside<I>>,
+    },
+}
+
+#[derive(Debug)]
+struct Host<I> {
+    /// The fleet's numbers of its drives.
+    drives: Vec<u32>,
+    /// Over the places in `drives`.
+    inner: Grouper<Inside<I>>,
+    /// Bytes of outer parities, by place in `drives`.
+    outer: Vec<u64>,
+}
+
+/// Forms groups on both levels.
+#[derive(Debug)]
+pub struct Levels<I> {
+    outer: Grouper<I>,
+    formed: u64,
+    hosts: Vec<Host<I>>,
+    /// Host and place in it of each drive of the fleet.
+    places: Vec<(u32, u32)>,
+    seed: u64,
+}
+
+impl<I: Clone> Levels<I> {
+    /// `hosts` says of each drive of the fleet which host (0..) it belongs to; `windows` are how many shards wait across hosts, and within each host. For `seed` see [`Grouper::new`].
+    ///
+    /// # Errors
+    /// Invalid where there are fewer than K + M hosts, or a host has fewer than k + m drives.
+    pub fn new(codes: (Code, Code), hosts: &[u32], windows: (usize, usize), seed: u64) -> Result<Self> {
+        let count = hosts.iter().max().map_or(0, |last| *last as usize + 1);
+        if count > hosts.len() {
+            return Err(Error::invalid(format!("{} drives are not on {count} hosts", hosts.len())));
+        }
+        let outer = Grouper::new(codes.0, count, windows.0, seed).map_err(|e| e.while_doing(format!("{count} hosts for ec:{}/{}", codes.0, codes.1)))?;
+        let mut drives = vec![Vec::new(); count];
+        let mut places = Vec::with_capacity(hosts.len());
+        for (drive, host) in hosts.iter().enumerate() {
+            let of = &mut drives[*host as usize];
+            places.push((*host, of.len() as u32));
+            of.push(drive as u32);
+        }
+        let host = |(host, drives): (usize, Vec<u32>)| {
+            let inner = Grouper::new(codes.1, drives.len(), windows.1, mixed(seed ^ host as u64))
+                .map_err(|e| e.while_doing(format!("host {host} for ec:{}/{}", codes.0, codes.1)))?;
+            Ok(Host { outer: vec![0; drives.len()], drives, inner })
+        };
+        Ok(Self { outer, formed: 0, hosts: drives.into_iter().enumerate().map(host).collect::<Result<_>>()?, places, seed })
+    }
+
+    /// A slice that was placed on one of the fleet's drives; the groups that are complete now.
+    ///
+    /// # Errors
+    /// Invalid where there is no such drive.
+    pub fn push(&mut self, placed: Placed<I>) -> Result<Vec<Formed<I>>> {
+        let Some((host, place)) = self.places.get(placed.drive as usize).copied() else {
+            return Err(Error::invalid(format!("drive {} of {} has a slice", placed.drive, self.places.len())));
+        };
+        let mut formed = Vec::new();
+        self.cover(host, Placed { drive: place, id: Inside::Data(placed.id.clone()), len: placed.len }, &mut formed)?;
+        if let Some(group) = self.outer.push(Placed { drive: host, ..placed })? {
+            self.outer_formed(group, &mut formed)?;
+        }
+        Ok(formed)
+    }
+
+    /// Groups of all that waits on either level.
+    ///
+    /// # Errors
+    /// None but defects of our own.
+    pub fn finish(&mut self) -> Result<Vec<Formed<I>>> {
+        let mut formed = Vec::new();
+        for group in self.outer.finish() {
+            self.outer_formed(group, &mut formed)?;
+        }
+        for (number, host) in self.hosts.iter_mut().enumerate() {
+            formed.extend(host.inner.finish().into_iter().map(|group| Formed::Inner { host: number as u32, group: of_fleet(group, &host.drives) }));
+        }
+        Ok(formed)
+    }
+
+    /// Shards that wait, whose bytes the caller must hold: across hosts, and within the host where most do.
+    #[must_use]
+    pub fn waiting(&self) -> (usize, usize) {
+        (self.outer.waiting(), self.hosts.iter().map(|host| host.inner.waiting()).max().unwrap_or(0))
+    }
+
+    /// A shard for the inner groups of a host; `drive` is a place in it.
+    fn cover(&mut self, number: u32, placed: Placed<Inside<I>>, formed: &mut Vec<Formed<I>>) -> Result<()> {
+        let host = &mut self.hosts[number as usize];
+        if let Some(group) = host.inner.push(placed)? {
+            formed.push(Formed::Inner { host: number, group: of_fleet(group, &host.drives) });
+        }
+        Ok(())
+    }
+
+    /// An outer group's parities lie on those of their hosts' drives that have least of them.
+    fn outer_formed(&mut self, group: Group<I>, formed: &mut Vec<Formed<I>>) -> Result<()> {
+        let number = self.formed;
+        self.formed += 1;
+        let mut parity_drives = Vec::with_capacity(group.parity.len());
+        let mut covers = Vec::with_capacity(group.parity.len());
+        for (parity, number_of_host) in group.parity.iter().enumerate() {
+            let seed = self.seed;
+            let host = &mut self.hosts[*number_of_host as usize];
+            let least = (0..host.drives.len()).min_by_key(|place| (host.outer[*place], mixed(seed ^ *place as u64)));
+            let place = least.ok_or_else(|| Error::internal("a host has no drive"))?;
+            host.outer[place] += group.parity_len;
+            parity_drives.push(host.drives[place]);
+            covers.push((*number_of_host, Placed { drive: place as u32, id: Inside::Parity { group: number, parity: parity as u32 }, len: group.parity_len }));
+        }
+        // An inner group is told of after the outer group whose parity it covers.
+        formed.push(Formed::Outer { number, group, parity_drives });
+        covers.into_iter().try_for_each(|(host, placed)| self.cover(host, placed, formed))
+    }
+}
+
+/// The group with the fleet's numbers of drives for places in a host.
+fn of_fleet<I>(mut group: Group<I>, drives: &[u32]) -> Group<I> {
+    let of = |place: &mut u32| *place = drives.get(*place as usize).copied().unwrap_or(*place);
+    group.data.iter_mut().for_each(|shard| of(&mut shard.drive));
+    group.parity.iter_mut().for_each(of);
+    group
+}

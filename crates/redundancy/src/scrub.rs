@@ -1,0 +1,47 @@
+//! What a scrub finds in a group, from what its drives report of their shards rather than from the shards.
+
+use skytether_common::{Error, Result};
+
+use crate::digest::{Digest, consistent, suspects};
+use crate::map::Members;
+use crate::scheme::Code;
+
+/// What a drive reports of a shard that it has read: about 4 KiB.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// CRC-32C of the bytes as they are.
+    pub crc32c: u32,
+    /// Their digest, which has their length.
+    pub digest: Digest,
+}
+
+/// What is wrong with a group; places are data before parity, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// All shards are there, are those of the map, and fit one another.
+    Whole,
+    /// These are not there, or are not those that the map names: stale, exchanged, truncated, damaged. The others are as they should be; up to M are mended by decoding.
+    Damaged(Vec<usize>),
+    /// All shards are those that the map names, but the parities are not those of the data: they were made of other data, or the map's checksums are of damaged bytes. The places are those any one of which, were it
+    /// another, would make the group whole (see [`suspects`]). A slice that its own metadata vouches for is none of them: with it, the parities are to be made anew.
+    Mismatched(Vec<usize>),
+}
+
+/// Judges a group by the reports of its shards, data before parity, `None` for a shard that is not there or can't be read.
+///
+/// # Errors
+/// Invalid where the number of reports is not that of the group's shards, or they are of several scrubs.
+pub fn judge(code: Code, group: Members<'_>, reports: &[Option<Report>]) -> Result<Verdict> {
+    if reports.len() != group.all().len() {
+        return Err(Error::invalid(format!("{} reports of {} shards", reports.len(), group.all().len())));
+    }
+    let right =
+        |(report, shard): (&Option<Report>, &crate::map::Shard)| report.as_ref().is_some_and(|r| r.crc32c == shard.crc32c && r.digest.shard_len() == shard.len);
+    let damaged: Vec<usize> = reports.iter().zip(group.all()).enumerate().filter(|(_, pair)| !right(*pair)).map(|(at, _)| at).collect();
+    if !damaged.is_empty() {
+        return Ok(Verdict::Damaged(damaged));
+    }
+    let digests: Vec<Digest> = reports.iter().flatten().map(|report| report.digest.clone()).collect();
+    let (data, parity) = digests.split_at(group.data.len());
+    if consistent(code, data, parity)? { Ok(Verdict::Whole) } else { suspects(code, data, parity).map(Verdict::Mismatched) }
+}
