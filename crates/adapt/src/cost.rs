@@ -109,6 +109,12 @@ impl CostModel {
         }
     }
 
+    /// How many drives it is about.
+    #[must_use]
+    pub fn drives(&self) -> usize {
+        self.cses.len()
+    }
+
     /// The work.
     #[must_use]
     pub fn work(&self) -> &Work {

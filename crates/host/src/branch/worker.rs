@@ -2,7 +2,7 @@
 //!
 //! An epoch is one lane: a scan whose work moves, over sessions with the drives, that takes its slices from the level above. What comes of it, states or rows, is put together to fewer states where it is states, and goes up.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +16,7 @@ use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSe
 use futures::future::BoxFuture;
 use futures::stream::{self, SelectAll};
 use futures::{FutureExt, StreamExt};
+use skytether_adapt::cost::CostModel;
 use skytether_adapt::drive::{Meters, Next};
 use skytether_adapt::message::{EpochId, Rung, Seconds, SliceCost, SliceId};
 use skytether_adapt::query::{Limits, Policy, Setup};
@@ -58,6 +59,8 @@ struct State {
     loads: Vec<f64>,
     running: HashMap<SliceId, Seconds>,
     below: Vec<Annotation>,
+    /// What epochs so far have taught of the costs, by the rung that they were asked for.
+    learnt: BTreeMap<Rung, CostModel>,
 }
 
 impl fmt::Debug for Work {
@@ -227,7 +230,7 @@ impl Worker for Work {
     async fn work(self: Arc<Self>, lane: Lane) -> Result<()> {
         let top = if self.divided.has_upper() { lane.rung() } else { Rung::Full };
         let lane = Arc::new(lane);
-        let fed = Arc::new(Fed { work: Arc::clone(&self), lane: Arc::clone(&lane), over: AtomicBool::new(false) });
+        let fed = Arc::new(Fed { work: Arc::clone(&self), top, lane: Arc::clone(&lane), over: AtomicBool::new(false) });
         let (outputs, rows): (Vec<_>, Vec<_>) = self.host.drives().iter().map(|_| mpsc::channel(2)).unzip();
         let collector = Arc::new(Collector::new(Instant::now(), Cut::Full));
         let start = self.start(top, fed, outputs, &collector)?;
@@ -266,6 +269,8 @@ impl Worker for Work {
 /// What the level above feeds, for the scan below.
 struct Fed {
     work: Arc<Work>,
+    /// The rung that is asked for.
+    top: Rung,
     lane: Arc<Lane>,
     over: AtomicBool,
 }
@@ -310,5 +315,13 @@ impl Source for Fed {
         if let Some(last) = state.loads.get_mut(drive) {
             *last = load;
         }
+    }
+
+    fn known(&self) -> Option<CostModel> {
+        self.work.state().learnt.get(&self.top).cloned()
+    }
+
+    fn learnt(&self, cost: CostModel) {
+        self.work.state().learnt.insert(self.top, cost);
     }
 }

@@ -1,11 +1,11 @@
 //! The level above as a worker: runs a sub-plan over slices that a drive handed out, and its upper part over rows that a drive filtered.
 //!
-//! For each drive there is an engine over what that drive stores, read from afar; it plans the same sub-plan as the drive does. A lane for slices and one for rows are started when the first ones come. They run on threads of
+//! For each drive there is an engine over what that drive stores, read from afar; it plans the same sub-plan as the drive does. Lanes for slices and one for rows are started when the first ones come. They run on threads of
 //! their own: what they need beside the slices (names of genes, groups of cells) is read from the drive in the middle of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arrow::record_batch::RecordBatch;
@@ -79,7 +79,9 @@ pub(super) struct Above {
     top: Rung,
     divided: OnceCell<Arc<Divided>>,
     tell: Tell,
-    slices: Mutex<Option<mpsc::UnboundedSender<(EpochId, Vec<Fed>)>>>,
+    /// Lanes for slices.
+    lanes: usize,
+    slices: Mutex<Option<Arc<Queue>>>,
     rows: Mutex<Option<mpsc::UnboundedSender<(EpochId, Vec<RecordBatch>)>>>,
 }
 
@@ -90,8 +92,9 @@ impl fmt::Debug for Above {
 }
 
 impl Above {
-    pub(super) fn new(engine: Arc<EngineAbove>, plan: SubPlan, tell: Tell, top: Rung) -> Arc<Self> {
-        Arc::new(Self { engine, plan, top, divided: OnceCell::new(), tell, slices: Mutex::default(), rows: Mutex::default() })
+    /// The work for the drive that `engine` reads: `plan` up to `top`, in so many `lanes` where it is slices.
+    pub(super) fn new(engine: Arc<EngineAbove>, plan: SubPlan, tell: Tell, top: Rung, lanes: usize) -> Arc<Self> {
+        Arc::new(Self { engine, plan, top, divided: OnceCell::new(), tell, lanes, slices: Mutex::default(), rows: Mutex::default() })
     }
 
     /// The sub-plan as this side runs it.
@@ -117,22 +120,20 @@ impl Above {
 
     /// Works slices off that [`Self::fetch`] gave.
     pub(super) fn slices(self: &Arc<Self>, epoch: EpochId, fed: Vec<Fed>) {
-        let mut lane = self.slices.lock().unwrap_or_else(PoisonError::into_inner);
-        let sender = lane.get_or_insert_with(|| {
-            let (sender, receiver) = mpsc::unbounded_channel();
-            self.start(move |above, divided, meter| {
-                let feed = Stored(Arc::new(Storing {
-                    receiver: tokio::sync::Mutex::new(receiver),
-                    state: Mutex::default(),
-                    meter: Arc::clone(&meter),
-                    tell: Arc::clone(&above.tell),
-                }));
-                divided.lane(above.top, Arc::new(feed), meter)
-            });
-            sender
+        let mut queue = self.slices.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = queue.get_or_insert_with(|| {
+            let (queue, receiver) = Queue::new(Arc::clone(&self.tell));
+            let receiver = Arc::new(tokio::sync::Mutex::new(receiver));
+            for _ in 0..self.lanes {
+                let (left, receiver) = (Arc::clone(&queue.left), Arc::clone(&receiver));
+                self.start(move |above, divided, meter| {
+                    let storing = Storing { receiver, left, tell: Arc::clone(&above.tell), working: Mutex::default(), meter: Arc::clone(&meter) };
+                    divided.lane(above.top, Arc::new(Stored(Arc::new(storing))), meter)
+                });
+            }
+            queue
         });
-        // A lane that failed has told so.
-        let _ = sender.send((epoch, fed));
+        queue.push(epoch, fed);
     }
 
     /// Works rows off that the drive filtered.
@@ -190,9 +191,44 @@ impl Above {
 
     /// No more will come; the number of lanes that will say [`Worked::Over`].
     pub(super) fn close(&self) -> usize {
-        let slices = self.slices.lock().unwrap_or_else(PoisonError::into_inner).take().is_some();
+        let slices = self.slices.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(0, |_| self.lanes);
         let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner).take().is_some();
-        usize::from(slices) + usize::from(rows)
+        slices + usize::from(rows)
+    }
+}
+
+/// Slices that were handed out and wait for lanes.
+struct Queue {
+    sender: mpsc::UnboundedSender<(EpochId, Fed)>,
+    left: Arc<Mutex<Left>>,
+    tell: Tell,
+}
+
+/// What is left to be done.
+#[derive(Default)]
+struct Left {
+    /// For each epoch how many of its slices are not done, and the processor seconds of the others.
+    epochs: BTreeMap<EpochId, (usize, f64)>,
+    /// Whether nobody listens any more.
+    over: bool,
+}
+
+impl Queue {
+    fn new(tell: Tell) -> (Arc<Self>, mpsc::UnboundedReceiver<(EpochId, Fed)>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (Arc::new(Self { sender, left: Arc::default(), tell }), receiver)
+    }
+
+    fn push(&self, epoch: EpochId, fed: Vec<Fed>) {
+        if fed.is_empty() {
+            (self.tell)(Worked::Epoch(epoch, 0.0));
+            return;
+        }
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).epochs.insert(epoch, (fed.len(), 0.0));
+        for fed in fed {
+            // Lanes that failed have told so.
+            let _ = self.sender.send((epoch, fed));
+        }
     }
 }
 
@@ -200,21 +236,14 @@ impl Above {
 #[derive(Debug)]
 struct Stored(Arc<Storing>);
 
+/// A lane's view of the [`Queue`], which it does not keep open.
 struct Storing {
-    receiver: tokio::sync::Mutex<mpsc::UnboundedReceiver<(EpochId, Vec<Fed>)>>,
-    state: Mutex<StoringState>,
-    meter: Arc<Meter>,
+    receiver: Arc<tokio::sync::Mutex<mpsc::UnboundedReceiver<(EpochId, Fed)>>>,
+    left: Arc<Mutex<Left>>,
     tell: Tell,
-}
-
-#[derive(Default)]
-struct StoringState {
-    /// Slices that were not asked for yet, with their epochs.
-    waiting: std::collections::VecDeque<(EpochId, Fed)>,
-    /// Slices of each epoch that are not done.
-    left: BTreeMap<EpochId, (usize, f64)>,
-    working: Option<EpochId>,
-    last: Time,
+    /// The epoch of the slice that is being worked off, and the lane's time when it began.
+    working: Mutex<(Option<EpochId>, Time)>,
+    meter: Arc<Meter>,
 }
 
 impl fmt::Debug for Storing {
@@ -224,30 +253,21 @@ impl fmt::Debug for Storing {
 }
 
 impl Storing {
-    fn state(&self) -> std::sync::MutexGuard<'_, StoringState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn working(&self) -> MutexGuard<'_, (Option<EpochId>, Time)> {
+        self.working.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn left(&self) -> MutexGuard<'_, Left> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn next(self: Arc<Self>) -> Option<Result<Fed>> {
-        loop {
-            {
-                let mut state = self.state();
-                if let Some((epoch, fed)) = state.waiting.pop_front() {
-                    state.working = Some(epoch);
-                    state.last = self.meter.read(true);
-                    return Some(Ok(fed));
-                }
-            }
-            let (epoch, fed) = self.receiver.lock().await.recv().await?;
-            let mut state = self.state();
-            if fed.is_empty() {
-                drop(state);
-                (self.tell)(Worked::Epoch(epoch, 0.0));
-                continue;
-            }
-            state.left.insert(epoch, (fed.len(), 0.0));
-            state.waiting.extend(fed.into_iter().map(|fed| (epoch, fed)));
+        let (epoch, fed) = self.receiver.lock().await.recv().await?;
+        if self.left().over {
+            return None;
         }
+        *self.working() = (Some(epoch), self.meter.read(true));
+        Some(Ok(fed))
     }
 }
 
@@ -258,19 +278,21 @@ impl Feed for Stored {
 
     fn done(&self, _: u32) {
         let now = self.0.meter.read(true);
-        let mut state = self.0.state();
-        let cpu = now.since(state.last).cpu.as_secs_f64();
-        state.last = now;
-        let Some(epoch) = state.working.take() else { return };
-        let Some((left, sum)) = state.left.get_mut(&epoch) else { return };
+        let mut working = self.0.working();
+        let cpu = now.since(working.1).cpu.as_secs_f64();
+        working.1 = now;
+        let Some(epoch) = working.0.take() else { return };
+        drop(working);
+        let mut all = self.0.left();
+        let Some((left, sum)) = all.epochs.get_mut(&epoch) else { return };
         *left -= 1;
         *sum += cpu;
         if *left == 0 {
             let sum = *sum;
-            state.left.remove(&epoch);
-            drop(state);
+            all.epochs.remove(&epoch);
+            drop(all);
             if !(self.0.tell)(Worked::Epoch(epoch, sum)) {
-                self.0.state().waiting.clear();
+                self.0.left().over = true;
             }
         }
     }

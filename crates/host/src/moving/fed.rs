@@ -1,6 +1,7 @@
 //! Scans that a level above feeds: which slices come, and what becomes of them.
 
 use futures::future::BoxFuture;
+use skytether_adapt::cost::CostModel;
 use skytether_adapt::message::{EpochId, Seconds, SliceCost, SliceId};
 use skytether_adapt::query::Event;
 use skytether_common::{Error, Result};
@@ -22,6 +23,10 @@ pub(crate) trait Source: Send + Sync {
     fn done(&self, cost: SliceCost);
     /// The stripes that a drive works on, with the processor seconds that they have had, and how busy it is.
     fn progress(&self, drive: usize, running: &[(SliceId, Seconds)], load: f64);
+    /// What is known of the costs from scans before.
+    fn known(&self) -> Option<CostModel>;
+    /// Keeps what this scan has learnt of them.
+    fn learnt(&self, cost: CostModel);
 }
 
 impl Task {

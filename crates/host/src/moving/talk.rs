@@ -192,6 +192,9 @@ impl Task {
             let told = drive.told.take().filter(|told| !told.cse.is_empty());
             drive.note(told);
         }
+        if let Some(source) = &self.source {
+            source.learnt(self.query.cost().clone());
+        }
         if let (Some(expected), Some(first)) = (self.expected.take(), self.drives.first()) {
             first.reading.note.estimate(Estimate { expected, happened: Some(self.happened()) });
         }

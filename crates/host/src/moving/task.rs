@@ -101,9 +101,15 @@ pub(super) async fn work_off(start: Start) -> Result<()> {
     let setup = start.setup;
     let adaptive = setup.policy == Policy::Adaptive && start.source.is_none();
     let silence = setup.limits.silence;
+    let lanes = (setup.host.cores as usize / start.members.len().max(1)).max(1);
+    let query = Query::new(setup.clone());
+    let query = match start.source.as_ref().and_then(|source| source.known()) {
+        Some(cost) => query.knowing(cost),
+        None => query,
+    };
     let mut task = Task {
         drives: Vec::new(),
-        query: Query::new(setup.clone()),
+        query,
         began: Instant::now(),
         inbox,
         messages,
@@ -125,7 +131,7 @@ pub(super) async fn work_off(start: Start) -> Result<()> {
         expected: None,
     };
     for (at, member) in start.members.into_iter().enumerate() {
-        let drive = task.drive(at, member);
+        let drive = task.drive(at, member, lanes);
         task.drives.push(drive);
         task.open(at);
     }
@@ -175,7 +181,8 @@ pub(super) async fn work_off(start: Start) -> Result<()> {
 }
 
 impl Task {
-    fn drive(&mut self, at: usize, member: Member) -> Drive {
+    /// Drive `at`, of whose slices so many are worked off here at a time.
+    fn drive(&mut self, at: usize, member: Member, lanes: usize) -> Drive {
         let Member { reading, plan, engine, output } = member;
         let inbox = self.inbox.clone();
         let tells = Arc::clone(&self.flow);
@@ -211,7 +218,7 @@ impl Task {
         });
         Drive {
             cse: Arc::clone(reading.drive()),
-            above: Above::new(engine, plan.clone(), tell, self.top),
+            above: Above::new(engine, plan.clone(), tell, self.top, lanes),
             reading,
             plan,
             output: Output { queue, closed },
