@@ -45,6 +45,8 @@ SELECT k, b, sum(i), grouping(k) FROM e.mixed GROUP BY GROUPING SETS ((k), (b), 
 SELECT k, sum(i) AS n FROM e.mixed GROUP BY k HAVING sum(i) > 0
 SELECT k, v, count(*) FROM (SELECT k, unnest(vs) AS v FROM (SELECT k, array_agg(i % 7) AS vs FROM e.mixed GROUP BY k)) AS a GROUP BY k, v
 SELECT k, count(*) FROM (SELECT k, unnest(vs) AS v FROM (SELECT k, array_agg(i % 7) AS vs FROM e.mixed GROUP BY k)) AS a GROUP BY k, v
+WITH a AS (SELECT k, unnest(vs) AS v FROM (SELECT k, array_agg(i % 7) AS vs FROM e.mixed GROUP BY k)) SELECT a.k, count(*), max(a.v), min(l.k) FROM a LEFT JOIN e.left l ON a.k = l.k GROUP BY a.k HAVING max(a.v) > 0
+SELECT k, v, sum(v) OVER (ORDER BY k) AS s FROM (SELECT k, unnest(vs) AS v FROM (SELECT k, array_agg(u % 5) AS vs FROM e.mixed GROUP BY k)) AS a
 SELECT k, u FROM (SELECT k, unnest(us) AS u FROM (SELECT k, array_agg(u) AS us FROM e.mixed GROUP BY k)) AS a WHERE k < 9 ORDER BY k, u LIMIT 40
 SELECT u FROM e.mixed x WHERE i = (SELECT max(v) FROM (SELECT k, unnest(vs) AS v FROM (SELECT k, array_agg(i) AS vs FROM e.mixed GROUP BY k)) AS a WHERE a.k = x.k)
 SELECT DISTINCT s FROM e.mixed

@@ -109,6 +109,18 @@ impl CostModel {
         }
     }
 
+    /// What it knows, for a query that begins now, at time 0 of its own clock: how busy drives were before does not count.
+    #[must_use]
+    pub fn again(mut self) -> Self {
+        for cse in &mut self.cses {
+            cse.load = Load::default();
+            (cse.guess, cse.slow, cse.told_at) = (None, None, f64::NEG_INFINITY);
+            [&mut cse.raw, &mut cse.filter, &mut cse.full].into_iter().for_each(Robust::ended);
+        }
+        self.host_factor.ended();
+        self
+    }
+
     /// How many drives it is about.
     #[must_use]
     pub fn drives(&self) -> usize {
@@ -550,6 +562,24 @@ mod tests {
         }
         let loaded = model.slice(0, Rung::Filter, SLICE);
         assert!((loaded.cpu - after.cpu).abs() < 1e-9 && loaded.wall > 7.9 * loaded.cpu, "{loaded:?}");
+    }
+
+    #[test]
+    fn what_is_known_is_known_again_and_what_was_so_then_is_not() {
+        let mut model = model();
+        let cost = SliceCost { slice: SliceId(0), cpu: 2.0 * 15.0 * 1e-3, rows_out: 500, bytes_out: 8000 };
+        for _ in 0..WARM_UP + 5 {
+            model.measured(0, Rung::Filter, &slice(), &cost);
+        }
+        let known = model.slice(0, Rung::Filter, SLICE);
+        for _ in 0..20 {
+            model.loaded(60.0, 0, 8.0);
+        }
+        assert!(model.load(0) > 7.0 && model.told_at(0) == 60.0);
+        let again = model.clone().again();
+        assert_eq!((again.load(0), again.told_at(0), again.is_guessed(0)), (1.0, f64::NEG_INFINITY, false));
+        assert_eq!(again.slice(0, Rung::Filter, SLICE), known, "as on an idle drive before");
+        assert_eq!(again.filtered(), model.filtered());
     }
 
     #[test]

@@ -61,6 +61,11 @@ impl Robust {
         }
     }
 
+    /// What ran is over, however it ended.
+    pub fn ended(&mut self) {
+        self.floor = 0.0;
+    }
+
     /// Whether the warm-up is over and there are enough measurements after it.
     #[must_use]
     pub fn is_known(&self) -> bool {

@@ -277,7 +277,9 @@ impl Fluid<'_> {
                 if !(part.may_raw && n * part.raw.bytes <= own_link && n * part.raw.wall <= sends && part.begin_above < time) && n > 0.0 {
                     return false;
                 }
-                cores -= part.begin_above;
+                if n > 0.0 {
+                    cores -= part.begin_above;
+                }
                 self.below[at] = 0.0;
                 cores -= n * part.raw.above;
                 link -= n * part.raw.bytes;
@@ -321,7 +323,7 @@ impl Fluid<'_> {
             // As few bytes as possible, to begin with.
             let start = if more > 0.0 { low } else { high };
             self.below[at] = start;
-            if start < n || lane.rung == Rung::Filter {
+            if n > 0.0 && (start < n || lane.rung == Rung::Filter) {
                 cores -= part.begin_above;
             }
             cores -= start * lane.load.above + (n - start) * part.raw.above;

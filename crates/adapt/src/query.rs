@@ -467,7 +467,7 @@ impl<B> Query<B> {
     /// The same query, of which `cost` is known: what [`Self::cost`] of another one over the same drives said, of the same work.
     #[must_use]
     pub fn knowing(self, cost: CostModel) -> Self {
-        if cost.drives() == self.cses.len() { Self { cost, ..self } } else { self }
+        if cost.drives() == self.cses.len() { Self { cost: cost.again(), ..self } } else { self }
     }
 
     /// Whether [`Action::Finish`] or [`Action::Fail`] was given.

@@ -194,11 +194,16 @@ impl Reader {
                     self.bytes_read.fetch_add(picked.bytes(), Ordering::Relaxed);
                     Ok(pieces)
                 }
-                // Damage in these bytes, or those of another slice: the store's index knows.
-                Err(error) => match self.store.stat(&key)? {
-                    Some(entry) if entry.len != expected.len || entry.crc32c != expected.crc32c => Err(other()),
-                    _ => Err(error).context(|| format!("cannot read slice {n} of partition {}", partition.key)),
-                },
+                // Damage in these bytes, or those of another slice, or none any more: the store's index knows.
+                Err(error) => match error.kind() {
+                    Kind::Corrupt | Kind::Invalid => match self.store.stat(&key) {
+                        Ok(Some(entry)) if entry.len != expected.len || entry.crc32c != expected.crc32c => Err(other()),
+                        Ok(None) => Err(gone(Error::not_found("its store has no such key"))),
+                        Ok(Some(_)) | Err(_) => Err(error),
+                    },
+                    _ => Err(error),
+                }
+                .context(|| format!("cannot read slice {n} of partition {}", partition.key)),
             };
         }
         let bytes = self.store.get_expected(&key, expected.len, expected.crc32c).map_err(gone)?.ok_or_else(other)?;

@@ -35,7 +35,7 @@ use skytether_pace::Processor;
 use skytether_plan::Cut;
 use skytether_wire::decorated::{Decorated, Decorator};
 use skytether_wire::flight::{ConnectOptions, FlightCse};
-use skytether_wire::{Cse, DeliveryStream, Opened, SubPlan};
+use skytether_wire::{Cse, DeliveryStream, Opened, Storage, SubPlan};
 
 const USAGE: &str = "usage: slice_times FLEET PROFILE host|served|handed|drive QUERY";
 

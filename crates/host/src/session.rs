@@ -427,6 +427,7 @@ fn base_state(options: &HostOptions) -> Result<SessionState> {
     skytether_expression::register(&mut state, nothing)?;
     partial::register(&mut state).map_err(from_datafusion)?;
     state.register_udf(Arc::new(among_udf(KeySets::default()))).map_err(from_datafusion)?;
+    state.register_relation_planner(Arc::new(unnested::Relations)).map_err(from_datafusion)?;
     Ok(state)
 }
 

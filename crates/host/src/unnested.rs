@@ -1,8 +1,10 @@
 //! What determined a row before `UNNEST` does not after it.
 //!
-//! DataFusion knows of an aggregate that its groups determine all of its columns, and hands that on through `UNNEST`, which makes many rows of one: `GROUP BY g, u` above it would become `GROUP BY g`, and `ORDER BY g, u`
-//! be done by `g` alone. While its rules rewrite a plan, a node that says nothing of the kind stands above each such `UNNEST`; it lets filters, limits and unwanted columns pass, and is gone before the cut.
+//! DataFusion knows of an aggregate that its groups determine all of its columns, and hands that on through `UNNEST`, which makes many rows of one. Above it, its SQL planner would take `GROUP BY g` for `GROUP BY g, u` and choose
+//! another frame for windows that are ordered by `g`; its rules would take `GROUP BY g, u` for `GROUP BY g` and order by `g` alone what is to be ordered by `g, u`. So a node that says nothing of what determines what stands above each
+//! such `UNNEST` while its rules rewrite a plan, and above each relation with one while a text is planned. It lets filters, limits and unwanted columns pass, and is gone before the cut.
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::fmt;
@@ -11,7 +13,9 @@ use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::{DFSchemaRef, FunctionalDependencies, Result, plan_err};
+use datafusion::logical_expr::planner::{PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning};
 use datafusion::logical_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalNodeCore};
+use datafusion::sql::sqlparser::ast::TableFactor;
 
 /// The rows of its input, of which nothing is known.
 #[derive(Debug, Clone)]
@@ -25,6 +29,39 @@ impl Unnested {
         let schema = input.schema().as_ref().clone().with_functional_dependencies(FunctionalDependencies::empty())?;
         Ok(Self { input, schema: Arc::new(schema) })
     }
+
+    fn into_plan(self) -> LogicalPlan {
+        LogicalPlan::Extension(Extension { node: Arc::new(self) })
+    }
+}
+
+thread_local! {
+    /// Whether the next relation of this thread is to be planned as DataFusion does.
+    static PLAIN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Plans relations as DataFusion does, and puts the node above those that need it.
+#[derive(Debug)]
+pub(crate) struct Relations;
+
+impl RelationPlanner for Relations {
+    fn plan_relation(&self, relation: TableFactor, context: &mut dyn RelationPlannerContext) -> Result<RelationPlanning> {
+        // What refers to the relations beside it must stay as it is for who takes it apart.
+        if PLAIN.take() || matches!(relation, TableFactor::Derived { lateral: true, .. }) {
+            return Ok(RelationPlanning::Original(Box::new(relation)));
+        }
+        // It begins with this very planner; relations within this one come here again.
+        PLAIN.set(true);
+        let plan = context.plan(relation)?;
+        let plan = if is_from_wrong(&plan) { Unnested::over(plan)?.into_plan() } else { plan };
+        Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(plan, None))))
+    }
+}
+
+/// Whether what `plan` says of what determines its rows may come of an `UNNEST`.
+fn is_from_wrong(plan: &LogicalPlan) -> bool {
+    !plan.schema().functional_dependencies().is_empty()
+        && (is_wrong(plan) || (!matches!(plan, LogicalPlan::Aggregate(_)) && plan.inputs().into_iter().any(is_from_wrong)))
 }
 
 /// Whether rows of `plan` are thought to be determined by what determined the rows that they were made of.
@@ -49,8 +86,7 @@ pub(crate) fn marked(plan: LogicalPlan) -> Result<LogicalPlan> {
         // What stands above was made before.
         let node = node.recompute_schema()?;
         if is_wrong(&node) {
-            let node = Unnested::over(node)?;
-            return Ok(Transformed::yes(LogicalPlan::Extension(Extension { node: Arc::new(node) })));
+            return Ok(Transformed::yes(Unnested::over(node)?.into_plan()));
         }
         Ok(Transformed::yes(node))
     };

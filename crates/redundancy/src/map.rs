@@ -262,7 +262,7 @@ impl CodeMap {
         bytes
     }
 
-    /// What [`CodeMap::to_bytes`] gave. Takes at most some ten times as much memory as there are bytes, whatever they are.
+    /// What [`CodeMap::to_bytes`] gave. Takes at most some twenty times as much memory as there are bytes, whatever they are.
     ///
     /// # Errors
     /// Unsupported for a later version; corrupt where the bytes are anything else.

@@ -12,7 +12,7 @@ use crate::cse::{Cse, CseInfo, DeliveryStream, Storage};
 use crate::session::Opened;
 use crate::subplan::SubPlan;
 
-/// What is done otherwise; all else is done by [`Self::behind`].
+/// What is done otherwise; all else is done by [`Self::behind`]. Who does [`Self::execute`] otherwise and not [`Self::open`] changes nothing of what is run by sessions, and who does [`Self::get`] otherwise nothing of what is read in parts.
 #[async_trait]
 pub trait Decorator: Send + Sync + Debug {
     /// The CSE that it stands before.

@@ -121,6 +121,14 @@ impl SliceStore for SlowDisk {
         Ok(value)
     }
 
+    fn get_expected(&self, key: &Key, len: u64, crc32c: u32) -> Result<Option<Bytes>> {
+        let asked = self.start.elapsed();
+        let value = self.inner.get_expected(key, len, crc32c)?;
+        let all = 0..value.as_ref().map_or(0, |value| value.len() as u64);
+        self.pay(key, std::slice::from_ref(&all), asked);
+        Ok(value)
+    }
+
     fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let asked = self.start.elapsed();
         let parts = self.inner.get_ranges_unverified(key, ranges)?;

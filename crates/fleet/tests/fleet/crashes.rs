@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use skytether_common::Result;
-use skytether_drive::{Cse, Drive, DriveOptions};
+use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_fleet::{DatasetKind, HostOptions, Placement};
 use skytether_host::Host;
 use skytether_store::{Op, Version};

@@ -40,7 +40,7 @@ async fn every_policy_gives_the_answer_of_one_engine() {
             let fleet = open(dir.path(), drives, Moving::Always(policy)).await;
             for (sql, ordered) in QUERIES {
                 let given = query(&fleet, sql, Cut::Adaptive).await.unwrap_or_else(|e| panic!("{drives} drives, {policy:?}: {sql}: {e}"));
-                assert_as_reference(&rows, (sql, *ordered), given, &format!("{drives} drives, {policy:?}")).await;
+                assert_as_reference(&rows, (sql, ordered), given, &format!("{drives} drives, {policy:?}")).await;
             }
         }
     }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures::stream::{self, BoxStream};
@@ -285,4 +286,51 @@ async fn a_drive_that_hangs_is_asked_again_and_then_blamed() {
     let error = answer(&host, QUERIES[0]).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
     assert!(error.to_string().contains("drive-1") && error.full_text().contains("the connection broke"), "{}", error.full_text());
+}
+
+/// Says that a process runs one test only, so that its threads are that test's.
+const ALONE: &str = "SKYTETHER_TEST_ALONE";
+
+#[test]
+fn queries_that_fail_or_are_dropped_leave_nothing_behind() {
+    let ran = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "moving_faults::what_leaves_nothing_behind", "--nocapture", "--test-threads=1"])
+        .env(ALONE, "1")
+        .output()
+        .unwrap();
+    assert!(ran.status.success() && String::from_utf8_lossy(&ran.stdout).contains("1 passed"), "{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+/// Threads of this process that work off what drives hand out.
+fn lanes_above() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.trim_end() == "skytether-above").count()
+}
+
+/// Not a test by itself: what the process above does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_leaves_nothing_behind() {
+    if std::env::var_os(ALONE).is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let host = host(dir.path(), [Fate::default(); DRIVES], Policy::Static(Rung::Raw), Limits::default()).await;
+    fill(&host).await;
+    let mut most = 0;
+    for _ in 0..6 {
+        let error = answer(&host, "SELECT grp, sum(100 / (id - 777)) FROM lab.plain GROUP BY grp").await.unwrap_err();
+        assert!(error.full_text().contains("zero"), "{}", error.full_text());
+        let query = host.sql("SELECT id, name FROM lab.plain", &QueryOptions::default()).await.unwrap();
+        let mut stream = query.stream;
+        stream.next().await.unwrap().unwrap();
+        most = most.max(lanes_above());
+        drop(stream);
+    }
+    assert!(most > 0, "there is something to be left");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while lanes_above() > 0 && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(lanes_above(), 0);
 }

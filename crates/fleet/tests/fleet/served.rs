@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use skytether_common::{Kind, Result};
-use skytether_drive::{Cse, Drive, DriveOptions, Storage};
+use skytether_drive::{Cse, Drive, DriveOptions};
 use skytether_fleet::{Cut, DatasetKind, Fleet, HostOptions, Moving, Placement, QueryOptions};
 use skytether_host::{Founding, Host};
 use skytether_store::disk::DriveIdentity;

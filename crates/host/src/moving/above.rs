@@ -126,9 +126,10 @@ impl Above {
             let receiver = Arc::new(tokio::sync::Mutex::new(receiver));
             for _ in 0..self.lanes {
                 let (left, receiver) = (Arc::clone(&queue.left), Arc::clone(&receiver));
-                self.start(move |above, divided, meter| {
-                    let storing = Storing { receiver, left, tell: Arc::clone(&above.tell), working: Mutex::default(), meter: Arc::clone(&meter) };
-                    divided.lane(above.top, Arc::new(Stored(Arc::new(storing))), meter)
+                let (top, tell) = (self.top, Arc::clone(&self.tell));
+                self.start(move |divided, meter| {
+                    let storing = Storing { receiver, left, tell, working: Mutex::default(), meter: Arc::clone(&meter) };
+                    divided.lane(top, Arc::new(Stored(Arc::new(storing))), meter)
                 });
             }
             queue
@@ -141,8 +142,8 @@ impl Above {
         let mut lane = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = lane.get_or_insert_with(|| {
             let (sender, receiver) = mpsc::unbounded_channel();
-            self.start(move |above, divided, meter| {
-                let tell = Arc::clone(&above.tell);
+            let tell = Arc::clone(&self.tell);
+            self.start(move |divided, meter| {
                 let (schema, measured) = (divided.schema(Rung::Filter), Arc::clone(&meter));
                 let epochs = stream::unfold((receiver, None::<(EpochId, Time)>), move |(mut receiver, before)| {
                     let (tell, measured) = (Arc::clone(&tell), Arc::clone(&measured));
@@ -163,29 +164,31 @@ impl Above {
         let _ = sender.send((epoch, batches));
     }
 
-    fn start(self: &Arc<Self>, lane: impl FnOnce(&Self, &Divided, Arc<Meter>) -> Result<Lane> + Send + 'static) {
-        let above = Arc::clone(self);
+    /// Starts a lane, which does not keep this alive: what feeds it ends with this, and so does it.
+    fn start(self: &Arc<Self>, lane: impl FnOnce(&Divided, Arc<Meter>) -> Result<Lane> + Send + 'static) {
+        let (above, tell) = (Arc::clone(self), Arc::clone(&self.tell));
         tokio::spawn(async move {
-            let over = match above.divided().await {
+            let divided = above.divided().await;
+            drop(above);
+            let over = match divided {
                 Ok(divided) => {
-                    let tell = Arc::clone(&above.tell);
+                    let gives = Arc::clone(&tell);
                     let work = alone(move || {
-                        let mut lane = lane(&above, &divided, Arc::new(Meter::default()))?;
+                        let mut lane = lane(&divided, Arc::new(Meter::default()))?;
                         futures::executor::block_on(async {
                             while let Some(batch) = lane.next().await? {
-                                if !(above.tell)(Worked::Rows(batch)) {
+                                if !gives(Worked::Rows(batch)) {
                                     break;
                                 }
                             }
                             Ok(())
                         })
                     });
-                    tell(Worked::Over(work.await));
-                    return;
+                    work.await
                 }
                 Err(error) => Err(error),
             };
-            (above.tell)(Worked::Over(over));
+            tell(Worked::Over(over));
         });
     }
 

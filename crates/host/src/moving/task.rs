@@ -10,6 +10,7 @@ use arrow::record_batch::RecordBatch;
 use futures::FutureExt;
 use skytether_adapt::message::{Completed, CseId, Down, EpochId, Order, Rung, SliceCost, SliceId, Up};
 use skytether_adapt::query::{Action, Event, Policy, Query, Setup};
+use skytether_adapt::work;
 use skytether_common::{Error, Kind, Result};
 use skytether_engine::feed::Fed;
 use skytether_wire::Opened;
@@ -34,6 +35,9 @@ const COMING_BACK: (Duration, f64) = (Duration::from_secs(4), 0.8);
 
 /// How often it is looked whether it has.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+/// The share of the memory for what waits that states of several lanes may take, as far as their number is foreseen.
+const STATES: f64 = 0.5;
 
 /// What an epoch delivers.
 #[derive(Debug)]
@@ -101,7 +105,7 @@ pub(super) async fn work_off(start: Start) -> Result<()> {
     let setup = start.setup;
     let adaptive = setup.policy == Policy::Adaptive && start.source.is_none();
     let silence = setup.limits.silence;
-    let lanes = (setup.host.cores as usize / start.members.len().max(1)).max(1);
+    let lanes = lanes(&setup, start.members.len());
     let query = Query::new(setup.clone());
     let query = match start.source.as_ref().and_then(|source| source.known()) {
         Some(cost) => query.knowing(cost),
@@ -178,6 +182,18 @@ pub(super) async fn work_off(start: Start) -> Result<()> {
             }
         }
     }
+}
+
+/// Lanes for the slices that one of so many drives hands out: what cores there are for each, as long as their states, which each lane has of its own, take little of the memory.
+fn lanes(setup: &Setup, drives: usize) -> usize {
+    let drives = drives.max(1);
+    let cores = setup.host.cores as usize / drives;
+    let states = match setup.work.result {
+        work::Output::Groups { groups, bytes_per_group } => groups * bytes_per_group * drives as f64,
+        work::Output::Rows { .. } => 0.0,
+    };
+    let most = setup.limits.memory as f64 * STATES / states.max(1.0);
+    cores.min(most as usize).max(1)
 }
 
 impl Task {
