@@ -302,13 +302,14 @@ def test_a_closed_fleet_is_closed_whatever_is_left_of_it(tmp_path):
 
 def test_a_stream_under_way_outlives_its_fleet(tmp_path):
     fleet = skytether.open(tmp_path / "f", drives=1)
-    fleet.ingest(noise(500_000, 1), "d.big")
-    stream = pa.RecordBatchReader.from_stream(fleet.sql("SELECT v FROM d.big", cut="raw"))
+    # Far more than waits anywhere for its reader.
+    fleet.ingest(noise(3_000_000, 1), "d.big")
+    stream = pa.RecordBatchReader.from_stream(fleet.sql("SELECT v, noise FROM d.big", cut="raw"))
     rows = stream.read_next_batch().num_rows
     fleet.close()
     with pytest.raises(skytether.ConflictError):
         skytether.open(tmp_path / "f")
-    assert rows + stream.read_all().num_rows == 500_000
+    assert rows + stream.read_all().num_rows == 3_000_000
     skytether.open(tmp_path / "f").close()
 
 
