@@ -14,7 +14,7 @@ use common::*;
 use futures::StreamExt;
 use skytether_common::{Key, Kind, Result};
 use skytether_drive::{Cse, DriveOptions, Storage, serve};
-use skytether_store::{Expect, Op, Version};
+use skytether_store::{Expect, Op};
 use skytether_wire::decorated::{Decorated, Decorator};
 use skytether_wire::flight::frames::{self, LIST_PAGE};
 use skytether_wire::flight::{self, ConnectOptions, FlightCse, MAX_MESSAGE};
