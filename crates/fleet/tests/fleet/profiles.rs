@@ -76,14 +76,15 @@ async fn explain_says_what_is_expected_of_each_drive_and_then_what_happened() {
     let (far, slow) = (TARDY.replace("8e9", "2e6"), TARDY.replace("0.4", "0.002"));
     let fleet = open(&dir.path().join("fleet"), None, each(&[&far, &slow])).await.unwrap();
     ingest(&fleet, "lab.t", &batches(60, 500), false).await.unwrap();
-    let sql = "SELECT grp, count(*) AS n, avg(x) AS x FROM lab.t GROUP BY grp";
+    let sql = "SELECT count(*) AS n, avg(x) AS x FROM lab.t WHERE id % 2 = 0";
     let text = fleet.explain(sql, false, &QueryOptions::default()).await.unwrap();
     let (_, said) = text.split_once("by the drives' profiles").unwrap_or_else(|| panic!("{text}"));
     let said: Vec<&str> = said.lines().skip(1).take(3).map(str::trim).collect();
-    assert!(said[0].starts_with("expected: ") && !said[0].contains("took"), "{text}");
-    assert!(said[1].starts_with("drive-0: ") && said[1].contains(" at full, ") && said[1].ends_with(" each"), "{text}");
+    let of = |begins: &str| said.iter().find(|line| line.starts_with(begins)).copied().unwrap_or_else(|| panic!("{begins}\n{text}"));
+    assert!(!of("expected: ").contains("took"), "{text}");
+    assert!(of("drive-0: ").contains(" at full, ") && of("drive-0: ").ends_with(" each"), "{text}");
     // The host had better do it.
-    assert!(said[2].starts_with("drive-1: ") && said[2].contains(" handed out, ") && !said[2].contains(" at full"), "{text}");
+    assert!(of("drive-1: ").contains(" handed out, ") && !of("drive-1: ").contains(" at full"), "{text}");
     assert!(!text.contains("happened"), "{text}");
 
     let text = fleet.explain(sql, true, &QueryOptions::default()).await.unwrap();
