@@ -64,7 +64,7 @@ $(VENV)/.tools: requirements-build.txt
 
 # 2. Our own: the Rust workspace (the long part; cargo shows how far it is), and meanwhile the Python packages that ours stand on.
 $(VENV)/.built: $(VENV)/.tools requirements.txt $(RUST_SOURCES) pyproject.toml
-	@echo "Building Skytether (about 14 minutes the first time, on two cores) ..." >&2
+	@echo "Building Skytether (15 to 20 minutes the first time, on two cores) ..." >&2
 	@$(BIN)/python -m pip install -q -r requirements.txt & packages=$$!; built=0; \
 	  $(BIN)/maturin develop --skip-install || built=$$?; wait $$packages; exit $$built
 	@touch $@
