@@ -82,7 +82,7 @@ impl Digesting {
     }
 }
 
-/// A digest that is not yet complete.
+/// A digest while the bytes of its shard come in.
 #[derive(Debug, Clone)]
 pub struct Digester {
     of: Digesting,

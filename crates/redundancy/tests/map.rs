@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::collections::BTreeMap;
 
+use common::{Groups, Random};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use skytether_common::Kind;
@@ -11,47 +14,22 @@ use skytether_common::checksum::crc32c;
 use skytether_redundancy::Code;
 use skytether_redundancy::code::{decode, encode};
 use skytether_redundancy::digest::Digesting;
-use skytether_redundancy::groups::{Grouper, Placed, default_window};
 use skytether_redundancy::map::{CodeMap, Place, Role, Shard};
 use skytether_redundancy::scrub::{Report, Verdict, judge};
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 ^ self.0 >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8
-    }
-}
-
-type Owned = Vec<(Vec<Shard>, Vec<Shard>)>;
 /// A group's shards as they are, those that are not there `None`.
 type Found = Vec<Option<Vec<u8>>>;
 
-fn map_of(code: Code, groups: &Owned) -> skytether_common::Result<CodeMap> {
+fn map_of(code: Code, groups: &Groups) -> skytether_common::Result<CodeMap> {
     CodeMap::new(code, groups.iter().map(|(data, parity)| (&data[..], &parity[..])))
 }
 
 /// The groups of so many slices, as an ingest makes them.
-fn ingested(code: Code, drives: usize, slices: usize, random: &mut Random) -> Owned {
-    let mut grouper = Grouper::new(code, drives, default_window(code), 1).unwrap();
-    let mut formed = Vec::new();
-    for at in 0..slices {
-        formed.extend(grouper.push(Placed { drive: (at % drives) as u32, id: (at / drives) as u32, len: (600 << 10) + random.next() % (400 << 10) }).unwrap());
-    }
-    formed.extend(grouper.finish());
-    let mut numbers = vec![0; drives];
-    let mut crc = || random.next() as u32;
-    let mut owned = Vec::new();
-    for group in formed {
-        let data = group.data.iter().map(|s| Shard { drive: s.drive, home: s.drive, number: s.id, len: s.len, crc32c: crc() }).collect();
-        let parity = group.parity.iter().map(|drive| {
-            numbers[*drive as usize] += 1;
-            Shard { drive: *drive, home: *drive, number: numbers[*drive as usize] - 1, len: group.parity_len, crc32c: crc() }
-        });
-        owned.push((data, parity.collect()));
-    }
-    owned
+fn ingested(code: Code, drives: usize, slices: usize, random: &mut Random) -> Groups {
+    let mut groups = common::ingested(code, drives, slices, 1, || random.slice_len());
+    let shards = groups.iter_mut().flat_map(|(data, parity)| data.iter_mut().chain(parity));
+    shards.for_each(|shard| shard.crc32c = random.next() as u32);
+    groups
 }
 
 #[test]
@@ -78,7 +56,7 @@ fn a_million_slices_take_ten_megabytes_and_each_is_found() {
 }
 
 /// Groups with anything in them that may be.
-fn any_groups() -> impl Strategy<Value = (Code, Owned)> {
+fn any_groups() -> impl Strategy<Value = (Code, Groups)> {
     (1usize..6, 1usize..4).prop_flat_map(|(k, m)| {
         let shard = (any::<u32>(), prop_oneof![0u32..40, any::<u32>()], any::<u32>(), prop_oneof![0u64..3000, 0u64..=1 << 32]);
         let group = (prop::collection::vec(shard, 1..=k), any::<u32>());
@@ -168,7 +146,7 @@ fn counts_that_do_not_fit_take_no_memory() {
 fn groups_that_may_not_be_are_refused() {
     let code = Code::new(2, 1).unwrap();
     let shard = |drive, number, len| Shard { drive, home: drive, number, len, crc32c: 7 };
-    let refused = |groups: Owned| map_of(code, &groups).unwrap_err().to_string();
+    let refused = |groups: Groups| map_of(code, &groups).unwrap_err().to_string();
     assert_eq!(refused(vec![(vec![], vec![shard(0, 0, 0)])]), "group 0 of a code map has 0 data shards, but 2+1 has 1 to 2");
     assert_eq!(refused(vec![(vec![shard(0, 0, 5)], vec![])]), "group 0 has 1 data and 0 parity shards, which is not within 2+1");
     assert_eq!(refused(vec![(vec![shard(0, 0, 5), shard(1, 0, 5)], vec![shard(1, 0, 64)])]), "group 0 of a code map has two shards on drive 1");

@@ -2,25 +2,18 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::collections::BTreeSet;
 
+use common::Random;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use skytether_common::Kind;
 use skytether_redundancy::Code;
 use skytether_redundancy::balance::{Balance, balance};
-use skytether_redundancy::groups::{Grouper, Placed, default_window};
 use skytether_redundancy::map::{CodeMap, Place, Shard};
 use skytether_redundancy::repair::{Drive, Reads, Repair, loads, reads, repair};
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 ^ self.0 >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Lens {
@@ -31,23 +24,7 @@ enum Lens {
 /// The map that an ingest of so many slices makes.
 fn ingested(code: Code, drives: usize, slices: usize, lens: Lens, seed: u64) -> CodeMap {
     let mut random = Random(seed);
-    let mut grouper = Grouper::new(code, drives, default_window(code), seed).unwrap();
-    let mut formed = Vec::new();
-    for at in 0..slices {
-        let len = if lens == Lens::Equal { 1 << 20 } else { (600 << 10) + random.next() % (400 << 10) };
-        formed.extend(grouper.push(Placed { drive: (at % drives) as u32, id: (at / drives) as u32, len }).unwrap());
-    }
-    formed.extend(grouper.finish());
-    let mut numbers = vec![0; drives];
-    let mut groups: Vec<(Vec<Shard>, Vec<Shard>)> = Vec::new();
-    for group in formed {
-        let data = group.data.iter().map(|s| Shard { drive: s.drive, home: s.drive, number: s.id, len: s.len, crc32c: 0 }).collect();
-        let parity = group.parity.iter().map(|drive| {
-            numbers[*drive as usize] += 1;
-            Shard { drive: *drive, home: *drive, number: numbers[*drive as usize] - 1, len: group.parity_len, crc32c: 0 }
-        });
-        groups.push((data, parity.collect()));
-    }
+    let groups = common::ingested(code, drives, slices, seed, || if lens == Lens::Equal { 1 << 20 } else { random.slice_len() });
     CodeMap::new(code, groups.iter().map(|(data, parity)| (&data[..], &parity[..]))).unwrap()
 }
 
