@@ -360,6 +360,33 @@ impl Fluid<'_> {
     }
 }
 
+impl Part {
+    /// Seconds from one slice that is handed out to the next, by its slowest stage.
+    pub(crate) fn each(&self) -> Seconds {
+        self.disk.max(self.raw.bytes / self.link).max(self.raw.wall / f64::from(self.cores))
+    }
+
+    /// When the drive would be done if it worked off all of its slices itself, in that lane.
+    pub(crate) fn alone(&self, lane: &Lane, above: &Above) -> Seconds {
+        let n = f64::from(self.slices);
+        let (sent, given) = lane.states.map_or((0.0, 0.0), |states| {
+            let (count, bytes) = states.at(n);
+            (bytes / self.link + count * states.merge / above.cores, count * states.emit)
+        });
+        let work = self.busy + (n * lane.load.wall + lane.begin) / f64::from(self.cores);
+        work.max((self.backlog + n * lane.load.bytes) / self.link) + sent + given
+    }
+}
+
+/// When all would be done if no drive worked anything off.
+pub(crate) fn all_handed(parts: &[Part], above: &Above) -> Seconds {
+    let (own, bytes, work) = parts.iter().fold((0.0_f64, 0.0, above.busy), |(own, bytes, work), part| {
+        let n = f64::from(part.slices);
+        (own.max(n * part.each()), bytes + part.backlog + n * part.raw.bytes, work + n * part.raw.above)
+    });
+    own.max(bytes / above.link).max(work / above.cores)
+}
+
 impl States {
     /// States, and their bytes, at the end of an epoch that gets `slices` more; none where it gets none and has none.
     pub(crate) fn at(&self, slices: f64) -> (f64, f64) {

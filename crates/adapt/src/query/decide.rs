@@ -7,7 +7,7 @@ use super::{Action, Policy, Query, Stage};
 use crate::cost::SliceLoad;
 use crate::learn::{KNOWN, WARM_UP};
 use crate::message::{CloseAfter, EpochId, Rung, Seconds};
-use crate::plan::{Above, Part, Share, divide};
+use crate::plan::{Above, Lane, Part, Share, all_handed, divide};
 
 /// Bounds of the time between two plans, seconds.
 pub(super) const PLAN_EVERY: (Seconds, Seconds) = (0.002, 0.05);
@@ -54,6 +54,16 @@ const WORTH: f64 = 0.03;
 
 /// Plans in a row that must agree for a slice to be fed or taken back.
 const STEADY: usize = 3;
+
+/// How things stand by the plan.
+struct Outlook {
+    /// When all will be done.
+    end: Seconds,
+    /// When all would be done if no drive worked anything off.
+    handed: Seconds,
+    drives: usize,
+    above: Above,
+}
 
 impl<B> Query<B> {
     pub(super) fn decide(&mut self, out: &mut Vec<Action<B>>) {
@@ -160,107 +170,21 @@ impl<B> Query<B> {
             (bytes + part.backlog + raw * part.raw.bytes + below * lane.bytes, work + raw * part.raw.above + below * lane.above)
         });
         let little = all.0 / above.link < 0.5 * plan.end && all.1 / above.cores < 0.5 * plan.end;
-        // When all would be done if no drive worked anything off: who gains no time by it takes no risks.
-        let handed = parts.iter().fold((0.0_f64, 0.0, above.busy), |(end, bytes, work), part| {
-            let n = f64::from(part.slices);
-            let own = n * part.disk.max(part.raw.bytes / part.link).max(part.raw.wall / f64::from(part.cores));
-            (end.max(own), bytes + part.backlog + n * part.raw.bytes, work + n * part.raw.above)
-        });
-        let handed = handed.0.max(handed.1 / above.link).max(handed.2 / above.cores);
-        let gains = handed > GAIN * plan.end;
-        let late = if gains { LATE.0 } else { LATE.1 };
-        // A drive that has worked nothing off yet may be slower than thought, or busy: what is lost then is a share of all, not of what is left.
-        let worth = handed - plan.end > WORTH * (self.now + plan.end);
+        // Who gains no time by having drives work something off takes no risks.
+        let handed = all_handed(&parts, &above);
+        let outlook = Outlook { end: plan.end, handed, drives: parts.len(), above };
         // What was planned before all drives had said what they have says nothing.
         let first = !self.whole && self.cses.iter().all(|book| book.surveyed || book.dead);
         self.whole |= first;
         for (cse, part) in parts.iter().enumerate() {
-            let (cores, latency) = (f64::from(part.cores), self.cost.profile(cse).link_latency_s);
-            let each = part.disk.max(part.raw.bytes / part.link).max(part.raw.wall / cores);
-            self.cses[cse].raw_each = each;
-            // So many that no stage of their way up waits for another: the slowest one always has one to work on while the others are under way. Its
-            // cores are shared with what it works off itself, by turns: to have so many of them takes more at once.
-            let way = part.disk + part.raw.bytes / part.link + part.raw.bytes / above.link + 2.0 * latency + SLACK;
-            self.cses[cse].raw_way = way + part.raw.wall;
-            let needs = part.raw.wall / each.max(1e-9);
-            let lanes = if plan.shares[cse].below > 0 || part.busy > 0.0 { cores } else { 0.0 };
-            let sending = needs.max(lanes * needs / (cores - needs).max(0.1 * cores));
-            self.cses[cse].raw_pipe = 1 + ((way / each.max(1e-9) + sending).ceil() as u32).min(MAX_PIPE);
-            let end = plan.end;
-            let share = &mut plan.shares[cse];
-            if part.slices > 0 && share.below + share.raw == 0 {
-                // Whatever the plan thinks of it: nothing is left lying.
-                *share = if part.may_raw { Share { lane: None, below: 0, raw: part.slices } } else { Share { lane: Some(0), below: part.slices, raw: 0 } };
-            }
-            // To begin with its own work for next to nothing costs more than it gains. Of a feed nobody sees the end.
-            let sparse = self.cses[cse].lane.is_none()
-                && !self.fed
-                && (f64::from(share.below) < SPARSE * f64::from(part.slices)
-                    || (!worth && !self.cost.has_run(cse))
-                    || share.lane.and_then(|lane| part.lanes.get(lane)).is_some_and(|lane| {
-                        !(if gains { self.cost.has_run(cse) } else { self.cost.is_known(cse, lane.rung) }) && late * lane.load.wall > plan.end.max(handed)
-                    }));
-            if sparse && part.may_raw && self.policy == Policy::Adaptive {
-                *share = Share { lane: share.lane, below: 0, raw: part.slices };
-            }
-            // Nor does the level above where the drive alone would hardly be later.
-            let alone = share.lane.and_then(|lane| part.lanes.get(lane)).filter(|lane| lane.rung == Rung::Full && share.below > 0).map(|lane| {
-                let n = f64::from(part.slices);
-                let states = lane.states.map_or((0.0, 0.0), |states| {
-                    let (count, bytes) = states.at(n);
-                    (bytes / part.link + count * states.merge / above.cores, count * states.emit)
-                });
-                let work = part.busy + (n * lane.load.wall + lane.begin) / cores;
-                work.max((part.backlog + n * lane.load.bytes) / part.link) + states.0 + states.1
-            });
-            if self.policy == Policy::Adaptive
-                && !self.cses[cse].above_begun
-                && share.raw > 0
-                && alone.is_some_and(|alone| alone - end < WORTH * (self.now + end))
-            {
-                *share = Share { lane: share.lane, below: part.slices, raw: 0 };
-            }
-            if self.cses[cse].barred_until > self.now && part.may_raw {
-                *share = Share { lane: share.lane, below: 0, raw: part.slices };
-            }
-            // While it finds out how many groups there are, or how fast it is, its link would have nothing to do but for its results.
-            let planned = *share;
-            let lane = planned.lane.and_then(|lane| part.lanes.get(lane));
-            let probes = lane.is_some_and(|lane| self.is_probe(lane.rung)) && self.works(cse);
-            let mut learns = self.learning(cse, part, planned, end);
-            let spare = self.busy_for(cse);
-            if let Some(lane) = lane.filter(|_| (probes || learns) && part.may_raw && spare > WORTH * (self.now + end)) {
-                let own = cores * lane.load.bytes / (lane.load.wall * part.link);
-                let shared = part.raw.bytes * parts.len() as f64 / above.link;
-                let handed = ((spare * (1.0 - own)).max(0.0) / each.max(shared).max(1e-9)) as u32;
-                if handed > 0 && (learns || handed > planned.raw) {
-                    let handed = handed.min(part.slices);
-                    *share = Share { lane: planned.lane, below: part.slices - handed, raw: handed };
-                    learns = false;
-                }
-            }
-            let share = *share;
+            let each = part.each();
+            self.fill_link(cse, part, plan.shares[cse].below > 0, &above);
+            let (share, learns) = self.chosen(cse, part, plan.shares[cse], &outlook);
+            plan.shares[cse] = share;
             let little = share.below > 0 && f64::from(share.raw) * each < LITTLE * plan.end && little;
             self.cses[cse].learning = little || learns;
             self.cses[cse].rung = share.lane.map(|lane| part.lanes[lane].rung);
-            let queued = self.queued(cse);
-            // Plans differ by a slice or two: what is given now is not to be taken back by the next one.
-            let book = &mut self.cses[cse];
-            if jumped || first || share.lane.is_none() {
-                book.wanted.clear();
-            }
-            book.wanted.push_back(share.below);
-            if book.wanted.len() > STEADY {
-                book.wanted.pop_front();
-            }
-            let (least, most) = book.wanted.iter().fold((u32::MAX, 0), |(least, most), below| (least.min(*below), most.max(*below)));
-            book.feed_left = if share.raw > 0 { least } else { share.below }.saturating_sub(queued);
-            book.raw_left = share.raw;
-            if queued > most && self.policy == Policy::Adaptive {
-                self.take(cse, queued - most, out);
-            }
-            let book = &mut self.cses[cse];
-            book.unwanted = if share.below == 0 { book.unwanted + 1 } else { 0 };
+            self.keep_steady(cse, share, jumped || first, out);
             self.planned_load[cse] = self.cost.load(cse);
         }
         for (cse, part) in parts.iter().enumerate() {
@@ -278,6 +202,92 @@ impl<B> Query<B> {
         self.dirty = false;
         if self.policy == Policy::Adaptive {
             self.hedge(&parts, &above, out);
+        }
+    }
+
+    /// So many slices are handed out at once that no stage of their way up waits for another: the slowest one always has one to work on while the others are under way. Its
+    /// cores are shared with what it works off itself, by turns: to have so many of them takes more at once.
+    fn fill_link(&mut self, cse: usize, part: &Part, has_below: bool, above: &Above) {
+        let (cores, latency, each) = (f64::from(part.cores), self.cost.profile(cse).link_latency_s, part.each());
+        let way = part.disk + part.raw.bytes / part.link + part.raw.bytes / above.link + 2.0 * latency + SLACK;
+        let needs = part.raw.wall / each.max(1e-9);
+        let lanes = if has_below || part.busy > 0.0 { cores } else { 0.0 };
+        let sending = needs.max(lanes * needs / (cores - needs).max(0.1 * cores));
+        let book = &mut self.cses[cse];
+        (book.raw_each, book.raw_way) = (each, way + part.raw.wall);
+        book.raw_pipe = 1 + ((way / each.max(1e-9) + sending).ceil() as u32).min(MAX_PIPE);
+    }
+
+    /// What becomes of the `share` that the plan has for a drive, and whether nothing is to be taken from it before it is known better.
+    fn chosen(&self, cse: usize, part: &Part, mut share: Share, outlook: &Outlook) -> (Share, bool) {
+        let end = outlook.end;
+        let adaptive = self.policy == Policy::Adaptive;
+        let worth = WORTH * (self.now + end);
+        if part.slices > 0 && share.below + share.raw == 0 {
+            // Whatever the plan thinks of it: nothing is left lying.
+            share = if part.may_raw { Share { lane: None, below: 0, raw: part.slices } } else { Share { lane: Some(0), below: part.slices, raw: 0 } };
+        }
+        let lane = share.lane.and_then(|lane| part.lanes.get(lane));
+        if self.is_sparse(cse, part, share, lane, outlook) && part.may_raw && adaptive {
+            share = Share { lane: share.lane, below: 0, raw: part.slices };
+        }
+        // Nor does the level above begin where the drive alone would hardly be later.
+        let alone = lane.filter(|lane| lane.rung == Rung::Full && share.below > 0).map(|lane| part.alone(lane, &outlook.above));
+        if adaptive && !self.cses[cse].above_begun && share.raw > 0 && alone.is_some_and(|alone| alone - end < worth) {
+            share = Share { lane: share.lane, below: part.slices, raw: 0 };
+        }
+        if self.cses[cse].barred_until > self.now && part.may_raw {
+            share = Share { lane: share.lane, below: 0, raw: part.slices };
+        }
+        // While it finds out how many groups there are, or how fast it is, its link would have nothing to do but for its results.
+        let probes = lane.is_some_and(|lane| self.is_probe(lane.rung)) && self.works(cse);
+        let learns = self.learning(cse, part, share, end);
+        let spare = self.busy_for(cse);
+        if let Some(lane) = lane.filter(|_| (probes || learns) && part.may_raw && spare > worth) {
+            let own = f64::from(part.cores) * lane.load.bytes / (lane.load.wall * part.link);
+            let shared = part.raw.bytes * outlook.drives as f64 / outlook.above.link;
+            let count = ((spare * (1.0 - own)).max(0.0) / part.each().max(shared).max(1e-9)) as u32;
+            if count > 0 && (learns || count > share.raw) {
+                let count = count.min(part.slices);
+                return (Share { lane: share.lane, below: part.slices - count, raw: count }, false);
+            }
+        }
+        (share, learns)
+    }
+
+    /// Whether a drive would begin with its own work for next to nothing, which costs more than it gains. Of a feed nobody sees the end.
+    fn is_sparse(&self, cse: usize, part: &Part, share: Share, lane: Option<&Lane>, outlook: &Outlook) -> bool {
+        let Outlook { end, handed, .. } = *outlook;
+        let gains = handed > GAIN * end;
+        let late = if gains { LATE.0 } else { LATE.1 };
+        // A drive that has worked nothing off yet may be slower than thought, or busy: what is lost then is a share of all, not of what is left.
+        let is_worth = handed - end > WORTH * (self.now + end);
+        self.cses[cse].lane.is_none()
+            && !self.fed
+            && (f64::from(share.below) < SPARSE * f64::from(part.slices)
+                || (!is_worth && !self.cost.has_run(cse))
+                || lane.is_some_and(|lane| {
+                    !(if gains { self.cost.has_run(cse) } else { self.cost.is_known(cse, lane.rung) }) && late * lane.load.wall > end.max(handed)
+                }))
+    }
+
+    /// Plans differ by a slice or two: what is given now is not to be taken back by the next one, unless that is `anew`.
+    fn keep_steady(&mut self, cse: usize, share: Share, anew: bool, out: &mut Vec<Action<B>>) {
+        let queued = self.queued(cse);
+        let book = &mut self.cses[cse];
+        if anew || share.lane.is_none() {
+            book.wanted.clear();
+        }
+        book.wanted.push_back(share.below);
+        if book.wanted.len() > STEADY {
+            book.wanted.pop_front();
+        }
+        let (least, most) = book.wanted.iter().fold((u32::MAX, 0), |(least, most), below| (least.min(*below), most.max(*below)));
+        book.feed_left = if share.raw > 0 { least } else { share.below }.saturating_sub(queued);
+        book.raw_left = share.raw;
+        book.unwanted = if share.below == 0 { book.unwanted + 1 } else { 0 };
+        if queued > most && self.policy == Policy::Adaptive {
+            self.take(cse, queued - most, out);
         }
     }
 
