@@ -81,7 +81,7 @@ pub(super) struct Above {
     tell: Tell,
     /// Lanes for slices.
     lanes: usize,
-    slices: Mutex<Option<Arc<Queue>>>,
+    slices: Mutex<Option<Queue>>,
     rows: Mutex<Option<mpsc::UnboundedSender<(EpochId, Vec<RecordBatch>)>>>,
 }
 
@@ -217,9 +217,9 @@ struct Left {
 }
 
 impl Queue {
-    fn new(tell: Tell) -> (Arc<Self>, mpsc::UnboundedReceiver<(EpochId, Fed)>) {
+    fn new(tell: Tell) -> (Self, mpsc::UnboundedReceiver<(EpochId, Fed)>) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        (Arc::new(Self { sender, left: Arc::default(), tell }), receiver)
+        (Self { sender, left: Arc::default(), tell }, receiver)
     }
 
     fn push(&self, epoch: EpochId, fed: Vec<Fed>) {
