@@ -167,10 +167,10 @@ impl CostModel {
         ((self.seen_out + prior_rows * PRIOR_ROWS) / seen, (self.seen_bytes + prior_bytes * PRIOR_ROWS) / seen)
     }
 
-    /// Whether somebody has counted groups yet.
+    /// Whether somebody has counted groups yet, or there is but one.
     #[must_use]
     pub fn groups_are_known(&self) -> bool {
-        self.told
+        self.told || self.groups() <= 1.0
     }
 
     /// Groups in all of the table, as far as known.

@@ -259,7 +259,12 @@ impl Fluid<'_> {
             if n * part.disk > time {
                 return false;
             }
-            let lane = lane.and_then(|lane| part.lanes.get(lane));
+            // Who would not get to its first slice in that time hands all of them out, and does not begin.
+            let begins = |lane: &&Lane| {
+                let begun = lane.states.map_or(0.0, |states| states.begun);
+                !part.may_raw || begun > 0.0 || part.busy + lane.begin / f64::from(part.cores) + lane.load.wall <= time
+            };
+            let lane = lane.and_then(|lane| part.lanes.get(lane)).filter(begins);
             let mut own_link = part.link * time - part.backlog;
             link -= part.backlog;
             if lane.is_none_or(|lane| lane.states.is_none()) {

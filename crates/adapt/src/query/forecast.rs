@@ -104,4 +104,42 @@ mod tests {
         assert!((full.cses[1].slice / full.cses[0].slice - 20.0).abs() < 0.1, "{full:?}");
         assert!(full.end > 90.0 * full.cses[1].slice && full.end > uneven.end, "{full:?}");
     }
+
+    #[test]
+    fn a_drive_that_can_not_begin_in_time_does_not_spoil_the_choice_of_another() {
+        let tardy = Profile {
+            speed_per_core: 0.4,
+            cores: 1,
+            memory_bytes: 64 << 20,
+            disk_bytes_per_s: 1e9,
+            disk_seek_s: 0.0003,
+            link_bits_per_s: 8e9,
+            link_latency_s: 0.0002,
+        };
+        // Behind a slow link, where states are few bytes and what is filtered is many; and one for which any way of its own takes too long.
+        let (far, slow) = (Profile { link_bits_per_s: 2e6, ..tardy }, Profile { speed_per_core: 0.002, ..tardy });
+        let host = Profile { speed_per_core: 1.0, cores: 2, link_bits_per_s: 1e12, ..tardy };
+        let work = Work {
+            lower: vec![Operator { kind: Kind::Decode, units_per_row: 16.0 }],
+            upper: vec![Operator { kind: Kind::HashAggregate { groups: 1.0 }, units_per_row: 1.1 }],
+            filtered: Output::Rows { per_row: 0.1, bytes_per_row: 8.0 },
+            result: Output::Groups { groups: 1.0, bytes_per_group: 40.0 },
+        };
+        for (far_at, slow_at) in [(0, 1), (1, 0)] {
+            for slices in 20..34 {
+                let mut cses = vec![far, slow];
+                cses.rotate_left(far_at);
+                let setup =
+                    Setup { work: work.clone(), host, cses, policy: Policy::Adaptive, limits: Limits::default(), priors: PRIORS, fed: false };
+                let of = |cse: usize, count: u32| {
+                    (0..count).map(|n| Slice { id: SliceId(cse as u32 * 100 + n), rows: 560, bytes: 1950, readers: vec![CseId(cse as u32)] }).collect()
+                };
+                let mut all = vec![Vec::new(), Vec::new()];
+                (all[far_at], all[slow_at]) = (of(far_at, slices), of(slow_at, 53 - slices));
+                let forecast = forecast(setup, all);
+                let (far, slow) = (forecast.cses[far_at], forecast.cses[slow_at]);
+                assert_eq!((far.rung, far.below, slow.rung, slow.handed_out), (Some(Rung::Full), slices, None, 53 - slices), "{forecast:?}");
+            }
+        }
+    }
 }
