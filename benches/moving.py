@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import statistics
 import sys
 import time
@@ -55,7 +56,7 @@ SIMULATED = {
 
 #: What a row of moving.csv has, beside what was measured: the columns of `crates/sim/src/real.rs`.
 CALIBRATED = (
-    "slice_rows", "slice_bytes", "slices", "lower_s_per_row", "upper_s_per_row", "selected", "row_bytes", "groups", "state_bytes", "merge_s_per_state", "before_s", "session_s",
+    "slice_rows", "slice_bytes", "slices", "lower_s_per_row", "upper_s_per_row", "selected", "row_bytes", "groups", "state_bytes", "merge_s_per_state", "before_s", "session_s", "read_s_per_byte",
 )  # fmt: skip
 
 #: Kind, drives, times slower than a core of this machine, Gb/s of each link.
@@ -175,7 +176,35 @@ def calibrate(path: Path, drives: int, kind: str, repeat: int) -> dict[str, floa
     found["slice_rows"], found["slice_bytes"], found["slices"] = round(found["slice_rows"]), round(found["slice_bytes"]), int(found["slices"])
     found["session_s"] = max(planned[PLANNED] - planned[1], 0.0) / (PLANNED - 1)
     found["before_s"] = max(planned[1] - found["session_s"], 0.0)
+    found["read_s_per_byte"] = reading(path, drives)
     return found
+
+
+@functools.cache
+def reading(path: Path, drives: int) -> float:
+    """Seconds of a core of this machine that a drive takes to read a byte of a slice, beside what its operators say: of an aggregate over slow drives, what is left without operators and without what the same query takes where no slice is read."""
+    import skytether
+
+    spent: dict[tuple[int, bool], float] = {}
+    operators, bytes_read = 0.0, 0
+    for slower in (1, PLANNED):
+        fleet = skytether.open(path, drives=drives, profile=profile(slower, 10.0))
+        for nothing in (False, True):
+            times, runs = [], []
+            for _ in range(5):
+                began = time.perf_counter()
+                result = fleet.sql("SELECT sum(x) AS sx FROM bench.moving" + " WHERE x < -1" * nothing, cut="full")
+                result.to_arrow()
+                times.append(time.perf_counter() - began)
+                runs.append(max(result.receipt.to_dict()["scans"][0]["annotations"], key=lambda note: note["bytes_read"]))
+            spent[slower, nothing] = statistics.median(times)
+            # Of the drive that nobody slows down: those of slow ones count what they wait for.
+            if slower == 1 and not nothing:
+                operators = statistics.median(seconds(run["operators"], "SliceScanExec", "AggregateExec") for run in runs)
+                bytes_read = runs[-1]["bytes_read"]
+        fleet.close()
+    # Two cores work side by side.
+    return max((spent[PLANNED, False] - spent[PLANNED, True]) * 2 / PLANNED - operators, 0.0) / bytes_read
 
 
 def measure(path: Path, drives: int, device: str, sql: str, repeat: int) -> tuple[dict[str, list[float]], dict[str, dict]]:
@@ -234,8 +263,11 @@ def main() -> None:
             )
             for cut, bytes_moved in zip(CUTS, moved, strict=True):
                 happened = [drive for scan in receipts[cut]["scans"] for drive in scan.get("estimate", {}).get("happened", {}).get("drives", [])]
+                # What is pruned depends on the cut: a drive that only hands out is asked for all that it has.
+                slices = max((note["slices"] for scan in receipts[cut]["scans"] for note in scan["annotations"]), default=0)
+                slices = max([slices, *(drive["slices"] + drive["handed_out"] for drive in happened)]) or known[kind, drives]["slices"]
                 row = {
-                    "kind": SIMULATED[kind], "drives": drives, "slower": slower, "link_bits_per_s": link * 1e9, "load": "idle", "policy": cut, **known[kind, drives], "disk_seek_s": 0.0,
+                    "kind": SIMULATED[kind], "drives": drives, "slower": slower, "link_bits_per_s": link * 1e9, "load": "idle", "policy": cut, **known[kind, drives], "slices": slices, "disk_seek_s": 0.0,
                     "measured_s": middle[cut], "least_s": min(times[cut]), "most_s": max(times[cut]), "bytes_moved": bytes_moved,
                     "handed_out": sum(drive["handed_out"] for drive in happened),
                 }  # fmt: skip

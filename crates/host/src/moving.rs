@@ -26,6 +26,7 @@ pub(crate) mod above;
 mod drive;
 mod fed;
 mod flow;
+mod queue;
 mod started;
 mod talk;
 mod task;

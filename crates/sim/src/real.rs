@@ -24,6 +24,7 @@
 //! | `merge_s_per_state` | what merging a state takes on a core of the host, seconds | [`PRIORS`] |
 //! | `before_s` | seconds of a query that reads no slice: planning, and giving the result | 0 |
 //! | `session_s` | what a drive plans before it says which slices it has, seconds of a core of the host | [`PRIORS`] |
+//! | `read_s_per_byte` | what a drive takes to read a byte of a slice from its disk, beside what operators take, seconds of a core of the host | 0 |
 //! | `disk_seek_s` | seconds to move to another place on a drive's disk | the grid's |
 //!
 //! Costs are to come from other runs than those that are compared: `benches/moving.py` measures them over drives without a profile. Drives have two cores and the rate of the disk of the grid's, and are what the host
@@ -125,6 +126,7 @@ fn simulate(row: &Columns<'_>, ground: &Ground) -> Result<(f64, f64), String> {
         work.truth.states = Some((row.known("groups", 1.0)?.unwrap_or(groups), row.known("state_bytes", 0.0)?.unwrap_or(bytes)));
     }
     work.truth.merge = row.known("merge_s_per_state", 0.0)?.unwrap_or(work.truth.merge);
+    work.truth.read = row.known("read_s_per_byte", 0.0)?.unwrap_or(work.truth.read);
     let before = row.known("before_s", 0.0)?.unwrap_or(0.0);
     let policy = match row.text("policy")? {
         "adaptive" => Policy::Adaptive,
@@ -181,7 +183,7 @@ mod tests {
     #[test]
     fn what_is_known_better_than_the_grid_has_it_counts() {
         let text = |columns: &str, values: &str| format!("{HEADER}{columns}\n10 groups,1,15,1e8,idle,filter,50000,100000,100,1e-8,1e-8,0.7,x{values}\n");
-        let times = |columns, values| compare(&text(columns, values), &Ground::default()).unwrap().1[0].simulated;
+        let times = |columns: &str, values: &str| compare(&text(columns, values), &Ground::default()).unwrap().1[0].simulated;
         let plain = times("", "");
         // 80 MB through 12.5 MB/s; half of the rows, of half of the bytes each, take a quarter of that.
         assert!((plain / 6.4 - 1.0).abs() < 0.1, "{plain}");
@@ -189,6 +191,10 @@ mod tests {
         let quarter = times(",selected,row_bytes", ",0.5,8");
         assert!((quarter / 1.6 - 1.0).abs() < 0.15, "{quarter}");
         assert!((times(",before_s", ",0.25") - plain - 0.25).abs() < 1e-9);
+        // A second for each of two cores, fifteen times slower, is less than the link takes; ten are more.
+        let slices = 100.0 * 100_000.0;
+        let reads = |seconds: f64| times(",read_s_per_byte", &format!(",{}", seconds * 2.0 / 15.0 / slices));
+        assert!(reads(1.0) < plain * 1.1 && reads(10.0) > 10.0, "{} {}", reads(1.0), reads(10.0));
     }
 
     #[test]

@@ -59,6 +59,7 @@ pub fn query() -> Workload {
             states: None,
             result_bytes: 0.01 * ROW_BYTES,
             merge: PRIORS.merge_s_per_state,
+            read: 0.0,
         },
         rows: ROWS / 32,
         bytes: 1_000_000,

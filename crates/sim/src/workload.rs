@@ -19,6 +19,8 @@ pub struct Truth {
     pub result_bytes: f64,
     /// Seconds of a core of this machine to merge a state.
     pub merge: f64,
+    /// Seconds of a drive's core, were it one of this machine, to read a byte of a slice from its disk; what operators cost comes beside it. The host, who is handed bytes, has none of it.
+    pub read: f64,
 }
 
 /// A query.
@@ -66,6 +68,7 @@ pub fn filter(name: &'static str, selected: f64) -> Workload {
             states: None,
             result_bytes: selected * 30.0,
             merge: PRIORS.merge_s_per_state,
+            read: 0.0,
         },
         rows: 50_000,
         bytes: 1 << 20,
@@ -93,6 +96,7 @@ pub fn aggregate(name: &'static str, groups: f64) -> Workload {
             states: Some((groups, 32.0)),
             result_bytes: 0.0,
             merge: PRIORS.merge_s_per_state,
+            read: 0.0,
         },
         rows: 65_536,
         bytes: 1 << 20,
@@ -121,6 +125,7 @@ pub fn moments(name: &'static str) -> Workload {
             states: None,
             result_bytes: 18.0 * groups + 8.0,
             merge: PRIORS.merge_s_per_state,
+            read: 0.0,
         },
         rows: 257,
         bytes: 1 << 20,

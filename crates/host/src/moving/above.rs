@@ -1,11 +1,10 @@
 //! The level above as a worker: runs a sub-plan over slices that a drive handed out, and its upper part over rows that a drive filtered.
 //!
-//! For each drive there is an engine over what that drive stores, read from afar; it plans the same sub-plan as the drive does. Lanes for slices and one for rows are started when the first ones come. They run on threads of
+//! For each drive there is an engine over what that drive stores, read from afar; it plans the same sub-plan as the drive does. Lanes for slices, and others for rows, are started when the first ones come. They run on threads of
 //! their own: what they need beside the slices (names of genes, groups of cells) is read from the drive in the middle of them.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arrow::record_batch::RecordBatch;
@@ -16,12 +15,14 @@ use skytether_adapt::message::{EpochId, Rung};
 use skytether_common::{Error, Result};
 use skytether_engine::divide::{Divided, Lane, Taken};
 use skytether_engine::feed::{Fed, Feed};
-use skytether_engine::meter::{Meter, Reading as Time};
+use skytether_engine::meter::Meter;
 use skytether_engine::remote::RemoteStore;
 use skytether_engine::threads::{Threads, alone};
 use skytether_engine::{Engine, Reader};
 use skytether_wire::{Cse, Storage, SubPlan};
-use tokio::sync::{OnceCell, mpsc};
+use tokio::sync::OnceCell;
+
+use super::queue::{Line, Queue};
 
 /// The engine over what a drive stores, made when it is first needed; it keeps what it has read of metadata and names for the next query.
 #[derive(Debug)]
@@ -79,10 +80,10 @@ pub(super) struct Above {
     top: Rung,
     divided: OnceCell<Arc<Divided>>,
     tell: Tell,
-    /// Lanes for slices.
+    /// Lanes for slices, and for rows.
     lanes: usize,
-    slices: Mutex<Option<Queue>>,
-    rows: Mutex<Option<mpsc::UnboundedSender<(EpochId, Vec<RecordBatch>)>>>,
+    slices: Mutex<Option<Queue<Fed>>>,
+    rows: Mutex<Option<Queue<RecordBatch>>>,
 }
 
 impl fmt::Debug for Above {
@@ -92,7 +93,7 @@ impl fmt::Debug for Above {
 }
 
 impl Above {
-    /// The work for the drive that `engine` reads: `plan` up to `top`, in so many `lanes` where it is slices.
+    /// The work for the drive that `engine` reads: `plan` up to `top`, in so many `lanes` each for slices and for rows.
     pub(super) fn new(engine: Arc<EngineAbove>, plan: SubPlan, tell: Tell, top: Rung, lanes: usize) -> Arc<Self> {
         Arc::new(Self { engine, plan, top, divided: OnceCell::new(), tell, lanes, slices: Mutex::default(), rows: Mutex::default() })
     }
@@ -122,15 +123,10 @@ impl Above {
     pub(super) fn slices(self: &Arc<Self>, epoch: EpochId, fed: Vec<Fed>) {
         let mut queue = self.slices.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = queue.get_or_insert_with(|| {
-            let (queue, receiver) = Queue::new(Arc::clone(&self.tell));
-            let receiver = Arc::new(tokio::sync::Mutex::new(receiver));
+            let queue = Queue::new(Arc::clone(&self.tell));
             for _ in 0..self.lanes {
-                let (left, receiver) = (Arc::clone(&queue.left), Arc::clone(&receiver));
-                let (top, tell) = (self.top, Arc::clone(&self.tell));
-                self.start(move |divided, meter| {
-                    let storing = Storing { receiver, left, tell, working: Mutex::default(), meter: Arc::clone(&meter) };
-                    divided.lane(top, Arc::new(Stored(Arc::new(storing))), meter)
-                });
+                let (top, line) = (self.top, queue.line());
+                self.start(move |divided, meter| divided.lane(top, Arc::new(Stored(line.metered(Arc::clone(&meter)))), meter));
             }
             queue
         });
@@ -139,29 +135,24 @@ impl Above {
 
     /// Works rows off that the drive filtered.
     pub(super) fn rows(self: &Arc<Self>, epoch: EpochId, batches: Vec<RecordBatch>) {
-        let mut lane = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        let sender = lane.get_or_insert_with(|| {
-            let (sender, receiver) = mpsc::unbounded_channel();
-            let tell = Arc::clone(&self.tell);
-            self.start(move |divided, meter| {
-                let (schema, measured) = (divided.schema(Rung::Filter), Arc::clone(&meter));
-                let epochs = stream::unfold((receiver, None::<(EpochId, Time)>), move |(mut receiver, before)| {
-                    let (tell, measured) = (Arc::clone(&tell), Arc::clone(&measured));
-                    async move {
-                        // Whoever asks for the next rows is done with those before.
-                        if let Some((epoch, began)) = before {
-                            tell(Worked::Epoch(epoch, measured.read(true).since(began).cpu.as_secs_f64()));
-                        }
-                        let (epoch, batches): (EpochId, Vec<RecordBatch>) = receiver.recv().await?;
-                        Some((stream::iter(batches), (receiver, Some((epoch, measured.read(true))))))
-                    }
+        let mut queue = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = queue.get_or_insert_with(|| {
+            let queue = Queue::new(Arc::clone(&self.tell));
+            for _ in 0..self.lanes {
+                let line = queue.line();
+                self.start(move |divided, meter| {
+                    let (schema, line) = (divided.schema(Rung::Filter), line.metered(Arc::clone(&meter)));
+                    // Whoever asks for the next rows is done with those before.
+                    let rows = stream::unfold(line, |line| async move {
+                        line.done();
+                        Some((Arc::clone(&line).next().await?, line))
+                    });
+                    divided.above(rows.map(move |batch| crate::reading::adapt(&batch, &schema, "a drive")).boxed(), meter)
                 });
-                let rows = epochs.flatten().map(move |batch| crate::reading::adapt(&batch, &schema, "a drive")).boxed();
-                divided.above(rows, meter)
-            });
-            sender
+            }
+            queue
         });
-        let _ = sender.send((epoch, batches));
+        queue.push(epoch, batches);
     }
 
     /// Starts a lane, which does not keep this alive: what feeds it ends with this, and so does it.
@@ -195,108 +186,21 @@ impl Above {
     /// No more will come; the number of lanes that will say [`Worked::Over`].
     pub(super) fn close(&self) -> usize {
         let slices = self.slices.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(0, |_| self.lanes);
-        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner).take().is_some();
-        slices + usize::from(rows)
-    }
-}
-
-/// Slices that were handed out and wait for lanes.
-struct Queue {
-    sender: mpsc::UnboundedSender<(EpochId, Fed)>,
-    left: Arc<Mutex<Left>>,
-    tell: Tell,
-}
-
-/// What is left to be done.
-#[derive(Default)]
-struct Left {
-    /// For each epoch how many of its slices are not done, and the processor seconds of the others.
-    epochs: BTreeMap<EpochId, (usize, f64)>,
-    /// Whether nobody listens any more.
-    over: bool,
-}
-
-impl Queue {
-    fn new(tell: Tell) -> (Self, mpsc::UnboundedReceiver<(EpochId, Fed)>) {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        (Self { sender, left: Arc::default(), tell }, receiver)
-    }
-
-    fn push(&self, epoch: EpochId, fed: Vec<Fed>) {
-        if fed.is_empty() {
-            (self.tell)(Worked::Epoch(epoch, 0.0));
-            return;
-        }
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).epochs.insert(epoch, (fed.len(), 0.0));
-        for fed in fed {
-            // Lanes that failed have told so.
-            let _ = self.sender.send((epoch, fed));
-        }
+        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(0, |_| self.lanes);
+        slices + rows
     }
 }
 
 /// Gives a lane slices that were handed out.
 #[derive(Debug)]
-struct Stored(Arc<Storing>);
-
-/// A lane's view of the [`Queue`], which it does not keep open.
-struct Storing {
-    receiver: Arc<tokio::sync::Mutex<mpsc::UnboundedReceiver<(EpochId, Fed)>>>,
-    left: Arc<Mutex<Left>>,
-    tell: Tell,
-    /// The epoch of the slice that is being worked off, and the lane's time when it began.
-    working: Mutex<(Option<EpochId>, Time)>,
-    meter: Arc<Meter>,
-}
-
-impl fmt::Debug for Storing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Storing").finish_non_exhaustive()
-    }
-}
-
-impl Storing {
-    fn working(&self) -> MutexGuard<'_, (Option<EpochId>, Time)> {
-        self.working.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn left(&self) -> MutexGuard<'_, Left> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn next(self: Arc<Self>) -> Option<Result<Fed>> {
-        let (epoch, fed) = self.receiver.lock().await.recv().await?;
-        if self.left().over {
-            return None;
-        }
-        *self.working() = (Some(epoch), self.meter.read(true));
-        Some(Ok(fed))
-    }
-}
+struct Stored(Arc<Line<Fed>>);
 
 impl Feed for Stored {
     fn next(&self) -> BoxFuture<'static, Option<Result<Fed>>> {
-        Arc::clone(&self.0).next().boxed()
+        Arc::clone(&self.0).next().map(|fed| fed.map(Ok)).boxed()
     }
 
     fn done(&self, _: u32) {
-        let now = self.0.meter.read(true);
-        let mut working = self.0.working();
-        let cpu = now.since(working.1).cpu.as_secs_f64();
-        working.1 = now;
-        let Some(epoch) = working.0.take() else { return };
-        drop(working);
-        let mut all = self.0.left();
-        let Some((left, sum)) = all.epochs.get_mut(&epoch) else { return };
-        *left -= 1;
-        *sum += cpu;
-        if *left == 0 {
-            let sum = *sum;
-            all.epochs.remove(&epoch);
-            drop(all);
-            if !(self.0.tell)(Worked::Epoch(epoch, sum)) {
-                self.0.left().over = true;
-            }
-        }
+        self.0.done();
     }
 }
