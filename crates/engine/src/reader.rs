@@ -12,7 +12,7 @@ use bytes::Bytes;
 use skytether_common::{Context, DatasetName, Error, Key, Kind, PartitionName, Result};
 use skytether_expression::groups::PreparedCache;
 use skytether_pace::Processor;
-use skytether_slice::{Batches, Layout, Metadata, Pieces};
+use skytether_slice::{Batches, Layout, Metadata, Picked, Pieces};
 use skytether_store::{SliceStore, Version};
 
 use crate::cache::Cache;
@@ -44,6 +44,18 @@ impl Partition {
     /// `blood.pbmc3k/x`, for errors.
     pub(crate) fn title(&self) -> String {
         format!("{}/{}", self.name.dataset, self.name.table)
+    }
+
+    /// What to read of slice `n` for the columns at `places` of its group; nothing where it is not known, or the whole slice is read as quickly.
+    fn picked(&self, n: usize, places: &[usize]) -> Option<Picked> {
+        let len = self.metadata.slices.get(n)?.len;
+        self.metadata.pick(n, places).filter(|picked| picked.bytes() as f64 <= len as f64 * WORTH_PICKING)
+    }
+
+    /// How many bytes of slice `n` are read for the columns at `places` of its group.
+    pub(crate) fn bytes_read(&self, n: usize, places: &[usize]) -> Option<u64> {
+        let len = self.metadata.slices.get(n)?.len;
+        Some(self.picked(n, places).map_or(len, |picked| picked.bytes()))
     }
 
     /// The position of a column.
@@ -181,9 +193,7 @@ impl Reader {
             _ => error,
         };
         let other = || Error::corrupt(format!("slice {key} is not the one that its partition's metadata describes: drop the data set and ingest it again"));
-        if let Some(picked) = partition.metadata.pick(n as usize, places)
-            && picked.bytes() as f64 <= expected.len as f64 * WORTH_PICKING
-        {
+        if let Some(picked) = partition.picked(n as usize, places) {
             let read = self.store.get_ranges_unverified(&key, picked.ranges());
             let pieces = match read {
                 Ok(read) => picked.verify(&read).map(|pieces| (pieces, read.iter().map(Bytes::len).sum())),

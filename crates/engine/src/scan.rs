@@ -149,18 +149,21 @@ impl SliceScanExec {
         Self { feed: Some(feed), properties: Arc::new(properties), metrics: ExecutionPlanMetricsSet::new(), statistics: OnceLock::new(), ..self.clone() }
     }
 
-    /// The runs of stripes that it reads if nothing feeds it, in storage order: each with its rows and its bytes as they are stored, of the slices that have columns that it reads. `None` where it would not
+    /// The runs of stripes that it reads if nothing feeds it, in storage order: each with its rows and the bytes that are read of it as they are stored. `None` where it would not
     /// read all rows of them. Unless `joined`, each run is a stripe.
     pub(crate) fn survey(&self, joined: bool) -> Option<Vec<Stripe>> {
         if self.fetch.is_some() {
             return None;
         }
         let metadata = &self.partition.metadata;
-        let sized = sized(&self.partition, &self.stored().ok()?, &self.stripes());
+        let stored = self.stored().ok()?;
+        let sized = sized(&self.partition, &stored, &self.stripes());
+        let groups = metadata.groups.split(&stored);
+        let read = |n: usize| groups.iter().map(|(group, places)| self.partition.bytes_read(metadata.slice_of(n, *group), places)).sum::<Option<u64>>();
         let mut left = sized.iter();
         let surveyed = |run: Run| {
             let stripes = left.by_ref().take(run.len());
-            let rows_and_bytes = stripes.map(|(n, bytes)| Some((metadata.stripe_rows(*n as usize)?, *bytes)));
+            let rows_and_bytes = stripes.map(|(n, _)| Some((metadata.stripe_rows(*n as usize)?, read(*n as usize)?)));
             let (rows, bytes) = rows_and_bytes.collect::<Option<Vec<_>>>()?.into_iter().fold((0, 0), |(rows, bytes), (r, b)| (rows + r, bytes + b));
             Some(Stripe { stripe: run.number(), rows, bytes })
         };

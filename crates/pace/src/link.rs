@@ -1,4 +1,4 @@
-//! A link: bytes of messages in each direction one after the other at a rate, and a latency on top for each message.
+//! A link: bytes of messages in each direction one after the other at a rate, and a latency on top for each message. Large messages travel in frames, between which small ones go.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -15,6 +15,9 @@ use crate::timer::{Sleep, sleep_until};
 
 /// A message that comes so soon after the last one left has followed it without a gap: threads don't wake at once.
 const FOLLOWS: Duration = Duration::from_micros(200);
+
+/// The largest frame, bytes: HTTP/2's, unless more is agreed on. A message of one frame waits for the frame that is under way and for others of its kind, not for all of a large message that other streams have sent before.
+const FRAME: u64 = 16_384;
 
 /// Messages of one stream that are under way at once.
 const UNDER_WAY: usize = 64;
@@ -34,8 +37,17 @@ pub struct Link {
     start: Instant,
     bytes_per_s: f64,
     latency: Duration,
-    down: Mutex<Servers>,
-    up: Mutex<Servers>,
+    down: Mutex<Way>,
+    up: Mutex<Way>,
+}
+
+/// One direction.
+#[derive(Debug)]
+struct Way {
+    /// All bytes.
+    all: Servers,
+    /// Messages of one frame.
+    small: Servers,
 }
 
 /// A message on its way; times since the link's start.
@@ -51,11 +63,11 @@ impl Link {
     /// The link of `profile`.
     #[must_use]
     pub fn new(profile: &Profile) -> Self {
-        let [down, up] = [(); 2].map(|()| Mutex::new(Servers::new(1)));
+        let [down, up] = [(); 2].map(|()| Mutex::new(Way { all: Servers::new(1), small: Servers::new(1) }));
         Self { start: Instant::now(), bytes_per_s: profile.link_bytes_per_s(), latency: takes(profile.link_latency_s, 1.0), down, up }
     }
 
-    fn way(&self, direction: Direction) -> MutexGuard<'_, Servers> {
+    fn way(&self, direction: Direction) -> MutexGuard<'_, Way> {
         let way = match direction {
             Direction::Down => &self.down,
             Direction::Up => &self.up,
@@ -66,14 +78,20 @@ impl Link {
 
     /// Books a message of `bytes` that is ready at `now`.
     fn send(&self, direction: Direction, now: Duration, bytes: u64) -> Sent {
-        let left = self.way(direction).book(now.saturating_sub(FOLLOWS), takes(bytes as f64, self.bytes_per_s));
+        let (ready, takes_of) = (now.saturating_sub(FOLLOWS), |bytes: u64| takes(bytes as f64, self.bytes_per_s));
+        let mut way = self.way(direction);
+        let mut left = way.all.book(ready, takes_of(bytes));
+        if bytes <= FRAME {
+            left = left.min(way.small.book(ready, takes_of(bytes)).saturating_add(takes_of(FRAME)));
+        }
+        drop(way);
         Sent { left, arrives: left.max(now) + self.latency }
     }
 
     /// What was booked in `direction` so far: messages, and the time that their bytes take.
     #[must_use]
     pub fn accounted(&self, direction: Direction) -> Accounted {
-        self.way(direction).accounted()
+        self.way(direction).all.accounted()
     }
 
     /// Ready when a message of `bytes` that goes off now is there.
@@ -180,6 +198,19 @@ mod tests {
         assert_eq!(other.arrives, MS(1005), "the other direction is free");
         assert_eq!(link.send(Direction::Up, MS(5000), 1000).left, MS(5001) - FOLLOWS, "idle time is not saved up");
         assert_eq!((link.accounted(Direction::Up).jobs, link.accounted(Direction::Up).busy), (3, MS(21)));
+    }
+
+    #[test]
+    fn small_messages_go_between_the_frames_of_large_ones_and_cost_them_their_bytes() {
+        // A second for the large one, a millisecond for a small one, 16.384 for a frame.
+        let link = link(8e6, 0.0);
+        let frame = takes(FRAME as f64, 1e6);
+        let large = link.send(Direction::Up, MS(1000), 1_000_000);
+        let small = link.send(Direction::Up, MS(1000), 1000);
+        let next = link.send(Direction::Up, MS(1000), 1000);
+        let last = link.send(Direction::Up, MS(1000), 1_000_000);
+        assert_eq!([large, small, next, last].map(|sent| sent.left + FOLLOWS), [MS(2000), MS(1001) + frame, MS(1002) + frame, MS(3002)]);
+        assert_eq!(link.accounted(Direction::Up).busy, MS(2002));
     }
 
     #[tokio::test]

@@ -184,7 +184,7 @@ impl DriveSim {
         {
             if self.running.contains_key(&epoch) {
                 self.sending += 1;
-                self.cores.begin(world.now, Job::Send { epoch, slice }, world.work.bytes as f64 * PRIORS.transfer_s_per_byte, false);
+                self.cores.begin(world.now, Job::Send { epoch, slice }, world.work.bytes as f64 * PRIORS.transfer_s_per_byte.max(world.work.truth.read), false);
             }
         }
         loop {
