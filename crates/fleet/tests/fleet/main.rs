@@ -13,6 +13,7 @@ mod moving;
 mod moving_faults;
 mod profiles;
 mod receipts;
+mod redundancy;
 mod served;
 mod tables;
 mod util;
