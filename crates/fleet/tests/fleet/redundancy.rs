@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use skytether_common::{Error, Kind, Result};
-use skytether_fleet::{Cut, DatasetKind, Fleet, HostOptions, IngestOptions, OpenOptions, QueryOptions, Receipt};
+use skytether_common::{Kind, Result};
+use skytether_fleet::{Cut, Fleet, HostOptions, IngestOptions, OpenOptions, QueryOptions, Receipt};
 
 use crate::util::{CUTS, batches, ingest, lines, name, query, usage, value};
 
@@ -115,4 +115,205 @@ async fn survives(redundancy: &str, drives: usize, sets: &[Vec<usize>], cuts: &[
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_drive_of_three_may_be_lost_under_every_cut() {
     survives("ec:2+1", 3, &subsets(3, 1), &CUTS).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_copy_of_two_may_be_lost() {
+    survives("replicas:2", 2, &subsets(2, 1), &CUTS).await;
+    survives("replicas:2", 4, &subsets(4, 1), &[Cut::Adaptive, Cut::Raw]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_two_drives_of_six_may_be_lost() {
+    let sets = subsets(6, 2);
+    assert_eq!(sets.len(), 6 + 15);
+    // Every pair under a cut, in turn, so that each cut meets several.
+    for (n, cut) in CUTS.into_iter().enumerate() {
+        let own: Vec<_> = sets.iter().skip(n).step_by(CUTS.len()).cloned().collect();
+        survives("ec:4+2", 6, &own, &[cut]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_loss_too_many_is_told_with_the_drives() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
+    fill(&fleet).await;
+    let whole = answers(&fleet, Cut::Full).await;
+    drop(fleet);
+    lose(dir.path(), &[1, 3]);
+    let error = open(dir.path(), 4, "none").await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    let text = error.full_text();
+    assert!(text.contains("2 drives are lost, but this fleet survives the loss of 1") && text.contains("drive-1 (") && text.contains("drive-3 ("), "{text}");
+    bring_back(dir.path(), &[1]);
+    let fleet = open(dir.path(), 4, "none").await.unwrap();
+    assert_eq!(answers(&fleet, Cut::Full).await, whole);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_less_redundancy_than_the_fleet_is_told_by_name_and_the_rest_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
+    let rows = batches(6, 1000);
+    let with = |scheme: &str| IngestOptions { redundancy: Some(scheme.parse().unwrap()), ..IngestOptions::default() };
+    let store = async |fleet: &Fleet, title: &str, options: IngestOptions| {
+        fleet.ingest_table(&name(title), rows[0].schema(), rows.iter().cloned().map(Ok), options).await.map(drop)
+    };
+    store(&fleet, "lab.bare", with("none")).await.unwrap();
+    store(&fleet, "lab.kept", with("replicas:2")).await.unwrap();
+    let error = store(&fleet, "lab.wide", with("ec:4+1")).await.unwrap_err();
+    assert!(error.kind() == Kind::Invalid && error.full_text().contains("ec:4+1 needs 5 drives or more, but there are 4"), "{}", error.full_text());
+    let error = store(&fleet, "lab.two", with("ec:2+1/2+1")).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unsupported);
+    let record = fleet.describe(&name("lab.bare")).await.unwrap();
+    assert!(record.tables["data"].redundancy.is_none() && record.format == 1 && record.tolerates() == 0);
+    let record = fleet.describe(&name("lab.kept")).await.unwrap();
+    assert!(record.format == 2 && record.tolerates() == 1);
+    let sum = async |fleet: &Fleet, title: &str| value(fleet, &format!("SELECT sum(n) FROM {title}")).await;
+    let expected = sum(&fleet, "lab.bare").await.unwrap();
+    drop(fleet);
+    for n in 0..4 {
+        lose(dir.path(), &[n]);
+        let fleet = open(dir.path(), 4, "none").await.unwrap();
+        assert_eq!(sum(&fleet, "lab.kept").await.unwrap(), expected);
+        let error = sum(&fleet, "lab.bare").await.unwrap_err();
+        assert!(error.kind() == Kind::Unavailable && error.full_text().contains(&format!("drive-{n} is lost")), "{}", error.full_text());
+        drop(fleet);
+        bring_back(dir.path(), &[n]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_data_set_may_have_more_than_its_fleet_had() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 3, "none").await.unwrap();
+    let rows = batches(6, 1000);
+    ingest(&fleet, "lab.bare", &rows, false).await.unwrap();
+    let options = IngestOptions { redundancy: Some("ec:2+1".parse().unwrap()), ..IngestOptions::default() };
+    fleet.ingest_table(&name("lab.kept"), rows[0].schema(), rows.iter().cloned().map(Ok), options).await.unwrap();
+    let expected = query(&fleet, "SELECT grp, sum(n) FROM lab.kept GROUP BY grp ORDER BY grp", Cut::Full).await.unwrap();
+    drop(fleet);
+    for n in 0..3 {
+        lose(dir.path(), &[n]);
+        let fleet = open(dir.path(), 3, "none").await.unwrap();
+        assert_eq!(query(&fleet, "SELECT grp, sum(n) FROM lab.kept GROUP BY grp ORDER BY grp", Cut::Full).await.unwrap(), expected);
+        assert_eq!(fleet.list().await.unwrap().len(), 2);
+        assert!(value(&fleet, "SELECT sum(n) FROM lab.bare").await.is_err());
+        drop(fleet);
+        bring_back(dir.path(), &[n]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_changes_while_a_drive_is_away_it_learns_when_it_is_back_and_nothing_leaks() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
+    let empty = usage(&fleet).await.0;
+    let rows = batches(6, 1000);
+    let sets: Vec<String> = (0..8).map(|n| format!("lab.set{n}")).collect();
+    for set in &sets {
+        ingest(&fleet, set, &rows, false).await.unwrap();
+    }
+    drop(fleet);
+    let count = async |fleet: &Fleet, set: &str| value(fleet, &format!("SELECT count(*) FROM {set}")).await;
+    for n in 0..4 {
+        lose(dir.path(), &[n]);
+        let fleet = open(dir.path(), 4, "none").await.unwrap();
+        // Some stay, some are replaced, some are dropped, some are new.
+        for (at, set) in sets.iter().enumerate() {
+            match at % 4 {
+                0 => {}
+                1 => drop(ingest(&fleet, set, &batches(3, 700 + n), true).await.unwrap()),
+                2 => fleet.drop_dataset(&name(set)).await.unwrap(),
+                _ => {
+                    fleet.drop_dataset(&name(set)).await.unwrap();
+                    ingest(&fleet, set, &batches(3, 500 + n), false).await.unwrap();
+                }
+            }
+        }
+        ingest(&fleet, &format!("lab.new{n}"), &batches(3, 300), false).await.unwrap();
+        let check = async |fleet: &Fleet| {
+            for (at, set) in sets.iter().enumerate() {
+                match at % 4 {
+                    0 => assert_eq!(count(fleet, set).await.unwrap(), "6000"),
+                    1 => assert_eq!(count(fleet, set).await.unwrap(), (3 * (700 + n)).to_string(), "{set}, without {n}"),
+                    2 => assert_eq!(count(fleet, set).await.unwrap_err().kind(), Kind::NotFound),
+                    _ => assert_eq!(count(fleet, set).await.unwrap(), (3 * (500 + n)).to_string(), "{set}, without {n}"),
+                }
+            }
+            assert_eq!(count(fleet, &format!("lab.new{n}")).await.unwrap(), "900");
+        };
+        check(&fleet).await;
+        drop(fleet);
+        bring_back(dir.path(), &[n]);
+        // It is back, and another one that knows what changed is not: nobody could tell what is true.
+        lose(dir.path(), &[(n + 1) % 4]);
+        let error = open(dir.path(), 4, "none").await.unwrap_err();
+        let text = error.full_text();
+        assert!(error.kind() == Kind::Unavailable && text.contains("2 drives are lost") && text.contains("it was away while data sets changed"), "{text}");
+        bring_back(dir.path(), &[(n + 1) % 4]);
+        let fleet = open(dir.path(), 4, "none").await.unwrap();
+        assert!(fleet.status().await.unwrap().iter().all(|d| d.error.is_none() && d.unreadable.is_empty()));
+        check(&fleet).await;
+        drop(fleet);
+        // What came while it was away survives the loss of others, as does what it missed.
+        lose(dir.path(), &[(n + 2) % 4]);
+        let fleet = open(dir.path(), 4, "none").await.unwrap();
+        check(&fleet).await;
+        drop(fleet);
+        bring_back(dir.path(), &[(n + 2) % 4]);
+        let fleet = open(dir.path(), 4, "none").await.unwrap();
+        for set in sets.iter().skip(2).step_by(4) {
+            ingest(&fleet, set, &rows, false).await.unwrap();
+        }
+    }
+    let fleet = open(dir.path(), 4, "none").await.unwrap();
+    for set in fleet.list().await.unwrap() {
+        fleet.drop_dataset(&set.name).await.unwrap();
+    }
+    assert_eq!(usage(&fleet).await.0, empty, "keys leaked");
+}
+
+/// Flips a bit in the middle of the files of some drive's slices that are long enough to be such: how many.
+fn flip(fleet: &Path, drive: usize, every: usize) -> usize {
+    let mut files = Vec::new();
+    for below in fs::read_dir(dir_of(fleet, drive).join("slices")).unwrap() {
+        files.extend(fs::read_dir(below.unwrap().path()).unwrap().map(|file| file.unwrap().path()));
+    }
+    files.sort();
+    let mut flipped = 0;
+    for file in files.iter().step_by(every) {
+        let mut bytes = fs::read(file).unwrap();
+        if !bytes.starts_with(b"PAR1") {
+            continue;
+        }
+        let at = bytes.len() / 2;
+        bytes[at] ^= 0x10;
+        fs::write(file, bytes).unwrap();
+        flipped += 1;
+    }
+    flipped
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damage_is_decoded_around_and_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
+    fill(&fleet).await;
+    let whole = answers(&fleet, Cut::Full).await;
+    drop(fleet);
+    assert!(flip(dir.path(), 2, 1) > 10);
+    for cut in CUTS {
+        let fleet = open(dir.path(), 4, "none").await.unwrap();
+        for (sql, (own, whole)) in QUERIES.iter().zip(answers(&fleet, cut).await.iter().zip(&whole)) {
+            assert_eq!(own, whole, "{cut}: {sql}");
+        }
+    }
+    let fleet = open(dir.path(), 4, "none").await.unwrap();
+    let (rows, receipt) = receipt(&fleet, QUERIES[1]).await;
+    assert_eq!(rows, whole[1]);
+    let stood_for: Vec<_> = receipt.drives.iter().filter(|d| d.stood_for.is_some()).collect();
+    assert!(stood_for.len() == 1 && stood_for[0].name == "drive-2" && stood_for[0].slices_decoded > 0, "{receipt}");
+    assert!(receipt.to_string().contains("because drive-2 could not"), "{receipt}");
 }
