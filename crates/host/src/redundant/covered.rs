@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, stream};
-use skytether_common::{Error, Key, Kind, Result};
+use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::session::Message;
 use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Session, Storage, SubPlan};
@@ -61,6 +61,11 @@ impl Covered {
 
     fn is_redundant(&self) -> bool {
         self.0.rebuilt.cover.presence.is_redundant()
+    }
+
+    /// Whether others may have what lies under `key`. What is no part of a data set (root records, the record of the fleet) each drive has for itself, and is asked for it also while it is not used for anything else.
+    fn covers(&self, key: &Key) -> bool {
+        self.is_redundant() && PartitionName::parse(key).is_some()
     }
 
     fn plans(&self) -> MutexGuard<'_, Plans> {
@@ -172,15 +177,15 @@ impl Storage for Covered {
     }
 
     async fn get(&self, key: &Key) -> Result<Bytes> {
-        if self.is_redundant() { self.0.rebuilt.get(key).await } else { self.drive().get(key).await }
+        if self.covers(key) { self.0.rebuilt.get(key).await } else { self.drive().get(key).await }
     }
 
     async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        if self.is_redundant() { self.0.rebuilt.get_ranges_unverified(key, ranges).await } else { self.drive().get_ranges_unverified(key, ranges).await }
+        if self.covers(key) { self.0.rebuilt.get_ranges_unverified(key, ranges).await } else { self.drive().get_ranges_unverified(key, ranges).await }
     }
 
     async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        if self.is_redundant() { self.0.rebuilt.stat(key).await } else { self.drive().stat(key).await }
+        if self.covers(key) { self.0.rebuilt.stat(key).await } else { self.drive().stat(key).await }
     }
 
     async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
