@@ -6,6 +6,7 @@ mod commits;
 mod crashes;
 mod dialect;
 mod explain;
+mod dying;
 mod expression;
 mod locks;
 mod lost;

@@ -62,7 +62,7 @@ impl Catalog {
                     Err(e) if e.kind() == Kind::Corrupt => drop(trouble.get_or_insert(e)),
                     read => return Ok((read?, bytes.len() as u64)),
                 },
-                Err(e) if e.kind() == Kind::NotFound && trouble.is_none() => return Err(self.unknown(name).await),
+                Err(e) if e.kind() == Kind::NotFound && trouble.is_none() => return Err(Box::pin(self.unknown(name)).await),
                 Err(e) => {
                     let text = format!("cannot read the root record of {name} at {}", self.drives()[home].info().name);
                     if e.kind() == Kind::Unavailable && self.presence().is_redundant() {

@@ -63,7 +63,8 @@ impl Catalog {
         if self.presence().lost().is_empty() || !self.presence().may_look(LOOK.0) {
             return;
         }
-        if let Err(e) = self.rejoin(LOOK.1).await {
+        // Queries wait for this in the middle of deep stacks; the future is large and seldom needed.
+        if let Err(e) = Box::pin(self.rejoin(LOOK.1)).await {
             tracing::debug!("{e}");
         }
     }
