@@ -221,7 +221,8 @@ async fn ingest(args: Ingest) -> Result<(), Failure> {
             count(batch.num_rows());
         }
     });
-    let options = IngestOptions { replace: args.replace, partition_by: args.partition_by };
+    let redundancy = args.redundancy.map(|text| text.parse()).transpose().map_err(Failure::Call)?;
+    let options = IngestOptions { replace: args.replace, partition_by: args.partition_by, redundancy };
     let done = fleet.ingest_table(&to, table.schema, batches, options).await;
     progress.finish();
     let report = done?;

@@ -317,3 +317,136 @@ async fn damage_is_decoded_around_and_told() {
     assert!(stood_for.len() == 1 && stood_for[0].name == "drive-2" && stood_for[0].slices_decoded > 0, "{receipt}");
     assert!(receipt.to_string().contains("because drive-2 could not"), "{receipt}");
 }
+
+/// Where the root records of a fleet that is closed lie: for each drive its names.
+async fn records(dir: &Path, drives: usize) -> Vec<Vec<(String, Vec<u8>)>> {
+    let mut all = Vec::new();
+    for n in 0..drives {
+        let drive = skytether_drive::Drive::open(&dir_of(dir, n), None, Default::default()).unwrap();
+        let mut own = Vec::new();
+        for entry in drive.store().list("", None, 100_000).unwrap() {
+            if entry.key.as_str().matches('/').count() == 1 {
+                own.push((entry.key.to_string(), drive.store().get(&entry.key).unwrap().to_vec()));
+            }
+        }
+        all.push(own);
+    }
+    all
+}
+
+fn change(dir: &Path, drive: usize, op: skytether_store::Op) {
+    let drive = skytether_drive::Drive::open(&dir_of(dir, drive), None, Default::default()).unwrap();
+    drive.store().apply(vec![op]).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn root_records_that_a_crash_left_apart_are_alike_again() {
+    use skytether_store::{Expect, Op};
+
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
+    ingest(&fleet, "lab.t", &batches(2, 500), false).await.unwrap();
+    drop(fleet);
+    let old = records(dir.path(), 4).await;
+    let homes: Vec<usize> = (0..4).filter(|n| !old[*n].is_empty()).collect();
+    assert_eq!(homes.len(), 2, "{old:?}");
+    assert_eq!(old[homes[0]], old[homes[1]]);
+    let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
+    ingest(&fleet, "lab.t", &batches(2, 700), true).await.unwrap();
+    drop(fleet);
+    let new = records(dir.path(), 4).await;
+    let key: skytether_common::Key = name("lab.t").root_key();
+    for home in &homes {
+        // What was not there yet when the crash came: the old one, none, and one that can't be read.
+        for left in [Some(old[*home][0].1.clone()), None, Some(b"{".to_vec())] {
+            let op = match left {
+                Some(value) => Op::Put { key: key.clone(), value: value.into(), expect: Expect::Any },
+                None => Op::Delete { key: key.clone(), expect: Expect::Any },
+            };
+            change(dir.path(), *home, op);
+            let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
+            assert_eq!(value(&fleet, "SELECT count(*) FROM lab.t").await.unwrap(), "1400");
+            drop(fleet);
+            assert_eq!(records(dir.path(), 4).await, new);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_writers_one_wins_on_all_homes() {
+    use skytether_fleet::{DatasetKind, Placement};
+
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
+    let empty = usage(&fleet).await.0;
+    for replace in [false, true] {
+        let begin = async |rows: usize| {
+            let mut writer = fleet.writer(&name("lab.t"), DatasetKind::Table, replace).await.unwrap();
+            let rows = batches(2, rows);
+            writer.write_table("data", Placement::Spread, rows[0].schema(), rows.into_iter().map(Ok)).await.unwrap();
+            writer
+        };
+        let (one, two) = (begin(400).await, begin(500).await);
+        let (one, two) = tokio::join!(tokio::spawn(one.commit()), tokio::spawn(two.commit()));
+        let (one, two) = (one.unwrap(), two.unwrap());
+        assert!(one.is_ok() != two.is_ok(), "{one:?}, {two:?}");
+        let lost = if one.is_ok() { &two } else { &one };
+        assert_eq!(lost.as_ref().unwrap_err().kind(), Kind::Conflict);
+        assert_eq!(value(&fleet, "SELECT count(*) FROM lab.t").await.unwrap(), if one.is_ok() { "800" } else { "1000" });
+    }
+    fleet.drop_dataset(&name("lab.t")).await.unwrap();
+    assert_eq!(usage(&fleet).await.0, empty, "keys leaked");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_served_drive_that_dies_is_stood_for_and_taken_in_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut drives, mut host, fleet) = crate::served::serve(dir.path()).await;
+    let rows = batches(20, 1000);
+    let with = |scheme: &str| IngestOptions { redundancy: Some(scheme.parse().unwrap()), replace: true, ..IngestOptions::default() };
+    let store = async |title: &str, rows: &[arrow::record_batch::RecordBatch]| {
+        fleet.ingest_table(&name(title), rows[0].schema(), rows.iter().cloned().map(Ok), with("ec:2+1")).await.map(drop)
+    };
+    // The host learns of the fleet's first data set with redundancy from whoever ingests through it.
+    store("lab.t", &rows).await.unwrap();
+    let sql = "SELECT grp, count(*), sum(n), round(avg(x), 6) FROM lab.t GROUP BY grp ORDER BY grp";
+    let whole = query(&fleet, sql, Cut::Full).await.unwrap();
+    for n in 0..4 {
+        let address = drives[n].address.clone();
+        drives[n].kill();
+        for cut in CUTS {
+            let own = query(&fleet, sql, cut).await.unwrap_or_else(|e| panic!("without {n}, {cut}: {}", e.full_text()));
+            assert_eq!(own, whole, "without {n}, {cut}");
+        }
+        store("lab.meanwhile", &rows[n..=n]).await.unwrap_or_else(|e| panic!("without {n}: {}", e.full_text()));
+        assert_eq!(value(&fleet, "SELECT count(*) FROM lab.meanwhile").await.unwrap(), "1000");
+        // The host begins anew without it.
+        if n % 2 == 0 {
+            let at = host.address.clone();
+            host.kill();
+            let others: Vec<_> = (0..4).filter(|other| *other != n).map(|other| &drives[other]).collect();
+            host = crate::served::serve_host_over(&at, &others);
+            let own = query(&fleet, sql, Cut::Full).await.unwrap_or_else(|e| panic!("anew without {n}: {}", e.full_text()));
+            assert_eq!(own, whole);
+            host.kill();
+            drives[n] = crate::served::serve_drive_at(&address, dir.path(), n);
+            host = crate::served::serve_host(&at, &drives);
+        } else {
+            drives[n] = crate::served::serve_drive_at(&address, dir.path(), n);
+            // It is looked for every 2 seconds.
+            tokio::time::sleep(std::time::Duration::from_millis(2200)).await;
+        }
+        assert_eq!(query(&fleet, sql, Cut::Full).await.unwrap(), whole);
+        let mut status = fleet.status().await.unwrap();
+        for _ in 0..10 {
+            if status.iter().all(|d| d.error.is_none()) {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+            drop(query(&fleet, sql, Cut::Full).await);
+            status = fleet.status().await.unwrap();
+        }
+        assert!(status.iter().all(|d| d.error.is_none()), "after {n}: {status:?}");
+        assert_eq!(value(&fleet, "SELECT count(*) FROM lab.meanwhile").await.unwrap(), "1000");
+    }
+}

@@ -17,6 +17,7 @@ use super::decoded::Cover;
 use super::held::{Again, held};
 use super::rebuilt::{Rebuilt, Tally, covers};
 use super::stand_in::StandIn;
+use crate::membership::{MEMBERSHIP_KEY, Membership};
 
 /// A drive of a fleet that may lose drives. Where the fleet may not, it is the drive and nothing else.
 #[derive(Debug, Clone)]
@@ -66,6 +67,18 @@ impl Covered {
     /// Whether others may have what lies under `key`. What is no part of a data set (root records, the record of the fleet) each drive has for itself, and is asked for it also while it is not used for anything else.
     fn covers(&self, key: &Key) -> bool {
         self.is_redundant() && PartitionName::parse(key).is_some()
+    }
+
+    /// Somebody who ingests through this host changed the record of the fleet.
+    fn learn(&self, told: &[u8]) {
+        let Ok(membership) = Membership::decode(&self.info().name, told) else { return };
+        let cover = &self.0.rebuilt.cover;
+        if membership.homes as usize >= cover.presence.homes() {
+            cover.presence.tell(membership.homes as usize, membership.redundancy);
+        }
+        for at in cover.drives().filter(|at| membership.absent.contains(&cover.drives[*at].info().id)) {
+            cover.presence.lose(at, "it was away while data sets changed");
+        }
     }
 
     fn plans(&self) -> MutexGuard<'_, Plans> {
@@ -173,7 +186,15 @@ impl Storage for Covered {
     }
 
     async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.drive().apply(batch).await
+        let told = batch.iter().find_map(|op| match op {
+            Op::Put { key, value, .. } if key.as_str() == MEMBERSHIP_KEY => Some(value.clone()),
+            _ => None,
+        });
+        let done = self.drive().apply(batch).await?;
+        if let Some(told) = told {
+            self.learn(&told);
+        }
+        Ok(done)
     }
 
     async fn get(&self, key: &Key) -> Result<Bytes> {
