@@ -249,7 +249,7 @@ impl Host {
     /// Plans a query, with `values` in the place of the parameters `$1`, `$2`, ...
     pub(crate) async fn plan_asked(&self, asked: &Asked, options: &QueryOptions, values: Vec<ScalarValue>) -> Result<Planned> {
         let (begun, shown) = (Instant::now(), Shown::named());
-        self.0.catalog.look_again().await;
+        self.0.catalog.look_again();
         match self.plan_over(&shown, asked, options, values.clone(), begun).await {
             Err(_) if shown.hid() => self.plan_over(&Shown::all(), asked, options, values, begun).await,
             done => done,

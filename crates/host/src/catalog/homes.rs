@@ -144,6 +144,20 @@ impl Catalog {
         for home in homes {
             self.follow(home, &record.name, record.change, Some(&value)).await?;
         }
+        self.follow_back(&record.name, record.change, Some(&value)).await
+    }
+
+    /// Tells a change to those homes that somebody else took in again while it was made without them.
+    async fn follow_back(&self, name: &DatasetName, change: u64, value: Option<&Bytes>) -> Result<()> {
+        if self.presence().lost().is_empty() {
+            return Ok(());
+        }
+        let absent = self.absent().await?;
+        for home in self.homes(name) {
+            if self.presence().is_lost(home) && !absent.contains(&self.drives()[home].info().id) {
+                self.follow(home, name, change, value).await?;
+            }
+        }
         Ok(())
     }
 
@@ -198,7 +212,13 @@ impl Catalog {
         self.note_absent().await?;
         let homes = self.homes_here(name)?;
         let Some(home) = homes.first().copied() else { return Ok(()) };
-        let before = self.ask(home, "look up a root record", self.drives()[home].stat(&name.root_key())).await?;
+        let before = match self.ask(home, "look up a root record", self.drives()[home].stat(&name.root_key())).await {
+            Ok(before) => before,
+            Err(e) => {
+                self.may_lose(home, e)?;
+                return Box::pin(self.drop_dataset(name)).await;
+            }
+        };
         let (known, version) = match (self.read_versioned(name).await, before) {
             (Ok(Some((record, version))), _) => (Some((record.generation, record.change)), version),
             (Ok(None), _) => return Err(self.unknown(name).await),
@@ -213,9 +233,11 @@ impl Catalog {
                 e
             }
         })?;
+        let change = known.map_or(u64::MAX, |(_, change)| change);
         for other in homes.into_iter().skip(1) {
-            self.follow(other, name, known.map_or(u64::MAX, |(_, change)| change), None).await?;
+            self.follow(other, name, change, None).await?;
         }
+        self.follow_back(name, change, None).await?;
         match known {
             Some((generation, _)) => self.delete_generation(name, generation).await,
             None => Ok(()),

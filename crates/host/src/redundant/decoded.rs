@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_engine::threads::Threads;
 use skytether_redundancy::code;
-use skytether_redundancy::map::{Place, Role, Shard};
+use skytether_redundancy::map::{Role, Shard};
 use skytether_wire::Cse;
 use tokio::sync::OnceCell;
 
@@ -198,59 +199,109 @@ impl Cover {
     }
 
     async fn decode_now(&self, key: &Key, partition: &PartitionName, number: u32, map: &Arc<StoredMap>) -> Result<Made> {
+        let (mut values, read) = self.gather(key, partition, number, map, None).await?;
+        Ok(Made { value: values.pop().unwrap_or_default(), read })
+    }
+
+    /// Parts of slice `number` of `partition`, and how many bytes were read for them: those of the other shards at the same places, and no more. As they are stored: damage is not found.
+    ///
+    /// # Errors
+    /// As [`Self::decode`]; Invalid for ranges that are not within the slice.
+    pub(super) async fn decode_parts(&self, key: &Key, partition: &PartitionName, number: u32, map: &Arc<StoredMap>, ranges: &[Range<u64>]) -> Result<(Vec<Bytes>, u64)> {
+        let known = self.values().known.get(key).and_then(|cell| cell.get().cloned());
+        if let Some(made) = known {
+            return Ok((parts(key, &made.value, ranges)?, 0));
+        }
+        self.gather(key, partition, number, map, Some(ranges)).await
+    }
+
+    /// The whole slice, verified, or parts of it, from as many shards of its group as it takes; and how many bytes were read.
+    async fn gather(&self, key: &Key, partition: &PartitionName, number: u32, map: &Arc<StoredMap>, ranges: Option<&[Range<u64>]>) -> Result<(Vec<Bytes>, u64)> {
         let data = data_of(partition);
         let role = if data.is_some() { Role::Parity } else { Role::Data };
         let place = map.map.find(role, partition.slot, number).ok_or_else(|| Error::not_found(format!("{key} is in no code group")))?;
         let members = map.map.group(place.group as usize).ok_or_else(|| Error::internal("a code map has lost a group"))?;
+        let expected = *map.map.shard(place).ok_or_else(|| Error::internal("a code map has lost a shard"))?;
         let table = data.unwrap_or_else(|| partition.clone());
-        let (lens, wanted) = (members.lens(), place.shard as usize);
-        let mut shards: Vec<Option<Bytes>> = vec![None; members.all().len()];
+        let wanted = place.shard as usize;
+        let longest = members.parity.first().map_or(expected.len, |parity| parity.len);
+        // Places of whole blocks, which is what the code works on.
+        let blocks = |range: &Range<u64>| {
+            let block = code::BLOCK as u64;
+            (range.start <= range.end && range.end <= expected.len).then(|| range.start / block * block..range.end.next_multiple_of(block).min(longest))
+        };
+        let aligned: Option<Vec<Range<u64>>> = match ranges {
+            None => None,
+            Some(ranges) => {
+                let wrong = || Error::invalid(format!("a range of {key} is not within its {} bytes", expected.len));
+                Some(ranges.iter().map(|range| blocks(range).ok_or_else(wrong)).collect::<Result<_>>()?)
+            }
+        };
+        let mut shards: Vec<Option<Vec<Bytes>>> = vec![None; members.all().len()];
         let mut trouble = Vec::new();
         // So that all drives have about as much to read, groups begin with different ones.
         let others: Vec<usize> = (0..shards.len()).map(|at| (at + place.group as usize) % shards.len()).filter(|at| *at != wanted).collect();
-        let mut next = others.into_iter();
+        let (need, mut next) = (members.data.len(), others.into_iter());
         let mut reading = FuturesUnordered::new();
         let (mut have, mut read) = (0, 0u64);
         loop {
-            while have + reading.len() < lens.len()
+            while have + reading.len() < need
                 && let Some(at) = next.next()
             {
-                let (shard, table) = (members.all()[at], &table);
-                let role = if at < lens.len() { Role::Data } else { Role::Parity };
-                let place = Place { group: place.group, shard: at as u32 };
-                reading.push(async move { (at, self.shard(&shard, role, table, map, place).await) });
+                let (shard, table, aligned) = (members.all()[at], &table, aligned.as_deref());
+                let role = if at < need { Role::Data } else { Role::Parity };
+                reading.push(async move { (at, self.shard(&shard, role, table, map, aligned).await) });
             }
             match reading.next().await {
-                Some((at, Ok(bytes))) => {
+                Some((at, Ok(parts))) => {
                     have += 1;
-                    read += bytes.len() as u64;
-                    shards[at] = Some(bytes);
+                    read += parts.iter().map(|part| part.len() as u64).sum::<u64>();
+                    shards[at] = Some(parts);
                 }
                 Some((_, Err(e))) => trouble.push(e.full_text()),
                 None => break,
             }
         }
-        if have < lens.len() {
+        drop(reading);
+        if have < need {
             trouble.sort();
             return Err(Error::unavailable(format!(
-                "{key} can't be decoded: of its group of {} shards {have} are to be had, and {} are needed; bring back one of the drives: {}",
+                "{key} can't be decoded: of its group of {} shards {have} are to be had, and {need} are needed; bring back one of the drives: {}",
                 members.all().len(),
-                lens.len(),
                 trouble.join("; ")
             )));
         }
-        let (code, expected) = (map.map.code(), *map.map.shard(place).ok_or_else(|| Error::internal("a code map has lost a shard"))?);
-        let decoding = move || {
-            let shards: Vec<Option<&[u8]>> = shards.iter().map(|shard| shard.as_deref()).collect();
-            let value = code::decode(code, &lens, &shards, &[wanted])?.pop().unwrap_or_default();
-            if value.len() as u64 == expected.len && crc32c(&value) == expected.crc32c { Ok(value) } else { Err(Error::corrupt("it is not what was stored")) }
+        let code = map.map.code();
+        let decoding: Box<dyn FnOnce() -> Result<Vec<Bytes>> + Send> = match (aligned, ranges) {
+            (Some(aligned), Some(ranges)) => {
+                let (lens, ranges) = (members.data.iter().map(|shard| shard.len).collect::<Vec<_>>(), ranges.to_vec());
+                Box::new(move || {
+                    let part = |(n, (blocks, range)): (usize, (&Range<u64>, &Range<u64>))| {
+                        let lens: Vec<usize> = lens.iter().map(|len| within_shard(blocks, *len)).map(|of| (of.end - of.start) as usize).collect();
+                        let shards: Vec<Option<&[u8]>> = shards.iter().map(|parts| parts.as_ref()?.get(n).map(AsRef::as_ref)).collect();
+                        let whole = code::decode(code, &lens, &shards, &[wanted])?.pop().unwrap_or_default();
+                        let from = (range.start - blocks.start) as usize;
+                        Ok(whole.slice(from..from + (range.end - range.start) as usize))
+                    };
+                    aligned.iter().zip(&ranges).enumerate().map(part).collect()
+                })
+            }
+            _ => {
+                let lens = members.lens();
+                Box::new(move || {
+                    let shards: Vec<Option<&[u8]>> = shards.iter().map(|parts| parts.as_ref()?.first().map(AsRef::as_ref)).collect();
+                    let value = code::decode(code, &lens, &shards, &[wanted])?.pop().unwrap_or_default();
+                    let right = value.len() as u64 == expected.len && crc32c(&value) == expected.crc32c;
+                    if right { Ok(vec![value]) } else { Err(Error::corrupt("it is not what was stored")) }
+                })
+            }
         };
-        let value = self.threads.run(decoding).await.map_err(|e| e.while_doing(format!("{key} can't be decoded")))?;
-        Ok(Made { value, read })
+        let values = self.threads.run(decoding).await.map_err(|e| e.while_doing(format!("{key} can't be decoded")))?;
+        Ok((values, read))
     }
 
-    /// A shard of a group from its drive, verified.
-    async fn shard(&self, shard: &Shard, role: Role, table: &PartitionName, map: &StoredMap, place: Place) -> Result<Bytes> {
+    /// A shard of a group from its drive: whole and verified, or what it has of some parts.
+    async fn shard(&self, shard: &Shard, role: Role, table: &PartitionName, map: &StoredMap, blocks: Option<&[Range<u64>]>) -> Result<Vec<Bytes>> {
         let id = map.drives.get(shard.drive as usize).ok_or_else(|| Error::corrupt("a code map names a drive that it does not count"))?;
         let Some(at) = self.drives.iter().position(|drive| drive.info().id == *id) else {
             return Err(Error::unavailable(format!("drive {id} is not among this host's drives")));
@@ -262,11 +313,39 @@ impl Cover {
             Role::Data => PartitionName { slot: shard.home, ..table.clone() },
             Role::Parity => parity_of(table, shard.home),
         };
-        let key = partition.slice_key(shard.number)?;
-        let bytes = self.ask(at, "read a shard", self.drives[at].get(&key)).await.map_err(|e| e.while_doing(format!("{} could not give {key}", self.name(at))))?;
-        if bytes.len() as u64 != shard.len || crc32c(&bytes) != shard.crc32c {
-            return Err(Error::corrupt(format!("{} gave another {key} than group {} was made of", self.name(at), place.group)));
+        let (key, drive) = (partition.slice_key(shard.number)?, &self.drives[at]);
+        let could_not = |e: Error| e.while_doing(format!("{} could not give {key}", self.name(at)));
+        if let Some(blocks) = blocks {
+            let own: Vec<Range<u64>> = blocks.iter().map(|range| within_shard(range, shard.len)).collect();
+            if own.iter().all(Range::is_empty) {
+                return Ok(vec![Bytes::new(); own.len()]);
+            }
+            let read = self.ask(at, "read parts of a shard", drive.get_ranges_unverified(&key, &own)).await.map_err(could_not)?;
+            let right = read.len() == own.len() && read.iter().zip(&own).all(|(bytes, range)| bytes.len() as u64 == range.end - range.start);
+            return if right { Ok(read) } else { Err(Error::corrupt(format!("{} gave other parts of {key} than were asked for", self.name(at)))) };
         }
-        Ok(bytes)
+        let bytes = self.ask(at, "read a shard", drive.get(&key)).await.map_err(could_not)?;
+        if bytes.len() as u64 != shard.len || crc32c(&bytes) != shard.crc32c {
+            return Err(Error::corrupt(format!("{} gave another {key} than its group was made of", self.name(at))));
+        }
+        Ok(vec![bytes])
     }
+}
+
+/// As much of `range` as a shard of `len` bytes has.
+fn within_shard(range: &Range<u64>, len: u64) -> Range<u64> {
+    range.start.min(len)..range.end.min(len)
+}
+
+/// Parts of the value of `key`.
+///
+/// # Errors
+/// Invalid for ranges that are not within it.
+pub(super) fn parts(key: &Key, value: &Bytes, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+    let part = |range: &Range<u64>| {
+        let (start, end) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
+        (start <= end && end <= value.len()).then(|| value.slice(start..end))
+    };
+    let wrong = || Error::invalid(format!("a range of {key} is not within its {} bytes", value.len()));
+    ranges.iter().map(|range| part(range).ok_or_else(wrong)).collect()
 }

@@ -12,7 +12,7 @@ use skytether_redundancy::map::Role;
 use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::{Cse, CseInfo, Storage};
 
-use super::decoded::{Cover, Made};
+use super::decoded::{Cover, Made, parts};
 use super::stored::data_of;
 
 /// How much was read elsewhere for a drive.
@@ -151,13 +151,20 @@ impl Storage for Rebuilt {
         match self.itself("read parts of a value", self.drive().get_ranges_unverified(key, ranges)).await {
             Err(e) if covers(&e) => {
                 let Some((partition, number)) = PartitionName::parse(key) else { return Err(e) };
-                let value = self.elsewhere(key, &partition, number, e).await?;
-                let part = |range: &Range<u64>| {
-                    let (start, end) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
-                    (start <= end && end <= value.len()).then(|| value.slice(start..end))
-                };
-                let wrong = || Error::invalid(format!("a range of {key} is not within its {} bytes", value.len()));
-                ranges.iter().map(|range| part(range).ok_or_else(wrong)).collect()
+                if let Some(n) = number
+                    && let Ok(Some(map)) = self.cover.map(&partition).await
+                {
+                    return match self.cover.decode_parts(key, &partition, n, &map, ranges).await {
+                        Ok((parts, read)) => {
+                            self.tally.slices.fetch_add(u64::from(read > 0), Ordering::Relaxed);
+                            self.tally.bytes.fetch_add(read, Ordering::Relaxed);
+                            Ok(parts)
+                        }
+                        Err(other) if other.kind() == Kind::NotFound => Err(e),
+                        Err(other) => Err(other.while_doing(e.full_text())),
+                    };
+                }
+                parts(key, &self.elsewhere(key, &partition, number, e).await?, ranges)
             }
             done => done,
         }

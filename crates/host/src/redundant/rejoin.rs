@@ -9,12 +9,16 @@ use bytes::Bytes;
 use futures::future::join_all;
 use skytether_common::{DatasetName, Error, Key, Kind, Result};
 use skytether_store::{Expect, Op};
+use uuid::Uuid;
 
 use crate::catalog::{Catalog, RootRecord, within};
 use crate::membership::{MEMBERSHIP_KEY, Membership, REDUNDANT_FORMAT};
 
 /// How often it is looked whether lost drives are back, at most, and how long they have to answer.
 const LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(2));
+
+/// How long a drive may take to name its fleet before an ingest does without it.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// How often a record that others change meanwhile is changed again.
 const ATTEMPTS: usize = 8;
@@ -39,15 +43,20 @@ impl Catalog {
     /// # Errors
     /// Unavailable where more drives are lost than root records survive.
     pub(crate) async fn look_around(&self) -> Result<()> {
-        if self.presence().is_known() {
-            self.look_again().await;
-            return self.check_presence();
+        if self.presence().is_known() && !self.presence().is_redundant() {
+            return Ok(());
         }
-        let told = self.told(self.deadline()).await?;
+        if !self.presence().lost().is_empty() {
+            self.rejoin(LOOK.1).await?;
+        }
+        let told = self.told(self.deadline().min(ANSWER)).await?;
         let Some(newest) = newest(&told) else { return Ok(()) };
         self.presence().tell(newest.homes as usize, newest.redundancy);
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
         for (at, told) in told.into_iter().enumerate() {
+            if self.presence().is_lost(at) {
+                continue;
+            }
             if absent.contains(&self.drives()[at].info().id) {
                 self.presence().lose(at, "it was away while data sets changed");
             } else if let Err(e) = told {
@@ -58,15 +67,23 @@ impl Catalog {
         self.check_presence()
     }
 
-    /// Looks whether drives that were lost are back, unless that was done a moment ago.
-    pub(crate) async fn look_again(&self) {
+    /// Looks in the background whether drives that were lost are back, unless that was done a moment ago. To be called in a runtime.
+    pub(crate) fn look_again(&self) {
         if self.presence().lost().is_empty() || !self.presence().may_look(LOOK.0) {
             return;
         }
-        // Queries wait for this in the middle of deep stacks; the future is large and seldom needed.
-        if let Err(e) = Box::pin(self.rejoin(LOOK.1)).await {
-            tracing::debug!("{e}");
-        }
+        let own = self.clone();
+        tokio::spawn(async move {
+            if let Err(e) = own.rejoin(LOOK.1).await {
+                tracing::debug!("{e}");
+            }
+        });
+    }
+
+    /// The drives that were away while something changed, and have not got it yet.
+    pub(crate) async fn absent(&self) -> Result<Vec<Uuid>> {
+        let told = self.told(self.deadline()).await?;
+        Ok(newest(&told).map(|membership| membership.absent.clone()).unwrap_or_default())
     }
 
     /// Takes lost drives that answer within `deadline` in again, after they got what they missed.
@@ -108,6 +125,10 @@ impl Catalog {
             membership.absent.len() < before
         })
         .await?;
+        // What changed since, by those who took them for absent until just now.
+        for name in self.names().await? {
+            self.agree(&name, &back).await?;
+        }
         for at in back {
             tracing::info!("{} is back and knows what changed meanwhile", self.drives()[at].info().name);
             self.presence().found(at);
