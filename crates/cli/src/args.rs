@@ -168,6 +168,9 @@ pub(crate) struct HostServe {
     /// Addresses of served drives.
     #[arg(long, value_name = "ADDR,ADDR,...", value_delimiter = ',')]
     pub(crate) drives: Vec<String>,
+    /// How data sets survive the loss of drives, unless their ingest says otherwise, if the served drives are empty and become a fleet now: `none`, `replicas:R` or `ec:K+M`.
+    #[arg(long, value_name = "SCHEME", default_value = "none", conflicts_with_all = ["fleet", "as_drive"])]
+    pub(crate) redundancy: String,
     /// Be one drive of another host, under this name, instead of a host of queries: name the address that is printed among the --drives of that host. It must have drives of its own (--drives), which
     /// are nobody else's; it sends up what they make of its slices, put together.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["fleet", "slice_rows"])]

@@ -279,10 +279,7 @@ fn drive_dir(path: &Path, n: usize) -> PathBuf {
 fn open_known(path: &Path, n: usize, id: Uuid, options: DriveOptions) -> Result<Arc<Drive>> {
     let dir = drive_dir(path, n);
     if !dir.join("drive.json").try_exists().map_err(|e| Error::io("look for", &dir, e))? {
-        return Err(Error::unavailable(format!(
-            "drive {n} of the fleet is missing: there is no drive in {}; bring it back",
-            dir.display()
-        )));
+        return Err(Error::unavailable(format!("drive {n} of the fleet is missing: there is no drive in {}; bring it back", dir.display())));
     }
     let drive = Drive::open(&dir, None, options)?;
     if drive.info().id != id {

@@ -426,7 +426,10 @@ impl Catalog {
         let here = self.presence.here();
         let each = join_all(here.iter().map(|drive| self.delete_prefix(*drive, &prefix))).await;
         // What a drive that is lost keeps is collected when it is back.
-        here.into_iter().zip(each).try_for_each(|(drive, done)| done.or_else(|e| self.may_lose(drive, e))).context(|| format!("cannot delete old partitions of {name}"))
+        here.into_iter()
+            .zip(each)
+            .try_for_each(|(drive, done)| done.or_else(|e| self.may_lose(drive, e)))
+            .context(|| format!("cannot delete old partitions of {name}"))
     }
 
     async fn delete_prefix(&self, drive: usize, prefix: &str) -> Result<()> {

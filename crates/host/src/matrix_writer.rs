@@ -58,7 +58,9 @@ pub(crate) fn write(to: &To<'_>, options: &SliceOptions, matrix: &Transposed) ->
 
 fn write_range(to: &To<'_>, options: &SliceOptions, slot: u32, drive: usize, matrix: &Transposed, genes: Range<u32>) -> Result<Vec<PartitionRecord>> {
     let of = matrix.value_type();
-    let mut partition = PartitionWriter::new(to.outbox, (to.name)(slot), vec![drive], Layout::sparse(matrix.n_cells(), matrix.n_genes(), of), sparse_schema(of)).coded(to.coder);
+    let mut partition =
+        PartitionWriter::new(to.outbox, (to.name)(slot), vec![drive], Layout::sparse(matrix.n_cells(), matrix.n_genes(), of), sparse_schema(of))
+            .coded(to.coder);
     let mut slicer = SparseSlicer::new(matrix.n_cells(), matrix.n_genes(), of, options.clone());
     matrix.rows(genes, &mut |gene, block, idx, values| slicer.push(gene, block, idx, values)?.map_or(Ok(()), |slice| partition.add(&slice)))?;
     if let Some(slice) = slicer.finish()? {

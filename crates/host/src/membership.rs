@@ -104,6 +104,8 @@ pub enum Founding {
     EmptyDrives,
     /// Always: the list of drives was kept with them, and is known to be whole.
     KnownList,
+    /// Never: some drives of the list could not be asked.
+    Never,
 }
 
 impl Membership {
@@ -180,7 +182,9 @@ impl Host {
         let given: Vec<Uuid> = drives.iter().map(|drive| drive.info().id).collect();
         let mut missing = Vec::new();
         for member in membership.drives.iter().filter(|member| !given.contains(&member.id)) {
-            let (place, text) = why.remove(&member.id).map_or((usize::MAX, "it is not among the drives that the host was given".to_owned()), |lost| (lost.place, lost.error.full_text()));
+            let (place, text) = why
+                .remove(&member.id)
+                .map_or((usize::MAX, "it is not among the drives that the host was given".to_owned()), |lost| (lost.place, lost.error.full_text()));
             tracing::warn!("{} is lost: {text}", member.name);
             missing.push((place, Gone::new(member.id, &member.name, text)));
         }
@@ -235,6 +239,9 @@ impl Catalog {
                 membership.clone()
             }
             None => {
+                if founding == Founding::Never {
+                    return Err(Error::unavailable("none of the drives that answer knows its fleet: a new one is made when all of them do"));
+                }
                 if founding == Founding::EmptyDrives {
                     self.check_empty().await?;
                 }

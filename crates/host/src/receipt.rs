@@ -291,7 +291,11 @@ fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kep
         }
         if let Some(why) = &d.stood_for {
             let (slices, bytes) = (counted(d.slices_decoded, "slice"), human_bytes(d.bytes_decoded));
-            writeln!(f, "{inner}{} run on the host in its place: {slices} decoded from {bytes} of other drives, because {why}", if d.below.is_empty() { "└─" } else { "├─" })?;
+            writeln!(
+                f,
+                "{inner}{} run on the host in its place: {slices} decoded from {bytes} of other drives, because {why}",
+                if d.below.is_empty() { "└─" } else { "├─" }
+            )?;
         }
         levels(f, &d.below, &inner, kept, said)?;
     }

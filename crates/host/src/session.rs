@@ -49,10 +49,10 @@ use crate::options::{HostOptions, QueryOptions};
 use crate::parameters;
 use crate::reading::Patience;
 use crate::reasons;
+use crate::receipt::{Collector, ReceiptHandle, Source};
 use crate::redundant::covered::Covered;
 use crate::redundant::decoded::Cover;
 use crate::redundant::presence::Presence;
-use crate::receipt::{Collector, ReceiptHandle, Source};
 use crate::scan::QueryContext;
 use crate::scan_planner::ScanPlanner;
 use crate::sort_room::SortRoom;
@@ -166,6 +166,12 @@ impl Host {
     #[must_use]
     pub fn catalog(&self) -> &Catalog {
         &self.0.catalog
+    }
+
+    /// How many of the drives are lost now.
+    #[must_use]
+    pub fn lost(&self) -> usize {
+        self.0.catalog.presence().lost().len()
     }
 
     /// How data sets are kept from loss unless their ingest says otherwise.

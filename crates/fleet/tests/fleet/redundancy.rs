@@ -450,3 +450,49 @@ async fn a_served_drive_that_dies_is_stood_for_and_taken_in_again() {
         assert_eq!(value(&fleet, "SELECT count(*) FROM lab.meanwhile").await.unwrap(), "1000");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_drives_values_are_those_that_it_had_whole_and_in_parts() {
+    use skytether_common::{Key, PartitionName};
+
+    for (redundancy, drives, lost) in [("replicas:2", 3, vec![1]), ("ec:2+1", 4, vec![2]), ("ec:3+2", 6, vec![0, 4])] {
+        let dir = tempfile::tempdir().unwrap();
+        let fleet = open(dir.path(), drives, redundancy).await.unwrap();
+        fill(&fleet).await;
+        drop(fleet);
+        let mut had = Vec::new();
+        for n in &lost {
+            let drive = skytether_drive::Drive::open(&dir_of(dir.path(), *n), None, Default::default()).unwrap();
+            for entry in drive.store().list("", None, 100_000).unwrap() {
+                if PartitionName::parse(&entry.key).is_some() {
+                    had.push((*n, entry.key.clone(), drive.store().get(&entry.key).unwrap()));
+                }
+            }
+        }
+        let parities = had.iter().filter(|(_, key, _)| key.as_str().contains(".parity%2F")).count();
+        assert!(parities > 2 && had.len() > 3 * parities / 2, "{parities} of {}", had.len());
+        lose(dir.path(), &lost);
+        let fleet = open(dir.path(), drives, "none").await.unwrap();
+        let host = fleet.host().unwrap();
+        for (at, (n, key, value)) in had.into_iter().enumerate() {
+            let drive = &host.drives()[n];
+            let entry = drive.stat(&key).await.unwrap().unwrap();
+            assert_eq!((entry.len, entry.crc32c), (value.len() as u64, skytether_common::checksum::crc32c(&value)), "{key}");
+            let len = value.len() as u64;
+            // Before the whole is known, so that parts are made of parts.
+            let of = |a: usize, b: usize| (at * a) as u64 % (len + 1)..len.min((at * a) as u64 % (len + 1) + b as u64);
+            let ranges = [of(7919, 1), of(104_729, 100), of(31, 4000), 0..0, len..len, len.saturating_sub(3)..len, 63.min(len)..65.min(len)];
+            let parts = drive.get_ranges_unverified(&key, &ranges).await.unwrap_or_else(|e| panic!("{redundancy}, {key}: {}", e.full_text()));
+            for (range, part) in ranges.iter().zip(parts) {
+                assert_eq!(part, value.slice(range.start as usize..range.end as usize), "{redundancy}, {key}, {range:?}");
+            }
+            assert_eq!(drive.get_ranges_unverified(&key, &[0..len + 1]).await.unwrap_err().kind(), Kind::Invalid);
+            assert_eq!(drive.get(&key).await.unwrap(), value, "{redundancy}, {key}");
+        }
+        let key = Key::new("lab/t/0000000000000000.data.0;00000000").unwrap();
+        let error = host.drives()[lost[0]].get(&key).await.unwrap_err();
+        assert!(error.kind() == Kind::Unavailable && error.to_string().contains("is lost"), "{error}");
+        let put = skytether_store::Op::Put { key, value: "x".into(), expect: skytether_store::Expect::Any };
+        assert_eq!(host.drives()[lost[0]].apply(vec![put]).await.unwrap_err().kind(), Kind::Unavailable);
+    }
+}

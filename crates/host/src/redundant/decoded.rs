@@ -207,7 +207,14 @@ impl Cover {
     ///
     /// # Errors
     /// As [`Self::decode`]; Invalid for ranges that are not within the slice.
-    pub(super) async fn decode_parts(&self, key: &Key, partition: &PartitionName, number: u32, map: &Arc<StoredMap>, ranges: &[Range<u64>]) -> Result<(Vec<Bytes>, u64)> {
+    pub(super) async fn decode_parts(
+        &self,
+        key: &Key,
+        partition: &PartitionName,
+        number: u32,
+        map: &Arc<StoredMap>,
+        ranges: &[Range<u64>],
+    ) -> Result<(Vec<Bytes>, u64)> {
         let known = self.values().known.get(key).and_then(|cell| cell.get().cloned());
         if let Some(made) = known {
             return Ok((parts(key, &made.value, ranges)?, 0));
@@ -216,7 +223,14 @@ impl Cover {
     }
 
     /// The whole slice, verified, or parts of it, from as many shards of its group as it takes; and how many bytes were read.
-    async fn gather(&self, key: &Key, partition: &PartitionName, number: u32, map: &Arc<StoredMap>, ranges: Option<&[Range<u64>]>) -> Result<(Vec<Bytes>, u64)> {
+    async fn gather(
+        &self,
+        key: &Key,
+        partition: &PartitionName,
+        number: u32,
+        map: &Arc<StoredMap>,
+        ranges: Option<&[Range<u64>]>,
+    ) -> Result<(Vec<Bytes>, u64)> {
         let data = data_of(partition);
         let role = if data.is_some() { Role::Parity } else { Role::Data };
         let place = map.map.find(role, partition.slot, number).ok_or_else(|| Error::not_found(format!("{key} is in no code group")))?;

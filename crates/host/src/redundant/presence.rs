@@ -33,7 +33,10 @@ struct State {
 impl Presence {
     /// Of so many drives, which are all here, and of which nothing else is known.
     pub(crate) fn new(drives: usize) -> Self {
-        Self { homes: AtomicUsize::new(1), state: Mutex::new(State { known: false, scheme: Scheme::None, lost: vec![None; drives], noted: BTreeSet::new(), looked: None }) }
+        Self {
+            homes: AtomicUsize::new(1),
+            state: Mutex::new(State { known: false, scheme: Scheme::None, lost: vec![None; drives], noted: BTreeSet::new(), looked: None }),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
