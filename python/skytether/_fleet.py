@@ -46,7 +46,8 @@ def open(  # noqa: A001 - the name users expect
     drives
         How many drives a new fleet gets (default 4). For a fleet that exists it must be left out or be right.
     redundancy
-        How data is protected. Only the default exists so far.
+        How data sets of a new fleet survive the loss of drives, unless their ingest says otherwise: ``"none"``, ``"replicas:R"`` (R copies) or ``"ec:K+M"`` (any M drives may be lost;
+        takes M/K more room). A fleet that exists has its own, with which anything but the default must agree.
     profile
         The devices that the drives are to be like: processor, disk, link and memory of each are bounded to what its profile says. A profile is the name of a shipped one
         (``"envoy"``, ``"newport"``, ``"server"``, ``"unlimited"``), the path of a TOML file, or TOML text. One for all drives, a list with one for each, or a dict of some by the drives'
@@ -137,6 +138,7 @@ class Fleet:
 
     def ingest(
         self, source: Any, name: str, replace: bool = False, progress: Progress | None = None, *, partition_by: str | Sequence[str] | None = None,
+        redundancy: str | None = None,
     ) -> None:
         """Stores a table under `name` (``domain.dataset``), spread over the drives; all of it or nothing.
 
@@ -155,6 +157,8 @@ class Fleet:
             The column, or columns in order, whose values say on which drive a row lies: rows that are equal in them are on one drive. Windows and aggregates by
             these columns, and joins with a table that is partitioned by columns of the same kinds, then run whole on the drives. Integers, texts, bytes, booleans,
             dates, times and decimals can be such columns. By default rows are spread evenly, whatever they hold.
+        redundancy
+            How the data set survives the loss of drives, if not as the fleet usually does: ``"none"``, ``"replicas:R"`` or ``"ec:K+M"``.
 
         Raises
         ------
@@ -165,11 +169,11 @@ class Fleet:
         """
         by = [partition_by] if isinstance(partition_by, str) else list(partition_by or ())
         if isinstance(source, (str, os.PathLike)):
-            hint = self._inner.ingest_files(os.fspath(source), name, replace, by, progress)
+            hint = self._inner.ingest_files(os.fspath(source), name, replace, by, redundancy, progress)
             if hint is not None:
                 warnings.warn(hint, stacklevel=2)
         else:
-            self._inner.ingest_stream(_as_stream(source), name, replace, by, progress)
+            self._inner.ingest_stream(_as_stream(source), name, replace, by, redundancy, progress)
 
     def sql(self, text: str, cut: str = "adaptive") -> Result:
         """Plans a query; it runs when its result is first asked for.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -182,8 +183,10 @@ def test_errors(fleet, tmp_path):
         fleet.ingest(tmp_path / "none-*.csv", "d.u")
     with pytest.raises(skytether.InvalidError, match="object can't be ingested"):
         fleet.ingest(object(), "d.u")
-    with pytest.raises(skytether.UnsupportedError, match="replicas:one"):
+    with pytest.raises(skytether.InvalidError, match="replicas:one"):
         skytether.open(tmp_path / "other", redundancy="replicas:one")
+    with pytest.raises(skytether.InvalidError, match="needs 5 drives"):
+        skytether.open(tmp_path / "other", drives=4, redundancy="ec:4+1")
     with pytest.raises(skytether.SkytetherError):
         skytether.connect("grpc://127.0.0.1:1")
     fleet.close()
@@ -470,3 +473,18 @@ def test_the_command_explains_as_text_and_as_data(tmp_path):
     text = command(*explain, module="skytether._cli").stdout
     assert "cut=filter sends no aggregates down" in text and "what ran where" not in text
     assert command(*explain[:-1], "sideways", module="skytether._cli").returncode == 2
+
+
+def test_a_lost_drive_changes_no_answer(tmp_path):
+    with skytether.open(tmp_path / "fleet", drives=3, redundancy="ec:2+1") as fleet:
+        fleet.ingest(TABLE, "d.kept")
+        fleet.ingest(TABLE, "d.copied", redundancy="replicas:2")
+        whole = [fleet.sql(f"SELECT * FROM d.{name}").to_arrow() for name in ("kept", "copied")]
+        with pytest.raises(skytether.InvalidError, match="ec:4\\+1 needs 5 drives"):
+            fleet.ingest(TABLE, "d.wide", redundancy="ec:4+1")
+    shutil.rmtree(tmp_path / "fleet" / "drives" / "1")
+    with skytether.open(tmp_path / "fleet") as fleet:
+        rows = [fleet.sql(f"SELECT * FROM d.{name}").to_arrow() for name in ("kept", "copied")]
+    assert [table.num_rows for table in rows] == [table.num_rows for table in whole]
+    keys = [(name, "ascending") for name in TABLE.column_names]
+    assert [table.sort_by(keys) for table in rows] == [table.sort_by(keys) for table in whole]

@@ -67,8 +67,8 @@ pub(crate) struct Init {
     /// How many drives.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) drives: u16,
-    /// How the fleet survives the loss of drives. This version stores every byte once, so that there is nothing to choose yet.
-    #[arg(long, value_parser = ["none"], default_value = "none", hide = true)]
+    /// How data sets survive the loss of drives, unless their ingest says otherwise: `none`, `replicas:R` (R copies), or `ec:K+M` (any M drives may be lost; takes M/K more room).
+    #[arg(long, value_name = "SCHEME", default_value = "none")]
     pub(crate) redundancy: String,
 }
 
@@ -168,6 +168,9 @@ pub(crate) struct HostServe {
     /// Addresses of served drives.
     #[arg(long, value_name = "ADDR,ADDR,...", value_delimiter = ',')]
     pub(crate) drives: Vec<String>,
+    /// How data sets survive the loss of drives, unless their ingest says otherwise, if the served drives are empty and become a fleet now: `none`, `replicas:R` or `ec:K+M`.
+    #[arg(long, value_name = "SCHEME", default_value = "none", conflicts_with_all = ["fleet", "as_drive"])]
+    pub(crate) redundancy: String,
     /// Be one drive of another host, under this name, instead of a host of queries: name the address that is printed among the --drives of that host. It must have drives of its own (--drives), which
     /// are nobody else's; it sends up what they make of its slices, put together.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["fleet", "slice_rows"])]
@@ -213,6 +216,9 @@ pub(crate) struct Ingest {
     /// Columns whose values say on which drive a row lies, so that equal ones are together: joins, windows and aggregates by them run whole on the drives.
     #[arg(long, value_name = "COLUMN,COLUMN,...", value_delimiter = ',')]
     pub(crate) partition_by: Vec<String>,
+    /// How the data set survives the loss of drives, if not as the fleet usually does: `none`, `replicas:R` or `ec:K+M`.
+    #[arg(long, value_name = "SCHEME")]
+    pub(crate) redundancy: Option<String>,
     #[command(flatten)]
     pub(crate) fleet: FleetArg,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use skytether_common::units::{counted, human_bytes, human_seconds};
-use skytether_common::{DatasetName, Error, Result};
+use skytether_common::{DatasetName, Error, Kind, Result};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::address::is_host;
 use skytether_fleet::{Fleet, IngestOptions, OpenOptions, Profiles, files};
@@ -161,9 +161,18 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
         (host, format!("the fleet at {}", dir.display()), Some(fleet))
     } else {
         let mut drives: Vec<std::sync::Arc<dyn Cse>> = Vec::new();
+        let mut silent = None;
         let connection = ConnectOptions { idle_timeout: Duration::from_secs(args.drive_timeout), ..ConnectOptions::default() };
         for at in &args.drives {
-            drives.push(FlightCse::connect(at, connection.clone()).await?);
+            match FlightCse::connect(at, connection.clone()).await {
+                Ok(drive) => drives.push(drive),
+                // A fleet with redundancy does without it: the others know.
+                Err(e) if e.kind() == Kind::Unavailable && args.as_drive.is_none() && args.drives.len() > 1 => {
+                    eprintln!("skytether: {e}");
+                    silent.get_or_insert(e);
+                }
+                Err(e) => return Err(e.into()),
+            }
         }
         if let Some(name) = &args.as_drive {
             // First, so that a port that is taken leaves no new branch behind.
@@ -175,8 +184,21 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
             return serve_until_interrupted(skytether_wire::flight::serve(branch, listener, interrupted())).await;
         }
         // The list was typed in: only empty drives become a fleet, and only exactly one fleet's drives are served.
-        let (host, _) = Host::join(drives, options, Founding::EmptyDrives).await?;
-        (host, format!("{} drives", args.drives.len()), None)
+        options.redundancy = args.redundancy.parse().map_err(Failure::Call)?;
+        let host = match silent {
+            None => Host::join(drives, options, Founding::EmptyDrives).await?.0,
+            Some(error) if drives.is_empty() => return Err(error.into()),
+            Some(error) => match Host::join(drives, options, Founding::Never).await {
+                Ok((host, _)) => host,
+                Err(e) if e.kind() == Kind::Invalid => return Err(error.into()),
+                Err(e) => return Err(e.because(error).into()),
+            },
+        };
+        let what = match host.lost() {
+            0 => format!("{} drives", args.drives.len()),
+            lost => format!("{} drives, {lost} of which are lost,", host.drives().len()),
+        };
+        (host, what, None)
     };
     let listener = listen(&args.listen).await?;
     let at = address(&listener)?;
@@ -221,7 +243,8 @@ async fn ingest(args: Ingest) -> Result<(), Failure> {
             count(batch.num_rows());
         }
     });
-    let options = IngestOptions { replace: args.replace, partition_by: args.partition_by };
+    let redundancy = args.redundancy.map(|text| text.parse()).transpose().map_err(Failure::Call)?;
+    let options = IngestOptions { replace: args.replace, partition_by: args.partition_by, redundancy };
     let done = fleet.ingest_table(&to, table.schema, batches, options).await;
     progress.finish();
     let report = done?;

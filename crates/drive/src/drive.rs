@@ -11,6 +11,7 @@ use bytes::Bytes;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool, TrackConsumersPool};
 use skytether_common::{Context, Error, Key, Result};
 use skytether_engine::divide::Taken;
+use skytether_engine::lanes::Lanes;
 use skytether_engine::session::{Bounds, Sessions};
 use skytether_engine::{Engine, Reader, blocking_on};
 use skytether_pace::{Processor, paced};
@@ -19,7 +20,6 @@ use skytether_store::{Entry, Op, SliceStore, Usage, Version};
 use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Storage, SubPlan};
 use tokio::net::TcpListener;
 
-use crate::lanes::Lanes;
 use crate::throttle::{Device, SlowDisk, naming};
 
 /// The version of a drive's on-disk format (ARCHITECTURE.md, "A drive's directory").

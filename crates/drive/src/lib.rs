@@ -6,11 +6,9 @@
 //! | room | subject |
 //! |---|---|
 //! | [`drive`] | the drive itself |
-//! | `lanes` | what works off the slices of a session: lanes of the engine |
 //! | [`throttle`] | the device that it is to be like: which one, its disk, its link |
 
 pub mod drive;
-mod lanes;
 pub mod throttle;
 
 pub use drive::{Drive, DriveOptions, serve};

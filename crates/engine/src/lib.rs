@@ -14,6 +14,7 @@
 //! | `cells` | what grouped moments must know about cells |
 //! | `known` | aggregates that metadata answers |
 //! | [`divide`] | a sub-plan stripe by stripe, at several rungs |
+//! | [`lanes`] | what works off the slices of a session over one's own store |
 //! | [`session`] | a sub-plan that is worked off slice by slice, as the level above orders |
 //! | [`meter`] | how long work takes |
 //! | `spawned` | what runs beside the root of a sub-plan pays for itself, where that is to be as slow as some device |
@@ -31,6 +32,7 @@ pub mod divide;
 pub mod execute;
 pub mod feed;
 mod known;
+pub mod lanes;
 mod loading;
 pub mod meter;
 mod prepared;

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use skytether_common::{Error, Result};
+use skytether_common::{Error, Kind, Result};
 use skytether_drive::{Drive, DriveOptions, Storage, linked};
-use skytether_host::{Founding, Host, HostOptions};
+use skytether_host::{Founding, Host, HostOptions, Lost, Scheme};
 use skytether_store::disk::DriveIdentity;
 use uuid::Uuid;
 
@@ -28,7 +28,8 @@ const MAX_DRIVES: usize = 256;
 pub struct OpenOptions {
     /// How many drives it has; `None` takes what is there, or four for a new one.
     pub drives: Option<usize>,
-    /// How data survive the loss of drives: `none` is all that this version has.
+    /// How data sets survive the loss of drives in a fleet that is made now, unless their ingest says otherwise: `none`, `replicas:R` or `ec:K+M`. A fleet that is there has its own, with which
+    /// anything but `none` must agree.
     pub redundancy: String,
     /// Which devices the drives are to be like; by default each is as fast as the machine.
     pub profile: Profiles,
@@ -64,20 +65,28 @@ pub(crate) struct Embedded {
 
 impl Embedded {
     pub(crate) async fn open(path: &Path, options: &OpenOptions, mut host: HostOptions) -> Result<Self> {
-        check(options)?;
+        let scheme = check(options)?;
+        host.redundancy = scheme;
         refuse_address(path)?;
         host.spill_below.get_or_insert_with(|| path.join(SPILL));
         let (dir, own) = (path.to_path_buf(), options.clone());
         // Opening verifies what a crash left behind, which blocks.
-        let opened = tokio::task::spawn_blocking(move || open_drives(&dir, &own))
+        let opened = tokio::task::spawn_blocking(move || open_drives(&dir, &own, scheme))
             .await
             .map_err(|e| Error::internal(format!("opening {} stopped", path.display())).because(e))??;
-        let Opened { lock, drives, new } = opened;
+        let Opened { lock, drives, lost, new } = opened;
         if new {
             found(path, &drives).await?;
         }
         // The lock says that nobody else writes here, so what no root record names is garbage; `fleet.json` says that these are all drives.
-        let (host, deleted) = Host::join(drives.into_iter().map(|drive| linked(drive)).collect(), host, Founding::KnownList).await?;
+        let (host, deleted) = Host::join_without(drives.into_iter().map(|drive| linked(drive)).collect(), lost, host, Founding::KnownList).await?;
+        let own = host.redundancy();
+        if scheme != Scheme::None && scheme != own {
+            return Err(Error::invalid(format!(
+                "the fleet at {} has redundancy {own}, not {scheme}: open it without one, and say {scheme} when a data set is ingested that is to have it",
+                path.display()
+            )));
+        }
         if deleted > 0 {
             tracing::info!("{}: {deleted} slices of an ingest that did not finish were deleted", path.display());
         }
@@ -93,13 +102,14 @@ impl Embedded {
     }
 }
 
-fn check(options: &OpenOptions) -> Result<()> {
-    if options.redundancy != "none" {
-        return Err(Error::unsupported(format!("redundancy {:?} is not there yet: this version has \"none\"", options.redundancy)));
+fn check(options: &OpenOptions) -> Result<Scheme> {
+    let scheme: Scheme = options.redundancy.parse()?;
+    if scheme.inner().is_some() {
+        return Err(Error::unsupported(format!("redundancy {scheme} is on two levels, which fleets can't have yet: use ec:K+M")));
     }
     match options.drives {
         Some(n) if n == 0 || n > MAX_DRIVES => Err(Error::invalid(format!("a fleet has 1 to {MAX_DRIVES} drives, not {n}"))),
-        _ => Ok(()),
+        _ => Ok(scheme),
     }
 }
 
@@ -118,6 +128,8 @@ fn refuse_address(path: &Path) -> Result<()> {
 struct Opened {
     lock: Lock,
     drives: Vec<Arc<Drive>>,
+    /// Those that the fleet has and that are not there, in order.
+    lost: Vec<Lost>,
     /// Whether `fleet.json` is still to be written.
     new: bool,
 }
@@ -177,7 +189,7 @@ fn id_of(dir: &Path) -> Option<String> {
     identity["id"].as_str().and_then(|id| id.parse::<Uuid>().ok()).map(|id| id.to_string())
 }
 
-fn open_drives(path: &Path, options: &OpenOptions) -> Result<Opened> {
+fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Opened> {
     // First, so that a wrong one leaves nothing behind.
     let devices = options.profile.read()?;
     let file = path.join("fleet.json");
@@ -197,6 +209,7 @@ fn open_drives(path: &Path, options: &OpenOptions) -> Result<Opened> {
     let known = if file.try_exists().map_err(|e| Error::io("look for", &file, e))? { Some(read(&file)?) } else { None };
     let like = |device| DriveOptions::like(device, options.memory_per_drive);
     let new = known.is_none();
+    let mut missing = Vec::new();
     let drives = match known {
         Some(fleet) => {
             if let Some(n) = options.drives
@@ -209,18 +222,33 @@ fn open_drives(path: &Path, options: &OpenOptions) -> Result<Opened> {
                 )));
             }
             let devices = devices.of(fleet.drives.len())?;
-            fleet.drives.iter().zip(devices).enumerate().map(|(n, (id, device))| open_known(path, n, *id, like(device))).collect::<Result<Vec<_>>>()?
+            let mut drives = Vec::with_capacity(fleet.drives.len());
+            for (place, (id, device)) in fleet.drives.iter().zip(devices).enumerate() {
+                match open_known(path, place, *id, like(device)) {
+                    Ok(drive) => drives.push(drive),
+                    // Whether the fleet survives that the others know.
+                    Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound) => missing.push(Lost { id: *id, place, error }),
+                    Err(error) => return Err(error),
+                }
+            }
+            if drives.is_empty() && !missing.is_empty() {
+                return Err(missing.swap_remove(0).error);
+            }
+            drives
         }
         None => {
-            let wanted = options.drives.or(options.profile.drives()).unwrap_or(DEFAULT_DRIVES);
+            let wanted = options.drives.or(options.profile.drives()).unwrap_or(DEFAULT_DRIVES.max(scheme.least_drives()));
             let devices = devices.of(wanted)?;
             if let Some(n) = begun(path)?.into_iter().find(|n| *n >= wanted) {
                 return Err(lost(path, &format!("there is a drive {n} where {wanted} drives were to be made")));
             }
+            if wanted < scheme.least_drives() {
+                return Err(Error::invalid(format!("redundancy {scheme} needs {} drives or more, but {wanted} are to be made", scheme.least_drives())));
+            }
             devices.into_iter().enumerate().map(|(n, device)| make(path, n, like(device))).collect::<Result<Vec<_>>>()?
         }
     };
-    Ok(Opened { lock, drives, new })
+    Ok(Opened { lock, drives, lost: missing, new })
 }
 
 /// Whether `path` may become a fleet: empty, absent, or begun and not finished before.
@@ -251,10 +279,7 @@ fn drive_dir(path: &Path, n: usize) -> PathBuf {
 fn open_known(path: &Path, n: usize, id: Uuid, options: DriveOptions) -> Result<Arc<Drive>> {
     let dir = drive_dir(path, n);
     if !dir.join("drive.json").try_exists().map_err(|e| Error::io("look for", &dir, e))? {
-        return Err(Error::unavailable(format!(
-            "drive {n} of the fleet is missing: there is no drive in {}; bring it back, its data are nowhere else",
-            dir.display()
-        )));
+        return Err(Error::unavailable(format!("drive {n} of the fleet is missing: there is no drive in {}; bring it back", dir.display())));
     }
     let drive = Drive::open(&dir, None, options)?;
     if drive.info().id != id {

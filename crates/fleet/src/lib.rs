@@ -23,7 +23,7 @@ pub use profiles::Profiles;
 pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_host::{
     Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, HostOptions, IngestReport, Listing, Moving, Output, Placement, Query,
-    QueryOptions, Receipt, ReceiptHandle, TableScan,
+    QueryOptions, Receipt, ReceiptHandle, Scheme, TableScan,
 };
 
 /// A fleet of drives with a host before them. Cheap to clone; an embedded fleet is closed with its last clone.
@@ -245,6 +245,9 @@ impl Fleet {
         let options = options.into();
         let schema = storable::schema(name, &schema)?;
         let mut writer = self.writer(name, DatasetKind::Table, options.replace).await?;
+        if let Some(scheme) = options.redundancy {
+            writer.redundancy(scheme)?;
+        }
         let batches = batches.map(|batch| storable::batch(&schema, batch?));
         let written = match options.partition_by.as_slice() {
             [] => writer.write_table("data", Placement::Spread, schema.clone(), batches).await,
@@ -278,6 +281,8 @@ pub struct IngestOptions {
     pub replace: bool,
     /// The columns whose values say on which drive a row lies, in order; none: slices are dealt to the drives in turn.
     pub partition_by: Vec<String>,
+    /// How it is kept from loss; as the fleet usually does if `None`.
+    pub redundancy: Option<Scheme>,
 }
 
 impl From<bool> for IngestOptions {

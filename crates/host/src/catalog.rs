@@ -9,19 +9,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::try_join_all;
+use futures::future::join_all;
 use serde::{Deserialize, Serialize};
-use skytether_common::checksum::crc32c;
 use skytether_common::{Context, DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
 use skytether_plan::Placement;
-use skytether_store::{Expect, Op, Version};
+use skytether_store::{Expect, Op};
 use skytether_wire::Storage;
 use uuid::Uuid;
 
 pub use crate::partitioned::PartitionedBy;
+use crate::redundant::presence::Presence;
+pub use crate::redundant::stored::RedundancyRecord;
+use crate::redundant::stored::parity_of;
 
-/// The newest root record that this version reads and the one that it writes.
-pub const ROOT_FORMAT: u32 = 1;
+mod homes;
+
+/// The newest root record that this version reads, and the one that it writes of data sets with redundancy.
+pub const ROOT_FORMAT: u32 = 2;
+
+/// The one that it writes of all others, so that versions before read them.
+pub(crate) const PLAIN_FORMAT: u32 = 1;
 
 /// Keys that are asked for or deleted at once.
 const PAGE: usize = 512;
@@ -92,6 +99,9 @@ pub struct TableRecord {
     pub partitioned_by: Option<PartitionedBy>,
     /// The partitions, one per drive at most.
     pub partitions: Vec<PartitionRecord>,
+    /// What keeps it from loss, if anything does. A table that lies everywhere needs nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redundancy: Option<RedundancyRecord>,
 }
 
 mod placement_word {
@@ -126,11 +136,18 @@ pub struct RootRecord {
     pub kind: DatasetKind,
     /// The version of its content.
     pub generation: Generation,
+    /// Grows with each change: of several copies of a record the highest is the truth. 0 where there is one copy.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub change: u64,
     /// The tables by name.
     pub tables: BTreeMap<String, TableRecord>,
     /// What the application keeps with it.
     #[serde(default)]
     pub application: BTreeMap<String, String>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 impl RootRecord {
@@ -186,7 +203,32 @@ impl RootRecord {
     /// Bytes stored for the data set on all drives together.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.tables.values().flat_map(|t| &t.partitions).map(|p| p.bytes).sum()
+        let parity = self.tables.values().filter_map(|t| t.redundancy.as_ref()).flat_map(|r| &r.parity);
+        self.tables.values().flat_map(|t| &t.partitions).chain(parity).map(|p| p.bytes).sum()
+    }
+
+    /// How many drives may be lost, whichever they are, before a part of the data set is.
+    #[must_use]
+    pub fn tolerates(&self) -> usize {
+        let of = |t: &TableRecord| match t.placement {
+            Placement::Everywhere => t.partitions.len().saturating_sub(1),
+            Placement::Spread => t.redundancy.as_ref().map_or(0, |r| r.scheme.tolerates()),
+        };
+        self.tables.values().map(of).min().unwrap_or(0)
+    }
+
+    /// All partitions that the record names, with the drives that have what lies under each one's own key.
+    pub(crate) fn keys(&self) -> Result<BTreeSet<(Uuid, String)>> {
+        let mut keys = BTreeSet::new();
+        for (table, t) in &self.tables {
+            let parities = t.redundancy.iter().flat_map(|r| &r.parity).map(|p| (p, parity_of(&self.partition(table, p.slot), p.slot)));
+            for (p, name) in t.partitions.iter().map(|p| (p, self.partition(table, p.slot))).chain(parities) {
+                let key = name.key()?.as_str().to_owned();
+                let copies = t.redundancy.iter().flat_map(|r| r.holders(p.slot));
+                keys.extend(std::iter::once(p.drive).chain(copies).map(|drive| (drive, key.clone())));
+            }
+        }
+        Ok(keys)
     }
 
     /// Rows of a plain table, genes of an expression data set's main matrix.
@@ -210,6 +252,13 @@ pub async fn within<T>(deadline: Duration, drive: &str, what: &str, work: impl F
         .unwrap_or_else(|_| Err(Error::unavailable(format!("{drive} did not answer within {} s when asked to {what}", deadline.as_secs_f64()))))
 }
 
+/// The positions of the ids by their hashes with `name`, the highest first: where it lies if it lies on several.
+pub(crate) fn rendezvous_order<'a>(name: &str, ids: impl Iterator<Item = &'a Uuid>) -> Vec<usize> {
+    let mut all: Vec<_> = ids.map(|id| hash64(name.as_bytes(), id.as_bytes())).enumerate().map(|(at, hash)| (std::cmp::Reverse(hash), at)).collect();
+    all.sort_unstable();
+    all.into_iter().map(|(_, at)| at).collect()
+}
+
 /// The highest of a few 64-bit hashes of `name` and each id decides (rendezvous hashing); its position.
 #[must_use]
 pub fn rendezvous<'a>(name: &str, ids: impl Iterator<Item = &'a Uuid>) -> Option<usize> {
@@ -231,6 +280,7 @@ fn hash64(a: &[u8], b: &[u8]) -> u64 {
 #[derive(Debug, Clone)]
 pub struct Catalog {
     drives: Arc<[Arc<dyn Storage>]>,
+    presence: Arc<Presence>,
     deadline: Duration,
 }
 
@@ -240,6 +290,12 @@ impl Catalog {
     /// # Errors
     /// `Invalid` for no drive or the same drive twice.
     pub fn new(drives: Vec<Arc<dyn Storage>>, deadline: Duration) -> Result<Self> {
+        let presence = Arc::new(Presence::new(drives.len()));
+        Self::sharing(drives, presence, deadline)
+    }
+
+    /// The same with what somebody else knows of the drives.
+    pub(crate) fn sharing(drives: Vec<Arc<dyn Storage>>, presence: Arc<Presence>, deadline: Duration) -> Result<Self> {
         if drives.is_empty() {
             return Err(Error::invalid("a host needs at least one drive"));
         }
@@ -249,13 +305,18 @@ impl Catalog {
                 return Err(Error::invalid(format!("{other} and {} are the same drive ({})", drive.info().name, drive.info().id)));
             }
         }
-        Ok(Self { drives: drives.into(), deadline })
+        Ok(Self { drives: drives.into(), presence, deadline })
     }
 
     /// The drives, in the host's order.
     #[must_use]
     pub fn drives(&self) -> &[Arc<dyn Storage>] {
         &self.drives
+    }
+
+    /// What is known of the drives.
+    pub(crate) fn presence(&self) -> &Presence {
+        &self.presence
     }
 
     /// The longest that a storage operation may take.
@@ -277,7 +338,7 @@ impl Catalog {
         })
     }
 
-    /// The drive that holds the root record of `name`.
+    /// The drive that holds the root record of `name`, or the first of those that do.
     #[must_use]
     pub fn home(&self, name: &DatasetName) -> usize {
         let ids: Vec<_> = self.drives.iter().map(|d| d.info().id).collect();
@@ -290,47 +351,12 @@ impl Catalog {
         rendezvous(&format!("{name}.{table}"), ids.iter()).unwrap_or(0)
     }
 
-    async fn ask<T>(&self, drive: usize, what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
+    pub(crate) async fn ask<T>(&self, drive: usize, what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
         within(self.deadline, &self.drives[drive].info().name, what, work).await
     }
 
-    /// The root record of `name` and its length in bytes.
-    ///
-    /// # Errors
-    /// `NotFound`, naming data sets that there are, `Unsupported`, `Corrupt`, `Unavailable`.
-    pub async fn read(&self, name: &DatasetName) -> Result<(RootRecord, u64)> {
-        let home = self.home(name);
-        match self.ask(home, &format!("read the root record of {name}"), self.drives[home].get(&name.root_key())).await {
-            Ok(bytes) => Ok((RootRecord::decode(name, &bytes)?, bytes.len() as u64)),
-            Err(e) if e.kind() == Kind::NotFound => Err(self.unknown(name).await),
-            Err(e) => Err(e.while_doing(format!("cannot read the root record of {name} at {}", self.drives[home].info().name))),
-        }
-    }
-
-    /// The root record of `name` with the version that a compare-and-set needs, or `None`.
-    ///
-    /// # Errors
-    /// As [`Self::read`]; a record of a newer format is `Unsupported` here too, so that an older version never replaces it.
-    pub async fn read_versioned(&self, name: &DatasetName) -> Result<Option<(RootRecord, Version)>> {
-        let home = self.home(name);
-        let key = name.root_key();
-        // Version and bytes are two questions; the checksum tells whether the record changed in between.
-        for _ in 0..16 {
-            let Some(entry) = self.ask(home, "look up a root record", self.drives[home].stat(&key)).await? else { return Ok(None) };
-            match self.ask(home, "read a root record", self.drives[home].get(&key)).await {
-                Ok(bytes) if bytes.len() as u64 == entry.len && crc32c(&bytes) == entry.crc32c => {
-                    return Ok(Some((RootRecord::decode(name, &bytes)?, entry.version)));
-                }
-                Ok(_) => {}
-                Err(e) if e.kind() == Kind::NotFound => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Err(Error::conflict(format!("the root record of {name} changes all the time: try again")))
-    }
-
     /// What to say about a data set that does not exist.
-    async fn unknown(&self, name: &DatasetName) -> Error {
+    pub(crate) async fn unknown(&self, name: &DatasetName) -> Error {
         let Ok(names) = self.names().await else { return Error::not_found(format!("there is no data set {name}")) };
         if names.is_empty() {
             return Error::not_found(format!("there is no data set {name}; this fleet is empty"));
@@ -355,8 +381,16 @@ impl Catalog {
     /// # Errors
     /// `Unavailable`.
     pub async fn names(&self) -> Result<BTreeSet<DatasetName>> {
-        let each = try_join_all((0..self.drives.len()).map(|drive| self.names_at(drive))).await?;
-        Ok(each.into_iter().flatten().collect())
+        let here = self.presence.here();
+        let each = join_all(here.iter().map(|drive| self.names_at(*drive))).await;
+        let mut names = BTreeSet::new();
+        for (drive, told) in here.into_iter().zip(each) {
+            match told {
+                Ok(told) => names.extend(told),
+                Err(e) => self.may_lose(drive, e)?,
+            }
+        }
+        Ok(names)
     }
 
     /// The names of the data sets whose root records lie on one drive.
@@ -383,63 +417,18 @@ impl Catalog {
         }
     }
 
-    /// Makes `record` the truth, if the root record is still what `expect` says: the one commit point of an ingest.
-    ///
-    /// # Errors
-    /// `Conflict` when somebody else was quicker: nothing was changed.
-    pub async fn commit(&self, record: &RootRecord, expect: Expect) -> Result<()> {
-        let home = self.home(&record.name);
-        let put = Op::Put { key: record.name.root_key(), value: record.encode()?, expect };
-        self.ask(home, &format!("commit {}", record.name), self.drives[home].apply(vec![put])).await.map(drop).map_err(|e| {
-            if e.kind() == Kind::Conflict {
-                Error::conflict(format!(
-                    "somebody else wrote, replaced or dropped {} in the meantime: nothing was changed; look at what is there now and ingest again",
-                    record.name
-                ))
-                .because(e)
-            } else {
-                e.while_doing(format!("cannot commit {}", record.name))
-            }
-        })
-    }
-
-    /// Removes the data set: first its root record, then what it named. Of one whose root record is corrupt only that goes at once, since
-    /// nobody can tell which slices it named; they are collected when the fleet is opened next.
-    ///
-    /// # Errors
-    /// `NotFound`; `Conflict` when it is replaced at the same moment; `Unsupported` for a data set of a newer version.
-    pub async fn drop_dataset(&self, name: &DatasetName) -> Result<()> {
-        let home = self.home(name);
-        let before = self.ask(home, "look up a root record", self.drives[home].stat(&name.root_key())).await?;
-        let (generation, version) = match (self.read_versioned(name).await, before) {
-            (Ok(Some((record, version))), _) => (Some(record.generation), version),
-            (Ok(None), _) => return Err(self.unknown(name).await),
-            (Err(e), Some(entry)) if e.kind() == Kind::Corrupt => (None, entry.version),
-            (Err(e), _) => return Err(e),
-        };
-        let delete = Op::Delete { key: name.root_key(), expect: Expect::Version(version) };
-        self.ask(home, &format!("drop {name}"), self.drives[home].apply(vec![delete])).await.map_err(|e| {
-            if e.kind() == Kind::Conflict {
-                Error::conflict(format!("somebody else changed {name} in the meantime: nothing was dropped")).because(e)
-            } else {
-                e
-            }
-        })?;
-        match generation {
-            Some(generation) => self.delete_generation(name, generation).await,
-            None => Ok(()),
-        }
-    }
-
     /// Deletes all partitions of one generation, on all drives.
     ///
     /// # Errors
     /// `Unavailable`; what is left then is collected when the fleet is opened next.
     pub async fn delete_generation(&self, name: &DatasetName, generation: Generation) -> Result<()> {
         let prefix = format!("{}{:016x}.", name.prefix(), generation.0);
-        try_join_all((0..self.drives.len()).map(|drive| self.delete_prefix(drive, &prefix)))
-            .await
-            .map(drop)
+        let here = self.presence.here();
+        let each = join_all(here.iter().map(|drive| self.delete_prefix(*drive, &prefix))).await;
+        // What a drive that is lost keeps is collected when it is back.
+        here.into_iter()
+            .zip(each)
+            .try_for_each(|(drive, done)| done.or_else(|e| self.may_lose(drive, e)))
             .context(|| format!("cannot delete old partitions of {name}"))
     }
 
@@ -469,15 +458,7 @@ impl Catalog {
         let mut named: HashMap<DatasetName, Option<BTreeSet<(Uuid, String)>>> = HashMap::new();
         for name in self.names().await? {
             let known = match self.read(&name).await {
-                Ok((record, _)) => {
-                    let mut keys = BTreeSet::new();
-                    for (table, t) in &record.tables {
-                        for p in &t.partitions {
-                            keys.insert((p.drive, record.partition(table, p.slot).key()?.as_str().to_owned()));
-                        }
-                    }
-                    Some(keys)
-                }
+                Ok((record, _)) => Some(record.keys()?),
                 // Not understood, so nothing of it is known to be garbage.
                 Err(e) if matches!(e.kind(), Kind::Unsupported | Kind::Corrupt | Kind::NotFound) => None,
                 Err(e) => return Err(e),

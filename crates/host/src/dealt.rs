@@ -89,6 +89,6 @@ impl<'a> Dealt<'a> {
                 records.extend(partition.finish(catalog)?);
             }
         }
-        Ok(TableRecord { placement, rows, matrix: None, memory_bytes: Some(memory_bytes), partitioned_by, partitions: records })
+        Ok(TableRecord { placement, rows, matrix: None, memory_bytes: Some(memory_bytes), partitioned_by, partitions: records, redundancy: None })
     }
 }

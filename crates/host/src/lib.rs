@@ -20,6 +20,7 @@
 //! | `dense`, `cells` | grouped moments over the dense view, and what the host must know of cells |
 //! | [`scan`], `reading`, `scan_planner`, `sub_plan`, `shipped` | the operator that reads from drives; how it reads what one gives; how it is made of a sub-plan; what it sends; small tables beside it |
 //! | `estimate`, `join_filter`, `key_filters` | which side of a join is small; what of its keys goes to the drives |
+//! | [`redundant`] | data sets that survive the loss of drives, and who stands for a lost one |
 //! | `moving` | a scan whose work moves between drives and host |
 //! | `expected` | what such a scan was expected to take, beside what happened |
 //! | `missing` | a part that a root record names and a drive lacks |
@@ -61,6 +62,7 @@ mod protocol;
 mod reading;
 mod reasons;
 pub mod receipt;
+pub mod redundant;
 pub mod scan;
 mod scan_planner;
 mod select_shape;
@@ -90,8 +92,10 @@ pub use listing::{DatasetInfo, Listing};
 pub use membership::{Founding, Membership};
 pub use options::{HostOptions, Moving, QueryOptions};
 pub use receipt::{Receipt, ReceiptHandle};
+pub use redundant::Lost;
 pub use session::{Host, Query};
 pub use skytether_plan::{Cut, Placement};
+pub use skytether_redundancy::Scheme;
 pub use status::{DriveStatus, Unreadable};
 pub use substrait::Asked;
 pub use table_scan::{Output, TableScan};

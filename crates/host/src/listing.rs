@@ -69,7 +69,7 @@ impl Catalog {
     /// The first error of a drive that does not tell what it holds.
     pub async fn list(&self) -> Result<Vec<DatasetInfo>> {
         let (found, silent) = self.gather().await;
-        match silent.into_values().next() {
+        match silent.into_values().next().filter(|_| self.check_presence().is_err() || !self.presence().is_redundant()) {
             Some(error) => Err(error),
             None => Ok(found),
         }
@@ -88,13 +88,20 @@ impl Catalog {
         for (drive, told) in join_all((0..self.drives().len()).map(|drive| self.names_at(drive))).await.into_iter().enumerate() {
             match told {
                 Ok(told) => names.extend(told),
-                Err(error) => drop(silent.insert(drive, error)),
+                Err(error) => {
+                    if error.kind() == Kind::Unavailable && self.presence().is_redundant() {
+                        self.presence().lose(drive, &error.full_text());
+                    }
+                    silent.insert(drive, error);
+                }
             }
         }
+        // What one home does not tell the others do.
+        let hides = self.check_presence().is_err() || !self.presence().is_redundant();
         let mut found = Vec::new();
         for name in names {
             let home = self.home(&name);
-            if silent.contains_key(&home) {
+            if hides && silent.contains_key(&home) {
                 continue;
             }
             match self.read(&name).await {

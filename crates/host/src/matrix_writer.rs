@@ -9,6 +9,7 @@ use skytether_slice::{Layout, SliceOptions, SparseSlicer, sparse_schema};
 
 use crate::catalog::{Catalog, PartitionRecord};
 use crate::outbox::Outbox;
+use crate::redundant::coder::Coder;
 use crate::writer::PartitionWriter;
 
 /// Contiguous ranges of genes, at most `parts`, with about the same weight each; a gene weighs its nonzeros and one for itself.
@@ -31,43 +32,41 @@ pub(crate) fn ranges(nnz_per_gene: &[u64], parts: usize) -> Vec<Range<u32>> {
     ranges
 }
 
-/// Writes all partitions of `matrix`; blocks, so call it where that is allowed. `name` gives the partition's name of a slot.
-pub(crate) fn write(
-    catalog: &Catalog,
-    outbox: &Outbox,
-    options: &SliceOptions,
-    name: &(dyn Fn(u32) -> PartitionName + Sync),
-    matrix: &Transposed,
-) -> Result<Vec<PartitionRecord>> {
-    let mut parts = ranges(matrix.nnz_per_gene(), catalog.drives().len());
+/// Where a matrix goes.
+pub(crate) struct To<'a> {
+    pub(crate) catalog: &'a Catalog,
+    pub(crate) outbox: &'a Outbox,
+    /// The host's drives, in the order of the partitions.
+    pub(crate) drives: &'a [usize],
+    pub(crate) coder: Option<&'a Coder<'a>>,
+    /// The partition's name of a slot.
+    pub(crate) name: &'a (dyn Fn(u32) -> PartitionName + Sync),
+}
+
+/// Writes all partitions of `matrix`; blocks, so call it where that is allowed.
+pub(crate) fn write(to: &To<'_>, options: &SliceOptions, matrix: &Transposed) -> Result<Vec<PartitionRecord>> {
+    let mut parts = ranges(matrix.nnz_per_gene(), to.drives.len());
     if parts.is_empty() {
         // No genes: one empty partition, so that the table has a schema.
         parts.push(0..0);
     }
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    let records = in_parallel(threads, parts.into_iter().enumerate().collect(), "encodes a matrix", |(slot, genes)| {
-        write_range(catalog, outbox, options, name(slot as u32), slot, matrix, genes)
-    })?;
+    let parts = parts.into_iter().zip(to.drives).enumerate().collect();
+    let records = in_parallel(threads, parts, "encodes a matrix", |(slot, (genes, drive))| write_range(to, options, slot as u32, *drive, matrix, genes))?;
     Ok(records.into_iter().flatten().collect())
 }
 
-fn write_range(
-    catalog: &Catalog,
-    outbox: &Outbox,
-    options: &SliceOptions,
-    name: PartitionName,
-    drive: usize,
-    matrix: &Transposed,
-    genes: Range<u32>,
-) -> Result<Vec<PartitionRecord>> {
+fn write_range(to: &To<'_>, options: &SliceOptions, slot: u32, drive: usize, matrix: &Transposed, genes: Range<u32>) -> Result<Vec<PartitionRecord>> {
     let of = matrix.value_type();
-    let mut partition = PartitionWriter::new(outbox, name, vec![drive], Layout::sparse(matrix.n_cells(), matrix.n_genes(), of), sparse_schema(of));
+    let mut partition =
+        PartitionWriter::new(to.outbox, (to.name)(slot), vec![drive], Layout::sparse(matrix.n_cells(), matrix.n_genes(), of), sparse_schema(of))
+            .coded(to.coder);
     let mut slicer = SparseSlicer::new(matrix.n_cells(), matrix.n_genes(), of, options.clone());
     matrix.rows(genes, &mut |gene, block, idx, values| slicer.push(gene, block, idx, values)?.map_or(Ok(()), |slice| partition.add(&slice)))?;
     if let Some(slice) = slicer.finish()? {
         partition.add(&slice)?;
     }
-    partition.finish(catalog)
+    partition.finish(to.catalog)
 }
 
 #[cfg(test)]

@@ -6,23 +6,33 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Key, Kind, Result};
+use skytether_redundancy::Scheme;
 use skytether_store::{Expect, Op};
-use skytether_wire::Cse;
+use skytether_wire::{Cse, Storage};
 use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::catalog::{Catalog, within};
 use crate::options::HostOptions;
+use crate::redundant::Lost;
+use crate::redundant::gone::Gone;
+use crate::redundant::rejoin::newest;
+use crate::redundant::stored::code;
 use crate::session::Host;
 
 /// The key of the record on every drive. It has no `/`, so it is neither a root record nor a part of a data set.
 pub const MEMBERSHIP_KEY: &str = "skytether-fleet";
 
-/// The newest membership record that this version reads, and the one that it writes for the drives of a branch: versions before would take those for their own.
-pub const MEMBERSHIP_FORMAT: u32 = 2;
+/// The newest membership record that this version reads.
+pub const MEMBERSHIP_FORMAT: u32 = REDUNDANT_FORMAT;
+
+/// The one that it writes for the drives of a branch: versions before would take those for their own.
+const BRANCH_FORMAT: u32 = 2;
+
+/// The one that it writes for a fleet that may lose drives: versions before would look for root records on one drive, and take parities for garbage.
+pub(crate) const REDUNDANT_FORMAT: u32 = 3;
 
 /// The one that it writes for a fleet.
 const FLEET_FORMAT: u32 = 1;
@@ -48,6 +58,34 @@ pub struct Membership {
     /// Where they are the drives of a branch: its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
+    /// On how many drives each root record lies.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub homes: u32,
+    /// How data sets are kept from loss unless their ingest says otherwise.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub redundancy: Scheme,
+    /// Drives that were away while a root record changed, and have not got the change yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub absent: Vec<Uuid>,
+    /// Grows with each change: of several records the highest counts.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub change: u64,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn is_one(n: &u32) -> bool {
+    *n == 1
+}
+
+fn is_none(scheme: &Scheme) -> bool {
+    *scheme == Scheme::None
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 /// What drives are put together for.
@@ -66,10 +104,12 @@ pub enum Founding {
     EmptyDrives,
     /// Always: the list of drives was kept with them, and is known to be whole.
     KnownList,
+    /// Never: some drives of the list could not be asked.
+    Never,
 }
 
 impl Membership {
-    fn decode(drive: &str, bytes: &[u8]) -> Result<Self> {
+    pub(crate) fn decode(drive: &str, bytes: &[u8]) -> Result<Self> {
         #[derive(Deserialize)]
         struct Head {
             format: u32,
@@ -83,6 +123,11 @@ impl Membership {
             )));
         }
         serde_json::from_slice(bytes).map_err(corrupt)
+    }
+
+    /// The record's bytes.
+    pub(crate) fn encode(&self) -> Result<Bytes> {
+        serde_json::to_vec(self).map(Bytes::from).map_err(|e| Error::internal("cannot write the record of a fleet's drives").because(e))
     }
 
     /// Whether these drives are what `role` says. A host that took the drives of a branch for its own would delete all that is on them, since the records that name it are those of the host above.
@@ -114,9 +159,51 @@ impl Host {
     /// # Errors
     /// As [`Host::new`], [`Catalog::establish_membership`] and [`Catalog::collect_garbage`].
     pub async fn join(drives: Vec<Arc<dyn Cse>>, options: HostOptions, founding: Founding) -> Result<(Self, u64)> {
+        Self::join_without(drives, Vec::new(), options, founding).await
+    }
+
+    /// As [`Host::join`], where some drives of the fleet are `lost`: known by their ids, and not to be had. A fleet that survives that is opened without them, and without those that it
+    /// has and that are not named here at all. Nothing is collected then.
+    ///
+    /// # Errors
+    /// As there; the error of the first of `lost` where the fleet can't lose any; Unavailable where more are lost than it survives.
+    pub async fn join_without(mut drives: Vec<Arc<dyn Cse>>, lost: Vec<Lost>, options: HostOptions, founding: Founding) -> Result<(Self, u64)> {
+        let scheme = options.redundancy;
+        let storages = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Storage>).collect();
+        let told = Catalog::new(storages, options.storage_deadline)?.told(options.storage_deadline).await?;
+        let membership = newest(&told).filter(|membership| membership.homes > 1);
+        let Some(membership) = membership else {
+            if let Some(first) = lost.into_iter().next() {
+                return Err(first.error);
+            }
+            return Self::joined(drives, options, founding, scheme).await;
+        };
+        let mut why: BTreeMap<Uuid, Lost> = lost.into_iter().map(|lost| (lost.id, lost)).collect();
+        let given: Vec<Uuid> = drives.iter().map(|drive| drive.info().id).collect();
+        let mut missing = Vec::new();
+        for member in membership.drives.iter().filter(|member| !given.contains(&member.id)) {
+            let (place, text) = why
+                .remove(&member.id)
+                .map_or((usize::MAX, "it is not among the drives that the host was given".to_owned()), |lost| (lost.place, lost.error.full_text()));
+            tracing::warn!("{} is lost: {text}", member.name);
+            missing.push((place, Gone::new(member.id, &member.name, text)));
+        }
+        missing.sort_by_key(|(place, _)| *place);
+        for (place, gone) in missing {
+            drives.insert(place.min(drives.len()), Arc::new(gone));
+        }
+        Self::joined(drives, options, founding, scheme).await
+    }
+
+    async fn joined(drives: Vec<Arc<dyn Cse>>, options: HostOptions, founding: Founding, scheme: Scheme) -> Result<(Self, u64)> {
+        let deadline = options.storage_deadline;
         let host = Self::new(drives, options)?;
-        host.catalog().establish_membership(founding, &Role::Fleet).await?;
-        let deleted = host.catalog().collect_garbage().await?;
+        let catalog = host.catalog();
+        catalog.establish(founding, &Role::Fleet, scheme).await?;
+        catalog.rejoin(deadline).await?;
+        catalog.agree_on_all().await?;
+        // What a drive that is lost would name may be needed.
+        let deleted = if catalog.presence().lost().is_empty() { catalog.collect_garbage().await? } else { 0 };
         Ok((host, deleted))
     }
 }
@@ -128,29 +215,54 @@ impl Catalog {
     /// `Invalid` where drives are missing or belong to another fleet, by name and id, and where drives hold data and don't know their
     /// fleet; `Conflict` while another host puts a fleet together from them; `Corrupt`, `Unsupported`, `Unavailable`.
     pub async fn establish_membership(&self, founding: Founding, role: &Role) -> Result<Membership> {
-        let found = self.memberships().await?;
+        self.establish(founding, role, Scheme::None).await
+    }
+
+    /// The same; what is founded stores data sets with `scheme` from now on. Of a fleet that may lose drives, drives may be lost.
+    pub(crate) async fn establish(&self, founding: Founding, role: &Role, scheme: Scheme) -> Result<Membership> {
+        let told = self.told(self.deadline()).await?;
+        let homes = newest(&told).map_or(1, |membership| membership.homes as usize);
+        let mut found = Vec::with_capacity(told.len());
+        for (at, told) in told.into_iter().enumerate() {
+            found.push(match told {
+                Ok(known) => known,
+                Err(e) if homes > 1 && matches!(e.kind(), Kind::Unavailable | Kind::Corrupt) => {
+                    self.presence().lose(at, &e.full_text());
+                    None
+                }
+                Err(e) => return Err(e),
+            });
+        }
         let membership = match self.agreed(&found)? {
             Some(membership) => {
                 membership.plays(role)?;
                 membership.clone()
             }
             None => {
+                if founding == Founding::Never {
+                    return Err(Error::unavailable("none of the drives that answer knows its fleet: a new one is made when all of them do"));
+                }
                 if founding == Founding::EmptyDrives {
                     self.check_empty().await?;
                 }
                 let mut drives: Vec<_> = self.drives().iter().map(|d| Member { id: d.info().id, name: d.info().name.clone() }).collect();
                 drives.sort_by_key(|m| m.id);
+                code(scheme, drives.len())?;
                 let (format, branch) = match role {
+                    Role::Fleet if scheme != Scheme::None => (REDUNDANT_FORMAT, None),
                     Role::Fleet => (FLEET_FORMAT, None),
-                    Role::Branch(name) => (MEMBERSHIP_FORMAT, Some(name.clone())),
+                    Role::Branch(name) => (BRANCH_FORMAT, Some(name.clone())),
                 };
-                Membership { format, fleet: Uuid::new_v4(), drives, branch }
+                let homes = u32::try_from(scheme.tolerates()).unwrap_or(u32::MAX).saturating_add(1);
+                Membership { format, fleet: Uuid::new_v4(), drives, branch, homes, redundancy: scheme, absent: Vec::new(), change: 0 }
             }
         };
-        let value = serde_json::to_vec(&membership).map(Bytes::from).map_err(|e| Error::internal("cannot write the record of a fleet's drives").because(e))?;
+        self.presence().tell(membership.homes as usize, membership.redundancy);
+        self.check_presence()?;
+        let value = membership.encode()?;
         // In order of the ids: of two hosts that do this at the same time, the second fails at the first drive and writes nothing. What a
         // crash left undone is done now, since the drives that have the record name the others.
-        let mut missing: Vec<_> = (0..found.len()).filter(|at| found[*at].is_none()).collect();
+        let mut missing: Vec<_> = (0..found.len()).filter(|at| found[*at].is_none() && !self.presence().is_lost(*at)).collect();
         missing.sort_by_key(|at| self.drives()[*at].info().id);
         for at in missing {
             let (drive, name) = (&self.drives()[at], &self.drives()[at].info().name);
@@ -170,7 +282,7 @@ impl Catalog {
     /// # Errors
     /// As [`Self::establish_membership`]; `Invalid` for a drive without a record.
     pub async fn check_membership(&self) -> Result<()> {
-        let found = self.memberships().await?;
+        let found = self.told(self.deadline()).await?.into_iter().collect::<Result<Vec<_>>>()?;
         self.agreed(&found)?;
         match found.iter().position(Option::is_none) {
             Some(at) => Err(Error::invalid(format!("{} does not know its fleet: let the host join its drives first", self.drives()[at].info().name))),
@@ -178,23 +290,11 @@ impl Catalog {
         }
     }
 
-    async fn memberships(&self) -> Result<Vec<Option<Membership>>> {
-        let key = Key::new(MEMBERSHIP_KEY)?;
-        try_join_all(self.drives().iter().map(|drive| async {
-            let name = &drive.info().name;
-            match within(self.deadline(), name, "name its fleet", drive.get(&key)).await {
-                Ok(bytes) => Membership::decode(name, &bytes).map(Some),
-                Err(e) if e.kind() == Kind::NotFound => Ok(None),
-                Err(e) => Err(e.while_doing(format!("{name} could not name its fleet"))),
-            }
-        }))
-        .await
-    }
-
     /// The one record that all drives with a record have, if it names exactly these drives.
     fn agreed<'a>(&self, found: &'a [Option<Membership>]) -> Result<Option<&'a Membership>> {
-        let mut known = found.iter().zip(self.drives()).filter_map(|(m, d)| m.as_ref().map(|m| (m, &d.info().name)));
-        let Some((first, by)) = known.next() else { return Ok(None) };
+        let known = || found.iter().zip(self.drives()).filter_map(|(m, d)| m.as_ref().map(|m| (m, &d.info().name)));
+        let Some(newest) = known().map(|(m, _)| m.change).max() else { return Ok(None) };
+        let Some((first, by)) = known().find(|(m, _)| m.change == newest) else { return Ok(None) };
         let members = first.ids();
         let ours: BTreeMap<Uuid, &str> = self.drives().iter().map(|d| (d.info().id, d.info().name.as_str())).collect();
         let list = |what: &str, these: &BTreeMap<Uuid, &str>, without: &BTreeMap<Uuid, &str>| {
@@ -209,7 +309,7 @@ impl Catalog {
                 members.len()
             )));
         }
-        if let Some((_, other)) = known.find(|(m, _)| m.fleet != first.fleet || m.ids().keys().ne(members.keys())) {
+        if let Some((_, other)) = known().find(|(m, _)| m.fleet != first.fleet || m.ids().keys().ne(members.keys())) {
             return Err(Error::invalid(format!("{by} and {other} belong to different fleets: start the host with the drives of one")));
         }
         Ok(Some(first))

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
 use skytether_plan::Cut;
+use skytether_redundancy::Scheme;
 use skytether_slice::SliceOptions;
 
 /// Which work may move between drives and host while a query runs.
@@ -44,6 +45,8 @@ pub struct HostOptions {
     pub spill_below: Option<PathBuf>,
     /// How tables and matrices are cut into slices.
     pub slices: SliceOptions,
+    /// How data sets are kept from loss in a fleet that is founded now, unless their ingest says otherwise. A fleet that is there keeps to its own.
+    pub redundancy: Scheme,
     /// Which work may move.
     pub moving: Moving,
     /// How patient a host is with drives whose work moves, and what it holds of theirs; of `memory` a quarter of [`Self::memory_limit`] at most.
@@ -64,6 +67,7 @@ impl Default for HostOptions {
             spill_limit: 10 << 30,
             spill_below: None,
             slices: SliceOptions::default(),
+            redundancy: Scheme::None,
             moving: Moving::default(),
             limits: Limits { silence: SILENCE, ..Limits::default() },
         }

@@ -60,7 +60,15 @@ mod tests {
         // Not in the order of their slots.
         let partitions = [1u32, 0].map(|slot| PartitionRecord { drive: Uuid::from_u128(slot.into()), slot, rows: u64::from(slot) * 5, slices: 1, bytes: 9 });
         let partitioned_by = Some(PartitionedBy::new(&keys).unwrap());
-        TableRecord { placement: Placement::Spread, rows: 5, matrix: None, memory_bytes: Some(1), partitioned_by, partitions: partitions.to_vec() }
+        TableRecord {
+            placement: Placement::Spread,
+            rows: 5,
+            matrix: None,
+            memory_bytes: Some(1),
+            partitioned_by,
+            partitions: partitions.to_vec(),
+            redundancy: None,
+        }
     }
 
     #[test]

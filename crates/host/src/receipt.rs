@@ -52,6 +52,15 @@ pub struct DriveReceipt {
     /// The name of the device profile that it keeps to, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+    /// Why its sub-plans were run in its place, over what other drives have of it; `None` where it ran them itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stood_for: Option<String>,
+    /// Slices of it that were decoded from those of other drives, or came from copies there.
+    #[serde(default)]
+    pub slices_decoded: u64,
+    /// Bytes that other drives read for this.
+    #[serde(default)]
+    pub bytes_decoded: u64,
     /// What the drives below it did, where it is a branch; their slices and bytes read are in its own figures.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub below: Vec<DriveReceipt>,
@@ -79,6 +88,9 @@ impl DriveReceipt {
         self.peak_memory = self.peak_memory.max(a.peak_memory);
         self.reason = self.reason.take().or_else(|| a.reason.clone());
         self.profile = self.profile.take().or_else(|| a.profile.clone());
+        self.stood_for = self.stood_for.take().or_else(|| a.stood_for.clone());
+        add(&mut self.slices_decoded, a.slices_decoded);
+        add(&mut self.bytes_decoded, a.bytes_decoded);
         for below in &a.below {
             among(&mut self.below, below);
         }
@@ -275,7 +287,15 @@ fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kep
         )?;
         let inner = format!("{indent}{}  ", if last { " " } else { "│" });
         if let Some(reason) = d.reason.as_ref().filter(|r| *r != said) {
-            writeln!(f, "{inner}{} {reason}", if d.below.is_empty() { "└─" } else { "├─" })?;
+            writeln!(f, "{inner}{} {reason}", if d.below.is_empty() && d.stood_for.is_none() { "└─" } else { "├─" })?;
+        }
+        if let Some(why) = &d.stood_for {
+            let (slices, bytes) = (counted(d.slices_decoded, "slice"), human_bytes(d.bytes_decoded));
+            writeln!(
+                f,
+                "{inner}{} run on the host in its place: {slices} decoded from {bytes} of other drives, because {why}",
+                if d.below.is_empty() { "└─" } else { "├─" }
+            )?;
         }
         levels(f, &d.below, &inner, kept, said)?;
     }

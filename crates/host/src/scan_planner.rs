@@ -97,6 +97,8 @@ impl ScanPlanner {
             // A sub-plan that is no more than a scan is handed out as it is stored; of the other static choices the drives run all that they are sent.
             (Moving::AsNeeded, Cut::Raw) if profiled => Policy::Static(Rung::Raw),
             (Moving::AsNeeded, Cut::Full | Cut::Filter) if profiled => Policy::Static(Rung::Full),
+            // A drive that is lost in the middle gives what it has not done to who stands for it.
+            (Moving::AsNeeded, _) if self.host.catalog().presence().is_redundant() => Policy::Static(Rung::Full),
             (Moving::AsNeeded, Cut::Adaptive | Cut::Full) if targets.iter().any(|target| target.drive.away()) => Policy::Static(Rung::Full),
             (Moving::AsNeeded, _) => return Ok(None),
         };
@@ -133,9 +135,15 @@ impl ScanPlanner {
         let partitions = match table.placement {
             Placement::Spread => table.partitions.iter().collect(),
             Placement::Everywhere => {
-                let ids: Vec<_> = table.partitions.iter().map(|p| p.drive).collect();
-                let chosen = self.host.catalog().choose(&record.name, &named.stored, &ids);
-                table.partitions.get(chosen).into_iter().collect::<Vec<_>>()
+                let catalog = self.host.catalog();
+                let here = table.partitions.iter().filter(|p| catalog.drive(&p.drive, &record.name).is_ok_and(|at| !catalog.presence().is_lost(at)));
+                let mut copies: Vec<_> = here.collect();
+                if copies.is_empty() {
+                    copies = table.partitions.iter().collect();
+                }
+                let ids: Vec<_> = copies.iter().map(|p| p.drive).collect();
+                let chosen = catalog.choose(&record.name, &named.stored, &ids);
+                copies.get(chosen).copied().into_iter().collect::<Vec<_>>()
             }
         };
         partitions

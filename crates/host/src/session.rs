@@ -34,6 +34,7 @@ use skytether_plan::join_types::JoinTypes;
 use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::small_heaps::small_heaps;
 use skytether_plan::{CutPlan, cut, partial};
+use skytether_redundancy::Scheme;
 use skytether_wire::{Cse, Storage};
 use uuid::Uuid;
 
@@ -49,6 +50,9 @@ use crate::parameters;
 use crate::reading::Patience;
 use crate::reasons;
 use crate::receipt::{Collector, ReceiptHandle, Source};
+use crate::redundant::covered::Covered;
+use crate::redundant::decoded::Cover;
+use crate::redundant::presence::Presence;
 use crate::scan::QueryContext;
 use crate::scan_planner::ScanPlanner;
 use crate::sort_room::SortRoom;
@@ -138,10 +142,13 @@ impl Host {
     /// Invalid for no drive, one drive twice or two drives of one name; internal if the functions can't be registered.
     pub fn new(drives: Vec<Arc<dyn Cse>>, options: HostOptions) -> Result<Self> {
         check_names(&drives)?;
-        let storages = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Storage>).collect();
-        let catalog = Catalog::new(storages, options.storage_deadline)?;
         let base = base_state(&options)?;
         let pool = &base.runtime_env().memory_pool;
+        let presence = Arc::new(Presence::new(drives.len()));
+        let cover = Cover::new(drives, Arc::clone(&presence), options.storage_deadline, Arc::clone(pool));
+        let drives: Vec<Arc<dyn Cse>> = cover.drives().map(|at| Arc::new(Covered::new(&cover, at)) as _).collect();
+        let storages = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Storage>).collect();
+        let catalog = Catalog::sharing(storages, presence, options.storage_deadline)?;
         let threads = Arc::new(Threads::new(READERS));
         let above =
             drives.iter().map(|drive| EngineAbove::new(Arc::clone(drive), Arc::clone(pool), options.storage_deadline, drives.len(), Arc::clone(&threads)));
@@ -159,6 +166,18 @@ impl Host {
     #[must_use]
     pub fn catalog(&self) -> &Catalog {
         &self.0.catalog
+    }
+
+    /// How many of the drives are lost now.
+    #[must_use]
+    pub fn lost(&self) -> usize {
+        self.0.catalog.presence().lost().len()
+    }
+
+    /// How data sets are kept from loss unless their ingest says otherwise.
+    #[must_use]
+    pub fn redundancy(&self) -> Scheme {
+        self.0.catalog.presence().scheme()
     }
 
     /// How this host works.
@@ -236,6 +255,7 @@ impl Host {
     /// Plans a query, with `values` in the place of the parameters `$1`, `$2`, ...
     pub(crate) async fn plan_asked(&self, asked: &Asked, options: &QueryOptions, values: Vec<ScalarValue>) -> Result<Planned> {
         let (begun, shown) = (Instant::now(), Shown::named());
+        self.0.catalog.look_again();
         match self.plan_over(&shown, asked, options, values.clone(), begun).await {
             Err(_) if shown.hid() => self.plan_over(&Shown::all(), asked, options, values, begun).await,
             done => done,

@@ -23,7 +23,7 @@ pub struct DriveStatus {
     pub found: Option<CseInfo>,
     /// What it holds, if it answers.
     pub usage: Option<Usage>,
-    /// Why it does not.
+    /// Why it does not, or why it is not used although it does.
     pub error: Option<String>,
     /// Data sets whose root records are on this drive and can't be read.
     #[serde(default)]
@@ -53,7 +53,7 @@ impl Host {
                 Ok::<_, Error>((usage, self.catalog().unreadable_at(at).await?))
             };
             match asked.await {
-                Ok((usage, unreadable)) => DriveStatus { info, found: None, usage: Some(usage), error: None, unreadable },
+                Ok((usage, unreadable)) => DriveStatus { info, found: None, usage: Some(usage), error: self.catalog().presence().why(at), unreadable },
                 Err(e) => DriveStatus { info, found, usage: None, error: Some(e.full_text()), unreadable: Vec::new() },
             }
         }))
@@ -83,7 +83,7 @@ impl Catalog {
         let mut found = Vec::new();
         for name in self.names_at(drive).await? {
             // One that lies elsewhere than at its home is nobody's, and is not read by anybody.
-            if self.home(&name) != drive {
+            if !self.homes(&name).contains(&drive) {
                 continue;
             }
             match self.read(&name).await {

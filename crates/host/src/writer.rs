@@ -11,15 +11,18 @@ use skytether_common::{DatasetName, Error, Generation, Kind, PartitionName, Resu
 use skytether_matrix::Transposed;
 use skytether_plan::Placement;
 use skytether_plan::partition::{self, Key};
+use skytether_redundancy::Scheme;
 use skytether_slice::{Encoded, Layout, MetadataBuilder, SliceOptions, TableSlicer};
 use skytether_store::Expect;
 use skytether_wire::size::batch_bytes;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use crate::catalog::{Catalog, DatasetKind, MatrixRecord, PartitionRecord, ROOT_FORMAT, RootRecord, TableRecord};
+use crate::catalog::{Catalog, DatasetKind, MatrixRecord, PLAIN_FORMAT, PartitionRecord, ROOT_FORMAT, RootRecord, TableRecord};
 use crate::dealt::Dealt;
 use crate::matrix_writer;
 use crate::outbox::Outbox;
+use crate::redundant::coder::Coder;
+use crate::redundant::stored::{PARITY, code};
 
 /// What an ingest stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,6 +47,11 @@ pub struct DatasetWriter {
     generation: Generation,
     expect: Expect,
     replaced: Option<Generation>,
+    /// Of the record that is replaced.
+    change: u64,
+    /// The drives that are here, which get all that is written.
+    drives: Vec<usize>,
+    scheme: Scheme,
     tables: BTreeMap<String, TableRecord>,
     application: BTreeMap<String, String>,
     started: Instant,
@@ -63,6 +71,7 @@ pub(crate) struct PartitionWriter<'a> {
     outbox: &'a Outbox,
     name: PartitionName,
     drives: Vec<usize>,
+    coder: Option<&'a Coder<'a>>,
     metadata: MetadataBuilder,
     pub(crate) rows: u64,
     pub(crate) slices: u32,
@@ -73,7 +82,12 @@ impl<'a> PartitionWriter<'a> {
     /// A partition that every one of `drives` gets a copy of.
     pub(crate) fn new(outbox: &'a Outbox, name: PartitionName, drives: Vec<usize>, layout: Layout, schema: SchemaRef) -> Self {
         let metadata = MetadataBuilder::new(layout, schema, BTreeMap::new());
-        Self { outbox, name, drives, metadata, rows: 0, slices: 0, bytes: 0 }
+        Self { outbox, name, drives, coder: None, metadata, rows: 0, slices: 0, bytes: 0 }
+    }
+
+    /// The same partition, whose slices `coder` puts into code groups.
+    pub(crate) fn coded(self, coder: Option<&'a Coder<'a>>) -> Self {
+        Self { coder, ..self }
     }
 
     /// Adds the next stripe.
@@ -83,6 +97,9 @@ impl<'a> PartitionWriter<'a> {
             let key = self.name.slice_key(self.slices)?;
             for drive in &self.drives {
                 self.outbox.put(*drive, key.clone(), slice.clone())?;
+            }
+            if let Some(coder) = self.coder {
+                coder.push(self.name.slot, self.slices, slice)?;
             }
             self.slices = self.slices.checked_add(1).ok_or_else(|| Error::exhausted(format!("too many slices in {}", self.name.table)))?;
             self.bytes += slice.len() as u64;
@@ -96,10 +113,11 @@ impl<'a> PartitionWriter<'a> {
         let metadata = self.metadata.finish()?.encode()?;
         let key = self.name.key()?;
         let bytes = self.bytes + metadata.len() as u64;
+        let holders = self.coder.map_or_else(|| self.drives.clone(), |coder| coder.holders(self.name.slot));
+        holders.into_iter().try_for_each(|drive| self.outbox.put(drive, key.clone(), metadata.clone()))?;
         self.drives
             .iter()
             .map(|drive| {
-                self.outbox.put(*drive, key.clone(), metadata.clone())?;
                 let drive = catalog.drives()[*drive].info().id;
                 Ok(PartitionRecord { drive, slot: self.name.slot, rows: self.rows, slices: self.slices, bytes })
             })
@@ -119,15 +137,17 @@ impl DatasetWriter {
         if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread {
             return Err(Error::internal("an ingest needs a tokio runtime with more than one thread"));
         }
-        let (expect, replaced) = match catalog.read_versioned(&name).await? {
-            None => (Expect::Absent, None),
-            Some((old, version)) if replace => (Expect::Version(version), Some(old.generation)),
+        catalog.look_around().await?;
+        let (expect, replaced, change) = match catalog.read_versioned(&name).await? {
+            None => (Expect::Absent, None, 0),
+            Some((old, version)) if replace => (Expect::Version(version), Some(old.generation), old.change),
             Some(_) => {
                 return Err(Error::conflict(format!(
                     "{name} exists already: drop it, choose another name, or replace it (replace=True, in the shell --replace)"
                 )));
             }
         };
+        let (drives, scheme) = (catalog.presence().here(), catalog.presence().scheme());
         Ok(Self {
             catalog,
             slices,
@@ -136,6 +156,9 @@ impl DatasetWriter {
             generation,
             expect,
             replaced,
+            change,
+            drives,
+            scheme,
             tables: BTreeMap::new(),
             application: BTreeMap::new(),
             started,
@@ -148,6 +171,19 @@ impl DatasetWriter {
     #[must_use]
     pub fn name(&self) -> &DatasetName {
         &self.name
+    }
+
+    /// How the data set is kept from loss, if not as the fleet usually does. To be said before its first table is written.
+    ///
+    /// # Errors
+    /// Invalid where there are fewer drives than that needs, and after a table was written; Unsupported for two levels.
+    pub fn redundancy(&mut self, scheme: Scheme) -> Result<()> {
+        if !self.tables.is_empty() || self.state != State::Writing {
+            return Err(Error::invalid(format!("the redundancy of {} is to be said before its tables are written", self.name)));
+        }
+        code(scheme, self.drives.len())?;
+        self.scheme = scheme;
+        Ok(())
     }
 
     /// Keeps `value` under `key` in the root record, for the application's own use.
@@ -217,14 +253,18 @@ impl DatasetWriter {
         let (send, receive) = sync_channel::<RecordBatch>(2);
         std::thread::scope(|scope| {
             let encoder = scope.spawn(move || -> Result<TableRecord> {
-                let partitions = self.deal(outbox, table, placement, !keys.is_empty(), schema);
+                let drives = self.order(placement, !keys.is_empty());
+                let coder = if placement == Placement::Spread { self.coder(outbox, table, &drives)? } else { None };
+                let partitions = self.deal(outbox, table, placement, &drives, coder.as_ref(), schema);
                 let mut dealt = Dealt::new(placement, partitions, keys, || TableSlicer::new(schema.clone(), self.slices.clone()));
                 let mut memory_bytes = 0;
                 for batch in receive {
                     memory_bytes += batch_bytes(&batch);
                     dealt.push(&batch)?;
                 }
-                dealt.finish(&self.catalog, memory_bytes)
+                let mut record = dealt.finish(&self.catalog, memory_bytes)?;
+                record.redundancy = coder.map(|coder| coder.finish(&self.catalog)).transpose()?;
+                Ok(record)
             });
             let mut read = Ok(());
             for batch in batches {
@@ -248,16 +288,41 @@ impl DatasetWriter {
         })
     }
 
-    fn deal<'a>(&self, outbox: &'a Outbox, table: &str, placement: Placement, by_key: bool, schema: &SchemaRef) -> Vec<PartitionWriter<'a>> {
-        let partition = |slot: u32| PartitionName { dataset: self.name.clone(), generation: self.generation, table: table.to_owned(), slot };
-        let n = self.catalog.drives().len();
+    /// The drives in the order of the table's partitions.
+    fn order(&self, placement: Placement, by_key: bool) -> Vec<usize> {
+        let mut drives = self.drives.clone();
+        if placement == Placement::Spread && !by_key {
+            // Small tables begin at their home, so that not all of them crowd the first drive; the partitions of tables that may be joined lie side by side.
+            let home = self.catalog.home(&self.name);
+            let first = drives.iter().position(|drive| *drive == home).unwrap_or(0);
+            drives.rotate_left(first);
+        }
+        drives
+    }
+
+    fn partition(&self, table: &str, slot: u32) -> PartitionName {
+        PartitionName { dataset: self.name.clone(), generation: self.generation, table: table.to_owned(), slot }
+    }
+
+    /// What makes the parities of a table over `drives`, if it has any.
+    fn coder<'a>(&self, outbox: &'a Outbox, table: &str, drives: &[usize]) -> Result<Option<Coder<'a>>> {
+        let Some(code) = code(self.scheme, drives.len()).map_err(|e| e.while_doing(format!("{} can't be stored", self.name)))? else { return Ok(None) };
+        Coder::new(outbox, self.scheme, code, self.partition(table, 0), drives.to_vec(), self.slices.target_bytes).map(Some)
+    }
+
+    fn deal<'a>(
+        &self,
+        outbox: &'a Outbox,
+        table: &str,
+        placement: Placement,
+        drives: &[usize],
+        coder: Option<&'a Coder<'a>>,
+        schema: &SchemaRef,
+    ) -> Vec<PartitionWriter<'a>> {
+        let writer = |slot: u32, drives: Vec<usize>| PartitionWriter::new(outbox, self.partition(table, slot), drives, Layout::Table, schema.clone());
         match placement {
-            Placement::Everywhere => vec![PartitionWriter::new(outbox, partition(0), (0..n).collect(), Layout::Table, schema.clone())],
-            Placement::Spread => {
-                // Small tables begin at their home, so that not all of them crowd the first drive; the partitions of tables that may be joined lie side by side.
-                let home = if by_key { 0 } else { self.catalog.home(&self.name) };
-                (0..n).map(|i| PartitionWriter::new(outbox, partition(i as u32), vec![(home + i) % n], Layout::Table, schema.clone())).collect()
-            }
+            Placement::Everywhere => vec![writer(0, drives.to_vec())],
+            Placement::Spread => drives.iter().zip(0..).map(|(drive, slot)| writer(slot, vec![*drive]).coded(coder)).collect(),
         }
     }
 
@@ -270,13 +335,18 @@ impl DatasetWriter {
         self.state = State::Failed;
         let outbox = Outbox::new(&self.catalog);
         let shape = MatrixRecord { cells: matrix.n_cells(), genes: matrix.n_genes(), nonzeros: matrix.nnz() };
-        let name = |slot: u32| PartitionName { dataset: self.name.clone(), generation: self.generation, table: table.to_owned(), slot };
-        let encoded = tokio::task::block_in_place(|| matrix_writer::write(&self.catalog, &outbox, &self.slices, &name, matrix));
-        let partitions = settle(outbox, encoded).await?;
+        let encoded = tokio::task::block_in_place(|| {
+            let coder = self.coder(&outbox, table, &self.drives)?;
+            let name = |slot: u32| self.partition(table, slot);
+            let to = matrix_writer::To { catalog: &self.catalog, outbox: &outbox, drives: &self.drives, coder: coder.as_ref(), name: &name };
+            let partitions = matrix_writer::write(&to, &self.slices, matrix)?;
+            Ok((partitions, coder.map(|coder| coder.finish(&self.catalog)).transpose()?))
+        });
+        let (partitions, redundancy) = settle(outbox, encoded).await?;
         let rows = partitions.iter().map(|p| p.rows).sum();
         self.tables.insert(
             table.to_owned(),
-            TableRecord { placement: Placement::Spread, rows, matrix: Some(shape), memory_bytes: None, partitioned_by: None, partitions },
+            TableRecord { placement: Placement::Spread, rows, matrix: Some(shape), memory_bytes: None, partitioned_by: None, partitions, redundancy },
         );
         self.state = State::Writing;
         Ok(())
@@ -288,6 +358,9 @@ impl DatasetWriter {
         }
         if self.tables.contains_key(table) {
             return Err(Error::invalid(format!("{} has been given the table {table:?} twice", self.name)));
+        }
+        if table.starts_with(PARITY) {
+            return Err(Error::invalid(format!("{} can't have a table {table:?}: names that begin with {PARITY:?} are those of parities", self.name)));
         }
         Ok(())
     }
@@ -304,11 +377,13 @@ impl DatasetWriter {
         if self.tables.is_empty() {
             return Err(Error::invalid(format!("{} has no table: nothing to commit", self.name)));
         }
+        self.catalog.raise_homes(self.scheme.tolerates() + 1).await?;
         let record = RootRecord {
-            format: ROOT_FORMAT,
+            format: if self.tables.values().any(|table| table.redundancy.is_some()) { ROOT_FORMAT } else { PLAIN_FORMAT },
             name: self.name.clone(),
             kind: self.kind,
             generation: self.generation,
+            change: self.catalog.next_change(self.change),
             tables: std::mem::take(&mut self.tables),
             application: std::mem::take(&mut self.application),
         };

@@ -256,9 +256,11 @@ impl PyFleet {
         name: String,
         replace: bool,
         partition_by: Vec<String>,
+        redundancy: Option<String>,
         progress: Progress,
     ) -> PyResult<Option<String>> {
-        let (fleet, options) = (self.fleet()?, IngestOptions { replace, partition_by });
+        let redundancy = redundancy.map(|text| text.parse()).transpose().or_raise()?;
+        let (fleet, options) = (self.fleet()?, IngestOptions { replace, partition_by, redundancy });
         block(py, async move {
             let name: DatasetName = name.parse()?;
             let table = files::open(&files::find(&[source])?)?;
@@ -275,9 +277,11 @@ impl PyFleet {
         name: String,
         replace: bool,
         partition_by: Vec<String>,
+        redundancy: Option<String>,
         progress: Progress,
     ) -> PyResult<String> {
-        let (fleet, options) = (self.fleet()?, IngestOptions { replace, partition_by });
+        let redundancy = redundancy.map(|text| text.parse()).transpose().or_raise()?;
+        let (fleet, options) = (self.fleet()?, IngestOptions { replace, partition_by, redundancy });
         let reader = source.into_reader()?;
         block(py, async move {
             let name: DatasetName = name.parse()?;
@@ -288,9 +292,17 @@ impl PyFleet {
     }
 
     /// Begins to write a data set of `kind` (`table` or `expression`).
-    fn writer(&self, py: Python<'_>, name: String, kind: &str, replace: bool) -> PyResult<PyWriter> {
+    #[pyo3(signature = (name, kind, replace, redundancy = None))]
+    fn writer(&self, py: Python<'_>, name: String, kind: &str, replace: bool, redundancy: Option<String>) -> PyResult<PyWriter> {
         let (fleet, kind) = (self.fleet()?, self::kind(kind).or_raise()?);
-        block(py, async move { fleet.writer(&name.parse()?, kind, replace).await }).map(PyWriter::new)
+        block(py, async move {
+            let mut writer = fleet.writer(&name.parse()?, kind, replace).await?;
+            if let Some(text) = redundancy {
+                writer.redundancy(text.parse()?)?;
+            }
+            Ok(writer)
+        })
+        .map(PyWriter::new)
     }
 
     /// The directory or URL.

@@ -83,9 +83,23 @@ pub struct Annotation {
     /// The name of the device profile that the CSE keeps to, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+    /// Why another CSE ran this one's sub-plan in its place, over what other drives have of it; `None` where it ran it itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stood_for: Option<String>,
+    /// Slices that were decoded from those of other drives, or came from copies there.
+    #[serde(skip_serializing_if = "is_none")]
+    pub slices_decoded: u64,
+    /// Bytes that other drives read for this.
+    #[serde(skip_serializing_if = "is_none")]
+    pub bytes_decoded: u64,
     /// What happened at the CSEs below, where this one is a host of others; their figures of slices and bytes read are in its own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub below: Vec<Annotation>,
+}
+
+/// Whether a figure tells nothing.
+fn is_none(n: &u64) -> bool {
+    *n == 0
 }
 
 /// The deepest tree of CSEs that annotations tell of, and the most of one level.
@@ -110,6 +124,9 @@ impl Annotation {
         self.peak_memory = self.peak_memory.max(other.peak_memory);
         self.reason = self.reason.take().or(other.reason);
         self.profile = self.profile.take().or(other.profile);
+        self.stood_for = self.stood_for.take().or(other.stood_for);
+        self.slices_decoded = sum(self.slices_decoded, other.slices_decoded);
+        self.bytes_decoded = sum(self.bytes_decoded, other.bytes_decoded);
         if self.operators.is_empty() {
             self.operators = other.operators;
         }

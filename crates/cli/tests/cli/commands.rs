@@ -393,3 +393,32 @@ fn errors_of_queries_speak_of_the_query() {
         }
     }
 }
+
+#[test]
+fn a_fleet_with_redundancy_answers_without_a_drive() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("fleet");
+    let said = run(&["init", text(&at), "--drives", "2", "--redundancy", "ec:2+1"]).fails(1);
+    assert!(said.contains("ec:2+1 needs 3 drives"), "{said}");
+    let said = run(&["init", text(&at), "--drives", "3", "--redundancy", "raid5"]).fails(1);
+    assert!(said.contains("raid5") && said.contains("replicas:R"), "{said}");
+    run(&["init", text(&at), "--drives", "3", "--redundancy", "ec:2+1"]).code(0);
+    let rows: String = std::iter::once("k,v\n".to_owned()).chain((0..5000).map(|n| format!("{},{n}\n", n % 7))).collect();
+    let rows = file(dir.path(), "rows.csv", &rows);
+    run(&["ingest", &rows, "--to", "d.kept", "--fleet", text(&at)]).code(0);
+    run(&["ingest", &rows, "--to", "d.copied", "--fleet", text(&at), "--redundancy", "replicas:2"]).code(0);
+    let said = run(&["ingest", &rows, "--to", "d.wide", "--fleet", text(&at), "--redundancy", "ec:4+1"]).fails(1);
+    assert!(said.contains("d.wide") || said.contains("ec:4+1 needs 5 drives"), "{said}");
+    let sum = |name: &str| run(&["sql", &format!("SELECT k, sum(v) AS s FROM {name} GROUP BY k ORDER BY k"), "--fleet", text(&at), "--format", "csv"]).code(0).out;
+    let whole = [sum("d.kept"), sum("d.copied")];
+    assert!(whole[0] == whole[1] && whole[0].lines().count() == 8, "{whole:?}");
+    for n in 0..3 {
+        let (drive, away) = (at.join("drives").join(n.to_string()), dir.path().join("away"));
+        std::fs::rename(&drive, &away).unwrap();
+        assert_eq!([sum("d.kept"), sum("d.copied")], whole, "without {n}");
+        let status = run(&["status", "--fleet", text(&at)]).code(1);
+        assert!(status.err.contains("is lost"), "{status:?}");
+        std::fs::rename(&away, &drive).unwrap();
+        run(&["status", "--fleet", text(&at)]).code(0);
+    }
+}

@@ -193,3 +193,34 @@ fn another_drive_at_a_drives_address_is_told_by_its_id() {
     }
     assert_eq!(host.stop().code(0).err.matches("is lost: ").count(), 1);
 }
+
+#[test]
+fn served_drives_with_redundancy_may_die_and_a_host_begins_without_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut drives: Vec<_> = (0..4).map(|n| drive(dir.path(), n, "127.0.0.1:0")).collect();
+    let addresses = drives.iter().map(Served::address).collect::<Vec<_>>().join(",");
+    let serve = || Served::start(&["host", "serve", "--drives", &addresses, "--redundancy", "ec:2+1", "--listen", "127.0.0.1:0"]);
+    let host = serve();
+    let files: Vec<_> = (0..4).map(|n| parquet(dir.path(), &format!("part-{n}.parquet"), &rows(n * 75_000, 75_000))).collect();
+    let mut args = vec!["ingest", "--to", "d.t", "--fleet", &host.url];
+    args.extend(files.iter().map(String::as_str));
+    run(&args).code(0);
+    let sql = "SELECT k, count(*) AS n, sum(v) AS s, min(noise) AS m FROM d.t GROUP BY k ORDER BY k";
+    let whole = run(&["sql", sql, "--fleet", &host.url, "--format", "csv"]).code(0).out;
+    let address = drives[1].address().to_owned();
+    drives.remove(1).kill();
+    let without = run(&["sql", sql, "--fleet", &host.url, "--format", "csv", "--receipt"]).code(0);
+    assert_eq!(without.out, whole);
+    assert!(without.err.contains("run on the host in its place"), "{}", without.err);
+    host.kill();
+    let host = serve();
+    assert_eq!(run(&["sql", sql, "--fleet", &host.url, "--format", "csv"]).code(0).out, whole);
+    run(&["ingest", &files[0], "--to", "d.t", "--replace", "--fleet", &host.url]).code(0);
+    let less = run(&["sql", sql, "--fleet", &host.url, "--format", "csv"]).code(0).out;
+    assert_ne!(less, whole);
+    host.kill();
+    drives.push(drive(dir.path(), 1, &address));
+    let host = serve();
+    assert_eq!(run(&["sql", sql, "--fleet", &host.url, "--format", "csv"]).code(0).out, less);
+    run(&["status", "--fleet", &host.url]).code(0);
+}

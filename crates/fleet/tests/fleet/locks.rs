@@ -33,7 +33,13 @@ async fn options_that_do_not_fit_are_told() {
     assert_eq!(Fleet::open(&absent, &options).await.unwrap_err().kind(), Kind::NotFound);
     assert!(!absent.exists(), "a failed open made a directory");
     let options = OpenOptions { redundancy: "ec:4+2".into(), ..OpenOptions::default() };
-    assert_eq!(Fleet::open(dir.path(), &options).await.unwrap_err().kind(), Kind::Unsupported);
+    let error = Fleet::open(dir.path(), &options).await.unwrap_err();
+    assert!(error.kind() == Kind::Invalid && error.to_string().contains("has redundancy none, not ec:4+2"), "{error}");
+    let options = OpenOptions { redundancy: "ec:4+2/2+1".into(), ..OpenOptions::default() };
+    assert_eq!(Fleet::open(&absent, &options).await.unwrap_err().kind(), Kind::Unsupported);
+    let options = OpenOptions { redundancy: "ec:4+2".into(), drives: Some(5), ..OpenOptions::default() };
+    let error = Fleet::open(&absent, &options).await.unwrap_err();
+    assert!(error.kind() == Kind::Invalid && error.to_string().contains("needs 6 drives"), "{error}");
     let full = tempfile::tempdir().unwrap();
     fs::write(full.path().join("thesis.tex"), "x").unwrap();
     let error = open(full.path(), 1).await.unwrap_err();

@@ -86,7 +86,15 @@ pub(crate) fn serve_host(address: &str, drives: &[Server]) -> Server {
 
 /// A host over `drives` whose work moves as `moving` says.
 pub(crate) fn serve_host_with(address: &str, drives: &[Server], moving: Moving) -> Server {
-    let addresses: Vec<_> = drives.iter().map(|d| d.address.clone()).collect();
+    serve_host_at(address, drives.iter().map(|d| d.address.clone()).collect(), moving)
+}
+
+/// A host over some of the drives of a fleet.
+pub(crate) fn serve_host_over(address: &str, drives: &[&Server]) -> Server {
+    serve_host_at(address, drives.iter().map(|d| d.address.clone()).collect(), Moving::default())
+}
+
+fn serve_host_at(address: &str, addresses: Vec<String>, moving: Moving) -> Server {
     Server::start_at(address, move |listener| async move {
         let options = ConnectOptions { idle_timeout: Duration::from_secs(2), ..ConnectOptions::default() };
         let mut connected: Vec<Arc<dyn Cse>> = Vec::new();

@@ -2,12 +2,14 @@ use super::*;
 
 fn record() -> RootRecord {
     let part = PartitionRecord { drive: Uuid::from_u128(7), slot: 0, rows: 3, slices: 1, bytes: 100 };
-    let table = TableRecord { placement: Placement::Spread, rows: 3, matrix: None, memory_bytes: None, partitioned_by: None, partitions: vec![part] };
+    let table =
+        TableRecord { placement: Placement::Spread, rows: 3, matrix: None, memory_bytes: None, partitioned_by: None, partitions: vec![part], redundancy: None };
     RootRecord {
         format: ROOT_FORMAT,
         name: "a.b".parse().unwrap(),
         kind: DatasetKind::Table,
         generation: Generation(u64::MAX),
+        change: 0,
         tables: BTreeMap::from([("data".to_owned(), table)]),
         application: BTreeMap::new(),
     }
@@ -22,7 +24,7 @@ fn a_root_record_survives_its_bytes() {
 #[test]
 fn a_newer_or_foreign_or_broken_record_is_refused_by_kind() {
     let name: DatasetName = "a.b".parse().unwrap();
-    let newer = RootRecord::decode(&name, br#"{"format": 2, "surprise": true}"#).unwrap_err();
+    let newer = RootRecord::decode(&name, br#"{"format": 3, "surprise": true}"#).unwrap_err();
     assert_eq!(newer.kind(), Kind::Unsupported);
     assert!(newer.to_string().contains("a.b") && newer.to_string().contains("newer"), "{newer}");
     let bytes = record().encode().unwrap();

@@ -1,4 +1,4 @@
-//! Lanes of a drive's engine, and what they read.
+//! Lanes of an engine over its own store, and what they read: of a drive's, or of the one that stands for a lost drive.
 //!
 //! An epoch has as many lanes as the device has cores (without a device, as the engine has threads). Each waits for a turn, takes a slice, and has it read before, where that can be.
 
@@ -14,15 +14,16 @@ use skytether_adapt::drive::{Meters, Next};
 use skytether_adapt::message::{EpochId, Rung, Seconds, SliceCost, SliceId};
 use skytether_adapt::profile::Profile;
 use skytether_common::{Error, Result};
-use skytether_engine::Engine;
-use skytether_engine::divide::Divided;
-use skytether_engine::feed::{Fed, Feed};
-use skytether_engine::meter::{Meter, Reading};
-use skytether_engine::session::{Lane, Worker};
 use skytether_wire::Annotation;
 use skytether_wire::size::batch_bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
+
+use crate::Engine;
+use crate::divide::Divided;
+use crate::feed::{Fed, Feed};
+use crate::meter::{Meter, Reading};
+use crate::session::{Lane, Worker};
 
 /// Lanes of an epoch at most, whatever a device has.
 const MAX_LANES: u32 = 64;
@@ -31,7 +32,7 @@ const MAX_LANES: u32 = 64;
 const TELLING: Duration = Duration::from_millis(1);
 
 /// The lanes of a sub-plan.
-pub(crate) struct Lanes {
+pub struct Lanes {
     engine: Arc<Engine>,
     divided: Divided,
     lanes: usize,
@@ -68,7 +69,8 @@ fn plus(a: Reading, b: Reading) -> Reading {
 
 impl Lanes {
     /// Lanes of `engine` over `divided`, on a device that is like `profile`.
-    pub(crate) fn new(engine: Arc<Engine>, divided: Divided, profile: Option<&Profile>) -> Arc<Self> {
+    #[must_use]
+    pub fn new(engine: Arc<Engine>, divided: Divided, profile: Option<&Profile>) -> Arc<Self> {
         let (lanes, speed) = profile.map_or((engine.threads(), 1.0), |profile| (profile.cores.min(MAX_LANES) as usize, profile.speed_per_core.min(1.0)));
         Arc::new(Self { engine, divided, lanes, speed, taken: Mutex::default(), reads: Mutex::default() })
     }

@@ -1,0 +1,242 @@
+//! Drives of a fleet with redundancy that die while they work: the answer is what it would have been.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream;
+use skytether_adapt::message::Rung;
+use skytether_adapt::query::Policy;
+use skytether_common::{Error, Key, Kind, Result};
+use skytether_drive::{Drive, DriveOptions};
+use skytether_fleet::{Cut, DatasetKind, HostOptions, Moving, Placement, QueryOptions};
+use skytether_host::{Founding, Host};
+use skytether_store::disk::DriveIdentity;
+use skytether_store::{Entry, Op, Usage, Version};
+use skytether_wire::{Cse, CseInfo, Delivery, DeliveryStream, Opened, Session, Storage, SubPlan};
+
+use crate::util::{CUTS, batches, lines, name};
+
+/// A drive that answers so many times, counting what it says in the middle of sub-plans, and then never again.
+#[derive(Debug)]
+struct Mortal {
+    drive: Arc<Drive>,
+    left: Arc<AtomicUsize>,
+}
+
+impl Mortal {
+    /// One breath less.
+    fn breathe(left: &AtomicUsize) -> Result<()> {
+        match left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::unavailable("the connection broke")),
+        }
+    }
+
+    async fn alive<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        Self::breathe(&self.left)?;
+        work.await
+    }
+}
+
+#[async_trait]
+impl Storage for Mortal {
+    fn info(&self) -> &CseInfo {
+        self.drive.info()
+    }
+
+    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        self.alive(self.drive.apply(batch)).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Bytes> {
+        self.alive(self.drive.get(key)).await
+    }
+
+    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.alive(self.drive.get_ranges_unverified(key, ranges)).await
+    }
+
+    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+        self.alive(self.drive.stat(key)).await
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
+        self.alive(self.drive.list(prefix, after, limit)).await
+    }
+
+    async fn usage(&self) -> Result<Usage> {
+        self.alive(self.drive.usage()).await
+    }
+}
+
+impl Mortal {
+    fn stream(&self, stream: DeliveryStream) -> DeliveryStream {
+        let left = Arc::clone(&self.left);
+        // A broken connection says nothing more.
+        let messages = stream.messages.scan(false, move |broken, message: Result<Delivery>| {
+            let next = (!*broken).then(|| Self::breathe(&left).and(message));
+            *broken = matches!(next, Some(Err(_)));
+            std::future::ready(next)
+        });
+        DeliveryStream { schema: stream.schema, messages: Box::pin(messages) }
+    }
+}
+
+#[async_trait]
+impl Cse for Mortal {
+    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
+        Ok(self.stream(self.alive(self.drive.execute(plan)).await?))
+    }
+
+    async fn open(&self, plan: SubPlan) -> Result<Opened> {
+        Ok(match self.alive(self.drive.open(plan)).await? {
+            Opened::Whole(stream) => Opened::Whole(self.stream(stream)),
+            Opened::Session(session) => {
+                let left = Arc::clone(&self.left);
+                let broken = |left: &AtomicUsize, message| Self::breathe(left).and(message);
+                let messages = session.messages.then(move |message| std::future::ready(broken(&left, message)));
+                let messages = stream::unfold(Some(Box::pin(messages)), |messages| async move {
+                    let mut messages = messages?;
+                    let next = messages.next().await?;
+                    let go_on = next.is_ok().then_some(messages);
+                    Some((next, go_on))
+                });
+                Opened::Session(Session { messages: Box::pin(messages), ..session })
+            }
+        })
+    }
+}
+
+const DRIVES: usize = 4;
+
+/// A host over the drives below `dir`, each with so many breaths.
+async fn host(dir: &Path, breaths: BTreeMap<usize, Arc<AtomicUsize>>, moving: Moving) -> Result<Host> {
+    let mut options = HostOptions { redundancy: "ec:2+1".parse()?, moving, threads: 2, storage_deadline: Duration::from_secs(20), ..HostOptions::default() };
+    options.slices.target_bytes = 8 << 10;
+    options.limits.pause = 0.01;
+    let mut drives: Vec<Arc<dyn Cse>> = Vec::new();
+    for n in 0..DRIVES {
+        let dir = dir.join(n.to_string());
+        let identity = (!dir.join("drive.json").exists()).then(|| DriveIdentity { id: uuid::Uuid::new_v4(), name: format!("drive-{n}") });
+        let drive = Drive::open(&dir, identity, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() })?;
+        let left = breaths.get(&n).cloned().unwrap_or_else(|| Arc::new(AtomicUsize::new(usize::MAX)));
+        drives.push(Arc::new(Mortal { drive, left }));
+    }
+    Ok(Host::join(drives, options, Founding::EmptyDrives).await?.0)
+}
+
+async fn fill(host: &Host) {
+    let rows = batches(16, 1000);
+    let mut writer = host.writer(&name("lab.t"), DatasetKind::Table, false).await.unwrap();
+    writer.write_table("data", Placement::Spread, rows[0].schema(), rows.into_iter().map(Ok)).await.unwrap();
+    writer.commit().await.unwrap();
+    let rows = batches(4, 1000);
+    let mut writer = host.writer(&name("lab.keyed"), DatasetKind::Table, false).await.unwrap();
+    writer.write_partitioned("data", &["id".to_owned()], rows[0].schema(), rows.into_iter().map(Ok)).await.unwrap();
+    writer.commit().await.unwrap();
+}
+
+const QUERIES: [&str; 6] = [
+    "SELECT grp, count(*), sum(n), round(avg(x), 6), min(name) FROM lab.t WHERE n > -50 GROUP BY grp ORDER BY grp",
+    "SELECT id, name FROM lab.t WHERE n % 5 = 3 ORDER BY id",
+    "SELECT id, x FROM lab.t ORDER BY x DESC NULLS LAST, id LIMIT 20",
+    "SELECT grp, count(*) FROM lab.keyed GROUP BY grp ORDER BY grp",
+    "SELECT k.grp, count(*), sum(l.n) FROM lab.keyed k JOIN lab.keyed l ON k.id = l.id GROUP BY k.grp ORDER BY k.grp",
+    "SELECT count(*), max(id) FROM lab.t",
+];
+
+async fn answer(host: &Host, sql: &str, cut: Cut) -> Result<(Vec<String>, skytether_fleet::Receipt)> {
+    let query = host.sql(sql, &QueryOptions { cut, ..QueryOptions::default() }).await?;
+    let receipt = query.receipt.clone();
+    let rows = lines(&query.collect().await?);
+    Ok((rows, receipt.receipt()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drive_that_dies_in_the_middle_changes_no_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = host(dir.path(), BTreeMap::new(), Moving::AsNeeded).await.unwrap();
+    fill(&first).await;
+    let mut whole = Vec::new();
+    for sql in QUERIES {
+        whole.push(answer(&first, sql, Cut::Full).await.unwrap().0);
+    }
+    drop(first);
+    let mut stood_for = 0;
+    let movings = [Moving::AsNeeded, Moving::Never, Moving::Always(Policy::Adaptive), Moving::Always(Policy::Static(Rung::Raw))];
+    for (round, breath) in [0, 1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 24].into_iter().enumerate() {
+        let (moving, lost) = (movings[round % movings.len()], round % DRIVES);
+        for (at, (sql, whole)) in QUERIES.iter().zip(&whole).enumerate() {
+            let left = Arc::new(AtomicUsize::new(usize::MAX));
+            let host = host(dir.path(), BTreeMap::from([(lost, Arc::clone(&left))]), moving).await.unwrap();
+            left.store(breath, Ordering::SeqCst);
+            let cut = CUTS[(at + round) % CUTS.len()];
+            let (own, receipt) =
+                answer(&host, sql, cut).await.unwrap_or_else(|e| panic!("{moving:?}, {cut}, drive-{lost} after {breath}: {sql}: {}", e.full_text()));
+            assert_eq!(&own, whole, "{moving:?}, {cut}, drive-{lost} after {breath}: {sql}");
+            stood_for += receipt.drives.iter().filter(|d| d.stood_for.is_some()).inspect(|d| assert_eq!(d.name, format!("drive-{lost}"))).count();
+            // And it stays away.
+            left.store(0, Ordering::SeqCst);
+            assert_eq!(&answer(&host, sql, Cut::Full).await.unwrap().0, whole);
+        }
+    }
+    assert!(stood_for > 20, "{stood_for}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ingest_that_loses_a_drive_fails_and_the_next_does_without() {
+    let dir = tempfile::tempdir().unwrap();
+    let left = Arc::new(AtomicUsize::new(usize::MAX));
+    let host = host(dir.path(), BTreeMap::from([(1, Arc::clone(&left))]), Moving::AsNeeded).await.unwrap();
+    fill(&host).await;
+    let write = async |title: &str, replace: bool, rows: usize| {
+        let rows = batches(8, rows);
+        let mut writer = host.writer(&name(title), DatasetKind::Table, replace).await?;
+        match writer.write_table("data", Placement::Spread, rows[0].schema(), rows.into_iter().map(Ok)).await {
+            Ok(()) => writer.commit().await.map(drop),
+            Err(e) => {
+                drop(writer.abort().await);
+                Err(e)
+            }
+        }
+    };
+    let count = async |title: &str| answer(&host, &format!("SELECT count(*) FROM {title}"), Cut::Full).await.map(|(rows, _)| rows);
+    // Whatever it dies of, the data set is as before or as after.
+    for breath in 0..14 {
+        left.store(usize::MAX, Ordering::SeqCst);
+        write("lab.u", true, 100).await.unwrap();
+        left.store(breath, Ordering::SeqCst);
+        let done = write("lab.u", true, 250).await;
+        if let Err(e) = &done {
+            assert_eq!(e.kind(), Kind::Unavailable, "after {breath}: {e}");
+        }
+        left.store(0, Ordering::SeqCst);
+        let rows = count("lab.u").await.unwrap();
+        assert!(rows == ["2000"] || (done.is_err() && rows == ["800"]), "after {breath}: {rows:?}, {done:?}");
+        // Without it.
+        if breath % 3 == 0 {
+            host.catalog().drop_dataset(&name("lab.u")).await.unwrap_or_else(|e| panic!("after {breath}: {}", e.full_text()));
+            assert_eq!(count("lab.u").await.unwrap_err().kind(), Kind::NotFound);
+        }
+        write("lab.u", true, 300).await.unwrap_or_else(|e| panic!("after {breath}: {}", e.full_text()));
+        assert_eq!(count("lab.u").await.unwrap(), ["2400"]);
+    }
+    left.store(usize::MAX, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_millis(2100)).await;
+    // Whoever asks lets it be looked for.
+    for _ in 0..50 {
+        assert_eq!(count("lab.u").await.unwrap(), ["2400"]);
+        if host.status().await.iter().all(|d| d.error.is_none()) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert!(host.status().await.iter().all(|d| d.error.is_none()), "{:?}", host.status().await);
+}

@@ -1,0 +1,255 @@
+//! Root records on their home drives: one each, or several where the fleet may lose drives.
+//!
+//! Of several homes the first one that is here decides who is first: a change is a compare-and-set there, and then made at the others. Drives that are lost are noted before the first change that is made without them
+//! (`redundant::rejoin`), so that nobody takes theirs for the truth when they are back.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use skytether_common::checksum::crc32c;
+use skytether_common::{DatasetName, Error, Kind, Result};
+use skytether_store::{Expect, Op, Version};
+
+use super::{Catalog, RootRecord, rendezvous_order};
+
+/// How often a record that changes meanwhile is looked at again.
+const ATTEMPTS: usize = 16;
+
+impl Catalog {
+    /// The drives that hold the root record of `name`, whether they are here or not, the one that decides first.
+    pub(crate) fn homes(&self, name: &DatasetName) -> Vec<usize> {
+        let ids: Vec<_> = self.drives().iter().map(|d| d.info().id).collect();
+        let mut homes = rendezvous_order(name.root_key().as_str(), ids.iter());
+        homes.truncate(self.presence().homes());
+        homes
+    }
+
+    /// Those of them that are here: at least one.
+    fn homes_here(&self, name: &DatasetName) -> Result<Vec<usize>> {
+        self.check_presence()?;
+        let homes: Vec<_> = self.homes(name).into_iter().filter(|at| !self.presence().is_lost(*at)).collect();
+        if homes.is_empty() { Err(Error::unavailable(format!("all drives that hold the root record of {name} are lost"))) } else { Ok(homes) }
+    }
+
+    /// Checks that no more drives are lost than root records survive.
+    ///
+    /// # Errors
+    /// Unavailable, naming the drives that are lost.
+    pub(crate) fn check_presence(&self) -> Result<()> {
+        self.presence().check(|at| self.drives().get(at).map_or("?", |drive| drive.info().name.as_str()))
+    }
+
+    /// Takes drive `at` for lost, if it did not answer and the fleet survives that; hands the error back otherwise.
+    pub(crate) fn may_lose(&self, at: usize, error: Error) -> Result<()> {
+        if error.kind() != Kind::Unavailable || !self.presence().is_redundant() {
+            return Err(error);
+        }
+        if self.presence().lose(at, &error.full_text()) {
+            tracing::warn!("{} is taken for lost: {error}", self.drives()[at].info().name);
+        }
+        self.check_presence()
+    }
+
+    /// The root record of `name` and its length in bytes.
+    ///
+    /// # Errors
+    /// `NotFound`, naming data sets that there are, `Unsupported`, `Corrupt`, `Unavailable`.
+    pub async fn read(&self, name: &DatasetName) -> Result<(RootRecord, u64)> {
+        let mut trouble = None;
+        for home in self.homes_here(name)? {
+            match self.ask(home, &format!("read the root record of {name}"), self.drives()[home].get(&name.root_key())).await {
+                Ok(bytes) => match RootRecord::decode(name, &bytes) {
+                    Err(e) if e.kind() == Kind::Corrupt => drop(trouble.get_or_insert(e)),
+                    read => return Ok((read?, bytes.len() as u64)),
+                },
+                Err(e) if e.kind() == Kind::NotFound && trouble.is_none() => return Err(Box::pin(self.unknown(name)).await),
+                Err(e) => {
+                    let text = format!("cannot read the root record of {name} at {}", self.drives()[home].info().name);
+                    if e.kind() == Kind::Unavailable && self.presence().is_redundant() {
+                        self.presence().lose(home, &e.full_text());
+                    }
+                    trouble.get_or_insert(e.while_doing(text));
+                }
+            }
+        }
+        self.check_presence()?;
+        Err(trouble.unwrap_or_else(|| Error::internal(format!("the root record of {name} has no home"))))
+    }
+
+    /// The root record of `name` with the version that a compare-and-set needs, or `None`.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; a record of a newer format is `Unsupported` here too, so that an older version never replaces it.
+    pub async fn read_versioned(&self, name: &DatasetName) -> Result<Option<(RootRecord, Version)>> {
+        let homes = self.homes_here(name)?;
+        let Some(home) = homes.first() else { return Ok(None) };
+        match self.read_at(*home, name).await {
+            // The version is that of the damaged one, which is to be replaced.
+            Err(e) if e.kind() == Kind::Corrupt && homes.len() > 1 => {
+                let Some(entry) = self.ask(*home, "look up a root record", self.drives()[*home].stat(&name.root_key())).await? else { return Ok(None) };
+                let (record, _) = self.read(name).await?;
+                Ok(Some((record, entry.version)))
+            }
+            Ok(Some((bytes, version))) => Ok(Some((RootRecord::decode(name, &bytes)?, version))),
+            Ok(None) => Ok(None),
+            Err(e) => {
+                self.may_lose(*home, e)?;
+                Box::pin(self.read_versioned(name)).await
+            }
+        }
+    }
+
+    /// The bytes of the root record that drive `at` has, and their version.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Unavailable`; `Conflict` where it changes all the time.
+    pub(crate) async fn read_at(&self, at: usize, name: &DatasetName) -> Result<Option<(Bytes, Version)>> {
+        let key = name.root_key();
+        // Version and bytes are two questions; the checksum tells whether the record changed in between.
+        for _ in 0..ATTEMPTS {
+            let Some(entry) = self.ask(at, "look up a root record", self.drives()[at].stat(&key)).await? else { return Ok(None) };
+            match self.ask(at, "read a root record", self.drives()[at].get(&key)).await {
+                Ok(bytes) if bytes.len() as u64 == entry.len && crc32c(&bytes) == entry.crc32c => return Ok(Some((bytes, entry.version))),
+                Ok(_) => {}
+                Err(e) if e.kind() == Kind::NotFound => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Error::conflict(format!("the root record of {name} changes all the time: try again")))
+    }
+
+    /// Makes `record` the truth, if the root record is still what `expect` says: the one commit point of an ingest.
+    ///
+    /// # Errors
+    /// `Conflict` when somebody else was quicker: nothing was changed.
+    pub async fn commit(&self, record: &RootRecord, expect: Expect) -> Result<()> {
+        self.note_absent().await?;
+        let homes = self.homes_here(&record.name)?;
+        let value = record.encode()?;
+        let mut homes = homes.into_iter();
+        if let Some(first) = homes.next() {
+            let put = Op::Put { key: record.name.root_key(), value: value.clone(), expect };
+            self.ask(first, &format!("commit {}", record.name), self.drives()[first].apply(vec![put])).await.map_err(|e| {
+                if e.kind() == Kind::Conflict {
+                    Error::conflict(format!(
+                        "somebody else wrote, replaced or dropped {} in the meantime: nothing was changed; look at what is there now and ingest again",
+                        record.name
+                    ))
+                    .because(e)
+                } else {
+                    e.while_doing(format!("cannot commit {}", record.name))
+                }
+            })?;
+        }
+        for home in homes {
+            self.follow(home, &record.name, record.change, Some(&value)).await?;
+        }
+        self.follow_back(&record.name, record.change, Some(&value)).await
+    }
+
+    /// Tells a change to those homes that somebody else took in again while it was made without them.
+    async fn follow_back(&self, name: &DatasetName, change: u64, value: Option<&Bytes>) -> Result<()> {
+        if self.presence().lost().is_empty() {
+            return Ok(());
+        }
+        let absent = self.absent().await?;
+        for home in self.homes(name) {
+            if self.presence().is_lost(home) && !absent.contains(&self.drives()[home].info().id) {
+                self.follow(home, name, change, value).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings what `home` has of `name` up to `change`: `value`, or nothing.
+    ///
+    /// # Errors
+    /// Unavailable where that drive, or one more, could not be done without: the change is made elsewhere by then.
+    async fn follow(&self, home: usize, name: &DatasetName, change: u64, value: Option<&Bytes>) -> Result<()> {
+        let Err(e) = self.bring(home, name, change, value).await else { return Ok(()) };
+        let what = |e: Error| {
+            let text = format!("{name} was changed, but {} could not note it: look at what is there now", self.drives()[home].info().name);
+            Error::unavailable(text).because(e)
+        };
+        self.may_lose(home, e).map_err(what)?;
+        self.note_absent().await.map_err(what)
+    }
+
+    /// As [`Self::follow`], at a drive that is to be here.
+    pub(crate) async fn bring(&self, home: usize, name: &DatasetName, change: u64, value: Option<&Bytes>) -> Result<()> {
+        let key = name.root_key();
+        for _ in 0..ATTEMPTS {
+            let expect = match self.read_at(home, name).await {
+                Ok(None) if value.is_none() => return Ok(()),
+                Ok(None) => Expect::Absent,
+                Ok(Some((bytes, _))) if Some(&bytes) == value => return Ok(()),
+                Ok(Some((bytes, version))) => match RootRecord::decode(name, &bytes) {
+                    // Somebody was quicker, and has changed it again.
+                    Ok(newer) if newer.change > change => return Ok(()),
+                    _ => Expect::Version(version),
+                },
+                Err(e) if e.kind() == Kind::Corrupt => Expect::Any,
+                Err(e) => return Err(e),
+            };
+            let op = match value {
+                Some(value) => Op::Put { key: key.clone(), value: value.clone(), expect },
+                None => Op::Delete { key: key.clone(), expect },
+            };
+            match self.ask(home, &format!("note a change of {name}"), self.drives()[home].apply(vec![op])).await {
+                Err(e) if e.kind() == Kind::Conflict => {}
+                done => return done.map(drop),
+            }
+        }
+        Err(Error::unavailable(format!("the root record of {name} changes all the time: try again")))
+    }
+
+    /// Removes the data set: first its root record, then what it named. Of one whose root record is corrupt only that goes at once, since
+    /// nobody can tell which slices it named; they are collected when the fleet is opened next.
+    ///
+    /// # Errors
+    /// `NotFound`; `Conflict` when it is replaced at the same moment; `Unsupported` for a data set of a newer version.
+    pub async fn drop_dataset(&self, name: &DatasetName) -> Result<()> {
+        self.note_absent().await?;
+        let homes = self.homes_here(name)?;
+        let Some(home) = homes.first().copied() else { return Ok(()) };
+        let before = match self.ask(home, "look up a root record", self.drives()[home].stat(&name.root_key())).await {
+            Ok(before) => before,
+            Err(e) => {
+                self.may_lose(home, e)?;
+                return Box::pin(self.drop_dataset(name)).await;
+            }
+        };
+        let (known, version) = match (self.read_versioned(name).await, before) {
+            (Ok(Some((record, version))), _) => (Some((record.generation, record.change)), version),
+            (Ok(None), _) => return Err(self.unknown(name).await),
+            (Err(e), Some(entry)) if e.kind() == Kind::Corrupt => (None, entry.version),
+            (Err(e), _) => return Err(e),
+        };
+        let delete = Op::Delete { key: name.root_key(), expect: Expect::Version(version) };
+        self.ask(home, &format!("drop {name}"), self.drives()[home].apply(vec![delete])).await.map_err(|e| {
+            if e.kind() == Kind::Conflict {
+                Error::conflict(format!("somebody else changed {name} in the meantime: nothing was dropped")).because(e)
+            } else {
+                e
+            }
+        })?;
+        let change = known.map_or(u64::MAX, |(_, change)| change);
+        for other in homes.into_iter().skip(1) {
+            self.follow(other, name, change, None).await?;
+        }
+        self.follow_back(name, change, None).await?;
+        match known {
+            Some((generation, _)) => self.delete_generation(name, generation).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The number of the change that follows on change `before`; 0 where there is one copy of each record. Of a name that was dropped and is written again it is higher than any before.
+    pub(crate) fn next_change(&self, before: u64) -> u64 {
+        if !self.presence().is_redundant() {
+            return 0;
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+        before.saturating_add(1).max(now)
+    }
+}

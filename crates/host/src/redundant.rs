@@ -1,0 +1,27 @@
+//! Data sets that survive the loss of drives: what an ingest stores beside the slices, and who stands for a drive that is lost (ARCHITECTURE.md, "Redundancy").
+//!
+//! | room | subject |
+//! |---|---|
+//! | `presence` | which drives are here, and on how many of them root records lie |
+//! | `stored` | what is stored: parity partitions, the code map beside its drives, copies of metadata |
+//! | `coder` | the code groups of a table while it is written |
+//! | `rebuilt` | a drive's values, those that it can't give from copies or decoded |
+//! | `decoded` | a slice from the other shards of its group, and a bounded memory of those |
+//! | `stand_in` | an engine over such values in this process |
+//! | `covered` | a drive, and what stands for it |
+//! | `held` | rows of a sub-plan that may have to be run again by the stand-in |
+//! | `gone` | a drive that is not there at all |
+//! | `rejoin` | root records on several drives, and drives that come back |
+
+pub(crate) mod coder;
+pub(crate) mod covered;
+pub(crate) mod decoded;
+pub(crate) mod gone;
+mod held;
+pub(crate) mod presence;
+mod rebuilt;
+pub(crate) mod rejoin;
+mod stand_in;
+pub(crate) mod stored;
+
+pub use gone::Lost;

@@ -1,0 +1,261 @@
+//! A drive, and what stands for it: whoever asks for something gets it from the drive if that can give it, and otherwise from what the other drives have.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::{FutureExt, StreamExt, stream};
+use skytether_common::{Error, Key, Kind, PartitionName, Result};
+use skytether_store::{Entry, Op, Usage, Version};
+use skytether_wire::session::Message;
+use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Session, Storage, SubPlan};
+
+use super::decoded::Cover;
+use super::held::{Again, held};
+use super::rebuilt::{Rebuilt, Tally, covers};
+use super::stand_in::StandIn;
+use crate::membership::{MEMBERSHIP_KEY, Membership};
+
+/// A drive of a fleet that may lose drives. Where the fleet may not, it is the drive and nothing else.
+#[derive(Debug, Clone)]
+pub(crate) struct Covered(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    rebuilt: Arc<Rebuilt>,
+    stand_in: Mutex<Option<Arc<StandIn>>>,
+    plans: Mutex<Plans>,
+}
+
+/// Sub-plans by their hashes.
+#[derive(Debug, Default)]
+struct Plans {
+    /// Those that are open at the drive itself.
+    open: HashSet<u64>,
+    /// Those with which the drive failed, and why.
+    failed: std::collections::VecDeque<(u64, String)>,
+}
+
+/// Failed sub-plans that are remembered.
+const FAILED: usize = 256;
+
+/// Tells the sub-plans of one query at one drive apart.
+fn hash(plan: &SubPlan) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (plan.query, &plan.plan, plan.dataset.root_key(), plan.partitions.keys().collect::<Vec<_>>()).hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Covered {
+    /// Drive `at` of `cover`.
+    pub(crate) fn new(cover: &Arc<Cover>, at: usize) -> Self {
+        let rebuilt = Arc::new(Rebuilt { cover: Arc::clone(cover), at, tally: Arc::new(Tally::default()) });
+        Self(Arc::new(Inner { rebuilt, stand_in: Mutex::default(), plans: Mutex::default() }))
+    }
+
+    fn drive(&self) -> &Arc<dyn Cse> {
+        self.0.rebuilt.drive()
+    }
+
+    fn is_redundant(&self) -> bool {
+        self.0.rebuilt.cover.presence.is_redundant()
+    }
+
+    /// Whether others may have what lies under `key`. What is no part of a data set (root records, the record of the fleet) each drive has for itself, and is asked for it also while it is not used for anything else.
+    fn covers(&self, key: &Key) -> bool {
+        self.is_redundant() && PartitionName::parse(key).is_some()
+    }
+
+    /// Somebody who ingests through this host changed the record of the fleet.
+    fn learn(&self, told: &[u8]) {
+        let Ok(membership) = Membership::decode(&self.info().name, told) else { return };
+        let cover = &self.0.rebuilt.cover;
+        if membership.homes as usize >= cover.presence.homes() {
+            cover.presence.tell(membership.homes as usize, membership.redundancy);
+        }
+        for at in cover.drives().filter(|at| membership.absent.contains(&cover.drives[*at].info().id)) {
+            cover.presence.lose(at, "it was away while data sets changed");
+        }
+    }
+
+    fn plans(&self) -> MutexGuard<'_, Plans> {
+        self.0.plans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stand_in(&self) -> Result<Arc<StandIn>> {
+        let mut stand_in = self.0.stand_in.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = &*stand_in {
+            return Ok(Arc::clone(made));
+        }
+        let made = Arc::new(StandIn::new(&self.0.rebuilt)?);
+        *stand_in = Some(Arc::clone(&made));
+        Ok(made)
+    }
+
+    /// Why the drive itself is not to be asked to run a plan, if it is not.
+    fn why(&self, plan: u64) -> Option<String> {
+        let Rebuilt { cover, at, .. } = self.0.rebuilt.as_ref();
+        if cover.presence.is_lost(*at) {
+            return Some(cover.lost(*at));
+        }
+        let plans = self.plans();
+        if plans.open.contains(&plan) {
+            return Some(format!("{} has not answered", self.info().name));
+        }
+        plans.failed.iter().find(|(failed, _)| *failed == plan).map(|(_, why)| why.clone())
+    }
+
+    /// The drive failed with a plan; the text says so.
+    fn failed(&self, plan: u64, error: &Error) -> String {
+        let Rebuilt { cover, at, .. } = self.0.rebuilt.as_ref();
+        let why = match error.kind() {
+            Kind::Unavailable => format!("{} was lost ({})", cover.name(*at), error.full_text()),
+            _ => format!("{} could not ({})", cover.name(*at), error.full_text()),
+        };
+        let mut plans = self.plans();
+        plans.failed.push_back((plan, why.clone()));
+        if plans.failed.len() > FAILED {
+            plans.failed.pop_front();
+        }
+        why
+    }
+
+    /// Runs a plan elsewhere, with which the drive failed with `error`.
+    async fn instead<T>(&self, plan: u64, error: Error, run: impl AsyncFnOnce(Arc<StandIn>, String) -> Result<T>) -> Result<T> {
+        let why = self.failed(plan, &error);
+        match run(self.stand_in()?, why).await {
+            // What was not found at the drive is nowhere.
+            Err(_) if error.kind() == Kind::NotFound => Err(error),
+            done => done,
+        }
+    }
+
+    /// What the drive answers, or the stand-in if the drive fails before anything was handed on.
+    fn held(&self, plan: &SubPlan, number: u64, stream: DeliveryStream) -> DeliveryStream {
+        let (own, plan) = (self.clone(), plan.clone());
+        let again: Again =
+            Box::new(move |error| async move { own.instead(number, error, async |stand_in, why| stand_in.execute(plan, why).await).await }.boxed());
+        held(&self.info().name, stream, again)
+    }
+
+    /// A session with the drive, whose failures that others can make up for end it: it is opened again then, elsewhere.
+    fn watched_over(&self, number: u64, session: Session) -> Session {
+        self.plans().open.insert(number);
+        let open = Open { covered: self.clone(), number };
+        let messages = stream::unfold(Some((session.messages, open)), |state| async move {
+            let (mut messages, open) = state?;
+            match messages.next().await? {
+                Ok(Message::Trouble { error, .. }) if covers(&error) => {
+                    let why = open.covered.failed(open.number, &error);
+                    Some((Err(Error::unavailable(why)), None))
+                }
+                Err(error) => {
+                    open.covered.failed(open.number, &error);
+                    Some((Err(error), None))
+                }
+                message => Some((message, Some((messages, open)))),
+            }
+        });
+        Session { messages: Box::pin(messages), ..session }
+    }
+}
+
+/// A session at the drive, until it is over.
+struct Open {
+    covered: Covered,
+    number: u64,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.covered.plans().open.remove(&self.number);
+    }
+}
+
+#[async_trait]
+impl Storage for Covered {
+    fn info(&self) -> &CseInfo {
+        self.drive().info()
+    }
+
+    async fn present(&self) -> Result<CseInfo> {
+        self.drive().present().await
+    }
+
+    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        let told = batch.iter().find_map(|op| match op {
+            Op::Put { key, value, .. } if key.as_str() == MEMBERSHIP_KEY => Some(value.clone()),
+            _ => None,
+        });
+        let done = self.drive().apply(batch).await?;
+        if let Some(told) = told {
+            self.learn(&told);
+        }
+        Ok(done)
+    }
+
+    async fn get(&self, key: &Key) -> Result<Bytes> {
+        if self.covers(key) { self.0.rebuilt.get(key).await } else { self.drive().get(key).await }
+    }
+
+    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        if self.covers(key) { self.0.rebuilt.get_ranges_unverified(key, ranges).await } else { self.drive().get_ranges_unverified(key, ranges).await }
+    }
+
+    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+        if self.covers(key) { self.0.rebuilt.stat(key).await } else { self.drive().stat(key).await }
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
+        self.drive().list(prefix, after, limit).await
+    }
+
+    async fn usage(&self) -> Result<Usage> {
+        self.drive().usage().await
+    }
+}
+
+#[async_trait]
+impl Cse for Covered {
+    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
+        if !self.is_redundant() {
+            return self.drive().execute(plan).await;
+        }
+        let number = hash(&plan);
+        if let Some(why) = self.why(number) {
+            return self.stand_in()?.execute(plan, why).await;
+        }
+        match self.drive().execute(plan.clone()).await {
+            Ok(stream) => Ok(self.held(&plan, number, stream)),
+            Err(e) if covers(&e) => self.instead(number, e, async |stand_in, why| stand_in.execute(plan, why).await).await,
+            Err(e) => Err(e),
+        }
+    }
+
+    async fn open(&self, plan: SubPlan) -> Result<Opened> {
+        if !self.is_redundant() {
+            return self.drive().open(plan).await;
+        }
+        let number = hash(&plan);
+        if let Some(why) = self.why(number) {
+            return self.stand_in()?.open(plan, why).await;
+        }
+        match self.drive().open(plan.clone()).await {
+            Ok(Opened::Whole(stream)) => Ok(Opened::Whole(self.held(&plan, number, stream))),
+            Ok(Opened::Session(session)) => Ok(Opened::Session(self.watched_over(number, session))),
+            Err(e) if covers(&e) => self.instead(number, e, async |stand_in, why| stand_in.open(plan, why).await).await,
+            Err(e) => Err(e),
+        }
+    }
+
+    fn away(&self) -> bool {
+        self.drive().away()
+    }
+
+    fn watched(&self) -> bool {
+        self.drive().watched()
+    }
+}

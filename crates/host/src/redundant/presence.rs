@@ -1,0 +1,156 @@
+//! Which of a host's drives are here, and on how many of them root records lie.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use skytether_common::{Error, Result};
+use skytether_redundancy::Scheme;
+use uuid::Uuid;
+
+/// What a host knows of its drives as they are now. All that look at the same drives share it.
+#[derive(Debug)]
+pub(crate) struct Presence {
+    /// On so many drives each root record lies.
+    homes: AtomicUsize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Whether the membership record was read, from which all else is known.
+    known: bool,
+    scheme: Scheme,
+    /// Why each drive is not used, if it is not: it does not answer, or did not while something changed.
+    lost: Vec<Option<String>>,
+    /// The lost drives of which the membership record says so.
+    noted: BTreeSet<Uuid>,
+    /// When it was last looked whether lost ones are back.
+    looked: Option<Instant>,
+}
+
+impl Presence {
+    /// Of so many drives, which are all here, and of which nothing else is known.
+    pub(crate) fn new(drives: usize) -> Self {
+        Self {
+            homes: AtomicUsize::new(1),
+            state: Mutex::new(State { known: false, scheme: Scheme::None, lost: vec![None; drives], noted: BTreeSet::new(), looked: None }),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change is a plain assignment.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// On how many drives each root record lies: so many may be lost, less one, without hiding a data set.
+    pub(crate) fn homes(&self) -> usize {
+        self.homes.load(Ordering::Acquire)
+    }
+
+    /// Whether anything may be lost at all.
+    pub(crate) fn is_redundant(&self) -> bool {
+        self.homes() > 1
+    }
+
+    /// Whether what the membership record says was ever [told](Self::tell).
+    pub(crate) fn is_known(&self) -> bool {
+        self.state().known
+    }
+
+    /// What new data sets are stored with.
+    pub(crate) fn scheme(&self) -> Scheme {
+        self.state().scheme
+    }
+
+    /// What the membership record says.
+    pub(crate) fn tell(&self, homes: usize, scheme: Scheme) {
+        let mut state = self.state();
+        (state.known, state.scheme) = (true, scheme);
+        self.homes.store(homes.max(1), Ordering::Release);
+    }
+
+    /// Why drive `at` is not used, if it is not.
+    pub(crate) fn why(&self, at: usize) -> Option<String> {
+        self.state().lost.get(at).cloned().flatten()
+    }
+
+    /// Whether drive `at` is not to be used.
+    pub(crate) fn is_lost(&self, at: usize) -> bool {
+        self.state().lost.get(at).is_some_and(Option::is_some)
+    }
+
+    /// The drives that are not used.
+    pub(crate) fn lost(&self) -> Vec<usize> {
+        let state = self.state();
+        (0..state.lost.len()).filter(|at| state.lost[*at].is_some()).collect()
+    }
+
+    /// The drives that are used.
+    pub(crate) fn here(&self) -> Vec<usize> {
+        let state = self.state();
+        (0..state.lost.len()).filter(|at| state.lost[*at].is_none()).collect()
+    }
+
+    /// Drive `at` is not to be used any more; whether that is news.
+    pub(crate) fn lose(&self, at: usize, why: &str) -> bool {
+        let mut state = self.state();
+        match state.lost.get_mut(at) {
+            Some(lost @ None) => {
+                *lost = Some(why.to_owned());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Drive `at` is back, with all that changed meanwhile.
+    pub(crate) fn found(&self, at: usize) {
+        let mut state = self.state();
+        if let Some(lost) = state.lost.get_mut(at) {
+            *lost = None;
+        }
+        // Whoever is noted and not lost was taken out of the record.
+        state.noted.clear();
+    }
+
+    /// Whether the membership record says that all of these are lost.
+    pub(crate) fn are_noted(&self, ids: &[Uuid]) -> bool {
+        let state = self.state();
+        ids.iter().all(|id| state.noted.contains(id))
+    }
+
+    /// The membership record says that these are lost.
+    pub(crate) fn noted(&self, ids: &[Uuid]) {
+        self.state().noted.extend(ids);
+    }
+
+    /// Whether it may be looked for lost drives now, which is then taken for done: `every` so often.
+    pub(crate) fn may_look(&self, every: Duration) -> bool {
+        let mut state = self.state();
+        let due = state.looked.is_none_or(|last| last.elapsed() >= every);
+        if due {
+            state.looked = Some(Instant::now());
+        }
+        due
+    }
+
+    /// Whether data sets can still be told: no more drives are lost than root records survive. `names` are those of the drives.
+    ///
+    /// # Errors
+    /// Unavailable, naming the drives that are lost.
+    pub(crate) fn check<'a>(&self, name: impl Fn(usize) -> &'a str) -> Result<()> {
+        let (lost, homes) = (self.lost(), self.homes());
+        if lost.len() < homes {
+            return Ok(());
+        }
+        let told: Vec<_> = lost.iter().map(|at| format!("{} ({})", name(*at), self.why(*at).unwrap_or_default())).collect();
+        Err(Error::unavailable(format!(
+            "{} drives are lost, but this fleet survives the loss of {}: bring back one of {}",
+            lost.len(),
+            homes - 1,
+            told.join(", ")
+        )))
+    }
+}

@@ -1,0 +1,196 @@
+//! A drive's values: those that it can't give itself come from copies on other drives, or are decoded.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use skytether_common::checksum::crc32c;
+use skytether_common::{Error, Key, Kind, PartitionName, Result};
+use skytether_redundancy::map::Role;
+use skytether_store::{Entry, Op, Usage, Version};
+use skytether_wire::{Cse, CseInfo, Storage};
+
+use super::decoded::{Cover, Made, parts};
+use super::stored::data_of;
+
+/// How much was read elsewhere for a drive.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    slices: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// What a [`Tally`] says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Figures {
+    /// Slices that were decoded or came from copies.
+    pub(super) slices: u64,
+    /// Bytes that other drives read for them.
+    pub(super) bytes: u64,
+}
+
+impl Tally {
+    pub(super) fn read(&self) -> Figures {
+        Figures { slices: self.slices.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
+    }
+}
+
+impl Figures {
+    pub(super) fn since(self, before: Self) -> Self {
+        Self { slices: self.slices.saturating_sub(before.slices), bytes: self.bytes.saturating_sub(before.bytes) }
+    }
+}
+
+/// What drive `at` stores, whether it is here or not. Nothing is written through it.
+#[derive(Debug)]
+pub(super) struct Rebuilt {
+    pub(super) cover: Arc<Cover>,
+    pub(super) at: usize,
+    pub(super) tally: Arc<Tally>,
+}
+
+/// Whether somebody else may have what a drive refused with such an error.
+pub(super) fn covers(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound)
+}
+
+impl Rebuilt {
+    pub(super) fn drive(&self) -> &Arc<dyn Cse> {
+        &self.cover.drives[self.at]
+    }
+
+    /// Asks the drive itself, if it is here.
+    async fn itself<T>(&self, what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
+        if self.cover.presence.is_lost(self.at) {
+            return Err(Error::unavailable(self.cover.lost(self.at)));
+        }
+        self.cover.ask(self.at, what, work).await
+    }
+
+    /// The value of `key` of a partition, from elsewhere; `because` the drive itself said so.
+    async fn elsewhere(&self, key: &Key, partition: &PartitionName, number: Option<u32>, because: Error) -> Result<Bytes> {
+        let made = match number {
+            None => self.cover.copy(key, self.at).await,
+            Some(n) => match self.cover.map(partition).await {
+                Ok(Some(map)) => self.cover.decode(key, partition, n, &map).await,
+                // Of a table that lies everywhere the others have the same, under the same name.
+                Ok(None) => self.cover.copy(key, self.at).await,
+                Err(e) => Err(e),
+            },
+        };
+        match made {
+            Ok(Made { value, read }) => {
+                if number.is_some() && read > 0 {
+                    self.tally.slices.fetch_add(1, Ordering::Relaxed);
+                }
+                self.tally.bytes.fetch_add(read, Ordering::Relaxed);
+                if because.kind() == Kind::Corrupt {
+                    tracing::warn!("{}: {because}; it was made from what other drives have", self.info().name);
+                }
+                Ok(value)
+            }
+            // That nobody has it is no news: it was replaced or dropped, or damage that nothing covers.
+            Err(e) if e.kind() == Kind::NotFound => Err(because),
+            Err(e) => Err(e.while_doing(because.full_text())),
+        }
+    }
+
+    /// What is known of a value of a partition, from elsewhere.
+    async fn known(&self, key: &Key, partition: &PartitionName, number: Option<u32>) -> Result<Option<Entry>> {
+        if let Some(n) = number
+            && let Some(map) = self.cover.map(partition).await?
+        {
+            let role = if data_of(partition).is_some() { Role::Parity } else { Role::Data };
+            let shard = map.map.find(role, partition.slot, n).and_then(|place| map.map.shard(place).copied());
+            return Ok(shard.map(|shard| Entry { key: key.clone(), version: version(shard.crc32c), len: shard.len, crc32c: shard.crc32c }));
+        }
+        match self.cover.copy(key, self.at).await {
+            Ok(Made { value, read }) => {
+                self.tally.bytes.fetch_add(read, Ordering::Relaxed);
+                let sum = crc32c(&value);
+                Ok(Some(Entry { key: key.clone(), version: version(sum), len: value.len() as u64, crc32c: sum }))
+            }
+            Err(e) if e.kind() == Kind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// A version for what has none: the same for the same bytes, and none that a drive gives, since these count up from 1.
+fn version(crc32c: u32) -> Version {
+    1 << 63 | u64::from(crc32c)
+}
+
+#[async_trait]
+impl Storage for Rebuilt {
+    fn info(&self) -> &CseInfo {
+        self.drive().info()
+    }
+
+    async fn present(&self) -> Result<CseInfo> {
+        self.drive().present().await
+    }
+
+    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        self.itself("change what it stores", self.drive().apply(batch)).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Bytes> {
+        match self.itself("read a value", self.drive().get(key)).await {
+            Err(e) if covers(&e) => match PartitionName::parse(key) {
+                Some((partition, number)) => self.elsewhere(key, &partition, number, e).await,
+                None => Err(e),
+            },
+            done => done,
+        }
+    }
+
+    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        match self.itself("read parts of a value", self.drive().get_ranges_unverified(key, ranges)).await {
+            Err(e) if covers(&e) => {
+                let Some((partition, number)) = PartitionName::parse(key) else { return Err(e) };
+                if let Some(n) = number
+                    && let Ok(Some(map)) = self.cover.map(&partition).await
+                {
+                    return match self.cover.decode_parts(key, &partition, n, &map, ranges).await {
+                        Ok((parts, read)) => {
+                            self.tally.slices.fetch_add(u64::from(read > 0), Ordering::Relaxed);
+                            self.tally.bytes.fetch_add(read, Ordering::Relaxed);
+                            Ok(parts)
+                        }
+                        Err(other) if other.kind() == Kind::NotFound => Err(e),
+                        Err(other) => Err(other.while_doing(e.full_text())),
+                    };
+                }
+                parts(key, &self.elsewhere(key, &partition, number, e).await?, ranges)
+            }
+            done => done,
+        }
+    }
+
+    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+        match self.itself("look a value up", self.drive().stat(key)).await {
+            Ok(Some(entry)) => Ok(Some(entry)),
+            Ok(None) => match PartitionName::parse(key) {
+                // A part that a drive should have and does not.
+                Some((partition, number)) => Ok(self.known(key, &partition, number).await.unwrap_or_default()),
+                None => Ok(None),
+            },
+            Err(e) if covers(&e) => match PartitionName::parse(key) {
+                Some((partition, number)) => self.known(key, &partition, number).await.map_err(|other| other.while_doing(e.full_text())),
+                None => Err(e),
+            },
+            Err(e) => Err(e),
+        }
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
+        self.itself("list what it stores", self.drive().list(prefix, after, limit)).await
+    }
+
+    async fn usage(&self) -> Result<Usage> {
+        self.itself("say how much it stores", self.drive().usage()).await
+    }
+}

@@ -1,0 +1,284 @@
+//! Root records on several drives: drives that are lost are noted before something changes without them, and get what they missed before they are used again.
+//!
+//! The note is in the membership record, which every drive has; of several the one with the highest `change` counts.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use skytether_common::{DatasetName, Error, Key, Kind, Result};
+use skytether_store::{Expect, Op};
+use uuid::Uuid;
+
+use crate::catalog::{Catalog, RootRecord, within};
+use crate::membership::{MEMBERSHIP_KEY, Membership, REDUNDANT_FORMAT};
+
+/// How often it is looked whether lost drives are back, at most, and how long they have to answer.
+const LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(2));
+
+/// How long a drive may take to name its fleet before an ingest does without it.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// How often a record that others change meanwhile is changed again.
+const ATTEMPTS: usize = 8;
+
+impl Catalog {
+    /// What each drive knows of its fleet.
+    pub(crate) async fn told(&self, deadline: Duration) -> Result<Vec<Result<Option<Membership>>>> {
+        let key = Key::new(MEMBERSHIP_KEY)?;
+        Ok(join_all(self.drives().iter().map(|drive| async {
+            let name = &drive.info().name;
+            match within(deadline, name, "name its fleet", drive.get(&key)).await {
+                Ok(bytes) => Membership::decode(name, &bytes).map(Some),
+                Err(e) if e.kind() == Kind::NotFound => Ok(None),
+                Err(e) => Err(e.while_doing(format!("{name} could not name its fleet"))),
+            }
+        }))
+        .await)
+    }
+
+    /// Learns what the membership record says, if that is not known, and looks whether drives that were lost are back.
+    ///
+    /// # Errors
+    /// Unavailable where more drives are lost than root records survive.
+    pub(crate) async fn look_around(&self) -> Result<()> {
+        if self.presence().is_known() && !self.presence().is_redundant() {
+            return Ok(());
+        }
+        if !self.presence().lost().is_empty() {
+            self.rejoin(LOOK.1).await?;
+        }
+        let told = self.told(self.deadline().min(ANSWER)).await?;
+        let Some(newest) = newest(&told) else { return Ok(()) };
+        self.presence().tell(newest.homes as usize, newest.redundancy);
+        let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
+        for (at, told) in told.into_iter().enumerate() {
+            if self.presence().is_lost(at) {
+                continue;
+            }
+            if absent.contains(&self.drives()[at].info().id) {
+                self.presence().lose(at, "it was away while data sets changed");
+            } else if let Err(e) = told {
+                // Where nothing may be lost, whoever needs the drive says so.
+                drop(self.may_lose(at, e));
+            }
+        }
+        self.check_presence()
+    }
+
+    /// Looks in the background whether drives that were lost are back, unless that was done a moment ago. To be called in a runtime.
+    pub(crate) fn look_again(&self) {
+        if self.presence().lost().is_empty() || !self.presence().may_look(LOOK.0) {
+            return;
+        }
+        let own = self.clone();
+        tokio::spawn(async move {
+            if let Err(e) = own.rejoin(LOOK.1).await {
+                tracing::debug!("{e}");
+            }
+        });
+    }
+
+    /// The drives that were away while something changed, and have not got it yet.
+    pub(crate) async fn absent(&self) -> Result<Vec<Uuid>> {
+        let told = self.told(self.deadline()).await?;
+        Ok(newest(&told).map(|membership| membership.absent.clone()).unwrap_or_default())
+    }
+
+    /// Takes lost drives that answer within `deadline` in again, after they got what they missed.
+    ///
+    /// # Errors
+    /// Unavailable where more drives are away, or missed something, than root records survive; what the drives say.
+    pub(crate) async fn rejoin(&self, deadline: Duration) -> Result<()> {
+        if !self.presence().is_redundant() {
+            return Ok(());
+        }
+        let told = self.told(deadline).await?;
+        let Some(newest) = newest(&told).cloned() else { return Ok(()) };
+        let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
+        let missed = |at: usize| absent.contains(&self.drives()[at].info().id);
+        for (at, told) in told.iter().enumerate() {
+            match told {
+                Ok(Some(_)) if missed(at) => drop(self.presence().lose(at, "it was away while data sets changed")),
+                Ok(Some(_)) => self.presence().found(at),
+                Ok(None) => {}
+                Err(e) => drop(self.presence().lose(at, &e.full_text())),
+            }
+        }
+        self.check_presence()?;
+        let back: Vec<usize> = (0..told.len()).filter(|at| missed(*at) && matches!(told[*at], Ok(Some(_)))).collect();
+        if back.is_empty() {
+            return Ok(());
+        }
+        let mut names = self.names().await?;
+        for at in &back {
+            names.extend(self.names_at(*at).await?);
+        }
+        for name in &names {
+            self.agree(name, &back).await?;
+        }
+        let ids: BTreeSet<_> = back.iter().map(|at| self.drives()[*at].info().id).collect();
+        self.change_membership(|membership| {
+            let before = membership.absent.len();
+            membership.absent.retain(|id| !ids.contains(id));
+            membership.absent.len() < before
+        })
+        .await?;
+        // What changed since, by those who took them for absent until just now.
+        for name in self.names().await? {
+            self.agree(&name, &back).await?;
+        }
+        for at in back {
+            tracing::info!("{} is back and knows what changed meanwhile", self.drives()[at].info().name);
+            self.presence().found(at);
+        }
+        Ok(())
+    }
+
+    /// Makes all copies of all root records alike, as a crash between two of them leaves them apart.
+    ///
+    /// # Errors
+    /// What the drives say.
+    pub(crate) async fn agree_on_all(&self) -> Result<()> {
+        if !self.presence().is_redundant() {
+            return Ok(());
+        }
+        for name in self.names().await? {
+            self.agree(&name, &[]).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes all copies of a root record alike: as the highest one of the homes that are here, or gone if they have none. Those that are `back` have no say.
+    async fn agree(&self, name: &DatasetName, back: &[usize]) -> Result<()> {
+        let homes = self.homes(name);
+        let mut best: Option<(u64, Bytes)> = None;
+        let mut damaged = None;
+        for at in homes.iter().filter(|at| !self.presence().is_lost(**at)) {
+            match self.read_at(*at, name).await {
+                Ok(Some((bytes, _))) => match RootRecord::decode(name, &bytes) {
+                    Ok(record) if best.as_ref().is_none_or(|(change, _)| record.change > *change) => best = Some((record.change, bytes)),
+                    Ok(_) => {}
+                    // Nobody can tell what a newer one means.
+                    Err(e) if e.kind() == Kind::Unsupported => return Ok(()),
+                    Err(e) => damaged = Some(e),
+                },
+                Ok(None) => {}
+                Err(e) if e.kind() == Kind::Corrupt => damaged = Some(e),
+                Err(e) => self.may_lose(*at, e)?,
+            }
+        }
+        if let (None, Some(e)) = (&best, damaged) {
+            // That there is one is known, and not which: no copy is touched.
+            tracing::warn!("{e}");
+            return Ok(());
+        }
+        let change = best.as_ref().map_or(u64::MAX, |(change, _)| *change);
+        let value = best.map(|(_, bytes)| bytes);
+        for at in homes {
+            if back.contains(&at) {
+                self.bring(at, name, u64::MAX, value.as_ref()).await?;
+            } else if !self.presence().is_lost(at) && value.is_some() {
+                self.bring(at, name, change, value.as_ref()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes the drives that are lost, so that what they have is not taken for the truth when they are back. To be called before a root record changes.
+    ///
+    /// # Errors
+    /// Unavailable where more drives are lost than root records survive, and where one that is here does not take the note.
+    pub(crate) async fn note_absent(&self) -> Result<()> {
+        if !self.presence().is_redundant() {
+            return Ok(());
+        }
+        self.check_presence()?;
+        let lost: Vec<_> = self.presence().lost().into_iter().map(|at| self.drives()[at].info().id).collect();
+        if self.presence().are_noted(&lost) {
+            return Ok(());
+        }
+        self.change_membership(|membership| {
+            let before = membership.absent.len();
+            membership.absent.extend(lost.iter().filter(|id| !membership.absent.contains(id)).copied().collect::<Vec<_>>());
+            membership.absent.len() > before
+        })
+        .await?;
+        self.presence().noted(&lost);
+        Ok(())
+    }
+
+    /// Lets root records lie on so many drives: to be called before the first data set is stored that survives the loss of one less.
+    ///
+    /// # Errors
+    /// Unavailable while a drive is lost; Unsupported in drives that are no fleet.
+    pub(crate) async fn raise_homes(&self, homes: usize) -> Result<()> {
+        if homes <= self.presence().homes() {
+            return Ok(());
+        }
+        if !self.presence().is_known() {
+            return Err(Error::unsupported("redundancy needs drives that know their fleet: let the host join them first"));
+        }
+        if !self.presence().lost().is_empty() {
+            return Err(Error::unavailable(format!("root records are to lie on {homes} drives, for which all drives of the fleet must be here")));
+        }
+        let number = u32::try_from(homes).map_err(|_| Error::invalid(format!("root records can't lie on {homes} drives")))?;
+        self.change_membership(|membership| {
+            let raised = membership.branch.is_none() && membership.homes < number;
+            if raised {
+                (membership.homes, membership.format) = (number, REDUNDANT_FORMAT);
+            }
+            raised
+        })
+        .await?;
+        self.presence().tell(homes, self.presence().scheme());
+        // What was stored before lies on one drive each.
+        self.agree_on_all().await
+    }
+
+    /// Changes the membership record on all drives that are here; `change` says whether it changed anything.
+    async fn change_membership(&self, change: impl Fn(&mut Membership) -> bool) -> Result<()> {
+        let key = Key::new(MEMBERSHIP_KEY)?;
+        let told = self.told(self.deadline()).await?;
+        let mut membership = newest(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
+        if !change(&mut membership) {
+            return Ok(());
+        }
+        membership.change += 1;
+        let value = membership.encode()?;
+        // Those that are back and are not used yet get it as well.
+        for (at, told) in told.iter().enumerate() {
+            let drive = &self.drives()[at];
+            let name = &drive.info().name;
+            if told.is_err() {
+                if !self.presence().is_lost(at) {
+                    return Err(Error::unavailable(format!("{name} could not take a note about its fleet: try again")));
+                }
+                continue;
+            }
+            let mut done = false;
+            for _ in 0..ATTEMPTS {
+                let there = within(self.deadline(), name, "look its fleet up", drive.stat(&key)).await?;
+                let put = Op::Put { key: key.clone(), value: value.clone(), expect: there.map_or(Expect::Absent, |entry| Expect::Version(entry.version)) };
+                match within(self.deadline(), name, "take a note about its fleet", drive.apply(vec![put])).await {
+                    Err(e) if e.kind() == Kind::Conflict => {}
+                    Err(e) => return Err(e.while_doing(format!("{name} could not take a note about its fleet"))),
+                    Ok(_) => {
+                        done = true;
+                        break;
+                    }
+                }
+            }
+            if !done {
+                return Err(Error::conflict(format!("the record of the fleet on {name} changes all the time: is there another host?")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The record that counts.
+pub(crate) fn newest(told: &[Result<Option<Membership>>]) -> Option<&Membership> {
+    told.iter().filter_map(|told| told.as_ref().ok()?.as_ref()).max_by_key(|membership| membership.change)
+}
