@@ -6,7 +6,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use skytether_drive::Device;
 use skytether_fleet::address::is_host_and_port;
-use skytether_host::Cut;
+use skytether_host::{Cut, Scheme};
 
 /// A computational storage system: data on many drives, queries cut into plans that run next to the bytes.
 #[derive(Debug, Parser)]
@@ -55,6 +55,11 @@ fn address(text: &str) -> Result<String, &'static str> {
     if is_host_and_port(text) { Ok(text.to_owned()) } else { Err("write HOST:PORT, for example 127.0.0.1:5310") }
 }
 
+/// A redundancy by its name.
+fn scheme(text: &str) -> Result<Scheme, String> {
+    text.parse().map_err(|e: skytether_common::Error| e.message().to_owned())
+}
+
 /// The cuts by their names.
 fn cut() -> impl TypedValueParser<Value = Cut> {
     PossibleValuesParser::new(["adaptive", "full", "filter", "raw"]).try_map(|word| word.parse::<Cut>())
@@ -68,8 +73,8 @@ pub(crate) struct Init {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) drives: u16,
     /// How data sets survive the loss of drives, unless their ingest says otherwise: `none`, `replicas:R` (R copies), or `ec:K+M` (any M drives may be lost; takes M/K more room).
-    #[arg(long, value_name = "SCHEME", default_value = "none")]
-    pub(crate) redundancy: String,
+    #[arg(long, value_name = "SCHEME", default_value = "none", value_parser = scheme)]
+    pub(crate) redundancy: Scheme,
 }
 
 #[derive(Debug, Subcommand)]
@@ -169,8 +174,8 @@ pub(crate) struct HostServe {
     #[arg(long, value_name = "ADDR,ADDR,...", value_delimiter = ',')]
     pub(crate) drives: Vec<String>,
     /// How data sets survive the loss of drives, unless their ingest says otherwise, if the served drives are empty and become a fleet now: `none`, `replicas:R` or `ec:K+M`.
-    #[arg(long, value_name = "SCHEME", default_value = "none", conflicts_with_all = ["fleet", "as_drive"])]
-    pub(crate) redundancy: String,
+    #[arg(long, value_name = "SCHEME", default_value = "none", value_parser = scheme, conflicts_with_all = ["fleet", "as_drive"])]
+    pub(crate) redundancy: Scheme,
     /// Be one drive of another host, under this name, instead of a host of queries: name the address that is printed among the --drives of that host. It must have drives of its own (--drives), which
     /// are nobody else's; it sends up what they make of its slices, put together.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["fleet", "slice_rows"])]
@@ -217,8 +222,8 @@ pub(crate) struct Ingest {
     #[arg(long, value_name = "COLUMN,COLUMN,...", value_delimiter = ',')]
     pub(crate) partition_by: Vec<String>,
     /// How the data set survives the loss of drives, if not as the fleet usually does: `none`, `replicas:R` or `ec:K+M`.
-    #[arg(long, value_name = "SCHEME")]
-    pub(crate) redundancy: Option<String>,
+    #[arg(long, value_name = "SCHEME", value_parser = scheme)]
+    pub(crate) redundancy: Option<Scheme>,
     #[command(flatten)]
     pub(crate) fleet: FleetArg,
 }

@@ -77,7 +77,7 @@ async fn init(args: Init) -> Result<(), Failure> {
     if args.dir.join("fleet.json").exists() {
         return Err(Failure::Work(Error::conflict(format!("there is a fleet at {} already; `skytether status --fleet {0}` shows it", args.dir.display()))));
     }
-    let options = OpenOptions { drives: Some(usize::from(args.drives)), redundancy: args.redundancy, create: true, ..OpenOptions::default() };
+    let options = OpenOptions { drives: Some(usize::from(args.drives)), redundancy: args.redundancy.to_string(), create: true, ..OpenOptions::default() };
     let fleet = Fleet::open(&args.dir, &options).await?;
     let status = fleet.status().await?;
     say(&format!("made a fleet of {} drives at {}", status.len(), args.dir.display()))?;
@@ -184,7 +184,7 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
             return serve_until_interrupted(skytether_wire::flight::serve(branch, listener, interrupted())).await;
         }
         // The list was typed in: only empty drives become a fleet, and only exactly one fleet's drives are served.
-        options.redundancy = args.redundancy.parse().map_err(Failure::Call)?;
+        options.redundancy = args.redundancy;
         let host = match silent {
             None => Host::join(drives, options, Founding::EmptyDrives).await?.0,
             Some(error) if drives.is_empty() => return Err(error.into()),
@@ -243,8 +243,7 @@ async fn ingest(args: Ingest) -> Result<(), Failure> {
             count(batch.num_rows());
         }
     });
-    let redundancy = args.redundancy.map(|text| text.parse()).transpose().map_err(Failure::Call)?;
-    let options = IngestOptions { replace: args.replace, partition_by: args.partition_by, redundancy };
+    let options = IngestOptions { replace: args.replace, partition_by: args.partition_by, redundancy: args.redundancy };
     let done = fleet.ingest_table(&to, table.schema, batches, options).await;
     progress.finish();
     let report = done?;
