@@ -209,8 +209,7 @@ impl Reader {
                     Kind::Corrupt | Kind::Invalid => match self.store.stat(&key) {
                         Ok(Some(entry)) if entry.len != expected.len || entry.crc32c != expected.crc32c => Err(other()),
                         Ok(None) => Err(gone(Error::not_found("its store has no such key"))),
-                        // A store that can mend it does so where it knows the whole.
-                        Ok(Some(_)) | Err(_) => match self.store.get_expected(&key, expected.len, expected.crc32c) {
+                        Ok(Some(_)) | Err(_) => match self.store.get_mended(&key, expected.len, expected.crc32c) {
                             Ok(Some(bytes)) => {
                                 let read = bytes.len();
                                 self.bytes_read.fetch_add(read as u64, Ordering::Relaxed);

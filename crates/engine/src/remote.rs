@@ -58,6 +58,11 @@ impl SliceStore for RemoteStore {
         self.wait(|storage| async move { storage.get(&key).await })
     }
 
+    /// Whoever is asked may have it from other drives.
+    fn get_mended(&self, key: &Key, len: u64, crc32c: u32) -> Result<Option<Bytes>> {
+        self.get_expected(key, len, crc32c)
+    }
+
     fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let (key, ranges) = (key.clone(), ranges.to_vec());
         self.wait(|storage| async move { storage.get_ranges_unverified(&key, &ranges).await })

@@ -130,6 +130,14 @@ pub trait SliceStore: Send + Sync + std::fmt::Debug {
         Ok((value.len() as u64 == len && checksum::crc32c(&value) == crc32c).then_some(value))
     }
 
+    /// As [`Self::get_expected`], after parts of the value were found damaged, from a store that may have it from elsewhere; `None` from one that has nothing else.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    fn get_mended(&self, _key: &Key, _len: u64, _crc32c: u32) -> Result<Option<Bytes>> {
+        Ok(None)
+    }
+
     /// The bytes of the value of `key` at each of `ranges` (from its start to before its end), in that order, as they are stored: damage is *not* found, since the store has a
     /// checksum of the whole only. Whoever asks must have checksums of the parts. Nothing beside `ranges` is read.
     ///

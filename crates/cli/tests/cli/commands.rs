@@ -407,7 +407,8 @@ fn a_fleet_with_redundancy_answers_without_a_drive() {
     run(&["ingest", &rows, "--to", "d.copied", "--fleet", text(&at), "--redundancy", "replicas:2"]).code(0);
     let said = run(&["ingest", &rows, "--to", "d.wide", "--fleet", text(&at), "--redundancy", "ec:4+1"]).fails(1);
     assert!(said.contains("d.wide") || said.contains("ec:4+1 needs 5 drives"), "{said}");
-    let sum = |name: &str| run(&["sql", &format!("SELECT k, sum(v) AS s FROM {name} GROUP BY k ORDER BY k"), "--fleet", text(&at), "--format", "csv"]).code(0).out;
+    let sum =
+        |name: &str| run(&["sql", &format!("SELECT k, sum(v) AS s FROM {name} GROUP BY k ORDER BY k"), "--fleet", text(&at), "--format", "csv"]).code(0).out;
     let whole = [sum("d.kept"), sum("d.copied")];
     assert!(whole[0] == whole[1] && whole[0].lines().count() == 8, "{whole:?}");
     for n in 0..3 {
