@@ -24,6 +24,8 @@ use crate::redundant::stored::parity_of;
 
 mod homes;
 
+pub(crate) use homes::overtaken;
+
 /// The newest root record that this version reads, and the one that it writes of data sets with redundancy.
 pub const ROOT_FORMAT: u32 = 2;
 

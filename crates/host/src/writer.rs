@@ -17,7 +17,7 @@ use skytether_store::Expect;
 use skytether_wire::size::batch_bytes;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use crate::catalog::{Catalog, DatasetKind, MatrixRecord, PLAIN_FORMAT, PartitionRecord, ROOT_FORMAT, RootRecord, TableRecord};
+use crate::catalog::{Catalog, DatasetKind, MatrixRecord, PLAIN_FORMAT, PartitionRecord, ROOT_FORMAT, RootRecord, TableRecord, overtaken};
 use crate::dealt::Dealt;
 use crate::matrix_writer;
 use crate::outbox::Outbox;
@@ -397,9 +397,26 @@ impl DatasetWriter {
             .map_err(|e| Error::internal(format!("the commit of {name} stopped: see whether it is there")).because(e))?
     }
 
+    /// What the commit is to find: what was there when the ingest began. Of several homes another may decide by now, whose versions are its own.
+    async fn expected_now(&self) -> Result<Expect> {
+        if !self.catalog.presence().is_redundant() {
+            return Ok(self.expect);
+        }
+        self.catalog.look_around().await?;
+        let (now, expect) = match self.catalog.read_versioned(&self.name).await? {
+            None => (None, Expect::Absent),
+            Some((record, version)) => (Some(record.generation), Expect::Version(version)),
+        };
+        if now == self.replaced { Ok(expect) } else { Err(overtaken(&self.name)) }
+    }
+
     /// The part of a commit that must not end half-way, as a task of its own.
     async fn settle_commit(self, record: RootRecord) -> Result<IngestReport> {
-        if let Err(e) = self.catalog.commit(&record, self.expect).await {
+        let committed = match self.expected_now().await {
+            Ok(expect) => self.catalog.commit(&record, expect).await,
+            Err(e) => Err(e),
+        };
+        if let Err(e) = committed {
             // After any other error the drive may have committed all the same, so only what no root record names may go, which opening the
             // fleet decides.
             let certain = matches!(e.kind(), Kind::Conflict | Kind::Invalid);

@@ -172,7 +172,7 @@ async fn a_drive_that_dies_in_the_middle_changes_no_answer() {
     let mut stood_for = 0;
     let movings = [Moving::AsNeeded, Moving::Never, Moving::Always(Policy::Adaptive), Moving::Always(Policy::Static(Rung::Raw))];
     for (round, breath) in [0, 1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 24].into_iter().enumerate() {
-        let (moving, lost) = (movings[round % movings.len()], round % DRIVES);
+        let (moving, lost) = (movings[round % movings.len()], (round + round / movings.len()) % DRIVES);
         for (at, (sql, whole)) in QUERIES.iter().zip(&whole).enumerate() {
             let left = Arc::new(AtomicUsize::new(usize::MAX));
             let host = host(dir.path(), BTreeMap::from([(lost, Arc::clone(&left))]), moving).await.unwrap();

@@ -7,13 +7,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use skytether_common::checksum::crc32c;
-use skytether_common::{DatasetName, Error, Kind, Result};
+use skytether_common::{DatasetName, Error, Generation, Kind, Result};
 use skytether_store::{Expect, Op, Version};
 
 use super::{Catalog, RootRecord, rendezvous_order};
 
 /// How often a record that changes meanwhile is looked at again.
 const ATTEMPTS: usize = 16;
+
+/// What an ingest ends with that finds another root record than when it began.
+pub(crate) fn overtaken(name: &DatasetName) -> Error {
+    Error::conflict(format!("somebody else wrote, replaced or dropped {name} in the meantime: nothing was changed; look at what is there now and ingest again"))
+}
 
 impl Catalog {
     /// The drives that hold the root record of `name`, whether they are here or not, the one that decides first.
@@ -123,6 +128,7 @@ impl Catalog {
     /// # Errors
     /// `Conflict` when somebody else was quicker: nothing was changed.
     pub async fn commit(&self, record: &RootRecord, expect: Expect) -> Result<()> {
+        let _turn = self.presence().turn().await;
         self.note_absent().await?;
         let homes = self.homes_here(&record.name)?;
         let value = record.encode()?;
@@ -130,15 +136,7 @@ impl Catalog {
         if let Some(first) = homes.next() {
             let put = Op::Put { key: record.name.root_key(), value: value.clone(), expect };
             self.ask(first, &format!("commit {}", record.name), self.drives()[first].apply(vec![put])).await.map_err(|e| {
-                if e.kind() == Kind::Conflict {
-                    Error::conflict(format!(
-                        "somebody else wrote, replaced or dropped {} in the meantime: nothing was changed; look at what is there now and ingest again",
-                        record.name
-                    ))
-                    .because(e)
-                } else {
-                    e.while_doing(format!("cannot commit {}", record.name))
-                }
+                if e.kind() == Kind::Conflict { overtaken(&record.name).because(e) } else { e.while_doing(format!("cannot commit {}", record.name)) }
             })?;
         }
         for home in homes {
@@ -209,14 +207,25 @@ impl Catalog {
     /// # Errors
     /// `NotFound`; `Conflict` when it is replaced at the same moment; `Unsupported` for a data set of a newer version.
     pub async fn drop_dataset(&self, name: &DatasetName) -> Result<()> {
+        let turn = self.presence().turn().await;
+        let dropped = self.drop_record(name).await?;
+        drop(turn);
+        match dropped {
+            Some(generation) => self.delete_generation(name, generation).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Removes the root record of `name`; the generation that it named, if that is known.
+    async fn drop_record(&self, name: &DatasetName) -> Result<Option<Generation>> {
         self.note_absent().await?;
         let homes = self.homes_here(name)?;
-        let Some(home) = homes.first().copied() else { return Ok(()) };
+        let Some(home) = homes.first().copied() else { return Ok(None) };
         let before = match self.ask(home, "look up a root record", self.drives()[home].stat(&name.root_key())).await {
             Ok(before) => before,
             Err(e) => {
                 self.may_lose(home, e)?;
-                return Box::pin(self.drop_dataset(name)).await;
+                return Box::pin(self.drop_record(name)).await;
             }
         };
         let (known, version) = match (self.read_versioned(name).await, before) {
@@ -238,10 +247,7 @@ impl Catalog {
             self.follow(other, name, change, None).await?;
         }
         self.follow_back(name, change, None).await?;
-        match known {
-            Some((generation, _)) => self.delete_generation(name, generation).await,
-            None => Ok(()),
-        }
+        Ok(known.map(|(generation, _)| generation))
     }
 
     /// The number of the change that follows on change `before`; 0 where there is one copy of each record. Of a name that was dropped and is written again it is higher than any before.

@@ -129,6 +129,10 @@ impl Cover {
         if let (None, Some(trouble)) = (&found, trouble) {
             return Err(trouble);
         }
+        // Who is lost may be the one that has it.
+        if found.is_none() && !self.presence.lost().is_empty() {
+            return Ok(None);
+        }
         let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
         if maps.len() >= MAPS {
             maps.clear();

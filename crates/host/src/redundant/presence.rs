@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use skytether_common::{Error, Result};
 use skytether_redundancy::Scheme;
+use tokio::sync::{Mutex as Turn, MutexGuard as InTurn};
 use uuid::Uuid;
 
 /// What a host knows of its drives as they are now. All that look at the same drives share it.
@@ -14,6 +15,8 @@ use uuid::Uuid;
 pub(crate) struct Presence {
     /// On so many drives each root record lies.
     homes: AtomicUsize,
+    /// Held while root records change, and while drives that are back get the changes.
+    turn: Turn<()>,
     state: Mutex<State>,
 }
 
@@ -35,6 +38,7 @@ impl Presence {
     pub(crate) fn new(drives: usize) -> Self {
         Self {
             homes: AtomicUsize::new(1),
+            turn: Turn::new(()),
             state: Mutex::new(State { known: false, scheme: Scheme::None, lost: vec![None; drives], noted: BTreeSet::new(), looked: None }),
         }
     }
@@ -52,6 +56,11 @@ impl Presence {
     /// Whether anything may be lost at all.
     pub(crate) fn is_redundant(&self) -> bool {
         self.homes() > 1
+    }
+
+    /// The turn to change root records, or to bring a drive that is back up to them: nobody else of this process does either meanwhile. Nothing where records have one home each.
+    pub(crate) async fn turn(&self) -> Option<InTurn<'_, ()>> {
+        if self.is_redundant() { Some(self.turn.lock().await) } else { None }
     }
 
     /// Whether what the membership record says was ever [told](Self::tell).

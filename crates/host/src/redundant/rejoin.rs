@@ -94,6 +94,7 @@ impl Catalog {
         if !self.presence().is_redundant() {
             return Ok(());
         }
+        let _turn = self.presence().turn().await;
         let told = self.told(deadline).await?;
         let Some(newest) = newest(&told).cloned() else { return Ok(()) };
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
@@ -102,8 +103,8 @@ impl Catalog {
             match told {
                 Ok(Some(_)) if missed(at) => drop(self.presence().lose(at, "it was away while data sets changed")),
                 Ok(Some(_)) => self.presence().found(at),
-                Ok(None) => {}
-                Err(e) => drop(self.presence().lose(at, &e.full_text())),
+                // Who is only slow to say it is not lost: whoever needs it next finds out.
+                Ok(None) | Err(_) => {}
             }
         }
         self.check_presence()?;
@@ -237,13 +238,23 @@ impl Catalog {
         self.agree_on_all().await
     }
 
-    /// Changes the membership record on all drives that are here; `change` says whether it changed anything.
+    /// Changes the membership record on all drives that are here; `change` says whether it changed anything. Where others change it at the same time, it is changed again as they left it.
     async fn change_membership(&self, change: impl Fn(&mut Membership) -> bool) -> Result<()> {
+        for attempt in 0..ATTEMPTS {
+            if self.change_membership_once(&change, attempt > 0).await? {
+                return Ok(());
+            }
+        }
+        Err(Error::conflict("the record of the fleet changes all the time: is there another host?"))
+    }
+
+    /// As [`Self::change_membership`], unless somebody else was quicker at a drive; whether that was not so. What an attempt before left is written to all drives, `again`.
+    async fn change_membership_once(&self, change: impl Fn(&mut Membership) -> bool, again: bool) -> Result<bool> {
         let key = Key::new(MEMBERSHIP_KEY)?;
         let told = self.told(self.deadline()).await?;
         let mut membership = newest(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
-        if !change(&mut membership) {
-            return Ok(());
+        if !change(&mut membership) && !again {
+            return Ok(true);
         }
         membership.change += 1;
         let value = membership.encode()?;
@@ -257,24 +268,22 @@ impl Catalog {
                 }
                 continue;
             }
-            let mut done = false;
-            for _ in 0..ATTEMPTS {
-                let there = within(self.deadline(), name, "look its fleet up", drive.stat(&key)).await?;
-                let put = Op::Put { key: key.clone(), value: value.clone(), expect: there.map_or(Expect::Absent, |entry| Expect::Version(entry.version)) };
-                match within(self.deadline(), name, "take a note about its fleet", drive.apply(vec![put])).await {
-                    Err(e) if e.kind() == Kind::Conflict => {}
-                    Err(e) => return Err(e.while_doing(format!("{name} could not take a note about its fleet"))),
-                    Ok(_) => {
-                        done = true;
-                        break;
-                    }
+            let there = within(self.deadline(), name, "look its fleet up", drive.stat(&key)).await?;
+            // What is read after its version is that version, or the compare-and-set fails.
+            if there.is_some() {
+                let bytes = within(self.deadline(), name, "name its fleet", drive.get(&key)).await?;
+                if Membership::decode(name, &bytes).is_ok_and(|other| other.change >= membership.change) && bytes != value {
+                    return Ok(false);
                 }
             }
-            if !done {
-                return Err(Error::conflict(format!("the record of the fleet on {name} changes all the time: is there another host?")));
+            let put = Op::Put { key: key.clone(), value: value.clone(), expect: there.map_or(Expect::Absent, |entry| Expect::Version(entry.version)) };
+            match within(self.deadline(), name, "take a note about its fleet", drive.apply(vec![put])).await {
+                Err(e) if e.kind() == Kind::Conflict => return Ok(false),
+                Err(e) => return Err(e.while_doing(format!("{name} could not take a note about its fleet"))),
+                Ok(_) => {}
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 

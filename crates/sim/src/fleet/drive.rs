@@ -205,7 +205,9 @@ impl DriveSim {
             let warm_up = if self.begun < warm { slower } else { 1.0 };
             self.begun += 1;
             let (_, bytes) = streams(world, rung);
-            let work = rows * per_row * world.real[begun.0 as usize].cost * warm_up + bytes * PRIORS.transfer_s_per_byte + world.work.bytes as f64 * world.work.truth.read;
+            let work = rows * per_row * world.real[begun.0 as usize].cost * warm_up
+                + bytes * PRIORS.transfer_s_per_byte
+                + world.work.bytes as f64 * world.work.truth.read;
             self.computing += 1;
             let lanes = self.running.get_mut(&epoch).map(|run| &mut run.lanes);
             // The lane that asks is one that has nothing to do.
