@@ -398,6 +398,19 @@ async fn of_two_writers_one_wins_on_all_homes() {
     assert_eq!(usage(&fleet).await.0, empty, "keys leaked");
 }
 
+/// Waits until the host that was begun anew at the address of the one before answers: the connection to that one is broken, and made again.
+async fn reached(fleet: &Fleet) {
+    let mut last = None;
+    for _ in 0..100 {
+        match fleet.status().await {
+            Ok(_) => return,
+            Err(e) => last = Some(e),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    panic!("the host does not answer: {}", last.map(|e| e.full_text()).unwrap_or_default());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_served_drive_that_dies_is_stood_for_and_taken_in_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -426,11 +439,13 @@ async fn a_served_drive_that_dies_is_stood_for_and_taken_in_again() {
             host.kill();
             let others: Vec<_> = (0..4).filter(|other| *other != n).map(|other| &drives[other]).collect();
             host = crate::served::serve_host_over(&at, &others);
+            reached(&fleet).await;
             let own = query(&fleet, sql, Cut::Full).await.unwrap_or_else(|e| panic!("anew without {n}: {}", e.full_text()));
             assert_eq!(own, whole);
             host.kill();
             drives[n] = crate::served::serve_drive_at(&address, dir.path(), n);
             host = crate::served::serve_host(&at, &drives);
+            reached(&fleet).await;
         } else {
             drives[n] = crate::served::serve_drive_at(&address, dir.path(), n);
             // It is looked for every 2 seconds.
