@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import functools
+import math
 import statistics
 import sys
 import time
@@ -261,13 +262,11 @@ def main() -> None:
             )
             for cut, bytes_moved in zip(CUTS, moved, strict=True):
                 happened = [drive for scan in receipts[cut]["scans"] for drive in scan.get("estimate", {}).get("happened", {}).get("drives", [])]
-                # What is pruned depends on the cut: a drive that only hands out is asked for all that it has.
-                slices = max((note["slices"] for scan in receipts[cut]["scans"] for note in scan["annotations"]), default=0)
-                slices = max([slices, *(drive["slices"] + drive["handed_out"] for drive in happened)])
-                if cut == "raw":
-                    slices = round(bytes_moved / drives / float(known[kind, drives]["slice_bytes"]))
+                # Statistics prune nothing of a drive that is to hand out all that it has.
+                of = known[kind, drives]
+                slices = math.ceil(options.rows / float(of["slice_rows"]) / drives) if cut == "raw" else of["slices"]
                 row = {
-                    "kind": SIMULATED[kind], "drives": drives, "slower": slower, "link_bits_per_s": link * 1e9, "load": "idle", "policy": cut, **known[kind, drives], "slices": slices, "disk_seek_s": 0.0,
+                    "kind": SIMULATED[kind], "drives": drives, "slower": slower, "link_bits_per_s": link * 1e9, "load": "idle", "policy": cut, **of, "slices": slices, "disk_seek_s": 0.0,
                     "measured_s": middle[cut], "least_s": min(times[cut]), "most_s": max(times[cut]), "bytes_moved": bytes_moved,
                     "handed_out": sum(drive["handed_out"] for drive in happened),
                 }  # fmt: skip

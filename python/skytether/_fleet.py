@@ -72,7 +72,9 @@ def open(  # noqa: A001 - the name users expect
     UnsupportedError
         A newer version of Skytether made it.
     InvalidError
-        There is no such profile, it can't be used, or there are more or fewer than drives.
+        There is no such profile, it can't be used, or there are more or fewer than drives; there is no such redundancy, it needs more drives, or the fleet that exists has another.
+    UnavailableError
+        Drives are missing, and more of them than the fleet's redundancy survives.
     """
     return Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, _profiles(profile), create, memory_per_drive, memory_limit, spill_limit, slice_rows))
 
@@ -163,7 +165,7 @@ class Fleet:
         Raises
         ------
         InvalidError
-            There is no such column, or it is of a type that can't say where a row lies.
+            There is no such column, or it is of a type that can't say where a row lies; there is no such redundancy, or it needs more drives.
 
         Warns where a file of values seems to be separated by something else than its name says.
         """
