@@ -45,10 +45,23 @@ struct Cse {
     slow: Option<f64>,
     /// The greatest rate that was measured.
     fastest: f64,
-    /// The rate of what it hands out, where that is slow, its load is what we made of it, and it may as well be the link.
-    guess: Option<f64>,
+    /// What it hands out is slow, and its load is what we made of it.
+    guess: Option<Guess>,
+    /// How many times the processor time that was thought handing out takes it.
+    sends: f64,
     /// When it said last how busy it is.
     told_at: Seconds,
+}
+
+/// A drive that hands out slices more slowly than it should: by a load of which nobody tells, or by a slow link, or as that takes more of its processor than was thought.
+#[derive(Debug, Clone, Copy)]
+struct Guess {
+    /// Bytes per second.
+    rate: f64,
+    /// The load that would explain it.
+    load: f64,
+    /// Whether its processor was to be what holds handing out up.
+    by_processor: bool,
 }
 
 /// The model of a query: one per query, priors in, measurements in, predictions out.
@@ -72,6 +85,9 @@ pub struct CostModel {
 /// A link is slower than thought if less than this share comes of what should.
 const SLOW_LINK: f64 = 0.5;
 
+/// Handing out takes so many times the processor time that was thought at most; what is slower still is the link's doing.
+const MOST_SENDS: f64 = 3.0;
+
 /// Rows of slices that the prior of what a filter selects counts for.
 const PRIOR_ROWS: f64 = 1.0;
 
@@ -91,6 +107,7 @@ impl CostModel {
                 slow: None,
                 fastest: 0.0,
                 guess: None,
+                sends: 1.0,
                 told_at: f64::NEG_INFINITY,
             })
             .collect();
@@ -226,7 +243,7 @@ impl CostModel {
         // A device that runs one rung slower than thought will run the other so, too.
         match rung {
             // What is sent is not computed: what it costs says something of the device, and what operators cost does not say it.
-            Rung::Raw => own.raw.value().unwrap_or(1.0),
+            Rung::Raw => own.raw.value().unwrap_or(own.sends),
             Rung::Filter => own.filter.value().or(own.full.value()).unwrap_or(1.0),
             // Where it has run neither, how far the level above is from the prior says more than nothing.
             Rung::Full => own.full.value().or(own.filter.value()).or(self.host_factor.value()).unwrap_or(1.0),
@@ -316,10 +333,16 @@ impl CostModel {
         let own = &mut self.cses[cse];
         own.told_at = now;
         match own.guess.take() {
-            // What had been taken for its load counts for the link once.
-            Some(rate) => {
+            Some(Guess { rate, load: guessed, by_processor }) => {
                 own.load.set(now, load);
-                own.slow = Some(rate);
+                let more = own.sends * guessed / load.max(1.0);
+                if by_processor && more <= MOST_SENDS {
+                    // What was to be the slowest stage is slower still.
+                    own.sends = more.max(own.sends);
+                } else {
+                    // What had been taken for its load counts for the link once.
+                    own.slow = Some(rate);
+                }
             }
             None => own.load.add(now, load),
         }
@@ -406,7 +429,7 @@ impl CostModel {
             own.load.add(now, load);
         } else if rate < SLOW_LINK * others.min(sends) {
             // A link that was so much quicker will still be.
-            own.guess = (rate >= SLOW_LINK * own.fastest).then_some(rate);
+            own.guess = (rate >= SLOW_LINK * own.fastest).then_some(Guess { rate, load, by_processor: sends <= others });
             own.load.add(now, load);
         } else if others > sends {
             own.load.add(now, own.load.value());

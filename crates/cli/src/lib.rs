@@ -82,8 +82,8 @@ mod tests {
     }
 }
 
-/// Warnings on stderr; more with `SKYTETHER_LOG=info` or `debug`.
-fn log_to_stderr() {
+/// Warnings on stderr; more with `SKYTETHER_LOG=info` or `debug`, and what is decided while queries run with `SKYTETHER_LOG=skytether::moves=trace`.
+pub fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("SKYTETHER_LOG").unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     // A second call in one process (tests, Python) finds the subscriber already there.
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).compact().try_init();

@@ -11,6 +11,8 @@ use skytether_wire::size::{array_bytes, batch_bytes};
 
 /// Batches are joined until they have about so many bytes,
 const TARGET_BYTES: u64 = 2 << 20;
+/// or, where what a drive says of its progress goes the same way, behind them, and results are better on their way early, so many, and so many for each column.
+const SMALL_BYTES: (u64, u64) = (256 << 10, 1 << 10);
 /// or so many of them wait.
 const MAX_WAITING: usize = 1024;
 
@@ -20,11 +22,18 @@ pub(crate) struct Coalescer {
     schema: SchemaRef,
     waiting: Vec<RecordBatch>,
     bytes: u64,
+    target: u64,
 }
 
 impl Coalescer {
     pub(crate) fn new(schema: SchemaRef) -> Self {
-        Self { schema, waiting: Vec::new(), bytes: 0 }
+        Self { schema, waiting: Vec::new(), bytes: 0, target: TARGET_BYTES }
+    }
+
+    /// Of rows that share their way with messages about progress.
+    pub(crate) fn small(schema: SchemaRef) -> Self {
+        let target = SMALL_BYTES.0.max(SMALL_BYTES.1 * schema.fields().len() as u64).min(TARGET_BYTES);
+        Self { target, ..Self::new(schema) }
     }
 
     /// Takes `batch`; gives one that is large enough to go, if there is one now.
@@ -38,7 +47,7 @@ impl Coalescer {
         let batch = compact(batch)?;
         self.bytes += batch_bytes(&batch);
         self.waiting.push(batch);
-        if self.bytes >= TARGET_BYTES || self.waiting.len() >= MAX_WAITING { self.finish() } else { Ok(None) }
+        if self.bytes >= self.target || self.waiting.len() >= MAX_WAITING { self.finish() } else { Ok(None) }
     }
 
     /// What waits, as one batch.

@@ -267,7 +267,7 @@ impl Divided {
             return Err(Error::internal(format!("a lane has {partitions} partitions")));
         }
         let rows = plan.execute(0, self.planned.state.task_ctx()).map_err(from_datafusion)?;
-        let given = Coalescer::new(rows.schema());
+        let given = Coalescer::small(rows.schema());
         let rows = paced(self.planned.reader.processor(), Metered { inner: rows, meter }).stream().boxed();
         Ok(Lane { plan, rows: Some(rows), given })
     }

@@ -12,14 +12,15 @@ use std::time::{Duration, Instant};
 
 use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
-use futures::{FutureExt, StreamExt, stream};
+use futures::stream::{self, PollNext};
+use futures::{FutureExt, StreamExt};
 use skytether_adapt::drive::{Drive as Machine, Effect, Meters, Next, Pressure, Totals};
 use skytether_adapt::message::{Down, EpochId, Rung, Seconds, SliceCost, SliceId, Up, Why};
 use skytether_common::{Error, Kind, Result};
 use skytether_wire::session::{Message, Session};
 use skytether_wire::size::batch_bytes;
 use skytether_wire::{Annotation, SubPlan};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::AbortHandle;
 
 use crate::divide::Divided;
@@ -28,8 +29,8 @@ use crate::execute::Engine;
 /// Signs of life of epochs that run.
 const HEARTBEAT: Duration = Duration::from_millis(50);
 
-/// Batches that wait for the receiver.
-const BATCHES: usize = 2;
+/// KiB of batches that may wait for the receiver, of one session. Lanes go on while results are on their way; with less, a lane on a slow link would send, and only then work on.
+const WAITING: u32 = 4 << 10;
 
 /// Bytes that a lane needs at least: a decoded batch, and what its operators hold for it.
 const LANE: u64 = 4 << 20;
@@ -104,7 +105,7 @@ impl Sessions {
     pub fn open(self: &Arc<Self>, plan: &SubPlan, worker: Arc<dyn Worker>) -> Session {
         let (orders, incoming) = mpsc::unbounded_channel();
         let (ups, ups_out) = mpsc::unbounded_channel();
-        let (batches, batches_out) = mpsc::channel(BATCHES);
+        let (batches, batches_out) = mpsc::unbounded_channel();
         let divided = worker.divided();
         let schema = divided.schema(Rung::Full);
         let lower = divided.has_upper().then(|| divided.schema(Rung::Filter));
@@ -118,18 +119,27 @@ impl Sessions {
             exhausted: AtomicBool::new(false),
             ups,
             batches,
+            room: Arc::new(Semaphore::new(WAITING as usize)),
         });
         let bytes_received = plan.bytes() as u64;
         let task = Closing(tokio::spawn(Arc::clone(&shared).serve(incoming, bytes_received)).abort_handle(), shared);
         let ups = stream::unfold(ups_out, |mut ups| async move { ups.recv().await.map(|message| (message, ups)) });
-        let batches = stream::unfold(batches_out, |mut batches| async move { batches.recv().await.map(|message| (message, batches)) });
-        // What ends it comes with the messages of the machine; lanes that still hold on to the other channel have nothing to say any more.
-        let messages = stream::unfold((stream::select(ups.boxed(), batches.boxed()), Some(task)), |(mut messages, task)| async move {
-            let task = task?;
-            let message: Result<Message> = messages.next().await?;
-            let last = matches!(message, Ok(Message::Done(_)) | Err(_));
-            Some((message, (messages, (!last).then_some(task))))
-        });
+        // Its room is free again when a batch is taken.
+        let batches =
+            stream::unfold(
+                batches_out,
+                |mut batches| async move { batches.recv().await.map(|(message, _room): (_, OwnedSemaphorePermit)| (message, batches)) },
+            );
+        // What is said goes before rows that wait: whoever feeds the lanes must know what they have done. What ends it comes with the messages of the machine; lanes that still hold on to the other channel have nothing to say any more.
+        let messages = stream::unfold(
+            (stream::select_with_strategy(ups.boxed(), batches.boxed(), |_: &mut ()| PollNext::Left), Some(task)),
+            |(mut messages, task)| async move {
+                let task = task?;
+                let message: Result<Message> = messages.next().await?;
+                let last = matches!(message, Ok(Message::Done(_)) | Err(_));
+                Some((message, (messages, (!last).then_some(task))))
+            },
+        );
         Session { schema, lower, survey, orders, messages: Box::pin(messages) }
     }
 }
@@ -155,7 +165,10 @@ struct Shared {
     /// Whether a lane ran out of memory at `full`.
     exhausted: AtomicBool,
     ups: mpsc::UnboundedSender<Result<Message>>,
-    batches: mpsc::Sender<Result<Message>>,
+    /// As many as have room.
+    batches: mpsc::UnboundedSender<(Result<Message>, OwnedSemaphorePermit)>,
+    /// See [`WAITING`].
+    room: Arc<Semaphore>,
 }
 
 impl fmt::Debug for Shared {
@@ -406,6 +419,9 @@ impl Lane {
     /// Sends what came of slices; whether the epoch is still wanted.
     pub async fn send(&self, batch: RecordBatch) -> bool {
         let (rows, bytes) = (batch.num_rows() as u64, batch_bytes(&batch));
+        // A batch that is larger than all the room goes by itself. Nobody closes it.
+        let wants = u32::try_from(bytes >> 10).unwrap_or(WAITING).clamp(1, WAITING);
+        let Ok(room) = Arc::clone(&self.shared.room).acquire_many_owned(wants).await else { return false };
         let number = {
             let mut state = self.shared.state();
             state.rows_out += rows;
@@ -416,6 +432,6 @@ impl Lane {
             run.totals.batches += 1;
             run.totals.batches - 1
         };
-        self.shared.batches.send(Ok(Message::Batch { epoch: self.epoch, number, rung: self.rung, batch })).await.is_ok()
+        self.shared.batches.send((Ok(Message::Batch { epoch: self.epoch, number, rung: self.rung, batch }), room)).is_ok()
     }
 }

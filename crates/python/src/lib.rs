@@ -45,6 +45,10 @@ fn cli_main(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {
 #[pymodule]
 fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     skytether_common::memory::tune_allocator();
+    // Whoever imports it has a log of their own; ours is for who asks for it.
+    if std::env::var_os("SKYTETHER_LOG").is_some() {
+        skytether_cli::log_to_stderr();
+    }
     module.add("DATAFUSION_VERSION", datafusion::DATAFUSION_VERSION)?;
     module.add_class::<fleet::PyFleet>()?;
     module.add_class::<result::PyResultSet>()?;

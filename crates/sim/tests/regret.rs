@@ -69,3 +69,19 @@ fn links_that_are_not_what_profiles_say_are_found_out() {
         }
     }
 }
+
+#[test]
+fn handing_out_that_takes_more_of_the_processor_than_was_thought_is_no_slow_link_and_no_load() {
+    // Drives so slow that their processors hold handing out up, and nothing but handing out pays.
+    for reads in [0.5e-9, 0.6e-9] {
+        for (name, gbit) in [("filter 1%", 2.5), ("filter 1%", 10.0), ("10 groups", 2.5)] {
+            let point = points()
+                .into_iter()
+                .find(|point| point.work.name == name && point.slower == 60.0 && point.gbit == gbit && point.drives == 1 && point.load == Load::Idle);
+            let mut point = point.unwrap();
+            point.work.truth.read = reads;
+            let row = measure(&point, &Ground::default(), false);
+            assert!(row.regret() < 0.05, "{name}, {gbit} Gb/s, {reads} s a byte: {} instead of {:?}", row.adaptive, row.fixed);
+        }
+    }
+}

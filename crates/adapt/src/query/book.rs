@@ -309,7 +309,9 @@ impl<B> Query<B> {
         if enough {
             let (rows, size) = (self.cses[cse].rows, self.cses[cse].bytes);
             let raw = self.cost.slice(cse, Rung::Raw, (rows, size));
-            let sends = f64::from(profile.cores) * size / raw.wall.max(1e-12);
+            // Slices that it works off itself take turns with those that it hands out.
+            let share = if self.works(cse) { 0.5 } else { 1.0 };
+            let sends = share * f64::from(profile.cores) * size / raw.wall.max(1e-12);
             let others = self.cost.link(cse).min(profile.disk_bytes_per_s);
             let rate = sum / passed;
             // Where the link that all share is busy, nobody can tell whose it is that holds bytes up.

@@ -23,7 +23,7 @@ use super::above::{Above, Worked};
 use super::drive::{Drive, Handed, Output};
 use super::fed::Source;
 use super::flow::Flow;
-use super::{Member, Start};
+use super::{Member, Start, traced};
 use crate::expected::{Division, DriveShare, MOST};
 use crate::reading::adapt;
 
@@ -308,7 +308,9 @@ impl Task {
 
     pub(super) fn handle(&mut self, event: Event<Batch>) {
         let now = self.began.elapsed().as_secs_f64();
+        traced::event(now, &event);
         for action in self.query.handle(now, event) {
+            traced::action(now, &action);
             self.act(action);
         }
     }
