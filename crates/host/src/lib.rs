@@ -92,7 +92,7 @@ pub use listing::{DatasetInfo, Listing};
 pub use membership::{Founding, Membership};
 pub use options::{HostOptions, Moving, QueryOptions};
 pub use receipt::{Receipt, ReceiptHandle};
-pub use redundant::Lost;
+pub use redundant::{Finding, Lost, Progress, ScrubOptions, ScrubReport};
 pub use session::{Host, Query};
 pub use skytether_plan::{Cut, Placement};
 pub use skytether_redundancy::Scheme;

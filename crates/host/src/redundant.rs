@@ -11,6 +11,8 @@
 //! | `covered` | a drive, and what stands for it |
 //! | `held` | rows of a sub-plan that may have to be run again by the stand-in |
 //! | `gone` | a drive that is not there at all |
+//! | `scrub`, `window` | every value verified where it lies, parities compared with data by sums of digests |
+//! | `mend`, `report` | damaged values made anew; what a scrub tells |
 //! | `rejoin` | root records on several drives, and drives that come back |
 
 pub(crate) mod coder;
@@ -18,10 +20,15 @@ pub(crate) mod covered;
 pub(crate) mod decoded;
 pub(crate) mod gone;
 mod held;
+mod mend;
 pub(crate) mod presence;
 mod rebuilt;
 pub(crate) mod rejoin;
+pub(crate) mod report;
+pub(crate) mod scrub;
 mod stand_in;
 pub(crate) mod stored;
+mod window;
 
 pub use gone::Lost;
+pub use report::{Finding, Progress, ScrubOptions, ScrubReport};

@@ -76,6 +76,8 @@ struct Inner {
     base: SessionState,
     schemas: SchemaCache,
     instance: Uuid,
+    /// The drives as they are, and what stands for them.
+    cover: Arc<Cover>,
     /// For each drive what works off what it hands out.
     above: Vec<Arc<EngineAbove>>,
 }
@@ -153,7 +155,7 @@ impl Host {
         let above =
             drives.iter().map(|drive| EngineAbove::new(Arc::clone(drive), Arc::clone(pool), options.storage_deadline, drives.len(), Arc::clone(&threads)));
         let above = above.map(Arc::new).collect();
-        Ok(Self(Arc::new(Inner { drives, catalog, options, base, schemas: SchemaCache::default(), instance: Uuid::new_v4(), above })))
+        Ok(Self(Arc::new(Inner { drives, catalog, options, base, schemas: SchemaCache::default(), instance: Uuid::new_v4(), cover, above })))
     }
 
     /// The drives, in order.
@@ -178,6 +180,11 @@ impl Host {
     #[must_use]
     pub fn redundancy(&self) -> Scheme {
         self.0.catalog.presence().scheme()
+    }
+
+    /// The drives as they are, and what stands for them.
+    pub(crate) fn cover(&self) -> &Arc<Cover> {
+        &self.0.cover
     }
 
     /// How this host works.

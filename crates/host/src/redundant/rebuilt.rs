@@ -10,7 +10,7 @@ use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_redundancy::map::Role;
 use skytether_store::{Entry, Op, Usage, Version};
-use skytether_wire::{Cse, CseInfo, Storage};
+use skytether_wire::{Cse, CseInfo, Storage, Verified, Verify};
 
 use super::decoded::{Cover, Made, parts};
 use super::stored::data_of;
@@ -87,6 +87,7 @@ impl Rebuilt {
                 }
                 self.tally.bytes.fetch_add(read, Ordering::Relaxed);
                 if because.kind() == Kind::Corrupt {
+                    self.cover.met(key, self.at);
                     tracing::warn!("{}: {because}; it was made from what other drives have", self.info().name);
                 }
                 Ok(value)
@@ -192,5 +193,9 @@ impl Storage for Rebuilt {
 
     async fn usage(&self) -> Result<Usage> {
         self.itself("say how much it stores", self.drive().usage()).await
+    }
+
+    async fn verify(&self, asked: Verify) -> Result<Verified> {
+        self.drive().verify(asked).await
     }
 }

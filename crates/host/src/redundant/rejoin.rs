@@ -152,7 +152,7 @@ impl Catalog {
     }
 
     /// Makes all copies of a root record alike: as the highest one of the homes that are here, or gone if they have none. Those that are `back` have no say.
-    async fn agree(&self, name: &DatasetName, back: &[usize]) -> Result<()> {
+    pub(crate) async fn agree(&self, name: &DatasetName, back: &[usize]) -> Result<()> {
         let homes = self.homes(name);
         let mut best: Option<(u64, Bytes)> = None;
         let mut damaged = None;
