@@ -44,6 +44,8 @@ pub(crate) enum Command {
     Ls(Look),
     /// Show the drives: what they hold, and whether they answer.
     Status(Look),
+    /// Have the drives verify what they hold, and mend what is damaged.
+    Scrub(Scrub),
     /// Remove a data set.
     Drop(Drop),
     /// Measure whether a drive under a device profile works as that device would.
@@ -298,6 +300,37 @@ pub(crate) struct Look {
     #[command(flatten)]
     pub(crate) fleet: FleetArg,
     /// How to print it.
+    #[arg(long, value_enum, default_value_t = ListFormat::Table)]
+    pub(crate) format: ListFormat,
+}
+
+/// A rate in MB/s as bytes per second.
+fn megabytes(text: &str) -> Result<u64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate * 1e6 >= 1.0 && rate <= 1e9 => Ok((rate * 1e6) as u64),
+        _ => Err("a number of MB/s above 0 is wanted, such as 50".to_owned()),
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Each drive reads its own slices, parities and copies, where they lie, and reports what they are; parities are compared with data by digests, so that next to nothing moves. What is damaged, missing, truncated or another than it \
+should be is made anew from the rest of its group, or from copies. Drives that are away are left out, and said so; queries and ingests go on meanwhile.\n\nExit status 1 if something is left damaged.\n\n\
+Example:\n  skytether scrub --fleet fleet --rate 50"
+)]
+pub(crate) struct Scrub {
+    /// The data sets (default: all).
+    #[arg(value_name = "DOMAIN.DATASET")]
+    pub(crate) datasets: Vec<String>,
+    #[command(flatten)]
+    pub(crate) fleet: FleetArg,
+    /// How fast each drive may read for it, in MB/s (default: as fast as it goes).
+    #[arg(long, value_name = "MB/S", value_parser = megabytes)]
+    pub(crate) rate: Option<u64>,
+    /// Only report: change nothing.
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// How to print the report.
     #[arg(long, value_enum, default_value_t = ListFormat::Table)]
     pub(crate) format: ListFormat,
 }

@@ -57,6 +57,9 @@ pub(crate) fn drives(found: &[DriveStatus]) -> String {
     for (drive, unreadable) in found.iter().flat_map(|d| d.unreadable.iter().map(|u| (&d.info.name, u))) {
         text.push_str(&format!("{} at {drive} can't be read: {}\n", unreadable.name, unreadable.error));
     }
+    for drive in found.iter().filter(|d| d.damaged > 0) {
+        text.push_str(&format!("{} has damaged values ({} were met since the host began): `skytether scrub` mends them\n", drive.info.name, drive.damaged));
+    }
     text
 }
 

@@ -20,6 +20,7 @@ use uuid::Uuid;
 
 use crate::args::{Calibrate, Command, DriveCommand, DriveServe, Drop, Explain, ExplainFormat, HostCommand, HostServe, Ingest, Init, ListFormat, Look, Sql};
 use crate::listing;
+use crate::mending;
 use crate::output::Sink;
 use crate::progress::{Rows, Steps};
 
@@ -52,12 +53,13 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Ls(a) => ls(a).await,
         Command::Status(a) => status(a).await,
         Command::Drop(a) => drop_dataset(a).await,
+        Command::Scrub(a) => mending::scrub(a).await,
         Command::Calibrate(a) => calibrate(a).await,
     }
 }
 
 /// A fleet by its directory or its host's address.
-async fn fleet(at: &str) -> Result<Fleet> {
+pub(crate) async fn fleet(at: &str) -> Result<Fleet> {
     if is_host(at) {
         return Fleet::connect(at).await;
     }
@@ -69,7 +71,7 @@ async fn open(dir: &Path, host: HostOptions, profile: Profiles) -> Result<Fleet>
     Fleet::open_with(dir, &OpenOptions { create: false, profile, ..OpenOptions::default() }, host).await
 }
 
-fn name(text: &str) -> Result<DatasetName, Failure> {
+pub(crate) fn name(text: &str) -> Result<DatasetName, Failure> {
     text.parse().map_err(Failure::Call)
 }
 
@@ -220,7 +222,7 @@ async fn serve_until_interrupted(serving: impl Future<Output = Result<()>>) -> R
 }
 
 /// A line on stdout, flushed: scripts wait for it.
-fn say(line: &str) -> Result<()> {
+pub(crate) fn say(line: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let written = writeln!(out, "{line}").and_then(|()| out.flush());
     match written {

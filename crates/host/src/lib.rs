@@ -48,6 +48,7 @@ mod join_filter;
 mod joined_parts;
 mod key_filters;
 pub mod listing;
+mod long_work;
 mod matrix_writer;
 pub mod membership;
 mod merge_once;

@@ -24,7 +24,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::catalog::within;
 use crate::flight_sql::{self, FlightSqlHost};
+use crate::long_work;
 use crate::protocol::{self, HostInfo, Kind, Last, MAX_REQUEST, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, of_instance};
+use crate::redundant::ScrubOptions;
 use crate::session::Host;
 
 /// Messages of an answer that wait for a slow client.
@@ -147,6 +149,18 @@ impl HostService {
         }
     }
 
+    /// Begins work that takes long, if that is asked for.
+    fn long(&self, kind: &str, body: &Bytes) -> Result<Option<mpsc::Receiver<Result<arrow_flight::Result, Status>>>> {
+        let host = self.host.clone();
+        match kind {
+            "scrub" => {
+                let options: ScrubOptions = frames::decode_json("a request", body)?;
+                Ok(Some(long_work::begin(|tell| async move { host.scrub(&options, tell.as_ref()).await })))
+            }
+            _ => Ok(None),
+        }
+    }
+
     async fn storage(&self, drive: &dyn Cse, kind: &str, what: &str, body: &Bytes) -> Result<Bytes> {
         match what {
             "apply" => {
@@ -250,6 +264,9 @@ impl FlightService for HostService {
             return self.flight_sql.do_action(request).await;
         }
         let Action { r#type, body } = request.into_inner();
+        if let Some(messages) = self.long(&r#type, &body).map_err(|e| to_status(&e))? {
+            return Ok(Response::new(Box::pin(ReceiverStream::new(messages))));
+        }
         let body = self.act(&r#type, &body).await.map_err(|e| to_status(&e))?;
         Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })]))))
     }
@@ -264,6 +281,7 @@ impl FlightService for HostService {
             ("drop", "removes a data set"),
             ("status", "how the drives are"),
             ("explain", "a query's cut as text"),
+            ("scrub", "has the drives verify what they hold, and mends it; tells how far it is"),
         ];
         Ok(Response::new(Box::pin(stream::iter(
             actions.into_iter().chain(flight_sql::ACTIONS).map(|(t, d)| Ok(ActionType { r#type: t.to_owned(), description: d.to_owned() })),

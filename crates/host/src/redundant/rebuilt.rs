@@ -86,8 +86,10 @@ impl Rebuilt {
                     self.tally.slices.fetch_add(1, Ordering::Relaxed);
                 }
                 self.tally.bytes.fetch_add(read, Ordering::Relaxed);
-                if because.kind() == Kind::Corrupt {
+                if matches!(because.kind(), Kind::Corrupt | Kind::NotFound) {
                     self.cover.met(key, self.at);
+                }
+                if because.kind() == Kind::Corrupt {
                     tracing::warn!("{}: {because}; it was made from what other drives have", self.info().name);
                 }
                 Ok(value)
@@ -157,6 +159,9 @@ impl Storage for Rebuilt {
                 {
                     return match self.cover.decode_parts(key, &partition, n, &map, ranges).await {
                         Ok((parts, read)) => {
+                            if matches!(e.kind(), Kind::Corrupt | Kind::NotFound) {
+                                self.cover.met(key, self.at);
+                            }
                             self.tally.slices.fetch_add(u64::from(read > 0), Ordering::Relaxed);
                             self.tally.bytes.fetch_add(read, Ordering::Relaxed);
                             Ok(parts)

@@ -98,17 +98,20 @@ impl Catalog {
         let told = self.told(deadline).await?;
         let Some(newest) = newest(&told).cloned() else { return Ok(()) };
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
-        let missed = |at: usize| absent.contains(&self.drives()[at].info().id);
+        // A drive whose record of the fleet is damaged can't say what it knows, and is told all of it as one that was away.
+        let damaged: BTreeSet<usize> = (0..told.len()).filter(|at| matches!(&told[*at], Err(e) if e.kind() == Kind::Corrupt)).collect();
+        let missed = |at: usize| absent.contains(&self.drives()[at].info().id) || damaged.contains(&at);
         for (at, told) in told.iter().enumerate() {
             match told {
                 Ok(Some(_)) if missed(at) => drop(self.presence().lose(at, "it was away while data sets changed")),
                 Ok(Some(_)) => self.presence().found(at),
                 // Who is only slow to say it is not lost: whoever needs it next finds out.
+                Err(e) if damaged.contains(&at) => drop(self.presence().lose(at, &e.full_text())),
                 Ok(None) | Err(_) => {}
             }
         }
         self.check_presence()?;
-        let back: Vec<usize> = (0..told.len()).filter(|at| missed(*at) && matches!(told[*at], Ok(Some(_)))).collect();
+        let back: Vec<usize> = (0..told.len()).filter(|at| missed(*at) && (damaged.contains(at) || matches!(told[*at], Ok(Some(_))))).collect();
         if back.is_empty() {
             return Ok(());
         }
@@ -118,6 +121,12 @@ impl Catalog {
         }
         for name in &names {
             self.agree(name, &back).await?;
+        }
+        for at in &damaged {
+            let name = &self.drives()[*at].info().name;
+            let put = Op::Put { key: Key::new(MEMBERSHIP_KEY)?, value: newest.encode()?, expect: Expect::Any };
+            within(deadline, name, "note its fleet anew", self.drives()[*at].apply(vec![put])).await.map_err(|e| e.while_doing(format!("{name} could not note its fleet anew")))?;
+            tracing::warn!("the record of the fleet at {name} was damaged, and is made anew");
         }
         let ids: BTreeSet<_> = back.iter().map(|at| self.drives()[*at].info().id).collect();
         self.change_membership(|membership| {
