@@ -37,6 +37,7 @@ pub(crate) fn drives(found: &[DriveStatus]) -> String {
                 d.usage.map_or_else(|| ("?".into(), "?".into(), "?".into()), |u| (u.keys.to_string(), human_bytes(u.value_bytes), human_bytes(u.stored_bytes)));
             let state = match (&d.found, &d.error) {
                 (Some(_), _) => "wrong drive",
+                (None, Some(_)) if d.usage.is_some() => "not used",
                 (None, Some(_)) => "silent",
                 (None, None) => "up",
             };

@@ -1,10 +1,10 @@
-//! `skytether scrub`.
+//! `skytether scrub` and `skytether repair`.
 
 use skytether_common::Error;
 use skytether_common::units::counted;
-use skytether_fleet::ScrubOptions;
+use skytether_fleet::{RepairOptions, ScrubOptions};
 
-use crate::args::{ListFormat, Scrub};
+use crate::args::{ListFormat, Repair, Scrub};
 use crate::listing;
 use crate::progress::Bytes;
 use crate::run::{Failure, fleet, name, say};
@@ -26,4 +26,25 @@ pub(crate) async fn scrub(args: Scrub) -> Result<(), Failure> {
         left if args.check => Err(Failure::Work(Error::corrupt(format!("{} damaged: scrub without --check to mend what can be", counted(left, "value"))))),
         left => Err(Failure::Work(Error::corrupt(format!("{} left damaged", counted(left, "value"))))),
     }
+}
+
+pub(crate) async fn repair(args: Repair) -> Result<(), Failure> {
+    let options = RepairOptions { drives: args.replace, address: args.with, bytes_per_s: args.rate };
+    let fleet = fleet(&args.fleet.fleet).await?;
+    let progress = Bytes::new();
+    let done = fleet.repair(&options, &|far| progress.told(far)).await;
+    progress.finish();
+    let report = done?;
+    say(&match args.format {
+        ListFormat::Table => report.to_string(),
+        ListFormat::Json => listing::json(&report)?,
+    })?;
+    if !report.left.is_empty() {
+        return Err(Failure::Work(Error::corrupt(format!("{} could not be rebuilt", counted(report.left.len() as u64, "part")))));
+    }
+    if report.lost.is_empty() {
+        return Ok(());
+    }
+    let lost: Vec<&str> = report.lost.keys().map(String::as_str).collect();
+    Err(Failure::Work(Error::unavailable(format!("lost still: {}; bring them back, or replace them (`skytether repair --help`)", lost.join(", ")))))
 }

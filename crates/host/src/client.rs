@@ -29,7 +29,7 @@ use crate::long_work::Said;
 use crate::options::QueryOptions;
 use crate::protocol::{HostInfo, Last, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, decode_schema, for_instance};
 use crate::receipt::{Receipt, ReceiptHandle, Source};
-use crate::redundant::{Progress, ScrubOptions, ScrubReport};
+use crate::redundant::{Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
 use crate::session::{Query, new_generation};
 use crate::status::DriveStatus;
 use crate::substrait::Asked;
@@ -272,6 +272,14 @@ impl RemoteHost {
     /// As there, and `Unavailable`.
     pub async fn scrub(&self, options: &ScrubOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<ScrubReport> {
         self.long("scrub", frames::encode_json(options)?, tell).await
+    }
+
+    /// As [`crate::Host::repair`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub async fn repair(&self, options: &RepairOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<RepairReport> {
+        self.long("repair", frames::encode_json(options)?, tell).await
     }
 
     /// Work that tells how far it is.

@@ -93,7 +93,7 @@ pub use listing::{DatasetInfo, Listing};
 pub use membership::{Founding, Membership};
 pub use options::{HostOptions, Moving, QueryOptions};
 pub use receipt::{Receipt, ReceiptHandle};
-pub use redundant::{Finding, Lost, Progress, ScrubOptions, ScrubReport};
+pub use redundant::{Finding, Lost, Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
 pub use session::{Host, Query};
 pub use skytether_plan::{Cut, Placement};
 pub use skytether_redundancy::Scheme;

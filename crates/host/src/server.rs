@@ -12,7 +12,7 @@ use arrow_flight::{
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
 use skytether_common::{Error, Result};
-use skytether_wire::flight::MAX_MESSAGE;
+use skytether_wire::flight::{ConnectOptions, FlightCse, MAX_MESSAGE};
 use skytether_wire::flight::deliveries::DeliveryEncoder;
 use skytether_wire::flight::frames;
 use skytether_wire::flight::status::to_status;
@@ -26,7 +26,7 @@ use crate::catalog::within;
 use crate::flight_sql::{self, FlightSqlHost};
 use crate::long_work;
 use crate::protocol::{self, HostInfo, Kind, Last, MAX_REQUEST, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, of_instance};
-use crate::redundant::ScrubOptions;
+use crate::redundant::{RepairOptions, ScrubOptions};
 use crate::session::Host;
 
 /// Messages of an answer that wait for a slow client.
@@ -157,6 +157,17 @@ impl HostService {
                 let options: ScrubOptions = frames::decode_json("a request", body)?;
                 Ok(Some(long_work::begin(|tell| async move { host.scrub(&options, tell.as_ref()).await })))
             }
+            "repair" => {
+                let options: RepairOptions = frames::decode_json("a request", body)?;
+                Ok(Some(long_work::begin(|tell| async move {
+                    if let Some(address) = &options.address {
+                        let drive = FlightCse::connect(address, ConnectOptions::default()).await?;
+                        // Where it was put already, by a repair that did not end, it goes on.
+                        drop(host.put_in_place(drive).or_else(|e| if e.kind() == skytether_common::Kind::Conflict { Ok(()) } else { Err(e) })?);
+                    }
+                    host.repair(&options, tell.as_ref()).await
+                })))
+            }
             _ => Ok(None),
         }
     }
@@ -281,6 +292,7 @@ impl FlightService for HostService {
             ("drop", "removes a data set"),
             ("status", "how the drives are"),
             ("explain", "a query's cut as text"),
+            ("repair", "rebuilds on blank drives what was on the lost ones whose place they take; tells how far it is"),
             ("scrub", "has the drives verify what they hold, and mends it; tells how far it is"),
         ];
         Ok(Response::new(Box::pin(stream::iter(

@@ -9,7 +9,9 @@ use pyo3::prelude::*;
 use pyo3_arrow::{PyRecordBatchReader, PySchema};
 use serde::Serialize;
 use skytether_common::{DatasetName, Error, Result};
-use skytether_fleet::{DatasetKind, Fleet, HostOptions, IngestOptions, OpenOptions, Output, Profiles, Query, TableScan, files};
+use skytether_fleet::{DatasetKind, Fleet, HostOptions, IngestOptions, OpenOptions, Output, Profiles, Progress as Far, Query, RepairOptions, ScrubOptions, TableScan, files};
+
+use tokio::sync::Notify;
 
 use crate::errors::OrRaise;
 use crate::result::{Asked, PyResultSet, options};
@@ -111,6 +113,30 @@ fn counted(batches: impl Iterator<Item = Result<RecordBatch>> + Send, progress: 
         }
         Ok(batch)
     })
+}
+
+/// Long work, which `progress` is told of: the bytes done, and those that there are. It ends when that fails.
+async fn told<T>(progress: Progress, work: impl AsyncFnOnce(&(dyn Fn(&Far) + Send + Sync)) -> Result<T>) -> Result<T> {
+    let (failed, failure) = (Notify::new(), Mutex::new(None));
+    let tell = |far: &Far| {
+        let Some(progress) = &progress else { return };
+        if let Err(e) = Python::attach(|py| progress.call1(py, (far.done, far.total)).map(drop)) {
+            *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+            failed.notify_one();
+        }
+    };
+    tokio::select! {
+        biased;
+        () = failed.notified() => {
+            let error = Error::invalid("the progress function failed");
+            let cause = failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+            Err(match cause {
+                Some(cause) => error.because(cause),
+                None => error,
+            })
+        }
+        done = work(&tell) => done,
+    }
 }
 
 /// Device profiles: one for all drives, one for each, or some by the drives' numbers.
@@ -246,6 +272,19 @@ impl PyFleet {
     fn status(&self, py: Python<'_>) -> PyResult<String> {
         let fleet = self.fleet()?;
         block(py, async move { json(&fleet.status().await?) })
+    }
+
+    /// Has the drives verify what they hold; the report as JSON.
+    fn scrub(&self, py: Python<'_>, datasets: Vec<String>, bytes_per_s: Option<u64>, check: bool, progress: Progress) -> PyResult<String> {
+        let datasets = datasets.iter().map(|name| name.parse()).collect::<Result<_>>().or_raise()?;
+        let (fleet, options) = (self.fleet()?, ScrubOptions { datasets, bytes_per_s, check });
+        block(py, async move { told(progress, async |tell| json(&fleet.scrub(&options, tell).await?)).await })
+    }
+
+    /// Rebuilds lost drives on blank ones; the report as JSON.
+    fn repair(&self, py: Python<'_>, drives: Vec<String>, address: Option<String>, bytes_per_s: Option<u64>, progress: Progress) -> PyResult<String> {
+        let (fleet, options) = (self.fleet()?, RepairOptions { drives, address, bytes_per_s });
+        block(py, async move { told(progress, async |tell| json(&fleet.repair(&options, tell).await?)).await })
     }
 
     /// Stores the files that `source` means as a plain table; what seems to be wrong with them nevertheless, for people.

@@ -15,6 +15,7 @@ mod moving_faults;
 mod profiles;
 mod receipts;
 mod redundancy;
+mod replaced;
 mod scrub;
 mod served;
 mod tables;

@@ -399,7 +399,7 @@ async fn of_two_writers_one_wins_on_all_homes() {
 }
 
 /// Waits until the host that was begun anew at the address of the one before answers: the connection to that one is broken, and made again.
-async fn reached(fleet: &Fleet) {
+pub(crate) async fn reached(fleet: &Fleet) {
     let mut last = None;
     for _ in 0..100 {
         match fleet.status().await {

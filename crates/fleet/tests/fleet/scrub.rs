@@ -47,7 +47,7 @@ fn files(fleet: &Path, drive: usize) -> Vec<PathBuf> {
 }
 
 /// What a drive has, by keys.
-fn values(fleet: &Path, drive: usize) -> Vec<(Key, Bytes)> {
+pub(crate) fn values(fleet: &Path, drive: usize) -> Vec<(Key, Bytes)> {
     let drive = Drive::open(&dir_of(fleet, drive), None, Default::default()).unwrap();
     let entries = drive.store().list("", None, 100_000).unwrap();
     entries.into_iter().map(|entry| (entry.key.clone(), drive.store().get(&entry.key).unwrap())).collect()

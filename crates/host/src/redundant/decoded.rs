@@ -58,6 +58,8 @@ pub(crate) struct Cover {
     values: Mutex<Values>,
     /// What was met damaged, or missing, at drives that are here, and was not mended since.
     met: Mutex<BTreeMap<Key, usize>>,
+    /// Held while drives are rebuilt.
+    repairing: tokio::sync::Mutex<()>,
 }
 
 impl fmt::Debug for Cover {
@@ -78,7 +80,7 @@ impl Cover {
     /// Of these drives; storage operations may take as long as `deadline`, engines get their memory from `pool`.
     pub(crate) fn new(drives: Vec<Arc<dyn Cse>>, presence: Arc<Presence>, deadline: Duration, pool: Arc<dyn MemoryPool>) -> Arc<Self> {
         let (threads, waiting) = (Threads::new(THREADS), Arc::new(Threads::new(WAITING)));
-        Arc::new(Self { drives, presence, deadline, threads, waiting, pool, maps: Mutex::default(), values: Mutex::default(), met: Mutex::default() })
+        Arc::new(Self { drives, presence, deadline, threads, waiting, pool, maps: Mutex::default(), values: Mutex::default(), met: Mutex::default(), repairing: tokio::sync::Mutex::default() })
     }
 
     /// The numbers of the drives.
@@ -144,6 +146,11 @@ impl Cover {
         }
         maps.insert(key, found.clone());
         Ok(found)
+    }
+
+    /// The turn to rebuild drives, unless somebody has it.
+    pub(super) fn repairing(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        self.repairing.try_lock().ok()
     }
 
     /// The value of `key` at drive `at` could not be had.

@@ -11,6 +11,7 @@ use skytether_common::{DatasetName, Error, Key, Kind, Result};
 use skytether_store::{Expect, Op};
 use uuid::Uuid;
 
+use super::blank::stranger;
 use crate::catalog::{Catalog, RootRecord, within};
 use crate::membership::{MEMBERSHIP_KEY, Membership, REDUNDANT_FORMAT};
 
@@ -52,6 +53,7 @@ impl Catalog {
         let told = self.told(self.deadline().min(ANSWER)).await?;
         let Some(newest) = newest(&told) else { return Ok(()) };
         self.presence().tell(newest.homes as usize, newest.redundancy);
+        self.lose_strangers(newest, &told);
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
         for (at, told) in told.into_iter().enumerate() {
             if self.presence().is_lost(at) {
@@ -97,12 +99,15 @@ impl Catalog {
         let _turn = self.presence().turn().await;
         let told = self.told(deadline).await?;
         let Some(newest) = newest(&told).cloned() else { return Ok(()) };
+        self.lose_strangers(&newest, &told);
+        let stranger = |at: usize| stranger(&newest, &self.drives()[at].info().id, &told[at]).is_some();
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
         // A drive whose record of the fleet is damaged can't say what it knows, and is told all of it as one that was away.
-        let damaged: BTreeSet<usize> = (0..told.len()).filter(|at| matches!(&told[*at], Err(e) if e.kind() == Kind::Corrupt)).collect();
+        let damaged: BTreeSet<usize> = (0..told.len()).filter(|at| matches!(&told[*at], Err(e) if e.kind() == Kind::Corrupt) && !stranger(*at)).collect();
         let missed = |at: usize| absent.contains(&self.drives()[at].info().id) || damaged.contains(&at);
         for (at, told) in told.iter().enumerate() {
             match told {
+                _ if stranger(at) => {}
                 Ok(Some(_)) if missed(at) => drop(self.presence().lose(at, "it was away while data sets changed")),
                 Ok(Some(_)) => self.presence().found(at),
                 // Who is only slow to say it is not lost: whoever needs it next finds out.
@@ -111,7 +116,7 @@ impl Catalog {
             }
         }
         self.check_presence()?;
-        let back: Vec<usize> = (0..told.len()).filter(|at| missed(*at) && (damaged.contains(at) || matches!(told[*at], Ok(Some(_))))).collect();
+        let back: Vec<usize> = (0..told.len()).filter(|at| missed(*at) && !stranger(*at) && (damaged.contains(at) || matches!(told[*at], Ok(Some(_))))).collect();
         if back.is_empty() {
             return Ok(());
         }
@@ -237,7 +242,7 @@ impl Catalog {
         self.change_membership(|membership| {
             let raised = membership.branch.is_none() && membership.homes < number;
             if raised {
-                (membership.homes, membership.format) = (number, REDUNDANT_FORMAT);
+                (membership.homes, membership.format) = (number, membership.format.max(REDUNDANT_FORMAT));
             }
             raised
         })
@@ -248,7 +253,7 @@ impl Catalog {
     }
 
     /// Changes the membership record on all drives that are here; `change` says whether it changed anything. Where others change it at the same time, it is changed again as they left it.
-    async fn change_membership(&self, change: impl Fn(&mut Membership) -> bool) -> Result<()> {
+    pub(crate) async fn change_membership(&self, change: impl Fn(&mut Membership) -> bool) -> Result<()> {
         for attempt in 0..ATTEMPTS {
             if self.change_membership_once(&change, attempt > 0).await? {
                 return Ok(());
@@ -261,7 +266,8 @@ impl Catalog {
     async fn change_membership_once(&self, change: impl Fn(&mut Membership) -> bool, again: bool) -> Result<bool> {
         let key = Key::new(MEMBERSHIP_KEY)?;
         let told = self.told(self.deadline()).await?;
-        let mut membership = newest(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
+        let known = newest(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
+        let mut membership = known.clone();
         if !change(&mut membership) && !again {
             return Ok(true);
         }
@@ -271,7 +277,8 @@ impl Catalog {
         for (at, told) in told.iter().enumerate() {
             let drive = &self.drives()[at];
             let name = &drive.info().name;
-            if told.is_err() {
+            // What is blank, or was replaced, is to stay so.
+            if told.is_err() || (known.homes > 1 && stranger(&known, &drive.info().id, told).is_some()) {
                 if !self.presence().is_lost(at) {
                     return Err(Error::unavailable(format!("{name} could not take a note about its fleet: try again")));
                 }

@@ -110,10 +110,14 @@ impl ScrubReport {
 
 impl fmt::Display for ScrubReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let moved = 100.0 * self.bytes_moved as f64 / self.bytes_verified.max(1) as f64;
+        // Of very little, the digests alone are more.
+        let moved = match self.bytes_verified {
+            0..16_777_216 => String::new(),
+            all => format!(" ({:.2}%)", 100.0 * self.bytes_moved as f64 / all as f64),
+        };
         writeln!(
             f,
-            "{} verified in {}, and {} compared with their parities: {} read by the drives, {} moved ({moved:.2}%), {}",
+            "{} verified in {}, parities compared with data in {}: {} read by the drives, {} moved{moved}, {}",
             counted(self.values, "value"),
             counted(self.datasets, "data set"),
             counted(self.groups, "group"),
@@ -147,5 +151,69 @@ impl fmt::Display for ScrubReport {
             (damaged, 0) => write!(f, "{damaged} damaged, all mended ({} moved for it)", human_bytes(self.bytes_mending)),
             (damaged, left) => write!(f, "{damaged} damaged, {left} could not be mended"),
         }
+    }
+}
+
+/// What a repair is to do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RepairOptions {
+    /// The drives, by names or ids; all blank ones where none is named.
+    #[serde(default)]
+    pub drives: Vec<String>,
+    /// The address of the blank drive that is to be in the place of the one that is named, where the host does not reach it yet.
+    #[serde(default)]
+    pub address: Option<String>,
+    /// How many bytes per second the other drives may read for it, together; as fast as it goes if `None`.
+    #[serde(default)]
+    pub bytes_per_s: Option<u64>,
+}
+
+/// What a repair did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct RepairReport {
+    /// The drives that were rebuilt.
+    pub drives: Vec<String>,
+    /// Slices, parities and copies that were made anew.
+    pub rebuilt: u64,
+    /// Those that were there already, of a repair before.
+    pub kept: u64,
+    /// Code groups that were read.
+    pub groups: u64,
+    /// Bytes that the other drives read.
+    pub bytes_read: u64,
+    /// Those that the codes need: of each group as many shards as it has data, once, and of what has copies one.
+    pub bytes_least: u64,
+    /// Bytes that were written.
+    pub bytes_written: u64,
+    /// What could not be made anew, and why.
+    pub left: Vec<String>,
+    /// Drives that are lost and were not rebuilt, and why they are.
+    pub lost: BTreeMap<String, String>,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+impl fmt::Display for RepairReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (drive, why) in &self.lost {
+            writeln!(f, "{drive} is lost: {why}")?;
+        }
+        if self.drives.is_empty() {
+            return write!(f, "no blank drive is in the place of a lost one: nothing to rebuild");
+        }
+        for left in &self.left {
+            writeln!(f, "left: {left}")?;
+        }
+        let kept = if self.kept > 0 { format!(", {} there already", self.kept) } else { String::new() };
+        write!(
+            f,
+            "{} rebuilt: {} made anew{kept}, {} read from the other drives, {} written, {}",
+            self.drives.join(", "),
+            counted(self.rebuilt, "value"),
+            human_bytes(self.bytes_read),
+            human_bytes(self.bytes_written),
+            human_seconds(self.seconds)
+        )
     }
 }

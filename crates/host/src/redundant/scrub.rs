@@ -446,6 +446,7 @@ impl Scrub<'_> {
         let bytes = value.len() as u64;
         let version = self.cover.put_back(at, key, value).await?;
         self.report.bytes_mending += bytes;
+        self.cover.forget(key);
         if self.still(record).await? {
             return Ok(true);
         }

@@ -329,9 +329,6 @@ impl Scrub<'_> {
                 (None, Some(e)) => Err(Error::new(e.kind(), e.full_text())),
                 (None, None) => Ok(false),
             };
-            if mended.as_ref().is_ok_and(|mended| *mended) {
-                self.cover.forget(&key);
-            }
             self.found(Some(&table.record.name), at, &key, what, mended);
         }
         Ok(())
