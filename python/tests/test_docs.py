@@ -201,7 +201,7 @@ def test_the_examples_for_storage_run(place: Path) -> None:
     assert "DriveScan: shop.orders with shop.customers" in cut or "DriveScan: o with c" in cut, cut
     assert any("data by customer" in text for text in printed)
     # A blank drive in the place of each that was lost, and what a scrub mends.
-    rebuilt, up, mended, clean = (next(text for text in printed if said in text) for said in ("drive-1, drive-3 rebuilt", "drive-4   up", "all mended", "nothing is damaged"))
+    rebuilt, up, mended, clean = (next(text for text in printed if said in text) for said in ("drive-1, drive-3 rebuilt", "drive-4  up", "all mended", "nothing is damaged"))
     assert "left:" not in rebuilt and up.count(" up ") == 5 and ": mended" in mended and "mended" not in clean
     (shown,) = (text for language, text in blocks("docs/storage.md") if not language and "all mended" in text)
     numberless = [[re.sub(r"[\d.]+ ([KM]iB|B|µs|ms|s)\b", "SIZE", line) for line in text.splitlines() if "mended:" not in line and ": mended" not in line] for text in (shown, mended)]

@@ -163,7 +163,7 @@ impl HostService {
                     if let Some(address) = &options.address {
                         let drive = FlightCse::connect(address, ConnectOptions::default()).await?;
                         // Where it was put already, by a repair that did not end, it goes on.
-                        drop(host.put_in_place(drive).or_else(|e| if e.kind() == skytether_common::Kind::Conflict { Ok(()) } else { Err(e) })?);
+                        host.put_in_place(drive).or_else(|e| if e.kind() == skytether_common::Kind::Conflict { Ok(()) } else { Err(e) })?;
                     }
                     host.repair(&options, tell.as_ref()).await
                 })))

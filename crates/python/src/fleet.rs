@@ -1,6 +1,7 @@
 //! A fleet: opening, queries, the catalog, ingest of plain tables.
 
 use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -115,27 +116,44 @@ fn counted(batches: impl Iterator<Item = Result<RecordBatch>> + Send, progress: 
     })
 }
 
-/// Long work, which `progress` is told of: the bytes done, and those that there are. It ends when that fails.
-async fn told<T>(progress: Progress, work: impl AsyncFnOnce(&(dyn Fn(&Far) + Send + Sync)) -> Result<T>) -> Result<T> {
-    let (failed, failure) = (Notify::new(), Mutex::new(None));
-    let tell = |far: &Far| {
-        let Some(progress) = &progress else { return };
+/// Tells a function of long work: the bytes done, and those that there are. The work ends when that fails.
+struct Told {
+    progress: Progress,
+    failed: Notify,
+    failure: Mutex<Option<PyErr>>,
+}
+
+impl Told {
+    fn new(progress: Progress) -> Self {
+        Self { progress, failed: Notify::new(), failure: Mutex::new(None) }
+    }
+
+    fn tell(&self, far: &Far) {
+        let Some(progress) = &self.progress else { return };
         if let Err(e) = Python::attach(|py| progress.call1(py, (far.done, far.total)).map(drop)) {
-            *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
-            failed.notify_one();
+            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+            self.failed.notify_one();
         }
-    };
-    tokio::select! {
-        biased;
-        () = failed.notified() => {
-            let error = Error::invalid("the progress function failed");
-            let cause = failure.lock().unwrap_or_else(PoisonError::into_inner).take();
-            Err(match cause {
-                Some(cause) => error.because(cause),
-                None => error,
-            })
+    }
+
+    /// How the function has failed, if it has.
+    fn failure(&self) -> Option<Error> {
+        let cause = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some(Error::invalid("the progress function failed").because(cause))
+    }
+
+    /// What `work` gives, unless the function fails before its end.
+    async fn until<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let done = tokio::select! {
+            biased;
+            () = self.failed.notified() => None,
+            done = work => Some(done),
+        };
+        match (self.failure(), done) {
+            (None, Some(done)) => done,
+            (Some(failure), _) => Err(failure),
+            (None, None) => Err(Error::internal("the progress function failed without an error")),
         }
-        done = work(&tell) => done,
     }
 }
 
@@ -278,13 +296,21 @@ impl PyFleet {
     fn scrub(&self, py: Python<'_>, datasets: Vec<String>, bytes_per_s: Option<u64>, check: bool, progress: Progress) -> PyResult<String> {
         let datasets = datasets.iter().map(|name| name.parse()).collect::<Result<_>>().or_raise()?;
         let (fleet, options) = (self.fleet()?, ScrubOptions { datasets, bytes_per_s, check });
-        block(py, async move { told(progress, async |tell| json(&fleet.scrub(&options, tell).await?)).await })
+        block(py, async move {
+            let told = Told::new(progress);
+            let tell = |far: &Far| told.tell(far);
+            json(&told.until(fleet.scrub(&options, &tell)).await?)
+        })
     }
 
     /// Rebuilds lost drives on blank ones; the report as JSON.
     fn repair(&self, py: Python<'_>, drives: Vec<String>, address: Option<String>, bytes_per_s: Option<u64>, progress: Progress) -> PyResult<String> {
         let (fleet, options) = (self.fleet()?, RepairOptions { drives, address, bytes_per_s });
-        block(py, async move { told(progress, async |tell| json(&fleet.repair(&options, tell).await?)).await })
+        block(py, async move {
+            let told = Told::new(progress);
+            let tell = |far: &Far| told.tell(far);
+            json(&told.until(fleet.repair(&options, &tell)).await?)
+        })
     }
 
     /// Stores the files that `source` means as a plain table; what seems to be wrong with them nevertheless, for people.

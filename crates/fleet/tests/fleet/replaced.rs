@@ -321,7 +321,7 @@ async fn served_drives_are_replaced_at_their_address_and_at_another() {
     assert_eq!(query(&fleet, sql, Cut::Full).await.unwrap(), whole);
     drives[2] = blank_at(&address, &dir.path().join("new-2"), 2, ids[2]);
     let told = AtomicU64::new(0);
-    let report = fleet.repair(&RepairOptions::default(), &|_| drop(told.fetch_add(1, Ordering::SeqCst))).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    let report = fleet.repair(&RepairOptions::default(), &|_| _ = told.fetch_add(1, Ordering::SeqCst)).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
     assert!(report.drives == ["drive-2"] && report.left.is_empty() && report.lost.is_empty() && report.bytes_read == report.bytes_least, "{report}");
     assert!(told.into_inner() > 0);
     let checked = async |what: &str| {

@@ -20,7 +20,7 @@ use super::decoded::Cover;
 use super::rejoin::newest;
 use super::report::{Finding, Progress, ScrubOptions, ScrubReport};
 use super::stored::{RedundancyRecord, StoredMap, parity_of};
-use super::window::{Coded, Table, Window};
+use super::window::{Coded, Table, Window, damaged};
 use crate::catalog::{RootRecord, TableRecord};
 use crate::membership::MEMBERSHIP_KEY;
 use crate::session::Host;
@@ -164,7 +164,7 @@ impl Scrub<'_> {
                 Ok(Some(own)) if own == newest => continue,
                 Ok(Some(_)) => "is an older one".to_owned(),
                 Ok(None) => "is missing".to_owned(),
-                Err(e) if e.kind() == Kind::Corrupt => format!("is damaged ({})", e.full_text()),
+                Err(e) if e.kind() == Kind::Corrupt => damaged(&e.full_text()),
                 Err(_) => continue,
             };
             let mended = if self.options.check { Ok(false) } else { self.cover.put_back(at, &key, newest.encode()?).await.map(|_| true) };
@@ -204,7 +204,7 @@ impl Scrub<'_> {
                     Err(e) => e.full_text(),
                 },
                 Ok(None) => "is missing".to_owned(),
-                Err(e) => format!("is damaged ({})", e.full_text()),
+                Err(e) => damaged(&e.full_text()),
             };
             judged.push((*at, copy, what));
         }
@@ -425,7 +425,7 @@ impl Scrub<'_> {
                     wrong.get(&(own.len, own.crc32c)).map_or_else(|| "is another than the others".to_owned(), |why| format!("is not what it should be ({why})"))
                 }
                 (Found::Missing, _) => "is missing".to_owned(),
-                (Found::Damaged(why), _) => format!("is damaged ({why})"),
+                (Found::Damaged(why), _) => damaged(why),
                 (Found::Other(_), _) => "is another".to_owned(),
             };
             let mended = match &right {

@@ -135,11 +135,16 @@ fn expected(shard: &Shard) -> Expected {
     Expected { len: shard.len, crc32c: shard.crc32c }
 }
 
+/// That a value can't be read, and why. What a store advises who has nothing else than the store, is not for those who can mend it.
+pub(super) fn damaged(why: &str) -> String {
+    format!("is damaged ({})", why.strip_suffix(": drop its data set and ingest it again").unwrap_or(why))
+}
+
 /// What is wrong, in words; nothing where nobody said what it should be.
 fn words(found: &Found) -> String {
     match found {
         Found::Missing => "is missing".to_owned(),
-        Found::Damaged(why) => format!("is damaged ({why})"),
+        Found::Damaged(why) => damaged(why),
         Found::Other(is) | Found::Told(is) => format!("is another one, of {} bytes", is.len),
     }
 }
