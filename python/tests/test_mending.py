@@ -103,7 +103,7 @@ def test_the_commands_tell_by_their_exit_status(fleet: Path) -> None:
     rebuilt = command("repair", "--replace", "drive-2", *at, module="skytether._cli")
     assert rebuilt.returncode == 0 and "drive-2 rebuilt" in rebuilt.stdout
     assert command("status", *at, module="skytether._cli").returncode == 0
-    for n in (0, 1):
+    for n in range(4):
         damage(fleet, n)
     left = command("scrub", *at, module="skytether._cli")
     assert left.returncode == 1 and "could not be mended" in left.stdout and "left damaged" in left.stderr

@@ -112,7 +112,10 @@ impl Embedded {
                     Err(e) => return Err(Error::io("open", &dir, e)),
                 };
                 if !empty {
-                    return Err(Error::invalid(format!("{} is not empty: a blank drive takes the place of {name} when what is there was moved away, and the fleet opened again", dir.display())));
+                    return Err(Error::invalid(format!(
+                        "{} is not empty: a blank drive takes the place of {name} when what is there was moved away, and the fleet opened again",
+                        dir.display()
+                    )));
                 }
                 let options = options.get(n).cloned().unwrap_or_default();
                 Drive::open(&dir, Some(DriveIdentity { id, name }), options)

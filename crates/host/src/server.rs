@@ -12,10 +12,10 @@ use arrow_flight::{
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
 use skytether_common::{Error, Result};
-use skytether_wire::flight::{ConnectOptions, FlightCse, MAX_MESSAGE};
 use skytether_wire::flight::deliveries::DeliveryEncoder;
 use skytether_wire::flight::frames;
 use skytether_wire::flight::status::to_status;
+use skytether_wire::flight::{ConnectOptions, FlightCse, MAX_MESSAGE};
 use skytether_wire::{Cse, Delivery};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};

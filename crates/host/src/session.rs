@@ -158,7 +158,17 @@ impl Host {
         let above =
             drives.iter().map(|drive| EngineAbove::new(Arc::clone(drive), Arc::clone(pool), options.storage_deadline, drives.len(), Arc::clone(&threads)));
         let above = above.map(Arc::new).collect();
-        Ok(Self(Arc::new(Inner { drives, catalog, options, base, schemas: SchemaCache::default(), instance: Uuid::new_v4(), cover, gone: OnceLock::new(), above })))
+        Ok(Self(Arc::new(Inner {
+            drives,
+            catalog,
+            options,
+            base,
+            schemas: SchemaCache::default(),
+            instance: Uuid::new_v4(),
+            cover,
+            gone: OnceLock::new(),
+            above,
+        })))
     }
 
     /// The drives, in order.

@@ -10,7 +10,9 @@ use pyo3::prelude::*;
 use pyo3_arrow::{PyRecordBatchReader, PySchema};
 use serde::Serialize;
 use skytether_common::{DatasetName, Error, Result};
-use skytether_fleet::{DatasetKind, Fleet, HostOptions, IngestOptions, OpenOptions, Output, Profiles, Progress as Far, Query, RepairOptions, ScrubOptions, TableScan, files};
+use skytether_fleet::{
+    DatasetKind, Fleet, HostOptions, IngestOptions, OpenOptions, Output, Profiles, Progress as Far, Query, RepairOptions, ScrubOptions, TableScan, files,
+};
 
 use tokio::sync::Notify;
 

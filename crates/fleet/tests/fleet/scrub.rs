@@ -150,7 +150,13 @@ async fn any_flipped_bit_is_found_and_mended() {
         let found = &report.found[0];
         assert!(found.mended && found.drive == format!("drive-{drive}") && found.what.contains("is damaged"), "{report}");
         kinds.insert(match (found.key.contains(";"), found.key.contains("parity%2F"), found.dataset.is_some()) {
-            (true, parity, _) => if parity { "parity" } else { "slice" },
+            (true, parity, _) => {
+                if parity {
+                    "parity"
+                } else {
+                    "slice"
+                }
+            }
             (false, true, _) => "code map",
             (false, false, true) => "metadata slice or root record",
             (false, false, false) => "record of the fleet",
@@ -174,7 +180,8 @@ async fn whatever_one_drive_has_damaged_truncated_lost_swapped_or_stale_is_mende
     let whole = answers(&fleet, Cut::Full).await;
     drop(fleet);
     let random = &mut Random(2);
-    let old: Vec<Vec<(Key, Bytes)>> = (0..4).map(|n| values(dir.path(), n).into_iter().filter(|(key, _)| key.as_str().starts_with("lab/old/")).collect()).collect();
+    let old: Vec<Vec<(Key, Bytes)>> =
+        (0..4).map(|n| values(dir.path(), n).into_iter().filter(|(key, _)| key.as_str().starts_with("lab/old/")).collect()).collect();
     let fleet = open(dir.path(), 4, "none").await.unwrap();
     ingest(&fleet, "lab.old", &batches(3, 900), true).await.unwrap();
     drop(fleet);
@@ -306,7 +313,8 @@ async fn what_can_not_be_mended_is_told_by_name_and_nothing_gets_worse() {
     let is_slice = |key: &Key| key.as_str().contains(';');
     let mut lost = BTreeSet::new();
     for n in [1, 2] {
-        let slices: Vec<Bytes> = values(dir.path(), n).into_iter().filter(|(key, _)| is_slice(key) && key.as_str().starts_with("lab/t/")).map(|(_, value)| value).collect();
+        let slices: Vec<Bytes> =
+            values(dir.path(), n).into_iter().filter(|(key, _)| is_slice(key) && key.as_str().starts_with("lab/t/")).map(|(_, value)| value).collect();
         for file in files(dir.path(), n) {
             let mut bytes = fs::read(&file).unwrap();
             if slices.iter().any(|slice| *slice == bytes) {
@@ -317,7 +325,14 @@ async fn what_can_not_be_mended_is_told_by_name_and_nothing_gets_worse() {
             }
         }
     }
-    let (home, key, value) = (0..4).find_map(|n| values_that_are_whole(dir.path(), n).into_iter().find(|(key, _)| key.as_str().starts_with("lab/bare/") && is_slice(key)).map(|(key, value)| (n, key, value))).unwrap();
+    let (home, key, value) = (0..4)
+        .find_map(|n| {
+            values_that_are_whole(dir.path(), n)
+                .into_iter()
+                .find(|(key, _)| key.as_str().starts_with("lab/bare/") && is_slice(key))
+                .map(|(key, value)| (n, key, value))
+        })
+        .unwrap();
     let file = files(dir.path(), home).into_iter().find(|file| fs::read(file).unwrap() == value).unwrap();
     fs::write(&file, &value[1..]).unwrap();
     let disk = |dir: &Path| -> Vec<_> { (0..4).flat_map(|n| files(dir, n)).map(|file| (fs::read(&file).unwrap(), file)).collect() };
@@ -373,7 +388,8 @@ async fn parities_of_other_data_are_told_by_digests_and_made_anew() {
     let victim = groups.len() / 2;
     let shard = &mut groups[victim].1[0];
     let key = Key::new(format!("{}.{};{:08x}", map_key.as_str().rsplit_once('.').unwrap().0, shard.home, shard.number)).unwrap();
-    let (at, parity) = all_values.iter().enumerate().find_map(|(n, values)| values.iter().find(|(own, _)| *own == key).map(|(_, value)| (n, value.clone()))).unwrap();
+    let (at, parity) =
+        all_values.iter().enumerate().find_map(|(n, values)| values.iter().find(|(own, _)| *own == key).map(|(_, value)| (n, value.clone()))).unwrap();
     let mut other = parity.to_vec();
     other[100] ^= 1;
     shard.crc32c = skytether_common::checksum::crc32c(&other);

@@ -28,7 +28,9 @@ pub(crate) fn stranger(newest: &Membership, id: &Uuid, told: &Result<Option<Memb
         Ok(None) => Some(BLANK),
         Ok(Some(own)) if own.incarnation(id) < newest.incarnation(id) => Some(REPLACED),
         // It may be the one that was replaced.
-        Err(e) if e.kind() == Kind::Corrupt && newest.incarnation(id) > 0 => Some("its record of the fleet is damaged, and it may be one that was replaced: replace it"),
+        Err(e) if e.kind() == Kind::Corrupt && newest.incarnation(id) > 0 => {
+            Some("its record of the fleet is damaged, and it may be one that was replaced: replace it")
+        }
         _ => None,
     }
 }
@@ -49,7 +51,8 @@ impl Catalog {
     /// Whether drive `at` does not know its fleet; it is not used then.
     pub(crate) async fn is_blank(&self, at: usize) -> bool {
         let (drive, Ok(key)) = (&self.drives()[at], Key::new(MEMBERSHIP_KEY)) else { return false };
-        let blank = self.presence().is_redundant() && matches!(within(self.deadline(), &drive.info().name, "name its fleet", drive.get(&key)).await, Err(e) if e.kind() == Kind::NotFound);
+        let blank = self.presence().is_redundant()
+            && matches!(within(self.deadline(), &drive.info().name, "name its fleet", drive.get(&key)).await, Err(e) if e.kind() == Kind::NotFound);
         if blank {
             self.presence().lose(at, BLANK);
         }

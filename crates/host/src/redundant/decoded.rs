@@ -80,7 +80,18 @@ impl Cover {
     /// Of these drives; storage operations may take as long as `deadline`, engines get their memory from `pool`.
     pub(crate) fn new(drives: Vec<Arc<dyn Cse>>, presence: Arc<Presence>, deadline: Duration, pool: Arc<dyn MemoryPool>) -> Arc<Self> {
         let (threads, waiting) = (Threads::new(THREADS), Arc::new(Threads::new(WAITING)));
-        Arc::new(Self { drives, presence, deadline, threads, waiting, pool, maps: Mutex::default(), values: Mutex::default(), met: Mutex::default(), repairing: tokio::sync::Mutex::default() })
+        Arc::new(Self {
+            drives,
+            presence,
+            deadline,
+            threads,
+            waiting,
+            pool,
+            maps: Mutex::default(),
+            values: Mutex::default(),
+            met: Mutex::default(),
+            repairing: tokio::sync::Mutex::default(),
+        })
     }
 
     /// The numbers of the drives.

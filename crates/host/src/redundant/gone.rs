@@ -42,7 +42,10 @@ impl Gone {
     pub(crate) fn succeed(&self, drive: Arc<dyn Cse>) -> Result<()> {
         let (own, id) = (&self.info, drive.info().id);
         if id != own.id {
-            return Err(Error::invalid(format!("the drive that is to be in the place of {} has the id {id} instead of {}: make it with `skytether drive serve --replace {1}`", own.name, own.id)));
+            return Err(Error::invalid(format!(
+                "the drive that is to be in the place of {} has the id {id} instead of {}: make it with `skytether drive serve --replace {1}`",
+                own.name, own.id
+            )));
         }
         self.successor.set(drive).map_err(|_| Error::conflict(format!("there is another drive in the place of {} already", own.name)))
     }

@@ -96,11 +96,7 @@ impl Cover {
         drop(reading);
         if have < need {
             trouble.sort();
-            return Err(Error::unavailable(format!(
-                "of its group of {} shards {have} are whole, and {need} are needed: {}",
-                all.len(),
-                trouble.join("; ")
-            )));
+            return Err(Error::unavailable(format!("of its group of {} shards {have} are whole, and {need} are needed: {}", all.len(), trouble.join("; "))));
         }
         let (code, lens, places) = (map.map.code(), members.lens(), wanted.to_vec());
         let expected: Vec<Shard> = wanted.iter().filter_map(|at| all.get(*at).copied()).collect();

@@ -87,9 +87,12 @@ impl Host {
         let blank = catalog.blank().await?;
         let named: Vec<&String> = options.drives.iter().filter(|name| !blank.iter().any(|at| self.is_called(*at, name))).collect();
         if let Some(name) = named.first() {
-            return Err(Error::invalid(format!("nothing blank answers in the place of {name}: put a blank drive there first, made with its id (`skytether drive serve --replace ID`)")));
+            return Err(Error::invalid(format!(
+                "nothing blank answers in the place of {name}: put a blank drive there first, made with its id (`skytether drive serve --replace ID`)"
+            )));
         }
-        let blank: BTreeSet<usize> = blank.into_iter().filter(|at| options.drives.is_empty() || options.drives.iter().any(|name| self.is_called(*at, name))).collect();
+        let blank: BTreeSet<usize> =
+            blank.into_iter().filter(|at| options.drives.is_empty() || options.drives.iter().any(|name| self.is_called(*at, name))).collect();
         let mut rebuild = Rebuild {
             host: self,
             cover: self.cover(),
@@ -141,8 +144,17 @@ impl Rebuild<'_> {
             self.progress.total += records.iter().map(|record| self.due(record)).sum::<u64>();
             for record in records {
                 self.progress.what = record.name.to_string();
-                self.dataset(&record).await?;
-                self.send_all().await?;
+                let rebuilt = match self.dataset(&record).await {
+                    Ok(()) => self.send_all().await,
+                    failed => failed,
+                };
+                if let Err(e) = rebuilt {
+                    // What was replaced meanwhile is not to be had any more, and is not missed.
+                    if self.is_still(&record).await? {
+                        return Err(e);
+                    }
+                    self.batches.clear();
+                }
                 self.tidy(&record).await?;
                 done.insert(record.name.clone(), record.generation);
             }
@@ -181,7 +193,11 @@ impl Rebuild<'_> {
                     for p in &table.partitions {
                         if let Some(at) = self.place(&p.drive).filter(|at| self.blank.contains(at)) {
                             let part = record.partition(title, p.slot).key()?;
-                            self.report.left.push(format!("{part} was on {} alone, and is lost: drop {} and ingest it again", self.cover.name(at), record.name));
+                            self.report.left.push(format!(
+                                "{part} was on {} alone, and is lost: drop {} and ingest it again",
+                                self.cover.name(at),
+                                record.name
+                            ));
                         }
                     }
                 }
@@ -230,8 +246,10 @@ impl Rebuild<'_> {
             }
         }
         drop(present);
-        let states: Vec<Drive> = places.iter().map(|at| if at.is_some_and(|at| !self.cover.presence.is_lost(at)) { Drive::Here } else { Drive::Lost }).collect();
-        let places_wanted: Vec<Place> = wanted.iter().flat_map(|(group, shards)| shards.iter().map(|shard| Place { group: *group, shard: *shard as u32 })).collect();
+        let states: Vec<Drive> =
+            places.iter().map(|at| if at.is_some_and(|at| !self.cover.presence.is_lost(at)) { Drive::Here } else { Drive::Lost }).collect();
+        let places_wanted: Vec<Place> =
+            wanted.iter().flat_map(|(group, shards)| shards.iter().map(|shard| Place { group: *group, shard: *shard as u32 })).collect();
         let plan = reads(&map.map, &states, &places_wanted)?;
         for group in &plan.beyond {
             let members = map.map.group(*group as usize);
@@ -295,7 +313,13 @@ impl Rebuild<'_> {
     }
 
     /// What lies under the key of a partition itself, for those blank drives among the holders that don't have it.
-    async fn own(&mut self, record: &RootRecord, key: &Key, holders: impl Iterator<Item = uuid::Uuid>, fits: &(dyn Fn(&Bytes) -> Result<()> + Send + Sync)) -> Result<()> {
+    async fn own(
+        &mut self,
+        record: &RootRecord,
+        key: &Key,
+        holders: impl Iterator<Item = uuid::Uuid>,
+        fits: &(dyn Fn(&Bytes) -> Result<()> + Send + Sync),
+    ) -> Result<()> {
         let holders: Vec<usize> = holders.filter_map(|id| self.place(&id)).collect();
         let mut to = Vec::new();
         for at in holders.iter().copied().filter(|at| self.blank.contains(at)) {
@@ -407,7 +431,10 @@ impl Rebuild<'_> {
     async fn send(&mut self, at: usize) -> Result<()> {
         let Some(Batch { ops, items, bytes }) = self.batches.remove(&at) else { return Ok(()) };
         let name = self.cover.name(at).to_owned();
-        self.cover.ask(at, "take what was rebuilt", self.cover.drives[at].apply(ops)).await.map_err(|e| e.while_doing(format!("{name} could not take what was rebuilt")))?;
+        self.cover
+            .ask(at, "take what was rebuilt", self.cover.drives[at].apply(ops))
+            .await
+            .map_err(|e| e.while_doing(format!("{name} could not take what was rebuilt")))?;
         let verified = self.cover.verify(at, Verify { items, ..Verify::default() }).await?;
         if !verified.found.is_empty() {
             return Err(Error::corrupt(format!("{name} can't give {} of the values that it took just now: is its disk broken?", verified.found.len())));

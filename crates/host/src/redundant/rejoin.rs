@@ -116,7 +116,8 @@ impl Catalog {
             }
         }
         self.check_presence()?;
-        let back: Vec<usize> = (0..told.len()).filter(|at| missed(*at) && !stranger(*at) && (damaged.contains(at) || matches!(told[*at], Ok(Some(_))))).collect();
+        let back: Vec<usize> =
+            (0..told.len()).filter(|at| missed(*at) && !stranger(*at) && (damaged.contains(at) || matches!(told[*at], Ok(Some(_))))).collect();
         if back.is_empty() {
             return Ok(());
         }
@@ -130,7 +131,9 @@ impl Catalog {
         for at in &damaged {
             let name = &self.drives()[*at].info().name;
             let put = Op::Put { key: Key::new(MEMBERSHIP_KEY)?, value: newest.encode()?, expect: Expect::Any };
-            within(deadline, name, "note its fleet anew", self.drives()[*at].apply(vec![put])).await.map_err(|e| e.while_doing(format!("{name} could not note its fleet anew")))?;
+            within(deadline, name, "note its fleet anew", self.drives()[*at].apply(vec![put]))
+                .await
+                .map_err(|e| e.while_doing(format!("{name} could not note its fleet anew")))?;
             tracing::warn!("the record of the fleet at {name} was damaged, and is made anew");
         }
         let ids: BTreeSet<_> = back.iter().map(|at| self.drives()[*at].info().id).collect();

@@ -139,6 +139,14 @@ impl Scrub<'_> {
         self.report.tell(Finding { dataset: dataset.cloned(), drive, key: key.as_str().to_owned(), what: what.to_owned(), mended, error });
     }
 
+    /// Tells of a value of a data set, unless that was replaced meanwhile, so that nothing could be mended.
+    pub(super) async fn found_of(&mut self, record: &RootRecord, at: usize, key: &Key, what: &str, mended: Result<bool>) -> Result<()> {
+        if self.options.check || matches!(mended, Ok(true)) || self.still(record).await? {
+            self.found(Some(&record.name), at, key, what, mended);
+        }
+        Ok(())
+    }
+
     /// Whether the root record still names the generation of `record`; where not, that is told.
     pub(super) async fn still(&mut self, record: &RootRecord) -> Result<bool> {
         let still = match self.host.catalog().read(&record.name).await {
@@ -341,7 +349,12 @@ impl Scrub<'_> {
     }
 
     /// Compares all copies of what lies under some keys, and makes them alike: as one that `fits`. The values that are wanted, as far as there is one.
-    async fn copies(&mut self, record: &Arc<RootRecord>, own: Vec<Own>, fits: &(dyn Fn(u32, &Bytes) -> Result<()> + Send + Sync)) -> Result<Vec<Option<Bytes>>> {
+    async fn copies(
+        &mut self,
+        record: &Arc<RootRecord>,
+        own: Vec<Own>,
+        fits: &(dyn Fn(u32, &Bytes) -> Result<()> + Send + Sync),
+    ) -> Result<Vec<Option<Bytes>>> {
         let mut asked: BTreeMap<usize, Vec<(usize, Item)>> = BTreeMap::new();
         for (n, own) in own.iter().enumerate() {
             for at in &own.holders {
@@ -433,7 +446,7 @@ impl Scrub<'_> {
                 Some((_, value)) => self.write(record, at, &own.key, value.clone()).await,
                 None => Err(Error::corrupt("no whole copy of it is left")),
             };
-            self.found(Some(&record.name), at, &own.key, &what, mended);
+            self.found_of(record, at, &own.key, &what, mended).await?;
         }
         Ok(right.map(|(_, value)| value))
     }
@@ -464,7 +477,8 @@ fn fits_record(stored: &StoredMap, redundancy: &RedundancyRecord, table: &TableR
             shards.iter().for_each(|shard| *counts[role].entry(shard.home).or_insert(0u32) += 1);
         }
     }
-    let named = [&table.partitions, &redundancy.parity].map(|partitions| partitions.iter().filter(|p| p.slices > 0).map(|p| (p.slot, p.slices)).collect::<BTreeMap<_, _>>());
+    let named = [&table.partitions, &redundancy.parity]
+        .map(|partitions| partitions.iter().filter(|p| p.slices > 0).map(|p| (p.slot, p.slices)).collect::<BTreeMap<_, _>>());
     if stored.drives == redundancy.drives && counts == named { Ok(()) } else { Err(Error::corrupt("it is the code map of another table")) }
 }
 

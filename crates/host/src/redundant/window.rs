@@ -272,7 +272,8 @@ impl Scrub<'_> {
         let mut odd = Vec::new();
         for (n, shape) in shapes.iter().enumerate() {
             let whole: Vec<usize> = (0..groups.len()).filter(|at| groups[*at].shape == Some(n) && !bad.contains_key(at)).collect();
-            let digests: Vec<Digest> = (shape.first..shape.first + (shape.count + shape.code.parity()) as u32).filter_map(|sum| sums.get(&sum).cloned()).collect();
+            let digests: Vec<Digest> =
+                (shape.first..shape.first + (shape.count + shape.code.parity()) as u32).filter_map(|sum| sums.get(&sum).cloned()).collect();
             if whole.is_empty() || (digests.len() == shape.count + shape.code.parity() && agree(*shape, digests)?) {
                 continue;
             }
@@ -334,7 +335,7 @@ impl Scrub<'_> {
                 (None, Some(e)) => Err(Error::new(e.kind(), e.full_text())),
                 (None, None) => Ok(false),
             };
-            self.found(Some(&table.record.name), at, &key, what, mended);
+            self.found_of(&table.record, at, &key, what, mended).await?;
         }
         Ok(())
     }
@@ -370,11 +371,8 @@ impl Scrub<'_> {
             }
         }
         self.cover.remember(&key, &map);
-        let anew = Arc::new(Table {
-            record: Arc::clone(&table.record),
-            partition: table.partition.clone(),
-            coded: Some(Coded { map, places: coded.places.clone() }),
-        });
+        let anew =
+            Arc::new(Table { record: Arc::clone(&table.record), partition: table.partition.clone(), coded: Some(Coded { map, places: coded.places.clone() }) });
         let bad = changed.into_iter().map(|place| (place, what.clone())).collect();
         self.mend_group(&anew, number, &bad).await
     }
@@ -435,8 +433,7 @@ impl Scrub<'_> {
             return Ok(());
         }
         let mended = if self.options.check { Ok(false) } else { self.copied(at, item, table, copies).await };
-        self.found(Some(&table.record.name), at, &item.key, what, mended);
-        Ok(())
+        self.found_of(&table.record, at, &item.key, what, mended).await
     }
 
     async fn copied(&mut self, at: usize, item: &Item, table: &Table, copies: &[usize]) -> Result<bool> {
