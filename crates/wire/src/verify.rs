@@ -1,6 +1,6 @@
 //! Verifying values where they lie: a drive is told which ones, and says which of them are not what they should be.
 //!
-//! What was asked and what is answered are small: about 16 bytes for each value, and for each *sum* of many values one digest of 4 KiB ([`skytether_redundancy::digest`]). Values themselves do not travel.
+//! What was asked and what is answered are small: some 15 to 40 bytes for each value, as its key is like the one before it, and for each *sum* of many values one digest of 4 KiB ([`skytether_redundancy::digest`]). Values themselves do not travel.
 //!
 //! As bytes, numbers being LEB128 varints unless said otherwise. Asked: u64 LE seed, u64 LE bytes per second (0: as fast as it goes), how many values; for each value how much of the key before it its key begins with, the length of the rest of its key, that
 //! rest, and flags; with flag 1 its length and u32 LE CRC-32C; with flag 2 the number of the sum and u16 LE turn. Answered: bytes that were read, how many values there is something to say about; for each its place, a word (0 missing, 1 damaged, 2 another one,
@@ -373,7 +373,7 @@ mod tests {
     use super::*;
 
     fn asked() -> Verify {
-        let key = |n: usize| Key::new(format!("lab/t/0123456789abcdef.data.{};{n:08x}", n % 3)).unwrap();
+        let key = |n: usize| Key::new(format!("lab/t/0123456789abcdef.data.{};{n:08x}", n / 20)).unwrap();
         let item = |n: usize| Item {
             key: key(n),
             expected: (n % 5 != 4).then_some(Expected { len: 1000 * n as u64, crc32c: 77 + n as u32 }),
