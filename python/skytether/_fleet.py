@@ -132,6 +132,14 @@ def _plan_bytes(plan: Any) -> bytes:
         raise InvalidError(f"a {type(plan).__name__} is no Substrait plan: give its bytes, or the protobuf message") from None
 
 
+def _bytes_per_s(rate: float | None) -> int | None:
+    if rate is None:
+        return None
+    if not 1e-6 <= rate <= 1e9:
+        raise InvalidError(f"{rate!r} is no rate: give MB/s, such as 50")
+    return int(rate * 1e6)
+
+
 class Fleet:
     """Drives and a host over them. Make one with `skytether.open` or `skytether.connect`; usable in a ``with`` statement."""
 
@@ -252,6 +260,74 @@ class Fleet:
     def status(self) -> list[dict[str, Any]]:
         """The drives, a dict each: `info` and `usage` (what it is and holds), or `error` (why it does not answer)."""
         return json.loads(self._inner.status())
+
+    def scrub(
+        self, datasets: str | Sequence[str] | None = None, *, rate: float | None = None, check: bool = False, progress: Callable[[int, int], None] | None = None,
+    ) -> dict[str, Any]:
+        """Has every drive verify what it holds, where it lies, compares parities with data by digests, and mends what is damaged. Queries and ingests go on meanwhile.
+
+        Parameters
+        ----------
+        datasets
+            The data set, or data sets, to look at (default: all).
+        rate
+            How fast each drive may read for it, in MB/s (default: as fast as it goes).
+        check
+            True: only report, and change nothing.
+        progress
+            Called now and then with the bytes done and those that there are.
+
+        Returns
+        -------
+        dict
+            `values` that were verified, `groups` whose parities were compared with their data, `bytes_verified` and `bytes_moved` for that, `damaged` and `mended` values, `found` (what was damaged: a dict each with `key`,
+            `drive`, `what`, `mended` and perhaps an `error`), drives that were `skipped` and why, and others. What is left damaged is ``damaged - mended``.
+
+        Raises
+        ------
+        NotFoundError
+            There is no data set of a name.
+        UnavailableError
+            More drives are lost than the fleet survives.
+        """
+        names = [datasets] if isinstance(datasets, str) else list(datasets or ())
+        return json.loads(self._inner.scrub(names, _bytes_per_s(rate), check, progress))
+
+    def repair(
+        self, replace: str | Sequence[str] | None = None, *, address: str | None = None, rate: float | None = None, progress: Callable[[int, int], None] | None = None,
+    ) -> dict[str, Any]:
+        """Rebuilds what was on lost drives on blank ones that take their places, and takes these in. Queries go on meanwhile, and so do ingests where enough drives are left. What was cut off goes on where it was.
+
+        Parameters
+        ----------
+        replace
+            The lost drive, or drives, by name or id. In an embedded fleet each gets a blank one where its directory is gone or empty. By default all that are blank already are rebuilt.
+        address
+            Of a fleet behind a host: the address of the blank drive (``skytether drive serve --replace ID``) that takes the place of the one named, where the host does not reach it yet.
+        rate
+            How fast the other drives may read for it together, in MB/s (default: as fast as it goes).
+        progress
+            Called now and then with the bytes done and those that there are.
+
+        Returns
+        -------
+        dict
+            The `drives` that were rebuilt, how many values were `rebuilt` or `kept` from a repair before, `bytes_read` from the others, `bytes_least` that the codes need, `bytes_written`, what was `left` (texts), drives that are
+            `lost` still and why, and others.
+
+        Raises
+        ------
+        InvalidError
+            A drive is not lost, or what is in its place is not blank.
+        UnsupportedError
+            The fleet has no redundancy.
+        ConflictError
+            Another repair is under way.
+        UnavailableError
+            More drives are lost than the fleet survives, or one does not answer.
+        """
+        drives = [replace] if isinstance(replace, str) else list(replace or ())
+        return json.loads(self._inner.repair(drives, address, _bytes_per_s(rate), progress))
 
     def close(self) -> None:
         """Lets go of the drives; whatever was ingested is safe already. Closing twice is fine.

@@ -44,6 +44,10 @@ pub(crate) enum Command {
     Ls(Look),
     /// Show the drives: what they hold, and whether they answer.
     Status(Look),
+    /// Have the drives verify what they hold, and mend what is damaged.
+    Scrub(Scrub),
+    /// Rebuild on blank drives what was on lost ones.
+    Repair(Repair),
     /// Remove a data set.
     Drop(Drop),
     /// Measure whether a drive under a device profile works as that device would.
@@ -94,6 +98,9 @@ pub(crate) struct DriveServe {
     /// The drive's name in receipts and errors (default: its directory's name).
     #[arg(long, value_name = "TEXT")]
     pub(crate) name: Option<String>,
+    /// Make a new, blank drive of this id, in the place of a lost one of that id: `skytether repair` rebuilds what was on that. The directory must be empty, or hold that drive.
+    #[arg(long, value_name = "ID")]
+    pub(crate) replace: Option<uuid::Uuid>,
     /// The device that the drive is to be like: its processor, memory, disk and link bound what the drive does. A shipped profile (envoy, newport, server, unlimited) or a TOML file of your own;
     /// `skytether calibrate` measures whether it is kept to.
     #[arg(long, value_name = "NAME|FILE", default_value = "unlimited", value_parser = device())]
@@ -298,6 +305,62 @@ pub(crate) struct Look {
     #[command(flatten)]
     pub(crate) fleet: FleetArg,
     /// How to print it.
+    #[arg(long, value_enum, default_value_t = ListFormat::Table)]
+    pub(crate) format: ListFormat,
+}
+
+/// A rate in MB/s as bytes per second.
+fn megabytes(text: &str) -> Result<u64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate * 1e6 >= 1.0 && rate <= 1e9 => Ok((rate * 1e6) as u64),
+        _ => Err("a number of MB/s above 0 is wanted, such as 50".to_owned()),
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Each drive reads its own slices, parities and copies, where they lie, and reports what they are; parities are compared with data by digests, so that next to nothing moves. What is damaged, missing, truncated or another than it \
+should be is made anew from the rest of its group, or from copies. Drives that are away are left out, and said so; queries and ingests go on meanwhile.\n\nExit status 1 if something is left damaged.\n\n\
+Example:\n  skytether scrub --fleet fleet --rate 50"
+)]
+pub(crate) struct Scrub {
+    /// The data sets (default: all).
+    #[arg(value_name = "DOMAIN.DATASET")]
+    pub(crate) datasets: Vec<String>,
+    #[command(flatten)]
+    pub(crate) fleet: FleetArg,
+    /// How fast each drive may read for it, in MB/s (default: as fast as it goes).
+    #[arg(long, value_name = "MB/S", value_parser = megabytes)]
+    pub(crate) rate: Option<u64>,
+    /// Only report: change nothing.
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// How to print the report.
+    #[arg(long, value_enum, default_value_t = ListFormat::Table)]
+    pub(crate) format: ListFormat,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A blank drive takes a lost one's place, with the lost one's id; all that was on that is made anew from the other drives, of which of each code group as few shards are read as the code allows. Queries go on without it meanwhile, and ingests \
+where enough drives are left; then it is taken in. A repair that was cut off goes on where it was when it is begun again. The lost drive is not used again, should it come back.\n\n\
+Embedded fleets: with --replace a blank drive is made where the directory of the lost one is gone or empty.\n\
+Served drives: start one with `skytether drive serve --data NEW --name NAME --replace ID` (`skytether status` tells the id) at the address of the lost one; or at another, and name that with --with, where the host began without the lost one.\n\n\
+Exit status 1 if something could not be rebuilt, or drives are lost still.\n\nExample:\n  skytether repair --fleet fleet --replace drive-1"
+)]
+pub(crate) struct Repair {
+    #[command(flatten)]
+    pub(crate) fleet: FleetArg,
+    /// The lost drives to replace, by name or id (default: those in whose place a blank one is already).
+    #[arg(long, value_name = "DRIVE,DRIVE,...", value_delimiter = ',')]
+    pub(crate) replace: Vec<String>,
+    /// The address of the blank drive that takes the place of the one that --replace names, where the host does not reach it yet.
+    #[arg(long, value_name = "ADDR", requires = "replace")]
+    pub(crate) with: Option<String>,
+    /// How fast the other drives may read for it together, in MB/s (default: as fast as it goes).
+    #[arg(long, value_name = "MB/S", value_parser = megabytes)]
+    pub(crate) rate: Option<u64>,
+    /// How to print the report.
     #[arg(long, value_enum, default_value_t = ListFormat::Table)]
     pub(crate) format: ListFormat,
 }

@@ -5,6 +5,7 @@
 
 mod args;
 mod listing;
+mod mending;
 mod output;
 mod progress;
 mod run;

@@ -37,6 +37,7 @@ pub(crate) fn drives(found: &[DriveStatus]) -> String {
                 d.usage.map_or_else(|| ("?".into(), "?".into(), "?".into()), |u| (u.keys.to_string(), human_bytes(u.value_bytes), human_bytes(u.stored_bytes)));
             let state = match (&d.found, &d.error) {
                 (Some(_), _) => "wrong drive",
+                (None, Some(_)) if d.usage.is_some() => "not used",
                 (None, Some(_)) => "silent",
                 (None, None) => "up",
             };
@@ -56,6 +57,9 @@ pub(crate) fn drives(found: &[DriveStatus]) -> String {
     let mut text = columns(&header, &right, &rows);
     for (drive, unreadable) in found.iter().flat_map(|d| d.unreadable.iter().map(|u| (&d.info.name, u))) {
         text.push_str(&format!("{} at {drive} can't be read: {}\n", unreadable.name, unreadable.error));
+    }
+    for drive in found.iter().filter(|d| d.damaged > 0) {
+        text.push_str(&format!("{} has damaged values ({} were met since the host began): `skytether scrub` mends them\n", drive.info.name, drive.damaged));
     }
     text
 }

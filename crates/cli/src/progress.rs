@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use skytether_fleet::Progress;
 
 /// A line that counts rows while a table is written. Draws nothing where stderr is no terminal.
 pub(crate) struct Rows(ProgressBar);
@@ -27,6 +28,33 @@ impl Rows {
     pub(crate) fn counter(&self) -> impl Fn(usize) + Send + use<> {
         let bar = self.0.clone();
         move |rows| bar.inc(rows as u64)
+    }
+
+    /// Takes the line away.
+    pub(crate) fn finish(self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// A line that shows how many bytes are done. Draws nothing where stderr is no terminal.
+pub(crate) struct Bytes(ProgressBar);
+
+impl Bytes {
+    /// Begins.
+    pub(crate) fn new() -> Self {
+        let bar = ProgressBar::new(0);
+        if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:24}] {percent:>3}% of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left") {
+            bar.set_style(style.progress_chars("#."));
+        }
+        bar.enable_steady_tick(Duration::from_millis(120));
+        Self(bar)
+    }
+
+    /// So far it is.
+    pub(crate) fn told(&self, progress: &Progress) {
+        self.0.set_length(progress.total);
+        self.0.set_position(progress.done);
+        self.0.set_message(progress.what.clone());
     }
 
     /// Takes the line away.

@@ -20,6 +20,7 @@ use uuid::Uuid;
 
 use crate::args::{Calibrate, Command, DriveCommand, DriveServe, Drop, Explain, ExplainFormat, HostCommand, HostServe, Ingest, Init, ListFormat, Look, Sql};
 use crate::listing;
+use crate::mending;
 use crate::output::Sink;
 use crate::progress::{Rows, Steps};
 
@@ -52,12 +53,14 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Ls(a) => ls(a).await,
         Command::Status(a) => status(a).await,
         Command::Drop(a) => drop_dataset(a).await,
+        Command::Scrub(a) => mending::scrub(a).await,
+        Command::Repair(a) => mending::repair(a).await,
         Command::Calibrate(a) => calibrate(a).await,
     }
 }
 
 /// A fleet by its directory or its host's address.
-async fn fleet(at: &str) -> Result<Fleet> {
+pub(crate) async fn fleet(at: &str) -> Result<Fleet> {
     if is_host(at) {
         return Fleet::connect(at).await;
     }
@@ -69,7 +72,7 @@ async fn open(dir: &Path, host: HostOptions, profile: Profiles) -> Result<Fleet>
     Fleet::open_with(dir, &OpenOptions { create: false, profile, ..OpenOptions::default() }, host).await
 }
 
-fn name(text: &str) -> Result<DatasetName, Failure> {
+pub(crate) fn name(text: &str) -> Result<DatasetName, Failure> {
     text.parse().map_err(Failure::Call)
 }
 
@@ -126,8 +129,9 @@ async fn drive_serve(args: DriveServe) -> Result<(), Failure> {
     let data = args.data.clone();
     let (drive, new) = tokio::task::spawn_blocking(move || {
         // Only a new drive gets the name and an identity; one that exists has its own.
-        let create = (!data.join("drive.json").exists()).then(|| DriveIdentity { id: Uuid::new_v4(), name: label });
-        let new = create.is_some();
+        let new = !data.join("drive.json").exists();
+        let id = args.replace.unwrap_or_else(Uuid::new_v4);
+        let create = (new || args.replace.is_some()).then_some(DriveIdentity { id, name: label });
         Drive::open(&data, create, options).map(|drive| (drive, new))
     })
     .await
@@ -220,7 +224,7 @@ async fn serve_until_interrupted(serving: impl Future<Output = Result<()>>) -> R
 }
 
 /// A line on stdout, flushed: scripts wait for it.
-fn say(line: &str) -> Result<()> {
+pub(crate) fn say(line: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let written = writeln!(out, "{line}").and_then(|()| out.flush());
     match written {
@@ -315,7 +319,11 @@ async fn status(args: Look) -> Result<(), Failure> {
         ListFormat::Json => listing::json(&found)?,
     };
     say(text.trim_end())?;
-    let reason = |d: &DriveStatus, e: &str| if d.found.is_some() { e.to_owned() } else { format!("{} does not answer: {e}", d.info.name) };
+    let reason = |d: &DriveStatus, e: &str| match (&d.found, d.usage) {
+        (Some(_), _) => e.to_owned(),
+        (None, Some(_)) => format!("{} is not used: {e}", d.info.name),
+        (None, None) => format!("{} does not answer: {e}", d.info.name),
+    };
     if let Some(silent) = found.iter().find_map(|d| d.error.as_ref().map(|e| reason(d, e))) {
         return Err(Failure::Work(Error::unavailable(silent)));
     }

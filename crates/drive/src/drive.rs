@@ -17,7 +17,8 @@ use skytether_engine::{Engine, Reader, blocking_on};
 use skytether_pace::{Processor, paced};
 use skytether_store::disk::{DiskStore, DriveIdentity, OpenOptions};
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
-use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Storage, SubPlan};
+use skytether_wire::verify::{Pace, Verifying};
+use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Storage, SubPlan, Verified, Verify};
 use tokio::net::TcpListener;
 
 use crate::throttle::{Device, SlowDisk, naming};
@@ -199,6 +200,21 @@ impl Storage for Drive {
 
     async fn usage(&self) -> Result<Usage> {
         self.stored(|store| store.usage()).await
+    }
+
+    async fn verify(&self, asked: Verify) -> Result<Verified> {
+        let (mut verifying, mut pace) = (Verifying::new(&asked), Pace::new(asked.bytes_per_s));
+        for (at, item) in asked.items.into_iter().enumerate() {
+            let read = self.stored(move |store| {
+                let read = store.get(&item.key);
+                let bytes = verifying.take(at as u32, &item, read)?;
+                Ok((verifying, bytes))
+            });
+            let (own, bytes) = read.await?;
+            verifying = own;
+            pace.passed(bytes).await;
+        }
+        Ok(verifying.finish())
     }
 }
 

@@ -60,6 +60,8 @@ pub(crate) struct Embedded {
     path: PathBuf,
     // Dropped before the lock.
     host: Host,
+    /// What drives may use, drive by drive.
+    like: Vec<DriveOptions>,
     _lock: Lock,
 }
 
@@ -74,7 +76,7 @@ impl Embedded {
         let opened = tokio::task::spawn_blocking(move || open_drives(&dir, &own, scheme))
             .await
             .map_err(|e| Error::internal(format!("opening {} stopped", path.display())).because(e))??;
-        let Opened { lock, drives, lost, new } = opened;
+        let Opened { lock, drives, lost, like, new } = opened;
         if new {
             found(path, &drives).await?;
         }
@@ -90,7 +92,38 @@ impl Embedded {
         if deleted > 0 {
             tracing::info!("{}: {deleted} slices of an ingest that did not finish were deleted", path.display());
         }
-        Ok(Self { path: path.to_path_buf(), host, _lock: lock })
+        Ok(Self { path: path.to_path_buf(), host, like, _lock: lock })
+    }
+
+    /// Makes a blank drive in the place of each of these, by names or ids, that are gone.
+    pub(crate) async fn replace(&self, drives: &[String]) -> Result<()> {
+        for (id, name) in self.host.gone() {
+            if !drives.iter().any(|given| *given == name || *given == id.to_string()) {
+                continue;
+            }
+            let (path, options) = (self.path.clone(), self.like.clone());
+            let made = move || {
+                let fleet = read(&path.join("fleet.json"))?;
+                let n = fleet.drives.iter().position(|other| *other == id).ok_or_else(|| Error::internal(format!("drive {id} is not in fleet.json")))?;
+                let dir = drive_dir(&path, n);
+                let empty = match fs::read_dir(&dir) {
+                    Ok(mut entries) => entries.next().is_none(),
+                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => true,
+                    Err(e) => return Err(Error::io("open", &dir, e)),
+                };
+                if !empty {
+                    return Err(Error::invalid(format!(
+                        "{} is not empty: a blank drive takes the place of {name} when what is there was moved away, and the fleet opened again",
+                        dir.display()
+                    )));
+                }
+                let options = options.get(n).cloned().unwrap_or_default();
+                Drive::open(&dir, Some(DriveIdentity { id, name }), options)
+            };
+            let drive = tokio::task::spawn_blocking(made).await.map_err(|e| Error::internal("making a drive stopped").because(e))??;
+            self.host.put_in_place(linked(drive))?;
+        }
+        Ok(())
     }
 
     pub(crate) fn host(&self) -> &Host {
@@ -130,6 +163,8 @@ struct Opened {
     drives: Vec<Arc<Drive>>,
     /// Those that the fleet has and that are not there, in order.
     lost: Vec<Lost>,
+    /// What each may use, those that are lost as well.
+    like: Vec<DriveOptions>,
     /// Whether `fleet.json` is still to be written.
     new: bool,
 }
@@ -210,6 +245,7 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
     let like = |device| DriveOptions::like(device, options.memory_per_drive);
     let new = known.is_none();
     let mut missing = Vec::new();
+    let mut used = Vec::new();
     let drives = match known {
         Some(fleet) => {
             if let Some(n) = options.drives
@@ -222,6 +258,7 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
                 )));
             }
             let devices = devices.of(fleet.drives.len())?;
+            used = devices.iter().cloned().map(like).collect();
             let mut drives = Vec::with_capacity(fleet.drives.len());
             for (place, (id, device)) in fleet.drives.iter().zip(devices).enumerate() {
                 match open_known(path, place, *id, like(device)) {
@@ -248,7 +285,7 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
             devices.into_iter().enumerate().map(|(n, device)| make(path, n, like(device))).collect::<Result<Vec<_>>>()?
         }
     };
-    Ok(Opened { lock, drives, lost: missing, new })
+    Ok(Opened { lock, drives, lost: missing, like: used, new })
 }
 
 /// Whether `path` may become a fleet: empty, absent, or begun and not finished before.

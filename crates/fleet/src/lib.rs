@@ -22,8 +22,8 @@ pub use embedded::{FORMAT, OpenOptions};
 pub use profiles::Profiles;
 pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_host::{
-    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, HostOptions, IngestReport, Listing, Moving, Output, Placement, Query,
-    QueryOptions, Receipt, ReceiptHandle, Scheme, TableScan,
+    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, HostOptions, IngestReport, Listing, Moving, Output, Placement, Progress,
+    Query, QueryOptions, Receipt, ReceiptHandle, RepairOptions, RepairReport, Scheme, ScrubOptions, ScrubReport, TableScan,
 };
 
 /// A fleet of drives with a host before them. Cheap to clone; an embedded fleet is closed with its last clone.
@@ -215,6 +215,31 @@ impl Fleet {
         match &self.0 {
             Inner::Embedded(fleet) => Ok(fleet.host().status().await),
             Inner::Remote(host) => host.status().await,
+        }
+    }
+
+    /// Has every drive verify what it holds, and mends what is damaged; see [`Host::scrub`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn scrub(&self, options: &ScrubOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<ScrubReport> {
+        match &self.0 {
+            Inner::Embedded(fleet) => fleet.host().scrub(options, tell).await,
+            Inner::Remote(host) => host.scrub(options, tell).await,
+        }
+    }
+
+    /// Rebuilds on blank drives what was on the lost ones in whose place they are; see [`Host::repair`]. In an embedded fleet those that are named get a blank one first, where their directory is gone or empty.
+    ///
+    /// # Errors
+    /// As there; `Invalid` where there is something else in a drive's directory.
+    pub async fn repair(&self, options: &RepairOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<RepairReport> {
+        match &self.0 {
+            Inner::Embedded(fleet) => {
+                fleet.replace(&options.drives).await?;
+                fleet.host().repair(options, tell).await
+            }
+            Inner::Remote(host) => host.repair(options, tell).await,
         }
     }
 

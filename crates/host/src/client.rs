@@ -25,9 +25,11 @@ use uuid::Uuid;
 use crate::catalog::{Catalog, DatasetKind, RootRecord};
 use crate::explain::Explanation;
 use crate::listing::{DatasetInfo, Listing};
+use crate::long_work::Said;
 use crate::options::QueryOptions;
 use crate::protocol::{HostInfo, Last, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, decode_schema, for_instance};
 use crate::receipt::{Receipt, ReceiptHandle, Source};
+use crate::redundant::{Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
 use crate::session::{Query, new_generation};
 use crate::status::DriveStatus;
 use crate::substrait::Asked;
@@ -262,6 +264,36 @@ impl RemoteHost {
     /// `Unavailable`, where the host itself does not answer.
     pub async fn status(&self) -> Result<Vec<DriveStatus>> {
         self.connection.ask("status", Bytes::new()).await
+    }
+
+    /// As [`crate::Host::scrub`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub async fn scrub(&self, options: &ScrubOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<ScrubReport> {
+        self.long("scrub", frames::encode_json(options)?, tell).await
+    }
+
+    /// As [`crate::Host::repair`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub async fn repair(&self, options: &RepairOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<RepairReport> {
+        self.long("repair", frames::encode_json(options)?, tell).await
+    }
+
+    /// Work that tells how far it is.
+    async fn long<R: DeserializeOwned>(&self, kind: &str, body: Bytes, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<R> {
+        let request = Action { r#type: kind.to_owned(), body };
+        let failed = |status| self.connection.failed(&status);
+        let mut answers = self.connection.client.clone().do_action(request).await.map_err(failed)?.into_inner();
+        while let Some(answer) = answers.message().await.map_err(failed)? {
+            match frames::decode_json(&format!("the answer of the host at {} to {kind}", self.connection.url), &answer.body)? {
+                Said::Progress(progress) => tell(&progress),
+                Said::Done(report) => return Ok(report),
+            }
+        }
+        Err(self.cut_off())
     }
 
     /// Begins to write a data set through the host; slices are encoded here.

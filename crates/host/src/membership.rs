@@ -26,7 +26,10 @@ use crate::session::Host;
 pub const MEMBERSHIP_KEY: &str = "skytether-fleet";
 
 /// The newest membership record that this version reads.
-pub const MEMBERSHIP_FORMAT: u32 = REDUNDANT_FORMAT;
+pub const MEMBERSHIP_FORMAT: u32 = REPLACED_FORMAT;
+
+/// The one that it writes for a fleet of which drives were replaced: versions before would use one that was, if it came back.
+pub(crate) const REPLACED_FORMAT: u32 = 4;
 
 /// The one that it writes for the drives of a branch: versions before would take those for their own.
 const BRANCH_FORMAT: u32 = 2;
@@ -44,6 +47,9 @@ pub struct Member {
     pub id: Uuid,
     /// Its name when the fleet was put together, for texts.
     pub name: String,
+    /// How often another drive took its place: one that knows of fewer is not of the fleet any more.
+    #[serde(default, skip_serializing_if = "is_nought")]
+    pub incarnation: u32,
 }
 
 /// The drives that belong together.
@@ -82,6 +88,10 @@ fn is_one(n: &u32) -> bool {
 
 fn is_none(scheme: &Scheme) -> bool {
     *scheme == Scheme::None
+}
+
+fn is_nought(n: &u32) -> bool {
+    *n == 0
 }
 
 fn is_zero(n: &u64) -> bool {
@@ -176,7 +186,7 @@ impl Host {
             if let Some(first) = lost.into_iter().next() {
                 return Err(first.error);
             }
-            return Self::joined(drives, options, founding, scheme).await;
+            return Self::joined(drives, Vec::new(), options, founding, scheme).await;
         };
         let mut why: BTreeMap<Uuid, Lost> = lost.into_iter().map(|lost| (lost.id, lost)).collect();
         let given: Vec<Uuid> = drives.iter().map(|drive| drive.info().id).collect();
@@ -186,18 +196,20 @@ impl Host {
                 .remove(&member.id)
                 .map_or((usize::MAX, "it is not among the drives that the host was given".to_owned()), |lost| (lost.place, lost.error.full_text()));
             tracing::warn!("{} is lost: {text}", member.name);
-            missing.push((place, Gone::new(member.id, &member.name, text)));
+            missing.push((place, Arc::new(Gone::new(member.id, &member.name, text))));
         }
+        let gone = missing.iter().map(|(_, gone)| Arc::clone(gone)).collect();
         missing.sort_by_key(|(place, _)| *place);
         for (place, gone) in missing {
-            drives.insert(place.min(drives.len()), Arc::new(gone));
+            drives.insert(place.min(drives.len()), gone);
         }
-        Self::joined(drives, options, founding, scheme).await
+        Self::joined(drives, gone, options, founding, scheme).await
     }
 
-    async fn joined(drives: Vec<Arc<dyn Cse>>, options: HostOptions, founding: Founding, scheme: Scheme) -> Result<(Self, u64)> {
+    async fn joined(drives: Vec<Arc<dyn Cse>>, gone: Vec<Arc<Gone>>, options: HostOptions, founding: Founding, scheme: Scheme) -> Result<(Self, u64)> {
         let deadline = options.storage_deadline;
         let host = Self::new(drives, options)?;
+        host.set_gone(gone);
         let catalog = host.catalog();
         catalog.establish(founding, &Role::Fleet, scheme).await?;
         catalog.rejoin(deadline).await?;
@@ -245,7 +257,7 @@ impl Catalog {
                 if founding == Founding::EmptyDrives {
                     self.check_empty().await?;
                 }
-                let mut drives: Vec<_> = self.drives().iter().map(|d| Member { id: d.info().id, name: d.info().name.clone() }).collect();
+                let mut drives: Vec<_> = self.drives().iter().map(|d| Member { id: d.info().id, name: d.info().name.clone(), incarnation: 0 }).collect();
                 drives.sort_by_key(|m| m.id);
                 code(scheme, drives.len())?;
                 let (format, branch) = match role {
@@ -258,6 +270,7 @@ impl Catalog {
             }
         };
         self.presence().tell(membership.homes as usize, membership.redundancy);
+        self.lose_replaced(&membership, &found).await?;
         self.check_presence()?;
         let value = membership.encode()?;
         // In order of the ids: of two hosts that do this at the same time, the second fails at the first drive and writes nothing. What a
@@ -275,6 +288,27 @@ impl Catalog {
             })?;
         }
         Ok(membership)
+    }
+
+    /// Takes drives for lost that were replaced, and those without a record in a fleet that has data sets: what was on those is gone. Without any, a founding was cut off.
+    async fn lose_replaced(&self, membership: &Membership, found: &[Option<Membership>]) -> Result<()> {
+        if membership.homes < 2 || found.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let told: Vec<Result<Option<Membership>>> = found.iter().cloned().map(Ok).collect();
+        let blank = |at: &usize| found[*at].is_none() && !self.presence().is_lost(*at);
+        let mut known = found.iter().enumerate().filter(|(at, own)| own.is_some() && !self.presence().is_lost(*at)).map(|(at, _)| at);
+        let founded = membership.change == 0 && (0..found.len()).any(|at| blank(&at)) && {
+            let mut any = false;
+            for at in known.by_ref() {
+                any |= !self.names_at(at).await?.is_empty();
+            }
+            !any
+        };
+        if !founded {
+            self.lose_strangers(membership, &told);
+        }
+        Ok(())
     }
 
     /// Checks that every drive knows its fleet, and that the drives are exactly that.

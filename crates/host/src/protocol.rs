@@ -10,6 +10,8 @@
 //! | `DoAction describe`, `drop` | `{"name": ...}` | a root record; nothing |
 //! | `DoAction explain` | `{"sql": ..., "options": ..., "analyze": ...}`, or `substrait` in the place of `sql` | text |
 //! | `DoAction explanation` | the same | JSON: an [`Explanation`](crate::Explanation) |
+//! | `DoAction scrub` | a [`ScrubOptions`](crate::ScrubOptions) | JSON, several: `{"progress": ...}`, and last `{"done": ...}`, a [`ScrubReport`](crate::ScrubReport) |
+//! | `DoAction repair` | [`RepairOptions`](crate::RepairOptions) | the same with a [`RepairReport`](crate::RepairReport) |
 //! | `DoAction drive/<n>/apply`, `get`, `stat`, `list`, `usage` | as a drive takes them; `apply` with the host's instance in front | as a drive answers |
 //!
 //! Storage of drive n of the host's list is reached through the host, so that a client ingests with the same writer as an embedded

@@ -11,17 +11,27 @@
 //! | `covered` | a drive, and what stands for it |
 //! | `held` | rows of a sub-plan that may have to be run again by the stand-in |
 //! | `gone` | a drive that is not there at all |
+//! | `scrub`, `window` | every value verified where it lies, parities compared with data by sums of digests |
+//! | `mend`, `report` | damaged values made anew; what a scrub tells |
+//! | `rebuild`, `blank` | a blank drive in the place of a lost one: who it is, and all made anew on it |
 //! | `rejoin` | root records on several drives, and drives that come back |
 
+pub(crate) mod blank;
 pub(crate) mod coder;
 pub(crate) mod covered;
 pub(crate) mod decoded;
 pub(crate) mod gone;
 mod held;
+mod mend;
 pub(crate) mod presence;
+mod rebuild;
 mod rebuilt;
 pub(crate) mod rejoin;
+pub(crate) mod report;
+pub(crate) mod scrub;
 mod stand_in;
 pub(crate) mod stored;
+mod window;
 
 pub use gone::Lost;
+pub use report::{Finding, Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};

@@ -12,10 +12,10 @@ use arrow_flight::{
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
 use skytether_common::{Error, Result};
-use skytether_wire::flight::MAX_MESSAGE;
 use skytether_wire::flight::deliveries::DeliveryEncoder;
 use skytether_wire::flight::frames;
 use skytether_wire::flight::status::to_status;
+use skytether_wire::flight::{ConnectOptions, FlightCse, MAX_MESSAGE};
 use skytether_wire::{Cse, Delivery};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -24,7 +24,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::catalog::within;
 use crate::flight_sql::{self, FlightSqlHost};
+use crate::long_work;
 use crate::protocol::{self, HostInfo, Kind, Last, MAX_REQUEST, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, of_instance};
+use crate::redundant::{RepairOptions, ScrubOptions};
 use crate::session::Host;
 
 /// Messages of an answer that wait for a slow client.
@@ -147,6 +149,29 @@ impl HostService {
         }
     }
 
+    /// Begins work that takes long, if that is asked for.
+    fn long(&self, kind: &str, body: &Bytes) -> Result<Option<mpsc::Receiver<Result<arrow_flight::Result, Status>>>> {
+        let host = self.host.clone();
+        match kind {
+            "scrub" => {
+                let options: ScrubOptions = frames::decode_json("a request", body)?;
+                Ok(Some(long_work::begin(|tell| async move { host.scrub(&options, tell.as_ref()).await })))
+            }
+            "repair" => {
+                let options: RepairOptions = frames::decode_json("a request", body)?;
+                Ok(Some(long_work::begin(|tell| async move {
+                    if let Some(address) = &options.address {
+                        let drive = FlightCse::connect(address, ConnectOptions::default()).await?;
+                        // Where it was put already, by a repair that did not end, it goes on.
+                        host.put_in_place(drive).or_else(|e| if e.kind() == skytether_common::Kind::Conflict { Ok(()) } else { Err(e) })?;
+                    }
+                    host.repair(&options, tell.as_ref()).await
+                })))
+            }
+            _ => Ok(None),
+        }
+    }
+
     async fn storage(&self, drive: &dyn Cse, kind: &str, what: &str, body: &Bytes) -> Result<Bytes> {
         match what {
             "apply" => {
@@ -250,6 +275,9 @@ impl FlightService for HostService {
             return self.flight_sql.do_action(request).await;
         }
         let Action { r#type, body } = request.into_inner();
+        if let Some(messages) = self.long(&r#type, &body).map_err(|e| to_status(&e))? {
+            return Ok(Response::new(Box::pin(ReceiverStream::new(messages))));
+        }
         let body = self.act(&r#type, &body).await.map_err(|e| to_status(&e))?;
         Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })]))))
     }
@@ -264,6 +292,8 @@ impl FlightService for HostService {
             ("drop", "removes a data set"),
             ("status", "how the drives are"),
             ("explain", "a query's cut as text"),
+            ("repair", "rebuilds on blank drives what was on the lost ones whose place they take; tells how far it is"),
+            ("scrub", "has the drives verify what they hold, and mends it; tells how far it is"),
         ];
         Ok(Response::new(Box::pin(stream::iter(
             actions.into_iter().chain(flight_sql::ACTIONS).map(|(t, d)| Ok(ActionType { r#type: t.to_owned(), description: d.to_owned() })),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{self, Poll};
 use std::time::Instant;
 
@@ -52,6 +52,7 @@ use crate::reasons;
 use crate::receipt::{Collector, ReceiptHandle, Source};
 use crate::redundant::covered::Covered;
 use crate::redundant::decoded::Cover;
+use crate::redundant::gone::Gone;
 use crate::redundant::presence::Presence;
 use crate::scan::QueryContext;
 use crate::scan_planner::ScanPlanner;
@@ -76,6 +77,10 @@ struct Inner {
     base: SessionState,
     schemas: SchemaCache,
     instance: Uuid,
+    /// The drives as they are, and what stands for them.
+    cover: Arc<Cover>,
+    /// The drives that were not there when it began.
+    gone: OnceLock<Vec<Arc<Gone>>>,
     /// For each drive what works off what it hands out.
     above: Vec<Arc<EngineAbove>>,
 }
@@ -153,7 +158,17 @@ impl Host {
         let above =
             drives.iter().map(|drive| EngineAbove::new(Arc::clone(drive), Arc::clone(pool), options.storage_deadline, drives.len(), Arc::clone(&threads)));
         let above = above.map(Arc::new).collect();
-        Ok(Self(Arc::new(Inner { drives, catalog, options, base, schemas: SchemaCache::default(), instance: Uuid::new_v4(), above })))
+        Ok(Self(Arc::new(Inner {
+            drives,
+            catalog,
+            options,
+            base,
+            schemas: SchemaCache::default(),
+            instance: Uuid::new_v4(),
+            cover,
+            gone: OnceLock::new(),
+            above,
+        })))
     }
 
     /// The drives, in order.
@@ -178,6 +193,33 @@ impl Host {
     #[must_use]
     pub fn redundancy(&self) -> Scheme {
         self.0.catalog.presence().scheme()
+    }
+
+    /// The drives as they are, and what stands for them.
+    pub(crate) fn cover(&self) -> &Arc<Cover> {
+        &self.0.cover
+    }
+
+    pub(crate) fn set_gone(&self, gone: Vec<Arc<Gone>>) {
+        // It is set once, by who made the host.
+        let _ = self.0.gone.set(gone);
+    }
+
+    /// The ids and names of drives that were not there when the host began, and still are not.
+    #[must_use]
+    pub fn gone(&self) -> Vec<(Uuid, String)> {
+        let gone = self.0.gone.get().into_iter().flatten().filter(|gone| !gone.is_there());
+        gone.map(|gone| (gone.info().id, gone.info().name.clone())).collect()
+    }
+
+    /// Puts `drive` in the place of one that was not there when the host began, whose id it has. [`Host::repair`] rebuilds on it what was on that.
+    ///
+    /// # Errors
+    /// `Invalid` where no such drive is missing; `Conflict` where there is another in its place already.
+    pub fn put_in_place(&self, drive: Arc<dyn Cse>) -> Result<()> {
+        let id = drive.info().id;
+        let gone = self.0.gone.get().into_iter().flatten().find(|gone| gone.info().id == id);
+        gone.ok_or_else(|| Error::invalid(format!("drive {id} is not one that was missing when the host began")))?.succeed(drive)
     }
 
     /// How this host works.

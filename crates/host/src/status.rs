@@ -25,9 +25,16 @@ pub struct DriveStatus {
     pub usage: Option<Usage>,
     /// Why it does not, or why it is not used although it does.
     pub error: Option<String>,
+    /// Values of this drive that were met damaged since the host began, and not mended since: a scrub mends them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub damaged: u64,
     /// Data sets whose root records are on this drive and can't be read.
     #[serde(default)]
     pub unreadable: Vec<Unreadable>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 /// A data set whose root record can't be read.
@@ -52,9 +59,11 @@ impl Host {
                 let usage = within(deadline, &info.name, "say how much it holds", drive.usage()).await?;
                 Ok::<_, Error>((usage, self.catalog().unreadable_at(at).await?))
             };
-            match asked.await {
-                Ok((usage, unreadable)) => DriveStatus { info, found: None, usage: Some(usage), error: self.catalog().presence().why(at), unreadable },
-                Err(e) => DriveStatus { info, found, usage: None, error: Some(e.full_text()), unreadable: Vec::new() },
+            let asked = asked.await;
+            let damaged = self.cover().damaged(at);
+            match asked {
+                Ok((usage, unreadable)) => DriveStatus { info, found: None, usage: Some(usage), error: self.catalog().presence().why(at), damaged, unreadable },
+                Err(e) => DriveStatus { info, found, usage: None, error: Some(e.full_text()), damaged, unreadable: Vec::new() },
             }
         }))
         .await

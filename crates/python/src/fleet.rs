@@ -1,6 +1,7 @@
 //! A fleet: opening, queries, the catalog, ingest of plain tables.
 
 use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,7 +10,11 @@ use pyo3::prelude::*;
 use pyo3_arrow::{PyRecordBatchReader, PySchema};
 use serde::Serialize;
 use skytether_common::{DatasetName, Error, Result};
-use skytether_fleet::{DatasetKind, Fleet, HostOptions, IngestOptions, OpenOptions, Output, Profiles, Query, TableScan, files};
+use skytether_fleet::{
+    DatasetKind, Fleet, HostOptions, IngestOptions, OpenOptions, Output, Profiles, Progress as Far, Query, RepairOptions, ScrubOptions, TableScan, files,
+};
+
+use tokio::sync::Notify;
 
 use crate::errors::OrRaise;
 use crate::result::{Asked, PyResultSet, options};
@@ -111,6 +116,47 @@ fn counted(batches: impl Iterator<Item = Result<RecordBatch>> + Send, progress: 
         }
         Ok(batch)
     })
+}
+
+/// Tells a function of long work: the bytes done, and those that there are. The work ends when that fails.
+struct Told {
+    progress: Progress,
+    failed: Notify,
+    failure: Mutex<Option<PyErr>>,
+}
+
+impl Told {
+    fn new(progress: Progress) -> Self {
+        Self { progress, failed: Notify::new(), failure: Mutex::new(None) }
+    }
+
+    fn tell(&self, far: &Far) {
+        let Some(progress) = &self.progress else { return };
+        if let Err(e) = Python::attach(|py| progress.call1(py, (far.done, far.total)).map(drop)) {
+            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+            self.failed.notify_one();
+        }
+    }
+
+    /// How the function has failed, if it has.
+    fn failure(&self) -> Option<Error> {
+        let cause = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some(Error::invalid("the progress function failed").because(cause))
+    }
+
+    /// What `work` gives, unless the function fails before its end.
+    async fn until<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let done = tokio::select! {
+            biased;
+            () = self.failed.notified() => None,
+            done = work => Some(done),
+        };
+        match (self.failure(), done) {
+            (None, Some(done)) => done,
+            (Some(failure), _) => Err(failure),
+            (None, None) => Err(Error::internal("the progress function failed without an error")),
+        }
+    }
 }
 
 /// Device profiles: one for all drives, one for each, or some by the drives' numbers.
@@ -246,6 +292,27 @@ impl PyFleet {
     fn status(&self, py: Python<'_>) -> PyResult<String> {
         let fleet = self.fleet()?;
         block(py, async move { json(&fleet.status().await?) })
+    }
+
+    /// Has the drives verify what they hold; the report as JSON.
+    fn scrub(&self, py: Python<'_>, datasets: Vec<String>, bytes_per_s: Option<u64>, check: bool, progress: Progress) -> PyResult<String> {
+        let datasets = datasets.iter().map(|name| name.parse()).collect::<Result<_>>().or_raise()?;
+        let (fleet, options) = (self.fleet()?, ScrubOptions { datasets, bytes_per_s, check });
+        block(py, async move {
+            let told = Told::new(progress);
+            let tell = |far: &Far| told.tell(far);
+            json(&told.until(fleet.scrub(&options, &tell)).await?)
+        })
+    }
+
+    /// Rebuilds lost drives on blank ones; the report as JSON.
+    fn repair(&self, py: Python<'_>, drives: Vec<String>, address: Option<String>, bytes_per_s: Option<u64>, progress: Progress) -> PyResult<String> {
+        let (fleet, options) = (self.fleet()?, RepairOptions { drives, address, bytes_per_s });
+        block(py, async move {
+            let told = Told::new(progress);
+            let tell = |far: &Far| told.tell(far);
+            json(&told.until(fleet.repair(&options, &tell)).await?)
+        })
     }
 
     /// Stores the files that `source` means as a plain table; what seems to be wrong with them nevertheless, for people.

@@ -10,6 +10,9 @@
 //! four rows with 1.6e-8: the worst case. Large damage, such as a shard that is another or an older one, cancels with about 2^-60. Since the seed is new for each scrub, and nobody knows it before, what was
 //! missed once will be found by the next.
 //!
+//! **Sums.** Digests of one scrub may be [added](Digest::add): the sum of the shards at one place of many groups of the same shape is a shard of a group, too, and one digest of 4 KiB vouches for all of them. What is wrong with several groups in the same way
+//! at the same places would cancel in a sum, and so the columns of each group are [turned](Digesting::begin_turned) by another number.
+//!
 //! What no digest tells is a group that is whole but not what it should be: all shards of an older generation, or shards exchanged in a group whose parity is their XOR, which is the same in any order. Lengths
 //! (a truncated shard that ended in zeros) and checksums are therefore compared with the [map](crate::map) as well, which [`crate::scrub`] does.
 
@@ -63,7 +66,13 @@ impl Digesting {
     /// A digest to be fed with a shard's bytes.
     #[must_use]
     pub fn begin(&self) -> Digester {
-        Digester { of: self.clone(), sums: vec![[0; BLOCK / 8]; ROWS * BUCKETS], partial: [0; BLOCK], len: 0 }
+        self.begin_turned(0)
+    }
+
+    /// The same with another column for each block, by so much further on. Digests of the shards of one group are compared when they were turned alike.
+    #[must_use]
+    pub fn begin_turned(&self, turn: u16) -> Digester {
+        Digester { of: self.clone(), turn, sums: vec![[0; BLOCK / 8]; ROWS * BUCKETS], partial: [0; BLOCK], len: 0 }
     }
 
     /// The digest of a whole shard.
@@ -74,11 +83,13 @@ impl Digesting {
         digester.finish()
     }
 
-    /// The columns of blocks from `first` on, up to the next multiple of [`COLUMNS`], and what is XORed to each.
-    fn columns(&self, first: u64) -> (&[u16], u16) {
-        let (lap, at) = (first / COLUMNS as u64, (first % COLUMNS as u64) as usize);
+    /// The columns of blocks from `first` on, as many as follow on each other before the next multiple of [`COLUMNS`], and what is XORed to each.
+    fn columns(&self, first: u64, turn: u16) -> (&[u16], u16) {
+        let (lap, within) = (first / COLUMNS as u64, (first % COLUMNS as u64) as usize);
+        let at = (within + usize::from(turn)) % COLUMNS;
+        let end = COLUMNS.min(at + COLUMNS - within);
         let turned = if lap == 0 { 0 } else { Random::new(self.seed ^ lap.wrapping_mul(0x9e37_79b9_7f4a_7c15)).next() as u16 };
-        (&self.columns[at..], turned)
+        (&self.columns[at..end], turned)
     }
 }
 
@@ -86,6 +97,7 @@ impl Digesting {
 #[derive(Debug, Clone)]
 pub struct Digester {
     of: Digesting,
+    turn: u16,
     sums: Vec<Words>,
     /// The block that was begun, of `len % 64` bytes.
     partial: [u8; BLOCK],
@@ -118,7 +130,7 @@ impl Digester {
         // Rows one by one, so that the compiler knows that all indexes are good.
         let Some(sums) = self.sums.first_chunk_mut::<{ ROWS * BUCKETS }>() else { return };
         while !blocks.is_empty() {
-            let (columns, turned) = self.of.columns(first);
+            let (columns, turned) = self.of.columns(first, self.turn);
             let (now, later) = blocks.split_at(blocks.len().min(columns.len()));
             for (block, column) in now.iter().zip(columns) {
                 let mut words: Words = [0; BLOCK / 8];
@@ -170,6 +182,25 @@ impl Digest {
     #[must_use]
     pub fn shard_len(&self) -> u64 {
         self.len
+    }
+
+    /// Adds the digest of another shard of the same place in another group: the digest of their sum, as long as the longer one. What was added is taken out by adding it again.
+    ///
+    /// # Errors
+    /// Invalid where they are of several seeds.
+    pub fn add(&mut self, other: &Self) -> Result<()> {
+        if self.seed != other.seed {
+            return Err(Error::invalid("digests of several scrubs can't be added"));
+        }
+        self.sums.iter_mut().zip(&other.sums).for_each(|(sum, other)| *sum ^= other);
+        self.len = self.len.max(other.len);
+        Ok(())
+    }
+
+    /// That of the same shard with zeros behind it, up to `len` bytes if that is more: all that is different is the length.
+    #[must_use]
+    pub fn padded(self, len: u64) -> Self {
+        Self { len: self.len.max(len), ..self }
     }
 
     /// As it travels: u64 LE seed, u64 LE length of the shard, the sums row by row; [`DIGEST_BYTES`].

@@ -246,3 +246,64 @@ fn shards_longer_than_the_columns_are_digested_as_well() {
     shards[0][(4 << 20) + 100] ^= 1;
     assert!(!agree(code, 2, &shards, 1));
 }
+
+#[test]
+fn sums_of_groups_are_whole_where_all_groups_are_and_tell_damage_of_any() {
+    let random = &mut Random(77);
+    for (k, m) in CODES {
+        let code = Code::new(k, m).unwrap();
+        let digesting = Digesting::new(random.next());
+        let mut all: Vec<Vec<Vec<u8>>> = (0..9).map(|_| group(code, &(0..k).map(|_| 1 + random.below(3000)).collect::<Vec<_>>(), random)).collect();
+        let of = |shard: &[u8], turn: u16| {
+            let mut digester = digesting.begin_turned(turn);
+            digester.update(shard);
+            digester.finish()
+        };
+        let sums = |all: &[Vec<Vec<u8>>]| -> Vec<Digest> {
+            (0..k + m)
+                .map(|place| {
+                    let mut sum = of(&[], 0);
+                    all.iter().enumerate().for_each(|(n, group)| sum.add(&of(&group[place], 7919 * n as u16)).unwrap());
+                    sum.padded(4096)
+                })
+                .collect()
+        };
+        let whole = sums(&all);
+        assert!(consistent(code, &whole[..k], &whole[k..]).unwrap(), "{code}");
+        // The same bits at the same place of two groups, which would cancel if they were not turned.
+        let place = random.below(k + m);
+        let at = random.below(all[0][place].len().min(all[5][place].len()));
+        for group in [0, 5] {
+            all[group][place][at] ^= 0x40;
+        }
+        let mut damaged = sums(&all);
+        assert!(!consistent(code, &damaged[..k], &damaged[k..]).unwrap(), "{code}");
+        // Without these two the sum is whole.
+        for group in [0, 5] {
+            for (sum, shard) in damaged.iter_mut().zip(&all[group]) {
+                sum.add(&of(shard, 7919 * group as u16)).unwrap();
+            }
+        }
+        assert!(consistent(code, &damaged[..k], &damaged[k..]).unwrap(), "{code}");
+    }
+    assert_eq!(Digesting::new(1).digest(b"a").add(&Digesting::new(2).digest(b"a")).unwrap_err().kind(), Kind::Invalid);
+}
+
+#[test]
+fn turned_digests_go_round() {
+    let digesting = Digesting::new(3);
+    let mut blocks = vec![0u8; (1 << 16) * BLOCK];
+    // Each block alone in the shard: one bucket of each row has it, and which, the turn shifts.
+    for (at, turn) in [(0usize, 65_535u16), (1, 65_535), (65_535, 1), (40_000, 40_000)] {
+        blocks[at * BLOCK] = 1;
+        let mut turned = digesting.begin_turned(turn);
+        blocks.chunks(1000).for_each(|part| turned.update(part));
+        let mut straight = digesting.begin();
+        let to = (at + usize::from(turn)) % (1 << 16);
+        let mut other = vec![0u8; (1 << 16) * BLOCK];
+        other[to * BLOCK] = 1;
+        straight.update(&other);
+        assert_eq!(turned.finish(), straight.finish(), "block {at} turned by {turn}");
+        blocks[at * BLOCK] = 0;
+    }
+}

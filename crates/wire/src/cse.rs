@@ -18,6 +18,7 @@ use uuid::Uuid;
 use crate::annotation::Annotation;
 use crate::session::Opened;
 use crate::subplan::SubPlan;
+use crate::verify::{Pace, Verified, Verify, Verifying};
 
 /// Who a CSE is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -67,6 +68,18 @@ pub trait Storage: Send + Sync + Debug {
     async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>>;
     /// As [`skytether_store::SliceStore::usage`].
     async fn usage(&self) -> Result<Usage>;
+    /// Verifies values where they lie, one after the other, at the rate that is asked for. Unless it is written anew, each is read whole by [`Self::get`].
+    ///
+    /// # Errors
+    /// `Unavailable`; what is wrong with a value is no error.
+    async fn verify(&self, asked: Verify) -> Result<Verified> {
+        let (mut verifying, mut pace) = (Verifying::new(&asked), Pace::new(asked.bytes_per_s));
+        for (at, item) in asked.items.iter().enumerate() {
+            let read = self.get(&item.key).await;
+            pace.passed(verifying.take(at as u32, item, read)?).await;
+        }
+        Ok(verifying.finish())
+    }
 }
 
 /// One message of a running sub-plan.

@@ -11,6 +11,7 @@ use skytether_store::{Entry, Op, Usage, Version};
 use crate::cse::{Cse, CseInfo, DeliveryStream, Storage};
 use crate::session::Opened;
 use crate::subplan::SubPlan;
+use crate::verify::{Verified, Verify};
 
 /// What is done otherwise; all else is done by [`Self::behind`]. Who does [`Self::execute`] otherwise and not [`Self::open`] changes nothing of what is run by sessions, and who does [`Self::get`] otherwise nothing of what is read in parts.
 #[async_trait]
@@ -71,6 +72,10 @@ impl<D: Decorator> Storage for Decorated<D> {
 
     async fn usage(&self) -> Result<Usage> {
         self.0.behind().usage().await
+    }
+
+    async fn verify(&self, asked: Verify) -> Result<Verified> {
+        self.0.behind().verify(asked).await
     }
 }
 

@@ -6,6 +6,7 @@
 //! | `DoExchange` | a ticket, then orders about slices | what a [`Session`](crate::Session) says, or deliveries: see [`sessions`] |
 //! | `DoAction info` | nothing | JSON: protocol number and [`CseInfo`](crate::CseInfo) |
 //! | `DoAction get`, `get_ranges`, `stat`, `list`, `usage` | JSON | JSON; for `get` and `get_ranges` u32 LE CRC-32C and the value, or its parts |
+//! | `DoAction verify` | a [`Verify`](crate::Verify) | a [`Verified`](crate::Verified); both as [`verify`](crate::verify) has them |
 //! | `DoAction apply` | u32 LE length of a JSON header, the header (a list of changes with lengths and checksums), the values one after another | JSON: the versions |
 //!
 //! While a call works, the server sends a sign of life as often as the client asks for in the request's metadata

@@ -10,9 +10,11 @@ pub mod flight;
 pub mod session;
 pub mod size;
 pub mod subplan;
+pub mod verify;
 
 pub use annotation::{Annotation, OperatorNote};
 pub use cse::{Cse, CseInfo, Delivery, DeliveryStream, Storage};
 pub use session::{Opened, Session};
 pub use skytether_adapt::message::Rung;
 pub use subplan::SubPlan;
+pub use verify::{Verified, Verify};

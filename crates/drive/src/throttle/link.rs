@@ -10,7 +10,7 @@ use skytether_pace::{Direction, Link};
 use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::session::Message;
 use skytether_wire::size::batch_bytes;
-use skytether_wire::{Cse, CseInfo, Delivery, DeliveryStream, Opened, Session, Storage, SubPlan};
+use skytether_wire::{Cse, CseInfo, Delivery, DeliveryStream, Opened, Session, Storage, SubPlan, Verified, Verify};
 use tokio::sync::mpsc;
 
 /// Bytes of a small message: a request that names a key, an entry.
@@ -84,6 +84,11 @@ impl Storage for Linked {
 
     async fn usage(&self) -> Result<Usage> {
         self.asked(SMALL, self.inner.usage(), |_| SMALL).await
+    }
+
+    async fn verify(&self, asked: Verify) -> Result<Verified> {
+        let bytes = asked.encode().len() as u64;
+        self.asked(bytes, self.inner.verify(asked), |verified| verified.encode().len() as u64).await
     }
 }
 

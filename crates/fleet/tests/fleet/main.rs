@@ -15,6 +15,8 @@ mod moving_faults;
 mod profiles;
 mod receipts;
 mod redundancy;
+mod replaced;
+mod scrub;
 mod served;
 mod tables;
 mod util;

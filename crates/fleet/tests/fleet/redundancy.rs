@@ -9,14 +9,14 @@ use skytether_fleet::{Cut, Fleet, HostOptions, IngestOptions, OpenOptions, Query
 use crate::util::{CUTS, batches, ingest, lines, name, query, usage, value};
 
 /// A fleet of small slices.
-async fn open(path: &Path, drives: usize, redundancy: &str) -> Result<Fleet> {
+pub(crate) async fn open(path: &Path, drives: usize, redundancy: &str) -> Result<Fleet> {
     let mut host = HostOptions { threads: 2, ..HostOptions::default() };
     host.slices.target_bytes = 8 << 10;
     let options = OpenOptions { drives: Some(drives), redundancy: redundancy.into(), memory_per_drive: Some(64 << 20), ..OpenOptions::default() };
     Fleet::open_with(path, &options, host).await
 }
 
-fn dir_of(fleet: &Path, drive: usize) -> PathBuf {
+pub(crate) fn dir_of(fleet: &Path, drive: usize) -> PathBuf {
     fleet.join("drives").join(drive.to_string())
 }
 
@@ -25,20 +25,20 @@ fn aside(fleet: &Path, drive: usize) -> PathBuf {
 }
 
 /// The drives are gone, to where they can be fetched back from.
-fn lose(fleet: &Path, drives: &[usize]) {
+pub(crate) fn lose(fleet: &Path, drives: &[usize]) {
     drives.iter().for_each(|n| fs::rename(dir_of(fleet, *n), aside(fleet, *n)).unwrap());
 }
 
-fn bring_back(fleet: &Path, drives: &[usize]) {
+pub(crate) fn bring_back(fleet: &Path, drives: &[usize]) {
     drives.iter().for_each(|n| fs::rename(aside(fleet, *n), dir_of(fleet, *n)).unwrap());
 }
 
 /// All sets of 1 to `most` of `drives`.
-fn subsets(drives: usize, most: usize) -> Vec<Vec<usize>> {
+pub(crate) fn subsets(drives: usize, most: usize) -> Vec<Vec<usize>> {
     (1u32..1 << drives).filter(|set| set.count_ones() as usize <= most).map(|set| (0..drives).filter(|n| set >> n & 1 == 1).collect()).collect()
 }
 
-const QUERIES: [&str; 12] = [
+pub(crate) const QUERIES: [&str; 12] = [
     "SELECT count(*), sum(n), min(x), max(name), count(name) FROM lab.t",
     "SELECT grp, count(*), sum(n), round(avg(x), 6) FROM lab.t WHERE n > 0 GROUP BY grp ORDER BY grp",
     "SELECT id, name, x FROM lab.t WHERE n % 97 = 3 ORDER BY id",
@@ -53,7 +53,7 @@ const QUERIES: [&str; 12] = [
     "SELECT o.cell_type, count(*), max(o.cell) FROM blood.tiny.obs o GROUP BY o.cell_type ORDER BY o.cell_type",
 ];
 
-async fn fill(fleet: &Fleet) {
+pub(crate) async fn fill(fleet: &Fleet) {
     let rows = batches(6, 1000);
     ingest(fleet, "lab.t", &rows, false).await.unwrap();
     let options = IngestOptions { partition_by: vec!["id".into()], ..IngestOptions::default() };
@@ -61,7 +61,7 @@ async fn fill(fleet: &Fleet) {
     crate::expression::write(fleet, "blood.tiny").await;
 }
 
-async fn answers(fleet: &Fleet, cut: Cut) -> Vec<Vec<String>> {
+pub(crate) async fn answers(fleet: &Fleet, cut: Cut) -> Vec<Vec<String>> {
     let mut all = Vec::new();
     for sql in QUERIES {
         all.push(query(fleet, sql, cut).await.unwrap_or_else(|e| panic!("{sql} ({cut}): {}", e.full_text())));
@@ -399,7 +399,7 @@ async fn of_two_writers_one_wins_on_all_homes() {
 }
 
 /// Waits until the host that was begun anew at the address of the one before answers: the connection to that one is broken, and made again.
-async fn reached(fleet: &Fleet) {
+pub(crate) async fn reached(fleet: &Fleet) {
     let mut last = None;
     for _ in 0..100 {
         match fleet.status().await {

@@ -67,7 +67,11 @@ impl Catalog {
                     Err(e) if e.kind() == Kind::Corrupt => drop(trouble.get_or_insert(e)),
                     read => return Ok((read?, bytes.len() as u64)),
                 },
-                Err(e) if e.kind() == Kind::NotFound && trouble.is_none() => return Err(Box::pin(self.unknown(name)).await),
+                // What a blank drive does not have says nothing.
+                Err(e) if e.kind() == Kind::NotFound && self.is_blank(home).await => drop(trouble.get_or_insert(e)),
+                Err(e) if e.kind() == Kind::NotFound && trouble.as_ref().is_none_or(|e| e.kind() == Kind::NotFound) => {
+                    return Err(Box::pin(self.unknown(name)).await);
+                }
                 Err(e) => {
                     let text = format!("cannot read the root record of {name} at {}", self.drives()[home].info().name);
                     if e.kind() == Kind::Unavailable && self.presence().is_redundant() {
@@ -96,6 +100,10 @@ impl Catalog {
                 Ok(Some((record, entry.version)))
             }
             Ok(Some((bytes, version))) => Ok(Some((RootRecord::decode(name, &bytes)?, version))),
+            Ok(None) if self.is_blank(*home).await => {
+                self.check_presence()?;
+                Box::pin(self.read_versioned(name)).await
+            }
             Ok(None) => Ok(None),
             Err(e) => {
                 self.may_lose(*home, e)?;

@@ -11,7 +11,7 @@ use futures::{FutureExt, StreamExt, stream};
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::session::Message;
-use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Session, Storage, SubPlan};
+use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Session, Storage, SubPlan, Verified, Verify};
 
 use super::decoded::Cover;
 use super::held::{Again, held};
@@ -215,6 +215,10 @@ impl Storage for Covered {
 
     async fn usage(&self) -> Result<Usage> {
         self.drive().usage().await
+    }
+
+    async fn verify(&self, asked: Verify) -> Result<Verified> {
+        self.drive().verify(asked).await
     }
 }
 

@@ -1,6 +1,6 @@
 //! Slices from the other shards of their groups, and a bounded memory of those.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,6 +31,9 @@ const WAITING: usize = 16;
 /// Code maps that are kept.
 const MAPS: usize = 64;
 
+/// Damaged values that are remembered.
+const MET: usize = 10_000;
+
 /// Bytes of decoded slices that are kept.
 const VALUES: usize = 64 << 20;
 
@@ -53,6 +56,10 @@ pub(crate) struct Cover {
     pub(super) pool: Arc<dyn MemoryPool>,
     maps: Mutex<HashMap<Key, Option<Arc<StoredMap>>>>,
     values: Mutex<Values>,
+    /// What was met damaged, or missing, at drives that are here, and was not mended since.
+    met: Mutex<BTreeMap<Key, usize>>,
+    /// Held while drives are rebuilt.
+    repairing: tokio::sync::Mutex<()>,
 }
 
 impl fmt::Debug for Cover {
@@ -73,7 +80,18 @@ impl Cover {
     /// Of these drives; storage operations may take as long as `deadline`, engines get their memory from `pool`.
     pub(crate) fn new(drives: Vec<Arc<dyn Cse>>, presence: Arc<Presence>, deadline: Duration, pool: Arc<dyn MemoryPool>) -> Arc<Self> {
         let (threads, waiting) = (Threads::new(THREADS), Arc::new(Threads::new(WAITING)));
-        Arc::new(Self { drives, presence, deadline, threads, waiting, pool, maps: Mutex::default(), values: Mutex::default() })
+        Arc::new(Self {
+            drives,
+            presence,
+            deadline,
+            threads,
+            waiting,
+            pool,
+            maps: Mutex::default(),
+            values: Mutex::default(),
+            met: Mutex::default(),
+            repairing: tokio::sync::Mutex::default(),
+        })
     }
 
     /// The numbers of the drives.
@@ -139,6 +157,39 @@ impl Cover {
         }
         maps.insert(key, found.clone());
         Ok(found)
+    }
+
+    /// The turn to rebuild drives, unless somebody has it.
+    pub(super) fn repairing(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        self.repairing.try_lock().ok()
+    }
+
+    /// The value of `key` at drive `at` could not be had.
+    pub(super) fn met(&self, key: &Key, at: usize) {
+        let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
+        if met.len() < MET {
+            met.insert(key.clone(), at);
+        }
+    }
+
+    /// What lies under `key` is as it should be again.
+    pub(super) fn forget(&self, key: &Key) {
+        self.met.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+
+    /// How many values of drive `at` were met damaged, and not mended since.
+    pub(crate) fn damaged(&self, at: usize) -> u64 {
+        self.met.lock().unwrap_or_else(PoisonError::into_inner).values().filter(|of| **of == at).count() as u64
+    }
+
+    /// Knows the code map under `key` from now on.
+    pub(super) fn remember(&self, key: &Key, map: &Arc<StoredMap>) {
+        self.maps.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), Some(Arc::clone(map)));
+    }
+
+    /// Decodes on a thread of its own.
+    pub(super) async fn decoding<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+        self.threads.run(work).await
     }
 
     /// A copy of the value of `key` from any drive but `not`.
@@ -319,7 +370,7 @@ impl Cover {
     }
 
     /// A shard of a group from its drive: whole and verified, or what it has of some parts.
-    async fn shard(&self, shard: &Shard, role: Role, table: &PartitionName, map: &StoredMap, blocks: Option<&[Range<u64>]>) -> Result<Vec<Bytes>> {
+    pub(super) async fn shard(&self, shard: &Shard, role: Role, table: &PartitionName, map: &StoredMap, blocks: Option<&[Range<u64>]>) -> Result<Vec<Bytes>> {
         let id = map.drives.get(shard.drive as usize).ok_or_else(|| Error::corrupt("a code map names a drive that it does not count"))?;
         let Some(at) = self.drives.iter().position(|drive| drive.info().id == *id) else {
             return Err(Error::unavailable(format!("drive {id} is not among this host's drives")));

@@ -1,10 +1,13 @@
 //! A drive that is not there at all: its directory is gone, or nobody answers at its address.
 
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_common::{Error, Key, Result};
 use skytether_store::{Entry, Op, Usage, Version};
-use skytether_wire::{Cse, CseInfo, DeliveryStream, Storage, SubPlan};
+use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Storage, SubPlan, Verified, Verify};
 use uuid::Uuid;
 
 /// A drive that could not be opened.
@@ -18,20 +21,42 @@ pub struct Lost {
     pub error: Error,
 }
 
-/// In the place of a drive that is not there: knows its name, and refuses everything.
+/// In the place of a drive that is not there: knows its name, and refuses everything, until another is put in its place.
 #[derive(Debug)]
 pub(crate) struct Gone {
     info: CseInfo,
     why: String,
+    /// Who is there now.
+    successor: OnceLock<Arc<dyn Cse>>,
 }
 
 impl Gone {
     pub(crate) fn new(id: Uuid, name: &str, why: String) -> Self {
-        Self { info: CseInfo { id, name: name.to_owned(), format: 1, memory_limit: 256 << 20, profile: None }, why }
+        Self { info: CseInfo { id, name: name.to_owned(), format: 1, memory_limit: 256 << 20, profile: None }, why, successor: OnceLock::new() }
     }
 
-    fn refuse<T>(&self) -> Result<T> {
-        Err(Error::unavailable(format!("{} is lost ({})", self.info.name, self.why)))
+    /// Puts `drive` in its place, which has its id.
+    ///
+    /// # Errors
+    /// Invalid where it has another; Conflict where there is one already.
+    pub(crate) fn succeed(&self, drive: Arc<dyn Cse>) -> Result<()> {
+        let (own, id) = (&self.info, drive.info().id);
+        if id != own.id {
+            return Err(Error::invalid(format!(
+                "the drive that is to be in the place of {} has the id {id} instead of {}: make it with `skytether drive serve --replace {1}`",
+                own.name, own.id
+            )));
+        }
+        self.successor.set(drive).map_err(|_| Error::conflict(format!("there is another drive in the place of {} already", own.name)))
+    }
+
+    /// Whether somebody is in its place.
+    pub(crate) fn is_there(&self) -> bool {
+        self.successor.get().is_some()
+    }
+
+    fn there(&self) -> Result<&Arc<dyn Cse>> {
+        self.successor.get().ok_or_else(|| Error::unavailable(format!("{} is lost ({})", self.info.name, self.why)))
     }
 }
 
@@ -42,34 +67,50 @@ impl Storage for Gone {
     }
 
     async fn present(&self) -> Result<CseInfo> {
-        self.refuse()
+        self.there()?.present().await
     }
 
-    async fn apply(&self, _: Vec<Op>) -> Result<Vec<Version>> {
-        self.refuse()
+    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        self.there()?.apply(batch).await
     }
 
-    async fn get(&self, _: &Key) -> Result<Bytes> {
-        self.refuse()
+    async fn get(&self, key: &Key) -> Result<Bytes> {
+        self.there()?.get(key).await
     }
 
-    async fn stat(&self, _: &Key) -> Result<Option<Entry>> {
-        self.refuse()
+    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.there()?.get_ranges_unverified(key, ranges).await
     }
 
-    async fn list(&self, _: &str, _: Option<&Key>, _: usize) -> Result<Vec<Entry>> {
-        self.refuse()
+    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+        self.there()?.stat(key).await
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
+        self.there()?.list(prefix, after, limit).await
     }
 
     async fn usage(&self) -> Result<Usage> {
-        self.refuse()
+        self.there()?.usage().await
+    }
+
+    async fn verify(&self, asked: Verify) -> Result<Verified> {
+        self.there()?.verify(asked).await
     }
 }
 
 #[async_trait]
 impl Cse for Gone {
-    async fn execute(&self, _: SubPlan) -> Result<DeliveryStream> {
-        self.refuse()
+    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
+        self.there()?.execute(plan).await
+    }
+
+    async fn open(&self, plan: SubPlan) -> Result<Opened> {
+        self.there()?.open(plan).await
+    }
+
+    fn away(&self) -> bool {
+        self.successor.get().is_some_and(|drive| drive.away())
     }
 
     fn watched(&self) -> bool {

@@ -114,6 +114,13 @@ impl Presence {
         }
     }
 
+    /// Drive `at` is not to be used, for this reason, whatever the reason was before.
+    pub(crate) fn bar(&self, at: usize, why: &str) {
+        if let Some(lost) = self.state().lost.get_mut(at) {
+            *lost = Some(why.to_owned());
+        }
+    }
+
     /// Drive `at` is back, with all that changed meanwhile.
     pub(crate) fn found(&self, at: usize) {
         let mut state = self.state();

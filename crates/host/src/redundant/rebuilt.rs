@@ -10,7 +10,7 @@ use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_redundancy::map::Role;
 use skytether_store::{Entry, Op, Usage, Version};
-use skytether_wire::{Cse, CseInfo, Storage};
+use skytether_wire::{Cse, CseInfo, Storage, Verified, Verify};
 
 use super::decoded::{Cover, Made, parts};
 use super::stored::data_of;
@@ -86,6 +86,9 @@ impl Rebuilt {
                     self.tally.slices.fetch_add(1, Ordering::Relaxed);
                 }
                 self.tally.bytes.fetch_add(read, Ordering::Relaxed);
+                if matches!(because.kind(), Kind::Corrupt | Kind::NotFound) {
+                    self.cover.met(key, self.at);
+                }
                 if because.kind() == Kind::Corrupt {
                     tracing::warn!("{}: {because}; it was made from what other drives have", self.info().name);
                 }
@@ -156,6 +159,9 @@ impl Storage for Rebuilt {
                 {
                     return match self.cover.decode_parts(key, &partition, n, &map, ranges).await {
                         Ok((parts, read)) => {
+                            if matches!(e.kind(), Kind::Corrupt | Kind::NotFound) {
+                                self.cover.met(key, self.at);
+                            }
                             self.tally.slices.fetch_add(u64::from(read > 0), Ordering::Relaxed);
                             self.tally.bytes.fetch_add(read, Ordering::Relaxed);
                             Ok(parts)
@@ -192,5 +198,9 @@ impl Storage for Rebuilt {
 
     async fn usage(&self) -> Result<Usage> {
         self.itself("say how much it stores", self.drive().usage()).await
+    }
+
+    async fn verify(&self, asked: Verify) -> Result<Verified> {
+        self.drive().verify(asked).await
     }
 }

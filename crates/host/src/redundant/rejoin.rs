@@ -11,6 +11,7 @@ use skytether_common::{DatasetName, Error, Key, Kind, Result};
 use skytether_store::{Expect, Op};
 use uuid::Uuid;
 
+use super::blank::stranger;
 use crate::catalog::{Catalog, RootRecord, within};
 use crate::membership::{MEMBERSHIP_KEY, Membership, REDUNDANT_FORMAT};
 
@@ -52,6 +53,7 @@ impl Catalog {
         let told = self.told(self.deadline().min(ANSWER)).await?;
         let Some(newest) = newest(&told) else { return Ok(()) };
         self.presence().tell(newest.homes as usize, newest.redundancy);
+        self.lose_strangers(newest, &told);
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
         for (at, told) in told.into_iter().enumerate() {
             if self.presence().is_lost(at) {
@@ -97,18 +99,25 @@ impl Catalog {
         let _turn = self.presence().turn().await;
         let told = self.told(deadline).await?;
         let Some(newest) = newest(&told).cloned() else { return Ok(()) };
+        self.lose_strangers(&newest, &told);
+        let stranger = |at: usize| stranger(&newest, &self.drives()[at].info().id, &told[at]).is_some();
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
-        let missed = |at: usize| absent.contains(&self.drives()[at].info().id);
+        // A drive whose record of the fleet is damaged can't say what it knows, and is told all of it as one that was away.
+        let damaged: BTreeSet<usize> = (0..told.len()).filter(|at| matches!(&told[*at], Err(e) if e.kind() == Kind::Corrupt) && !stranger(*at)).collect();
+        let missed = |at: usize| absent.contains(&self.drives()[at].info().id) || damaged.contains(&at);
         for (at, told) in told.iter().enumerate() {
             match told {
+                _ if stranger(at) => {}
                 Ok(Some(_)) if missed(at) => drop(self.presence().lose(at, "it was away while data sets changed")),
                 Ok(Some(_)) => self.presence().found(at),
                 // Who is only slow to say it is not lost: whoever needs it next finds out.
+                Err(e) if damaged.contains(&at) => drop(self.presence().lose(at, &e.full_text())),
                 Ok(None) | Err(_) => {}
             }
         }
         self.check_presence()?;
-        let back: Vec<usize> = (0..told.len()).filter(|at| missed(*at) && matches!(told[*at], Ok(Some(_)))).collect();
+        let back: Vec<usize> =
+            (0..told.len()).filter(|at| missed(*at) && !stranger(*at) && (damaged.contains(at) || matches!(told[*at], Ok(Some(_))))).collect();
         if back.is_empty() {
             return Ok(());
         }
@@ -118,6 +127,14 @@ impl Catalog {
         }
         for name in &names {
             self.agree(name, &back).await?;
+        }
+        for at in &damaged {
+            let name = &self.drives()[*at].info().name;
+            let put = Op::Put { key: Key::new(MEMBERSHIP_KEY)?, value: newest.encode()?, expect: Expect::Any };
+            within(deadline, name, "note its fleet anew", self.drives()[*at].apply(vec![put]))
+                .await
+                .map_err(|e| e.while_doing(format!("{name} could not note its fleet anew")))?;
+            tracing::warn!("the record of the fleet at {name} was damaged, and is made anew");
         }
         let ids: BTreeSet<_> = back.iter().map(|at| self.drives()[*at].info().id).collect();
         self.change_membership(|membership| {
@@ -152,7 +169,7 @@ impl Catalog {
     }
 
     /// Makes all copies of a root record alike: as the highest one of the homes that are here, or gone if they have none. Those that are `back` have no say.
-    async fn agree(&self, name: &DatasetName, back: &[usize]) -> Result<()> {
+    pub(crate) async fn agree(&self, name: &DatasetName, back: &[usize]) -> Result<()> {
         let homes = self.homes(name);
         let mut best: Option<(u64, Bytes)> = None;
         let mut damaged = None;
@@ -228,7 +245,7 @@ impl Catalog {
         self.change_membership(|membership| {
             let raised = membership.branch.is_none() && membership.homes < number;
             if raised {
-                (membership.homes, membership.format) = (number, REDUNDANT_FORMAT);
+                (membership.homes, membership.format) = (number, membership.format.max(REDUNDANT_FORMAT));
             }
             raised
         })
@@ -239,7 +256,7 @@ impl Catalog {
     }
 
     /// Changes the membership record on all drives that are here; `change` says whether it changed anything. Where others change it at the same time, it is changed again as they left it.
-    async fn change_membership(&self, change: impl Fn(&mut Membership) -> bool) -> Result<()> {
+    pub(crate) async fn change_membership(&self, change: impl Fn(&mut Membership) -> bool) -> Result<()> {
         for attempt in 0..ATTEMPTS {
             if self.change_membership_once(&change, attempt > 0).await? {
                 return Ok(());
@@ -252,7 +269,8 @@ impl Catalog {
     async fn change_membership_once(&self, change: impl Fn(&mut Membership) -> bool, again: bool) -> Result<bool> {
         let key = Key::new(MEMBERSHIP_KEY)?;
         let told = self.told(self.deadline()).await?;
-        let mut membership = newest(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
+        let known = newest(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
+        let mut membership = known.clone();
         if !change(&mut membership) && !again {
             return Ok(true);
         }
@@ -262,7 +280,8 @@ impl Catalog {
         for (at, told) in told.iter().enumerate() {
             let drive = &self.drives()[at];
             let name = &drive.info().name;
-            if told.is_err() {
+            // What is blank, or was replaced, is to stay so.
+            if told.is_err() || (known.homes > 1 && stranger(&known, &drive.info().id, told).is_some()) {
                 if !self.presence().is_lost(at) {
                     return Err(Error::unavailable(format!("{name} could not take a note about its fleet: try again")));
                 }

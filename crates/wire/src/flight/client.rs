@@ -33,6 +33,7 @@ use crate::flight::status::{from_status, of_connection, root_cause};
 use crate::flight::{DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
 use crate::session::{Message, Opened, Session};
 use crate::subplan::SubPlan;
+use crate::verify::{Verified, Verify};
 
 /// How patient a connection is.
 #[derive(Debug, Clone)]
@@ -304,6 +305,11 @@ impl Storage for FlightCse {
 
     async fn usage(&self) -> Result<Usage> {
         self.json("usage", &self.act("usage", Bytes::new()).await?)
+    }
+
+    async fn verify(&self, asked: Verify) -> Result<Verified> {
+        let answer = self.act("verify", asked.encode()).await?;
+        Verified::decode(&answer).map_err(|e| self.peer.named(&Error::corrupt(e.full_text())))
     }
 }
 

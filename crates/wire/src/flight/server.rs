@@ -33,6 +33,7 @@ use crate::flight::sessions::{self, SessionEncoder};
 use crate::flight::status::to_status;
 use crate::flight::{DEFAULT_HEARTBEAT, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
 use crate::session::{Message, Opened, Session};
+use crate::verify::Verify;
 
 /// First byte of an action's answers: a sign of life,
 pub(crate) const ANSWER_ALIVE: u8 = 0;
@@ -282,8 +283,9 @@ async fn act(cse: &dyn Cse, action: Action) -> Result<Bytes> {
         }
         "usage" => frames::encode_json(&cse.usage().await?),
         "apply" => frames::encode_json(&cse.apply(frames::decode_batch(&body)?).await?),
+        "verify" => Ok(cse.verify(Verify::decode(&body)?).await?.encode()),
         other => Err(Error::unsupported(format!(
-            "there is no action {:?}: info, get, get_ranges, stat, list, usage, apply",
+            "there is no action {:?}: info, get, get_ranges, stat, list, usage, verify, apply",
             other.chars().take(40).collect::<String>()
         ))),
     }

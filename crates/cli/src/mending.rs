@@ -1,0 +1,50 @@
+//! `skytether scrub` and `skytether repair`.
+
+use skytether_common::Error;
+use skytether_common::units::counted;
+use skytether_fleet::{RepairOptions, ScrubOptions};
+
+use crate::args::{ListFormat, Repair, Scrub};
+use crate::listing;
+use crate::progress::Bytes;
+use crate::run::{Failure, fleet, name, say};
+
+pub(crate) async fn scrub(args: Scrub) -> Result<(), Failure> {
+    let datasets = args.datasets.iter().map(|text| name(text)).collect::<Result<_, _>>()?;
+    let options = ScrubOptions { datasets, bytes_per_s: args.rate, check: args.check };
+    let fleet = fleet(&args.fleet.fleet).await?;
+    let progress = Bytes::new();
+    let done = fleet.scrub(&options, &|far| progress.told(far)).await;
+    progress.finish();
+    let report = done?;
+    say(&match args.format {
+        ListFormat::Table => report.to_string(),
+        ListFormat::Json => listing::json(&report)?,
+    })?;
+    match report.left() {
+        0 => Ok(()),
+        left if args.check => Err(Failure::Work(Error::corrupt(format!("{} damaged: scrub without --check to mend what can be", counted(left, "value"))))),
+        left => Err(Failure::Work(Error::corrupt(format!("{} left damaged", counted(left, "value"))))),
+    }
+}
+
+pub(crate) async fn repair(args: Repair) -> Result<(), Failure> {
+    let options = RepairOptions { drives: args.replace, address: args.with, bytes_per_s: args.rate };
+    let fleet = fleet(&args.fleet.fleet).await?;
+    let progress = Bytes::new();
+    let done = fleet.repair(&options, &|far| progress.told(far)).await;
+    progress.finish();
+    let report = done?;
+    say(&match args.format {
+        ListFormat::Table => report.to_string(),
+        ListFormat::Json => listing::json(&report)?,
+    })?;
+    if !report.left.is_empty() {
+        return Err(Failure::Work(Error::corrupt(format!("{} could not be rebuilt", counted(report.left.len() as u64, "part")))));
+    }
+    if report.lost.is_empty() {
+        return Ok(());
+    }
+    let lost: Vec<&str> = report.lost.keys().map(String::as_str).collect();
+    Err(Failure::Work(Error::unavailable(format!("lost still: {}; bring them back, or replace them (`skytether repair --help`)", lost.join(", ")))))
+}
