@@ -35,6 +35,36 @@ impl Rows {
     }
 }
 
+/// A line that counts bytes while a file is written. Draws nothing where stderr is no terminal.
+pub(crate) struct Bytes(ProgressBar);
+
+impl Bytes {
+    /// Begins to count bytes of `what`.
+    pub(crate) fn new(what: &str) -> Self {
+        let bar = ProgressBar::new(0).with_message(what.to_string());
+        if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:24}] {percent:>3}% of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left") {
+            bar.set_style(style.progress_chars("#."));
+        }
+        bar.enable_steady_tick(Duration::from_millis(120));
+        Self(bar)
+    }
+
+    /// What is to be told how many bytes are done, and of how many.
+    pub(crate) fn counter(&self) -> impl FnMut(u64, u64) -> skytether_common::Result<()> + Send + use<> {
+        let bar = self.0.clone();
+        move |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+            Ok(())
+        }
+    }
+
+    /// Takes the line away.
+    pub(crate) fn finish(self) {
+        self.0.finish_and_clear();
+    }
+}
+
 /// A line that shows which of some steps is under way. Draws nothing where stderr is no terminal.
 pub(crate) struct Steps(ProgressBar);
 

@@ -19,6 +19,8 @@ use tokio::net::TcpListener;
 use uuid::Uuid;
 
 use crate::args::{Calibrate, Command, DriveCommand, DriveServe, Drop, Explain, ExplainFormat, HostCommand, HostServe, Ingest, Init, ListFormat, Look, Sql};
+use crate::export::export;
+use crate::generate::generate;
 use crate::listing;
 use crate::output::Sink;
 use crate::progress::{Rows, Steps};
@@ -47,6 +49,8 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Drive(DriveCommand::Serve(a)) => drive_serve(a).await,
         Command::Host(HostCommand::Serve(a)) => host_serve(a).await,
         Command::Ingest(a) => ingest(a).await,
+        Command::Export(a) => export(a).await,
+        Command::Generate(a) => tokio::task::block_in_place(|| generate(a)),
         Command::Sql(a) => sql(a).await,
         Command::Explain(a) => explain(a).await,
         Command::Ls(a) => ls(a).await,
@@ -57,7 +61,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
 }
 
 /// A fleet by its directory or its host's address.
-async fn fleet(at: &str) -> Result<Fleet> {
+pub(crate) async fn fleet(at: &str) -> Result<Fleet> {
     if is_host(at) {
         return Fleet::connect(at).await;
     }
@@ -69,7 +73,7 @@ async fn open(dir: &Path, host: HostOptions, profile: Profiles) -> Result<Fleet>
     Fleet::open_with(dir, &OpenOptions { create: false, profile, ..OpenOptions::default() }, host).await
 }
 
-fn name(text: &str) -> Result<DatasetName, Failure> {
+pub(crate) fn name(text: &str) -> Result<DatasetName, Failure> {
     text.parse().map_err(Failure::Call)
 }
 
@@ -220,7 +224,7 @@ async fn serve_until_interrupted(serving: impl Future<Output = Result<()>>) -> R
 }
 
 /// A line on stdout, flushed: scripts wait for it.
-fn say(line: &str) -> Result<()> {
+pub(crate) fn say(line: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let written = writeln!(out, "{line}").and_then(|()| out.flush());
     match written {
@@ -232,7 +236,7 @@ fn say(line: &str) -> Result<()> {
 async fn ingest(args: Ingest) -> Result<(), Failure> {
     let to = name(&args.to)?;
     let fleet = fleet(&args.fleet.fleet).await?;
-    let table = files::open(&files::find(&args.files)?)?;
+    let table = files::open_as(&files::find(&args.files)?, args.input_format)?;
     if let Some(hint) = &table.hint {
         eprintln!("skytether: {hint}");
     }

@@ -10,10 +10,10 @@
 //! | `DoAction describe`, `drop` | `{"name": ...}` | a root record; nothing |
 //! | `DoAction explain` | `{"sql": ..., "options": ..., "analyze": ...}`, or `substrait` in the place of `sql` | text |
 //! | `DoAction explanation` | the same | JSON: an [`Explanation`](crate::Explanation) |
-//! | `DoAction drive/<n>/apply`, `get`, `stat`, `list`, `usage` | as a drive takes them; `apply` with the host's instance in front | as a drive answers |
+//! | `DoAction drive/<n>/apply`, `get`, `get_ranges`, `stat`, `list`, `usage` | as a drive takes them; `apply` with the host's instance in front | as a drive answers |
 //!
 //! Storage of drive n of the host's list is reached through the host, so that a client ingests with the same writer as an embedded
-//! fleet, up to the compare-and-set.
+//! fleet, up to the compare-and-set, and reads tables as files (`plain`).
 
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::ipc::writer::IpcWriteOptions;
