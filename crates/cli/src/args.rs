@@ -6,7 +6,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use skytether_drive::Device;
 use skytether_fleet::address::is_host_and_port;
-use skytether_fleet::files::Format;
+use skytether_fleet::files;
 use skytether_host::{Cut, Scheme};
 
 use crate::export::Export;
@@ -225,8 +225,8 @@ pub(crate) struct Ingest {
     #[arg(long, value_name = "DOMAIN.DATASET")]
     pub(crate) to: String,
     /// The format of all files, whatever their names end in.
-    #[arg(long, value_name = "FORMAT", value_parser = PossibleValuesParser::new(Format::NAMES).try_map(|word| word.parse::<Format>()))]
-    pub(crate) input_format: Option<Format>,
+    #[arg(long, value_name = "FORMAT", value_parser = PossibleValuesParser::new(files::Format::NAMES).try_map(|word| word.parse::<files::Format>()))]
+    pub(crate) input_format: Option<files::Format>,
     /// Replace the data set if there is one; readers see the old or the new one, never a mixture.
     #[arg(long)]
     pub(crate) replace: bool,

@@ -13,7 +13,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use skytether_common::checksum::crc32c;
 use skytether_common::{DatasetName, Error, Generation, Key, Kind, Result};
 use skytether_plan::Placement;
-use skytether_slice::plain::{Assembly, MAGIC};
+use skytether_slice::plain::{Assembly, Footer, MAGIC};
 use skytether_slice::{Metadata, Picked, Pieces};
 use skytether_wire::Storage;
 use uuid::Uuid;
@@ -122,11 +122,11 @@ impl Door {
         let mut assembly = plan.assembly()?;
         let (mut tails, mut stripe) = (Vec::with_capacity(slices.len()), Vec::new());
         {
-            let mut footers = std::pin::pin!(stream::iter(&slices).map(|slice| self.footer(&plan, slice)).buffered(AT_ONCE));
+            let mut footers = std::pin::pin!(stream::iter(slices.iter().copied()).map(|slice| self.footer(&plan, slice)).buffered(AT_ONCE));
             for slice in &slices {
-                let (pieces, tail) = footers.try_next().await?.ok_or_else(|| Error::internal("fewer footers than slices"))?;
+                let (footer, tail) = footers.try_next().await?.ok_or_else(|| Error::internal("fewer footers than slices"))?;
                 tails.push(tail);
-                stripe.push(pieces);
+                stripe.push(footer);
                 add(&plan, &mut assembly, slice, &mut stripe)?;
             }
         }
@@ -166,13 +166,11 @@ impl Door {
         let slices = plan.slices();
         let mut assembly = plan.assembly()?;
         sink.begin(slices.iter().filter_map(|slice| slice.entry(&plan.parts)).map(|entry| entry.len).sum());
-        let mut whole = std::pin::pin!(stream::iter(&slices).map(|slice| self.whole(&plan.name, plan.record.generation, &plan.parts, slice)).buffered(AT_ONCE));
+        let mut whole = std::pin::pin!(stream::iter(slices.iter().copied()).map(|slice| self.whole(&plan.name, plan.record.generation, &plan.parts, slice)).buffered(AT_ONCE));
         let (mut stripe, mut written) = (Vec::new(), 0u64);
         for slice in &slices {
             let bytes = whole.try_next().await?.ok_or_else(|| Error::internal("fewer slices came than there are"))?;
-            let start = tail_of(&bytes).ok_or_else(|| no_parquet(slice, &plan.parts))?;
-            // A copy: the slice's other bytes need not wait until the stripe is whole.
-            stripe.push(Pieces::part(bytes.len() as u64, start, Bytes::copy_from_slice(&bytes[start as usize..]))?);
+            stripe.push(Footer::read(&plan.parts[slice.part].metadata, slice.n, &bytes.clone().into())?);
             add(&plan, &mut assembly, slice, &mut stripe)?;
             written += bytes.len() as u64;
             sink.write(bytes).await?;
@@ -256,7 +254,7 @@ impl Door {
     }
 
     /// Slice `slice`, verified.
-    async fn whole(&self, name: &DatasetName, generation: Generation, parts: &[Part], slice: &Slice) -> Result<Bytes> {
+    async fn whole(&self, name: &DatasetName, generation: Generation, parts: &[Part], slice: Slice) -> Result<Bytes> {
         let part = &parts[slice.part];
         let (key, entry) = (slice.key(parts)?, slice.entry(parts).ok_or_else(|| Error::internal("a slice that is in no metadata"))?);
         let bytes = self.from_any(name, generation, &part.drives, "read a slice", |drive| get(drive, key.clone())).await?;
@@ -267,7 +265,7 @@ impl Door {
     }
 
     /// Parts of `slice` as the metadata describes them; `None` where they are damaged, and the slice is to be read whole.
-    async fn picked(&self, name: &DatasetName, generation: Generation, parts: &[Part], slice: &Slice, picked: &Picked) -> Result<Option<Pieces>> {
+    async fn picked(&self, name: &DatasetName, generation: Generation, parts: &[Part], slice: Slice, picked: &Picked) -> Result<Option<Pieces>> {
         let read = self.ranges(name, generation, parts, slice, picked.ranges()).await?;
         match picked.verify(&read) {
             Err(e) if e.kind() == Kind::Corrupt => Ok(None),
@@ -275,7 +273,7 @@ impl Door {
         }
     }
 
-    async fn ranges(&self, name: &DatasetName, generation: Generation, parts: &[Part], slice: &Slice, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+    async fn ranges(&self, name: &DatasetName, generation: Generation, parts: &[Part], slice: Slice, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let key = slice.key(parts)?;
         self.from_any(name, generation, &parts[slice.part].drives, "read parts of a slice", |drive| {
             let (key, ranges) = (key.clone(), ranges.to_vec());
@@ -285,24 +283,41 @@ impl Door {
     }
 
     /// A slice's footer, and, where it was not verified, what it was.
-    async fn footer(&self, plan: &Plan, slice: &Slice) -> Result<(Pieces, Option<Tail>)> {
+    async fn footer(&self, plan: &Plan, slice: Slice) -> Result<(Footer, Option<Tail>)> {
         let (name, generation, parts) = (&plan.name, plan.record.generation, &plan.parts);
         let entry = slice.entry(parts).ok_or_else(|| Error::internal("a slice that is in no metadata"))?;
-        if let Some(picked) = parts[slice.part].metadata.pick(slice.n, &[]) {
-            return match self.picked(name, generation, parts, slice, &picked).await? {
-                Some(pieces) => Ok((pieces, None)),
-                None => Ok((self.whole(name, generation, parts, slice).await?.into(), None)),
+        let metadata = &parts[slice.part].metadata;
+        if let Some(picked) = metadata.pick(slice.n, &[]) {
+            let pieces = match self.picked(name, generation, parts, slice, &picked).await? {
+                Some(pieces) => pieces,
+                None => self.whole(name, generation, parts, slice).await?.into(),
             };
+            return Ok((Footer::read(metadata, slice.n, &pieces)?, None));
         }
+        let read = match self.tail(plan, slice).await? {
+            Some((bytes, tail)) => Footer::read(metadata, slice.n, &Pieces::part(entry.len, tail.start, bytes)?).map(|footer| (footer, Some(tail))),
+            None => Err(no_parquet(slice, parts)),
+        };
+        match read {
+            // Damaged, it seems. Whole slices are verified, and come from elsewhere if they must.
+            Err(e) if e.kind() == Kind::Corrupt => Ok((Footer::read(metadata, slice.n, &self.whole(name, generation, parts, slice).await?.into())?, None)),
+            read => read,
+        }
+    }
+
+    /// The last bytes of a slice of which nobody knows where its footer begins: that footer, not verified. `None` where they are none.
+    async fn tail(&self, plan: &Plan, slice: Slice) -> Result<Option<(Bytes, Tail)>> {
+        let (name, generation, parts) = (&plan.name, plan.record.generation, &plan.parts);
+        let entry = slice.entry(parts).ok_or_else(|| Error::internal("a slice that is in no metadata"))?;
         let mut from = entry.len.saturating_sub(LIKELY_TAIL);
         loop {
             let read = self.ranges(name, generation, parts, slice, &[from..entry.len]).await?;
             let bytes = read.into_iter().next().unwrap_or_default();
-            let start = tail_length(&bytes).and_then(|length| entry.len.checked_sub(length)).ok_or_else(|| no_parquet(slice, parts))?;
+            let Some(start) = tail_length(&bytes).and_then(|length| entry.len.checked_sub(length)) else { return Ok(None) };
             if start >= from {
                 let bytes = bytes.slice((start - from) as usize..);
                 let tail = Tail { start, crc32c: crc32c(&bytes) };
-                return Ok((Pieces::part(entry.len, start, bytes)?, Some(tail)));
+                return Ok(Some((bytes, tail)));
             }
             from = start;
         }
@@ -313,7 +328,7 @@ impl Door {
         if let Some(bytes) = file.cached(at, &range) {
             return Ok(bytes);
         }
-        let slice = &file.slices[at];
+        let slice = file.slices[at];
         let metadata = &file.parts[slice.part].metadata;
         let entry = slice.entry(&file.parts).ok_or_else(|| Error::internal("a slice that is in no metadata"))?;
         let missing = file.missing(at, &range);
@@ -330,7 +345,8 @@ impl Door {
         if let Some(tail) = &file.tails[at]
             && bytes.get(tail.start as usize..).is_none_or(|end| crc32c(end) != tail.crc32c)
         {
-            return Err(Error::corrupt(format!("the footer of slice {} was read wrongly when the file was opened: open it again", slice.key(&file.parts)?)));
+            let what = "is damaged where it lies, as the other drives' shards show: export the table, which reads all of it verified";
+            return Err(Error::corrupt(format!("the footer of slice {} {what}", slice.key(&file.parts)?)));
         }
         let wanted = bytes.slice(range.start as usize..range.end as usize);
         file.keep(at, bytes);
@@ -343,14 +359,12 @@ async fn get(drive: Arc<dyn Storage>, key: Key) -> Result<Bytes> {
 }
 
 /// The footer of another slice; those of a whole stripe go to the file's.
-fn add(plan: &Plan, assembly: &mut Assembly, slice: &Slice, stripe: &mut Vec<Pieces>) -> Result<()> {
+fn add(plan: &Plan, assembly: &mut Assembly, slice: &Slice, stripe: &mut Vec<Footer>) -> Result<()> {
     let part = &plan.parts[slice.part];
     if stripe.len() < part.metadata.groups.len() {
         return Ok(());
     }
-    let added = assembly.add(&part.metadata, slice.stripe, stripe).map_err(|e| e.while_doing(format!("{} can't be read as a file, for partition {}", plan.name, part.name.slot)));
-    stripe.clear();
-    added
+    assembly.add(&part.metadata, slice.stripe, std::mem::take(stripe)).map_err(|e| e.while_doing(format!("{} can't be read as a file, for partition {}", plan.name, part.name.slot)))
 }
 
 /// The stripes in the order of the file. Those that were dealt to the drives in turn come as they were ingested; others partition by partition.
@@ -378,11 +392,6 @@ fn tail_length(end: &[u8]) -> Option<u64> {
     (magic == MAGIC).then(|| u64::from(u32::from_le_bytes(*length)) + 8)
 }
 
-/// Where the footer of a whole slice begins.
-fn tail_of(bytes: &[u8]) -> Option<u64> {
-    (bytes.len() as u64).checked_sub(tail_length(bytes)?)
-}
-
-fn no_parquet(slice: &Slice, parts: &[Part]) -> Error {
+fn no_parquet(slice: Slice, parts: &[Part]) -> Error {
     Error::corrupt(format!("slice {} of {} is no Parquet file", slice.n, parts[slice.part].name.dataset))
 }

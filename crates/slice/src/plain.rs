@@ -28,7 +28,7 @@ use skytether_common::{Error, Result};
 
 use crate::groups::Groups;
 use crate::guard::{corrupt, guarded};
-use crate::metadata::{Metadata, StatsTable};
+use crate::metadata::{Metadata, SliceEntry, StatsTable};
 use crate::pieces::Pieces;
 
 /// What every Parquet file begins with. So does the first slice; a file without slices has nothing else before its footer.
@@ -52,12 +52,38 @@ pub struct Assembly {
     at: u64,
 }
 
-/// The footer of a slice, from all of its bytes or from those behind its columns.
-///
-/// # Errors
-/// `Corrupt` where they are none.
-fn footer(slice: &Pieces) -> Result<ParquetMetaData> {
-    guarded("a slice's footer", || ParquetMetaDataReader::new().parse_and_finish(slice).map_err(corrupt("a slice's footer")))
+/// The footer of a slice.
+#[derive(Debug)]
+pub struct Footer {
+    metadata: ParquetMetaData,
+    /// Of the slice.
+    len: u64,
+}
+
+impl Footer {
+    /// Reads the footer of slice `n` of a partition, from all of its bytes or from those behind its columns.
+    ///
+    /// # Errors
+    /// `Corrupt` where they are not what the partition's metadata describes.
+    pub fn read(partition: &Metadata, n: usize, slice: &Pieces) -> Result<Self> {
+        let metadata = guarded("a slice's footer", || ParquetMetaDataReader::new().parse_and_finish(slice).map_err(corrupt("a slice's footer")))?;
+        let wrong = |what: String| Error::corrupt(format!("slice {n} of a partition {what}"));
+        let SliceEntry { rows, len, .. } = *partition.slices.get(n).ok_or_else(|| wrong("is not in its metadata".into()))?;
+        let [one] = metadata.row_groups() else { return Err(wrong(format!("has {} row groups and not one", metadata.num_row_groups()))) };
+        if u64::try_from(one.num_rows()) != Ok(rows) {
+            return Err(wrong(format!("has {} rows and not {rows}", one.num_rows())));
+        }
+        let within = |chunk: &ColumnChunkMetaData| {
+            let begin = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset()).min(chunk.data_page_offset());
+            let end = begin.checked_add(chunk.compressed_size().max(0)).and_then(|end| u64::try_from(end).ok());
+            let data = u64::try_from(chunk.data_page_offset());
+            begin >= MAGIC.len() as i64 && end.is_some_and(|end| end < len) && data.is_ok_and(|data| data < len)
+        };
+        if let Some(chunk) = one.columns().iter().find(|chunk| !within(chunk)) {
+            return Err(wrong(format!("has a chunk of {} beyond its end", chunk.column_path())));
+        }
+        Ok(Self { metadata, len })
+    }
 }
 
 impl Assembly {
@@ -79,11 +105,11 @@ impl Assembly {
         self.at == 0
     }
 
-    /// Adds stripe `stripe` of the partition that `metadata` describes; `slices` are its slices, each whole or what is read of it for no column.
+    /// Adds stripe `stripe` of the partition that `metadata` describes; `slices` are the footers of its slices.
     ///
     /// # Errors
-    /// `Corrupt` where a slice is not what the metadata describe, or not of this table; `Exhausted` for more than [`MAX_CHUNKS`] chunks.
-    pub fn add(&mut self, metadata: &Metadata, stripe: usize, slices: &[Pieces]) -> Result<()> {
+    /// `Corrupt` where they are not of this table; `Exhausted` for more than [`MAX_CHUNKS`] chunks.
+    pub fn add(&mut self, metadata: &Metadata, stripe: usize, slices: Vec<Footer>) -> Result<()> {
         if metadata.groups != self.groups || slices.len() != self.groups.len() || metadata.schema != self.schema {
             return Err(Error::corrupt("the partitions of a table have other columns than one another"));
         }
@@ -91,24 +117,8 @@ impl Assembly {
         let rows = rows.ok_or_else(|| Error::internal(format!("there is no stripe {stripe}")))?;
         let mut start = self.at;
         let mut footers = Vec::with_capacity(slices.len());
-        for (group, slice) in slices.iter().enumerate() {
-            let wrong = |what: String| Error::corrupt(format!("slice {} of a partition {what}", metadata.slice_of(stripe, group)));
-            let footer = footer(slice)?;
-            let len = metadata.slices.get(metadata.slice_of(stripe, group)).map(|entry| entry.len);
-            let len = len.ok_or_else(|| wrong("is not in its metadata".into()))?;
-            let [one] = footer.row_groups() else { return Err(wrong(format!("has {} row groups and not one", footer.num_row_groups()))) };
-            if one.num_rows() != rows {
-                return Err(wrong(format!("has {} rows and not {rows}", one.num_rows())));
-            }
-            let within = |chunk: &ColumnChunkMetaData| {
-                let begin = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset()).min(chunk.data_page_offset());
-                let end = begin.checked_add(chunk.compressed_size().max(0)).and_then(|end| u64::try_from(end).ok());
-                begin >= MAGIC.len() as i64 && end.is_some_and(|end| end < len)
-            };
-            if let Some(chunk) = one.columns().iter().find(|chunk| !within(chunk)) {
-                return Err(wrong(format!("has a chunk of {} beyond its end", chunk.column_path())));
-            }
-            footers.push((start, footer));
+        for Footer { metadata, len } in slices {
+            footers.push((start, metadata));
             start = start.checked_add(len).filter(|end| i64::try_from(*end).is_ok()).ok_or_else(|| Error::exhausted("a file of more bytes than can be"))?;
         }
         self.check(&footers)?;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use skytether_common::{Kind, Result};
-use skytether_slice::plain::Assembly;
+use skytether_slice::plain::{Assembly, Footer};
 use skytether_slice::{Encoded, Layout, Metadata, MetadataBuilder, Pieces, SliceOptions, SparseSlicer, TableSlicer, ValueType, Values, sparse_schema};
 
 fn slices_of(batches: &[RecordBatch], target_bytes: usize) -> Vec<Encoded> {
@@ -32,8 +32,9 @@ fn file(metadata: &Metadata, slices: &[Encoded], parts: impl Fn(usize, &Bytes) -
     let mut assembly = Assembly::new(Arc::clone(&metadata.schema), metadata.groups);
     let mut all = Vec::new();
     for (n, stripe) in slices.iter().enumerate() {
-        let pieces: Vec<_> = stripe.slices().enumerate().map(|(group, bytes)| parts(metadata.slice_of(n, group), bytes)).collect();
-        assembly.add(metadata, n, &pieces)?;
+        let numbered = stripe.slices().enumerate().map(|(group, bytes)| (metadata.slice_of(n, group), bytes));
+        let footers = numbered.map(|(slice, bytes)| Footer::read(metadata, slice, &parts(slice, bytes))).collect::<Result<Vec<_>>>()?;
+        assembly.add(metadata, n, footers)?;
         stripe.slices().for_each(|bytes| all.extend_from_slice(bytes));
         assert_eq!(assembly.len(), all.len() as u64);
     }
