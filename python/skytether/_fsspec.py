@@ -14,6 +14,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
@@ -210,6 +211,11 @@ def _files(dataset: dict[str, Any]) -> list[str]:
     return [f"{dataset['name']}.{table}{ENDING}" for table in rows]
 
 
+def _fetch(file: Any, path: str, start: int, end: int) -> bytes:
+    with _as_os_error(path):
+        return file.read(max(0, start), min(end, file.size()))
+
+
 class TableFile(AbstractBufferedFile):
     """A table as an open Parquet file. The bytes are kept in Rust, slice by slice or column by column of a slice, 64 MiB at most; nothing is kept here."""
 
@@ -230,10 +236,11 @@ class TableFile(AbstractBufferedFile):
                 self._done()
                 raise
         super().__init__(fs, stripped, "rb", cache_type="none", size=self._file.size())
+        # Not a method of this object: nothing would let go of the fleet before the next round of garbage collection, where somebody forgets to close the file.
+        self.cache.fetcher = partial(_fetch, self._file, stripped)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        with _as_os_error(self.path):
-            return self._file.read(max(0, start), min(end, self.size))
+        return _fetch(self._file, self.path, start, end)
 
     def close(self) -> None:
         super().close()

