@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import os
+import time
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, Union
@@ -27,6 +28,12 @@ FileProgress = Callable[[int, int], None]
 
 #: Fleets that are open in this process, by their directories, so that ``skytether://`` reads them as they are: nobody else can open them meanwhile.
 _opened: weakref.WeakValueDictionary[str, Fleet] = weakref.WeakValueDictionary()
+
+#: Directories of fleets that ``skytether://`` has open. Readers let go of their files in threads of their own, a moment after they gave their result.
+_lent: set[str] = set()
+
+#: Seconds to wait for that.
+PATIENCE = 2.0
 
 #: A device profile: the name of a shipped one (``"envoy"``, ``"newport"``, ``"server"``, ``"unlimited"``), the path of a TOML file, or a profile's TOML text.
 Profile = Union[str, "os.PathLike[str]"]
@@ -83,9 +90,29 @@ def open(  # noqa: A001 - the name users expect
     UnavailableError
         Drives are missing, and more of them than the fleet's redundancy survives.
     """
+    waited = time.monotonic() + PATIENCE
+    while os.path.realpath(path) in _lent and time.monotonic() < waited:
+        time.sleep(0.01)
     fleet = Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, _profiles(profile), create, memory_per_drive, memory_limit, spill_limit, slice_rows))
     _opened[os.path.realpath(path)] = fleet
     return fleet
+
+
+def borrow(location: str) -> Fleet:
+    """The fleet in a directory or behind a host, for somebody who gives it back when it was read; to be closed by `give_back`."""
+    if _internal.is_host(location):
+        return connect(location)
+    fleet = Fleet(_internal.Fleet.open(location, None, "none", "unlimited", False, None, None, None, None))
+    _lent.add(location)
+    return fleet
+
+
+def give_back(location: str, fleet: Fleet) -> None:
+    """Closes what was borrowed."""
+    try:
+        fleet.close()
+    finally:
+        _lent.discard(location)
 
 
 def opened(path: str | os.PathLike[str]) -> Fleet | None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from . import _internal
+from ._fleet import give_back
 from .errors import ConflictError, CorruptError, InvalidError, NotFoundError, SkytetherError, UnavailableError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class SkytetherFileSystem(AbstractFileSystem):
             fleet = _fleet.opened(location)
             if fleet is not None:
                 return fleet
-            fleet = _fleet.connect(location) if _internal.is_host(location) else _fleet.open(location, create=False)
+            fleet = _fleet.borrow(location)
             self._fleets[location] = (fleet, 1)
             return fleet
 
@@ -134,7 +135,7 @@ class SkytetherFileSystem(AbstractFileSystem):
                 self._fleets[location] = (fleet, users - 1)
             else:
                 del self._fleets[location]
-                fleet.close()
+                give_back(location, fleet)
 
     def _plain(self, fleet: Fleet, location: str, name: str) -> Any:
         """The table's file, as it is now."""

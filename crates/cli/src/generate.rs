@@ -71,9 +71,10 @@ pub(crate) fn generate(what: Generate) -> Result<(), Failure> {
     let particles = Particles::new(args.rows, args.seed).gathered(args.gathered).map_err(Failure::Call)?;
     let format = match args.output_format {
         Some(format) => format,
-        None => Format::of(&args.out).ok().filter(|format| matches!(format, Format::Parquet | Format::Vpic)).ok_or_else(|| {
-            Failure::Call(Error::invalid(format!("{}: call the file .parquet or .vpic, or say --output-format", args.out.display())))
-        })?,
+        None => Format::of(&args.out)
+            .ok()
+            .filter(|format| matches!(format, Format::Parquet | Format::Vpic))
+            .ok_or_else(|| Failure::Call(Error::invalid(format!("{}: call the file .parquet or .vpic, or say --output-format", args.out.display()))))?,
     };
     let started = Instant::now();
     let progress = Rows::new(&format!("writing {}", args.out.display()), Some(args.rows));

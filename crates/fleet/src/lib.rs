@@ -25,11 +25,11 @@ pub use embedded::{FORMAT, OpenOptions};
 pub use export::ExportReport;
 pub use profiles::Profiles;
 pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
-pub use skytether_particles::Particles;
 pub use skytether_host::{
-    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, Door, DriveStatus, Explanation, HostOptions, IngestReport, Listing, Moving, Output, Placement, PlainFile, Query,
-    QueryOptions, Receipt, ReceiptHandle, Scheme, TableScan,
+    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, Door, DriveStatus, Explanation, HostOptions, IngestReport, Listing, Moving, Output, Placement,
+    PlainFile, Query, QueryOptions, Receipt, ReceiptHandle, Scheme, TableScan,
 };
+pub use skytether_particles::Particles;
 
 /// A fleet of drives with a host before them. Cheap to clone; an embedded fleet is closed with its last clone.
 #[derive(Debug, Clone)]

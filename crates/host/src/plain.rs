@@ -166,7 +166,9 @@ impl Door {
         let slices = plan.slices();
         let mut assembly = plan.assembly()?;
         sink.begin(slices.iter().filter_map(|slice| slice.entry(&plan.parts)).map(|entry| entry.len).sum());
-        let mut whole = std::pin::pin!(stream::iter(slices.iter().copied()).map(|slice| self.whole(&plan.name, plan.record.generation, &plan.parts, slice)).buffered(AT_ONCE));
+        let mut whole = std::pin::pin!(
+            stream::iter(slices.iter().copied()).map(|slice| self.whole(&plan.name, plan.record.generation, &plan.parts, slice)).buffered(AT_ONCE)
+        );
         let (mut stripe, mut written) = (Vec::new(), 0u64);
         for slice in &slices {
             let bytes = whole.try_next().await?.ok_or_else(|| Error::internal("fewer slices came than there are"))?;
@@ -364,7 +366,9 @@ fn add(plan: &Plan, assembly: &mut Assembly, slice: &Slice, stripe: &mut Vec<Foo
     if stripe.len() < part.metadata.groups.len() {
         return Ok(());
     }
-    assembly.add(&part.metadata, slice.stripe, std::mem::take(stripe)).map_err(|e| e.while_doing(format!("{} can't be read as a file, for partition {}", plan.name, part.name.slot)))
+    assembly
+        .add(&part.metadata, slice.stripe, std::mem::take(stripe))
+        .map_err(|e| e.while_doing(format!("{} can't be read as a file, for partition {}", plan.name, part.name.slot)))
 }
 
 /// The stripes in the order of the file. Those that were dealt to the drives in turn come as they were ingested; others partition by partition.

@@ -100,7 +100,11 @@ impl Particles {
     /// # Errors
     /// `Invalid` for what is no share.
     pub fn gathered(self, gathered: f64) -> Result<Self> {
-        if (0.0..=1.0).contains(&gathered) { Ok(Self { gathered, ..self }) } else { Err(Error::invalid(format!("{gathered} is no share: say a number from 0 to 1"))) }
+        if (0.0..=1.0).contains(&gathered) {
+            Ok(Self { gathered, ..self })
+        } else {
+            Err(Error::invalid(format!("{gathered} is no share: say a number from 0 to 1")))
+        }
     }
 
     /// How many there are.

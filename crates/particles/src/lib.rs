@@ -12,7 +12,7 @@ use arrow::datatypes::{DataType, Field, Float32Type, Schema, SchemaRef, UInt64Ty
 use arrow::record_batch::RecordBatch;
 use skytether_common::{Error, Result};
 
-pub use generate::{Particles, PUBLISHED};
+pub use generate::{PUBLISHED, Particles};
 pub use vpic::{RECORD, Records};
 
 /// The columns of a table of particles: `ID: UInt64, x, y, z, ke: Float32`, nothing nullable. 24 bytes a row.

@@ -180,7 +180,10 @@ mod tests {
         let (ids, floats) = columns(&batch).unwrap();
         assert_eq!(ids, [0x0102_0304_0506_0708]);
         assert_eq!(floats.map(|f| f[0]), [1.5, -2.5, 0.25, 0.625]);
-        assert_eq!(encode(&batch, |_| (-2, [4.0, 5.0, 6.0])).unwrap()[28..44], [&(-2i32).to_le_bytes()[..], &4f32.to_le_bytes(), &5f32.to_le_bytes(), &6f32.to_le_bytes()].concat());
+        assert_eq!(
+            encode(&batch, |_| (-2, [4.0, 5.0, 6.0])).unwrap()[28..44],
+            [&(-2i32).to_le_bytes()[..], &4f32.to_le_bytes(), &5f32.to_le_bytes(), &6f32.to_le_bytes()].concat()
+        );
     }
 
     #[test]
@@ -201,7 +204,10 @@ mod tests {
         for cut in [1, 47, 49, 20 * RECORD - 1] {
             let mut all = Records::new("run.vpic", &bytes[..cut], 8);
             let error = all.by_ref().find_map(Result::err).unwrap();
-            assert!(error.kind() == Kind::Corrupt && error.to_string().contains("run.vpic") && error.to_string().contains(&format!("{} bytes more", cut % RECORD)), "{error}");
+            assert!(
+                error.kind() == Kind::Corrupt && error.to_string().contains("run.vpic") && error.to_string().contains(&format!("{} bytes more", cut % RECORD)),
+                "{error}"
+            );
             assert!(error.to_string().contains(&format!("has {cut} bytes")), "{error}");
             assert!(all.next().is_none());
         }

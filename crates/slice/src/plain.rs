@@ -19,9 +19,7 @@ use bytes::Bytes;
 use parquet::arrow::{ARROW_SCHEMA_META_KEY, ArrowSchemaConverter, encode_arrow_schema};
 use parquet::basic::Type as Physical;
 use parquet::data_type::{ByteArray, FixedLenByteArray};
-use parquet::file::metadata::{
-    ColumnChunkMetaData, FileMetaData, KeyValue, ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter, RowGroupMetaData,
-};
+use parquet::file::metadata::{ColumnChunkMetaData, FileMetaData, KeyValue, ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter, RowGroupMetaData};
 use parquet::file::statistics::{Statistics, ValueStatistics};
 use parquet::schema::types::{SchemaDescPtr, SchemaDescriptor, Type};
 use skytether_common::{Error, Result};

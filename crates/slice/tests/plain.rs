@@ -156,7 +156,11 @@ fn chunks_of_wide_tables_come_from_several_slices() {
     let columns: Vec<(String, ArrayRef)> = (0..300)
         .map(|c| {
             let numbers = (0..900i64).map(|n| (n % 11 != c % 11).then_some(n * 31 + c));
-            let array: ArrayRef = if c % 9 == 4 { Arc::new(numbers.map(|n| n.map(|n| n.to_string())).collect::<StringArray>()) } else { Arc::new(numbers.collect::<Int64Array>()) };
+            let array: ArrayRef = if c % 9 == 4 {
+                Arc::new(numbers.map(|n| n.map(|n| n.to_string())).collect::<StringArray>())
+            } else {
+                Arc::new(numbers.collect::<Int64Array>())
+            };
             (format!("c{c}"), array)
         })
         .collect();

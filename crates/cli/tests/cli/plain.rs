@@ -50,7 +50,8 @@ fn particles_are_made_stored_and_found() {
         let done = run(&["generate", "particles", "--rows", "200k", "--seed", "5", "--out", &path(name)]).code(0);
         assert!(done.out.contains(&format!("{name}: 200,000 particles, ")), "{done:?}");
     }
-    let done = run(&["generate", "particles", "--rows", "200_000", "--seed", "5", "--out", &path("raw"), "--output-format", "vpic", "--format", "json"]).code(0);
+    let done =
+        run(&["generate", "particles", "--rows", "200_000", "--seed", "5", "--out", &path("raw"), "--output-format", "vpic", "--format", "json"]).code(0);
     let report: Value = serde_json::from_str(&done.out).unwrap();
     assert!(report["rows"] == 200_000 && report["bytes"] == 9_600_000, "{report}");
     assert!(std::fs::read(path("raw")).unwrap() == std::fs::read(path("p.vpic")).unwrap());

@@ -62,7 +62,8 @@ fn row_groups(file: &Bytes) -> usize {
 fn wide() -> RecordBatch {
     let columns = (0..300i64).map(|c| {
         let numbers = (0..900i64).map(move |n| ((n + c) % 11 != 0).then_some(n * 31 + c));
-        let array: ArrayRef = if c % 9 == 4 { Arc::new(numbers.map(|n| n.map(|n| n.to_string())).collect::<StringArray>()) } else { Arc::new(numbers.collect::<Int64Array>()) };
+        let array: ArrayRef =
+            if c % 9 == 4 { Arc::new(numbers.map(|n| n.map(|n| n.to_string())).collect::<StringArray>()) } else { Arc::new(numbers.collect::<Int64Array>()) };
         (format!("c{c}"), array, true)
     });
     RecordBatch::try_from_iter_with_nullable(columns).unwrap()

@@ -89,7 +89,14 @@ impl Cache {
 }
 
 impl PlainFile {
-    pub(super) fn new(name: DatasetName, generation: Generation, parts: Vec<Part>, slices: Vec<Slice>, tails: Vec<Option<Tail>>, footer: Bytes) -> Result<Self> {
+    pub(super) fn new(
+        name: DatasetName,
+        generation: Generation,
+        parts: Vec<Part>,
+        slices: Vec<Slice>,
+        tails: Vec<Option<Tail>>,
+        footer: Bytes,
+    ) -> Result<Self> {
         let mut ends = Vec::with_capacity(slices.len());
         let mut end = 0u64;
         for slice in &slices {
@@ -203,7 +210,8 @@ impl PlainFile {
             let start = place.checked_sub(1).and_then(|before| ends.get(before)).copied().unwrap_or(0);
             let length = ends.get(place).and_then(|end| end.checked_sub(start)).and_then(|length| usize::try_from(length).ok());
             let length = length.ok_or_else(|| Error::internal("a section that ends before it begins"))?;
-            let bytes = if length == 0 { Bytes::new() } else { pieces.get_bytes(start, length).map_err(|e| Error::internal("a section was not read").because(e))? };
+            let bytes =
+                if length == 0 { Bytes::new() } else { pieces.get_bytes(start, length).map_err(|e| Error::internal("a section was not read").because(e))? };
             self.locked().put((at, place), bytes);
         }
         Ok(())
