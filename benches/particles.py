@@ -139,7 +139,7 @@ def make(rows: int, redundancy: str) -> tuple[Path, Path]:
     if not file.exists():
         shutil.rmtree(place, ignore_errors=True)
         raw = data.OUT / "particles.vpic"
-        skytether._internal.generate_particles(str(raw), rows, 1, 0.0, None, True, None)
+        skytether.generate_particles(raw, rows, replace=True)
         with skytether.open(place, drives=DRIVES, redundancy=redundancy) as fleet:
             started = time.monotonic()
             fleet.ingest(raw, "physics.p")
@@ -208,8 +208,12 @@ def compare(rows: int, repeat: int, lost: bool, line: Callable[..., None]) -> li
     place, file = make(rows, "ec:4+1" if lost else "none")
     ends = slices(file)
     print(f"\n{rows:,} particles in {len(ends):,} slices on {DRIVES} drives like Envoy, disks with {1000 * SEEK:.0f} ms to seek, links of {LINK / 1e9} Gb/s")
+    # What a program does once, importing and setting up, is not a search.
+    for warm in (lambda: with_pyarrow(Drives(file, ends), 2.0), lambda: with_duckdb(Drives(file, ends), 2.0)):
+        warm()
     for t, share in ENERGIES:
         search = ours(place, t)
+        ours_first = timed(search)[0]
         taken: dict[str, list[float]] = {"ours": [], "pyarrow": [], "duckdb": [], "units": []}
         found, told = set(), {}
         for _ in range(repeat):
@@ -231,7 +235,7 @@ def compare(rows: int, repeat: int, lost: bool, line: Callable[..., None]) -> li
             f">= {wanted}x", best / took["ours"] >= wanted,
         )  # fmt: skip
         print("".join(f"      {name}: {what}\n" for name, what in told.items() if name != "ours"), end="")
-        results.append({"t": t, **took})
+        results.append({"t": t, "ours_first": ours_first, **took})
     if lost:
         results += without_a_drive(place, repeat, line)
     return results

@@ -160,6 +160,35 @@ def calibrate(profile: Profile, *, served: bool = False, dir: str | os.PathLike[
     return json.loads(_internal.calibrate(given, None if dir is None else os.fspath(dir), served))
 
 
+def generate_particles(
+    path: str | os.PathLike[str], rows: int, seed: int = 1, *, gathered: float = 0.0, format: str | None = None, replace: bool = False,  # noqa: A002 - as of `ingest`
+    progress: Progress | None = None,
+) -> int:
+    """Writes a file of made-up particles (ID, x, y, z, ke), of which as many are energetic as C2's authors published; docs/physicists.md says what they are like.
+
+    Parameters
+    ----------
+    path
+        The file; its ending says what it is: ``.parquet``, or ``.vpic`` for raw records.
+    rows, seed
+        How many, and what all numbers follow from: the same ones make the same file, on any machine.
+    gathered
+        The share of the energetic particles (ke > 0.3) that is in every 16th brick of the box; the others are anywhere.
+    format
+        ``"parquet"`` or ``"vpic"``, whatever the file is called.
+    replace
+        True: put it in the place of a file that is there. False: that is a `ConflictError`.
+    progress
+        Called now and then with the number of rows done.
+
+    Returns
+    -------
+    int
+        Bytes of the file.
+    """
+    return _internal.generate_particles(os.fspath(path), rows, seed, gathered, format, replace, progress)
+
+
 def connect(url: str) -> Fleet:
     """Connects to a host that serves a fleet, for example ``grpc://127.0.0.1:5300``."""
     return Fleet(_internal.Fleet.connect(url))

@@ -386,8 +386,14 @@ def test_particles_are_those_of_their_seed_and_as_many_are_energetic_as_should_b
         assert abs(found - due) <= 5 * due**0.5 + 3 * (due > 0), (t, found, due)
     done = subprocess.run([PROGRAM, "generate", "particles", "--rows", "1500k", "--seed", "3", "--out", tmp_path / "q.vpic", "--format", "json"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    rows: list[int] = []
+    assert skytether.generate_particles(tmp_path / "r", 1_500_000, 3, format="vpic", progress=rows.append) == 72_000_000 and rows[-1] == 1_500_000
+    with pytest.raises(skytether.ConflictError):
+        skytether.generate_particles(tmp_path / "r", 1, format="vpic")
+    with pytest.raises(skytether.UnsupportedError):
+        skytether.generate_particles(tmp_path / "r.csv", 1)
     digest = lambda path: hashlib.sha256(path.read_bytes()).hexdigest()  # noqa: E731
-    assert digest(tmp_path / "q.vpic") == digest(particles / "p.vpic")
+    assert digest(tmp_path / "q.vpic") == digest(tmp_path / "r") == digest(particles / "p.vpic")
 
 
 def test_particles_go_in_raw_and_come_out_as_a_file_for_anybody(particles, tmp_path):
