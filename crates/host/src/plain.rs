@@ -25,8 +25,17 @@ use crate::catalog::{Catalog, RootRecord, within};
 use crate::client::RemoteHost;
 use crate::tables::{View, choose};
 
-/// Slices that are read at once.
+/// Slices that are read at once, at most.
 const AT_ONCE: usize = 16;
+
+/// Bytes of those slices together, unless a single one has more.
+const ON_THE_WAY: u64 = 64 << 20;
+
+/// How many slices of a table are read at once: those of rows that are longer than a slice should be may be many times as long.
+fn at_once(parts: &[Part]) -> usize {
+    let longest = parts.iter().flat_map(|part| &part.metadata.slices).map(|entry| entry.len).max().unwrap_or(0);
+    usize::try_from(ON_THE_WAY / longest.max(1)).unwrap_or(AT_ONCE).clamp(1, AT_ONCE)
+}
 
 /// Bytes of the end of a slice that are read for its footer where nobody says how long that is.
 const LIKELY_TAIL: u64 = 16 << 10;
@@ -149,7 +158,7 @@ impl Door {
             return self.part(file, *at, part.clone()).await;
         }
         let mut all = BytesMut::with_capacity(usize::try_from(range.end - range.start).unwrap_or(0));
-        let mut read = std::pin::pin!(stream::iter(parts).map(|(at, part)| self.part(file, at, part)).buffered(AT_ONCE));
+        let mut read = std::pin::pin!(stream::iter(parts).map(|(at, part)| self.part(file, at, part)).buffered(at_once(&file.parts)));
         while let Some(bytes) = read.try_next().await? {
             all.extend_from_slice(&bytes);
         }
@@ -167,7 +176,7 @@ impl Door {
         let mut assembly = plan.assembly()?;
         sink.begin(slices.iter().filter_map(|slice| slice.entry(&plan.parts)).map(|entry| entry.len).sum());
         let mut whole = std::pin::pin!(
-            stream::iter(slices.iter().copied()).map(|slice| self.whole(&plan.name, plan.record.generation, &plan.parts, slice)).buffered(AT_ONCE)
+            stream::iter(slices.iter().copied()).map(|slice| self.whole(&plan.name, plan.record.generation, &plan.parts, slice)).buffered(at_once(&plan.parts))
         );
         let (mut stripe, mut written) = (Vec::new(), 0u64);
         for slice in &slices {
