@@ -20,6 +20,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import data  # noqa: E402
 import parity  # noqa: E402
+import particles  # noqa: E402
 import relational  # noqa: E402
 import wide  # noqa: E402
 
@@ -99,10 +100,10 @@ def speed(cells: int, genes: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("parts", nargs="*", choices=["parity", "speed", "relational", "wide", []], default=[], help="which parts (default: all)")
+    parser.add_argument("parts", nargs="*", choices=["parity", "speed", "relational", "wide", "particles", []], default=[], help="which parts (default: all)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the matrix, to try the benchmark itself")
     args = parser.parse_args()
-    parts = args.parts or ["parity", "speed", "relational", "wide"]
+    parts = args.parts or ["parity", "speed", "relational", "wide", "particles"]
     data.OUT.mkdir(exist_ok=True)
     if "parity" in parts:
         for row in parity.compare_all():
@@ -113,6 +114,9 @@ def main() -> None:
         relational.compare(data.OUT, 0.1 if args.quick else 1.0, line)
     if "wide" in parts:
         wide.compare(data.OUT, line)
+    if "particles" in parts:
+        particles.compare(2_000_000 if args.quick else particles.ROWS, 3, False, line)
+        particles.compare(2_000_000 if args.quick else particles.ROWS, 3, True, line)
     (data.OUT / "results.json").write_text(json.dumps(RESULTS, indent=1))
     missed = [r["what"].strip() for r in RESULTS if r["ok"] is False]
     print(f"\n{sum(r['ok'] is True for r in RESULTS)} figures reached, {len(missed)} missed{': ' + '; '.join(missed) if missed else ''}")

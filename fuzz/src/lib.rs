@@ -37,6 +37,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "sparse_decode", run: stored::sparse_decode, seeds: stored::sparse_slices, rounds: 20000 },
     Target { name: "metadata_decode", run: stored::metadata_decode, seeds: stored::metadata, rounds: 20000 },
     Target { name: "mtx_read", run: stored::mtx_read, seeds: stored::matrices, rounds: 20000 },
+    Target { name: "vpic_read", run: stored::vpic_read, seeds: stored::dumps, rounds: 20000 },
+    Target { name: "footer_read", run: stored::footer_read, seeds: stored::footers, rounds: 20000 },
     Target { name: "tsv_read", run: stored::tsv_read, seeds: stored::names, rounds: 20000 },
     Target { name: "moments_merge", run: stored::moments_merge, seeds: stored::moments, rounds: 20000 },
     Target { name: "spec_read", run: stored::spec_read, seeds: stored::specs, rounds: 20000 },

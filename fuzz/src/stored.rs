@@ -4,13 +4,15 @@ use std::io::Cursor;
 use std::sync::{Arc, LazyLock};
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Int64Array, ListArray, RecordBatch, StringArray, StringViewArray};
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt32Type};
+use arrow::datatypes::{DataType, Field, Float32Type, Int64Type, Schema, SchemaRef, UInt32Type};
 use bytes::Bytes;
 use skytether_expression::spec::Squares;
 use skytether_expression::store::{EmitTo, MomentStore};
 use skytether_expression::{Groups as CellGroups, MomentsSpec};
 use skytether_matrix::MtxReader;
 use skytether_matrix::tsv::{barcodes_from, features_from};
+use skytether_particles::{Particles, RECORD, Records};
+use skytether_slice::plain::{Assembly, Footer};
 use skytether_slice::{
     Encoded, Groups, Layout, Metadata, MetadataBuilder, Pieces, SliceOptions, SliceStats, SparseSlicer, TableSlicer, ValueType, Values, decode, decode_sparse,
 };
@@ -176,6 +178,47 @@ pub(crate) fn mtx_read(data: &[u8]) -> bool {
     assert!(rows.iter().all(|&r| r < header.rows) && cols.iter().all(|&c| c < header.cols) && vals.iter().all(|v| v.is_finite()));
     assert!(!whole || rows.len() as u64 == header.entries);
     whole
+}
+
+pub(crate) fn dumps() -> Vec<Vec<u8>> {
+    [0, 1, 40].into_iter().filter_map(|rows| Particles::new(rows, 1).records(0..rows).ok()).collect()
+}
+
+/// A dump of raw particles, read in batches: an error, or a finite row for every record.
+pub(crate) fn vpic_read(data: &[u8]) -> bool {
+    let batches: Result<Vec<_>, _> = Records::new("dump.vpic", data, 1 + data.len() % 7).collect();
+    assert!(data.len() % RECORD == 0 || batches.is_err());
+    let Ok(batches) = batches else { return false };
+    assert_eq!(batches.iter().map(RecordBatch::num_rows).sum::<usize>(), data.len() / RECORD);
+    let floats = batches.iter().flat_map(|batch| &batch.columns()[1..]).flat_map(|column| column.as_primitive::<Float32Type>().values().iter());
+    assert!(floats.into_iter().all(|value| value.is_finite()));
+    true
+}
+
+pub(crate) fn footers() -> Vec<Vec<u8>> {
+    encoded().into_iter().flatten().map(|s| s.bytes.to_vec()).collect()
+}
+
+/// A slice whose footer becomes part of a whole file's: an error, or a footer that says the same of a slice behind another.
+pub(crate) fn footer_read(data: &[u8]) -> bool {
+    static METADATA: LazyLock<Option<Metadata>> = LazyLock::new(|| {
+        let mut builder = MetadataBuilder::new(Layout::Table, Arc::clone(&SCHEMA), [].into());
+        encoded()?.iter().chain(&encoded()?).for_each(|stripe| drop(builder.add(stripe)));
+        builder.finish().ok()
+    });
+    let Some(metadata) = &*METADATA else { panic!("no metadata of two slices") };
+    let mut metadata = metadata.clone();
+    metadata.slices.iter_mut().for_each(|slice| slice.len = data.len() as u64);
+    let stored: Pieces = Bytes::copy_from_slice(data).into();
+    let mut assembly = Assembly::new(Arc::clone(&SCHEMA), metadata.groups);
+    for stripe in 0..2 {
+        let Ok(footer) = Footer::read(&metadata, stripe, &stored) else { return false };
+        if assembly.add(&metadata, stripe, vec![footer]).is_err() {
+            return false;
+        }
+    }
+    assert_eq!(assembly.len(), 2 * data.len() as u64);
+    assembly.finish().is_ok_and(|footer| footer.ends_with(b"PAR1"))
 }
 
 pub(crate) fn names() -> Vec<Vec<u8>> {

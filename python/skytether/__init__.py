@@ -20,7 +20,7 @@ from .errors import (
     UnavailableError,
     UnsupportedError,
 )
-from ._fleet import Explanation, Fleet, Receipt, Result, calibrate, connect, open
+from ._fleet import Explanation, Fleet, Receipt, Result, calibrate, connect, generate_particles, open
 
 __version__ = "0.1.0"
 
@@ -40,5 +40,6 @@ __all__ = [
     "UnsupportedError",
     "calibrate",
     "connect",
+    "generate_particles",
     "open",
 ]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import operator
 import os
+import time
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, Union
 
 from . import _internal
@@ -20,6 +22,18 @@ if TYPE_CHECKING:
 
 #: What may be told how far an ingest is: called with the bytes or rows done.
 Progress = Callable[[int], None]
+
+#: What may be told how far a file is: called with the bytes done, and how many there will be.
+FileProgress = Callable[[int, int], None]
+
+#: Fleets that are open in this process, by their directories, so that ``skytether://`` reads them as they are: nobody else can open them meanwhile.
+_opened: weakref.WeakValueDictionary[str, Fleet] = weakref.WeakValueDictionary()
+
+#: Directories of fleets that ``skytether://`` has open. Readers let go of their files in threads of their own, a moment after they gave their result.
+_lent: set[str] = set()
+
+#: Seconds to wait for that.
+PATIENCE = 2.0
 
 #: A device profile: the name of a shipped one (``"envoy"``, ``"newport"``, ``"server"``, ``"unlimited"``), the path of a TOML file, or a profile's TOML text.
 Profile = Union[str, "os.PathLike[str]"]
@@ -76,7 +90,34 @@ def open(  # noqa: A001 - the name users expect
     UnavailableError
         Drives are missing, and more of them than the fleet's redundancy survives.
     """
-    return Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, _profiles(profile), create, memory_per_drive, memory_limit, spill_limit, slice_rows))
+    waited = time.monotonic() + PATIENCE
+    while os.path.realpath(path) in _lent and time.monotonic() < waited:
+        time.sleep(0.01)
+    fleet = Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, _profiles(profile), create, memory_per_drive, memory_limit, spill_limit, slice_rows))
+    _opened[os.path.realpath(path)] = fleet
+    return fleet
+
+
+def borrow(location: str) -> Fleet:
+    """The fleet in a directory or behind a host, for somebody who gives it back when it was read; to be closed by `give_back`."""
+    if _internal.is_host(location):
+        return connect(location)
+    fleet = Fleet(_internal.Fleet.open(location, None, "none", "unlimited", False, None, None, None, None))
+    _lent.add(location)
+    return fleet
+
+
+def give_back(location: str, fleet: Fleet) -> None:
+    """Closes what was borrowed."""
+    try:
+        fleet.close()
+    finally:
+        _lent.discard(location)
+
+
+def opened(path: str | os.PathLike[str]) -> Fleet | None:
+    """The fleet in directory `path`, if it is open in this process."""
+    return _opened.get(os.path.realpath(path))
 
 
 def _profiles(given: Profile | Sequence[Profile] | Mapping[int, Profile]) -> str | list[str] | dict[int, str]:
@@ -119,6 +160,35 @@ def calibrate(profile: Profile, *, served: bool = False, dir: str | os.PathLike[
     return json.loads(_internal.calibrate(given, None if dir is None else os.fspath(dir), served))
 
 
+def generate_particles(
+    path: str | os.PathLike[str], rows: int, seed: int = 1, *, gathered: float = 0.0, format: str | None = None, replace: bool = False,  # noqa: A002 - as of `ingest`
+    progress: Progress | None = None,
+) -> int:
+    """Writes a file of made-up particles (ID, x, y, z, ke), of which as many are energetic as C2's authors published; docs/physicists.md says what they are like.
+
+    Parameters
+    ----------
+    path
+        The file; its ending says what it is: ``.parquet``, or ``.vpic`` for raw records.
+    rows, seed
+        How many, and what all numbers follow from: the same ones make the same file, on any machine.
+    gathered
+        The share of the energetic particles (ke > 0.3) that is in every 16th brick of the box; the others are anywhere.
+    format
+        ``"parquet"`` or ``"vpic"``, whatever the file is called.
+    replace
+        True: put it in the place of a file that is there. False: that is a `ConflictError`.
+    progress
+        Called now and then with the number of rows done.
+
+    Returns
+    -------
+    int
+        Bytes of the file.
+    """
+    return _internal.generate_particles(os.fspath(path), rows, seed, gathered, format, replace, progress)
+
+
 def connect(url: str) -> Fleet:
     """Connects to a host that serves a fleet, for example ``grpc://127.0.0.1:5300``."""
     return Fleet(_internal.Fleet.connect(url))
@@ -148,14 +218,14 @@ class Fleet:
 
     def ingest(
         self, source: Any, name: str, replace: bool = False, progress: Progress | None = None, *, partition_by: str | Sequence[str] | None = None,
-        redundancy: str | None = None,
+        redundancy: str | None = None, format: str | None = None,  # noqa: A002 - as the command has it
     ) -> None:
         """Stores a table under `name` (``domain.dataset``), spread over the drives; all of it or nothing.
 
         Parameters
         ----------
         source
-            A path, directory or glob of Parquet, Arrow IPC/Feather, CSV or JSON lines files (texts also as .gz or .zst); files that begin with ``.``
+            A path, directory or glob of Parquet, Arrow IPC/Feather, CSV, JSON lines or raw VPIC particle (``.vpic``) files (texts also as .gz or .zst); files that begin with ``.``
             are left out, and in directories also those that begin with ``_``. Or a table in memory: a pyarrow Table
             or RecordBatchReader, a pandas or polars data frame, anything with ``__arrow_c_stream__``. The index of a pandas data
             frame becomes columns, as pyarrow does it, unless it is a range without a name.
@@ -169,6 +239,8 @@ class Fleet:
             dates, times and decimals can be such columns. By default rows are spread evenly, whatever they hold.
         redundancy
             How the data set survives the loss of drives, if not as the fleet usually does: ``"none"``, ``"replicas:R"`` or ``"ec:K+M"``.
+        format
+            The format of all files, whatever their names end in: ``"parquet"``, ``"arrow"``, ``"csv"``, ``"tsv"``, ``"jsonl"`` or ``"vpic"``.
 
         Raises
         ------
@@ -179,11 +251,43 @@ class Fleet:
         """
         by = [partition_by] if isinstance(partition_by, str) else list(partition_by or ())
         if isinstance(source, (str, os.PathLike)):
-            hint = self._inner.ingest_files(os.fspath(source), name, replace, by, redundancy, progress)
+            hint = self._inner.ingest_files(os.fspath(source), name, replace, by, redundancy, progress, format)
             if hint is not None:
                 warnings.warn(hint, stacklevel=2)
         else:
+            if format is not None:
+                raise InvalidError("format is said of files; what is in memory has one")
             self._inner.ingest_stream(_as_stream(source), name, replace, by, redundancy, progress)
+
+    def export(self, name: str, path: str | os.PathLike[str], replace: bool = False, progress: FileProgress | None = None) -> dict[str, Any]:
+        """Writes a table to one Parquet file: its slices as they are stored, byte for byte, behind one footer. The file is there whole or not at all.
+
+        ``skytether://`` reads the same file where it is, without writing it (``pandas.read_parquet("skytether://...")``; docs/physicists.md).
+
+        Parameters
+        ----------
+        name
+            ``domain.dataset``, or ``domain.dataset.table`` of an expression data set (``obs``, ``var``, ``x_rows``).
+        path
+            The file.
+        replace
+            True: put it in the place of a file that is there. False: that is a `ConflictError`.
+        progress
+            Called now and then with the bytes that are done and how many there will be.
+
+        Returns
+        -------
+        dict
+            `rows`, `row_groups`, `slices`, `bytes` and `seconds`.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such table.
+        UnsupportedError
+            The table is the dense view of a matrix, which nobody stores: take its rows (``x_rows``).
+        """
+        return json.loads(self._inner.export(name, os.fspath(path), replace, progress))
 
     def sql(self, text: str, cut: str = "adaptive") -> Result:
         """Plans a query; it runs when its result is first asked for.
@@ -335,6 +439,9 @@ class Fleet:
         Results that were not read before can't be read any more. An Arrow stream that somebody is reading keeps the drives until its end.
         """
         self._inner.close()
+        for path, fleet in list(_opened.items()):
+            if fleet is self:
+                del _opened[path]
 
     def __enter__(self) -> Fleet:
         return self

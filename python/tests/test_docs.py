@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
 import pandas as pd
 import pytest
 from conftest import command
@@ -84,6 +85,24 @@ def test_the_examples_for_arrow_tools_run(place: Path, capsys: pytest.CaptureFix
             assert printed == text
             compared += 1
     assert compared == 7
+
+
+def test_the_examples_for_physicists_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each prints what stands below it, to the letter."""
+    names: dict[str, object] = {}
+    printed, compared = "", 0
+    for number, (language, text) in enumerate(blocks("docs/physicists.md"), 1):
+        if language == "python":
+            capsys.readouterr()
+            exec(compile(text, f"docs/physicists.md, example {number}", "exec"), names)  # noqa: S102
+            printed = capsys.readouterr().out
+        elif language == "sh":
+            printed = in_the_shell(text)
+        else:
+            assert printed.endswith(text), (number, printed)
+            compared += 1
+    assert compared == 6
+    duckdb.unregister_filesystem("skytether")
 
 
 def assert_begins(printed: str, shown: str) -> None:

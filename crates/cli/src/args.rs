@@ -6,7 +6,11 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use skytether_drive::Device;
 use skytether_fleet::address::is_host_and_port;
+use skytether_fleet::files;
 use skytether_host::{Cut, Scheme};
+
+use crate::export::Export;
+use crate::generate::Generate;
 
 /// A computational storage system: data on many drives, queries cut into plans that run next to the bytes.
 #[derive(Debug, Parser)]
@@ -34,8 +38,13 @@ pub(crate) enum Command {
     /// Run a host: catalog, planning and merging over drives.
     #[command(subcommand)]
     Host(HostCommand),
-    /// Put files (Parquet, Arrow IPC/Feather, CSV, JSON lines) on the drives as one table.
+    /// Put files (Parquet, Arrow IPC/Feather, CSV, JSON lines, raw VPIC particles) on the drives as one table.
     Ingest(Ingest),
+    /// Write a table to one Parquet file: its slices as they are stored.
+    Export(Export),
+    /// Write files of made-up data to try things with.
+    #[command(subcommand)]
+    Generate(Generate),
     /// Run a query and print its result.
     Sql(Sql),
     /// Show how a query is cut: what the host keeps and what each drive runs.
@@ -216,12 +225,15 @@ pub(crate) struct FleetArg {
 
 #[derive(Debug, Args)]
 pub(crate) struct Ingest {
-    /// The files, directories of files, or patterns of files ("trips-*.parquet"), all with the same columns; the ending says the format (.parquet, .arrow, .feather, .ipc, .csv, .tsv, .jsonl, .ndjson; the last four also with .gz or .zst).
+    /// The files, directories of files, or patterns of files ("trips-*.parquet"), all with the same columns; the ending says the format (.parquet, .arrow, .feather, .ipc, .vpic, .csv, .tsv, .jsonl, .ndjson; the last four also with .gz or .zst).
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// The data set's name.
     #[arg(long, value_name = "DOMAIN.DATASET")]
     pub(crate) to: String,
+    /// The format of all files, whatever their names end in.
+    #[arg(long, value_name = "FORMAT", value_parser = PossibleValuesParser::new(files::Format::NAMES).try_map(|word| word.parse::<files::Format>()))]
+    pub(crate) input_format: Option<files::Format>,
     /// Replace the data set if there is one; readers see the old or the new one, never a mixture.
     #[arg(long)]
     pub(crate) replace: bool,

@@ -4,6 +4,8 @@
 //! call was wrong.
 
 mod args;
+mod export;
+mod generate;
 mod listing;
 mod mending;
 mod output;

@@ -13,7 +13,7 @@ pub(crate) async fn scrub(args: Scrub) -> Result<(), Failure> {
     let datasets = args.datasets.iter().map(|text| name(text)).collect::<Result<_, _>>()?;
     let options = ScrubOptions { datasets, bytes_per_s: args.rate, check: args.check };
     let fleet = fleet(&args.fleet.fleet).await?;
-    let progress = Bytes::new();
+    let progress = Bytes::new("");
     let done = fleet.scrub(&options, &|far| progress.told(far)).await;
     progress.finish();
     let report = done?;
@@ -31,7 +31,7 @@ pub(crate) async fn scrub(args: Scrub) -> Result<(), Failure> {
 pub(crate) async fn repair(args: Repair) -> Result<(), Failure> {
     let options = RepairOptions { drives: args.replace, address: args.with, bytes_per_s: args.rate };
     let fleet = fleet(&args.fleet.fleet).await?;
-    let progress = Bytes::new();
+    let progress = Bytes::new("");
     let done = fleet.repair(&options, &|far| progress.told(far)).await;
     progress.finish();
     let report = done?;

@@ -40,9 +40,9 @@ impl Rows {
 pub(crate) struct Bytes(ProgressBar);
 
 impl Bytes {
-    /// Begins.
-    pub(crate) fn new() -> Self {
-        let bar = ProgressBar::new(0);
+    /// Begins; `what` is said before it.
+    pub(crate) fn new(what: &str) -> Self {
+        let bar = ProgressBar::new(0).with_message(what.to_owned());
         if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:24}] {percent:>3}% of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left") {
             bar.set_style(style.progress_chars("#."));
         }
@@ -55,6 +55,16 @@ impl Bytes {
         self.0.set_length(progress.total);
         self.0.set_position(progress.done);
         self.0.set_message(progress.what.clone());
+    }
+
+    /// What is to be told how many bytes are done, and of how many.
+    pub(crate) fn counter(&self) -> impl FnMut(u64, u64) -> skytether_common::Result<()> + Send + use<> {
+        let bar = self.0.clone();
+        move |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+            Ok(())
+        }
     }
 
     /// Takes the line away.

@@ -19,6 +19,8 @@ use tokio::net::TcpListener;
 use uuid::Uuid;
 
 use crate::args::{Calibrate, Command, DriveCommand, DriveServe, Drop, Explain, ExplainFormat, HostCommand, HostServe, Ingest, Init, ListFormat, Look, Sql};
+use crate::export::export;
+use crate::generate::generate;
 use crate::listing;
 use crate::mending;
 use crate::output::Sink;
@@ -48,6 +50,8 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Drive(DriveCommand::Serve(a)) => drive_serve(a).await,
         Command::Host(HostCommand::Serve(a)) => host_serve(a).await,
         Command::Ingest(a) => ingest(a).await,
+        Command::Export(a) => export(a).await,
+        Command::Generate(a) => tokio::task::block_in_place(|| generate(a)),
         Command::Sql(a) => sql(a).await,
         Command::Explain(a) => explain(a).await,
         Command::Ls(a) => ls(a).await,
@@ -236,7 +240,7 @@ pub(crate) fn say(line: &str) -> Result<()> {
 async fn ingest(args: Ingest) -> Result<(), Failure> {
     let to = name(&args.to)?;
     let fleet = fleet(&args.fleet.fleet).await?;
-    let table = files::open(&files::find(&args.files)?)?;
+    let table = files::open_as(&files::find(&args.files)?, args.input_format)?;
     if let Some(hint) = &table.hint {
         eprintln!("skytether: {hint}");
     }

@@ -3,9 +3,12 @@
 //! [`Fleet`] is what the command line and the Python packages stand on: the same calls, whichever it is.
 
 pub mod address;
+mod aside;
 pub mod calibrate;
 mod embedded;
+mod export;
 pub mod files;
+pub mod generate;
 mod profiles;
 pub mod storable;
 
@@ -19,12 +22,14 @@ use skytether_host::{Host, RemoteHost, RootRecord};
 
 pub use calibrate::{Calibration, calibrate};
 pub use embedded::{FORMAT, OpenOptions};
+pub use export::ExportReport;
 pub use profiles::Profiles;
 pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_host::{
-    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, HostOptions, IngestReport, Listing, Moving, Output, Placement, Progress,
-    Query, QueryOptions, Receipt, ReceiptHandle, RepairOptions, RepairReport, Scheme, ScrubOptions, ScrubReport, TableScan,
+    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, Door, DriveStatus, Explanation, HostOptions, IngestReport, Listing, Moving, Output, Placement,
+    PlainFile, Progress, Query, QueryOptions, Receipt, ReceiptHandle, RepairOptions, RepairReport, Scheme, ScrubOptions, ScrubReport, TableScan,
 };
+pub use skytether_particles::Particles;
 
 /// A fleet of drives with a host before them. Cheap to clone; an embedded fleet is closed with its last clone.
 #[derive(Debug, Clone)]

@@ -1,5 +1,6 @@
 //! A host somewhere else: `skytether.connect`.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,7 @@ use crate::explain::Explanation;
 use crate::listing::{DatasetInfo, Listing};
 use crate::long_work::Said;
 use crate::options::QueryOptions;
+use crate::plain::Door;
 use crate::protocol::{HostInfo, Last, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, decode_schema, for_instance};
 use crate::receipt::{Receipt, ReceiptHandle, Source};
 use crate::redundant::{Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
@@ -296,19 +298,32 @@ impl RemoteHost {
         Err(self.cut_off())
     }
 
+    /// The drives as they can be reached through the host now: it may have been started again since the connection was made, even with its drives in another order.
+    async fn behind(&self) -> Result<(HostInfo, Catalog)> {
+        let info: HostInfo = self.connection.ask("info", Bytes::new()).await?;
+        let behind = |(n, drive): (usize, &CseInfo)| {
+            Arc::new(DriveBehind { n, info: drive.clone(), instance: info.instance, connection: self.connection.clone() }) as Arc<dyn Storage>
+        };
+        let catalog = Catalog::new(info.drives.iter().enumerate().map(behind).collect(), STORAGE)?;
+        Ok((info, catalog))
+    }
+
+    /// As [`crate::Host::door`]; what is read comes through the host.
+    ///
+    /// # Errors
+    /// `Unavailable`, where the host does not answer.
+    pub async fn door(&self) -> Result<Door> {
+        Ok(Door::new(self.behind().await?.1, Some(self.clone())))
+    }
+
     /// Begins to write a data set through the host; slices are encoded here.
     ///
     /// # Errors
     /// As [`DatasetWriter::begin`]; `Unavailable`, where the host does not answer.
     pub async fn writer(&self, name: &DatasetName, kind: DatasetKind, replace: bool) -> Result<DatasetWriter> {
-        // Asked anew: the host may have been started again since the connection was made, even with its drives in another order. Only a start that
-        // falls into this ingest may have lost slices of it.
-        let info: HostInfo = self.connection.ask("info", Bytes::new()).await?;
+        // Only a start of the host that falls into this ingest may have lost slices of it.
+        let (info, catalog) = self.behind().await?;
         let slices = SliceOptions { target_bytes: info.slice_bytes, max_rows: info.slice_rows, zstd_level: info.zstd_level };
-        let behind = |(n, drive): (usize, &CseInfo)| {
-            Arc::new(DriveBehind { n, info: drive.clone(), instance: info.instance, connection: self.connection.clone() }) as Arc<dyn Storage>
-        };
-        let catalog = Catalog::new(info.drives.iter().enumerate().map(behind).collect(), STORAGE)?;
         DatasetWriter::begin(catalog, slices, name.clone(), kind, replace, new_generation()).await
     }
 }
@@ -377,6 +392,11 @@ impl Storage for DriveBehind {
     async fn get(&self, key: &Key) -> Result<Bytes> {
         let body = frames::encode_json(&frames::KeyRequest { key: key.clone() })?;
         frames::decode_value(&self.connection.act(&self.action("get"), body).await?)
+    }
+
+    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let body = frames::encode_json(&frames::RangesRequest { key: key.clone(), ranges: ranges.to_vec() })?;
+        frames::decode_ranges(&self.connection.act(&self.action("get_ranges"), body).await?, ranges)
     }
 
     async fn stat(&self, key: &Key) -> Result<Option<Entry>> {

@@ -21,6 +21,7 @@
 //! | [`scan`], `reading`, `scan_planner`, `sub_plan`, `shipped` | the operator that reads from drives; how it reads what one gives; how it is made of a sub-plan; what it sends; small tables beside it |
 //! | `estimate`, `join_filter`, `key_filters` | which side of a join is small; what of its keys goes to the drives |
 //! | [`redundant`] | data sets that survive the loss of drives, and who stands for a lost one |
+//! | [`plain`] | a table as one Parquet file: its slices as they are stored |
 //! | `moving` | a scan whose work moves between drives and host |
 //! | `expected` | what such a scan was expected to take, beside what happened |
 //! | `missing` | a part that a root record names and a drive lacks |
@@ -59,6 +60,7 @@ pub mod options;
 mod outbox;
 mod parameters;
 mod partitioned;
+pub mod plain;
 mod protocol;
 mod reading;
 mod reasons;
@@ -92,6 +94,7 @@ pub use explain::Explanation;
 pub use listing::{DatasetInfo, Listing};
 pub use membership::{Founding, Membership};
 pub use options::{HostOptions, Moving, QueryOptions};
+pub use plain::{Door, Exported, PlainFile};
 pub use receipt::{Receipt, ReceiptHandle};
 pub use redundant::{Finding, Lost, Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
 pub use session::{Host, Query};

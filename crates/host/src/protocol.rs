@@ -12,10 +12,10 @@
 //! | `DoAction explanation` | the same | JSON: an [`Explanation`](crate::Explanation) |
 //! | `DoAction scrub` | a [`ScrubOptions`](crate::ScrubOptions) | JSON, several: `{"progress": ...}`, and last `{"done": ...}`, a [`ScrubReport`](crate::ScrubReport) |
 //! | `DoAction repair` | [`RepairOptions`](crate::RepairOptions) | the same with a [`RepairReport`](crate::RepairReport) |
-//! | `DoAction drive/<n>/apply`, `get`, `stat`, `list`, `usage` | as a drive takes them; `apply` with the host's instance in front | as a drive answers |
+//! | `DoAction drive/<n>/apply`, `get`, `get_ranges`, `stat`, `list`, `usage` | as a drive takes them; `apply` with the host's instance in front | as a drive answers |
 //!
 //! Storage of drive n of the host's list is reached through the host, so that a client ingests with the same writer as an embedded
-//! fleet, up to the compare-and-set.
+//! fleet, up to the compare-and-set, and reads tables as files (`plain`).
 
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::ipc::writer::IpcWriteOptions;

@@ -182,6 +182,11 @@ impl HostService {
                 let asked: frames::KeyRequest = frames::decode_json("a request", body)?;
                 Ok(frames::encode_value(&drive.get(&asked.key).await?))
             }
+            "get_ranges" => {
+                let asked: frames::RangesRequest = frames::decode_json("a request", body)?;
+                frames::check_ranges(&asked.ranges)?;
+                Ok(frames::encode_ranges(&drive.get_ranges_unverified(&asked.key, &asked.ranges).await?))
+            }
             "stat" => {
                 let asked: frames::KeyRequest = frames::decode_json("a request", body)?;
                 frames::encode_json(&drive.stat(&asked.key).await?)

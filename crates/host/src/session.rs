@@ -47,6 +47,7 @@ use crate::moving::above::EngineAbove;
 use crate::named_columns::Shown;
 use crate::options::{HostOptions, QueryOptions};
 use crate::parameters;
+use crate::plain::Door;
 use crate::reading::Patience;
 use crate::reasons;
 use crate::receipt::{Collector, ReceiptHandle, Source};
@@ -250,6 +251,12 @@ impl Host {
     /// As [`DatasetWriter::begin`].
     pub async fn writer(&self, name: &DatasetName, kind: DatasetKind, replace: bool) -> Result<DatasetWriter> {
         DatasetWriter::begin(self.0.catalog.clone(), self.0.options.slices.clone(), name.clone(), kind, replace, new_generation()).await
+    }
+
+    /// Reads tables as plain files.
+    #[must_use]
+    pub fn door(&self) -> Door {
+        Door::new(self.0.catalog.clone(), None)
     }
 
     /// Runs a query: one `SELECT`, in DataFusion's SQL.

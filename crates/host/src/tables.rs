@@ -232,7 +232,7 @@ pub(crate) fn rows_of(dense: &Named) -> TableReference {
 }
 
 /// Which table of the record `shown` means, and how it shows it.
-fn choose(record: &RootRecord, shown: Option<String>) -> Result<(String, String, View)> {
+pub(crate) fn choose(record: &RootRecord, shown: Option<String>) -> Result<(String, String, View)> {
     let name = &record.name;
     match (record.kind, shown) {
         (DatasetKind::Table, None) => Ok(("data".into(), "data".into(), View::Stored)),

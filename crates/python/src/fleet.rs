@@ -17,6 +17,7 @@ use skytether_fleet::{
 use tokio::sync::Notify;
 
 use crate::errors::OrRaise;
+use crate::plain::PyPlainFile;
 use crate::result::{Asked, PyResultSet, options};
 use crate::runtime::block;
 use crate::writer::PyWriter;
@@ -85,6 +86,11 @@ impl PyFleet {
         let (location, remote) = (fleet.location(), fleet.is_remote());
         let open = Open { fleet: Arc::new(fleet), planned: HashMap::new(), next: 0 };
         Self(Arc::new(Slot { open: Mutex::new(Some(open)), location, remote }))
+    }
+
+    /// Where the fleet is found until it is closed.
+    pub(crate) fn slot(&self) -> Arc<Slot> {
+        Arc::clone(&self.0)
     }
 
     fn fleet(&self) -> PyResult<Arc<Fleet>> {
@@ -156,6 +162,17 @@ impl Told {
             (Some(failure), _) => Err(failure),
             (None, None) => Err(Error::internal("the progress function failed without an error")),
         }
+    }
+}
+
+/// What tells `progress` how many bytes are done, and of how many.
+fn told(progress: Progress) -> impl FnMut(u64, u64) -> Result<()> + Send {
+    move |done, total| match &progress {
+        Some(progress) => {
+            let told = Python::attach(|py| progress.call1(py, (done, total)).map(drop));
+            told.map_err(|e| Error::invalid("the progress function failed").because(e))
+        }
+        None => Ok(()),
     }
 }
 
@@ -315,6 +332,8 @@ impl PyFleet {
         })
     }
 
+    #[pyo3(signature = (source, name, replace, partition_by, redundancy, progress, format = None))]
+    #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
     /// Stores the files that `source` means as a plain table; what seems to be wrong with them nevertheless, for people.
     fn ingest_files(
         &self,
@@ -325,12 +344,14 @@ impl PyFleet {
         partition_by: Vec<String>,
         redundancy: Option<String>,
         progress: Progress,
+        format: Option<String>,
     ) -> PyResult<Option<String>> {
         let redundancy = redundancy.map(|text| text.parse()).transpose().or_raise()?;
+        let format = format.map(|text| text.parse()).transpose().or_raise()?;
         let (fleet, options) = (self.fleet()?, IngestOptions { replace, partition_by, redundancy });
         block(py, async move {
             let name: DatasetName = name.parse()?;
-            let table = files::open(&files::find(&[source])?)?;
+            let table = files::open_as(&files::find(&[source])?, format)?;
             fleet.ingest_table(&name, table.schema, counted(table.batches, progress), options).await?;
             Ok(table.hint)
         })
@@ -356,6 +377,18 @@ impl PyFleet {
             let batches = reader.map(|batch| batch.map_err(|e| Error::invalid("the source of rows failed").because(e)));
             json(&fleet.ingest_table(&name, schema, counted(batches, progress), options).await?)
         })
+    }
+
+    /// Writes a table to a file; the report as JSON.
+    fn export(&self, py: Python<'_>, table: String, to: PathBuf, replace: bool, progress: Progress) -> PyResult<String> {
+        let fleet = self.fleet()?;
+        block(py, async move { json(&fleet.export(&table, &to, replace, told(progress)).await?) })
+    }
+
+    /// A table as a file that is read where it is.
+    fn plain_file(&self, py: Python<'_>, table: String) -> PyResult<PyPlainFile> {
+        let (slot, fleet) = (Arc::clone(&self.0), self.fleet()?);
+        block(py, async move { PyPlainFile::open(slot, fleet, &table).await })
     }
 
     /// Begins to write a data set of `kind` (`table` or `expression`).

@@ -9,6 +9,7 @@
 //! | [`runtime`] | the process's threads, and waiting on them interruptibly |
 //! | [`fleet`] | opening, listing, ingesting tables |
 //! | [`result`] | a query's rows and receipt |
+//! | [`plain`] | tables as plain Parquet files |
 //! | [`writer`] | writing an expression data set, table by table and matrix by matrix |
 //! | [`buffers`] | numpy arrays as slices |
 //! | [`files`] | Matrix Market and the lists beside it |
@@ -23,6 +24,7 @@ mod errors;
 mod expression;
 mod files;
 mod fleet;
+mod plain;
 mod rank;
 mod result;
 mod runtime;
@@ -52,11 +54,13 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("DATAFUSION_VERSION", datafusion::DATAFUSION_VERSION)?;
     module.add_class::<fleet::PyFleet>()?;
     module.add_class::<result::PyResultSet>()?;
+    module.add_class::<plain::PyPlainFile>()?;
     module.add_class::<writer::PyWriter>()?;
     module.add_class::<writer::PyMatrixWriter>()?;
     module.add_function(wrap_pyfunction!(cli_main, module)?)?;
     module.add_function(wrap_pyfunction!(is_host, module)?)?;
     module.add_function(wrap_pyfunction!(fleet::calibrate, module)?)?;
+    module.add_function(wrap_pyfunction!(plain::generate_particles, module)?)?;
     module.add_function(wrap_pyfunction!(files::mtx_shape, module)?)?;
     module.add_function(wrap_pyfunction!(files::read_features, module)?)?;
     module.add_function(wrap_pyfunction!(files::read_barcodes, module)?)?;

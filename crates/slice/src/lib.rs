@@ -5,6 +5,7 @@
 //! - [`decode`] reads a slice of any layout; [`metadata`] writes and reads metadata slices.
 //! - [`Picked`] says which parts of a slice to read for some of its columns, and verifies them; [`decode`] takes such parts as well.
 //! - [`groups`]: a stripe of rows is one slice, or of wide tables one for each group of columns.
+//! - [`plain`]: slices put together as one Parquet file.
 //!
 //! A slice is a Parquet file, so that any other tool can read it. This crate does no I/O: it turns batches into bytes and back.
 //! Bytes that come in may be anything; wrong ones give [`skytether_common::Kind::Corrupt`] or, where every length and count agrees by chance,
@@ -20,6 +21,7 @@ mod guard;
 pub mod layout;
 pub mod metadata;
 mod pieces;
+pub mod plain;
 mod sections;
 pub mod sparse;
 pub mod stats;

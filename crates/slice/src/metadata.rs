@@ -111,6 +111,12 @@ impl Metadata {
         self.sections.as_ref()?.pick(n, self.slices.get(n)?.len, places)
     }
 
+    /// Where the sections of slice `n` end: one for each column of its group, and the footer; `None` where that is not known, so that the slice is read whole.
+    #[must_use]
+    pub fn section_ends(&self, n: usize) -> Option<Vec<u64>> {
+        self.sections.as_ref()?.ends(n, self.slices.get(n)?.len)
+    }
+
     /// The bytes of the metadata slice.
     ///
     /// # Errors

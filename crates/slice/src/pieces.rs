@@ -24,6 +24,17 @@ impl From<Bytes> for Pieces {
 }
 
 impl Pieces {
+    /// Of a slice of `len` bytes those from `start` on.
+    ///
+    /// # Errors
+    /// `Internal` where they are not the slice's last.
+    pub fn part(len: u64, start: u64, bytes: Bytes) -> skytether_common::Result<Self> {
+        if start.checked_add(bytes.len() as u64) != Some(len) {
+            return Err(skytether_common::Error::internal(format!("{} bytes from {start} on are not the end of {len}", bytes.len())));
+        }
+        Ok(Self::new(len, vec![(start, bytes)]))
+    }
+
     /// Of a slice of `len` bytes those `pieces`, each with the place where it begins: ascending, none in another, none beyond the end.
     pub(crate) fn new(len: u64, pieces: Vec<(u64, Bytes)>) -> Self {
         Self { len, pieces: pieces.into() }

@@ -128,6 +128,12 @@ impl Sections {
         (stripe < list.len()).then(|| list.value(stripe))
     }
 
+    /// Where the sections of slice `n`, which has `len` bytes, end; the last is the footer.
+    pub(crate) fn ends(&self, n: usize, len: u64) -> Option<Vec<u64>> {
+        let list = self.list(n)?;
+        Some((0..list.len() / COLUMN).map(|place| u64::from(number(list, place * COLUMN))).chain([len]).collect())
+    }
+
     /// What to read for the columns at `places` of slice `n`, which has `len` bytes; `None` where there is no such slice or column.
     pub(crate) fn pick(&self, n: usize, len: u64, places: &[usize]) -> Option<Picked> {
         let list = self.list(n)?;

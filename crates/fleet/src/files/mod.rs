@@ -1,4 +1,4 @@
-//! Table files: Parquet, Arrow IPC and Feather, CSV and TSV, JSON lines. The name's ending says which. Those that are text may be compressed with gzip or
+//! Table files: Parquet, Arrow IPC and Feather, CSV and TSV, JSON lines, raw VPIC particles. The name's ending says which, unless whoever opens them does. Those that are text may be compressed with gzip or
 //! zstd, and say so with a second ending (`.csv.gz`).
 //!
 //! Files are looked at one by one before the first row is read, and opened again one after the other: never two at once, however many.
@@ -54,9 +54,31 @@ pub enum Format {
     Separated(u8),
     /// One JSON object per line.
     JsonLines,
+    /// Raw records of VPIC particles ([`skytether_particles::vpic`]).
+    Vpic,
+}
+
+impl std::str::FromStr for Format {
+    type Err = Error;
+
+    /// A format by its name, as `--input-format` has it.
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "parquet" => Ok(Format::Parquet),
+            "arrow" => Ok(Format::Arrow),
+            "csv" => Ok(Format::Separated(b',')),
+            "tsv" => Ok(Format::Separated(b'\t')),
+            "jsonl" => Ok(Format::JsonLines),
+            "vpic" => Ok(Format::Vpic),
+            _ => Err(Error::invalid(format!("there is no format {text:?} of table files: use {}", Format::NAMES.join(", ")))),
+        }
+    }
 }
 
 impl Format {
+    /// What the formats are called.
+    pub const NAMES: [&str; 6] = ["parquet", "arrow", "csv", "tsv", "jsonl", "vpic"];
+
     /// The format that the name of `path` ends in.
     ///
     /// # Errors
@@ -66,11 +88,12 @@ impl Format {
         let ending = ending_of(path);
         let within = if matches!(ending.as_str(), "gz" | "zst") { ending_of(&path.with_extension("")) } else { String::new() };
         match if within.is_empty() { ending.as_str() } else { within.as_str() } {
-            "parquet" | "pq" | "arrow" | "ipc" | "feather" | "arrows" if !within.is_empty() => {
+            "parquet" | "pq" | "arrow" | "ipc" | "feather" | "arrows" | "vpic" if !within.is_empty() => {
                 Err(Error::unsupported(format!("{}: a {within} file is compressed within, not as a whole: unpack it first", path.display())))
             }
             "parquet" | "pq" => Ok(Format::Parquet),
             "arrow" | "ipc" | "feather" | "arrows" => Ok(Format::Arrow),
+            "vpic" => Ok(Format::Vpic),
             "csv" => Ok(Format::Separated(b',')),
             "tsv" | "tab" => Ok(Format::Separated(b'\t')),
             "jsonl" | "ndjson" | "json" => Ok(Format::JsonLines),
@@ -79,7 +102,7 @@ impl Format {
                 path.display()
             ))),
             _ => Err(Error::unsupported(format!(
-                "{}: the ending {ending:?} is not known; use .parquet, .arrow, .feather, .csv, .tsv, .jsonl or .ndjson, the last four also with .gz or .zst",
+                "{}: the ending {ending:?} is not known; use .parquet, .arrow, .feather, .vpic, .csv, .tsv, .jsonl or .ndjson, the last four also with .gz or .zst, or say the format (format=, in the shell --input-format)",
                 path.display()
             ))),
         }
@@ -105,6 +128,7 @@ impl Looked {
             Format::Arrow => readers::arrow(self.path),
             Format::Separated(by) => readers::separated(self.path, by, schema),
             Format::JsonLines => readers::json_lines(self.path, schema),
+            Format::Vpic => readers::vpic(self.path),
         };
         opened.unwrap_or_else(|e| Box::new(std::iter::once(Err(e))))
     }
@@ -120,12 +144,20 @@ impl Looked {
 /// `NotFound`, `Unsupported` for an unknown ending, `Corrupt` or `Invalid` for content of another kind, `Invalid` for files with other
 /// columns than the first, `Exhausted` and `Unavailable` where the system can't read on; all name the file.
 pub fn open<P: AsRef<Path>>(paths: &[P]) -> Result<TableFile> {
+    open_as(paths, None)
+}
+
+/// As [`open`], of files that are all of `format`, whatever their names end in.
+///
+/// # Errors
+/// As there.
+pub fn open_as<P: AsRef<Path>>(paths: &[P], format: Option<Format>) -> Result<TableFile> {
     let mut bytes = 0;
     let mut named = Vec::new();
     for path in paths {
         let path = path.as_ref().to_path_buf();
         bytes += std::fs::metadata(&path).map_err(|e| source::failed("open", &path, e))?.len();
-        named.push((Format::of(&path)?, path));
+        named.push((format.map_or_else(|| Format::of(&path), Ok)?, path));
     }
     // What is in one JSON file may be left out in another, so that they are looked at together.
     let json: Vec<_> = named.iter().filter(|(format, _)| *format == Format::JsonLines).map(|(_, path)| path.clone()).collect();
@@ -139,6 +171,7 @@ pub fn open<P: AsRef<Path>>(paths: &[P]) -> Result<TableFile> {
             Format::Arrow => (readers::look_at_arrow(&path)?, None),
             Format::Separated(by) => infer::separated(&path, by).map(|(schema, rows)| (SchemaRef::from(schema), Some(rows)))?,
             Format::JsonLines => (SchemaRef::clone(&json_schema), json_rows.next()),
+            Format::Vpic => (skytether_particles::schema(), Some(readers::look_at_vpic(&path)?)),
         };
         if let Format::Separated(by) = format {
             hint = hint.or_else(|| infer::hint(&path, by, &schema));
@@ -154,7 +187,7 @@ pub fn open<P: AsRef<Path>>(paths: &[P]) -> Result<TableFile> {
 
 /// The columns of all files together. Files with types of their own must agree; the inferred types of others are widened.
 fn common_schema(files: &[Looked]) -> Result<SchemaRef> {
-    let typed = |l: &&Looked| matches!(l.format, Format::Parquet | Format::Arrow);
+    let typed = |l: &&Looked| matches!(l.format, Format::Parquet | Format::Arrow | Format::Vpic);
     let Some(lead) = files.iter().find(typed).or(files.first()) else { return Err(Error::invalid("no file to read")) };
     let mut common = lead.schema.fields().iter().map(|f| f.as_ref().clone()).collect::<Vec<_>>();
     for file in files {

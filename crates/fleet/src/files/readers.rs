@@ -1,6 +1,6 @@
 //! A reader per format: an iterator of batches whose errors name the file. And what a file with types of its own says of itself.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, Parq
 use parquet::basic::Compression;
 use parquet::file::reader::Length;
 use skytether_common::{Error, Result};
+use skytether_particles::{Records, vpic};
 
 use super::blank::Blank;
 use super::infer::{self, Lines};
@@ -107,6 +108,21 @@ pub(super) fn parquet(path: PathBuf) -> Result<Batches> {
     let (builder, failure) = open_parquet(&path)?;
     let reader = builder.with_batch_size(BATCH_ROWS).build().map_err(|e| corrupt(&path, "Parquet", &failure, e))?;
     Ok(named(path, failure, damaged, reader))
+}
+
+/// How many particles there are.
+pub(super) fn look_at_vpic(path: &Path) -> Result<u64> {
+    let mut source = Source::open(path)?;
+    // What can't be read, such as a directory, has a length, too.
+    let begins = source.read(&mut [0]).map_err(|e| failed("read", path, e))?;
+    vpic::records(&path.display().to_string(), if begins == 0 { 0 } else { source.len() })
+}
+
+pub(super) fn vpic(path: PathBuf) -> Result<Batches> {
+    let source = Source::open(&path)?;
+    let failure = source.failure();
+    let records = Records::new(path.display().to_string(), source, BATCH_ROWS);
+    Ok(Box::new(records.map(move |batch| batch.map_err(|e| failure.or(&path, e)))))
 }
 
 /// Arrow IPC in its two forms.

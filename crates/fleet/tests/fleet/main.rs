@@ -12,6 +12,7 @@ mod locks;
 mod lost;
 mod moving;
 mod moving_faults;
+mod plain;
 mod profiles;
 mod receipts;
 mod redundancy;

@@ -81,6 +81,12 @@ impl StatsTable {
         self.columns.get(*self.places.get(column)?)?.as_ref().map(|b| b.nulls.clone())
     }
 
+    /// Of the column at `column` in stripe `stripe`: bounds as they are kept, in arrays of one value of [`stats_type`], and the number of nulls.
+    pub(crate) fn of(&self, column: usize, stripe: usize) -> Option<(ArrayRef, ArrayRef, u64)> {
+        let bounds = self.columns.get(column)?.as_ref().filter(|bounds| stripe < bounds.min.len())?;
+        Some((bounds.min.slice(stripe, 1), bounds.max.slice(stripe, 1), bounds.nulls.value(stripe)))
+    }
+
     fn bound(&self, column: &str, which: impl Fn(&Bounds) -> &ArrayRef) -> Option<ArrayRef> {
         let at = *self.places.get(column)?;
         let (field, array) = (self.schema.field(at), which(self.columns.get(at)?.as_ref()?));

@@ -1,0 +1,59 @@
+//! `skytether export`: a table as one Parquet file.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use skytether_common::units::{counted, human_bytes, human_seconds};
+
+use crate::args::{FleetArg, ListFormat};
+use crate::progress::Bytes;
+use crate::run::{Failure, fleet, name, say};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The file is the stored slices one after the other, byte for byte, behind one footer: nothing is decoded or encoded, and any program that reads Parquet reads it. Row groups are the stripes that were stored, with bounds of their columns.\n\n\
+Examples:\n  skytether export taxi.trips --out trips.parquet --fleet fleet\n  skytether export blood.pbmc3k.obs --out cells.parquet --fleet grpc://127.0.0.1:5300"
+)]
+pub(crate) struct Export {
+    /// The table: a data set, or of an expression data set one of its tables (`d.s.obs`, `d.s.var`, `d.s.x_rows`).
+    #[arg(value_name = "DOMAIN.DATASET[.TABLE]")]
+    pub(crate) table: String,
+    /// The file; it is there whole or not at all.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: PathBuf,
+    /// Replace the file if there is one.
+    #[arg(long)]
+    pub(crate) replace: bool,
+    #[command(flatten)]
+    pub(crate) fleet: FleetArg,
+    /// How to say what was done.
+    #[arg(long, value_enum, default_value_t = ListFormat::Table)]
+    pub(crate) format: ListFormat,
+}
+
+/// Carries it out.
+pub(crate) async fn export(args: Export) -> Result<(), Failure> {
+    // A name that can't be one is a wrong call.
+    let dataset = args.table.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
+    name(&dataset)?;
+    let fleet = fleet(&args.fleet.fleet).await?;
+    let progress = Bytes::new(&format!("writing {}", args.out.display()));
+    let done = fleet.export(&args.table, &args.out, args.replace, progress.counter()).await;
+    progress.finish();
+    let report = done?;
+    match args.format {
+        ListFormat::Table => say(&format!(
+            "{}: {} in {}, {}, {}",
+            args.out.display(),
+            counted(report.rows, "row"),
+            counted(report.row_groups, "row group"),
+            human_bytes(report.bytes),
+            human_seconds(report.seconds)
+        ))?,
+        ListFormat::Json => {
+            let out = args.out.display().to_string();
+            say(&serde_json::json!({ "table": args.table, "out": out, "rows": report.rows, "row_groups": report.row_groups, "slices": report.slices, "bytes": report.bytes, "seconds": report.seconds }).to_string())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! Files that are there whole or not at all: written beside their place, synced and renamed.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use skytether_common::{Error, Result};
+use tempfile::NamedTempFile;
+
+/// A file on its way. Dropped before it is [finished](Self::finish), it leaves nothing.
+#[derive(Debug)]
+pub(crate) struct Aside {
+    file: NamedTempFile,
+    to: PathBuf,
+    replace: bool,
+}
+
+fn there(to: &Path) -> Error {
+    Error::conflict(format!("{} exists already: choose another name, or replace it (replace=True, in the shell --replace)", to.display()))
+}
+
+impl Aside {
+    /// Begins the file `to`, in the directory that it will be in.
+    ///
+    /// # Errors
+    /// `Conflict` where it exists and is not to be replaced; `Invalid` for a directory; what the system says of where it is to be.
+    pub(crate) fn begin(to: &Path, replace: bool) -> Result<Self> {
+        if to.is_dir() {
+            return Err(Error::invalid(format!("{} is a directory: name a file", to.display())));
+        }
+        if !replace && to.symlink_metadata().is_ok() {
+            return Err(there(to));
+        }
+        let name = to.file_name().ok_or_else(|| Error::invalid(format!("{} names no file", to.display())))?;
+        let mut aside = tempfile::Builder::new();
+        let prefix = format!(".{}.", name.to_string_lossy());
+        aside.prefix(&prefix).suffix(".part");
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            // What the process's mask leaves of it, as of any file.
+            aside.permissions(std::fs::Permissions::from_mode(0o666));
+        }
+        let file = aside.tempfile_in(dir(to)).map_err(|e| Error::io("write", to, e))?;
+        Ok(Self { file, to: to.to_path_buf(), replace })
+    }
+
+    /// The file's place.
+    pub(crate) fn to(&self) -> &Path {
+        &self.to
+    }
+
+    /// What is written so far can be read here.
+    pub(crate) fn file(&mut self) -> &mut File {
+        self.file.as_file_mut()
+    }
+
+    /// The next bytes.
+    ///
+    /// # Errors
+    /// What the system says; `Exhausted` for a full disk.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes).map_err(|e| Error::io("write", &self.to, e))
+    }
+
+    /// Puts the file in its place.
+    ///
+    /// # Errors
+    /// As [`Self::write`]; `Conflict` where another came there meanwhile.
+    pub(crate) fn finish(self) -> Result<()> {
+        let Self { file, to, replace } = self;
+        file.as_file().sync_all().map_err(|e| Error::io("write", &to, e))?;
+        let placed = if replace { file.persist(&to) } else { file.persist_noclobber(&to) };
+        placed.map_err(|e| if e.error.kind() == std::io::ErrorKind::AlreadyExists { there(&to) } else { Error::io("write", &to, e.error) })?;
+        // The name is on the disk, too; where a directory can't be synced, as on some network file systems, that is the system's to see to.
+        if let Ok(dir) = File::open(dir(&to)) {
+            let _ = dir.sync_all();
+        }
+        Ok(())
+    }
+}
+
+/// The directory that `to` is in.
+fn dir(to: &Path) -> &Path {
+    match to.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skytether_common::Kind;
+
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut names: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_is_there_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let to = dir.path().join("a.bin");
+        let mut file = Aside::begin(&to, false).unwrap();
+        file.write(b"half").unwrap();
+        assert!(!to.exists());
+        drop(file);
+        assert!(names(dir.path()).is_empty());
+        let mut file = Aside::begin(&to, false).unwrap();
+        file.write(b"one").unwrap();
+        file.finish().unwrap();
+        assert_eq!((std::fs::read(&to).unwrap(), names(dir.path())), (b"one".to_vec(), vec!["a.bin".to_owned()]));
+        assert_eq!(Aside::begin(&to, false).unwrap_err().kind(), Kind::Conflict);
+        let mut file = Aside::begin(&to, true).unwrap();
+        file.write(b"two").unwrap();
+        file.finish().unwrap();
+        assert_eq!(std::fs::read(&to).unwrap(), b"two");
+    }
+
+    #[test]
+    fn what_came_meanwhile_is_not_written_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let to = dir.path().join("a.bin");
+        let file = Aside::begin(&to, false).unwrap();
+        std::fs::write(&to, b"theirs").unwrap();
+        assert_eq!(file.finish().unwrap_err().kind(), Kind::Conflict);
+        assert_eq!((std::fs::read(&to).unwrap(), names(dir.path()).len()), (b"theirs".to_vec(), 1));
+    }
+
+    #[test]
+    fn places_that_can_not_be_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Aside::begin(dir.path(), true).unwrap_err();
+        assert!(error.kind() == Kind::Invalid && error.to_string().contains("directory"), "{error}");
+        let error = Aside::begin(&dir.path().join("none/a.bin"), true).unwrap_err();
+        assert!(error.kind() == Kind::NotFound && error.to_string().contains("none/a.bin"), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn others_may_read_what_is_written_as_of_any_file() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("usual"), b"").unwrap();
+        Aside::begin(&dir.path().join("ours"), false).unwrap().finish().unwrap();
+        let mode = |name: &str| std::fs::metadata(dir.path().join(name)).unwrap().permissions().mode();
+        assert_eq!(mode("ours"), mode("usual"));
+    }
+}

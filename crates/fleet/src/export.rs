@@ -1,0 +1,80 @@
+//! A table as one Parquet file on disk: its slices as they are stored.
+
+use std::path::Path;
+use std::time::Instant;
+
+use bytes::Bytes;
+use serde::Serialize;
+use skytether_common::{Error, Result};
+use skytether_host::plain::Sink;
+use skytether_host::{Door, Exported};
+
+use crate::aside::Aside;
+use crate::{Fleet, Inner};
+
+/// What an export was of, and how long it took.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ExportReport {
+    /// Rows.
+    pub rows: u64,
+    /// Row groups, which are the stripes that were stored.
+    pub row_groups: u64,
+    /// Slices.
+    pub slices: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Seconds.
+    pub seconds: f64,
+}
+
+/// A file that is written while slices come, on a thread that may wait for the disk.
+struct Writing<P> {
+    /// Lent to that thread while it writes.
+    file: Option<Aside>,
+    done: u64,
+    total: u64,
+    progress: P,
+}
+
+impl<P: FnMut(u64, u64) -> Result<()> + Send> Sink for Writing<P> {
+    fn begin(&mut self, bytes: u64) {
+        self.total = bytes;
+    }
+
+    async fn write(&mut self, bytes: Bytes) -> Result<()> {
+        let mut file = self.file.take().ok_or_else(|| Error::internal("an export that failed goes on"))?;
+        let len = bytes.len() as u64;
+        let written = tokio::task::spawn_blocking(move || file.write(&bytes).map(|()| file)).await;
+        self.file = Some(written.map_err(|e| Error::internal("writing a file was interrupted").because(e))??);
+        self.done += len;
+        (self.progress)(self.done, self.total.max(self.done))
+    }
+}
+
+impl Fleet {
+    /// What reads tables of this fleet as plain files.
+    ///
+    /// # Errors
+    /// `Unavailable`, where a remote host does not answer.
+    pub async fn door(&self) -> Result<Door> {
+        match &self.0 {
+            Inner::Embedded(fleet) => Ok(fleet.host().door()),
+            Inner::Remote(host) => host.door().await,
+        }
+    }
+
+    /// Writes the table `domain.dataset`, or `domain.dataset.table` of an expression data set, to the file `to`: one Parquet file of its slices as they are stored. The file is there whole or not at all. `progress` is told the bytes that are done and how many there
+    /// will be (but for the footer), and may end it by an error.
+    ///
+    /// # Errors
+    /// `Conflict` where the file exists and `replace` is false, or the data set is replaced meanwhile; `NotFound` for a table that there is not; `Unsupported` for the dense view of a matrix; `Corrupt` for damage that nothing covers; `Exhausted` for a full disk; `Unavailable`.
+    pub async fn export(&self, table: &str, to: impl AsRef<Path>, replace: bool, progress: impl FnMut(u64, u64) -> Result<()> + Send) -> Result<ExportReport> {
+        let started = Instant::now();
+        let file = Aside::begin(to.as_ref(), replace)?;
+        let mut writing = Writing { file: Some(file), done: 0, total: 0, progress };
+        let Exported { rows, row_groups, slices, bytes } = self.door().await?.export(table, &mut writing).await?;
+        let file = writing.file.take().ok_or_else(|| Error::internal("an export without its file"))?;
+        tokio::task::spawn_blocking(move || file.finish()).await.map_err(|e| Error::internal("writing a file was interrupted").because(e))??;
+        Ok(ExportReport { rows, row_groups, slices, bytes, seconds: started.elapsed().as_secs_f64() })
+    }
+}

@@ -1,0 +1,108 @@
+//! Tables as plain Parquet files, and files of made-up particles.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use skytether_common::{Error, Result};
+use skytether_fleet::files::Format;
+use skytether_fleet::{Door, Fleet, Particles, PlainFile, generate};
+
+use crate::errors::OrRaise;
+use crate::fleet::Slot;
+use crate::runtime::block;
+
+/// A table as a Parquet file that is read where it is. It keeps no fleet open.
+#[pyclass(name = "PlainFile", module = "skytether._internal", frozen)]
+pub struct PyPlainFile {
+    slot: Arc<Slot>,
+    file: Arc<PlainFile>,
+    /// Of a fleet behind a connection, so that the host need not be asked for its drives each time.
+    door: Option<Door>,
+}
+
+/// Where a table of a fleet is read from.
+async fn door(slot: &Slot, kept: Option<Door>) -> Result<Door> {
+    let fleet = slot.fleet()?;
+    match kept {
+        Some(door) => Ok(door),
+        None => fleet.door().await,
+    }
+}
+
+impl PyPlainFile {
+    pub(crate) async fn open(slot: Arc<Slot>, fleet: Arc<Fleet>, table: &str) -> Result<Self> {
+        let door = fleet.door().await?;
+        let file = Arc::new(door.open(table).await?);
+        Ok(Self { slot, file, door: fleet.is_remote().then_some(door) })
+    }
+}
+
+#[pymethods]
+impl PyPlainFile {
+    /// Bytes of the file.
+    fn size(&self) -> u64 {
+        self.file.len()
+    }
+
+    /// Rows.
+    fn rows(&self) -> u64 {
+        self.file.rows()
+    }
+
+    /// The version of the data set's content.
+    fn generation(&self) -> u64 {
+        self.file.generation().0
+    }
+
+    /// Whether the table still is what it was when the file was opened.
+    fn is_current(&self, py: Python<'_>) -> PyResult<bool> {
+        let (slot, file, kept) = (Arc::clone(&self.slot), Arc::clone(&self.file), self.door.clone());
+        block(py, async move { door(&slot, kept).await?.is_current(&file).await })
+    }
+
+    /// The same file, read through another object for the same fleet.
+    fn of(&self, fleet: &crate::fleet::PyFleet) -> Self {
+        Self { slot: fleet.slot(), file: Arc::clone(&self.file), door: self.door.clone() }
+    }
+
+    /// Bytes from `start` to before `end`.
+    fn read<'py>(&self, py: Python<'py>, start: u64, end: u64) -> PyResult<Bound<'py, PyBytes>> {
+        let (slot, file, kept) = (Arc::clone(&self.slot), Arc::clone(&self.file), self.door.clone());
+        let bytes = block(py, async move { door(&slot, kept).await?.read(&file, start..end).await })?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+}
+
+/// Writes made-up particles to a file; its bytes.
+#[pyfunction]
+pub(crate) fn generate_particles(
+    py: Python<'_>,
+    to: PathBuf,
+    rows: u64,
+    seed: u64,
+    gathered: f64,
+    format: Option<String>,
+    replace: bool,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<u64> {
+    let particles = Particles::new(rows, seed).gathered(gathered).or_raise()?;
+    let format = format.map_or_else(|| Format::of(&to), |text| text.parse()).or_raise()?;
+    block(py, async move {
+        let mut done = 0;
+        let written = tokio::task::spawn_blocking(move || {
+            generate::particles(&particles, &to, format, replace, |rows| {
+                done += rows;
+                match &progress {
+                    Some(progress) => {
+                        let told = Python::attach(|py| progress.call1(py, (done,)).map(drop));
+                        told.map_err(|e| Error::invalid("the progress function failed").because(e))
+                    }
+                    None => Ok(()),
+                }
+            })
+        });
+        written.await.map_err(|e| Error::internal("writing a file was interrupted").because(e))?
+    })
+}
