@@ -12,7 +12,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,47 @@ if TYPE_CHECKING:
 
 ENDING = ".parquet"
 
-#: Tables whose footers a file system keeps, so that the next who opens one need not read them again.
-KEPT = 16
+#: Tables whose footers (and up to 64 MiB of what was read of them) are kept in the process, so that the next who opens one need not read them again.
+KEPT = 4
+
+#: Guards what all file systems of the process share.
+_shared = threading.RLock()
+
+#: Fleets that were opened for reading, by location, and how many are using each.
+_borrowed: dict[str, tuple[Fleet, int]] = {}
+
+#: Tables by location of their fleet and name, the last used last.
+_known: OrderedDict[tuple[str, str], Any] = OrderedDict()
+
+
+def _take(location: str) -> tuple[Fleet, Callable[[], None]]:
+    """The fleet at a location, and what is to be called when it was read: fleets that others have open stay so."""
+    from . import _fleet
+
+    with _shared:
+        if location in _borrowed:
+            fleet, users = _borrowed[location]
+        else:
+            fleet, users = _fleet.opened(location), 0
+            if fleet is not None:
+                return fleet, _nothing
+            fleet = _fleet.borrow(location)
+        _borrowed[location] = (fleet, users + 1)
+        return fleet, partial(_give_back, location)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _give_back(location: str) -> None:
+    with _shared:
+        fleet, users = _borrowed[location]
+        if users > 1:
+            _borrowed[location] = (fleet, users - 1)
+        else:
+            del _borrowed[location]
+            give_back(location, fleet)
 
 
 @contextmanager
@@ -68,14 +107,14 @@ class SkytetherFileSystem(AbstractFileSystem):
 
     protocol = "skytether"
     root_marker = ""
+    # fsspec tells instances apart by the text of their arguments, and fleets of one place have the same; what is worth keeping the process keeps.
+    cachable = False
 
     def __init__(self, fleet: Fleet | None = None, **options: Any) -> None:
         super().__init__(**options)
         self._fleet = fleet
-        self._lock = threading.RLock()
-        #: Fleets that this file system opened, by location, and how many are using each.
-        self._fleets: dict[str, tuple[Fleet, int]] = {}
-        self._files: OrderedDict[tuple[str, str], Any] = OrderedDict()
+        # Names in a fleet that is given say nothing of which fleet it is.
+        self._files: OrderedDict[tuple[str, str], Any] = _known if fleet is None else OrderedDict()
 
     @property
     def fsid(self) -> str:
@@ -101,57 +140,37 @@ class SkytetherFileSystem(AbstractFileSystem):
 
     # Fleets
 
+    def _take(self, location: str) -> tuple[Fleet, Callable[[], None]]:
+        return (self._fleet, _nothing) if self._fleet is not None else _take(location)
+
     @contextmanager
     def _using(self, location: str) -> Iterator[Fleet]:
-        fleet = self._take(location)
+        fleet, release = self._take(location)
         try:
             yield fleet
         finally:
-            self._give_back(location)
-
-    def _take(self, location: str) -> Fleet:
-        from . import _fleet
-
-        if self._fleet is not None:
-            return self._fleet
-        with self._lock:
-            if location in self._fleets:
-                fleet, users = self._fleets[location]
-                self._fleets[location] = (fleet, users + 1)
-                return fleet
-            fleet = _fleet.opened(location)
-            if fleet is not None:
-                return fleet
-            fleet = _fleet.borrow(location)
-            self._fleets[location] = (fleet, 1)
-            return fleet
-
-    def _give_back(self, location: str) -> None:
-        with self._lock:
-            if location not in self._fleets:
-                return
-            fleet, users = self._fleets[location]
-            if users > 1:
-                self._fleets[location] = (fleet, users - 1)
-            else:
-                del self._fleets[location]
-                give_back(location, fleet)
+            release()
 
     def _plain(self, fleet: Fleet, location: str, name: str) -> Any:
         """The table's file, as it is now."""
         table = _table(name)
-        with self._lock:
-            known = self._files.get((location, table))
+        files = self._files
+        with _shared:
+            known = files.get((location, table))
         if known is not None:
             known = known.of(fleet._inner)
             if known.is_current():
+                with _shared:
+                    # The connection before this one is let go of.
+                    files[(location, table)] = known
+                    files.move_to_end((location, table))
                 return known
         found = fleet._inner.plain_file(table)
-        with self._lock:
-            self._files[(location, table)] = found
-            self._files.move_to_end((location, table))
-            while len(self._files) > KEPT:
-                self._files.popitem(last=False)
+        with _shared:
+            files[(location, table)] = found
+            files.move_to_end((location, table))
+            while len(files) > KEPT:
+                files.popitem(last=False)
         return found
 
     # What fsspec asks for
@@ -228,9 +247,9 @@ class TableFile(AbstractBufferedFile):
         if not name:
             raise IsADirectoryError(errno.EISDIR, "a fleet is a directory of tables", stripped)
         with _as_os_error(stripped):
-            fleet = fs._take(location)
+            fleet, release = fs._take(location)
             # However it ends, closed or forgotten.
-            self._done = weakref.finalize(self, fs._give_back, location)
+            self._done = weakref.finalize(self, release)
             try:
                 self._file = fs._plain(fleet, location, name)
             except BaseException:

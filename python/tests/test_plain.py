@@ -6,6 +6,8 @@ import hashlib
 import os
 import shutil
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import duckdb
@@ -199,7 +201,7 @@ def test_a_column_costs_little_of_what_the_file_has(tmp_path):
         rows = 200_000
         rng = np.random.default_rng(1)
         fleet.ingest(pa.table({f"c{n}": rng.random(rows) for n in range(10)}), "lab.t")
-        fs = fsspec.filesystem("skytether", fleet=fleet, skip_instance_cache=True)
+        fs = fsspec.filesystem("skytether", fleet=fleet)
         read = []
 
         with fs.open("lab.t") as file:
@@ -255,14 +257,49 @@ def test_what_can_not_be_exported_is_told(fleet, tmp_path):
     assert os.listdir(tmp_path) == ["t.parquet"]
 
 
+def test_who_closes_a_fleet_closes_it_for_nobody_else(tmp_path):
+    """Fleets of one place are told apart, readers share what they opened, and let go of no more than that."""
+    place = tmp_path / "fleet"
+    with skytether.open(place, drives=2) as fleet:
+        fleet.ingest(events(1000), "lab.t")
+        first = fsspec.filesystem("skytether", fleet=fleet)
+        whole = first.cat_file("lab.t")
+    with skytether.open(place) as fleet:
+        assert fsspec.filesystem("skytether", fleet=fleet).cat_file("lab.t") == whole
+        at = f"skytether://{place}/lab.t.parquet"
+        theirs = fsspec.open(at).open()
+    # The fleet that it read through is closed; this one is opened for reading, and stays so when the other file is closed.
+    with fsspec.open(at) as ours:
+        theirs.close()
+        assert ours.read() == whole
+    with skytether.open(place):
+        pass
+
+
+def test_threads_share_a_fleet_that_nobody_has_open(tmp_path):
+    place = tmp_path / "fleet"
+    with skytether.open(place, drives=2) as fleet:
+        for n in range(4):
+            fleet.ingest(events(1000 + n), f"lab.t{n}")
+    together = threading.Barrier(4)
+
+    def rows(n: int) -> int:
+        with fsspec.open(f"skytether://{place}/lab.t{n}.parquet") as file:
+            together.wait(60)
+            return pq.read_table(file).num_rows
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(rows, range(4))) == [1000, 1001, 1002, 1003]
+
+
 def test_files_follow_their_tables(tmp_path):
     """A file system that keeps footers sees a new generation, and who has the old one open is told."""
     with skytether.open(tmp_path / "fleet", drives=2, slice_rows=100) as fleet:
-        fs = fsspec.filesystem("skytether", fleet=fleet, skip_instance_cache=True)
+        fs = fsspec.filesystem("skytether", fleet=fleet)
         fleet.ingest(events(1000), "lab.t")
         first, stamp, key = fs.cat_file("lab.t"), fs.modified("lab.t"), fs.ukey("lab.t")
         assert (fs.modified("lab.t"), fs.ukey("lab.t.parquet").rsplit("@")[1]) == (stamp, key.rsplit("@")[1])
-        with fsspec.filesystem("skytether", fleet=fleet, skip_instance_cache=True).open("lab.t") as file:
+        with fsspec.filesystem("skytether", fleet=fleet).open("lab.t") as file:
             assert file.read(4) == b"PAR1"
             fleet.ingest(events(2000), "lab.t", replace=True)
             file.seek(0)
@@ -325,7 +362,7 @@ def test_tables_of_expression_data_sets_are_files(tmp_path):
             fleet.export(f"blood.few.{table}", tmp_path / f"{table}.parquet")
             found = pq.read_table(tmp_path / f"{table}.parquet")
             assert found.num_rows == rows
-            fs = fsspec.filesystem("skytether", fleet=fleet, skip_instance_cache=True)
+            fs = fsspec.filesystem("skytether", fleet=fleet)
             assert fs.cat_file(f"blood.few.{table}.parquet") == (tmp_path / f"{table}.parquet").read_bytes()
         x = pq.read_table(tmp_path / "x_rows.parquet")
         dense = np.zeros((60, 40), np.float32)
@@ -349,7 +386,7 @@ def test_a_lost_drive_makes_no_difference(tmp_path):
             fleet.export(name, tmp_path / f"{name}.parquet")
     shutil.rmtree(place / "drives" / "1")
     with skytether.open(place) as fleet:
-        fs = fsspec.filesystem("skytether", fleet=fleet, skip_instance_cache=True)
+        fs = fsspec.filesystem("skytether", fleet=fleet)
         for name, make in TABLES.items():
             fleet.export(name, tmp_path / "again.parquet", replace=True)
             whole = (tmp_path / f"{name}.parquet").read_bytes()
@@ -413,7 +450,7 @@ def test_particles_go_in_raw_and_come_out_as_a_file_for_anybody(particles, tmp_p
             fleet.export(f"physics.{name}", tmp_path / f"{name}.parquet")
             assert pq.read_table(tmp_path / f"{name}.parquet").equals(source)
         # A data set may be called as files end.
-        fs = fsspec.filesystem("skytether", fleet=fleet, skip_instance_cache=True)
+        fs = fsspec.filesystem("skytether", fleet=fleet)
         assert fs.cat_file("physics.parquet") == fs.cat_file("physics.parquet.parquet") == (tmp_path / "parquet.parquet").read_bytes()
         due = source.filter(pc.field("ke") > 0.4).sort_by("ID")
         assert fleet.sql('SELECT * FROM physics.raw WHERE ke > 0.4 ORDER BY "ID"').to_arrow()["ID"].to_pylist() == due["ID"].to_pylist()

@@ -23,13 +23,20 @@ impl Aside {
     /// Begins the file `to`, in the directory that it will be in.
     ///
     /// # Errors
-    /// `Conflict` where it exists and is not to be replaced; `Invalid` for a directory; what the system says of where it is to be.
+    /// `Conflict` where it exists and is not to be replaced; `Invalid` for a directory, a device, a pipe; what the system says of where it is to be.
     pub(crate) fn begin(to: &Path, replace: bool) -> Result<Self> {
         if to.is_dir() {
             return Err(Error::invalid(format!("{} is a directory: name a file", to.display())));
         }
         if !replace && to.symlink_metadata().is_ok() {
             return Err(there(to));
+        }
+        // What a link leads to is replaced, and not the link; a device or a pipe can't be.
+        let followed = to.canonicalize();
+        let to = followed.as_deref().unwrap_or(to);
+        let before = to.metadata().ok();
+        if before.as_ref().is_some_and(|before| !before.is_file()) {
+            return Err(Error::invalid(format!("{} is no ordinary file, and can't be replaced by one", to.display())));
         }
         let name = to.file_name().ok_or_else(|| Error::invalid(format!("{} names no file", to.display())))?;
         let mut aside = tempfile::Builder::new();
@@ -38,8 +45,8 @@ impl Aside {
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
-            // What the process's mask leaves of it, as of any file.
-            aside.permissions(std::fs::Permissions::from_mode(0o666));
+            // What the process's mask leaves of it, as of any file; who could read the file before still can, and nobody else.
+            aside.permissions(before.map_or_else(|| std::fs::Permissions::from_mode(0o666), |before| before.permissions()));
         }
         let file = aside.tempfile_in(dir(to)).map_err(|e| Error::io("write", to, e))?;
         Ok(Self { file, to: to.to_path_buf(), replace })
@@ -137,6 +144,24 @@ mod tests {
         assert!(error.kind() == Kind::Invalid && error.to_string().contains("directory"), "{error}");
         let error = Aside::begin(&dir.path().join("none/a.bin"), true).unwrap_err();
         assert!(error.kind() == Kind::NotFound && error.to_string().contains("none/a.bin"), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_are_followed_modes_stay_and_devices_are_not_replaced() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let dir = tempfile::tempdir().unwrap();
+        let (real, link) = (dir.path().join("real"), dir.path().join("link"));
+        std::fs::write(&real, b"old").unwrap();
+        std::fs::set_permissions(&real, std::fs::Permissions::from_mode(0o600)).unwrap();
+        symlink(&real, &link).unwrap();
+        let mut file = Aside::begin(&link, true).unwrap();
+        file.write(b"new").unwrap();
+        file.finish().unwrap();
+        assert!(link.symlink_metadata().unwrap().file_type().is_symlink());
+        assert_eq!((std::fs::read(&real).unwrap(), real.metadata().unwrap().permissions().mode() & 0o777), (b"new".to_vec(), 0o600));
+        let error = Aside::begin(Path::new("/dev/null"), true).unwrap_err();
+        assert!(error.kind() == Kind::Invalid && error.to_string().contains("/dev/null"), "{error}");
     }
 
     #[cfg(unix)]

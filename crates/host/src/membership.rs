@@ -298,7 +298,8 @@ impl Catalog {
         let told: Vec<Result<Option<Membership>>> = found.iter().cloned().map(Ok).collect();
         let blank = |at: &usize| found[*at].is_none() && !self.presence().is_lost(*at);
         let mut known = found.iter().enumerate().filter(|(at, own)| own.is_some() && !self.presence().is_lost(*at)).map(|(at, _)| at);
-        let founded = membership.change == 0 && (0..found.len()).any(|at| blank(&at)) && {
+        // What is away may have what the others lack.
+        let founded = membership.change == 0 && self.presence().lost().is_empty() && (0..found.len()).any(|at| blank(&at)) && {
             let mut any = false;
             for at in known.by_ref() {
                 any |= !self.names_at(at).await?.is_empty();

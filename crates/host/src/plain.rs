@@ -234,7 +234,7 @@ impl Door {
         Ok(Plan { name, record, parts, stripes })
     }
 
-    /// What the first of `drives` gives that can.
+    /// What the first of `drives` gives that can. Something is missing only if all of them say so.
     async fn from_any<T, F: Future<Output = Result<T>>>(
         &self,
         name: &DatasetName,
@@ -243,15 +243,24 @@ impl Door {
         what: &str,
         ask: impl Fn(Arc<dyn Storage>) -> F,
     ) -> Result<T> {
-        let mut first = None;
+        let mut failed: Option<(String, Error)> = None;
         for id in drives {
-            let drive = &self.catalog.drives()[self.catalog.drive(id, name)?];
-            match within(self.catalog.deadline(), &drive.info().name, what, ask(Arc::clone(drive))).await {
-                Ok(done) => return Ok(done),
-                Err(e) => first = first.or(Some((drive.info().name.clone(), e))),
+            let (drive, error) = match self.catalog.drive(id, name) {
+                Ok(at) => {
+                    let drive = &self.catalog.drives()[at];
+                    match within(self.catalog.deadline(), &drive.info().name, what, ask(Arc::clone(drive))).await {
+                        Ok(done) => return Ok(done),
+                        Err(e) => (drive.info().name.clone(), e),
+                    }
+                }
+                Err(e) => (format!("drive {id}"), e),
+            };
+            // Who could not be asked may have it.
+            if failed.as_ref().is_none_or(|(_, before)| before.kind() == Kind::NotFound && error.kind() != Kind::NotFound) {
+                failed = Some((drive, error));
             }
         }
-        let (drive, error) = first.ok_or_else(|| Error::internal("a part of a table is on no drive"))?;
+        let (drive, error) = failed.ok_or_else(|| Error::internal("a part of a table is on no drive"))?;
         if error.kind() != Kind::NotFound {
             return Err(error.while_doing(format!("{drive} could not give a part of {name}")));
         }

@@ -410,9 +410,23 @@ impl DatasetWriter {
         if now == self.replaced { Ok(expect) } else { Err(overtaken(&self.name)) }
     }
 
+    /// Whether drives that are lost by now have no part that is nowhere else.
+    fn is_all_there(&self, record: &RootRecord) -> Result<()> {
+        for table in record.tables.values().filter(|table| table.redundancy.is_none() && table.placement == Placement::Spread) {
+            for partition in &table.partitions {
+                let at = self.catalog.drive(&partition.drive, &self.name)?;
+                if self.catalog.presence().is_lost(at) {
+                    let drive = &self.catalog.drives()[at].info().name;
+                    return Err(Error::unavailable(format!("{drive} was lost while {} was written, which has no redundancy: ingest it again", self.name)));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The part of a commit that must not end half-way, as a task of its own.
     async fn settle_commit(self, record: RootRecord) -> Result<IngestReport> {
-        let committed = match self.expected_now().await {
+        let committed = match self.expected_now().await.and_then(|expect| self.is_all_there(&record).map(|()| expect)) {
             Ok(expect) => self.catalog.commit(&record, expect).await,
             Err(e) => Err(e),
         };

@@ -62,9 +62,19 @@ impl PyPlainFile {
         block(py, async move { door(&slot, kept).await?.is_current(&file).await })
     }
 
-    /// The same file, read through another object for the same fleet.
-    fn of(&self, fleet: &crate::fleet::PyFleet) -> Self {
-        Self { slot: fleet.slot(), file: Arc::clone(&self.file), door: self.door.clone() }
+    /// The same file, read through another object for the same fleet: its connection, and the drives as they are behind that.
+    fn of(&self, py: Python<'_>, fleet: &crate::fleet::PyFleet) -> PyResult<Self> {
+        let slot = fleet.slot();
+        let door = if Arc::ptr_eq(&slot, &self.slot) {
+            self.door.clone()
+        } else {
+            let slot = Arc::clone(&slot);
+            block(py, async move {
+                let fleet = slot.fleet()?;
+                if fleet.is_remote() { fleet.door().await.map(Some) } else { Ok(None) }
+            })?
+        };
+        Ok(Self { slot, file: Arc::clone(&self.file), door })
     }
 
     /// Bytes from `start` to before `end`.
@@ -91,8 +101,14 @@ pub(crate) fn generate_particles(
     let format = format.map_or_else(|| Format::of(&to), |text| text.parse()).or_raise()?;
     block(py, async move {
         let mut done = 0;
+        // Whoever interrupts this lets go of the one, and the thread, which nothing can end from outside, sees it with the next rows.
+        let wanted = Arc::new(());
+        let still = Arc::downgrade(&wanted);
         let written = tokio::task::spawn_blocking(move || {
             generate::particles(&particles, &to, format, replace, |rows| {
+                if still.strong_count() == 0 {
+                    return Err(Error::unavailable("writing the file was interrupted"));
+                }
                 done += rows;
                 match &progress {
                     Some(progress) => {
@@ -103,6 +119,8 @@ pub(crate) fn generate_particles(
                 }
             })
         });
-        written.await.map_err(|e| Error::internal("writing a file was interrupted").because(e))?
+        let written = written.await.map_err(|e| Error::internal("writing a file was interrupted").because(e))?;
+        drop(wanted);
+        written
     })
 }

@@ -184,7 +184,11 @@ impl Cover {
 
     /// Knows the code map under `key` from now on.
     pub(super) fn remember(&self, key: &Key, map: &Arc<StoredMap>) {
-        self.maps.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), Some(Arc::clone(map)));
+        let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
+        if maps.len() >= MAPS && !maps.contains_key(key) {
+            maps.clear();
+        }
+        maps.insert(key.clone(), Some(Arc::clone(map)));
     }
 
     /// Decodes on a thread of its own.

@@ -133,7 +133,7 @@ impl Rebuild<'_> {
                     Ok((record, _)) if done.get(&name) != Some(&record.generation) => records.push(Arc::new(record)),
                     Ok(_) => {}
                     Err(e) if e.kind() == Kind::NotFound => {}
-                    Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) && pass == 0 => self.report.left.push(format!("{name}: {}", e.full_text())),
+                    Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) && pass == 0 => self.report.leave(format!("{name}: {}", e.full_text())),
                     Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) => {}
                     Err(e) => return Err(e),
                 }
@@ -193,11 +193,7 @@ impl Rebuild<'_> {
                     for p in &table.partitions {
                         if let Some(at) = self.place(&p.drive).filter(|at| self.blank.contains(at)) {
                             let part = record.partition(title, p.slot).key()?;
-                            self.report.left.push(format!(
-                                "{part} was on {} alone, and is lost: drop {} and ingest it again",
-                                self.cover.name(at),
-                                record.name
-                            ));
+                            self.report.leave(format!("{part} was on {} alone, and is lost: drop {} and ingest it again", self.cover.name(at), record.name));
                         }
                     }
                 }
@@ -256,7 +252,7 @@ impl Rebuild<'_> {
             for at in wanted.get(group).into_iter().flatten() {
                 if let Some((members, shard)) = members.and_then(|members| Some((members, members.all().get(*at)?))) {
                     let key = shard_key(&partition, shard, role(*at, members.data.len()))?;
-                    self.report.left.push(format!("{key} can't be made of its group: too many of its shards are lost"));
+                    self.report.leave(format!("{key} can't be made of its group: too many of its shards are lost"));
                 }
             }
         }
@@ -278,7 +274,7 @@ impl Rebuild<'_> {
                 Err(e) if self.is_still(record).await? => {
                     for at in shards {
                         let key = members.all().get(at).map(|shard| shard_key(&partition, shard, role(at, members.data.len()))).transpose()?;
-                        self.report.left.push(format!("{}: {}", key.map_or_else(String::new, |key| key.as_str().to_owned()), e.full_text()));
+                        self.report.leave(format!("{}: {}", key.map_or_else(String::new, |key| key.as_str().to_owned()), e.full_text()));
                     }
                     continue;
                 }
@@ -346,7 +342,7 @@ impl Rebuild<'_> {
             }
         }
         if self.is_still(record).await? {
-            self.report.left.push(format!("no copy of {key} is to be had: {}", trouble.join("; ")));
+            self.report.leave(format!("no copy of {key} is to be had: {}", trouble.join("; ")));
         }
         Ok(())
     }
@@ -373,7 +369,7 @@ impl Rebuild<'_> {
             }
             let Some((metadata, bytes)) = metadata else {
                 if self.is_still(record).await? {
-                    self.report.left.push(format!("no copy of {} is to be had: {}", partition.key()?, trouble.join("; ")));
+                    self.report.leave(format!("no copy of {} is to be had: {}", partition.key()?, trouble.join("; ")));
                 }
                 continue;
             };
@@ -405,7 +401,7 @@ impl Rebuild<'_> {
                         self.pace.passed(read).await;
                         self.put(at, key, value).await?;
                     }
-                    None if self.is_still(record).await? => self.report.left.push(format!("no whole copy of {key} is to be had")),
+                    None if self.is_still(record).await? => self.report.leave(format!("no whole copy of {key} is to be had")),
                     None => return Ok(()),
                 }
             }

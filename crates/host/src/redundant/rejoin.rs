@@ -104,10 +104,20 @@ impl Catalog {
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
         // A drive whose record of the fleet is damaged can't say what it knows, and is told all of it as one that was away.
         let damaged: BTreeSet<usize> = (0..told.len()).filter(|at| matches!(&told[*at], Err(e) if e.kind() == Kind::Corrupt) && !stranger(*at)).collect();
+        // Unless nothing changed without it, and it never was replaced: then all that it has is right, and that record is only to be written anew.
+        let incarnation = |at: usize| newest.drives.iter().find(|member| member.id == self.drives()[at].info().id).map_or(0, |member| member.incarnation);
+        let (innocent, damaged): (BTreeSet<usize>, BTreeSet<usize>) =
+            damaged.into_iter().partition(|at| !absent.contains(&self.drives()[*at].info().id) && incarnation(*at) == 0);
+        for at in &innocent {
+            match self.note_anew(*at, &newest, deadline).await {
+                Ok(()) => self.presence().found(*at),
+                Err(e) => drop(self.presence().lose(*at, &e.full_text())),
+            }
+        }
         let missed = |at: usize| absent.contains(&self.drives()[at].info().id) || damaged.contains(&at);
         for (at, told) in told.iter().enumerate() {
             match told {
-                _ if stranger(at) => {}
+                _ if stranger(at) || innocent.contains(&at) => {}
                 Ok(Some(_)) if missed(at) => drop(self.presence().lose(at, "it was away while data sets changed")),
                 Ok(Some(_)) => self.presence().found(at),
                 // Who is only slow to say it is not lost: whoever needs it next finds out.
@@ -129,12 +139,7 @@ impl Catalog {
             self.agree(name, &back).await?;
         }
         for at in &damaged {
-            let name = &self.drives()[*at].info().name;
-            let put = Op::Put { key: Key::new(MEMBERSHIP_KEY)?, value: newest.encode()?, expect: Expect::Any };
-            within(deadline, name, "note its fleet anew", self.drives()[*at].apply(vec![put]))
-                .await
-                .map_err(|e| e.while_doing(format!("{name} could not note its fleet anew")))?;
-            tracing::warn!("the record of the fleet at {name} was damaged, and is made anew");
+            self.note_anew(*at, &newest, deadline).await?;
         }
         let ids: BTreeSet<_> = back.iter().map(|at| self.drives()[*at].info().id).collect();
         self.change_membership(|membership| {
@@ -151,6 +156,17 @@ impl Catalog {
             tracing::info!("{} is back and knows what changed meanwhile", self.drives()[at].info().name);
             self.presence().found(at);
         }
+        Ok(())
+    }
+
+    /// Writes the damaged record of the fleet of a drive anew.
+    async fn note_anew(&self, at: usize, membership: &Membership, deadline: Duration) -> Result<()> {
+        let name = &self.drives()[at].info().name;
+        let put = Op::Put { key: Key::new(MEMBERSHIP_KEY)?, value: membership.encode()?, expect: Expect::Any };
+        within(deadline, name, "note its fleet anew", self.drives()[at].apply(vec![put]))
+            .await
+            .map_err(|e| e.while_doing(format!("{name} could not note its fleet anew")))?;
+        tracing::warn!("the record of the fleet at {name} was damaged, and is made anew");
         Ok(())
     }
 

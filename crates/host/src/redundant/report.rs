@@ -186,12 +186,22 @@ pub struct RepairReport {
     pub bytes_least: u64,
     /// Bytes that were written.
     pub bytes_written: u64,
-    /// What could not be made anew, and why.
+    /// What could not be made anew, and why: the first thousand of it.
     pub left: Vec<String>,
+    /// How much more there is.
+    #[serde(default)]
+    pub left_more: u64,
     /// Drives that are lost and were not rebuilt, and why they are.
     pub lost: BTreeMap<String, String>,
     /// How long it took.
     pub seconds: f64,
+}
+
+impl RepairReport {
+    /// Something could not be made anew.
+    pub(super) fn leave(&mut self, what: String) {
+        if self.left.len() < TOLD { self.left.push(what) } else { self.left_more += 1 }
+    }
 }
 
 impl fmt::Display for RepairReport {
@@ -204,6 +214,9 @@ impl fmt::Display for RepairReport {
         }
         for left in &self.left {
             writeln!(f, "left: {left}")?;
+        }
+        if self.left_more > 0 {
+            writeln!(f, "left: {} more", self.left_more)?;
         }
         let kept = if self.kept > 0 { format!(", {} there already", self.kept) } else { String::new() };
         write!(

@@ -138,7 +138,7 @@ impl Files {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(Error::io("open", &path, e)),
         };
-        let failed = |e| Error::io("read", &path, e);
+        let failed = |e| unread(&path, e);
         let found = file.metadata().map_err(failed)?.len();
         if found != len {
             return Ok(Some(Err(found)));
@@ -252,4 +252,29 @@ pub(super) fn make_directory(path: &Path) -> Result<()> {
 /// Makes the names in a directory durable.
 pub(super) fn sync_directory(path: &Path) -> Result<()> {
     File::open(path).and_then(|dir| dir.sync_all()).map_err(|e| Error::io("flush", path, e))
+}
+/// What is the matter with a value's file that the system can't read. Where the medium gives an input/output error (`EIO`), this value is damaged, and not the drive away: others can be read, and this one mended.
+fn unread(path: &Path, e: std::io::Error) -> Error {
+    match e.raw_os_error() {
+        Some(EIO) if cfg!(unix) => Error::corrupt(format!("the disk can't read {}", path.display())).because(e),
+        _ => Error::io("read", path, e),
+    }
+}
+
+/// The number of an input/output error, on all systems like Unix.
+const EIO: i32 = 5;
+
+#[cfg(test)]
+mod tests {
+    use skytether_common::Kind;
+
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn what_the_medium_can_not_read_is_damaged_and_the_drive_is_not_away() {
+        let kind = |e| unread(Path::new("slices/07/7"), e).kind();
+        assert_eq!(kind(io::Error::from_raw_os_error(EIO)), Kind::Corrupt);
+        assert_eq!(kind(io::Error::from(ErrorKind::TimedOut)), Kind::Unavailable);
+    }
 }
