@@ -1,5 +1,8 @@
 //! `skytether scrub` and `skytether repair`.
 
+use std::fmt::Display;
+
+use serde::Serialize;
 use skytether_common::Error;
 use skytether_common::units::counted;
 use skytether_fleet::{RepairOptions, ScrubOptions};
@@ -9,6 +12,15 @@ use crate::listing;
 use crate::progress::Bytes;
 use crate::run::{Failure, fleet, name, say};
 
+/// A report, for people or for programs.
+fn print<R: Display + Serialize>(format: ListFormat, report: &R) -> Result<(), Failure> {
+    say(&match format {
+        ListFormat::Table => report.to_string(),
+        ListFormat::Json => listing::json(report)?,
+    })?;
+    Ok(())
+}
+
 pub(crate) async fn scrub(args: Scrub) -> Result<(), Failure> {
     let datasets = args.datasets.iter().map(|text| name(text)).collect::<Result<_, _>>()?;
     let options = ScrubOptions { datasets, bytes_per_s: args.rate, check: args.check };
@@ -17,10 +29,7 @@ pub(crate) async fn scrub(args: Scrub) -> Result<(), Failure> {
     let done = fleet.scrub(&options, &|far| progress.told(far)).await;
     progress.finish();
     let report = done?;
-    say(&match args.format {
-        ListFormat::Table => report.to_string(),
-        ListFormat::Json => listing::json(&report)?,
-    })?;
+    print(args.format, &report)?;
     match report.left() {
         0 => Ok(()),
         left if args.check => Err(Failure::Work(Error::corrupt(format!("{} damaged: scrub without --check to mend what can be", counted(left, "value"))))),
@@ -35,12 +44,10 @@ pub(crate) async fn repair(args: Repair) -> Result<(), Failure> {
     let done = fleet.repair(&options, &|far| progress.told(far)).await;
     progress.finish();
     let report = done?;
-    say(&match args.format {
-        ListFormat::Table => report.to_string(),
-        ListFormat::Json => listing::json(&report)?,
-    })?;
+    print(args.format, &report)?;
     if !report.left.is_empty() {
-        return Err(Failure::Work(Error::corrupt(format!("{} could not be rebuilt", counted(report.left.len() as u64, "part")))));
+        let left = report.left.len() as u64 + report.left_more;
+        return Err(Failure::Work(Error::corrupt(format!("{} could not be rebuilt", counted(left, "part")))));
     }
     if report.lost.is_empty() {
         return Ok(());
