@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use datafusion::catalog::Session;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result as DfResult;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::execution::{SendableRecordBatchStream, SessionState, TaskContext};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_expr::EquivalenceProperties;
@@ -51,12 +51,21 @@ pub enum Taken {
 pub struct Divided {
     planned: Planned,
     full: Arc<dyn ExecutionPlan>,
-    /// Where there is an upper part: the lower one, and the upper one over rows that are delivered.
-    parts: Option<(Arc<dyn ExecutionPlan>, Arc<dyn ExecutionPlan>)>,
+    /// Where there is an upper part.
+    parts: Option<Parts>,
     fetchers: [Fetcher; 2],
     scans: [SliceScanExec; 2],
     survey: Vec<Stripe>,
     notes: Mutex<[Notes; 2]>,
+}
+
+/// A sub-plan in two.
+struct Parts {
+    lower: Arc<dyn ExecutionPlan>,
+    /// Over rows that are delivered.
+    upper: LogicalPlan,
+    /// Its operators, which only who finishes rows plans.
+    finishes: Option<Arc<dyn ExecutionPlan>>,
 }
 
 /// What lanes of a rung have told.
@@ -78,25 +87,26 @@ impl Engine {
     /// # Errors
     /// As [`skytether_wire::Cse::execute`].
     pub async fn take(self: &Arc<Self>, plan: SubPlan) -> Result<Taken> {
-        let planned = self.planned(&plan, self.threads).await?;
-        if !divides(&planned) {
-            return Ok(Taken::Whole(self.run(planned, &plan)));
+        let read = self.read(&plan).await?;
+        if !rungs::divides(read.logical()) {
+            return Ok(Taken::Whole(self.run(read.planned(self.threads).await?, &plan)));
         }
         // A lane has one partition.
-        let planned = if self.threads == 1 { planned } else { self.planned(&plan, 1).await? };
-        Ok(match Divided::new(planned, self.joined).await? {
-            Ok(divided) => Taken::Divided(Box::new(divided)),
-            Err(planned) => Taken::Whole(self.run(*planned, &plan)),
+        let planned = read.planned(1).await?;
+        let scan = only_scan(&planned.physical);
+        let stripes = scan.as_ref().and_then(|scan| Some((scan.survey(false)?.len(), scan.survey(self.joined)?)));
+        Ok(match stripes {
+            Some((apart, survey)) if apart >= FEW => Taken::Divided(Box::new(Divided::new(planned, survey).await?)),
+            // No more than one partition's work.
+            Some(_) => Taken::Whole(self.run(planned, &plan)),
+            None if self.threads == 1 => Taken::Whole(self.run(planned, &plan)),
+            None => Taken::Whole(self.run(self.planned(&plan, self.threads).await?, &plan)),
         })
     }
 }
 
 /// Stripes below which there is nothing to decide.
 const FEW: usize = 2;
-
-fn divides(planned: &Planned) -> bool {
-    rungs::divides(planned.prepared.logical()) && only_scan(&planned.physical).and_then(|scan| scan.survey(false)).is_some_and(|survey| survey.len() >= FEW)
-}
 
 /// The scan of a plan that has one.
 fn only_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<SliceScanExec> {
@@ -109,26 +119,29 @@ fn only_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<SliceScanExec> {
 }
 
 impl Divided {
-    async fn new(planned: Planned, joined: bool) -> Result<std::result::Result<Self, Box<Planned>>> {
-        let Some(scan) = only_scan(&planned.physical) else { return Ok(Err(Box::new(planned))) };
-        let Some(survey) = scan.survey(joined) else { return Ok(Err(Box::new(planned))) };
+    async fn new(planned: Planned, survey: Vec<Stripe>) -> Result<Self> {
+        let none = |whose: &str| Error::internal(format!("{whose} has another scan than the whole"));
+        let scan = only_scan(&planned.physical).ok_or_else(|| none("a sub-plan that divides"))?;
         let logical = planned.prepared.bound().map_err(from_datafusion)?;
-        let parts = match rungs::split(&logical).map_err(from_datafusion)? {
-            None => None,
-            Some(parts) => {
-                let lower = physical(&parts.lower, &planned.state).await.map_err(from_datafusion)?;
-                let upper = planned.state.optimize(&parts.upper).map_err(from_datafusion)?;
-                let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(DeliveredPlanner)]);
-                let upper = planner.create_physical_plan(&upper, &planned.state).await.map_err(from_datafusion)?;
-                Some((lower, upper))
-            }
-        };
-        let lower = match &parts {
-            None => scan.clone(),
-            Some((lower, _)) => only_scan(lower).ok_or_else(|| Error::internal("the lower part of a sub-plan has another scan than the whole"))?,
-        };
+        let (mut parts, mut lower) = (None, scan.clone());
+        if let Some(split) = rungs::split(&logical).map_err(from_datafusion)? {
+            let plan = physical(&split.lower, &planned.state).await.map_err(from_datafusion)?;
+            lower = only_scan(&plan).ok_or_else(|| none("the lower part of a sub-plan"))?;
+            parts = Some(Parts { lower: plan, upper: split.upper, finishes: None });
+        }
         let fetchers = [scan.fetcher()?, lower.fetcher()?];
-        Ok(Ok(Self { full: Arc::clone(&planned.physical), planned, parts, fetchers, scans: [scan, lower], survey, notes: Mutex::default() }))
+        Ok(Self { full: Arc::clone(&planned.physical), planned, parts, fetchers, scans: [scan, lower], survey, notes: Mutex::default() })
+    }
+
+    /// The same, to be asked for lanes [above](Self::above) others as well.
+    ///
+    /// # Errors
+    /// Internal only.
+    pub async fn finishing(mut self) -> Result<Self> {
+        if let Some(parts) = &mut self.parts {
+            parts.finishes = Some(over_delivered(&parts.upper, &self.planned.state).await?);
+        }
+        Ok(self)
     }
 
     /// The stripes that are to be read, in storage order.
@@ -196,7 +209,7 @@ impl Divided {
 
     fn plan(&self, rung: Rung) -> &Arc<dyn ExecutionPlan> {
         match &self.parts {
-            Some((lower, _)) if rung == Rung::Filter => lower,
+            Some(parts) if rung == Rung::Filter => &parts.lower,
             _ => &self.full,
         }
     }
@@ -223,9 +236,10 @@ impl Divided {
     /// One more lane that runs the upper part over `rows` that lanes at `filter` gave.
     ///
     /// # Errors
-    /// Internal, where there is no upper part.
+    /// Internal, where there is no upper part, or it is not [planned](Self::finishing).
     pub fn above(&self, rows: BoxStream<'static, Result<RecordBatch>>, meter: Arc<Meter>) -> Result<Lane> {
-        let (_, upper) = self.parts.as_ref().ok_or_else(|| Error::internal("a sub-plan without an upper part was to be finished above"))?;
+        let upper = self.parts.as_ref().and_then(|parts| parts.finishes.as_ref());
+        let upper = upper.ok_or_else(|| Error::internal("a sub-plan without an upper part was to be finished above"))?;
         self.over(upper, rows, meter)
     }
 
@@ -237,9 +251,7 @@ impl Divided {
         let state = &self.planned.state;
         let logical = self.planned.prepared.bound().map_err(from_datafusion)?;
         let Some(combined) = combine::combined(&logical, state).map_err(from_datafusion)? else { return Ok(None) };
-        let combined = state.optimize(&combined).map_err(from_datafusion)?;
-        let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(DeliveredPlanner)]);
-        Ok(Some(Combiner(planner.create_physical_plan(&combined, state).await.map_err(from_datafusion)?)))
+        over_delivered(&combined, state).await.map(Combiner).map(Some)
     }
 
     /// A lane that puts the states in `rows` together.
@@ -266,7 +278,7 @@ impl Divided {
         if partitions != 1 {
             return Err(Error::internal(format!("a lane has {partitions} partitions")));
         }
-        let rows = plan.execute(0, self.planned.state.task_ctx()).map_err(from_datafusion)?;
+        let rows = plan.execute(0, Arc::clone(&self.planned.context)).map_err(from_datafusion)?;
         let given = Coalescer::small(rows.schema());
         let rows = paced(self.planned.reader.processor(), Metered { inner: rows, meter }).stream().boxed();
         Ok(Lane { plan, rows: Some(rows), given })
@@ -310,6 +322,13 @@ impl Divided {
         annotation.seconds = self.planned.started.elapsed().as_secs_f64();
         annotation
     }
+}
+
+/// The operators of `plan`, which reads what is delivered.
+async fn over_delivered(plan: &LogicalPlan, state: &SessionState) -> Result<Arc<dyn ExecutionPlan>> {
+    let plan = state.optimize(plan).map_err(from_datafusion)?;
+    let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(DeliveredPlanner)]);
+    planner.create_physical_plan(&plan, state).await.map_err(from_datafusion)
 }
 
 /// A plan that puts states together, once planned.

@@ -2,7 +2,7 @@
 //!
 //! A sub-plan that waits for its reader gives its turn back meanwhile: a slow reader holds up nobody else.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,8 +14,8 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::execution::context::SQLOptions;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{MemoryPool, PeakRecordingPool};
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::execution::{FunctionRegistry, SessionState, SessionStateBuilder};
+use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
+use datafusion::execution::{FunctionRegistry, SessionState, SessionStateBuilder, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::{Optimizer, OptimizerRule};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
@@ -73,7 +73,20 @@ impl Engine {
     /// # Errors
     /// Internal only, where DataFusion does not take our functions.
     pub fn new(name: String, reader: Arc<Reader>, pool: Arc<dyn MemoryPool>, threads: usize, max_concurrent: usize) -> Result<Self> {
+        let mut config = SessionConfig::new()
+            .with_information_schema(false)
+            .with_create_default_catalog_and_schema(false)
+            .with_default_catalog_and_schema(PLAIN, PLAIN);
+        // The plan was optimised above; filters, limits and columns find their scans in one pass.
+        config.options_mut().optimizer.max_passes = 1;
+        // Round robin only pays where there is more to do per row than to hand it over.
+        config.options_mut().optimizer.enable_round_robin_repartition = false;
+        // What spills goes to the same disk that is read; a drive says rather that it is too much.
+        let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
+        let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::clone(&pool)).with_disk_manager_builder(disk).build_arc().map_err(from_datafusion)?;
         let mut base = SessionStateBuilder::new()
+            .with_config(config)
+            .with_runtime_env(runtime)
             .with_default_features()
             .with_optimizer_rules(rules())
             .with_physical_optimizer_rules(known::rules())
@@ -126,24 +139,10 @@ impl Engine {
     }
 
     /// A session that sees the ticket's tables and nothing else.
-    fn session(&self, tickets: &Arc<[Ticket]>, filters: KeySets, pool: Arc<dyn MemoryPool>, threads: usize) -> Result<SessionState> {
-        let mut config = SessionConfig::new()
-            .with_target_partitions(threads)
-            .with_information_schema(false)
-            .with_create_default_catalog_and_schema(false)
-            .with_default_catalog_and_schema(PLAIN, PLAIN);
-        // The plan was optimised above; filters, limits and columns find their scans in one pass.
-        config.options_mut().optimizer.max_passes = 1;
-        // Round robin only pays where there is more to do per row than to hand it over.
-        config.options_mut().optimizer.enable_round_robin_repartition = false;
-        // What spills goes to the same disk that is read; a drive says rather that it is too much.
-        let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
-        let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).with_disk_manager_builder(disk).build_arc().map_err(from_datafusion)?;
-        let mut state = SessionStateBuilder::new_from_existing(self.base.clone())
-            .with_config(config)
-            .with_runtime_env(runtime)
-            .with_catalog_list(Arc::new(Bound::new(Arc::clone(tickets))))
-            .build();
+    fn session(&self, tickets: &Arc<[Ticket]>, filters: KeySets) -> Result<SessionState> {
+        // A copy: to build one from its parts takes longer than to plan most sub-plans.
+        let mut state = self.base.clone();
+        state.register_catalog_list(Arc::new(Bound::new(Arc::clone(tickets))));
         let first = tickets.first().ok_or_else(|| Error::internal("a sub-plan without a data set"))?;
         skytether_expression::register(&mut state, Arc::new(TicketCells(first.clone())))?;
         state.register_udf(Arc::new(among_udf(filters))).map_err(from_datafusion)?;
@@ -167,14 +166,19 @@ impl Engine {
 
     /// Runs what was planned of `plan`.
     pub(crate) fn run(self: &Arc<Self>, planned: Planned, plan: &SubPlan) -> DeliveryStream {
-        let Planned { physical, slices, reader, state, pool, started, .. } = planned;
+        let Planned { physical, slices, reader, context, pool, started, .. } = planned;
         let annotation = Annotation { cse: self.name.clone(), rung: Some(plan.rung), bytes_received: plan.bytes() as u64, ..Annotation::default() };
-        let job = Job { engine: Arc::clone(self), annotation, plan: Arc::clone(&physical), slices, reader, state, pool, started };
+        let job = Job { engine: Arc::clone(self), annotation, plan: Arc::clone(&physical), slices, reader, context, pool, started };
         DeliveryStream { schema: physical.schema(), messages: Box::pin(job.spawn()) }
     }
 
     /// Decodes, binds and plans `plan`, to run in `threads` partitions.
     pub(crate) async fn planned(&self, plan: &SubPlan, threads: usize) -> Result<Planned> {
+        self.read(plan).await?.planned(threads).await
+    }
+
+    /// Decodes and binds `plan`.
+    pub(crate) async fn read(&self, plan: &SubPlan) -> Result<Read> {
         let started = Instant::now();
         bind::check(plan)?;
         let (reader, shipped) = (Arc::new(self.reader.counting()), Shipped::read(&plan.tables)?);
@@ -187,7 +191,7 @@ impl Engine {
         let tickets: Arc<[Ticket]> = plan.datasets().map(ticket).collect();
         let pool = Arc::new(PeakRecordingPool::new(Arc::clone(&self.pool)));
         let filters = KeySets::read(&plan.filters).map_err(from_datafusion)?;
-        let mut state = self.session(&tickets, filters, Arc::clone(&pool) as _, threads)?;
+        let mut state = self.session(&tickets, filters)?;
         let prepared = Prepared::read(&plan.plan, &state, &self.base).await?;
         let logical = prepared.logical();
         SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false).verify_plan(logical).map_err(from_datafusion)?;
@@ -204,8 +208,33 @@ impl Engine {
         // Of a join of stored tables the host knows which side fits into memory, and has put it on the left.
         config.options_mut().optimizer.join_reordering = tables.len() <= 1;
         *state.config_mut() = config;
+        Ok(Read { prepared, slices, reader, state, pool, started })
+    }
+}
+
+/// A sub-plan that was decoded, and bound to what it reads.
+pub(crate) struct Read {
+    prepared: Prepared,
+    slices: u64,
+    reader: Arc<Reader>,
+    state: SessionState,
+    pool: Arc<PeakRecordingPool>,
+    started: Instant,
+}
+
+impl Read {
+    /// The plan; see [`Prepared::logical`].
+    pub(crate) fn logical(&self) -> &LogicalPlan {
+        self.prepared.logical()
+    }
+
+    /// Plans it, to run in `threads` partitions.
+    pub(crate) async fn planned(self, threads: usize) -> Result<Planned> {
+        let Self { prepared, slices, reader, mut state, pool, started } = self;
+        *state.config_mut() = state.config().clone().with_target_partitions(threads);
         let physical = prepared.physical(&state).await.and_then(|plan| spawned::pay(plan, reader.processor())).map_err(from_datafusion)?;
-        Ok(Planned { prepared, physical, slices, reader, state, pool, started })
+        let context = context(&state, Arc::clone(&pool) as _);
+        Ok(Planned { prepared, physical, slices, reader, state, context, pool, started })
     }
 }
 
@@ -218,8 +247,17 @@ pub(crate) struct Planned {
     /// Counts what this sub-plan reads.
     pub(crate) reader: Arc<Reader>,
     pub(crate) state: SessionState,
+    /// What its operators run in: their memory is taken from `pool`.
+    pub(crate) context: Arc<TaskContext>,
     pub(crate) pool: Arc<PeakRecordingPool>,
     pub(crate) started: Instant,
+}
+
+/// What operators that were planned in `state` run in, with memory from `pool`. It knows no functions: operators hold those that they call.
+fn context(state: &SessionState, pool: Arc<dyn MemoryPool>) -> Arc<TaskContext> {
+    let runtime = RuntimeEnv { memory_pool: pool, ..state.runtime_env().as_ref().clone() };
+    let (id, config) = (state.session_id().to_owned(), state.config().clone());
+    Arc::new(TaskContext::new(None, id, config, HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new(), Arc::new(runtime)))
 }
 
 /// DataFusion's rules for logical plans but for those that have nothing left to do in a part of a plan that was optimised before it was cut, and that walk through all of its expressions.
@@ -284,7 +322,7 @@ struct Job {
     slices: u64,
     /// Counts what this sub-plan reads.
     reader: Arc<Reader>,
-    state: SessionState,
+    context: Arc<TaskContext>,
     pool: Arc<PeakRecordingPool>,
     started: Instant,
 }
@@ -330,7 +368,7 @@ impl Job {
     async fn run(mut self, sender: &mpsc::Sender<Result<Delivery>>) -> Result<Option<Annotation>> {
         let engine = Arc::clone(&self.engine);
         let mut turn = Some(engine.turn().await?);
-        let rows = execute_stream(Arc::clone(&self.plan), self.state.task_ctx()).map_err(from_datafusion)?;
+        let rows = execute_stream(Arc::clone(&self.plan), Arc::clone(&self.context)).map_err(from_datafusion)?;
         let mut coalescer = Coalescer::new(rows.schema());
         let mut rows = paced(self.reader.processor(), rows).stream();
         let joined = |e: arrow::error::ArrowError| Error::internal("cannot join batches").because(e);

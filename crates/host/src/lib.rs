@@ -10,6 +10,7 @@
 //! | `partitioned` | what root records say of tables that are partitioned by key |
 //! | [`listing`] | the list of data sets |
 //! | [`membership`] | which drives belong together |
+//! | `fence` | of two hosts over them the older one changes nothing any more |
 //! | [`writer`], `dealt`, `matrix_writer`, `outbox` | ingest |
 //! | `tables` | from names in SQL to tables, schemas and views |
 //! | `named_columns`, `in_parts`, `few_columns`, `joined_parts`, `star`, `select_shape` | wide tables and long lists of results, without what DataFusion's planner would take for them |
@@ -42,6 +43,7 @@ mod dense;
 mod estimate;
 mod expected;
 pub mod explain;
+mod fence;
 mod few_columns;
 mod flight_sql;
 mod in_parts;

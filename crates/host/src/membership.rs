@@ -15,6 +15,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::catalog::{Catalog, within};
+use crate::fence::{Fence, take_over};
 use crate::options::HostOptions;
 use crate::redundant::Lost;
 use crate::redundant::gone::Gone;
@@ -208,10 +209,12 @@ impl Host {
 
     async fn joined(drives: Vec<Arc<dyn Cse>>, gone: Vec<Arc<Gone>>, options: HostOptions, founding: Founding, scheme: Scheme) -> Result<(Self, u64)> {
         let deadline = options.storage_deadline;
-        let host = Self::new(drives, options)?;
+        let fenced = Fence::around(drives);
+        let host = Self::new(fenced.iter().map(|drive| Arc::clone(drive) as _).collect(), options)?;
         host.set_gone(gone);
         let catalog = host.catalog();
         catalog.establish(founding, &Role::Fleet, scheme).await?;
+        take_over(&fenced, deadline).await?;
         catalog.rejoin(deadline).await?;
         catalog.agree_on_all().await?;
         // What a drive that is lost would name may be needed.

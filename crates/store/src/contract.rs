@@ -18,11 +18,12 @@ type Check = fn(&dyn SliceStore);
 /// # Panics
 /// Where the store breaks the contract.
 pub fn check(make: impl Fn() -> Box<dyn SliceStore>) {
-    let checks: [(&str, Check); 12] = [
+    let checks: [(&str, Check); 13] = [
         ("what is put is got", what_is_put_is_got),
         ("ranges are parts of values", ranges_are_parts_of_values),
         ("a failed expectation changes nothing", a_failed_expectation_changes_nothing),
         ("expectations that hold pass", expectations_that_hold_pass),
+        ("conditions alone change nothing", conditions_alone_change_nothing),
         ("a key twice is invalid", a_key_twice_is_invalid),
         ("too large is invalid", too_large_is_invalid),
         ("versions never repeat", versions_never_repeat),
@@ -61,6 +62,32 @@ fn keys(entries: &[Entry]) -> Vec<&str> {
 
 fn everything(store: &dyn SliceStore) -> Vec<(Entry, Bytes)> {
     store.list("", None, usize::MAX).unwrap().into_iter().map(|entry| (entry.clone(), store.get(&entry.key).unwrap())).collect()
+}
+
+fn check_if(text: &str, expect: Expect) -> Op {
+    Op::Check { key: key(text), expect }
+}
+
+fn conditions_alone_change_nothing(store: &dyn SliceStore) {
+    let version = store.apply(vec![put("term", b"1")]).unwrap()[0];
+    let before = everything(store);
+    let (holds, fails) = (check_if("term", Expect::Version(version)), check_if("term", Expect::Version(version + 1)));
+    assert_eq!(store.apply(vec![holds.clone()]).unwrap(), [0]);
+    assert_eq!(store.apply(vec![check_if("other", Expect::Absent), holds.clone(), check_if("a third", Expect::Any)]).unwrap(), [0, 0, 0]);
+    for expect in [Expect::Absent, Expect::Version(version + 1)] {
+        let error = store.apply(vec![check_if("term", expect)]).unwrap_err();
+        assert!(error.kind() == Kind::Conflict && error.to_string().contains("term"), "{error}");
+    }
+    assert_eq!(store.apply(vec![put("a", b"2"), fails]).unwrap_err().kind(), Kind::Conflict);
+    assert_eq!(store.apply(vec![put("a", b"2"), check_if("b", Expect::Version(1))]).unwrap_err().kind(), Kind::Conflict);
+    assert_eq!(store.apply(vec![holds.clone(), delete_if("term", Expect::Any)]).unwrap_err().kind(), Kind::Invalid, "a key twice");
+    assert_eq!(everything(store), before);
+    let usage = store.usage().unwrap();
+    let versions = store.apply(vec![put("a", b"2"), holds]).unwrap();
+    assert!(versions[0] > version && versions[1] == 0 && versions.len() == 2, "{versions:?}");
+    assert_eq!(store.get(&key("term")).unwrap().as_ref(), b"1");
+    let after = store.usage().unwrap();
+    assert_eq!((after.keys, after.value_bytes), (usage.keys + 1, usage.value_bytes + 1));
 }
 
 fn what_is_put_is_got(store: &dyn SliceStore) {

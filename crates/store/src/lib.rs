@@ -51,6 +51,13 @@ pub enum Op {
         /// On which condition.
         expect: Expect,
     },
+    /// Changes nothing: a condition on which the other changes of the batch are made.
+    Check {
+        /// Whose version counts.
+        key: Key,
+        /// The condition.
+        expect: Expect,
+    },
 }
 
 impl Op {
@@ -58,7 +65,7 @@ impl Op {
     #[must_use]
     pub fn key(&self) -> &Key {
         match self {
-            Op::Put { key, .. } | Op::Delete { key, .. } => key,
+            Op::Put { key, .. } | Op::Delete { key, .. } | Op::Check { key, .. } => key,
         }
     }
 
@@ -66,7 +73,7 @@ impl Op {
     #[must_use]
     pub fn expect(&self) -> Expect {
         match self {
-            Op::Put { expect, .. } | Op::Delete { expect, .. } => *expect,
+            Op::Put { expect, .. } | Op::Delete { expect, .. } | Op::Check { expect, .. } => *expect,
         }
     }
 }
@@ -109,7 +116,7 @@ pub struct Usage {
 /// - Reads see whole batches, and a value that was read stays valid whatever happens to its key.
 /// - `list` is in ascending key order.
 pub trait SliceStore: Send + Sync + std::fmt::Debug {
-    /// Carries out `batch` as one; the new versions of what was put (0 for deletes), in order.
+    /// Carries out `batch` as one; the new versions of what was put (0 for deletes and checks), in order.
     ///
     /// # Errors
     /// `Conflict`, `Invalid`, `Exhausted` (disk full): nothing has changed. `Unavailable`: where a commit's outcome is unknown, all may have.

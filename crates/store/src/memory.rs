@@ -51,7 +51,7 @@ impl SliceStore for MemoryStore {
         for op in &batch {
             let found = state.values.get(op.key().as_str()).map(|(entry, _)| entry);
             batch::check_expectation(op.key(), op.expect(), found.map(|entry| entry.version))?;
-            value_bytes -= found.map_or(0, |entry| entry.len);
+            value_bytes -= if matches!(op, Op::Check { .. }) { 0 } else { found.map_or(0, |entry| entry.len) };
             if let Op::Put { value, .. } = op {
                 value_bytes += value.len() as u64;
             }
@@ -74,6 +74,7 @@ impl SliceStore for MemoryStore {
                     state.values.remove(key.as_str());
                     versions.push(0);
                 }
+                Op::Check { .. } => versions.push(0),
             }
         }
         Ok(versions)

@@ -118,6 +118,7 @@ fn model_apply(model: &mut Model, batch: &[Op], versions: &Result<Vec<Version>>)
         match op {
             Op::Put { key, value, .. } => model.insert(key.as_str().to_owned(), (*version, value.clone())),
             Op::Delete { key, .. } => model.remove(key.as_str()),
+            Op::Check { .. } => continue,
         };
     }
     Ok(())
@@ -154,6 +155,8 @@ fn follow<S: SliceStore>(mut store: S, moves: Vec<Move>, reopen: impl Fn(S) -> S
                 };
                 match value {
                     Some((seed, len)) => Op::Put { key, value: bytes(seed, len), expect },
+                    // Of conditions alone some are there as well.
+                    None if name % 2 == 0 => Op::Check { key, expect },
                     None => Op::Delete { key, expect },
                 }
             })

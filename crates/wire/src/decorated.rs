@@ -1,4 +1,4 @@
-//! A CSE that does some things otherwise than the one behind it: what tests put between a host and a drive, to see or to spoil what passes.
+//! A CSE that does some things otherwise than the one behind it: a drive that takes changes on a condition, and what tests put between a host and a drive, to see or to spoil what passes.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -18,6 +18,10 @@ use crate::verify::{Verified, Verify};
 pub trait Decorator: Send + Sync + Debug {
     /// The CSE that it stands before.
     fn behind(&self) -> &dyn Cse;
+    /// As [`Cse::away`].
+    fn away(&self) -> bool {
+        self.behind().away()
+    }
     /// As [`Storage::apply`].
     async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
         self.behind().apply(batch).await
@@ -90,7 +94,7 @@ impl<D: Decorator> Cse for Decorated<D> {
     }
 
     fn away(&self) -> bool {
-        self.0.behind().away()
+        self.0.away()
     }
 
     fn watched(&self) -> bool {

@@ -68,6 +68,7 @@ impl Placed {
         Ok(match op {
             Op::Put { key, value, expect } => Op::Put { key: down(&key)?, value, expect },
             Op::Delete { key, expect } => Op::Delete { key: down(&key)?, expect },
+            Op::Check { key, expect } => Op::Check { key: down(&key)?, expect },
         })
     }
 
@@ -130,6 +131,7 @@ impl Storage for Placed {
                     let copy = match &op {
                         Op::Put { key, value, .. } => Op::Put { key: key.clone(), value: value.clone(), expect: Expect::Any },
                         Op::Delete { key, .. } => Op::Delete { key: key.clone(), expect: Expect::Any },
+                        Op::Check { .. } => continue,
                     };
                     if puts { &mut before } else { &mut after }.entry(at).or_default().push((None, copy));
                 }

@@ -103,9 +103,15 @@ impl Above {
         let planned = self.divided.get_or_try_init(|| async {
             let (engine, plan) = (self.engine.engine()?, self.plan.clone());
             // Planning reads metadata from the drive, and waits for it.
-            match alone(move || futures::executor::block_on(engine.take(plan))).await? {
-                Taken::Divided(divided) => Ok(Arc::new(*divided)),
-                Taken::Whole(_) => Err(Error::internal("the host does not divide a sub-plan that a drive divides: do they have the same version?")),
+            let taken = async move {
+                Ok(match engine.take(plan).await? {
+                    Taken::Divided(divided) => Some(divided.finishing().await?),
+                    Taken::Whole(_) => None,
+                })
+            };
+            match alone(move || futures::executor::block_on(taken)).await? {
+                Some(divided) => Ok(Arc::new(divided)),
+                None => Err(Error::internal("the host does not divide a sub-plan that a drive divides: do they have the same version?")),
             }
         });
         planned.await.cloned()

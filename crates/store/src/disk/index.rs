@@ -129,8 +129,18 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 pub(super) struct Change<'a> {
     pub(super) key: &'a Key,
     pub(super) expect: Expect,
-    /// What the key gets; `None` removes it. The version in it is not used.
-    pub(super) put: Option<Row>,
+    pub(super) to: To,
+}
+
+/// What becomes of a key.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum To {
+    /// It gets this; the version in it is not used.
+    Be(Row),
+    /// It is removed.
+    Go,
+    /// Nothing.
+    Stay,
 }
 
 /// What a batch did.
@@ -158,7 +168,7 @@ impl From<Error> for Failed {
 /// What a batch would do to an index in a given state.
 struct Planned {
     state: State,
-    rows: Vec<Option<Row>>,
+    rows: Vec<To>,
     committed: Committed,
 }
 
@@ -170,13 +180,21 @@ fn plan(mut state: State, changes: &[Change<'_>], capacity: Option<u64>, name: &
         let key = change.key.as_str();
         let found = find(key)?;
         batch::check_expectation(change.key, change.expect, found.map(|row| row.version))?;
+        let row = match change.to {
+            To::Stay => {
+                committed.versions.push(0);
+                rows.push(To::Stay);
+                continue;
+            }
+            To::Be(row) => Some(Row { version: state.next_version, ..row }),
+            To::Go => None,
+        };
         if let Some(old) = found {
             state.keys = state.keys.wrapping_sub(1);
             state.value_bytes = state.value_bytes.wrapping_sub(u64::from(old.len));
             state.sum = state.sum.wrapping_sub(old.share(key));
             committed.replaced.push(old.number);
         }
-        let row = change.put.map(|row| Row { version: state.next_version, ..row });
         // Removing takes a version too, so that every committed batch leaves another state than the one before it.
         state.next_version += 1;
         if let Some(row) = &row {
@@ -186,7 +204,7 @@ fn plan(mut state: State, changes: &[Change<'_>], capacity: Option<u64>, name: &
             state.next_number = state.next_number.max(row.number + 1);
         }
         committed.versions.push(row.map_or(0, |row| row.version));
-        rows.push(row);
+        rows.push(row.map_or(To::Go, To::Be));
     }
     if state.value_bytes > before {
         batch::check_capacity(name, capacity, state.value_bytes)?;
@@ -445,9 +463,10 @@ impl Index {
                         Ok(planned) => {
                             for (change, row) in changes.iter().zip(&planned.rows) {
                                 match row {
-                                    Some(row) => values.insert(change.key.as_str(), row.encode(change.key.as_str()))?,
-                                    None => values.remove(change.key.as_str())?,
-                                };
+                                    To::Be(row) => drop(values.insert(change.key.as_str(), row.encode(change.key.as_str()))?),
+                                    To::Go => drop(values.remove(change.key.as_str())?),
+                                    To::Stay => {}
+                                }
                             }
                             drive.insert(STATE, planned.state.encode().as_slice())?;
                             planned

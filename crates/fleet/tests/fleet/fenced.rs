@@ -1,0 +1,220 @@
+//! Two hosts over the same drives: the one that began last changes them, the other one changes nothing any more, wherever it was.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use skytether_common::{Error, Key, Kind, Result};
+use skytether_drive::Cse;
+use skytether_fleet::{Cut, DatasetKind, Placement, QueryOptions, Scheme};
+use skytether_host::{Branch, DatasetWriter, Founding, Host, HostOptions};
+use skytether_wire::flight::{ConnectOptions, FlightCse};
+
+use crate::served::{Server, serve_drive_at};
+use crate::util::{batches, lines, name};
+
+const RECORD: &str = "skytether-fleet-host";
+
+fn options(redundancy: &str) -> HostOptions {
+    let mut options = HostOptions { storage_deadline: Duration::from_secs(5), redundancy: redundancy.parse::<Scheme>().unwrap(), ..HostOptions::default() };
+    options.slices.target_bytes = 16 << 10;
+    options
+}
+
+async fn connected(drives: &[Server]) -> Vec<Arc<dyn Cse>> {
+    let options = ConnectOptions { idle_timeout: Duration::from_secs(2), ..ConnectOptions::default() };
+    let mut all: Vec<Arc<dyn Cse>> = Vec::new();
+    for drive in drives {
+        all.push(FlightCse::connect(&drive.address, options.clone()).await.unwrap());
+    }
+    all
+}
+
+/// A host with connections of its own.
+async fn host(drives: &[Server], redundancy: &str) -> Result<Host> {
+    Ok(Host::join(connected(drives).await, options(redundancy), Founding::EmptyDrives).await?.0)
+}
+
+fn served(dir: &Path, drives: usize) -> Vec<Server> {
+    (0..drives).map(|n| serve_drive_at("127.0.0.1:0", dir, n)).collect()
+}
+
+async fn begun(host: &Host, dataset: &str, rows: usize) -> Result<DatasetWriter> {
+    let mut writer = host.writer(&name(dataset), DatasetKind::Table, true).await?;
+    let rows = batches(4, rows);
+    writer.write_table("data", Placement::Spread, rows[0].schema(), rows.into_iter().map(Ok)).await?;
+    Ok(writer)
+}
+
+async fn store(host: &Host, dataset: &str, rows: usize) -> Result<()> {
+    begun(host, dataset, rows).await?.commit().await.map(drop)
+}
+
+async fn rows(host: &Host, dataset: &str) -> Result<String> {
+    let query = host.sql(&format!("SELECT count(*) FROM {dataset}"), &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await?;
+    Ok(lines(&query.collect().await?).remove(0))
+}
+
+/// All that is stored, by drives and keys, with what it is and its version; but for the records of hosts.
+async fn stored(drives: &[Server]) -> Vec<(usize, String, u64, u32)> {
+    let mut all = Vec::new();
+    for (at, drive) in connected(drives).await.into_iter().enumerate() {
+        let entries = drive.list("", None, 10_000).await.unwrap();
+        all.extend(entries.into_iter().filter(|entry| entry.key.as_str() != RECORD).map(|entry| (at, entry.key.as_str().to_owned(), entry.version, entry.crc32c)));
+    }
+    all
+}
+
+fn fenced(error: &Error) {
+    let text = error.full_text();
+    assert!(error.kind() == Kind::Conflict && text.contains("takes no changes from this host any more") && text.contains("another host"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_older_host_changes_nothing_and_the_newer_one_all() {
+    for redundancy in ["none", "ec:2+1"] {
+        let dir = tempfile::tempdir().unwrap();
+        let drives = served(dir.path(), 3);
+        let older = host(&drives, redundancy).await.unwrap();
+        store(&older, "lab.t", 500).await.unwrap();
+        let newer = host(&drives, redundancy).await.unwrap();
+        let before = stored(&drives).await;
+        fenced(&store(&older, "lab.t", 100).await.unwrap_err());
+        fenced(&store(&older, "lab.new", 100).await.unwrap_err());
+        fenced(&older.catalog().drop_dataset(&name("lab.t")).await.unwrap_err());
+        assert_eq!(stored(&drives).await, before, "{redundancy}");
+        // It may still be asked, and sees what the newer one does.
+        assert_eq!(rows(&older, "lab.t").await.unwrap(), "2000");
+        store(&newer, "lab.t", 200).await.unwrap();
+        assert_eq!((rows(&older, "lab.t").await.unwrap(), rows(&newer, "lab.t").await.unwrap()), ("800".to_owned(), "800".to_owned()));
+        // Begun again it is the newer one.
+        let again = host(&drives, redundancy).await.unwrap();
+        fenced(&store(&newer, "lab.t", 100).await.unwrap_err());
+        store(&again, "lab.t", 300).await.unwrap();
+        assert_eq!(rows(&newer, "lab.t").await.unwrap(), "1200");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ingest_that_another_host_cuts_off_leaves_what_was_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let drives = served(dir.path(), 3);
+    let older = host(&drives, "ec:2+1").await.unwrap();
+    store(&older, "lab.t", 500).await.unwrap();
+    let whole = stored(&drives).await;
+    // Its slices are on the drives, and only the commit is to come.
+    let writer = begun(&older, "lab.t", 700).await.unwrap();
+    let newer = host(&drives, "ec:2+1").await.unwrap();
+    fenced(&writer.commit().await.unwrap_err());
+    assert_eq!(rows(&newer, "lab.t").await.unwrap(), "2000");
+    // What it left behind goes when a host begins, or went with the one that cut it off.
+    drop(host(&drives, "ec:2+1").await.unwrap());
+    assert_eq!(stored(&drives).await, whole);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_hosts_that_begin_together_one_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let drives = served(dir.path(), 3);
+    store(&host(&drives, "none").await.unwrap(), "lab.t", 100).await.unwrap();
+    for round in 0..5 {
+        let (a, b, c) = tokio::join!(host(&drives, "none"), host(&drives, "none"), host(&drives, "none"));
+        let mut wrote = 0;
+        for host in [a, b, c] {
+            match host {
+                Ok(host) => match store(&host, "lab.t", 100 + round).await {
+                    Ok(()) => wrote += 1,
+                    Err(e) => fenced(&e),
+                },
+                Err(e) => assert_eq!(e.kind(), Kind::Conflict, "{}", e.full_text()),
+            }
+        }
+        // Each that was refused was so by another one; all may have been, by one that gave up.
+        assert!(wrote <= 1, "{wrote} of three hosts have the fleet");
+        let last = host(&drives, "none").await.unwrap();
+        store(&last, "lab.t", 50).await.unwrap();
+        assert_eq!(rows(&last, "lab.t").await.unwrap(), "200");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drive_that_was_away_meanwhile_is_taken_over_before_it_is_written_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut drives = served(dir.path(), 3);
+    let older = host(&drives, "replicas:2").await.unwrap();
+    store(&older, "lab.t", 300).await.unwrap();
+    let address = drives[2].address.clone();
+    drives[2].kill();
+    let newer = {
+        let here = connected(&drives[..2]).await;
+        Host::join(here, options("replicas:2"), Founding::EmptyDrives).await.unwrap().0
+    };
+    // The older one has that drive alone to itself: whatever it does, the others have a say in it.
+    drives[2] = serve_drive_at(&address, dir.path(), 2);
+    fenced(&store(&older, "lab.t", 100).await.unwrap_err());
+    assert_eq!(rows(&newer, "lab.t").await.unwrap(), "1200");
+    drop(newer);
+    let last = host(&drives, "replicas:2").await.unwrap();
+    store(&last, "lab.t", 200).await.unwrap();
+    assert_eq!(rows(&last, "lab.t").await.unwrap(), "800");
+    let records = connected(&drives).await;
+    let mut terms = Vec::new();
+    for drive in records {
+        let record: serde_json::Value = serde_json::from_slice(&drive.get(&Key::new(RECORD).unwrap()).await.unwrap()).unwrap();
+        terms.push(record["term"].as_u64().unwrap());
+    }
+    assert!(terms.windows(2).all(|pair| pair[0] == pair[1]) && terms[0] >= 3, "{terms:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_record_is_replaced_and_a_lost_one_is_written_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let drives = served(dir.path(), 2);
+    let host_ = host(&drives, "none").await.unwrap();
+    store(&host_, "lab.t", 100).await.unwrap();
+    let key = Key::new(RECORD).unwrap();
+    let direct = connected(&drives).await;
+    for drive in &direct {
+        drive.apply(vec![skytether_store::Op::Delete { key: key.clone(), expect: skytether_store::Expect::Any }]).await.unwrap();
+    }
+    store(&host_, "lab.t", 200).await.unwrap();
+    for drive in &direct {
+        drive.apply(vec![skytether_store::Op::Put { key: key.clone(), value: "no record".into(), expect: skytether_store::Expect::Any }]).await.unwrap();
+    }
+    store(&host_, "lab.t", 300).await.unwrap();
+    drop(host(&drives, "none").await.unwrap());
+    fenced(&store(&host_, "lab.t", 400).await.unwrap_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn branches_and_hosts_above_them_are_fenced_each_for_themselves() {
+    let dir = tempfile::tempdir().unwrap();
+    let drives = served(dir.path(), 2);
+    let branch = async || Branch::open("left", connected(&drives).await, options("none"), Founding::EmptyDrives, None).await.unwrap() as Arc<dyn Cse>;
+    let above = async |branch: &Arc<dyn Cse>| Host::join(vec![Arc::clone(branch)], options("none"), Founding::EmptyDrives).await.unwrap().0;
+    let left = branch().await;
+    let older = above(&left).await;
+    store(&older, "lab.t", 500).await.unwrap();
+    let newer = above(&left).await;
+    fenced(&store(&older, "lab.t", 100).await.unwrap_err());
+    store(&newer, "lab.t", 200).await.unwrap();
+    // Another process of the branch: the one before changes nothing below it, whoever stands above.
+    let again = branch().await;
+    fenced(&store(&newer, "lab.t", 100).await.unwrap_err());
+    let last = above(&again).await;
+    assert_eq!(rows(&last, "lab.t").await.unwrap(), "800");
+    store(&last, "lab.t", 300).await.unwrap();
+    assert_eq!(rows(&last, "lab.t").await.unwrap(), "1200");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_drives_have_no_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = crate::util::open(dir.path(), 2).await.unwrap();
+    crate::util::ingest(&fleet, "lab.t", &batches(1, 10), false).await.unwrap();
+    drop(fleet);
+    for n in 0..2 {
+        let values = crate::scrub::values(dir.path(), n);
+        assert!(!values.is_empty() && values.keys().all(|key| key.as_str() != RECORD), "drive {n}");
+    }
+}

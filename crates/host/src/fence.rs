@@ -1,0 +1,233 @@
+//! Of two hosts over the same drives, the one that began last changes what they store, and the other one no more.
+//!
+//! Every drive behind a wire keeps a record of the host that it takes changes from, with a *term*. A host that begins writes its own on all of them, by compare-and-set, with a higher term than any of them knew. Each batch that
+//! it sends from then on has the condition that the record there is still the version that it wrote, so that the drive itself, in the transaction of the change, refuses whoever was there before. There is no clock in
+//! this and nothing that runs out: a host that was cut off or stopped for a day is refused at the first thing that it wants to change. What it only reads, it may.
+//!
+//! A drive that is away when a host begins gets the record before the first change that this host makes there. Drives within the process need none: their directories are locked.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::future::try_join_all;
+use serde::{Deserialize, Serialize};
+use skytether_common::units::human_seconds;
+use skytether_common::{Error, Key, Kind, Result};
+use skytether_store::{Expect, Op, Version};
+use skytether_wire::Cse;
+use skytether_wire::decorated::{Decorated, Decorator};
+use tokio::sync::Mutex;
+use uuid::Uuid;
+
+use crate::catalog::within;
+
+/// The key of the record. It begins as that of the fleet's, so that drives of a branch keep the branch's and that of the host above it apart.
+pub const HOST_KEY: &str = "skytether-fleet-host";
+
+const FORMAT: u32 = 1;
+
+/// How often a host that begins looks for a higher term, or writes its record again, where others do the same at that time.
+const ATTEMPTS: usize = 8;
+
+/// The record: who changes what a drive stores.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Holder {
+    format: u32,
+    /// Grows with each host that begins.
+    term: u64,
+    /// Drawn at random by each host that begins.
+    host: Uuid,
+    /// Its process, for texts.
+    process: u32,
+    /// Seconds since 1970 when it began, by its own clock, for texts.
+    since: u64,
+}
+
+/// A host, as drives know it.
+#[derive(Debug)]
+pub(crate) struct Fence {
+    host: Uuid,
+    since: u64,
+    /// 0 until it has begun: then its changes have no condition but their own.
+    term: AtomicU64,
+    /// Who is there instead, once that is known.
+    lost: OnceLock<String>,
+}
+
+impl Fence {
+    fn new() -> Arc<Self> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Arc::new(Self { host: Uuid::new_v4(), since, term: AtomicU64::new(0), lost: OnceLock::new() })
+    }
+
+    /// `drives`, each with a condition on what this host changes there.
+    pub(crate) fn around(drives: Vec<Arc<dyn Cse>>) -> Vec<Arc<Fenced>> {
+        let fence = Self::new();
+        drives.into_iter().map(|drive| Arc::new(Decorated(Held { drive, fence: Arc::clone(&fence), laid: Mutex::new(None) }))).collect()
+    }
+
+    fn holder(&self, term: u64) -> Holder {
+        Holder { format: FORMAT, term, host: self.host, process: std::process::id(), since: self.since }
+    }
+
+    /// This host is not the one that `drive` takes changes from; remembered.
+    fn refused(&self, drive: &str, other: &Holder) -> Error {
+        let ago = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs().saturating_sub(other.since));
+        let who = format!("another host (process {}, {}) has this fleet, begun {} ago", other.process, other.host, human_seconds(ago as f64));
+        if self.lost.set(who.clone()).is_ok() {
+            tracing::error!("{who}: this one changes nothing any more");
+        }
+        Error::conflict(format!(
+            "{drive} takes no changes from this host any more: {who}. Nothing was changed. Ask that one, or stop it and start this one again"
+        ))
+    }
+}
+
+/// Takes the drives over: from when this returns, no host that began before changes anything on those that answered.
+///
+/// # Errors
+/// Conflict where another host takes them over at this moment; what the drives say.
+pub(crate) async fn take_over(drives: &[Arc<Fenced>], deadline: Duration) -> Result<()> {
+    let Some(fence) = drives.first().map(|first| Arc::clone(&first.0.fence)) else { return Ok(()) };
+    // In order of their ids: of two hosts the second meets the first at the first drive, and not each the other one at half of them.
+    let mut drives: Vec<&Held> = drives.iter().map(|drive| &drive.0).filter(|held| held.drive.away()).collect();
+    drives.sort_by_key(|held| held.drive.info().id);
+    let mut refused = None;
+    for _ in 0..ATTEMPTS {
+        let known = try_join_all(drives.iter().map(|drive| async {
+            match within(deadline, drive.name(), "name its host", drive.holder()).await {
+                Ok(found) => Ok(found.and_then(|(holder, _)| holder).map_or(0, |holder| holder.term)),
+                Err(e) if e.kind() == Kind::Unavailable => Ok(0),
+                Err(e) => Err(e),
+            }
+        }));
+        let term = known.await?.into_iter().max().unwrap_or(0) + 1;
+        fence.term.store(term, Ordering::SeqCst);
+        refused = None;
+        for drive in &drives {
+            match within(deadline, drive.name(), "note its host", drive.version()).await {
+                Err(e) if e.kind() == Kind::Conflict => {
+                    refused = Some(e);
+                    break;
+                }
+                Err(e) if e.kind() != Kind::Unavailable => return Err(e.while_doing(format!("{} could not note its host", drive.name()))),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        if refused.is_none() {
+            return Ok(());
+        }
+    }
+    let busy = Error::conflict("other hosts take this fleet over at this moment: stop all but one");
+    Err(match refused {
+        Some(e) => busy.because(e),
+        None => busy,
+    })
+}
+
+/// A drive that takes changes from this host on a condition.
+pub(crate) type Fenced = Decorated<Held>;
+
+/// A drive, and the condition.
+#[derive(Debug)]
+pub(crate) struct Held {
+    drive: Arc<dyn Cse>,
+    fence: Arc<Fence>,
+    /// Term and version of the record that this host has written there.
+    laid: Mutex<Option<(u64, Version)>>,
+}
+
+impl Held {
+    fn name(&self) -> &str {
+        &self.drive.info().name
+    }
+
+    /// The record that is there, if it can be read, and its version.
+    async fn holder(&self) -> Result<Option<(Option<Holder>, Version)>> {
+        let key = Key::new(HOST_KEY)?;
+        let Some(entry) = self.drive.stat(&key).await? else { return Ok(None) };
+        let holder = match self.drive.get(&key).await {
+            Ok(bytes) => serde_json::from_slice(&bytes).ok(),
+            // Somebody else's, just now.
+            Err(e) if e.kind() == Kind::NotFound => None,
+            // A new one takes its place.
+            Err(e) if e.kind() == Kind::Corrupt => None,
+            Err(e) => return Err(e),
+        };
+        Ok(Some((holder, entry.version)))
+    }
+
+    /// The version of this host's record at the drive, where it is written if it is not there.
+    async fn version(&self) -> Result<Version> {
+        let term = self.fence.term.load(Ordering::SeqCst);
+        let mut laid = self.laid.lock().await;
+        if let Some((of, version)) = *laid
+            && of == term
+        {
+            return Ok(version);
+        }
+        let own = self.fence.holder(term);
+        let value = serde_json::to_vec(&own).map(Bytes::from).map_err(|e| Error::internal("cannot write the record of a fleet's host").because(e))?;
+        for _ in 0..ATTEMPTS {
+            // What is read after its version is that version, or the compare-and-set fails.
+            let expect = match self.holder().await? {
+                None => Expect::Absent,
+                Some((Some(other), _)) if other.host != own.host && other.term >= term => return Err(self.fence.refused(self.name(), &other)),
+                Some((_, version)) => Expect::Version(version),
+            };
+            match self.drive.apply(vec![Op::Put { key: Key::new(HOST_KEY)?, value: value.clone(), expect }]).await {
+                Ok(versions) => {
+                    let version = versions.first().copied().ok_or_else(|| Error::internal("a drive gave no version for what it took"))?;
+                    *laid = Some((term, version));
+                    return Ok(version);
+                }
+                Err(e) if e.kind() == Kind::Conflict => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Error::conflict(format!("the record of its host changes all the time at {}: stop all hosts but one", self.name())))
+    }
+
+    /// Whether the drive refused a batch for want of this host's record, and not for one of its own conditions: because another host is there, which is the error, or because the drive has none.
+    async fn is_without(&self) -> Result<bool> {
+        let found = self.holder().await?;
+        match &found {
+            Some((Some(other), _)) if other.host != self.fence.host => return Err(self.fence.refused(self.name(), other)),
+            _ => {}
+        }
+        let mut laid = self.laid.lock().await;
+        let still = laid.is_some_and(|(_, version)| found.is_some_and(|(_, there)| there == version));
+        if !still {
+            *laid = None;
+        }
+        Ok(!still)
+    }
+}
+
+#[async_trait]
+impl Decorator for Held {
+    fn behind(&self) -> &dyn Cse {
+        self.drive.as_ref()
+    }
+
+    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        if batch.is_empty() || !self.drive.away() || self.fence.term.load(Ordering::SeqCst) == 0 {
+            return self.drive.apply(batch).await;
+        }
+        for last in [false, true] {
+            let mut all = Vec::with_capacity(batch.len() + 1);
+            all.push(Op::Check { key: Key::new(HOST_KEY)?, expect: Expect::Version(self.version().await?) });
+            all.extend(batch.iter().cloned());
+            match self.drive.apply(all).await {
+                Ok(versions) => return Ok(versions.into_iter().skip(1).collect()),
+                // Another drive in its place, say.
+                Err(e) if e.kind() == Kind::Conflict && self.is_without().await? && !last => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Error::internal("a batch was neither taken nor refused"))
+    }
+}
