@@ -1,4 +1,4 @@
-//! A link: bytes of messages in each direction one after the other at a rate, and a latency on top for each message. Large messages travel in frames, between which small ones go.
+//! A link: bytes of messages in each direction at a rate, and a latency on top for each message. Messages travel in frames, those of several streams by turns, as HTTP/2 has it.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -16,7 +16,7 @@ use crate::timer::{Sleep, sleep_until};
 /// A message that comes so soon after the last one left has followed it without a gap: threads don't wake at once.
 const FOLLOWS: Duration = Duration::from_micros(200);
 
-/// The largest frame, bytes: HTTP/2's, unless more is agreed on. A message of one frame waits for the frame that is under way and for others of its kind, not for all of a large message that other streams have sent before.
+/// The largest frame, bytes: HTTP/2's, unless more is agreed on.
 const FRAME: u64 = 16_384;
 
 /// Messages of one stream that are under way at once.
@@ -46,8 +46,8 @@ pub struct Link {
 struct Way {
     /// All bytes.
     all: Servers,
-    /// Messages of one frame.
-    small: Servers,
+    /// Messages that have not left yet: how long the link takes for their bytes, and when they will have left.
+    under_way: Vec<(Duration, Duration)>,
 }
 
 /// A message on its way; times since the link's start.
@@ -63,7 +63,7 @@ impl Link {
     /// The link of `profile`.
     #[must_use]
     pub fn new(profile: &Profile) -> Self {
-        let [down, up] = [(); 2].map(|()| Mutex::new(Way { all: Servers::new(1), small: Servers::new(1) }));
+        let [down, up] = [(); 2].map(|()| Mutex::new(Way { all: Servers::new(1), under_way: Vec::new() }));
         Self { start: Instant::now(), bytes_per_s: profile.link_bytes_per_s(), latency: takes(profile.link_latency_s, 1.0), down, up }
     }
 
@@ -76,14 +76,18 @@ impl Link {
         way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Books a message of `bytes` that is ready at `now`.
+    /// Books a message of `bytes` that is ready at `now`. It waits for what is under way, of each message for no more than it has bytes itself, or for a frame if it has less: they take turns. Those that were booked before are not
+    /// put off by it, but all that come after are, by all of its bytes.
     fn send(&self, direction: Direction, now: Duration, bytes: u64) -> Sent {
         let (ready, takes_of) = (now.saturating_sub(FOLLOWS), |bytes: u64| takes(bytes as f64, self.bytes_per_s));
+        let (own, turn) = (takes_of(bytes), takes_of(bytes.max(FRAME)));
         let mut way = self.way(direction);
-        let mut left = way.all.book(ready, takes_of(bytes));
-        if bytes <= FRAME {
-            left = left.min(way.small.book(ready, takes_of(bytes)).saturating_add(takes_of(FRAME)));
-        }
+        way.under_way.retain(|(_, left)| *left > ready);
+        let others = way.under_way.iter().fold(Duration::ZERO, |sum, (takes, left)| sum.saturating_add((*takes).min(*left - ready).min(turn)));
+        let overtakes = way.under_way.iter().any(|(takes, _)| *takes > own);
+        let left = way.all.book(ready, own);
+        let left = if overtakes { left.min(ready.saturating_add(own).saturating_add(others)) } else { left };
+        way.under_way.push((own, left));
         drop(way);
         Sent { left, arrives: left.max(now) + self.latency }
     }
@@ -211,6 +215,21 @@ mod tests {
         let last = link.send(Direction::Up, MS(1000), 1_000_000);
         assert_eq!([large, small, next, last].map(|sent| sent.left + FOLLOWS), [MS(2000), MS(1001) + frame, MS(1002) + frame, MS(3002)]);
         assert_eq!(link.accounted(Direction::Up).busy, MS(2002));
+    }
+
+    #[test]
+    fn messages_take_turns() {
+        // Three of a second each, and one of a tenth: it is there after as much of each.
+        let link = link(8e6, 0.0);
+        let large = [(); 3].map(|()| link.send(Direction::Up, MS(1000), 1_000_000));
+        let rows = link.send(Direction::Up, MS(1000), 100_000);
+        assert_eq!(large.map(|sent| sent.left + FOLLOWS), [MS(2000), MS(3000), MS(4000)]);
+        assert_eq!(rows.left + FOLLOWS, MS(1400));
+        // Of one that has almost left only the rest is waited for.
+        let more = link.send(Direction::Up, MS(1950), 100_000);
+        assert_eq!(more.left + FOLLOWS, MS(1950 + 50 + 100 + 100 + 100));
+        // All bytes count in the end.
+        assert_eq!(link.send(Direction::Up, MS(1950), 1_000_000).left + FOLLOWS, MS(1000 + 3000 + 200 + 1000));
     }
 
     #[tokio::test]
