@@ -51,6 +51,19 @@ pub enum Op {
         /// On which condition.
         expect: Expect,
     },
+    /// Writes under `key` what lies under `from`, which stays: a drive does not copy the bytes for it.
+    Link {
+        /// Where.
+        key: Key,
+        /// Whose value; no change of the same batch may be about it.
+        from: Key,
+        /// The length that it must have.
+        len: u64,
+        /// The CRC-32C that it must have.
+        crc32c: u32,
+        /// On which condition.
+        expect: Expect,
+    },
 }
 
 impl Op {
@@ -58,7 +71,7 @@ impl Op {
     #[must_use]
     pub fn key(&self) -> &Key {
         match self {
-            Op::Put { key, .. } | Op::Delete { key, .. } => key,
+            Op::Put { key, .. } | Op::Delete { key, .. } | Op::Link { key, .. } => key,
         }
     }
 
@@ -66,7 +79,7 @@ impl Op {
     #[must_use]
     pub fn expect(&self) -> Expect {
         match self {
-            Op::Put { expect, .. } | Op::Delete { expect, .. } => *expect,
+            Op::Put { expect, .. } | Op::Delete { expect, .. } | Op::Link { expect, .. } => *expect,
         }
     }
 }
@@ -103,7 +116,7 @@ pub struct Usage {
 /// Semantics that every implementation keeps, and `contract::check` tests:
 /// - `apply` is atomic: all changes of a batch or none, also across a crash; when it returns, they are durable.
 /// - If any expectation of a batch fails, the error is `Conflict`, names the key, and nothing changes.
-/// - The same key twice in one batch is `Invalid`.
+/// - The same key twice in one batch is `Invalid`, and so is a link from a key that the batch changes. A link from what is not there is `NotFound`, and from what is another value `Conflict`: nothing changes.
 /// - `get` returns exactly the bytes that were put, or `Corrupt` naming the key; it never returns other bytes.
 /// - `get_ranges_unverified` returns parts of one version of a value, of the lengths that were asked for. It does not look whether they are the bytes that were put.
 /// - Reads see whole batches, and a value that was read stays valid whatever happens to its key.
