@@ -22,6 +22,7 @@ import data  # noqa: E402
 import parity  # noqa: E402
 import particles  # noqa: E402
 import relational  # noqa: E402
+import repair  # noqa: E402
 import wide  # noqa: E402
 
 RESULTS: list[dict] = []
@@ -100,10 +101,10 @@ def speed(cells: int, genes: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("parts", nargs="*", choices=["parity", "speed", "relational", "wide", "particles", []], default=[], help="which parts (default: all)")
+    parser.add_argument("parts", nargs="*", choices=["parity", "speed", "relational", "wide", "particles", "repair", []], default=[], help="which parts (default: all)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the matrix, to try the benchmark itself")
     args = parser.parse_args()
-    parts = args.parts or ["parity", "speed", "relational", "wide", "particles"]
+    parts = args.parts or ["parity", "speed", "relational", "wide", "particles", "repair"]
     data.OUT.mkdir(exist_ok=True)
     if "parity" in parts:
         for row in parity.compare_all():
@@ -117,6 +118,8 @@ def main() -> None:
     if "particles" in parts:
         particles.compare(2_000_000 if args.quick else particles.ROWS, 3, False, line)
         particles.compare(2_000_000 if args.quick else particles.ROWS, 3, True, line)
+    if "repair" in parts:
+        repair.compare(2_000_000 if args.quick else repair.ROWS, 3, line)
     (data.OUT / "results.json").write_text(json.dumps(RESULTS, indent=1))
     missed = [r["what"].strip() for r in RESULTS if r["ok"] is False]
     print(f"\n{sum(r['ok'] is True for r in RESULTS)} figures reached, {len(missed)} missed{': ' + '; '.join(missed) if missed else ''}")
