@@ -22,6 +22,7 @@ import data  # noqa: E402
 import parity  # noqa: E402
 import particles  # noqa: E402
 import relational  # noqa: E402
+import repair  # noqa: E402
 import storms  # noqa: E402
 import wide  # noqa: E402
 
@@ -101,10 +102,10 @@ def speed(cells: int, genes: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("parts", nargs="*", choices=["parity", "speed", "relational", "wide", "particles", "storms", []], default=[], help="which parts (default: all)")
+    parser.add_argument("parts", nargs="*", choices=["parity", "speed", "relational", "wide", "particles", "repair", "storms", []], default=[], help="which parts (default: all)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the matrix, to try the benchmark itself")
     args = parser.parse_args()
-    parts = args.parts or ["parity", "speed", "relational", "wide", "particles", "storms"]
+    parts = args.parts or ["parity", "speed", "relational", "wide", "particles", "repair", "storms"]
     data.OUT.mkdir(exist_ok=True)
     if "parity" in parts:
         for row in parity.compare_all():
@@ -118,6 +119,8 @@ def main() -> None:
     if "particles" in parts:
         particles.compare(2_000_000 if args.quick else particles.ROWS, 3, False, line)
         particles.compare(2_000_000 if args.quick else particles.ROWS, 3, True, line)
+    if "repair" in parts:
+        repair.compare(2_000_000 if args.quick else repair.ROWS, 3, line)
     if "storms" in parts:
         seeds = storms.SEEDS // 10 if args.quick else storms.SEEDS
         took, told = storms.run(0, seeds)

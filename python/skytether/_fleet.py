@@ -11,6 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, Union
 
 from . import _internal
+from ._growth import Growth, bytes_per_s
 from .errors import InvalidError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -202,15 +203,7 @@ def _plan_bytes(plan: Any) -> bytes:
         raise InvalidError(f"a {type(plan).__name__} is no Substrait plan: give its bytes, or the protobuf message") from None
 
 
-def _bytes_per_s(rate: float | None) -> int | None:
-    if rate is None:
-        return None
-    if not 1e-6 <= rate <= 1e9:
-        raise InvalidError(f"{rate!r} is no rate: give MB/s, such as 50")
-    return int(rate * 1e6)
-
-
-class Fleet:
+class Fleet(Growth):
     """Drives and a host over them. Make one with `skytether.open` or `skytether.connect`; usable in a ``with`` statement."""
 
     def __init__(self, inner: _internal.Fleet) -> None:
@@ -395,7 +388,7 @@ class Fleet:
             More drives are lost than the fleet survives.
         """
         names = [datasets] if isinstance(datasets, str) else list(datasets or ())
-        return json.loads(self._inner.scrub(names, _bytes_per_s(rate), check, progress))
+        return json.loads(self._inner.scrub(names, bytes_per_s(rate), check, progress))
 
     def repair(
         self, replace: str | Sequence[str] | None = None, *, address: str | None = None, rate: float | None = None, progress: Callable[[int, int], None] | None = None,
@@ -431,7 +424,7 @@ class Fleet:
             More drives are lost than the fleet survives, or one does not answer.
         """
         drives = [replace] if isinstance(replace, str) else list(replace or ())
-        return json.loads(self._inner.repair(drives, address, _bytes_per_s(rate), progress))
+        return json.loads(self._inner.repair(drives, address, bytes_per_s(rate), progress))
 
     def close(self) -> None:
         """Lets go of the drives; whatever was ingested is safe already. Closing twice is fine.

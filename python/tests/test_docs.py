@@ -186,7 +186,7 @@ def test_the_examples_for_storage_run(place: Path) -> None:
         return re.sub(r":(\d{4})\b", lambda m: f":{ports[m[1]]}", text)
 
     examples = [(language, text) for document in ("docs/storage.md", "docs/sql.md") for language, text in blocks(document) if language in ("sh", "python")]
-    assert [language for language, _ in examples] == ["sh"] * 8 + ["python"] * 2
+    assert [language for language, _ in examples] == ["sh"] * 9 + ["python"] * 2
     serving: list[subprocess.Popen[str]] = []
     printed: list[str] = []
     try:
@@ -222,6 +222,8 @@ def test_the_examples_for_storage_run(place: Path) -> None:
     # A blank drive in the place of each that was lost, and what a scrub mends.
     rebuilt, up, mended, clean = (next(text for text in printed if said in text) for said in ("drive-1, drive-3 rebuilt", "drive-4  up", "all mended", "nothing is damaged"))
     assert "left:" not in rebuilt and up.count(" up ") == 5 and ": mended" in mended and "mended" not in clean
+    # Drives that come, and one that leaves.
+    assert all(any(said in text for text in printed) for said in ("drive-5, drive-6 added", "drive-0 retired"))
     (shown,) = (text for language, text in blocks("docs/storage.md") if not language and "all mended" in text)
     numberless = [[re.sub(r"[\d.]+ ([KM]iB|B|µs|ms|s)\b", "SIZE", line) for line in text.splitlines() if "mended:" not in line and ": mended" not in line] for text in (shown, mended)]
     assert [re.sub(r"\d+ values", "N values", line) for line in numberless[0]] == [re.sub(r"\d+ values", "N values", line) for line in numberless[1]]

@@ -11,6 +11,7 @@ use skytether_host::{Cut, Scheme};
 
 use crate::export::Export;
 use crate::generate::Generate;
+use crate::growing::FleetCommand;
 
 /// A computational storage system: data on many drives, queries cut into plans that run next to the bytes.
 #[derive(Debug, Parser)]
@@ -57,6 +58,9 @@ pub(crate) enum Command {
     Scrub(Scrub),
     /// Rebuild on blank drives what was on lost ones.
     Repair(Repair),
+    /// Let a fleet grow and shrink: drives that come, drives that leave, and what moves then.
+    #[command(subcommand)]
+    Fleet(FleetCommand),
     /// Remove a data set.
     Drop(Drop),
     /// Measure whether a drive under a device profile works as that device would.
@@ -322,7 +326,7 @@ pub(crate) struct Look {
 }
 
 /// A rate in MB/s as bytes per second.
-fn megabytes(text: &str) -> Result<u64, String> {
+pub(crate) fn megabytes(text: &str) -> Result<u64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate * 1e6 >= 1.0 && rate <= 1e9 => Ok((rate * 1e6) as u64),
         _ => Err("a number of MB/s above 0 is wanted, such as 50".to_owned()),

@@ -13,7 +13,7 @@ use crate::progress::Bytes;
 use crate::run::{Failure, fleet, name, say};
 
 /// A report, for people or for programs.
-fn print<R: Display + Serialize>(format: ListFormat, report: &R) -> Result<(), Failure> {
+pub(crate) fn print<R: Display + Serialize>(format: ListFormat, report: &R) -> Result<(), Failure> {
     say(&match format {
         ListFormat::Table => report.to_string(),
         ListFormat::Json => listing::json(report)?,

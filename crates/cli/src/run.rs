@@ -21,6 +21,7 @@ use uuid::Uuid;
 use crate::args::{Calibrate, Command, DriveCommand, DriveServe, Drop, Explain, ExplainFormat, HostCommand, HostServe, Ingest, Init, ListFormat, Look, Sql};
 use crate::export::export;
 use crate::generate::generate;
+use crate::growing;
 use crate::listing;
 use crate::mending;
 use crate::output::Sink;
@@ -59,6 +60,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Drop(a) => drop_dataset(a).await,
         Command::Scrub(a) => mending::scrub(a).await,
         Command::Repair(a) => mending::repair(a).await,
+        Command::Fleet(command) => growing::run(command).await,
         Command::Calibrate(a) => calibrate(a).await,
     }
 }

@@ -15,13 +15,16 @@ use uuid::Uuid;
 use crate::profiles::Profiles;
 
 /// The newest format of a fleet's directory that this version reads and the one that it writes.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
+
+/// The one that it writes where each drive lies below the directory of its number in the list, so that versions before read it.
+const DENSE_FORMAT: u32 = 1;
 
 /// Drives that a new fleet gets if nobody says how many.
 const DEFAULT_DRIVES: usize = 4;
 
 /// The most drives in one process: each costs file descriptors and a few threads.
-const MAX_DRIVES: usize = 256;
+pub(crate) const MAX_DRIVES: usize = 256;
 
 /// How an embedded fleet is opened or made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,9 +52,26 @@ impl Default for OpenOptions {
 const SPILL: &str = "spill";
 
 #[derive(Debug, Serialize, Deserialize)]
-struct FleetFile {
+pub(crate) struct FleetFile {
     format: u32,
-    drives: Vec<Uuid>,
+    pub(crate) drives: Vec<Uuid>,
+    /// The numbers of their directories, where these are not their places in the list: drives have left.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    places: Vec<usize>,
+}
+
+impl FleetFile {
+    /// Of these drives, each with the number of its directory.
+    pub(crate) fn new(drives: Vec<(Uuid, usize)>) -> Self {
+        let dense = drives.iter().enumerate().all(|(at, (_, place))| at == *place);
+        let places = if dense { Vec::new() } else { drives.iter().map(|(_, place)| *place).collect() };
+        Self { format: if dense { DENSE_FORMAT } else { FORMAT }, drives: drives.into_iter().map(|(id, _)| id).collect(), places }
+    }
+
+    /// The number of the directory of the drive at this place in the list.
+    pub(crate) fn place(&self, at: usize) -> usize {
+        self.places.get(at).copied().unwrap_or(at)
+    }
 }
 
 /// An open fleet.
@@ -61,7 +81,7 @@ pub(crate) struct Embedded {
     // Dropped before the lock.
     host: Host,
     /// What drives may use, drive by drive.
-    like: Vec<DriveOptions>,
+    pub(crate) like: Vec<DriveOptions>,
     _lock: Lock,
 }
 
@@ -92,7 +112,9 @@ impl Embedded {
         if deleted > 0 {
             tracing::info!("{}: {deleted} slices of an ingest that did not finish were deleted", path.display());
         }
-        Ok(Self { path: path.to_path_buf(), host, like, _lock: lock })
+        let own = Self { path: path.to_path_buf(), host, like, _lock: lock };
+        own.keep_list()?;
+        Ok(own)
     }
 
     /// Makes a blank drive in the place of each of these, by names or ids, that are gone.
@@ -105,7 +127,7 @@ impl Embedded {
             let made = move || {
                 let fleet = read(&path.join("fleet.json"))?;
                 let n = fleet.drives.iter().position(|other| *other == id).ok_or_else(|| Error::internal(format!("drive {id} is not in fleet.json")))?;
-                let dir = drive_dir(&path, n);
+                let dir = drive_dir(&path, fleet.place(n));
                 let empty = match fs::read_dir(&dir) {
                     Ok(mut entries) => entries.next().is_none(),
                     Err(e) if e.kind() == std::io::ErrorKind::NotFound => true,
@@ -177,7 +199,7 @@ async fn found(path: &Path, drives: &[Arc<Drive>]) -> Result<()> {
             return Err(lost(path, &format!("{} holds data", drive.info().name)));
         }
     }
-    write(path, &FleetFile { format: FORMAT, drives: drives.iter().map(|d| d.info().id).collect() })
+    write(path, &FleetFile::new(drives.iter().map(|d| d.info().id).zip(0..).collect()))
 }
 
 /// `fleet.json` is gone, and `sign` shows that there was a fleet.
@@ -189,7 +211,7 @@ fn lost(path: &Path, sign: &str) -> Error {
     let text = match ids {
         // The order of the directories is the order of the ids.
         Some(ids) if dense && !ids.is_empty() => format!(
-            "bring it back, or write it anew if all drives are still in their places: {{\"format\": {FORMAT}, \"drives\": [{}]}}",
+            "bring it back, or write it anew if all drives are still in their places: {{\"format\": {DENSE_FORMAT}, \"drives\": [{}]}}",
             ids.iter().map(|id| format!("\"{id}\"")).collect::<Vec<_>>().join(", ")
         ),
         _ => "bring it and the drives that are missing back".to_owned(),
@@ -261,7 +283,7 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
             used = devices.iter().cloned().map(like).collect();
             let mut drives = Vec::with_capacity(fleet.drives.len());
             for (place, (id, device)) in fleet.drives.iter().zip(devices).enumerate() {
-                match open_known(path, place, *id, like(device)) {
+                match open_known(path, fleet.place(place), *id, like(device)) {
                     Ok(drive) => drives.push(drive),
                     // Whether the fleet survives that the others know.
                     Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound) => missing.push(Lost { id: *id, place, error }),
@@ -309,7 +331,7 @@ fn check_empty(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn drive_dir(path: &Path, n: usize) -> PathBuf {
+pub(crate) fn drive_dir(path: &Path, n: usize) -> PathBuf {
     path.join("drives").join(n.to_string())
 }
 
@@ -333,7 +355,7 @@ fn make(path: &Path, n: usize, options: DriveOptions) -> Result<Arc<Drive>> {
     Drive::open(&dir, identity, options)
 }
 
-fn read(file: &Path) -> Result<FleetFile> {
+pub(crate) fn read(file: &Path) -> Result<FleetFile> {
     #[derive(Deserialize)]
     struct Head {
         format: u32,
@@ -349,13 +371,19 @@ fn read(file: &Path) -> Result<FleetFile> {
         )));
     }
     let fleet: FleetFile = serde_json::from_slice(&bytes).map_err(corrupt)?;
+    let mut places = fleet.places.clone();
+    places.sort_unstable();
+    places.dedup();
+    if places.len() != fleet.places.len() || (!places.is_empty() && places.len() != fleet.drives.len()) {
+        return Err(Error::corrupt(format!("{} does not name a directory for each of {} drives", file.display(), fleet.drives.len())));
+    }
     if fleet.drives.is_empty() || fleet.drives.len() > MAX_DRIVES {
         return Err(Error::corrupt(format!("{} names {} drives", file.display(), fleet.drives.len())));
     }
     Ok(fleet)
 }
 
-fn write(path: &Path, fleet: &FleetFile) -> Result<()> {
+pub(crate) fn write(path: &Path, fleet: &FleetFile) -> Result<()> {
     let (aside, file) = (path.join("fleet.json.new"), path.join("fleet.json"));
     let bytes = serde_json::to_vec_pretty(fleet).map_err(|e| Error::internal("cannot write fleet.json").because(e))?;
     let written = |mut f: File| f.write_all(&bytes).and_then(|()| f.sync_all());

@@ -9,6 +9,7 @@ mod embedded;
 mod export;
 pub mod files;
 pub mod generate;
+mod grown;
 mod profiles;
 pub mod storable;
 
@@ -26,8 +27,9 @@ pub use export::ExportReport;
 pub use profiles::Profiles;
 pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_host::{
-    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, Door, DriveStatus, Explanation, HostOptions, IngestReport, Listing, Moving, Output, Placement,
-    PlainFile, Progress, Query, QueryOptions, Receipt, ReceiptHandle, RepairOptions, RepairReport, Scheme, ScrubOptions, ScrubReport, TableScan,
+    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, Door, DriveStatus, Explanation, GrowthOptions, GrowthReport, HostOptions, IngestReport, Listing,
+    Moving, Output, Placement, PlainFile, Progress, Query, QueryOptions, Receipt, ReceiptHandle, RepairOptions, RepairReport, Scheme, ScrubOptions,
+    ScrubReport, TableScan,
 };
 pub use skytether_particles::Particles;
 
@@ -245,6 +247,18 @@ impl Fleet {
                 fleet.host().repair(options, tell).await
             }
             Inner::Remote(host) => host.repair(options, tell).await,
+        }
+    }
+
+    /// Takes blank drives into the fleet, empties those that are to leave it, and moves slices so that every drive has as much as the others; see [`Host::resize`]. An embedded fleet gets so many drives as `options.count` says, one behind a host those at
+    /// `options.addresses`.
+    ///
+    /// # Errors
+    /// As there; `Invalid` for addresses where the fleet is embedded, and a number of drives where it is not.
+    pub async fn resize(&self, options: &GrowthOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<GrowthReport> {
+        match &self.0 {
+            Inner::Embedded(fleet) => fleet.resize(options, tell).await,
+            Inner::Remote(host) => host.resize(options, tell).await,
         }
     }
 

@@ -65,11 +65,12 @@ impl Branch {
     pub async fn open(name: &str, mut drives: Vec<Arc<dyn Cse>>, options: HostOptions, founding: Founding, link: Option<(f64, f64)>) -> Result<Arc<Self>> {
         drives.sort_by_key(|drive| drive.info().id);
         let profile = together(&drives, &options, link);
-        let fenced = Fence::around(drives);
+        let fence = Fence::new();
+        let fenced: Vec<_> = drives.into_iter().map(|drive| fence.around(drive)).collect();
         let drives: Vec<Arc<dyn Cse>> = fenced.iter().map(|drive| Arc::clone(drive) as _).collect();
         let host = Host::new(drives.clone(), options)?;
         let membership = host.catalog().establish_membership(founding, &Role::Branch(name.to_owned())).await?;
-        take_over(&fenced, host.options().storage_deadline).await?;
+        take_over(&fence, &fenced, host.options().storage_deadline).await?;
         let memory_limit = host.options().memory_limit as u64;
         let info = CseInfo { id: membership.fleet, name: name.to_owned(), format: FORMAT, memory_limit, profile };
         let placed = Arc::new(Placed::new(info, drives));

@@ -17,6 +17,7 @@ use skytether_store::{Expect, Op};
 use skytether_wire::Storage;
 use uuid::Uuid;
 
+use crate::growing::Growing;
 pub use crate::partitioned::PartitionedBy;
 use crate::redundant::presence::Presence;
 pub use crate::redundant::stored::RedundancyRecord;
@@ -138,6 +139,9 @@ pub struct RootRecord {
     pub kind: DatasetKind,
     /// The version of its content.
     pub generation: Generation,
+    /// The generation in which the content was written, where its parts were moved to other drives since, which makes a new generation of the same content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Generation>,
     /// Grows with each change: of several copies of a record the highest is the truth. 0 where there is one copy.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub change: u64,
@@ -219,6 +223,14 @@ impl RootRecord {
         self.tables.values().map(of).min().unwrap_or(0)
     }
 
+    /// Whether a part of the data set is to be on a drive.
+    #[must_use]
+    pub fn names(&self, drive: &Uuid) -> bool {
+        self.tables.values().any(|table| {
+            table.partitions.iter().any(|p| p.drive == *drive) || table.redundancy.as_ref().is_some_and(|redundancy| redundancy.drives.contains(drive))
+        })
+    }
+
     /// All partitions that the record names, with the drives that have what lies under each one's own key.
     pub(crate) fn keys(&self) -> Result<BTreeSet<(Uuid, String)>> {
         let mut keys = BTreeSet::new();
@@ -231,6 +243,12 @@ impl RootRecord {
             }
         }
         Ok(keys)
+    }
+
+    /// The generation in which the content was written: another one than [`Self::generation`] where drives came or went since.
+    #[must_use]
+    pub fn written(&self) -> Generation {
+        self.content.unwrap_or(self.generation)
     }
 
     /// Rows of a plain table, genes of an expression data set's main matrix.
@@ -281,7 +299,7 @@ fn hash64(a: &[u8], b: &[u8]) -> u64 {
 /// Root records over the storage half of some drives. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Catalog {
-    drives: Arc<[Arc<dyn Storage>]>,
+    drives: Arc<Growing<Arc<dyn Storage>>>,
     presence: Arc<Presence>,
     deadline: Duration,
 }
@@ -307,13 +325,18 @@ impl Catalog {
                 return Err(Error::invalid(format!("{other} and {} are the same drive ({})", drive.info().name, drive.info().id)));
             }
         }
-        Ok(Self { drives: drives.into(), presence, deadline })
+        Ok(Self { drives: Arc::new(Growing::new(drives)), presence, deadline })
     }
 
     /// The drives, in the host's order.
     #[must_use]
     pub fn drives(&self) -> &[Arc<dyn Storage>] {
         &self.drives
+    }
+
+    /// One drive more, which is not of the fleet yet.
+    pub(crate) fn grow(&self, drive: Arc<dyn Storage>) {
+        self.drives.push(drive);
     }
 
     /// What is known of the drives.
@@ -343,8 +366,7 @@ impl Catalog {
     /// The drive that holds the root record of `name`, or the first of those that do.
     #[must_use]
     pub fn home(&self, name: &DatasetName) -> usize {
-        let ids: Vec<_> = self.drives.iter().map(|d| d.info().id).collect();
-        rendezvous(name.root_key().as_str(), ids.iter()).unwrap_or(0)
+        self.homes(name).first().copied().unwrap_or(0)
     }
 
     /// The drive that reads a table which all of `ids` hold.
@@ -468,7 +490,7 @@ impl Catalog {
             named.insert(name, known);
         }
         let mut deleted = 0;
-        for drive in 0..self.drives.len() {
+        for drive in self.presence.here() {
             deleted += self.collect_at(drive, &named).await?;
         }
         Ok(deleted)
@@ -507,7 +529,7 @@ impl Catalog {
 }
 
 /// The data set whose root record lives under `key`.
-fn root_name(key: &Key) -> Option<DatasetName> {
+pub(crate) fn root_name(key: &Key) -> Option<DatasetName> {
     let (domain, dataset) = key.as_str().split_once('/')?;
     DatasetName::new(domain, dataset).ok()
 }

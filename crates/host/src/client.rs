@@ -25,6 +25,7 @@ use uuid::Uuid;
 
 use crate::catalog::{Catalog, DatasetKind, RootRecord};
 use crate::explain::Explanation;
+use crate::growth::{GrowthOptions, GrowthReport};
 use crate::listing::{DatasetInfo, Listing};
 use crate::long_work::Said;
 use crate::options::QueryOptions;
@@ -284,6 +285,14 @@ impl RemoteHost {
         self.long("repair", frames::encode_json(options)?, tell).await
     }
 
+    /// As [`crate::Host::resize`]; the drives that come are named by their addresses.
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub async fn resize(&self, options: &GrowthOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<GrowthReport> {
+        self.long("resize", frames::encode_json(options)?, tell).await
+    }
+
     /// Work that tells how far it is.
     async fn long<R: DeserializeOwned>(&self, kind: &str, body: Bytes, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<R> {
         let request = Action { r#type: kind.to_owned(), body };
@@ -305,6 +314,8 @@ impl RemoteHost {
             Arc::new(DriveBehind { n, info: drive.clone(), instance: info.instance, connection: self.connection.clone() }) as Arc<dyn Storage>
         };
         let catalog = Catalog::new(info.drives.iter().enumerate().map(behind).collect(), STORAGE)?;
+        info.outside.iter().for_each(|at| catalog.presence().leave(*at));
+        info.leaving.iter().for_each(|at| catalog.presence().empty(*at, true));
         Ok((info, catalog))
     }
 

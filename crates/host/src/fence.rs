@@ -25,7 +25,7 @@ use uuid::Uuid;
 use crate::catalog::within;
 
 /// The key of the record. It begins as that of the fleet's, so that drives of a branch keep the branch's and that of the host above it apart.
-pub const HOST_KEY: &str = "skytether-fleet-host";
+pub(crate) const HOST_KEY: &str = "skytether-fleet-host";
 
 const FORMAT: u32 = 1;
 
@@ -58,15 +58,14 @@ pub(crate) struct Fence {
 }
 
 impl Fence {
-    fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Arc::new(Self { host: Uuid::new_v4(), since, term: AtomicU64::new(0), lost: OnceLock::new() })
     }
 
-    /// `drives`, each with a condition on what this host changes there.
-    pub(crate) fn around(drives: Vec<Arc<dyn Cse>>) -> Vec<Arc<Fenced>> {
-        let fence = Self::new();
-        drives.into_iter().map(|drive| Arc::new(Decorated(Held { drive, fence: Arc::clone(&fence), laid: Mutex::new(None) }))).collect()
+    /// `drive`, with a condition on what this host changes there.
+    pub(crate) fn around(self: &Arc<Self>, drive: Arc<dyn Cse>) -> Arc<Fenced> {
+        Arc::new(Decorated(Held { drive, fence: Arc::clone(self), laid: Mutex::new(None) }))
     }
 
     fn holder(&self, term: u64) -> Holder {
@@ -90,8 +89,7 @@ impl Fence {
 ///
 /// # Errors
 /// Conflict where another host takes them over at this moment; what the drives say.
-pub(crate) async fn take_over(drives: &[Arc<Fenced>], deadline: Duration) -> Result<()> {
-    let Some(fence) = drives.first().map(|first| Arc::clone(&first.0.fence)) else { return Ok(()) };
+pub(crate) async fn take_over(fence: &Fence, drives: &[Arc<Fenced>], deadline: Duration) -> Result<()> {
     // In order of their ids: of two hosts the second meets the first at the first drive, and not each the other one at half of them.
     let mut drives: Vec<&Held> = drives.iter().map(|drive| &drive.0).filter(|held| held.drive.away()).collect();
     drives.sort_by_key(|held| held.drive.info().id);
@@ -218,11 +216,18 @@ impl Decorator for Held {
             return self.drive.apply(batch).await;
         }
         for last in [false, true] {
-            let mut all = Vec::with_capacity(batch.len() + 1);
-            all.push(Op::Check { key: Key::new(HOST_KEY)?, expect: Expect::Version(self.version().await?) });
-            all.extend(batch.iter().cloned());
+            let expect = Expect::Version(self.version().await?);
+            let mut all = batch.clone();
+            // A drive that leaves is to forget whom it took changes from.
+            let forgets = all.iter_mut().find(|op| op.key().as_str() == HOST_KEY).map(|op| *op = Op::Delete { key: op.key().clone(), expect }).is_some();
+            if !forgets {
+                all.push(Op::Check { key: Key::new(HOST_KEY)?, expect });
+            }
             match self.drive.apply(all).await {
-                Ok(versions) => return Ok(versions.into_iter().skip(1).collect()),
+                Ok(mut versions) => {
+                    versions.truncate(batch.len());
+                    return Ok(versions);
+                }
                 // Another drive in its place, say.
                 Err(e) if e.kind() == Kind::Conflict && self.is_without().await? && !last => {}
                 Err(e) => return Err(e),

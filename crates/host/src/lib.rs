@@ -21,6 +21,7 @@
 //! | `dense`, `cells` | grouped moments over the dense view, and what the host must know of cells |
 //! | [`scan`], `reading`, `scan_planner`, `sub_plan`, `shipped` | the operator that reads from drives; how it reads what one gives; how it is made of a sub-plan; what it sends; small tables beside it |
 //! | `estimate`, `join_filter`, `key_filters` | which side of a join is small; what of its keys goes to the drives |
+//! | [`growth`], `growing` | drives that come and go, and what moves then |
 //! | [`redundant`] | data sets that survive the loss of drives, and who stands for a lost one |
 //! | [`plain`] | a table as one Parquet file: its slices as they are stored |
 //! | `moving` | a scan whose work moves between drives and host |
@@ -46,6 +47,8 @@ pub mod explain;
 mod fence;
 mod few_columns;
 mod flight_sql;
+mod growing;
+pub mod growth;
 mod in_parts;
 mod join_filter;
 mod joined_parts;
@@ -93,6 +96,7 @@ pub use catalog::{Catalog, DatasetKind, RootRecord};
 pub use client::RemoteHost;
 pub use expected::{Division, DriveShare, Estimate};
 pub use explain::Explanation;
+pub use growth::{GrowthOptions, GrowthReport, Load};
 pub use listing::{DatasetInfo, Listing};
 pub use membership::{Founding, Membership};
 pub use options::{HostOptions, Moving, QueryOptions};

@@ -85,7 +85,8 @@ impl Catalog {
     /// What can be listed, and the errors of the drives that don't tell.
     async fn gather(&self) -> (Vec<DatasetInfo>, BTreeMap<usize, Error>) {
         let (mut names, mut silent) = (BTreeSet::new(), BTreeMap::new());
-        for (drive, told) in join_all((0..self.drives().len()).map(|drive| self.names_at(drive))).await.into_iter().enumerate() {
+        let members = self.presence().members();
+        for (drive, told) in members.iter().copied().zip(join_all(members.iter().map(|drive| self.names_at(*drive))).await) {
             match told {
                 Ok(told) => names.extend(told),
                 Err(error) => {

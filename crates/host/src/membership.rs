@@ -4,6 +4,7 @@
 //! root records in the wrong place and take what it does not find for garbage. The record makes it notice.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,8 @@ use uuid::Uuid;
 
 use crate::catalog::{Catalog, within};
 use crate::fence::{Fence, take_over};
+use crate::growth::members::wipe;
+use crate::growth::seats::{Seat, Seats};
 use crate::options::HostOptions;
 use crate::redundant::Lost;
 use crate::redundant::gone::Gone;
@@ -27,7 +30,10 @@ use crate::session::Host;
 pub const MEMBERSHIP_KEY: &str = "skytether-fleet";
 
 /// The newest membership record that this version reads.
-pub const MEMBERSHIP_FORMAT: u32 = REPLACED_FORMAT;
+pub const MEMBERSHIP_FORMAT: u32 = GROWN_FORMAT;
+
+/// The one that it writes for a fleet that drives came to or left: versions before would look for root records where they are not.
+pub(crate) const GROWN_FORMAT: u32 = 5;
 
 /// The one that it writes for a fleet of which drives were replaced: versions before would use one that was, if it came back.
 pub(crate) const REPLACED_FORMAT: u32 = 4;
@@ -60,7 +66,7 @@ pub struct Membership {
     pub format: u32,
     /// The fleet, drawn at random when it was put together.
     pub fleet: Uuid,
-    /// All its drives, in order of their ids.
+    /// All its drives: those with which it was founded in order of their ids, and those that came since.
     pub drives: Vec<Member>,
     /// Where they are the drives of a branch: its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,6 +80,9 @@ pub struct Membership {
     /// Drives that were away while a root record changed, and have not got the change yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<Uuid>,
+    /// What root records' homes follow from, where that is not the list of drives: in fleets that drives came to or left.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub seats: Vec<Seat>,
     /// Grows with each change: of several records the highest counts.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub change: u64,
@@ -182,7 +191,15 @@ impl Host {
         let scheme = options.redundancy;
         let storages = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Storage>).collect();
         let told = Catalog::new(storages, options.storage_deadline)?.told(options.storage_deadline).await?;
-        let membership = newest(&told).filter(|membership| membership.homes > 1);
+        let newest = newest(&told);
+        let strangers: Vec<Uuid> = match newest {
+            Some(newest) => strangers(newest, &drives, &told, founding, options.storage_deadline).await?,
+            None => Vec::new(),
+        };
+        drives.retain(|drive| !strangers.contains(&drive.info().id));
+        // What left the fleet need not be there.
+        let lost: Vec<Lost> = lost.into_iter().filter(|lost| newest.is_none_or(|newest| newest.drives.iter().any(|member| member.id == lost.id))).collect();
+        let membership = newest.filter(|membership| membership.homes > 1);
         let Some(membership) = membership else {
             if let Some(first) = lost.into_iter().next() {
                 return Err(first.error);
@@ -209,18 +226,55 @@ impl Host {
 
     async fn joined(drives: Vec<Arc<dyn Cse>>, gone: Vec<Arc<Gone>>, options: HostOptions, founding: Founding, scheme: Scheme) -> Result<(Self, u64)> {
         let deadline = options.storage_deadline;
-        let fenced = Fence::around(drives);
+        let fence = Fence::new();
+        let fenced: Vec<_> = drives.into_iter().map(|drive| fence.around(drive)).collect();
         let host = Self::new(fenced.iter().map(|drive| Arc::clone(drive) as _).collect(), options)?;
         host.set_gone(gone);
+        host.set_fence(Arc::clone(&fence));
+        host.set_kept(founding == Founding::KnownList);
         let catalog = host.catalog();
         catalog.establish(founding, &Role::Fleet, scheme).await?;
-        take_over(&fenced, deadline).await?;
+        take_over(&fence, &fenced, deadline).await?;
         catalog.rejoin(deadline).await?;
         catalog.agree_on_all().await?;
+        host.sweep_records().await?;
         // What a drive that is lost would name may be needed.
         let deleted = if catalog.presence().lost().is_empty() { catalog.collect_garbage().await? } else { 0 };
         Ok((host, deleted))
     }
+}
+
+/// Those of `drives` that the fleet is to be opened without: that left it, and, of a list that was kept with them, that were to come to it when a crash came first.
+async fn strangers(
+    newest: &Membership,
+    drives: &[Arc<dyn Cse>],
+    told: &[Result<Option<Membership>>],
+    founding: Founding,
+    deadline: Duration,
+) -> Result<Vec<Uuid>> {
+    let mut strangers = Vec::new();
+    for (drive, told) in drives.iter().zip(told) {
+        let info = drive.info();
+        if newest.drives.iter().any(|member| member.id == info.id) {
+            continue;
+        }
+        match told {
+            Ok(Some(own)) if own.fleet == newest.fleet => {
+                tracing::warn!("{} left the fleet, and is not used", info.name);
+                strangers.push(info.id);
+                if founding == Founding::KnownList {
+                    // It was to be wiped when a crash came first.
+                    wipe(drive.as_ref(), deadline).await?;
+                }
+            }
+            Ok(None) if founding == Founding::KnownList && within(deadline, &info.name, "list what it holds", drive.list("", None, 1)).await?.is_empty() => {
+                tracing::warn!("{} was to come to the fleet, which was cut off: add it again", info.name);
+                strangers.push(info.id);
+            }
+            _ => {}
+        }
+    }
+    Ok(strangers)
 }
 
 impl Catalog {
@@ -269,10 +323,11 @@ impl Catalog {
                     Role::Branch(name) => (BRANCH_FORMAT, Some(name.clone())),
                 };
                 let homes = u32::try_from(scheme.tolerates()).unwrap_or(u32::MAX).saturating_add(1);
-                Membership { format, fleet: Uuid::new_v4(), drives, branch, homes, redundancy: scheme, absent: Vec::new(), change: 0 }
+                Membership { format, fleet: Uuid::new_v4(), drives, branch, homes, redundancy: scheme, absent: Vec::new(), seats: Vec::new(), change: 0 }
             }
         };
         self.presence().tell(membership.homes as usize, membership.redundancy);
+        self.presence().seat(Seats::of(&membership));
         self.lose_replaced(&membership, &found).await?;
         self.check_presence()?;
         let value = membership.encode()?;
@@ -290,7 +345,25 @@ impl Catalog {
                 _ => e.while_doing(format!("{name} could not note its fleet")),
             })?;
         }
+        self.catch_up(&membership, &found, &value).await?;
         Ok(membership)
+    }
+
+    /// Brings drives to the newest record that a crash left with an older one, in a fleet that drives came to or left.
+    async fn catch_up(&self, membership: &Membership, found: &[Option<Membership>], value: &Bytes) -> Result<()> {
+        if membership.format < GROWN_FORMAT {
+            return Ok(());
+        }
+        let behind = |at: &usize| found[*at].as_ref().is_some_and(|own| own.change < membership.change) && !self.presence().is_lost(*at);
+        for at in (0..found.len()).filter(behind) {
+            let (drive, name, key) = (&self.drives()[at], &self.drives()[at].info().name, Key::new(MEMBERSHIP_KEY)?);
+            let there = within(self.deadline(), name, "look its fleet up", drive.stat(&key)).await?;
+            let put = Op::Put { key, value: value.clone(), expect: there.map_or(Expect::Absent, |entry| Expect::Version(entry.version)) };
+            within(self.deadline(), name, "note its fleet", drive.apply(vec![put]))
+                .await
+                .map_err(|e| e.while_doing(format!("{name} could not note that its fleet has other drives now")))?;
+        }
+        Ok(())
     }
 
     /// Takes drives for lost that were replaced, and those without a record in a fleet that has data sets: what was on those is gone. Without any, a founding was cut off.
@@ -320,9 +393,12 @@ impl Catalog {
     /// # Errors
     /// As [`Self::establish_membership`]; `Invalid` for a drive without a record.
     pub async fn check_membership(&self) -> Result<()> {
-        let found = self.told(self.deadline()).await?.into_iter().collect::<Result<Vec<_>>>()?;
+        let mut found = Vec::new();
+        for (at, told) in self.told(self.deadline()).await?.into_iter().enumerate() {
+            found.push(if self.presence().is_outside(at) { None } else { told? });
+        }
         self.agreed(&found)?;
-        match found.iter().position(Option::is_none) {
+        match (0..found.len()).find(|at| found[*at].is_none() && !self.presence().is_outside(*at)) {
             Some(at) => Err(Error::invalid(format!("{} does not know its fleet: let the host join its drives first", self.drives()[at].info().name))),
             None => Ok(()),
         }
@@ -334,7 +410,8 @@ impl Catalog {
         let Some(newest) = known().map(|(m, _)| m.change).max() else { return Ok(None) };
         let Some((first, by)) = known().find(|(m, _)| m.change == newest) else { return Ok(None) };
         let members = first.ids();
-        let ours: BTreeMap<Uuid, &str> = self.drives().iter().map(|d| (d.info().id, d.info().name.as_str())).collect();
+        let ours = self.presence().members().into_iter().map(|at| self.drives()[at].info());
+        let ours: BTreeMap<Uuid, &str> = ours.map(|info| (info.id, info.name.as_str())).collect();
         let list = |what: &str, these: &BTreeMap<Uuid, &str>, without: &BTreeMap<Uuid, &str>| {
             let names: Vec<_> = these.iter().filter(|(id, _)| !without.contains_key(*id)).map(|(id, name)| format!("{name} ({id})")).collect();
             if names.is_empty() { String::new() } else { format!("; {what}: {}", names.join(", ")) }
@@ -347,7 +424,8 @@ impl Catalog {
                 members.len()
             )));
         }
-        if let Some((_, other)) = known().find(|(m, _)| m.fleet != first.fleet || m.ids().keys().ne(members.keys())) {
+        // One with an older record may have missed that a drive came or left.
+        if let Some((_, other)) = known().find(|(m, _)| m.fleet != first.fleet || (m.change == newest && m.ids().keys().ne(members.keys()))) {
             return Err(Error::invalid(format!("{by} and {other} belong to different fleets: start the host with the drives of one")));
         }
         Ok(Some(first))

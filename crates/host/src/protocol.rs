@@ -12,6 +12,7 @@
 //! | `DoAction explanation` | the same | JSON: an [`Explanation`](crate::Explanation) |
 //! | `DoAction scrub` | a [`ScrubOptions`](crate::ScrubOptions) | JSON, several: `{"progress": ...}`, and last `{"done": ...}`, a [`ScrubReport`](crate::ScrubReport) |
 //! | `DoAction repair` | [`RepairOptions`](crate::RepairOptions) | the same with a [`RepairReport`](crate::RepairReport) |
+//! | `DoAction resize` | [`GrowthOptions`](crate::GrowthOptions) | the same with a [`GrowthReport`](crate::GrowthReport) |
 //! | `DoAction drive/<n>/apply`, `get`, `get_ranges`, `stat`, `list`, `usage` | as a drive takes them; `apply` with the host's instance in front | as a drive answers |
 //!
 //! Storage of drive n of the host's list is reached through the host, so that a client ingests with the same writer as an embedded
@@ -46,6 +47,12 @@ pub(crate) struct HostInfo {
     /// New with each start.
     pub(crate) instance: Uuid,
     pub(crate) drives: Vec<CseInfo>,
+    /// Those that are not of the fleet any more, or not yet: places in the list, which stay what they are as long as the host runs.
+    #[serde(default)]
+    pub(crate) outside: Vec<usize>,
+    /// Those that are being emptied.
+    #[serde(default)]
+    pub(crate) leaving: Vec<usize>,
     /// How whoever ingests through this host cuts slices.
     pub(crate) slice_bytes: usize,
     #[serde(default = "as_many_rows_as_fit")]

@@ -22,7 +22,7 @@ pub(crate) mod covered;
 pub(crate) mod decoded;
 pub(crate) mod gone;
 mod held;
-mod mend;
+pub(crate) mod mend;
 pub(crate) mod presence;
 mod rebuild;
 mod rebuilt;

@@ -24,6 +24,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::catalog::within;
 use crate::flight_sql::{self, FlightSqlHost};
+use crate::growth::GrowthOptions;
 use crate::long_work;
 use crate::protocol::{self, HostInfo, Kind, Last, MAX_REQUEST, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, of_instance};
 use crate::redundant::{RepairOptions, ScrubOptions};
@@ -114,6 +115,8 @@ impl HostService {
                     protocol: PROTOCOL,
                     instance: self.host.instance(),
                     drives,
+                    outside: self.host.catalog().presence().outside(),
+                    leaving: self.host.catalog().presence().leaving(),
                     slice_bytes: slices.target_bytes,
                     slice_rows: slices.max_rows,
                     zstd_level: slices.zstd_level,
@@ -166,6 +169,17 @@ impl HostService {
                         host.put_in_place(drive).or_else(|e| if e.kind() == skytether_common::Kind::Conflict { Ok(()) } else { Err(e) })?;
                     }
                     host.repair(&options, tell.as_ref()).await
+                })))
+            }
+            "resize" => {
+                let options: GrowthOptions = frames::decode_json("a request", body)?;
+                Ok(Some(long_work::begin(|tell| async move {
+                    host.check_growth(&options)?;
+                    let mut new: Vec<std::sync::Arc<dyn Cse>> = Vec::new();
+                    for address in &options.addresses {
+                        new.push(FlightCse::connect(address, ConnectOptions::default()).await?);
+                    }
+                    host.resize(new, &options, tell.as_ref()).await
                 })))
             }
             _ => Ok(None),
@@ -298,6 +312,7 @@ impl FlightService for HostService {
             ("status", "how the drives are"),
             ("explain", "a query's cut as text"),
             ("repair", "rebuilds on blank drives what was on the lost ones whose place they take; tells how far it is"),
+            ("resize", "takes drives into the fleet, empties those that leave, and moves slices so that all have as much; tells how far it is"),
             ("scrub", "has the drives verify what they hold, and mends it; tells how far it is"),
         ];
         Ok(Response::new(Box::pin(stream::iter(

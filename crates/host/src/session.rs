@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{self, Poll};
 use std::time::Instant;
 
@@ -38,8 +38,10 @@ use skytether_redundancy::Scheme;
 use skytether_wire::{Cse, Storage};
 use uuid::Uuid;
 
+use crate::fence::Fence;
 use crate::catalog::{Catalog, DatasetKind};
 use crate::cells::{HostCells, needs};
+use crate::growing::Growing;
 use crate::in_parts::{self, InParts};
 use crate::key_filters::send_keys_apart;
 use crate::merge_once::merge_once;
@@ -72,18 +74,26 @@ use crate::writer::DatasetWriter;
 pub struct Host(Arc<Inner>);
 
 struct Inner {
-    drives: Vec<Arc<dyn Cse>>,
+    drives: Growing<Arc<dyn Cse>>,
     catalog: Catalog,
     options: HostOptions,
     base: SessionState,
     schemas: SchemaCache,
-    instance: Uuid,
+    instance: Mutex<Uuid>,
+    /// Held by the queries that began since a generation was last replaced.
+    running: Mutex<Arc<()>>,
+    /// What works off what drives hand out does so on these.
+    readers: Arc<Threads>,
     /// The drives as they are, and what stands for them.
     cover: Arc<Cover>,
     /// The drives that were not there when it began.
     gone: OnceLock<Vec<Arc<Gone>>>,
+    /// Whether the list of its drives is kept with them, in an embedded fleet's directory.
+    kept: OnceLock<bool>,
+    /// On which condition drives take changes from it.
+    fence: OnceLock<Arc<Fence>>,
     /// For each drive what works off what it hands out.
-    above: Vec<Arc<EngineAbove>>,
+    above: Growing<Arc<EngineAbove>>,
 }
 
 impl fmt::Debug for Host {
@@ -139,6 +149,8 @@ pub(crate) struct Planned {
     pub(crate) physical: Arc<dyn ExecutionPlan>,
     pub(crate) state: SessionState,
     pub(crate) collector: Arc<Collector>,
+    /// Held as long as it runs.
+    pub(crate) running: Option<Arc<()>>,
 }
 
 impl Host {
@@ -160,15 +172,19 @@ impl Host {
             drives.iter().map(|drive| EngineAbove::new(Arc::clone(drive), Arc::clone(pool), options.storage_deadline, drives.len(), Arc::clone(&threads)));
         let above = above.map(Arc::new).collect();
         Ok(Self(Arc::new(Inner {
-            drives,
+            drives: Growing::new(drives),
             catalog,
             options,
             base,
             schemas: SchemaCache::default(),
-            instance: Uuid::new_v4(),
+            instance: Mutex::new(Uuid::new_v4()),
+            running: Mutex::default(),
+            readers: threads,
             cover,
             gone: OnceLock::new(),
-            above,
+            kept: OnceLock::new(),
+            fence: OnceLock::new(),
+            above: Growing::new(above),
         })))
     }
 
@@ -206,6 +222,16 @@ impl Host {
         let _ = self.0.gone.set(gone);
     }
 
+    pub(crate) fn set_kept(&self, kept: bool) {
+        // It is set once, by who made the host.
+        let _ = self.0.kept.set(kept);
+    }
+
+    /// Whether the list of its drives is kept with them, in an embedded fleet's directory.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.0.kept.get().copied().unwrap_or(false)
+    }
+
     /// The ids and names of drives that were not there when the host began, and still are not.
     #[must_use]
     pub fn gone(&self) -> Vec<(Uuid, String)> {
@@ -239,10 +265,60 @@ impl Host {
         self.0.above.get(at)
     }
 
-    /// New with each host: tells a restarted one from the one before.
+    /// New with each host: tells a restarted one from the one before. Also new when a drive has left: who knew the drives before must look again.
     #[must_use]
     pub fn instance(&self) -> Uuid {
-        self.0.instance
+        *self.0.instance.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whoever knew this host before is to look again.
+    pub(crate) fn renew(&self) {
+        *self.0.instance.lock().unwrap_or_else(PoisonError::into_inner) = Uuid::new_v4();
+    }
+
+    pub(crate) fn set_fence(&self, fence: Arc<Fence>) {
+        // It is set once, by who made the host.
+        let _ = self.0.fence.set(fence);
+    }
+
+    /// `drive`, with the condition on which this host's others take changes from it.
+    pub(crate) fn fenced(&self, drive: Arc<dyn Cse>) -> Arc<dyn Cse> {
+        match self.0.fence.get() {
+            Some(fence) => fence.around(drive),
+            None => drive,
+        }
+    }
+
+    /// One drive more, which is not of the fleet yet; its place.
+    ///
+    /// # Errors
+    /// Invalid where there is one of its id or name.
+    pub(crate) fn push_drive(&self, drive: Arc<dyn Cse>) -> Result<usize> {
+        let inner = &self.0;
+        let mut all: Vec<Arc<dyn Cse>> = inner.drives.to_vec();
+        all.push(Arc::clone(&drive));
+        check_names(&all)?;
+        if inner.drives.iter().any(|other| other.info().id == drive.info().id) {
+            return Err(Error::invalid(format!("{} ({}) is one of this host's drives", drive.info().name, drive.info().id)));
+        }
+        let at = inner.catalog.presence().grow();
+        inner.cover.drives.push(drive);
+        let covered: Arc<dyn Cse> = Arc::new(Covered::new(&inner.cover, at));
+        inner.catalog.grow(Arc::clone(&covered) as Arc<dyn Storage>);
+        let above = EngineAbove::new(Arc::clone(&covered), self.memory(), inner.options.storage_deadline, at + 1, Arc::clone(&inner.readers));
+        inner.above.push(Arc::new(above));
+        inner.drives.push(covered);
+        Ok(at)
+    }
+
+    /// What a query holds as long as it runs.
+    pub(crate) fn running(&self) -> Arc<()> {
+        Arc::clone(&self.0.running.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What the queries hold that began before now: nobody else does any more when they are over.
+    pub(crate) fn ran(&self) -> Arc<()> {
+        std::mem::take(&mut *self.0.running.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Begins to write a data set; see [`DatasetWriter`].
@@ -285,7 +361,7 @@ impl Host {
     }
 
     pub(crate) fn run(&self, planned: Planned) -> Result<Query> {
-        let Planned { physical, state, collector, cut, .. } = planned;
+        let Planned { physical, state, collector, cut, running, .. } = planned;
         // Of the memory that all queries share, what this one takes.
         let shared = state.runtime_env();
         let taken = Arc::new(PeakRecordingPool::new(Arc::clone(&shared.memory_pool)));
@@ -296,7 +372,7 @@ impl Host {
         let receipt = ReceiptHandle(Source::Here(Arc::clone(&collector)));
         // Begun at the first poll: a query that nobody reads must not hold the drives' turns.
         let (memory, disk) = (self.0.options.memory_limit, self.0.options.spill_limit);
-        let counted = Counted { inner: Running::Planned(physical, context), collector };
+        let counted = Counted { inner: Running::Planned(physical, context), collector, running };
         let stream = counted.map(move |batch| batch.map_err(|e| spill::explain(e, memory, disk))).boxed();
         Ok(Query { schema, stream, receipt })
     }
@@ -305,10 +381,13 @@ impl Host {
     pub(crate) async fn plan_asked(&self, asked: &Asked, options: &QueryOptions, values: Vec<ScalarValue>) -> Result<Planned> {
         let (begun, shown) = (Instant::now(), Shown::named());
         self.0.catalog.look_again();
-        match self.plan_over(&shown, asked, options, values.clone(), begun).await {
+        // Before it is known what the query reads.
+        let running = self.running();
+        let planned = match self.plan_over(&shown, asked, options, values.clone(), begun).await {
             Err(_) if shown.hid() => self.plan_over(&Shown::all(), asked, options, values, begun).await,
             done => done,
-        }
+        };
+        planned.map(|planned| Planned { running: Some(running), ..planned })
     }
 
     async fn plan_over(&self, shown: &Shown, asked: &Asked, options: &QueryOptions, values: Vec<ScalarValue>, begun: Instant) -> Result<Planned> {
@@ -443,7 +522,7 @@ impl Host {
         let scans = ScanPlanner { host: self.clone(), cut: cut.clone(), tables, context, state: Arc::new(state.clone()), asked: options.cut };
         let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(scans)]);
         let physical = planner.create_physical_plan(&super_plan, &state).await.map_err(from_datafusion)?;
-        Ok(Planned { optimised, cut, physical, state, collector })
+        Ok(Planned { optimised, cut, physical, state, collector, running: None })
     }
 }
 
@@ -583,6 +662,8 @@ fn with_cells(plan: LogicalPlan, cells: Arc<HostCells>) -> Result<LogicalPlan> {
 struct Counted {
     inner: Running,
     collector: Arc<Collector>,
+    /// Held as long as it runs.
+    running: Option<Arc<()>>,
 }
 
 /// How far a query's execution is.
@@ -616,6 +697,7 @@ impl Stream for Counted {
             Poll::Ready(end) => {
                 // Dropping the stream first lets scans file what they know.
                 self.inner = Running::Over;
+                self.running = None;
                 self.collector.finish(end.is_none());
                 Poll::Ready(end.map(|e| e.map_err(from_datafusion)))
             }

@@ -49,7 +49,8 @@ pub struct Unreadable {
 impl Host {
     /// All drives, each with its usage or the reason why it does not tell, and with the data sets that are damaged at it.
     pub async fn status(&self) -> Vec<DriveStatus> {
-        join_all(self.drives().iter().enumerate().map(|(at, drive)| async move {
+        let presence = self.catalog().presence();
+        join_all(self.drives().iter().enumerate().filter(|(at, _)| !presence.is_outside(*at)).map(|(at, drive)| async move {
             let info = drive.info().clone();
             let mut found = None;
             let asked = async {

@@ -56,8 +56,9 @@ impl Host {
     /// `NotFound` for data sets, tables and columns; `Unsupported`, by name, for what this engine would compute otherwise than Arrow, or not at all
     /// (whoever asked can do that over the rows); invalid for bytes that are no expressions.
     pub async fn scan(&self, scan: &TableScan, options: &QueryOptions) -> Result<Query> {
+        let running = self.running();
         let planned = self.plan_scan(scan, options).await?;
-        self.run(planned)
+        self.run(Planned { running: Some(running), ..planned })
     }
 
     async fn plan_scan(&self, scan: &TableScan, options: &QueryOptions) -> Result<Planned> {

@@ -24,6 +24,9 @@ use crate::outbox::Outbox;
 use crate::redundant::coder::Coder;
 use crate::redundant::stored::{PARITY, code};
 
+/// How often a commit is tried again that another change of the record came before, which was no change of the content.
+const ATTEMPTS: usize = 8;
+
 /// What an ingest stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IngestReport {
@@ -45,7 +48,7 @@ pub struct DatasetWriter {
     name: DatasetName,
     kind: DatasetKind,
     generation: Generation,
-    expect: Expect,
+    /// The generation in which what is replaced was written.
     replaced: Option<Generation>,
     /// Of the record that is replaced.
     change: u64,
@@ -138,23 +141,22 @@ impl DatasetWriter {
             return Err(Error::internal("an ingest needs a tokio runtime with more than one thread"));
         }
         catalog.look_around().await?;
-        let (expect, replaced, change) = match catalog.read_versioned(&name).await? {
-            None => (Expect::Absent, None, 0),
-            Some((old, version)) if replace => (Expect::Version(version), Some(old.generation), old.change),
+        let (replaced, change) = match catalog.read_versioned(&name).await? {
+            None => (None, 0),
+            Some((old, _)) if replace => (Some(old.written()), old.change),
             Some(_) => {
                 return Err(Error::conflict(format!(
                     "{name} exists already: drop it, choose another name, or replace it (replace=True, in the shell --replace)"
                 )));
             }
         };
-        let (drives, scheme) = (catalog.presence().here(), catalog.presence().scheme());
+        let (drives, scheme) = (catalog.presence().writable(), catalog.presence().scheme());
         Ok(Self {
             catalog,
             slices,
             name,
             kind,
             generation,
-            expect,
             replaced,
             change,
             drives,
@@ -383,6 +385,7 @@ impl DatasetWriter {
             name: self.name.clone(),
             kind: self.kind,
             generation: self.generation,
+            content: None,
             change: self.catalog.next_change(self.change),
             tables: std::mem::take(&mut self.tables),
             application: std::mem::take(&mut self.application),
@@ -397,17 +400,29 @@ impl DatasetWriter {
             .map_err(|e| Error::internal(format!("the commit of {name} stopped: see whether it is there")).because(e))?
     }
 
-    /// What the commit is to find: what was there when the ingest began. Of several homes another may decide by now, whose versions are its own.
-    async fn expected_now(&self) -> Result<Expect> {
-        if !self.catalog.presence().is_redundant() {
-            return Ok(self.expect);
-        }
+    /// What the commit is to find: what was there when the ingest began, and its generation and change as they are now. Of several homes another may decide by now, whose versions are its own; and what was there may lie on other drives by now.
+    async fn expected_now(&self) -> Result<(Expect, Option<(Generation, u64)>)> {
         self.catalog.look_around().await?;
-        let (now, expect) = match self.catalog.read_versioned(&self.name).await? {
-            None => (None, Expect::Absent),
-            Some((record, version)) => (Some(record.generation), Expect::Version(version)),
+        let (written, now, expect) = match self.catalog.read_versioned(&self.name).await? {
+            None => (None, None, Expect::Absent),
+            Some((record, version)) => (Some(record.written()), Some((record.generation, record.change)), Expect::Version(version)),
         };
-        if now == self.replaced { Ok(expect) } else { Err(overtaken(&self.name)) }
+        if written == self.replaced { Ok((expect, now)) } else { Err(overtaken(&self.name)) }
+    }
+
+    /// Commits `record` in the place of what was there when the ingest began; the generation that it replaced.
+    async fn commit_now(&self, record: &mut RootRecord) -> Result<Option<Generation>> {
+        for attempt in 0.. {
+            let (expect, now) = self.expected_now().await?;
+            self.is_all_there(record)?;
+            record.change = self.catalog.next_change(now.map_or(self.change, |(_, change)| change.max(self.change)));
+            match self.catalog.commit(record, expect).await {
+                // Perhaps it was only moved to other drives just now.
+                Err(e) if e.kind() == Kind::Conflict && attempt < ATTEMPTS => {}
+                done => return done.map(|()| now.map(|(generation, _)| generation)),
+            }
+        }
+        Err(overtaken(&self.name))
     }
 
     /// Whether drives that are lost by now have no part that is nowhere else.
@@ -425,21 +440,20 @@ impl DatasetWriter {
     }
 
     /// The part of a commit that must not end half-way, as a task of its own.
-    async fn settle_commit(self, record: RootRecord) -> Result<IngestReport> {
-        let committed = match self.expected_now().await.and_then(|expect| self.is_all_there(&record).map(|()| expect)) {
-            Ok(expect) => self.catalog.commit(&record, expect).await,
-            Err(e) => Err(e),
-        };
-        if let Err(e) = committed {
-            // After any other error the drive may have committed all the same, so only what no root record names may go, which opening the
-            // fleet decides.
-            let certain = matches!(e.kind(), Kind::Conflict | Kind::Invalid);
-            if certain && let Err(left) = self.catalog.delete_generation(&self.name, self.generation).await {
-                tracing::debug!("{left}");
+    async fn settle_commit(self, mut record: RootRecord) -> Result<IngestReport> {
+        let replaced = match self.commit_now(&mut record).await {
+            Ok(replaced) => replaced,
+            Err(e) => {
+                // After any other error the drive may have committed all the same, so only what no root record names may go, which opening the
+                // fleet decides.
+                let certain = matches!(e.kind(), Kind::Conflict | Kind::Invalid);
+                if certain && let Err(left) = self.catalog.delete_generation(&self.name, self.generation).await {
+                    tracing::debug!("{left}");
+                }
+                return Err(e);
             }
-            return Err(e);
-        }
-        if let Some(old) = self.replaced
+        };
+        if let Some(old) = replaced
             && let Err(e) = self.catalog.delete_generation(&self.name, old).await
         {
             // The data set is replaced all the same; what is left over is collected when the fleet is opened next.

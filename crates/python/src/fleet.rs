@@ -11,7 +11,8 @@ use pyo3_arrow::{PyRecordBatchReader, PySchema};
 use serde::Serialize;
 use skytether_common::{DatasetName, Error, Result};
 use skytether_fleet::{
-    DatasetKind, Fleet, HostOptions, IngestOptions, OpenOptions, Output, Profiles, Progress as Far, Query, RepairOptions, ScrubOptions, TableScan, files,
+    DatasetKind, Fleet, GrowthOptions, HostOptions, IngestOptions, OpenOptions, Output, Profiles, Progress as Far, Query, RepairOptions, ScrubOptions,
+    TableScan, files,
 };
 
 use tokio::sync::Notify;
@@ -329,6 +330,24 @@ impl PyFleet {
             let told = Told::new(progress);
             let tell = |far: &Far| told.tell(far);
             json(&told.until(fleet.repair(&options, &tell)).await?)
+        })
+    }
+
+    /// Takes drives in, lets drives go, and moves what that takes; the report as JSON.
+    fn resize(
+        &self,
+        py: Python<'_>,
+        count: usize,
+        addresses: Vec<String>,
+        retire: Vec<String>,
+        bytes_per_s: Option<u64>,
+        progress: Progress,
+    ) -> PyResult<String> {
+        let (fleet, options) = (self.fleet()?, GrowthOptions { count, addresses, retire, bytes_per_s });
+        block(py, async move {
+            let told = Told::new(progress);
+            let tell = |far: &Far| told.tell(far);
+            json(&told.until(fleet.resize(&options, &tell)).await?)
         })
     }
 

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use skytether_common::Kind;
 use skytether_redundancy::Code;
-use skytether_redundancy::balance::{Balance, balance};
-use skytether_redundancy::map::{CodeMap, Place, Shard};
+use skytether_redundancy::balance::{Balance, Units, balance};
+use skytether_redundancy::map::{CodeMap, Place, Role, Shard};
 use skytether_redundancy::repair::{Drive, Reads, Repair, loads, reads, repair};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -265,4 +265,45 @@ fn shards_are_decoded_where_no_drive_is_left_to_write_to() {
     assert_eq!(reads(&map, &drives, &[Place { group: 0, shard: 5 }]).unwrap_err().kind(), Kind::Invalid);
     drives[3] = Drive::Lost;
     assert!(reads(&map, &drives, &wanted).unwrap().groups.is_empty());
+}
+
+#[test]
+fn what_is_several_slices_stays_together_and_what_is_one_evens_out_with_others() {
+    // Stripes of three slices, each in a group of its own with a parity elsewhere.
+    let mut units = Units::default();
+    for stripe in 0..120u32 {
+        units.push(Role::Data, stripe % 3, 30, [3 * stripe, 3 * stripe + 1, 3 * stripe + 2]);
+        (0..3).for_each(|group| units.push(Role::Parity, (stripe + 1) % 3, 10, [3 * stripe + group]));
+    }
+    let mut drives = vec![Drive::Here; 4];
+    let placed = units.balance(&drives, &[0; 4], 0.05).unwrap();
+    assert!(placed.data.iter().chain(&placed.parity).all(|load| (855..=945).contains(load)), "{placed:?}");
+    let moved: u64 = placed
+        .now
+        .iter()
+        .enumerate()
+        .filter(|(at, now)| **now != (at / 4 % 3 + usize::from(at % 4 > 0)) as u32 % 3)
+        .map(|(at, _)| if at % 4 == 0 { 30 } else { 10 })
+        .sum();
+    let least = units.least(&drives, 0.05).unwrap();
+    assert_eq!(least, 2 * 855);
+    assert!(moved <= least + 4 * 40, "{moved}");
+    for stripe in 0..120 {
+        let here = &placed.now[4 * stripe..4 * stripe + 4];
+        assert!(here[1..].iter().all(|parity| *parity != here[0]), "{here:?}");
+    }
+    drives[1] = Drive::Retiring;
+    let placed = units.balance(&drives, &[0; 4], 0.05).unwrap();
+    assert!(placed.data[1] + placed.parity[1] == 0 && units.least(&drives, 0.05).unwrap() >= 2400);
+    // Tables of one slice each: none can be made more even by itself.
+    let (mut others, mut moved) = (vec![4 * MAX, 4 * MAX, 4 * MAX, 0], 0);
+    for at in 0..12u32 {
+        let mut one = Units::default();
+        one.push(Role::Data, at % 3, MAX, []);
+        others[at as usize % 3] -= MAX;
+        let placed = one.balance(&[Drive::Here; 4], &others, 0.05).unwrap();
+        moved += u32::from(placed.now[0] != at % 3);
+        others[placed.now[0] as usize] += MAX;
+    }
+    assert_eq!((others, moved), (vec![3 * MAX; 4], 3));
 }

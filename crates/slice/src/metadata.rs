@@ -13,6 +13,7 @@
 //!
 //! Version 1 with several groups is read as well: it was written before there was a 2.
 
+mod gather;
 pub mod ipc;
 mod table;
 

@@ -20,7 +20,26 @@ pub(crate) fn validate(batch: &[Op]) -> Result<()> {
             return Err(Error::invalid(format!("the value of key {key} has {len}, more than a store takes ({max}): split it")));
         }
     }
+    for op in batch {
+        if let Op::Link { from, .. } = op
+            && seen.contains(from.as_str())
+        {
+            return Err(Error::invalid(format!("a batch links from key {from}, which it changes: send two batches")));
+        }
+    }
     Ok(())
+}
+
+/// Checks that what lies under `from`, of this length and CRC-32C, is what a link wants.
+pub(crate) fn check_link(from: &Key, wanted: (u64, u32), found: Option<(u64, u32)>) -> Result<()> {
+    match found {
+        None => Err(Error::not_found(format!("there is no key {from}, from which another was to be linked: nothing was changed"))),
+        Some(found) if found != wanted => Err(Error::conflict(format!(
+            "key {from} has a value of {} bytes (CRC-32C {:08x}), not the one of {} bytes ({:08x}) that was to be linked: nothing was changed",
+            found.0, found.1, wanted.0, wanted.1
+        ))),
+        Some(_) => Ok(()),
+    }
 }
 
 /// `Conflict` where `found`, the key's present version, is not what the writer expects.

@@ -18,9 +18,10 @@ type Check = fn(&dyn SliceStore);
 /// # Panics
 /// Where the store breaks the contract.
 pub fn check(make: impl Fn() -> Box<dyn SliceStore>) {
-    let checks: [(&str, Check); 13] = [
+    let checks: [(&str, Check); 14] = [
         ("what is put is got", what_is_put_is_got),
         ("ranges are parts of values", ranges_are_parts_of_values),
+        ("links are values of their own", links_are_values_of_their_own),
         ("a failed expectation changes nothing", a_failed_expectation_changes_nothing),
         ("expectations that hold pass", expectations_that_hold_pass),
         ("conditions alone change nothing", conditions_alone_change_nothing),
@@ -109,6 +110,35 @@ fn what_is_put_is_got(store: &dyn SliceStore) {
     let longest = "k".repeat(Key::MAX);
     store.apply(vec![put(&longest, b"1")]).unwrap();
     assert_eq!(store.get(&key(&longest)).unwrap().as_ref(), b"1");
+}
+
+fn links_are_values_of_their_own(store: &dyn SliceStore) {
+    let link =
+        |to: &str, from: &str, value: &[u8], expect: Expect| Op::Link { key: key(to), from: key(from), len: value.len() as u64, crc32c: crc32c(value), expect };
+    store.apply(vec![put("a", b"one"), put("b", b"two")]).unwrap();
+    let before = store.usage().unwrap();
+    let versions = store.apply(vec![link("c", "a", b"one", Expect::Absent), put("d", b"four"), link("b2", "b", b"two", Expect::Any)]).unwrap();
+    assert_eq!(store.stat(&key("c")).unwrap().unwrap(), Entry { key: key("c"), version: versions[0], len: 3, crc32c: crc32c(b"one") });
+    assert_eq!(store.usage().unwrap().value_bytes, before.value_bytes + 10);
+    // Whatever happens to the one, the other stays.
+    store.apply(vec![delete_if("a", Expect::Any), put("b", b"another")]).unwrap();
+    assert_eq!((store.get(&key("c")).unwrap().as_ref(), store.get(&key("b2")).unwrap().as_ref()), (&b"one"[..], &b"two"[..]));
+    store.apply(vec![link("a", "c", b"one", Expect::Absent)]).unwrap();
+    store.apply(vec![delete_if("c", Expect::Any)]).unwrap();
+    assert_eq!(store.get(&key("a")).unwrap().as_ref(), b"one");
+    let all = everything(store);
+    let cases = [
+        (vec![link("e", "missing", b"one", Expect::Any)], Kind::NotFound),
+        (vec![link("e", "a", b"other", Expect::Any)], Kind::Conflict),
+        (vec![link("b", "a", b"one", Expect::Absent)], Kind::Conflict),
+        (vec![put("f", b"6"), link("e", "f", b"6", Expect::Any)], Kind::Invalid),
+        (vec![put("f", b"6"), link("e", "missing", b"one", Expect::Any)], Kind::NotFound),
+    ];
+    for (batch, kind) in cases {
+        let error = store.apply(batch.clone()).unwrap_err();
+        assert_eq!(error.kind(), kind, "{batch:?}: {error}");
+        assert_eq!(everything(store), all, "{batch:?}");
+    }
 }
 
 fn ranges_are_parts_of_values(store: &dyn SliceStore) {

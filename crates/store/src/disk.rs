@@ -24,7 +24,7 @@ use skytether_common::{Context, Error, Key, Result};
 use crate::{Entry, Op, SliceStore, Usage, Version, batch, ranges};
 use crash::{CrashPoint, Hook, Step};
 pub use directory::DriveIdentity;
-use files::{Files, make_directory, sync_directory};
+use files::{Content, Files, make_directory, sync_directory};
 use index::{Change, Index, Row, To};
 
 /// Whether what is written is flushed to the disk before it is acknowledged.
@@ -223,15 +223,35 @@ impl DiskStore {
         }
     }
 
-    fn changes<'a>(&self, batch: &'a [Op], first: u64) -> Vec<Change<'a>> {
-        let mut number = first;
+    /// What is new in `batch`, in order.
+    fn contents<'a>(&self, batch: &'a [Op]) -> Result<Vec<Content<'a>>> {
+        let mut contents = Vec::with_capacity(batch.len());
+        for op in batch {
+            match op {
+                Op::Put { value, .. } => contents.push(Content::Bytes(value)),
+                Op::Link { from, len, crc32c, .. } => {
+                    let row = self.index.row(from)?;
+                    batch::check_link(from, (*len, *crc32c), row.map(|row| (u64::from(row.len), row.crc32c)))?;
+                    contents.extend(row.map(|row| Content::File { number: row.number, len: row.len, crc32c: row.crc32c }));
+                }
+                Op::Delete { .. } | Op::Check { .. } => {}
+            }
+        }
+        Ok(contents)
+    }
+
+    fn changes<'a>(batch: &'a [Op], numbered: &[(u64, Content<'_>)]) -> Vec<Change<'a>> {
+        let mut next = numbered.iter();
         let change = |op: &'a Op| {
             let to = match op {
-                Op::Put { value, .. } => {
-                    number += 1;
-                    // Fits: `validate` has refused what is above `MAX_VALUE`.
-                    To::Be(Row { version: 0, number: number - 1, len: value.len() as u32, crc32c: crc32c(value) })
-                }
+                Op::Put { .. } | Op::Link { .. } => next.next().map_or(To::Stay, |(number, content)| {
+                    let (len, crc32c) = match content {
+                        // Fits: `validate` has refused what is above `MAX_VALUE`.
+                        Content::Bytes(value) => (value.len() as u32, crc32c(value)),
+                        Content::File { len, crc32c, .. } => (*len, *crc32c),
+                    };
+                    To::Be(Row { version: 0, number: *number, len, crc32c })
+                }),
                 Op::Delete { .. } => To::Go,
                 Op::Check { .. } => To::Stay,
             };
@@ -248,14 +268,14 @@ impl SliceStore for DiskStore {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
-        let values: Vec<&Bytes> = batch.iter().filter_map(|op| if let Op::Put { value, .. } = op { Some(value) } else { None }).collect();
-        let first = self.next_number.fetch_add(values.len() as u64, Ordering::Relaxed);
-        let changes = self.changes(&batch, first);
+        let contents = self.contents(&batch)?;
+        let first = self.next_number.fetch_add(contents.len() as u64, Ordering::Relaxed);
+        let numbered: Vec<(u64, Content<'_>)> = (first..).zip(contents).collect();
+        let changes = Self::changes(&batch, &numbered);
         self.index.check_batch(&changes, self.capacity)?;
         if batch.iter().all(|op| matches!(op, Op::Check { .. })) {
             return Ok(vec![0; batch.len()]);
         }
-        let numbered: Vec<(u64, &Bytes)> = (first..).zip(values).collect();
         self.files.write(&numbered)?;
         match self.index.commit(&changes, self.capacity) {
             Ok(committed) => {

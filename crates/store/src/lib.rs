@@ -58,6 +58,19 @@ pub enum Op {
         /// The condition.
         expect: Expect,
     },
+    /// Writes under `key` what lies under `from`, which stays: a drive does not copy the bytes for it.
+    Link {
+        /// Where.
+        key: Key,
+        /// Whose value; no change of the same batch may be about it.
+        from: Key,
+        /// The length that it must have.
+        len: u64,
+        /// The CRC-32C that it must have.
+        crc32c: u32,
+        /// On which condition.
+        expect: Expect,
+    },
 }
 
 impl Op {
@@ -65,7 +78,7 @@ impl Op {
     #[must_use]
     pub fn key(&self) -> &Key {
         match self {
-            Op::Put { key, .. } | Op::Delete { key, .. } | Op::Check { key, .. } => key,
+            Op::Put { key, .. } | Op::Delete { key, .. } | Op::Check { key, .. } | Op::Link { key, .. } => key,
         }
     }
 
@@ -73,7 +86,7 @@ impl Op {
     #[must_use]
     pub fn expect(&self) -> Expect {
         match self {
-            Op::Put { expect, .. } | Op::Delete { expect, .. } | Op::Check { expect, .. } => *expect,
+            Op::Put { expect, .. } | Op::Delete { expect, .. } | Op::Check { expect, .. } | Op::Link { expect, .. } => *expect,
         }
     }
 }
@@ -110,7 +123,7 @@ pub struct Usage {
 /// Semantics that every implementation keeps, and `contract::check` tests:
 /// - `apply` is atomic: all changes of a batch or none, also across a crash; when it returns, they are durable.
 /// - If any expectation of a batch fails, the error is `Conflict`, names the key, and nothing changes.
-/// - The same key twice in one batch is `Invalid`.
+/// - The same key twice in one batch is `Invalid`, and so is a link from a key that the batch changes. A link from what is not there is `NotFound`, and from what is another value `Conflict`: nothing changes.
 /// - `get` returns exactly the bytes that were put, or `Corrupt` naming the key; it never returns other bytes.
 /// - `get_ranges_unverified` returns parts of one version of a value, of the lengths that were asked for. It does not look whether they are the bytes that were put.
 /// - Reads see whole batches, and a value that was read stays valid whatever happens to its key.

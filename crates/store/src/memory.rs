@@ -52,8 +52,13 @@ impl SliceStore for MemoryStore {
             let found = state.values.get(op.key().as_str()).map(|(entry, _)| entry);
             batch::check_expectation(op.key(), op.expect(), found.map(|entry| entry.version))?;
             value_bytes -= if matches!(op, Op::Check { .. }) { 0 } else { found.map_or(0, |entry| entry.len) };
-            if let Op::Put { value, .. } = op {
-                value_bytes += value.len() as u64;
+            match op {
+                Op::Put { value, .. } => value_bytes += value.len() as u64,
+                Op::Link { from, len, crc32c, .. } => {
+                    batch::check_link(from, (*len, *crc32c), state.values.get(from.as_str()).map(|(entry, _)| (entry.len, entry.crc32c)))?;
+                    value_bytes += len;
+                }
+                Op::Delete { .. } | Op::Check { .. } => {}
             }
         }
         if value_bytes > state.value_bytes {
@@ -69,6 +74,13 @@ impl SliceStore for MemoryStore {
                     versions.push(entry.version);
                     // A copy: the caller's value may be a view into something much larger, which it would keep alive.
                     state.values.insert(entry.key.as_str().to_owned(), (entry, Bytes::copy_from_slice(&value)));
+                }
+                Op::Link { key, from, len, crc32c, .. } => {
+                    state.last_version += 1;
+                    let entry = Entry { version: state.last_version, len, crc32c, key };
+                    versions.push(entry.version);
+                    let value = state.values.get(from.as_str()).map(|(_, value)| value.clone()).unwrap_or_default();
+                    state.values.insert(entry.key.as_str().to_owned(), (entry, value));
                 }
                 Op::Delete { key, .. } => {
                     state.values.remove(key.as_str());

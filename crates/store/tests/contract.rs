@@ -119,6 +119,7 @@ fn model_apply(model: &mut Model, batch: &[Op], versions: &Result<Vec<Version>>)
             Op::Put { key, value, .. } => model.insert(key.as_str().to_owned(), (*version, value.clone())),
             Op::Delete { key, .. } => model.remove(key.as_str()),
             Op::Check { .. } => continue,
+            Op::Link { key, from, .. } => model.insert(key.as_str().to_owned(), (*version, model[from.as_str()].1.clone())),
         };
     }
     Ok(())

@@ -12,9 +12,10 @@ use std::sync::Mutex;
 use bytes::Bytes;
 use common::{assert_no_leaks, bytes, delete, everything, files, identity, key, open, put};
 use skytether_common::Kind;
+use skytether_common::checksum::crc32c;
 use skytether_store::disk::crash::{CrashPoint, Fate, Step};
 use skytether_store::disk::{DiskStore, OpenOptions, Sync};
-use skytether_store::{Op, SliceStore};
+use skytether_store::{Expect, Op, SliceStore};
 
 /// Gives the step with this number, counted from 0 once armed, its fate.
 #[derive(Debug)]
@@ -61,7 +62,10 @@ fn old_batch() -> Vec<Op> {
 }
 
 fn new_batch() -> Vec<Op> {
-    vec![put("replace", bytes(4, 300)), delete("remove"), put("add/1", bytes(5, 100_000)), put("add/2", b"".as_slice())]
+    let kept = bytes(1, 5000);
+    let (len, crc32c) = (kept.len() as u64, crc32c(&kept));
+    let link = Op::Link { key: key("linked"), from: key("keep"), len, crc32c, expect: Expect::Any };
+    vec![put("replace", bytes(4, 300)), delete("remove"), put("add/1", bytes(5, 100_000)), put("add/2", b"".as_slice()), link]
 }
 
 fn contents(batches: &[Vec<Op>]) -> Vec<(String, Bytes)> {
@@ -71,6 +75,7 @@ fn contents(batches: &[Vec<Op>]) -> Vec<(String, Bytes)> {
             Op::Put { key, value, .. } => all.insert(key.as_str().to_owned(), value.clone()),
             Op::Delete { key, .. } => all.remove(key.as_str()),
             Op::Check { .. } => continue,
+            Op::Link { key, from, .. } => all.insert(key.as_str().to_owned(), all[from.as_str()].clone()),
         };
     }
     all.into_iter().collect()

@@ -34,6 +34,10 @@ fn help_explains_every_command() {
         &["ls"],
         &["status"],
         &["drop"],
+        &["fleet"],
+        &["fleet", "add"],
+        &["fleet", "retire"],
+        &["fleet", "balance"],
     ] {
         let done = run(&[command, &["--help"]].concat()).code(0);
         assert!(done.out.contains("Usage: skytether") && done.err.is_empty(), "{command:?}: {done:?}");
@@ -92,6 +96,10 @@ fn wrong_calls_are_2_and_say_what_is_wrong() {
         (&["drive", "serve", "--data", new, "--listen", "foo"], "HOST:PORT"),
         (&["host", "serve", "--drives", "127.0.0.1:1", "--listen", "foo:99999"], "HOST:PORT"),
         (&["drive", "serve"], "--data"),
+        (&["fleet", "retire", "--fleet", &at], "DRIVE"),
+        (&["fleet", "add", "127.0.0.1:1", "--count", "2", "--fleet", &at], "cannot be used with"),
+        (&["fleet", "add", "--count", "0", "--fleet", &at], "1..=256"),
+        (&["fleet", "balance", "--rate", "0", "--fleet", &at], "above 0"),
         (&["host", "serve"], "--fleet"),
         (&["host", "serve", "--fleet", &at, "--drives", "127.0.0.1:1"], "cannot be used with"),
     ] {

@@ -43,7 +43,7 @@ impl Decorator for Stopping {
             let what = match &ops[0] {
                 Op::Delete { .. } => "deletion",
                 Op::Put { key, .. } if key.as_str() == "lab/victim" => "commit",
-                Op::Put { .. } | Op::Check { .. } => "slices",
+                Op::Put { .. } | Op::Link { .. } | Op::Check { .. } => "slices",
             };
             say(what);
             std::future::pending::<()>().await;

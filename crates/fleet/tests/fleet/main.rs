@@ -9,6 +9,7 @@ mod dying;
 mod explain;
 mod expression;
 mod fenced;
+mod growth;
 mod locks;
 mod lost;
 mod moving;

@@ -69,6 +69,8 @@ impl Placed {
             Op::Put { key, value, expect } => Op::Put { key: down(&key)?, value, expect },
             Op::Delete { key, expect } => Op::Delete { key: down(&key)?, expect },
             Op::Check { key, expect } => Op::Check { key: down(&key)?, expect },
+            // The two may belong to different drives.
+            Op::Link { key, .. } => return Err(Error::unsupported(format!("a branch does not link values, and {key} was to be one: write it"))),
         })
     }
 
@@ -130,7 +132,7 @@ impl Storage for Placed {
                     // Whether the change is to be made the first drive says.
                     let copy = match &op {
                         Op::Put { key, value, .. } => Op::Put { key: key.clone(), value: value.clone(), expect: Expect::Any },
-                        Op::Delete { key, .. } => Op::Delete { key: key.clone(), expect: Expect::Any },
+                        Op::Delete { key, .. } | Op::Link { key, .. } => Op::Delete { key: key.clone(), expect: Expect::Any },
                         Op::Check { .. } => continue,
                     };
                     if puts { &mut before } else { &mut after }.entry(at).or_default().push((None, copy));

@@ -23,8 +23,15 @@ pub(crate) fn overtaken(name: &DatasetName) -> Error {
 impl Catalog {
     /// The drives that hold the root record of `name`, whether they are here or not, the one that decides first.
     pub(crate) fn homes(&self, name: &DatasetName) -> Vec<usize> {
-        let ids: Vec<_> = self.drives().iter().map(|d| d.info().id).collect();
-        let mut homes = rendezvous_order(name.root_key().as_str(), ids.iter());
+        let mut homes = match self.presence().seats() {
+            Some(seats) => seats.order(name.root_key().as_str()).iter().filter_map(|id| self.drives().iter().position(|d| d.info().id == *id)).collect(),
+            None => {
+                let members = self.presence().members();
+                let ids: Vec<_> = members.iter().map(|at| self.drives()[*at].info().id).collect();
+                let order = rendezvous_order(name.root_key().as_str(), ids.iter());
+                order.into_iter().map(|at| members[at]).collect::<Vec<_>>()
+            }
+        };
         homes.truncate(self.presence().homes());
         homes
     }

@@ -9,6 +9,7 @@ fn record() -> RootRecord {
         name: "a.b".parse().unwrap(),
         kind: DatasetKind::Table,
         generation: Generation(u64::MAX),
+        content: None,
         change: 0,
         tables: BTreeMap::from([("data".to_owned(), table)]),
         application: BTreeMap::new(),

@@ -12,11 +12,14 @@ use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::session::Message;
 use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Session, Storage, SubPlan, Verified, Verify};
+use tokio::sync::RwLockReadGuard;
 
 use super::decoded::Cover;
 use super::held::{Again, held};
 use super::rebuilt::{Rebuilt, Tally, covers};
 use super::stand_in::StandIn;
+use crate::catalog::{RootRecord, root_name};
+use crate::growth::seats::Seats;
 use crate::membership::{MEMBERSHIP_KEY, Membership};
 
 /// A drive of a fleet that may lose drives. Where the fleet may not, it is the drive and nothing else.
@@ -75,10 +78,30 @@ impl Covered {
         let cover = &self.0.rebuilt.cover;
         if membership.homes as usize >= cover.presence.homes() {
             cover.presence.tell(membership.homes as usize, membership.redundancy);
+            cover.presence.seat(Seats::of(&membership));
         }
         for at in cover.drives().filter(|at| membership.absent.contains(&cover.drives[*at].info().id)) {
             cover.presence.lose(at, "it was away while data sets changed");
         }
+    }
+
+    /// Whether root records may change in this way; while what comes of it is held, none of their homes do.
+    async fn may_change(&self, batch: &[Op]) -> Result<RwLockReadGuard<'_, ()>> {
+        let cover = &self.0.rebuilt.cover;
+        let changing = cover.presence.changing().await;
+        if cover.presence.is_outside(self.0.rebuilt.at) {
+            return Err(Error::conflict(format!("{} left the fleet in the middle of this ingest: nothing was committed; ingest again", self.info().name)));
+        }
+        for op in batch {
+            if let (Op::Put { value, .. }, Some(name)) = (op, root_name(op.key()))
+                && let Ok(record) = RootRecord::decode(&name, value)
+                && let Some(gone) = cover.drives().find(|at| cover.presence.is_outside(*at) && record.names(&cover.drives[*at].info().id))
+            {
+                let text = format!("{} left the fleet while {name} was written, in part there: nothing was committed; ingest it again", cover.name(gone));
+                return Err(Error::conflict(text));
+            }
+        }
+        Ok(changing)
     }
 
     fn plans(&self) -> MutexGuard<'_, Plans> {
@@ -190,6 +213,7 @@ impl Storage for Covered {
             Op::Put { key, value, .. } if key.as_str() == MEMBERSHIP_KEY => Some(value.clone()),
             _ => None,
         });
+        let _changing = if batch.iter().any(|op| root_name(op.key()).is_some()) { Some(self.may_change(&batch).await?) } else { None };
         let done = self.drive().apply(batch).await?;
         if let Some(told) = told {
             self.learn(&told);

@@ -21,6 +21,7 @@ use tokio::sync::OnceCell;
 use super::presence::Presence;
 use super::stored::{StoredMap, data_of, parity_of};
 use crate::catalog::within;
+use crate::growing::Growing;
 
 /// Threads that decode.
 const THREADS: usize = 4;
@@ -47,9 +48,9 @@ pub(super) struct Made {
 /// What the drives of a host share to stand for each other.
 pub(crate) struct Cover {
     /// As they are, uncovered.
-    pub(super) drives: Vec<Arc<dyn Cse>>,
-    pub(super) presence: Arc<Presence>,
-    pub(super) deadline: Duration,
+    pub(crate) drives: Growing<Arc<dyn Cse>>,
+    pub(crate) presence: Arc<Presence>,
+    pub(crate) deadline: Duration,
     threads: Threads,
     /// Where engines wait for values.
     pub(super) waiting: Arc<Threads>,
@@ -81,7 +82,7 @@ impl Cover {
     pub(crate) fn new(drives: Vec<Arc<dyn Cse>>, presence: Arc<Presence>, deadline: Duration, pool: Arc<dyn MemoryPool>) -> Arc<Self> {
         let (threads, waiting) = (Threads::new(THREADS), Arc::new(Threads::new(WAITING)));
         Arc::new(Self {
-            drives,
+            drives: Growing::new(drives),
             presence,
             deadline,
             threads,
@@ -121,7 +122,7 @@ impl Cover {
     }
 
     /// The code map of the table that `partition` is a part of, data or parities; `None` where it has none.
-    pub(super) async fn map(&self, partition: &PartitionName) -> Result<Option<Arc<StoredMap>>> {
+    pub(crate) async fn map(&self, partition: &PartitionName) -> Result<Option<Arc<StoredMap>>> {
         let key = parity_of(&data_of(partition).unwrap_or_else(|| partition.clone()), 0).key()?;
         if let Some(known) = self.maps.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return Ok(known.clone());
@@ -160,7 +161,7 @@ impl Cover {
     }
 
     /// The turn to rebuild drives, unless somebody has it.
-    pub(super) fn repairing(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+    pub(crate) fn repairing(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
         self.repairing.try_lock().ok()
     }
 

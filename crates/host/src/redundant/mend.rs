@@ -147,6 +147,6 @@ impl Cover {
 }
 
 /// Whether a value has this length and checksum.
-pub(super) fn is(value: &[u8], len: u64, sum: u32) -> bool {
+pub(crate) fn is(value: &[u8], len: u64, sum: u32) -> bool {
     value.len() as u64 == len && crc32c(value) == sum
 }

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use skytether_common::{Error, Result};
 use skytether_redundancy::Scheme;
-use tokio::sync::{Mutex as Turn, MutexGuard as InTurn};
+use tokio::sync::{Mutex as Turn, MutexGuard as InTurn, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use uuid::Uuid;
+
+use crate::growth::seats::Seats;
 
 /// What a host knows of its drives as they are now. All that look at the same drives share it.
 #[derive(Debug)]
@@ -17,6 +19,8 @@ pub(crate) struct Presence {
     homes: AtomicUsize,
     /// Held while root records change, and while drives that are back get the changes.
     turn: Turn<()>,
+    /// Held to write while the homes of root records change, and to read while a root record does.
+    records: RwLock<()>,
     state: Mutex<State>,
 }
 
@@ -31,6 +35,12 @@ struct State {
     noted: BTreeSet<Uuid>,
     /// When it was last looked whether lost ones are back.
     looked: Option<Instant>,
+    /// Drives that are not of the fleet: not yet, or not any more.
+    outside: BTreeSet<usize>,
+    /// Drives that are being emptied: nothing new is to be written there.
+    leaving: BTreeSet<usize>,
+    /// Which drives root records lie on, where that does not follow from the list of drives alone.
+    seats: Option<Arc<Seats>>,
 }
 
 impl Presence {
@@ -39,8 +49,99 @@ impl Presence {
         Self {
             homes: AtomicUsize::new(1),
             turn: Turn::new(()),
-            state: Mutex::new(State { known: false, scheme: Scheme::None, lost: vec![None; drives], noted: BTreeSet::new(), looked: None }),
+            records: RwLock::new(()),
+            state: Mutex::new(State {
+                known: false,
+                scheme: Scheme::None,
+                lost: vec![None; drives],
+                noted: BTreeSet::new(),
+                looked: None,
+                outside: BTreeSet::new(),
+                leaving: BTreeSet::new(),
+                seats: None,
+            }),
         }
+    }
+
+    /// There is one drive more, which is not of the fleet yet; its place.
+    pub(crate) fn grow(&self) -> usize {
+        let mut state = self.state();
+        state.lost.push(None);
+        let at = state.lost.len() - 1;
+        state.outside.insert(at);
+        at
+    }
+
+    /// Drive `at` is of the fleet from now on.
+    pub(crate) fn enter(&self, at: usize) {
+        self.state().outside.remove(&at);
+    }
+
+    /// Drive `at` is not of the fleet any more.
+    pub(crate) fn leave(&self, at: usize) {
+        let mut state = self.state();
+        state.leaving.remove(&at);
+        state.outside.insert(at);
+        if let Some(lost) = state.lost.get_mut(at) {
+            *lost = None;
+        }
+    }
+
+    /// Whether drive `at` is not of the fleet.
+    pub(crate) fn is_outside(&self, at: usize) -> bool {
+        self.state().outside.contains(&at)
+    }
+
+    /// Whether drive `at` is being emptied, from now on.
+    pub(crate) fn empty(&self, at: usize, leaving: bool) {
+        let mut state = self.state();
+        if leaving {
+            state.leaving.insert(at)
+        } else {
+            state.leaving.remove(&at)
+        };
+    }
+
+    /// The drives that what is new may be written to.
+    pub(crate) fn writable(&self) -> Vec<usize> {
+        let state = self.state();
+        (0..state.lost.len()).filter(|at| state.lost[*at].is_none() && !state.outside.contains(at) && !state.leaving.contains(at)).collect()
+    }
+
+    /// The drives of the fleet, lost or not.
+    pub(crate) fn members(&self) -> Vec<usize> {
+        let state = self.state();
+        (0..state.lost.len()).filter(|at| !state.outside.contains(at)).collect()
+    }
+
+    /// The drives that are not of the fleet.
+    pub(crate) fn outside(&self) -> Vec<usize> {
+        self.state().outside.iter().copied().collect()
+    }
+
+    /// The drives that are being emptied.
+    pub(crate) fn leaving(&self) -> Vec<usize> {
+        self.state().leaving.iter().copied().collect()
+    }
+
+    /// Which drives root records lie on, if that does not follow from the list of drives.
+    pub(crate) fn seats(&self) -> Option<Arc<Seats>> {
+        self.state().seats.clone()
+    }
+
+    /// What the membership record says of that.
+    pub(crate) fn seat(&self, seats: Option<Seats>) {
+        self.state().seats = seats.map(Arc::new);
+    }
+
+    /// While it is held, homes of root records stay what they are.
+    pub(crate) async fn changing(&self) -> RwLockReadGuard<'_, ()> {
+        self.records.read().await
+    }
+
+    /// While it is held, no root record changes.
+    pub(crate) async fn still(&self) -> RwLockWriteGuard<'_, ()> {
+        self.records.write().await
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -93,13 +194,13 @@ impl Presence {
     /// The drives that are not used.
     pub(crate) fn lost(&self) -> Vec<usize> {
         let state = self.state();
-        (0..state.lost.len()).filter(|at| state.lost[*at].is_some()).collect()
+        (0..state.lost.len()).filter(|at| state.lost[*at].is_some() && !state.outside.contains(at)).collect()
     }
 
     /// The drives that are used.
     pub(crate) fn here(&self) -> Vec<usize> {
         let state = self.state();
-        (0..state.lost.len()).filter(|at| state.lost[*at].is_none()).collect()
+        (0..state.lost.len()).filter(|at| state.lost[*at].is_none() && !state.outside.contains(at)).collect()
     }
 
     /// Drive `at` is not to be used any more; whether that is news.

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::blank::stranger;
 use crate::catalog::{Catalog, RootRecord, within};
+use crate::growth::seats::Seats;
 use crate::membership::{MEMBERSHIP_KEY, Membership, REDUNDANT_FORMAT};
 
 /// How often it is looked whether lost drives are back, at most, and how long they have to answer.
@@ -27,10 +28,13 @@ const ATTEMPTS: usize = 8;
 impl Catalog {
     /// What each drive knows of its fleet.
     pub(crate) async fn told(&self, deadline: Duration) -> Result<Vec<Result<Option<Membership>>>> {
-        let key = Key::new(MEMBERSHIP_KEY)?;
-        Ok(join_all(self.drives().iter().map(|drive| async {
+        let key = &Key::new(MEMBERSHIP_KEY)?;
+        Ok(join_all(self.drives().iter().enumerate().map(|(at, drive)| async move {
             let name = &drive.info().name;
-            match within(deadline, name, "name its fleet", drive.get(&key)).await {
+            if self.presence().is_outside(at) {
+                return Err(Error::unavailable(format!("{name} is not of this fleet")));
+            }
+            match within(deadline, name, "name its fleet", drive.get(key)).await {
                 Ok(bytes) => Membership::decode(name, &bytes).map(Some),
                 Err(e) if e.kind() == Kind::NotFound => Ok(None),
                 Err(e) => Err(e.while_doing(format!("{name} could not name its fleet"))),
@@ -53,10 +57,11 @@ impl Catalog {
         let told = self.told(self.deadline().min(ANSWER)).await?;
         let Some(newest) = newest(&told) else { return Ok(()) };
         self.presence().tell(newest.homes as usize, newest.redundancy);
+        self.presence().seat(Seats::of(newest));
         self.lose_strangers(newest, &told);
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
         for (at, told) in told.into_iter().enumerate() {
-            if self.presence().is_lost(at) {
+            if self.presence().is_lost(at) || self.presence().is_outside(at) {
                 continue;
             }
             if absent.contains(&self.drives()[at].info().id) {
@@ -293,7 +298,7 @@ impl Catalog {
         membership.change += 1;
         let value = membership.encode()?;
         // Those that are back and are not used yet get it as well.
-        for (at, told) in told.iter().enumerate() {
+        for (at, told) in told.iter().enumerate().filter(|(at, _)| !self.presence().is_outside(*at)) {
             let drive = &self.drives()[at];
             let name = &drive.info().name;
             // What is blank, or was replaced, is to stay so.

@@ -162,3 +162,22 @@ fn statistics_of_another_table_are_refused() {
     let slice = slicer.finish().unwrap().remove(0);
     assert!(MetadataBuilder::new(Layout::Table, sample().schema, BTreeMap::new()).add(&slice).is_err());
 }
+
+#[test]
+fn stripes_of_several_partitions_become_one() {
+    for (whole, of) in [(sample(), 5), (grouped(), 2)] {
+        let half = |stripes: &[usize]| Metadata::gather(std::slice::from_ref(&whole), &stripes.iter().map(|s| (0, *s)).collect::<Vec<_>>()).unwrap();
+        let (even, odd): (Vec<usize>, Vec<usize>) = (0..of).partition(|stripe| stripe % 2 == 0);
+        let (even, odd, none) = (half(&even), half(&odd), half(&[]));
+        assert_eq!(even.rows + odd.rows, whole.rows);
+        let back: Vec<(usize, usize)> = (0..of).map(|stripe| (1 + stripe % 2, stripe / 2)).collect();
+        let back = Metadata::gather(&[none.clone(), even, odd.clone()], &back).unwrap();
+        assert_eq!(back, whole);
+        assert_eq!(Metadata::decode(&back.encode().unwrap()).unwrap(), whole);
+        assert_eq!(Metadata::decode(&none.encode().unwrap()).unwrap(), none);
+        assert_eq!((none.rows, none.stripes(), none.slices.len()), (0, 0, 0));
+        assert_eq!(Metadata::gather(&[odd], &[(0, of / 2)]).unwrap_err().kind(), Kind::Invalid);
+    }
+    assert_eq!(Metadata::gather(&[], &[]).unwrap_err().kind(), Kind::Invalid);
+    assert_eq!(Metadata::gather(&[sample(), grouped()], &[]).unwrap_err().kind(), Kind::Invalid);
+}

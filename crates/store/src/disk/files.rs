@@ -29,6 +29,15 @@ pub(super) struct Files {
     durable: Box<[AtomicBool; 256]>,
 }
 
+/// What becomes a value file.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Content<'a> {
+    /// These bytes.
+    Bytes(&'a Bytes),
+    /// What another value file has, which never changes: a link to it.
+    File { number: u64, len: u32, crc32c: u32 },
+}
+
 /// What happened to be on the disk at opening.
 #[derive(Debug, Default)]
 pub(super) struct Found {
@@ -54,7 +63,7 @@ impl Files {
     }
 
     /// Writes `values` durably to their places. On an error none of them is left, except after a crash point.
-    pub(super) fn write(&self, values: &[(u64, &Bytes)]) -> Result<()> {
+    pub(super) fn write(&self, values: &[(u64, Content<'_>)]) -> Result<()> {
         let done = self.write_aside(values).and_then(|()| self.move_into_place(values));
         if done.is_err() && !self.hook.crashed() {
             for (number, _) in values {
@@ -65,14 +74,19 @@ impl Files {
         done
     }
 
-    fn write_aside(&self, values: &[(u64, &Bytes)]) -> Result<()> {
+    fn write_aside(&self, values: &[(u64, Content<'_>)]) -> Result<()> {
         for some in values.chunks(OPEN_AT_ONCE) {
             // All writes first: the system can then flush them together, and the later flushes find little to do.
             let mut open = Vec::with_capacity(some.len());
             for (number, value) in some {
                 let path = self.tmp_path(*number);
-                let file = self.write_one(&path, value).map_err(|e| Error::io("write", &path, e))?;
-                open.push((path, file));
+                match value {
+                    Content::Bytes(value) => {
+                        let file = self.write_one(&path, value).map_err(|e| Error::io("write", &path, e))?;
+                        open.push((path, file));
+                    }
+                    Content::File { number, .. } => open.extend(self.link_one(*number, &path)?.map(|file| (path, file))),
+                }
             }
             for (path, _) in &open {
                 self.hook.before(Step::SyncValue).map_err(|e| Error::io("flush", path, e))?;
@@ -98,7 +112,21 @@ impl Files {
         Ok(file)
     }
 
-    fn move_into_place(&self, values: &[(u64, &Bytes)]) -> Result<()> {
+    /// A link to the file of value `number`, which has long been flushed; where the disk has no links a copy, which is to be flushed.
+    fn link_one(&self, number: u64, path: &Path) -> Result<Option<File>> {
+        let from = self.path(number);
+        self.hook.before(Step::WriteValue).map_err(|e| Error::io("link", path, e))?;
+        match fs::hard_link(&from, path) {
+            Ok(()) => Ok(None),
+            Err(e) if e.kind() == ErrorKind::NotFound => Err(Error::not_found(format!("{} is missing, and can't be linked", from.display())).because(e)),
+            Err(_) => {
+                fs::copy(&from, path).map_err(|e| Error::io("copy", path, e))?;
+                File::open(path).map(Some).map_err(|e| Error::io("open", path, e))
+            }
+        }
+    }
+
+    fn move_into_place(&self, values: &[(u64, Content<'_>)]) -> Result<()> {
         let mut touched = BTreeSet::new();
         let mut new_directories = false;
         for (number, _) in values {

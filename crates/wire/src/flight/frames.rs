@@ -289,6 +289,7 @@ enum Change {
     Put { key: Key, expect: Expect, len: usize, crc32c: u32 },
     Delete { key: Key, expect: Expect },
     Check { key: Key, expect: Expect },
+    Link { key: Key, from: Key, len: u64, crc32c: u32, expect: Expect },
 }
 
 /// The body of `apply`.
@@ -305,6 +306,7 @@ pub fn encode_batch(batch: &[Op]) -> Result<Bytes> {
             Op::Put { key, value, expect } => Change::Put { key: key.clone(), expect: *expect, len: value.len(), crc32c: crc32c(value) },
             Op::Delete { key, expect } => Change::Delete { key: key.clone(), expect: *expect },
             Op::Check { key, expect } => Change::Check { key: key.clone(), expect: *expect },
+            Op::Link { key, from, len, crc32c, expect } => Change::Link { key: key.clone(), from: from.clone(), len: *len, crc32c: *crc32c, expect: *expect },
         })
         .collect();
     let header = json("a batch of changes", &changes)?;
@@ -337,6 +339,7 @@ pub fn decode_batch(bytes: &Bytes) -> Result<Vec<Op>> {
         batch.push(match change {
             Change::Delete { key, expect } => Op::Delete { key, expect },
             Change::Check { key, expect } => Op::Check { key, expect },
+            Change::Link { key, from, len, crc32c, expect } => Op::Link { key, from, len, crc32c, expect },
             Change::Put { key, expect, len, crc32c: sum } => {
                 if len > MAX_VALUE {
                     return Err(Error::invalid(format!("the value of {key} has {len} bytes: at most {MAX_VALUE}")));
@@ -397,6 +400,7 @@ mod tests {
         let batch = vec![
             Op::Put { key: key("a/b"), value: Bytes::from_static(b"one"), expect: Expect::Absent },
             Op::Delete { key: key("c"), expect: Expect::Version(7) },
+            Op::Link { key: key("d"), from: key("e"), len: 5, crc32c: 9, expect: Expect::Absent },
             Op::Put { key: key("d"), value: Bytes::new(), expect: Expect::Any },
             Op::Put { key: key("e"), value: Bytes::from_static(&[0, 255]), expect: Expect::Version(u64::MAX) },
             Op::Check { key: key("f"), expect: Expect::Version(3) },

@@ -1,0 +1,99 @@
+"""Repair of a lost drive, beside what links and disks allow.
+
+Five drives like Envoy's compute module, with links of 2.5 Gb/s and disks of 261 MB/s that take 8 ms to move elsewhere, hold particles with ec:4+1. One is lost, and rebuilt on a blank one (`skytether repair`): each of the other four reads all that it has, once, and the blank one is written what the lost one had. So every link carries about as many bytes as were lost, all at
+the same time, and what the links allow is their rate. The same repair is measured without any profile (what this machine's processor and disk allow), over links alone (without slow processors and disks), and with the whole device.
+
+`python benches/repair.py [--rows 8M] [--repeat 3]`, or `python benches/run.py repair`, prints seconds and rates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import data  # noqa: E402
+import particles  # noqa: E402
+
+DRIVES = 5
+ROWS = 16_000_000
+LOST = 2
+
+#: What the drives are like: name, and profile if any.
+DEVICES: tuple[tuple[str, str | None], ...] = (
+    ("this machine", None),
+    (
+        "links of 2.5 Gb/s alone",
+        f"speed_per_core = 1000.0\ncores = 64\nmemory_bytes = 1073741824\ndisk_bytes_per_s = 1e12\ndisk_seek_s = 0.0\nlink_bits_per_s = {particles.LINK}\nlink_latency_s = {particles.LATENCY}\n",
+    ),
+    ("envoy drives with seeks", particles.PROFILE),
+)
+
+Line = Callable[..., None]
+
+
+def fleet_of(rows: int) -> Path:
+    """A fleet with the particles, filled at full speed."""
+    import skytether
+
+    path = data.OUT / f"fleet_repair_{rows}"
+    if not path.exists():
+        data.OUT.mkdir(exist_ok=True)
+        source = data.OUT / f"particles_{rows}.parquet"
+        if not source.exists():
+            skytether.generate_particles(source, rows)
+        with skytether.open(path, drives=DRIVES, redundancy="ec:4+1") as fleet:
+            fleet.ingest(source, "vpic.particles")
+    return path
+
+
+def repaired(path: Path, profile: str | None) -> dict[str, Any]:
+    """Loses a drive and rebuilds it; the report. The fleet is what it was afterwards."""
+    import skytether
+
+    shutil.rmtree(path / "drives" / str(LOST))
+    options = {} if profile is None else {"profile": profile}
+    with skytether.open(path, **options) as fleet:
+        report = fleet.repair(f"drive-{LOST}")
+    assert report["bytes_read"] == report["bytes_least"] and not report["left"] and not report["lost"], report
+    return report
+
+
+def compare(rows: int, repeat: int, line: Line) -> None:
+    """A line per device."""
+    path = fleet_of(rows)
+    allowed = particles.LINK / 8
+    print(f"\nrepair of one of {DRIVES} drives, ec:4+1, {rows:,} particles")
+    for what, profile in DEVICES:
+        reports = [repaired(path, profile) for _ in range(repeat)]
+        written = reports[0]["bytes_written"]
+        seconds = statistics.median(report["seconds"] for report in reports)
+        share = written / seconds / allowed
+        shown = f"{written / seconds / 1e6:.0f} MB/s"
+        compared = f"{written / 1e6:.0f} MB in {seconds:.2f} s: {share:.0%} of the links"
+        if profile is None:
+            line(what, shown, compared)
+        else:
+            line(what, shown, compared, ">= 70%", share >= 0.7)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--repeat", type=int, default=3)
+    args = parser.parse_args()
+
+    def line(what: str, value: str, compared: str = "", wanted: str = "", ok: bool | None = None) -> None:
+        print(f"  {what:<30} {value:>12}  {compared:<44} {wanted:<8} {'' if ok is None else 'ok' if ok else 'MISSED'}", flush=True)
+
+    compare(args.rows, args.repeat, line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+//! Embedded fleets that drives come to and leave: their directories, and `fleet.json`.
+//!
+//! A drive that comes is in `fleet.json` before it is a member of the fleet, and one that leaves is there after it has ceased to be one: whoever opens the fleet leaves out those that are no members, and puts the list right.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use skytether_common::{Error, Kind, Result};
+use skytether_drive::{Cse, Drive, DriveOptions, Storage, linked};
+use skytether_host::{GrowthOptions, GrowthReport, Progress};
+use skytether_store::disk::DriveIdentity;
+use uuid::Uuid;
+
+use crate::embedded::{Embedded, FleetFile, MAX_DRIVES, drive_dir, read, write};
+
+impl Embedded {
+    /// Makes drives and takes them in, and lets drives go; see [`skytether_host::Host::resize`].
+    pub(crate) async fn resize(&self, options: &GrowthOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<GrowthReport> {
+        if !options.addresses.is_empty() {
+            return Err(Error::invalid("a fleet in a directory has all its drives below it: say how many are to come, not addresses"));
+        }
+        let mut new: Vec<Arc<dyn Cse>> = Vec::new();
+        if options.count > 0 {
+            for drive in self.make(options.count).await? {
+                new.push(linked(drive));
+            }
+        }
+        let done = self.host().resize(new, options, tell).await;
+        // Also where it failed: what came has come, and what has left is gone.
+        self.keep_list()?;
+        done
+    }
+
+    /// `fleet.json` names the drives of the fleet and no others.
+    pub(crate) fn keep_list(&self) -> Result<()> {
+        let fleet = read(&self.path().join("fleet.json"))?;
+        let members = self.host().members();
+        let drives: Vec<(Uuid, usize)> =
+            fleet.drives.iter().enumerate().filter(|(_, id)| members.contains(id)).map(|(at, id)| (*id, fleet.place(at))).collect();
+        if drives.len() < fleet.drives.len() { write(self.path(), &FleetFile::new(drives)) } else { Ok(()) }
+    }
+
+    /// So many blank drives, which `fleet.json` names.
+    async fn make(&self, count: usize) -> Result<Vec<Arc<Drive>>> {
+        let ids: Vec<Uuid> = self.host().drives().iter().map(|drive| drive.info().id).collect();
+        let names: Vec<String> = self.host().drives().iter().map(|drive| drive.info().name.clone()).collect();
+        let like = self.like.last().cloned().unwrap_or_default();
+        let fleet = read(&self.path().join("fleet.json"))?;
+        let mut drives: Vec<(Uuid, usize)> = fleet.drives.iter().enumerate().map(|(at, id)| (*id, fleet.place(at))).collect();
+        if drives.len() + count > MAX_DRIVES {
+            return Err(Error::invalid(format!("a fleet in one directory has {MAX_DRIVES} drives at most, not {}", drives.len() + count)));
+        }
+        let mut made = Vec::with_capacity(count);
+        for place in 0.. {
+            if made.len() == count {
+                break;
+            }
+            let name = format!("drive-{place}");
+            if drives.iter().any(|(_, other)| *other == place) || names.contains(&name) {
+                continue;
+            }
+            let (dir, like) = (drive_dir(self.path(), place), like.clone());
+            let opened =
+                tokio::task::spawn_blocking(move || open(&dir, name, like)).await.map_err(|e| Error::internal("making a drive stopped").because(e))??;
+            let Some(drive) = opened else { continue };
+            // One that was to come when a crash came first, or left and was emptied, is as good as a new one.
+            if ids.contains(&drive.info().id) || drive.usage().await?.keys > 1 {
+                continue;
+            }
+            drives.push((drive.info().id, place));
+            made.push(drive);
+        }
+        write(self.path(), &FleetFile::new(drives))?;
+        Ok(made)
+    }
+}
+
+/// The drive in a directory, made where there is none; nothing where there is something else, or one that somebody uses.
+fn open(dir: &Path, name: String, like: DriveOptions) -> Result<Option<Arc<Drive>>> {
+    let begun = dir.join("drive.json").try_exists().map_err(|e| Error::io("look for", dir, e))?;
+    if !begun && std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Ok(None);
+    }
+    match Drive::open(dir, (!begun).then(|| DriveIdentity { id: Uuid::new_v4(), name }), like) {
+        Ok(drive) => Ok(Some(drive)),
+        Err(e) if begun && matches!(e.kind(), Kind::Conflict | Kind::Corrupt | Kind::Unsupported) => Ok(None),
+        Err(e) => Err(e),
+    }
+}

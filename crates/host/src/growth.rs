@@ -1,0 +1,218 @@
+//! Fleets that grow and shrink while they work: drives that come, drives that leave, and what moves then (ARCHITECTURE.md, "Growing and shrinking").
+//!
+//! | room | subject |
+//! |---|---|
+//! | [`seats`] | which drives root records lie on |
+//! | `members` | who becomes a member of the fleet, and who ceases to be |
+//! | `plan` | where the parts of a table are to lie |
+//! | `mover` | a data set as a new generation of the same content, over other drives |
+//! | `report` | what is asked for, and what is told |
+
+pub(crate) mod members;
+mod mover;
+mod plan;
+mod report;
+pub mod seats;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use skytether_common::{Error, Kind, Result};
+use skytether_wire::Cse;
+
+use crate::redundant::Progress;
+use crate::redundant::presence::Presence;
+use crate::redundant::stored::code;
+use crate::session::Host;
+use mover::Mover;
+pub use report::{GrowthOptions, GrowthReport, Load};
+
+/// How often it is looked again whether ingests that began before left something on drives that are to leave.
+const ROUNDS: usize = 16;
+
+impl Host {
+    /// Takes `new`, blank drives, into the fleet, empties those that are to leave and ends their membership, and moves slices so that every drive has as much as the others, to within 5%, and no more than that takes; `tell` is told how far it is.
+    /// Queries and ingests go on meanwhile. Dropping it stops it, and the next one goes on from there.
+    ///
+    /// # Errors
+    /// `Invalid` for new drives that are not blank, have another's name, or are of another fleet, for drives that are not there, and where too few would be left; `Conflict` while another one or a repair is under way; `Unavailable` while drives are lost
+    /// that are not to leave, and where a drive that is to leave has something that can't be moved, which the text names; `Unsupported` for the drives of a branch.
+    pub async fn resize(&self, new: Vec<Arc<dyn Cse>>, options: &GrowthOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<GrowthReport> {
+        let started = Instant::now();
+        let (catalog, presence) = (self.catalog(), self.catalog().presence());
+        let _only = self
+            .cover()
+            .repairing()
+            .ok_or_else(|| Error::conflict("drives of this fleet are being repaired, added or retired at this moment: wait until that is done"))?;
+        if !presence.is_known() {
+            return Err(Error::unsupported("a fleet grows that knows its drives: let the host join them first"));
+        }
+        catalog.look_around().await?;
+        let leaving = self.places_of(&options.retire)?;
+        let before = Mover::new(self, BTreeSet::new(), None, tell).loads().await?;
+        let had = presence.members();
+        self.enough(&leaving, new.len()).await?;
+        let mut added = Vec::new();
+        for drive in new {
+            let name = drive.info().name.clone();
+            if self.adopt(drive).await? {
+                tracing::info!("{name} came to the fleet");
+                added.push(name);
+            }
+        }
+        if let Some(at) = presence.lost().into_iter().find(|at| !leaving.contains(at)) {
+            let (name, why) = (&self.drives()[at].info().name, presence.why(at).unwrap_or_default());
+            let came = if added.is_empty() { String::new() } else { format!("{} came to the fleet; ", added.join(", ")) };
+            return Err(Error::unavailable(format!(
+                "{came}nothing is moved while {name} is lost ({why}): bring it back, repair it (`skytether repair`), or retire it, too (`skytether fleet retire`)"
+            )));
+        }
+        let mut report = {
+            let _closed = Closed::new(presence, &leaving);
+            self.moved(&leaving, options, tell).await?
+        };
+        let after = Mover::new(self, BTreeSet::new(), None, tell).loads().await?;
+        let load = |loads: &[u64], at: usize| loads.get(at).copied().unwrap_or(0);
+        let all: BTreeSet<usize> = had.iter().copied().chain(presence.members()).collect();
+        report.drives =
+            all.iter().map(|at| Load { drive: self.drives()[*at].info().name.clone(), before: load(&before, *at), after: load(&after, *at) }).collect();
+        report.off_before = off_mean(had.iter().map(|at| load(&before, *at)));
+        report.off_after = off_mean(presence.members().into_iter().map(|at| load(&after, at)));
+        if !added.is_empty() && !self.is_kept() {
+            report.notes.push(format!("when the host is started again, {} must be among its --drives", added.join(", ")));
+        }
+        if report.pinned > 0 && report.off_after > plan::TOLERANCE {
+            let what = "are partitioned by key and stay on as many drives as they were written to: ingest them again to have them on all";
+            report.notes.push(format!("{} of tables {what}", skytether_common::units::human_bytes(report.pinned)));
+        }
+        report.added = added;
+        report.retired = leaving.iter().map(|at| self.drives()[*at].info().name.clone()).collect();
+        if !report.retired.is_empty() && !self.is_kept() {
+            report.notes.push(format!("when the host is started again, {} must not be among its --drives", report.retired.join(", ")));
+        }
+        report.seconds = started.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
+    /// Empties drives, ends their membership, and balances the rest.
+    async fn moved(&self, leaving: &BTreeSet<usize>, options: &GrowthOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<GrowthReport> {
+        let presence = self.catalog().presence();
+        let mut mover = Mover::new(self, leaving.clone(), options.bytes_per_s, tell);
+        for _ in 0..ROUNDS {
+            mover.report.left.clear();
+            mover.all().await?;
+            if leaving.is_empty() {
+                return Ok(mover.report);
+            }
+            if !mover.report.left.is_empty() {
+                return Err(Error::unavailable(format!("not all that is on drives that are to leave can be moved: {}", mover.report.left.join("; "))));
+            }
+            let lost: BTreeSet<usize> = presence.lost().into_iter().collect();
+            let gone: Vec<usize> = leaving.iter().copied().collect();
+            if !self.dismiss(&gone).await? {
+                continue;
+            }
+            for at in gone.into_iter().filter(|at| !lost.contains(at)) {
+                if let Err(e) = members::wipe(self.cover().drives[at].as_ref(), self.catalog().deadline()).await {
+                    mover.report.notes.push(format!(
+                        "{} left the fleet, but what is on it could not be deleted: {}",
+                        self.drives()[at].info().name,
+                        e.full_text()
+                    ));
+                }
+            }
+            return Ok(mover.report);
+        }
+        Err(Error::conflict("ingests write to the drives that are to leave all the time: retire them again when these are over"))
+    }
+
+    /// The ids of the drives of the fleet, lost or not.
+    #[must_use]
+    pub fn members(&self) -> Vec<uuid::Uuid> {
+        self.catalog().presence().members().into_iter().map(|at| self.drives()[at].info().id).collect()
+    }
+
+    /// Checks what a client asks of a host that is served.
+    pub(crate) fn check_growth(&self, options: &GrowthOptions) -> Result<()> {
+        if options.count > 0 {
+            return Err(Error::invalid(
+                "a fleet behind a host gets drives by their addresses: start a blank one with `skytether drive serve`, and name its address",
+            ));
+        }
+        if self.is_kept() && !options.addresses.is_empty() {
+            return Err(Error::invalid(
+                "this host serves a fleet in a directory, whose drives are all below it: stop the host, and add drives to the directory (`skytether fleet add --fleet DIR`)",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The places of the drives of these names or ids.
+    fn places_of(&self, names: &[String]) -> Result<BTreeSet<usize>> {
+        let members = self.catalog().presence().members();
+        let place = |name: &String| {
+            let is = |at: &&usize| {
+                let info = self.drives()[**at].info();
+                info.name == *name || info.id.to_string() == *name
+            };
+            members.iter().find(is).copied().ok_or_else(|| Error::invalid(format!("there is no drive {name:?}: `skytether status` names them")))
+        };
+        names.iter().map(place).collect()
+    }
+
+    /// Checks that enough drives are left without these, and with so many more, for the fleet and for each data set.
+    async fn enough(&self, leaving: &BTreeSet<usize>, more: usize) -> Result<()> {
+        let (catalog, presence) = (self.catalog(), self.catalog().presence());
+        if leaving.is_empty() {
+            return Ok(());
+        }
+        let left = presence.members().into_iter().filter(|at| !leaving.contains(at)).count() + more;
+        if left == 0 {
+            return Err(Error::invalid("a fleet keeps one drive at least"));
+        }
+        let too_few = |e: Error| Error::invalid(format!("without the drives that are to leave there would be {left}: add others first")).because(e);
+        code(presence.scheme(), left).map_err(too_few)?;
+        for name in catalog.names().await? {
+            match catalog.read(&name).await {
+                Ok((record, _)) => {
+                    for redundancy in record.tables.values().filter_map(|table| table.redundancy.as_ref()) {
+                        code(redundancy.scheme, left).map_err(|e| too_few(e.while_doing(name.to_string())))?;
+                    }
+                }
+                Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt | Kind::Unsupported) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        if presence.homes() > left {
+            return Err(Error::invalid(format!(
+                "root records lie on {} drives, and without those that are to leave there would be {left}: add others first",
+                presence.homes()
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Drives to which nothing new is written as long as this lives.
+struct Closed<'a>(&'a Presence, &'a BTreeSet<usize>);
+
+impl<'a> Closed<'a> {
+    fn new(presence: &'a Presence, leaving: &'a BTreeSet<usize>) -> Self {
+        leaving.iter().for_each(|at| presence.empty(*at, true));
+        Self(presence, leaving)
+    }
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.1.iter().for_each(|at| self.0.empty(*at, false));
+    }
+}
+
+/// By how much the load that is furthest off the mean is, as a share of it.
+fn off_mean(loads: impl Iterator<Item = u64>) -> f64 {
+    let loads: Vec<u64> = loads.collect();
+    let mean = loads.iter().sum::<u64>() as f64 / loads.len().max(1) as f64;
+    if mean == 0.0 { 0.0 } else { loads.iter().map(|load| (*load as f64 - mean).abs() / mean).fold(0.0, f64::max) }
+}

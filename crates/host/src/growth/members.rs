@@ -1,0 +1,214 @@
+//! Drives that become members of the fleet, and members that cease to be.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use skytether_common::{Context, DatasetName, Error, Key, Kind, Result};
+use skytether_store::{Expect, Op};
+use skytether_wire::Cse;
+use uuid::Uuid;
+
+use super::seats::Seats;
+use crate::fence::HOST_KEY;
+use crate::catalog::within;
+use crate::membership::{GROWN_FORMAT, MEMBERSHIP_KEY, Member, Membership};
+use crate::redundant::rejoin::newest;
+use crate::session::Host;
+
+/// Keys that are deleted at a time.
+const PAGE: usize = 512;
+
+impl Host {
+    async fn newest_membership(&self) -> Result<Membership> {
+        let told = self.catalog().told(self.catalog().deadline()).await?;
+        newest(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))
+    }
+
+    /// Takes a blank drive into the fleet. Nothing lies on it yet, so that nothing is to be looked for there. Whether it was not of it before.
+    ///
+    /// # Errors
+    /// `Invalid` for a drive that holds data, or is of another fleet, or has the name of another one; `Unsupported` for the drives of a branch.
+    pub(crate) async fn adopt(&self, drive: Arc<dyn Cse>) -> Result<bool> {
+        let (catalog, presence) = (self.catalog(), self.catalog().presence());
+        let (id, name) = (drive.info().id, drive.info().name.clone());
+        // One that came before, of which a note failed, or that has left and is blank again, has its place.
+        let before = self.drives().iter().position(|other| other.info().id == id);
+        if before.is_some_and(|at| !presence.is_outside(at)) {
+            return Ok(false);
+        }
+        let drive = before.map_or_else(|| self.fenced(drive), |at| Arc::clone(&self.cover().drives[at]));
+        let fleet = self.newest_membership().await?;
+        if let Some(branch) = &fleet.branch {
+            return Err(Error::unsupported(format!("these drives are those of the branch {branch}, which places slices by their number: it can't grow")));
+        }
+        // A coming that was cut off is no reason against another.
+        let key = Key::new(MEMBERSHIP_KEY)?;
+        let own = match within(catalog.deadline(), &name, "name its fleet", drive.get(&key)).await {
+            Ok(bytes) => Some(Membership::decode(&name, &bytes)?),
+            Err(e) if e.kind() == Kind::NotFound => None,
+            Err(e) => return Err(e.while_doing(format!("{name} could not say whether it is of a fleet"))),
+        };
+        if own.is_some_and(|own| own.fleet != fleet.fleet) {
+            return Err(Error::invalid(format!("{name} ({id}) is of another fleet: a drive that comes to this one must be blank")));
+        }
+        let holds = within(catalog.deadline(), &name, "list what it holds", drive.list("", None, NOTES.len() + 1)).await?;
+        if let Some(entry) = holds.iter().find(|entry| !is_note(&entry.key)) {
+            return Err(Error::invalid(format!("{name} ({id}) holds data ({}): a drive that comes to a fleet must be blank", entry.key)));
+        }
+        let at = before.map_or_else(|| self.push_drive(Arc::clone(&drive)), Ok)?;
+        let member = Member { id, name: name.clone(), incarnation: 0 };
+        let grown = |membership: &mut Membership| {
+            let new = membership.drives.iter().all(|member| member.id != id);
+            if new {
+                membership.seated();
+                membership.drives.push(member.clone());
+                membership.format = membership.format.max(GROWN_FORMAT);
+            }
+            new
+        };
+        // It is told first: then whoever finds it named finds that it is no blank one in the place of another that was lost.
+        let mut first = fleet;
+        grown(&mut first);
+        first.change += 1;
+        self.tell(&drive, &first).await?;
+        catalog.change_membership(grown).await?;
+        let now = self.newest_membership().await?;
+        self.tell(&drive, &now).await?;
+        presence.seat(Seats::of(&now));
+        presence.enter(at);
+        Ok(true)
+    }
+
+    async fn tell(&self, drive: &Arc<dyn Cse>, membership: &Membership) -> Result<()> {
+        let name = &drive.info().name;
+        let put = Op::Put { key: Key::new(MEMBERSHIP_KEY)?, value: membership.encode()?, expect: Expect::Any };
+        within(self.catalog().deadline(), name, "note its fleet", drive.apply(vec![put])).await.map(drop).context(|| format!("{name} could not note its fleet"))
+    }
+
+    /// Ends the membership of drives on which nothing lies any more, and hands their root records on. Nothing if a root record names one of them still: that is to move first, and this to be tried again; whether it is done.
+    ///
+    /// # Errors
+    /// What the drives say.
+    pub(crate) async fn dismiss(&self, leaving: &[usize]) -> Result<bool> {
+        let (catalog, presence) = (self.catalog(), self.catalog().presence());
+        let ids: Vec<Uuid> = leaving.iter().map(|at| self.drives()[*at].info().id).collect();
+        catalog.look_around().await?;
+        let _turn = presence.turn().await;
+        // From here on no root record changes, whoever would change it.
+        let _still = presence.still().await;
+        let names = catalog.names().await?;
+        let mut records: Vec<(DatasetName, u64, Bytes)> = Vec::new();
+        for name in &names {
+            match catalog.read(name).await {
+                Ok((record, _)) if ids.iter().any(|id| record.names(id)) => return Ok(false),
+                Ok((record, _)) => records.push((name.clone(), record.change, record.encode()?)),
+                // One that nobody reads: dropped, or of a copy that is no longer where it is looked for.
+                Err(e) if e.kind() == Kind::NotFound => {}
+                Err(e) => return Err(e.while_doing(format!("nobody can tell whether {name} has a part on the drives that are to leave"))),
+            }
+        }
+        let mut after = self.newest_membership().await?;
+        let change = |membership: &mut Membership| {
+            let before = membership.drives.len();
+            membership.seated();
+            membership.drives.retain(|member| !ids.contains(&member.id));
+            membership.absent.retain(|id| !ids.contains(id));
+            ids.iter().for_each(|id| membership.unseat(id));
+            membership.format = membership.format.max(GROWN_FORMAT);
+            membership.drives.len() < before
+        };
+        change(&mut after);
+        let homes = presence.homes();
+        let seats = Seats::of(&after).ok_or_else(|| Error::internal("a fleet without seats"))?;
+        for (name, _, value) in &records {
+            for id in seats.order(name.root_key().as_str()).into_iter().take(homes) {
+                let at = self.drives().iter().position(|drive| drive.info().id == id).ok_or_else(|| Error::internal(format!("no drive has the id {id}")))?;
+                if presence.is_lost(at) {
+                    continue;
+                }
+                self.place_record(at, name, value).await?;
+            }
+        }
+        // Whoever looks now finds either the old homes or the new ones, all with the same records.
+        catalog.change_membership(change).await?;
+        presence.seat(Some(seats));
+        for at in leaving {
+            presence.leave(*at);
+        }
+        // Those who hold on to a list of drives are to look again.
+        self.renew();
+        Ok(true)
+    }
+
+    /// Has drive `at` hold this root record, whatever it held under its key.
+    async fn place_record(&self, at: usize, name: &DatasetName, value: &Bytes) -> Result<()> {
+        // As it is: nobody else may change root records meanwhile.
+        let drive = &self.cover().drives[at];
+        let there = match within(self.catalog().deadline(), &drive.info().name, "read a root record", drive.get(&name.root_key())).await {
+            Ok(bytes) => Some(bytes),
+            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt) => None,
+            Err(e) => return Err(e),
+        };
+        if there.as_ref() == Some(value) {
+            return Ok(());
+        }
+        let put = Op::Put { key: name.root_key(), value: value.clone(), expect: Expect::Any };
+        within(self.catalog().deadline(), &drive.info().name, "take a root record", drive.apply(vec![put]))
+            .await
+            .map(drop)
+            .context(|| format!("{} could not take the root record of {name}", drive.info().name))
+    }
+
+    /// Deletes root records that lie where nobody looks for them: what a crash left while homes changed. To be called with all drives here.
+    ///
+    /// # Errors
+    /// What the drives say.
+    pub(crate) async fn sweep_records(&self) -> Result<()> {
+        let catalog = self.catalog();
+        if catalog.presence().seats().is_none() || !catalog.presence().lost().is_empty() {
+            return Ok(());
+        }
+        let _still = catalog.presence().still().await;
+        for at in catalog.presence().members() {
+            for name in catalog.names_at(at).await? {
+                let homes = catalog.homes(&name);
+                if homes.contains(&at) {
+                    continue;
+                }
+                let drive = &self.cover().drives[at];
+                tracing::info!("a root record of {name} that {} has and should not is deleted", drive.info().name);
+                let delete = Op::Delete { key: name.root_key(), expect: Expect::Any };
+                within(catalog.deadline(), &drive.info().name, "delete a root record", drive.apply(vec![delete])).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a drive knows of its fleet, beside what it holds.
+const NOTES: [&str; 2] = [MEMBERSHIP_KEY, HOST_KEY];
+
+fn is_note(key: &Key) -> bool {
+    NOTES.contains(&key.as_str())
+}
+
+/// Deletes all that is on a drive that has left, its notes of the fleet last: then it is blank.
+pub(crate) async fn wipe(drive: &dyn Cse, deadline: Duration) -> Result<()> {
+    let name = &drive.info().name;
+    loop {
+        let page = within(deadline, name, "list what it holds", drive.list("", None, PAGE)).await?;
+        let only_notes = page.iter().all(|entry| is_note(&entry.key));
+        let ops: Vec<Op> = page
+            .into_iter()
+            .filter(|entry| only_notes || !is_note(&entry.key))
+            .map(|entry| Op::Delete { key: entry.key, expect: Expect::Any })
+            .collect();
+        if !ops.is_empty() {
+            within(deadline, name, "delete what it holds", drive.apply(ops)).await?;
+        }
+        if only_notes {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! Data sets go to other drives: each becomes a new generation of the same content, of which most is where it was.
+//!
+//! Nothing of a new generation is to be seen before its root record is there (compare-and-set), nothing of the old one is missing before that, and what a crash leaves of either is garbage as that of an ingest. Slices that stay on their drives are
+//! linked there: they get another name and are not copied. Those that move go through this process, verified, a few at a time.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{BoxFuture, try_join_all};
+use futures::stream::{self, StreamExt};
+use skytether_common::{Context, DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
+use skytether_plan::Placement;
+use skytether_store::{Expect, Op};
+use skytether_wire::verify::Pace;
+use uuid::Uuid;
+
+use super::plan::{Job, Planner, TablePlan};
+use super::report::GrowthReport;
+use crate::catalog::{Catalog, PLAIN_FORMAT, PartitionRecord, ROOT_FORMAT, RootRecord, TableRecord};
+use crate::redundant::Progress;
+use crate::redundant::mend::is;
+use crate::redundant::stored::{RedundancyRecord, holders, parity_of};
+use crate::session::{Host, new_generation};
+
+/// Slices that are read at the same time.
+const READS: usize = 8;
+
+/// Bytes that go to a drive at a time.
+const BATCH: usize = 8 << 20;
+
+/// Changes that go to a drive at a time.
+const OPS: usize = 256;
+
+/// Links that are made at a time: each batch flushes the directories of all its files.
+const LINKS: usize = 2048;
+
+/// Passes over data sets that change meanwhile.
+const PASSES: usize = 16;
+
+/// How long queries that began before have to end before what they read is deleted. Those that take longer are told that their data set was replaced.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// How often it is looked whether they have.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Work under way.
+pub(crate) struct Mover<'a> {
+    host: &'a Host,
+    leaving: BTreeSet<usize>,
+    tell: &'a (dyn Fn(&Progress) + Send + Sync),
+    pub(crate) report: GrowthReport,
+    progress: Progress,
+    pace: Pace,
+    /// Bytes on each drive, by the root records.
+    loads: Vec<u64>,
+    /// Bytes of each data set that stay where they are because keys say so.
+    pinned: BTreeMap<DatasetName, u64>,
+    /// What was replaced: until when it is kept, and who may read it still.
+    replaced: VecDeque<(Instant, Arc<()>, DatasetName, Generation)>,
+}
+
+/// What became of a data set.
+enum Became {
+    /// All is where it should be.
+    Nothing,
+    /// It was moved.
+    Moved,
+    /// Somebody replaced or dropped it meanwhile.
+    Another,
+    /// It can't be moved.
+    Left,
+}
+
+/// A generation that is deleted unless it is settled.
+struct Unsettled {
+    catalog: Catalog,
+    name: DatasetName,
+    generation: Generation,
+    settled: bool,
+}
+
+impl Drop for Unsettled {
+    fn drop(&mut self) {
+        if !self.settled {
+            let (catalog, name, generation) = (self.catalog.clone(), self.name.clone(), self.generation);
+            // Outside of a runtime nobody can: it goes when the fleet is opened next.
+            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                runtime.spawn(async move {
+                    if let Err(e) = catalog.delete_generation(&name, generation).await {
+                        tracing::debug!("{e}");
+                    }
+                });
+            }
+        }
+    }
+}
+
+impl<'a> Mover<'a> {
+    pub(crate) fn new(host: &'a Host, leaving: BTreeSet<usize>, bytes_per_s: Option<u64>, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> Self {
+        let (report, progress) = (GrowthReport::default(), Progress::default());
+        Self { host, leaving, tell, report, progress, pace: Pace::new(bytes_per_s), loads: Vec::new(), pinned: BTreeMap::new(), replaced: VecDeque::new() }
+    }
+
+    /// Bytes on each drive, by all root records that can be read.
+    pub(crate) async fn loads(&self) -> Result<Vec<u64>> {
+        let catalog = self.host.catalog();
+        let mut loads = vec![0; catalog.drives().len()];
+        for name in catalog.names().await? {
+            match catalog.read(&name).await {
+                Ok((record, _)) => self.count(&record, &mut loads, true),
+                Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt | Kind::Unsupported) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(loads)
+    }
+
+    fn count(&self, record: &RootRecord, loads: &mut [u64], more: bool) {
+        record.tables.values().for_each(|table| self.count_table(table, loads, more));
+    }
+
+    fn count_table(&self, table: &TableRecord, loads: &mut [u64], more: bool) {
+        for p in table.partitions.iter().chain(table.redundancy.iter().flat_map(|redundancy| &redundancy.parity)) {
+            if let Some(load) = self.host.drives().iter().position(|drive| drive.info().id == p.drive).and_then(|at| loads.get_mut(at)) {
+                *load = if more { load.saturating_add(p.bytes) } else { load.saturating_sub(p.bytes) };
+            }
+        }
+    }
+
+    /// Moves what has to move of all data sets. Dropping it stops it; the next one goes on with the data sets that this one did not come to.
+    ///
+    /// # Errors
+    /// `Unavailable`, what the drives say. What can't be moved is no error: the report tells.
+    pub(crate) async fn all(&mut self) -> Result<()> {
+        let catalog = self.host.catalog();
+        self.loads = self.loads().await?;
+        let mut done: BTreeMap<DatasetName, Generation> = BTreeMap::new();
+        let mut moved: BTreeSet<DatasetName> = BTreeSet::new();
+        for pass in 0.. {
+            let mut todo = Vec::new();
+            for name in catalog.names().await? {
+                match catalog.read(&name).await {
+                    Ok((record, _)) if done.get(&name) != Some(&record.generation) => todo.push(name),
+                    Ok(_) => {}
+                    Err(e) if e.kind() == Kind::NotFound => {}
+                    Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) => {
+                        if pass == 0 {
+                            self.report.left.push(format!("{name}: {}", e.full_text()));
+                        }
+                    }
+                    Err(e) => return Err(e),
+                }
+            }
+            if todo.is_empty() {
+                break;
+            }
+            if pass == PASSES {
+                self.report.left.push(format!("{} data sets change all the time: balance once more when there is less to do", todo.len()));
+                break;
+            }
+            for name in todo {
+                self.progress.what = name.to_string();
+                (self.tell)(&self.progress);
+                let record = match catalog.read(&name).await {
+                    Ok((record, _)) => record,
+                    Err(e) if e.kind() == Kind::NotFound => continue,
+                    Err(e) => return Err(e),
+                };
+                match self.dataset(&record).await? {
+                    Became::Nothing | Became::Left => drop(done.insert(name, record.generation)),
+                    Became::Moved => {
+                        moved.insert(name.clone());
+                        if let Ok((now, _)) = catalog.read(&name).await
+                            && now.written() == record.written()
+                        {
+                            done.insert(name, now.generation);
+                        }
+                    }
+                    Became::Another => {}
+                }
+                self.tidy(false).await?;
+            }
+        }
+        self.report.datasets = moved.len() as u64;
+        self.report.pinned = self.pinned.values().sum();
+        self.tidy(true).await?;
+        self.progress.done = self.progress.total;
+        (self.tell)(&self.progress);
+        Ok(())
+    }
+
+    /// Deletes what was replaced and nobody reads any more; waits for it if it is the `last` time.
+    async fn tidy(&mut self, last: bool) -> Result<()> {
+        loop {
+            // In order: who began before one was replaced may read all that were replaced since.
+            while let Some((until, held, name, generation)) = self.replaced.front() {
+                if Arc::strong_count(held) > 1 && *until > Instant::now() {
+                    break;
+                }
+                self.host.catalog().delete_generation(name, *generation).await?;
+                self.replaced.pop_front();
+            }
+            if !last || self.replaced.is_empty() {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Whether a part of the data set is on a lost drive that leaves, and nowhere else.
+    fn lost_part(&self, record: &RootRecord) -> Option<String> {
+        let presence = self.host.catalog().presence();
+        for (title, table) in record.tables.iter().filter(|(_, t)| t.redundancy.is_none() && t.placement == Placement::Spread) {
+            for p in &table.partitions {
+                let at = self.host.drives().iter().position(|drive| drive.info().id == p.drive)?;
+                if presence.is_lost(at) {
+                    let name = &self.host.drives()[at].info().name;
+                    return Some(format!("a part of {} {title} was on {name} alone, and is lost: drop {0} and ingest it again", record.name));
+                }
+            }
+        }
+        None
+    }
+
+    async fn dataset(&mut self, record: &RootRecord) -> Result<Became> {
+        if let Some(lost) = self.lost_part(record) {
+            self.report.left.push(lost);
+            return Ok(Became::Left);
+        }
+        let next = new_generation();
+        let plans = match self.plan(record, next).await {
+            Ok(plans) => plans,
+            Err(_) if !self.is_still(record).await? => return Ok(Became::Another),
+            Err(e) if matches!(e.kind(), Kind::Exhausted | Kind::Unsupported | Kind::Corrupt) => {
+                self.report.left.push(e.full_text());
+                return Ok(Became::Left);
+            }
+            Err(e) => return Err(e),
+        };
+        let pinned = record.tables.values().filter(|table| table.partitioned_by.is_some());
+        let parities = |table: &TableRecord| table.redundancy.iter().flat_map(|r| &r.parity).map(|p| p.bytes).sum::<u64>();
+        self.pinned.insert(record.name.clone(), pinned.map(|table| table.partitions.iter().map(|p| p.bytes).sum::<u64>() + parities(table)).sum());
+        self.report.longest = self.report.longest.max(plans.iter().map(|plan| plan.longest).max().unwrap_or(0));
+        if !plans.iter().any(|plan| plan.changed) {
+            return Ok(Became::Nothing);
+        }
+        self.report.bytes_least += plans.iter().map(|plan| plan.least).sum::<u64>();
+        let catalog = self.host.catalog();
+        let mut unsettled = Unsettled { catalog: catalog.clone(), name: record.name.clone(), generation: next, settled: false };
+        self.progress.total += plans.iter().map(TablePlan::moving).sum::<u64>();
+        let mut tables = BTreeMap::new();
+        for plan in plans {
+            let table = record.table(&plan.title)?;
+            match self.carry_out(table, &plan, record, next).await {
+                Ok(now) => drop(tables.insert(plan.title, now)),
+                // It may have been replaced just now, and its slices deleted.
+                Err(_) if !self.is_still(record).await? => {
+                    self.undo(&mut unsettled).await?;
+                    return Ok(Became::Another);
+                }
+                Err(e) => {
+                    self.undo(&mut unsettled).await?;
+                    return Err(e.while_doing(format!("{} could not be moved", record.name)));
+                }
+            }
+        }
+        let format = if tables.values().any(|table: &TableRecord| table.redundancy.is_some()) { ROOT_FORMAT } else { PLAIN_FORMAT };
+        let now = RootRecord { format, generation: next, content: Some(record.written()), tables, ..record.clone() };
+        if !self.commit(record, now).await? {
+            self.undo(&mut unsettled).await?;
+            return Ok(Became::Another);
+        }
+        unsettled.settled = true;
+        self.replaced.push_back((Instant::now() + GRACE, self.host.ran(), record.name.clone(), record.generation));
+        Ok(Became::Moved)
+    }
+
+    async fn undo(&self, unsettled: &mut Unsettled) -> Result<()> {
+        unsettled.catalog.delete_generation(&unsettled.name, unsettled.generation).await?;
+        unsettled.settled = true;
+        Ok(())
+    }
+
+    async fn is_still(&self, record: &RootRecord) -> Result<bool> {
+        match self.host.catalog().read(&record.name).await {
+            Ok((now, _)) => Ok(now.generation == record.generation),
+            Err(e) if e.kind() == Kind::NotFound => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    async fn plan(&mut self, record: &RootRecord, next: Generation) -> Result<Vec<TablePlan>> {
+        let targets: Vec<usize> = self.host.catalog().presence().here().into_iter().filter(|at| !self.leaving.contains(at)).collect();
+        let planner = Planner { host: self.host, targets: &targets, leaving: &self.leaving };
+        let mut others = self.loads.clone();
+        let mut plans = Vec::with_capacity(record.tables.len());
+        for (title, table) in &record.tables {
+            // All else, of which the tables before are where they will be.
+            self.count_table(table, &mut others, false);
+            let plan = planner.table(record, title, table, next, &others).await?;
+            for job in &plan.jobs {
+                if let Some(load) = others.get_mut(job.to) {
+                    *load += job.len;
+                }
+            }
+            plans.push(plan);
+        }
+        Ok(plans)
+    }
+
+    /// Makes `now` the truth, if that is `before` still; whether it was.
+    async fn commit(&mut self, before: &RootRecord, mut now: RootRecord) -> Result<bool> {
+        let catalog = self.host.catalog();
+        catalog.look_around().await?;
+        let (change, version) = match catalog.read_versioned(&before.name).await? {
+            Some((found, version)) if found.generation == before.generation => (found.change, version),
+            _ => return Ok(false),
+        };
+        now.change = catalog.next_change(change);
+        match catalog.commit(&now, Expect::Version(version)).await {
+            Ok(()) => {}
+            Err(e) if e.kind() == Kind::Conflict => return Ok(false),
+            Err(e) => return Err(e),
+        }
+        let mut loads = std::mem::take(&mut self.loads);
+        self.count(before, &mut loads, false);
+        self.count(&now, &mut loads, true);
+        self.loads = loads;
+        Ok(true)
+    }
+
+    /// Writes a table as planned; its record.
+    async fn carry_out(&mut self, table: &TableRecord, plan: &TablePlan, record: &RootRecord, next: Generation) -> Result<TableRecord> {
+        self.jobs(&plan.jobs).await?;
+        let ids: Vec<Uuid> = plan.drives.iter().map(|at| self.host.drives()[*at].info().id).collect();
+        let name = |slot: u32| PartitionName { dataset: record.name.clone(), generation: next, table: plan.title.clone(), slot };
+        let survives = table.redundancy.as_ref().map_or(0, |redundancy| redundancy.scheme.tolerates());
+        let mut partitions = Vec::with_capacity(plan.parts.len());
+        for part in &plan.parts {
+            let metadata = part.metadata.encode()?;
+            let at: Vec<usize> = match table.placement {
+                Placement::Everywhere => vec![part.at],
+                Placement::Spread => holders(part.slot, plan.drives.len(), survives).map(|place| plan.drives[place]).collect(),
+            };
+            for to in at {
+                self.put(to, name(part.slot).key()?, &metadata).await?;
+            }
+            let slices = u32::try_from(part.metadata.slices.len()).map_err(|_| Error::exhausted("a partition would have too many slices"))?;
+            let bytes = part.metadata.slices.iter().map(|slice| slice.len).sum::<u64>() + metadata.len() as u64;
+            partitions.push(PartitionRecord { drive: self.host.drives()[part.at].info().id, slot: part.slot, rows: part.metadata.rows, slices, bytes });
+        }
+        let redundancy = match (&table.redundancy, plan.stored_map(&ids)?) {
+            (Some(before), Some(map)) => {
+                for place in holders(0, plan.drives.len(), survives) {
+                    self.put(plan.drives[place], parity_of(&name(0), 0).key()?, &map).await?;
+                }
+                let mut parity = Vec::new();
+                for (slot, (slices, bytes)) in plan.parities.iter().enumerate() {
+                    if slot == 0 || *slices > 0 {
+                        let bytes = bytes + if slot == 0 { map.len() as u64 } else { 0 };
+                        parity.push(PartitionRecord { drive: ids[slot], slot: slot as u32, rows: 0, slices: *slices, bytes });
+                    }
+                }
+                Some(RedundancyRecord { scheme: before.scheme, drives: ids, parity })
+            }
+            _ => None,
+        };
+        Ok(TableRecord { partitions, redundancy, ..table.clone() })
+    }
+
+    async fn put(&mut self, to: usize, key: Key, value: &Bytes) -> Result<()> {
+        self.report.bytes_metadata += value.len() as u64;
+        let put = Op::Put { key, value: value.clone(), expect: Expect::Any };
+        let name = &self.host.drives()[to].info().name;
+        self.host
+            .catalog()
+            .ask(to, "take metadata", self.host.drives()[to].apply(vec![put]))
+            .await
+            .map(drop)
+            .context(|| format!("{name} could not take metadata"))
+    }
+
+    /// Links what stays where it is, and copies the rest.
+    async fn jobs(&mut self, jobs: &[Job]) -> Result<()> {
+        let presence = self.host.catalog().presence();
+        let mut stay: BTreeMap<usize, Vec<Job>> = BTreeMap::new();
+        let mut go: Vec<Job> = Vec::new();
+        for job in jobs.iter().cloned() {
+            if job.from == job.to && !presence.is_lost(job.from) { stay.entry(job.to).or_default().push(job) } else { go.push(job) }
+        }
+        // Each drive by itself, all at the same time.
+        let linking: Vec<BoxFuture<'static, Result<(u64, Vec<Job>)>>> = stay.into_iter().map(|(at, jobs)| link(self.host.clone(), at, jobs).boxed()).collect();
+        for (linked, others) in try_join_all(linking).await? {
+            self.report.linked += linked;
+            go.extend(others);
+        }
+        self.copy(go).await
+    }
+
+    async fn copy(&mut self, jobs: Vec<Job>) -> Result<()> {
+        let host = self.host.clone();
+        let from = host.clone();
+        let mut reading = stream::iter(jobs.into_iter().map(move |job| read(from.clone(), job).boxed())).buffered(READS);
+        let mut batches: BTreeMap<usize, (Vec<Op>, usize)> = BTreeMap::new();
+        while let Some(read) = reading.next().await {
+            let (job, value) = read?;
+            if job.from != job.to {
+                self.report.moved += 1;
+                self.report.bytes_moved += job.len;
+                self.progress.done += job.len;
+            }
+            self.pace.passed(job.len).await;
+            let (ops, bytes) = batches.entry(job.to).or_default();
+            *bytes += value.len();
+            ops.push(Op::Put { key: job.becomes.0.slice_key(job.becomes.1)?, value, expect: Expect::Any });
+            if *bytes >= BATCH || ops.len() >= OPS {
+                let (ops, _) = std::mem::take(batches.entry(job.to).or_default());
+                send(&host, job.to, ops).await?;
+                (self.tell)(&self.progress);
+            }
+        }
+        for (to, (ops, _)) in batches {
+            send(&host, to, ops).await?;
+        }
+        (self.tell)(&self.progress);
+        Ok(())
+    }
+}
+
+/// Links values at drive `at`: how many, and those that are to be written instead, because the drive does not link or they are damaged there.
+async fn link(host: Host, at: usize, jobs: Vec<Job>) -> Result<(u64, Vec<Job>)> {
+    let (mut linked, mut others) = (0, Vec::new());
+    for some in jobs.chunks(LINKS) {
+        let op = |job: &Job| {
+            let (key, from) = (job.becomes.0.slice_key(job.becomes.1)?, job.was.0.slice_key(job.was.1)?);
+            Ok(Op::Link { key, from, len: job.len, crc32c: job.crc32c, expect: Expect::Any })
+        };
+        let ops: Vec<Op> = some.iter().map(op).collect::<Result<_>>()?;
+        match host.catalog().ask(at, "link what stays", host.drives()[at].apply(ops)).await {
+            Ok(_) => linked += some.len() as u64,
+            // An older program takes it for a wrong call.
+            Err(e) if matches!(e.kind(), Kind::Unsupported | Kind::NotFound | Kind::Conflict | Kind::Corrupt | Kind::Invalid) => {
+                others.extend(some.iter().cloned())
+            }
+            Err(e) => return Err(e.while_doing(format!("{} could not link what stays there", host.drives()[at].info().name))),
+        }
+    }
+    Ok((linked, others))
+}
+
+/// A value that is to go elsewhere, verified.
+async fn read(host: Host, job: Job) -> Result<(Job, Bytes)> {
+    let key = job.was.0.slice_key(job.was.1)?;
+    // What the drive can't give comes from the rest of its group, or from copies.
+    let value = host.catalog().ask(job.from, "read a slice", host.drives()[job.from].get(&key)).await?;
+    if is(&value, job.len, job.crc32c) {
+        return Ok((job, value));
+    }
+    Err(Error::corrupt(format!("{} has another value under {key} than it should: scrub {} first", host.drives()[job.from].info().name, job.was.0.dataset)))
+}
+
+async fn send(host: &Host, to: usize, ops: Vec<Op>) -> Result<()> {
+    if ops.is_empty() {
+        return Ok(());
+    }
+    let sent = host.catalog().ask(to, "take slices", host.drives()[to].apply(ops)).await;
+    sent.map(drop).context(|| format!("{} could not take slices", host.drives()[to].info().name))
+}

@@ -1,0 +1,103 @@
+//! What growing and shrinking a fleet is asked for, and what it tells.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use skytether_common::units::{counted, human_bytes, human_seconds};
+
+/// What is to be done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GrowthOptions {
+    /// How many blank drives an embedded fleet gets, below its directory.
+    #[serde(default)]
+    pub count: usize,
+    /// The addresses of blank served drives that come to the fleet of a host.
+    #[serde(default)]
+    pub addresses: Vec<String>,
+    /// The drives that leave it, by names or ids.
+    #[serde(default)]
+    pub retire: Vec<String>,
+    /// How many bytes per second may be moved, over all drives together; as fast as it goes if `None`.
+    #[serde(default)]
+    pub bytes_per_s: Option<u64>,
+}
+
+/// What data sets have on a drive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Load {
+    /// The drive.
+    pub drive: String,
+    /// Bytes of slices, parities and metadata slices; copies of the latter count once.
+    pub before: u64,
+    /// The same afterwards.
+    pub after: u64,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct GrowthReport {
+    /// Drives that came.
+    pub added: Vec<String>,
+    /// Drives that left.
+    pub retired: Vec<String>,
+    /// Data sets of which something moved.
+    pub datasets: u64,
+    /// Slices and parities that went to another drive, and copies of tables that lie everywhere.
+    pub moved: u64,
+    /// Their bytes.
+    pub bytes_moved: u64,
+    /// The fewest bytes that had to move so that drives that leave are empty, and of each table data and parities within 5% of the mean, if slices could be divided; and copies for drives that came.
+    pub bytes_least: u64,
+    /// Slices and parities that stayed where they are, under another name.
+    pub linked: u64,
+    /// Metadata slices and code maps that were written anew, in bytes.
+    pub bytes_metadata: u64,
+    /// What lies on each drive.
+    pub drives: Vec<Load>,
+    /// By how much the drive that is furthest off the mean was off it, as a share; of those that were of the fleet before.
+    pub off_before: f64,
+    /// By how much it is now, of those that are of the fleet.
+    pub off_after: f64,
+    /// The longest slice or stripe of slices, in bytes: so far drives may be off the mean with each table.
+    pub longest: u64,
+    /// Bytes of tables that are partitioned by key, which stay on as many drives as they were written to, and are not balanced.
+    pub pinned: u64,
+    /// What could not be moved, and why.
+    pub left: Vec<String>,
+    /// What else is to be said.
+    pub notes: Vec<String>,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+impl fmt::Display for GrowthReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.drives.iter().map(|load| load.drive.chars().count()).max().unwrap_or(0).max(5);
+        writeln!(f, "{:width$}  {:>12}  {:>12}", "drive", "before", "after")?;
+        for load in &self.drives {
+            writeln!(f, "{:width$}  {:>12}  {:>12}", load.drive, human_bytes(load.before), human_bytes(load.after))?;
+        }
+        writeln!(f, "furthest off the mean: {:.1}% before, {:.1}% after", 100.0 * self.off_before, 100.0 * self.off_after)?;
+        for note in &self.notes {
+            writeln!(f, "{note}")?;
+        }
+        for left in &self.left {
+            writeln!(f, "left: {left}")?;
+        }
+        for (drives, what) in [(&self.added, "added"), (&self.retired, "retired")] {
+            if !drives.is_empty() {
+                write!(f, "{} {what}; ", drives.join(", "))?;
+            }
+        }
+        write!(
+            f,
+            "{} of {} moved ({} at least), {} stayed where they were, {}",
+            human_bytes(self.bytes_moved),
+            counted(self.datasets, "data set"),
+            human_bytes(self.bytes_least),
+            counted(self.linked, "value"),
+            human_seconds(self.seconds)
+        )
+    }
+}

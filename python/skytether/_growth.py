@@ -1,0 +1,113 @@
+"""Fleets that grow and shrink, as a part of `Fleet`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Callable, Sequence
+
+from .errors import InvalidError
+
+if TYPE_CHECKING:
+    from . import _internal
+
+
+def bytes_per_s(rate: float | None) -> int | None:
+    """A rate in MB/s as bytes per second; InvalidError for what is none."""
+    if rate is None:
+        return None
+    if not 1e-6 <= rate <= 1e9:
+        raise InvalidError(f"{rate!r} is no rate: give MB/s, such as 50")
+    return int(rate * 1e6)
+
+
+class Growth:
+    """Drives that come and go. What moves then is reported as a dict:
+
+    `added` and `retired` drives, `datasets` of which something moved, `bytes_moved` and `bytes_least` (the fewest that had to move, if slices could be divided), `moved` and `linked` values, `drives` (a dict each with `drive`, and its bytes `before`
+    and `after`), `off_before` and `off_after` (by how much the drive that is furthest off the mean is off it, as a share), what was `left` (texts), `notes`, `seconds`, and others.
+    """
+
+    _inner: _internal.Fleet
+
+    def add_drives(
+        self, count: int | None = None, *, addresses: str | Sequence[str] | None = None, rate: float | None = None, progress: Callable[[int, int], None] | None = None,
+    ) -> dict[str, Any]:
+        """Takes blank drives into the fleet and gives them their share of every table, so that all drives are within 5% of the mean. Queries and ingests go on meanwhile. What was cut off goes on with `balance`.
+
+        Parameters
+        ----------
+        count
+            How many drives an embedded fleet gets, below its directory (default: 1).
+        addresses
+            Of a fleet behind a host: the address, or addresses, of the blank drives. They must be among the host's drives when it is started again.
+        rate
+            How fast slices may be moved, over all drives together, in MB/s (default: as fast as it goes).
+        progress
+            Called now and then with the bytes moved and those that are to be, so far as is known.
+
+        Returns
+        -------
+        dict
+            See the class.
+
+        Raises
+        ------
+        InvalidError
+            A drive is not blank, or of another fleet, or has the name of another one.
+        ConflictError
+            Drives are being added, retired or repaired already.
+        UnavailableError
+            A drive is lost: repair it, or retire it.
+        """
+        given = [addresses] if isinstance(addresses, str) else list(addresses or ())
+        if given and count is not None:
+            raise InvalidError("either a number of drives to make or addresses of drives, not both")
+        if count is not None and count < 1:
+            raise InvalidError(f"{count} drives can't be added: give 1 or more")
+        return self._resize(0 if given else 1 if count is None else count, given, [], rate, progress)
+
+    def retire(self, drives: str | Sequence[str], *, rate: float | None = None, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
+        """Moves all that is on drives to the others, makes anew what was on lost ones, and goes on without them; those that are here are wiped. Queries and ingests go on meanwhile; an ingest that began before and ends after is told to begin again.
+
+        Parameters
+        ----------
+        drives
+            The drive, or drives, by name or id.
+        rate, progress
+            As `add_drives` has them.
+
+        Returns
+        -------
+        dict
+            See the class.
+
+        Raises
+        ------
+        InvalidError
+            There is no such drive, or too few would be left.
+        ConflictError
+            Drives are being added, retired or repaired already.
+        UnavailableError
+            Another drive is lost; or something can't be moved, which the text names: a table that is partitioned by key, with no drive to take the place, or one without redundancy of which a part is lost.
+        """
+        return self._resize(0, [], [drives] if isinstance(drives, str) else list(drives), rate, progress)
+
+    def balance(self, *, rate: float | None = None, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
+        """Moves slices so that every drive has as much as the others, to within 5%, and no more than that takes: what `add_drives` and `retire` end with, and what goes on with what was cut off.
+
+        Parameters
+        ----------
+        rate, progress
+            As `add_drives` has them.
+
+        Returns
+        -------
+        dict
+            See the class.
+        """
+        return self._resize(0, [], [], rate, progress)
+
+    def _resize(
+        self, count: int, addresses: list[str], retire: list[str], rate: float | None, progress: Callable[[int, int], None] | None
+    ) -> dict[str, Any]:
+        return json.loads(self._inner.resize(count, addresses, retire, bytes_per_s(rate), progress))
