@@ -53,6 +53,8 @@ impl Fetching {
             let started = Instant::now();
             let read = |n| {
                 let parts = self.scan.reader.stripe(&self.scan.partition, n, &self.stored)?;
+                let rows: Option<Arc<[u32]>> = self.scan.found().and_then(|found| found.rows(n)).map(Into::into);
+                let parts: Vec<Part> = parts.into_iter().map(|part| part.only(rows.clone())).collect();
                 self.read.add(parts.len());
                 self.bytes_read.add(parts.iter().map(Part::len).sum());
                 Ok(parts)
