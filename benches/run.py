@@ -115,8 +115,8 @@ def main() -> None:
     if "wide" in parts:
         wide.compare(data.OUT, line)
     if "particles" in parts:
-        particles.compare(2_000_000 if args.quick else particles.ROWS, 3, False, line)
-        particles.compare(2_000_000 if args.quick else particles.ROWS, 3, True, line)
+        particles.compare(2_000_000 if args.quick else particles.ROWS, 3, False, True, line)
+        particles.compare(2_000_000 if args.quick else particles.ROWS, 3, True, False, line)
     (data.OUT / "results.json").write_text(json.dumps(RESULTS, indent=1))
     missed = [r["what"].strip() for r in RESULTS if r["ok"] is False]
     print(f"\n{sum(r['ok'] is True for r in RESULTS)} figures reached, {len(missed)} missed{': ' + '; '.join(missed) if missed else ''}")

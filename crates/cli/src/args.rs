@@ -11,6 +11,7 @@ use skytether_host::{Cut, Scheme};
 
 use crate::export::Export;
 use crate::generate::Generate;
+use crate::index::Index;
 
 /// A computational storage system: data on many drives, queries cut into plans that run next to the bytes.
 #[derive(Debug, Parser)]
@@ -57,6 +58,9 @@ pub(crate) enum Command {
     Scrub(Scrub),
     /// Rebuild on blank drives what was on lost ones.
     Repair(Repair),
+    /// Indexes that the drives build.
+    #[command(subcommand)]
+    Index(Index),
     /// Remove a data set.
     Drop(Drop),
     /// Measure whether a drive under a device profile works as that device would.

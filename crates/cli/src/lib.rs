@@ -6,6 +6,7 @@
 mod args;
 mod export;
 mod generate;
+mod index;
 mod listing;
 mod mending;
 mod output;

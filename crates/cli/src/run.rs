@@ -21,6 +21,7 @@ use uuid::Uuid;
 use crate::args::{Calibrate, Command, DriveCommand, DriveServe, Drop, Explain, ExplainFormat, HostCommand, HostServe, Ingest, Init, ListFormat, Look, Sql};
 use crate::export::export;
 use crate::generate::generate;
+use crate::index;
 use crate::listing;
 use crate::mending;
 use crate::output::Sink;
@@ -57,6 +58,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Ls(a) => ls(a).await,
         Command::Status(a) => status(a).await,
         Command::Drop(a) => drop_dataset(a).await,
+        Command::Index(command) => index::run(command).await,
         Command::Scrub(a) => mending::scrub(a).await,
         Command::Repair(a) => mending::repair(a).await,
         Command::Calibrate(a) => calibrate(a).await,

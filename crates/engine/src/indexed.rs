@@ -198,12 +198,13 @@ impl Asked {
         let columns = head.header.columns.iter().map(|(name, order)| Some((name.as_str(), schema.field_with_name(name).ok()?.data_type(), order)));
         let boxes = Columns(columns.collect::<Option<Vec<_>>>()?).boxes(filters)?;
         let pages: Vec<Vec<usize>> = index.segments.iter().map(|head| head.meets(&boxes)).collect();
-        let (mut rows, mut bytes, mut reads) = (0u64, 0u64, 0usize);
+        let (mut rows, mut bytes, mut reads, mut found) = (0u64, 0u64, 0usize, 0.0);
         for (head, pages) in index.segments.iter().zip(&pages) {
             let of = |at: &usize| head.pages.get(*at);
             rows += pages.iter().filter_map(of).map(|page| u64::from(page.rows)).sum::<u64>();
             bytes += pages.iter().filter_map(of).map(|page| u64::from(page.len)).sum::<u64>();
             reads += runs(head, pages).len();
+            found += pages.iter().map(|at| head.expects(*at, &boxes)).sum::<f64>();
         }
         if rows > MOST_ROWS || bytes > MOST_BYTES {
             return None;
@@ -214,8 +215,7 @@ impl Asked {
         // Where the rows found may lie, and what is not in the index.
         let known = known(&index, scan.kept.len());
         let here = (0..scan.kept.len()).filter(|n| scan.kept[*n] && known[*n]).count().max(1) as f64;
-        // Of a page at each end of a range about half the rows are in it.
-        let each = rows as f64 / 2.0 / here;
+        let each = found / here;
         let hit = 1.0 - (-each).exp();
         for n in (0..scan.kept.len()).filter(|n| scan.kept[*n]) {
             seconds += match (known[n], holds) {

@@ -9,6 +9,7 @@ mod embedded;
 mod export;
 pub mod files;
 pub mod generate;
+mod indexes;
 mod profiles;
 pub mod storable;
 
@@ -26,7 +27,7 @@ pub use export::ExportReport;
 pub use profiles::Profiles;
 pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_host::{
-    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, Door, DriveStatus, Explanation, HostOptions, IngestReport, Listing, Moving, Output, Placement,
+    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, Door, DriveStatus, Explanation, HostOptions, IndexInfo, IndexRecord, IngestReport, ListIndexes, Listing, Moving, NewIndex, OldIndex, Output, Placement,
     PlainFile, Progress, Query, QueryOptions, Receipt, ReceiptHandle, RepairOptions, RepairReport, Scheme, ScrubOptions, ScrubReport, TableScan,
 };
 pub use skytether_particles::Particles;

@@ -8,6 +8,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Generation, Kind, PartitionName, Result};
+use skytether_index::INDEX;
 use skytether_matrix::Transposed;
 use skytether_plan::Placement;
 use skytether_plan::partition::{self, Key};
@@ -19,6 +20,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::catalog::{Catalog, DatasetKind, MatrixRecord, PLAIN_FORMAT, PartitionRecord, ROOT_FORMAT, RootRecord, TableRecord, overtaken};
 use crate::dealt::Dealt;
+use crate::indexes::IndexRecord;
 use crate::matrix_writer;
 use crate::outbox::Outbox;
 use crate::redundant::coder::Coder;
@@ -359,6 +361,9 @@ impl DatasetWriter {
         if self.tables.contains_key(table) {
             return Err(Error::invalid(format!("{} has been given the table {table:?} twice", self.name)));
         }
+        if table.starts_with(INDEX) {
+            return Err(Error::invalid(format!("{} can't have a table {table:?}: names that begin with {INDEX:?} are those of indexes", self.name)));
+        }
         if table.starts_with(PARITY) {
             return Err(Error::invalid(format!("{} can't have a table {table:?}: names that begin with {PARITY:?} are those of parities", self.name)));
         }
@@ -385,6 +390,7 @@ impl DatasetWriter {
             generation: self.generation,
             change: self.catalog.next_change(self.change),
             tables: std::mem::take(&mut self.tables),
+            indexes: Vec::new(),
             application: std::mem::take(&mut self.application),
         };
         // From here on dropping the writer deletes nothing: the root record may name what was written.
@@ -398,16 +404,19 @@ impl DatasetWriter {
     }
 
     /// What the commit is to find: what was there when the ingest began. Of several homes another may decide by now, whose versions are its own.
-    async fn expected_now(&self) -> Result<Expect> {
-        if !self.catalog.presence().is_redundant() {
-            return Ok(self.expect);
+    /// With the indexes that it has, which the new one is to have as well: they may have been changed since.
+    async fn expected_now(&self) -> Result<(Expect, Vec<IndexRecord>)> {
+        if !self.catalog.presence().is_redundant() && self.replaced.is_none() {
+            return Ok((self.expect, Vec::new()));
         }
-        self.catalog.look_around().await?;
-        let (now, expect) = match self.catalog.read_versioned(&self.name).await? {
-            None => (None, Expect::Absent),
-            Some((record, version)) => (Some(record.generation), Expect::Version(version)),
+        if self.catalog.presence().is_redundant() {
+            self.catalog.look_around().await?;
+        }
+        let (now, expect, indexes) = match self.catalog.read_versioned(&self.name).await? {
+            None => (None, Expect::Absent, Vec::new()),
+            Some((record, version)) => (Some(record.generation), Expect::Version(version), record.indexes),
         };
-        if now == self.replaced { Ok(expect) } else { Err(overtaken(&self.name)) }
+        if now == self.replaced { Ok((expect, indexes)) } else { Err(overtaken(&self.name)) }
     }
 
     /// Whether drives that are lost by now have no part that is nowhere else.
@@ -425,9 +434,12 @@ impl DatasetWriter {
     }
 
     /// The part of a commit that must not end half-way, as a task of its own.
-    async fn settle_commit(self, record: RootRecord) -> Result<IngestReport> {
-        let committed = match self.expected_now().await.and_then(|expect| self.is_all_there(&record).map(|()| expect)) {
-            Ok(expect) => self.catalog.commit(&record, expect).await,
+    async fn settle_commit(self, mut record: RootRecord) -> Result<IngestReport> {
+        let committed = match self.expected_now().await.and_then(|found| self.is_all_there(&record).map(|()| found)) {
+            Ok((expect, indexes)) => {
+                record.indexes = indexes.into_iter().filter(|index| record.tables.contains_key(&index.table)).collect();
+                self.catalog.commit(&record, expect).await
+            }
             Err(e) => Err(e),
         };
         if let Err(e) = committed {
@@ -438,6 +450,10 @@ impl DatasetWriter {
                 tracing::debug!("{left}");
             }
             return Err(e);
+        }
+        if let Err(e) = self.catalog.define_indexes(&record).await {
+            // They are told when the indexes are listed, or the fleet is opened.
+            tracing::warn!("drives were not told of the indexes of {}: {e}", self.name);
         }
         if let Some(old) = self.replaced
             && let Err(e) = self.catalog.delete_generation(&self.name, old).await

@@ -271,6 +271,9 @@ impl Head {
         if columns == 0 || columns > MAX_COLUMNS {
             return Err(damaged("has no columns, or too many"));
         }
+        if header.first.checked_add(header.stripes.len() as u32).is_none() {
+            return Err(damaged("has more stripes than there can be"));
+        }
         let before = before(&header.stripes)?;
         let width = 20 + 16 * columns;
         if !rest.len().is_multiple_of(width) {
@@ -322,6 +325,16 @@ impl Head {
     pub fn meets(&self, boxes: &[Vec<Interval>]) -> Vec<usize> {
         let meets = |bounds: &[Interval]| boxes.iter().any(|one| bounds.iter().zip(one).all(|(bound, interval)| bound.and(*interval).is_some()));
         self.bounds.chunks(self.header.columns.len()).enumerate().filter(|(_, bounds)| meets(bounds)).map(|(at, _)| at).collect()
+    }
+
+    /// About how many rows of page `at` are in any of `boxes`, if they are spread evenly between its bounds.
+    #[must_use]
+    pub fn expects(&self, at: usize, boxes: &[Vec<Interval>]) -> f64 {
+        let columns = self.header.columns.len();
+        let (Some(page), Some(bounds)) = (self.pages.get(at), self.bounds.get(at * columns..(at + 1) * columns)) else { return 0.0 };
+        let width = |interval: Interval| (interval.high - interval.low) as f64 + 1.0;
+        let share = |one: &Vec<Interval>| bounds.iter().zip(one).map(|(bound, interval)| bound.and(*interval).map_or(0.0, |both| width(both) / width(*bound))).product::<f64>();
+        f64::from(page.rows) * boxes.iter().map(share).sum::<f64>().min(1.0)
     }
 
     /// Page `at` of these bytes, verified.

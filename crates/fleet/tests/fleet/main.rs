@@ -8,6 +8,7 @@ mod dialect;
 mod dying;
 mod explain;
 mod expression;
+mod indexes;
 mod locks;
 mod lost;
 mod moving;

@@ -11,6 +11,7 @@ fn record() -> RootRecord {
         generation: Generation(u64::MAX),
         change: 0,
         tables: BTreeMap::from([("data".to_owned(), table)]),
+        indexes: Vec::new(),
         application: BTreeMap::new(),
     }
 }
