@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::compute::concat_batches;
-use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use common::*;
 use skytether_common::{Key, PartitionName};
@@ -46,18 +45,8 @@ async fn settled(drive: &Drive) -> State {
 
 /// Rows of the query, and how many indexes it used.
 async fn asked(drive: &Arc<Drive>) -> (Vec<String>, usize) {
-    let (rows, annotation) = answer(drive).await;
-    let mut lines: Vec<String> = rows.iter().flat_map(|batch| (0..batch.num_rows()).map(|row| line(batch, row)).collect::<Vec<_>>()).collect();
-    lines.sort();
-    (lines, annotation.indexes.len())
-}
-
-fn line(batch: &RecordBatch, row: usize) -> String {
-    batch.columns().iter().map(|column| arrow::util::display::array_value_to_string(column, row).unwrap()).collect::<Vec<_>>().join(" ")
-}
-
-async fn answer(drive: &Arc<Drive>) -> (Vec<RecordBatch>, skytether_wire::Annotation) {
-    run(drive.as_ref(), SQL).await
+    let (rows, annotation) = ask(drive.as_ref(), SQL).await;
+    (lines(&rows), annotation.indexes.len())
 }
 
 fn slices_of_index(store: &dyn SliceStore) -> usize {

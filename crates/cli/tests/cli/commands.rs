@@ -33,6 +33,10 @@ fn help_explains_every_command() {
         &["explain"],
         &["ls"],
         &["status"],
+        &["index"],
+        &["index", "create"],
+        &["index", "list"],
+        &["index", "drop"],
         &["drop"],
     ] {
         let done = run(&[command, &["--help"]].concat()).code(0);
