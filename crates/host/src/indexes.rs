@@ -8,7 +8,7 @@ use skytether_common::units::{counted, human_bytes};
 use skytether_common::{DatasetName, Error, Kind, Result};
 use skytether_index::{Definition, MAX_COLUMNS, Order, Phase, State, check_name, partition};
 use skytether_slice::Metadata;
-use skytether_store::{Expect, Op};
+use skytether_store::{Expect, Op, Version};
 
 use crate::catalog::{Catalog, RootRecord};
 
@@ -113,23 +113,20 @@ impl Catalog {
         if let Some((_, twice)) = all.iter().enumerate().find(|(at, column)| all[..*at].contains(column)) {
             return Err(Error::invalid(format!("column {twice:?} is named twice")));
         }
-        let record = self
-            .change_indexes(&asked.dataset, async |record| {
-                self.check_index(record, &index).await?;
-                if let Some(there) = record.indexes.iter().find(|there| there.name == index.name) {
-                    return Err(Error::conflict(format!(
-                        "{} has an index {:?} already, on {}: drop it, or choose another name",
-                        record.name,
-                        there.name,
-                        there.columns.join(", ")
-                    )));
-                }
-                record.indexes.push(index.clone());
-                Ok(())
-            })
-            .await?;
-        self.define_indexes(&record).await?;
-        Ok(index.name)
+        for _ in 0..ATTEMPTS {
+            let (mut record, version) = self.record_to_change(&asked.dataset).await?;
+            self.check_index(&record, &index).await?;
+            if let Some(there) = record.indexes.iter().find(|there| there.name == index.name) {
+                let on = there.columns.join(", ");
+                return Err(Error::conflict(format!("{} has an index {:?} already, on {on}: drop it, or choose another name", record.name, there.name)));
+            }
+            record.indexes.push(index.clone());
+            if self.commit_indexes(&mut record, version).await? {
+                self.define_indexes(&record).await?;
+                return Ok(index.name);
+            }
+        }
+        Err(always_changing(&asked.dataset))
     }
 
     /// Removes an index.
@@ -137,30 +134,32 @@ impl Catalog {
     /// # Errors
     /// NotFound, with the indexes that there are; Conflict, Unavailable.
     pub async fn drop_index(&self, old: &OldIndex) -> Result<()> {
-        let mut gone = Vec::new();
-        let record = self
-            .change_indexes(&old.dataset, async |record| {
-                gone = record.indexes.iter().filter(|index| index.name == old.name).cloned().collect();
-                if gone.is_empty() {
-                    let there: Vec<&str> = record.indexes.iter().map(|index| index.name.as_str()).collect();
-                    let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
-                    return Err(Error::not_found(format!("{} has no index {:?}; it has {there}", record.name, old.name)));
-                }
-                record.indexes.retain(|index| index.name != old.name);
-                Ok(())
-            })
-            .await?;
-        // What a drive that is away keeps is collected when it is back and the fleet is opened.
-        for index in gone {
-            for (at, slot) in self.parts(&record, &index)? {
-                let key = partition(&record.partition(&index.table, slot), &index.name).key()?;
-                let delete = vec![Op::Delete { key: key.clone(), expect: Expect::Any }];
-                let deleted = match self.ask(at, "drop an index", self.drives()[at].apply(delete)).await {
-                    Ok(_) => self.delete_prefix(at, &format!("{key};")).await,
-                    Err(e) => Err(e),
-                };
-                deleted.or_else(|e| self.may_lose(at, e))?;
+        for _ in 0..ATTEMPTS {
+            let (mut record, version) = self.record_to_change(&old.dataset).await?;
+            let Some(at) = record.indexes.iter().position(|index| index.name == old.name) else {
+                let there: Vec<&str> = record.indexes.iter().map(|index| index.name.as_str()).collect();
+                let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+                return Err(Error::not_found(format!("{} has no index {:?}; it has {there}", record.name, old.name)));
+            };
+            let index = record.indexes.remove(at);
+            if self.commit_indexes(&mut record, version).await? {
+                return self.undefine(&record, &index).await;
             }
+        }
+        Err(always_changing(&old.dataset))
+    }
+
+    /// Takes an index that a root record does not name any more off the drives.
+    async fn undefine(&self, record: &RootRecord, index: &IndexRecord) -> Result<()> {
+        // What a drive that is away keeps is collected when it is back and the fleet is opened.
+        for (at, slot) in self.parts(record, index)? {
+            let key = partition(&record.partition(&index.table, slot), &index.name).key()?;
+            let delete = vec![Op::Delete { key: key.clone(), expect: Expect::Any }];
+            let deleted = match self.ask(at, "drop an index", self.drives()[at].apply(delete)).await {
+                Ok(_) => self.delete_prefix(at, &format!("{key};")).await,
+                Err(e) => Err(e),
+            };
+            deleted.or_else(|e| self.may_lose(at, e))?;
         }
         Ok(())
     }
@@ -308,19 +307,25 @@ impl Catalog {
         Ok(())
     }
 
-    /// Changes the root record by `change`, until nobody comes between.
-    async fn change_indexes(&self, name: &DatasetName, mut change: impl AsyncFnMut(&mut RootRecord) -> Result<()>) -> Result<RootRecord> {
-        for _ in 0..ATTEMPTS {
-            let Some((mut record, version)) = self.read_versioned(name).await? else { return Err(self.unknown(name).await) };
-            change(&mut record).await?;
-            record.change = self.next_change(record.change);
-            match self.commit(&record, Expect::Version(version)).await {
-                Err(e) if e.kind() == Kind::Conflict => {}
-                done => return done.map(|()| record),
-            }
+    async fn record_to_change(&self, name: &DatasetName) -> Result<(RootRecord, Version)> {
+        match self.read_versioned(name).await? {
+            Some(found) => Ok(found),
+            None => Err(self.unknown(name).await),
         }
-        Err(Error::conflict(format!("the root record of {name} changes all the time: try again")))
     }
+
+    /// Makes a record with other indexes the truth; false where somebody else has changed it since `version`.
+    async fn commit_indexes(&self, record: &mut RootRecord, version: Version) -> Result<bool> {
+        record.change = self.next_change(record.change);
+        match self.commit(record, Expect::Version(version)).await {
+            Err(e) if e.kind() == Kind::Conflict => Ok(false),
+            done => done.map(|()| true),
+        }
+    }
+}
+
+fn always_changing(name: &DatasetName) -> Error {
+    Error::conflict(format!("the root record of {name} changes all the time: try again"))
 }
 
 /// What an index is called that nobody names.
