@@ -385,6 +385,21 @@ impl Part {
         &self.columns
     }
 
+    /// Its number in the partition.
+    pub(crate) fn number(&self) -> u32 {
+        self.n
+    }
+
+    /// Whether only some of its rows are wanted.
+    pub(crate) fn is_narrowed(&self) -> bool {
+        self.rows.is_some()
+    }
+
+    /// The same bytes with other columns wanted, among those that were read.
+    pub(crate) fn with_columns(&self, columns: Vec<usize>) -> Self {
+        Self { n: self.n, group: self.group, columns, stored: self.stored.clone(), read: self.read, rows: self.rows.clone() }
+    }
+
     /// The same, of which only `rows` are wanted.
     pub(crate) fn only(self, rows: Option<Arc<[u32]>>) -> Self {
         Self { rows, ..self }

@@ -35,6 +35,7 @@ use crate::dense::Dense;
 use crate::feed::{Fed, Feed, Fetcher};
 use crate::indexed::Found;
 use crate::loading::{Fetching, Work};
+use crate::prefilter::Prefilter;
 use crate::prune;
 use crate::reader::{Partition, Reader};
 use crate::runs::{self, Run};
@@ -92,6 +93,8 @@ pub(crate) struct SliceScanExec {
     feed: Option<Arc<dyn Feed>>,
     /// What an index says of the rows that are wanted.
     found: Option<Arc<Found>>,
+    /// Which columns are decoded first.
+    pub(crate) first: Option<Arc<Prefilter>>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
     /// Made when first asked for.
@@ -141,6 +144,7 @@ impl SliceScanExec {
             fetch,
             feed: None,
             found: None,
+            first: None,
             properties: Arc::new(properties),
             metrics: ExecutionPlanMetricsSet::new(),
             statistics: OnceLock::new(),
@@ -150,6 +154,11 @@ impl SliceScanExec {
     /// The same scan, of which an index has told the rows: `stripes` are those that are read.
     pub(crate) fn indexed(self, found: Option<Arc<Found>>) -> Self {
         Self { found, ..self }
+    }
+
+    /// The same scan, which decodes the columns of some conditions first.
+    pub(crate) fn first(self, first: Option<Prefilter>) -> Self {
+        Self { first: first.map(Arc::new), ..self }
     }
 
     /// What an index says of the rows that are wanted.

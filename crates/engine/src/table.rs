@@ -18,6 +18,7 @@ use skytether_slice::Layout;
 
 use crate::dense::{self, Dense};
 use crate::indexed;
+use crate::prefilter::Prefilter;
 use crate::prune;
 use crate::reader::{Partition, Ticket};
 use crate::scan::{Shape, SliceScanExec};
@@ -139,7 +140,9 @@ impl PartitionTable {
         let schema = Arc::new(self.schema.project(&projection)?);
         let partitions = state.config().target_partitions();
         let reader = Arc::clone(&self.ticket.reader);
-        Ok(SliceScanExec::new(reader, Arc::clone(&self.partition), shape, projection, schema, stripes, pruned, partitions, limit).indexed(found))
+        let first = if self.view == View::Stored && limit.is_none() { Prefilter::new(state, &self.partition, filters, &projection) } else { None };
+        let scan = SliceScanExec::new(reader, Arc::clone(&self.partition), shape, projection, schema, stripes, pruned, partitions, limit);
+        Ok(scan.indexed(found).first(first))
     }
 }
 
