@@ -297,7 +297,11 @@ impl Shared {
                 if known.stop {
                     return;
                 }
-                known.all.iter().find(|(_, entry)| matches!(entry.phase, Phase::Waiting | Phase::Building)).map(|(at, entry)| (at.clone(), entry.definition.clone()))
+                known
+                    .all
+                    .iter()
+                    .find(|(_, entry)| matches!(entry.phase, Phase::Waiting | Phase::Building))
+                    .map(|(at, entry)| (at.clone(), entry.definition.clone()))
             };
             let Some((at, definition)) = next else {
                 self.rest(PAUSE);

@@ -35,7 +35,8 @@ impl Indexing {
         }
         let column = |name: &String| {
             let at = partition.column(name)?;
-            let order = Order::of(partition.metadata.schema.field(at).data_type(), texts_between(&partition, name).as_ref().map(|(a, b)| (a.as_slice(), b.as_slice())));
+            let order =
+                Order::of(partition.metadata.schema.field(at).data_type(), texts_between(&partition, name).as_ref().map(|(a, b)| (a.as_slice(), b.as_slice())));
             let unordered = || Error::unsupported(format!("column {name:?} of {} has no order that an index could keep", partition.title()));
             Ok((at, order.ok_or_else(unordered)?))
         };

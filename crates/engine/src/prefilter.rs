@@ -69,7 +69,10 @@ impl Prefilter {
     /// # Errors
     /// As decoding.
     pub(crate) fn rows(&self, partition: &Arc<Partition>, part: &Part, batch_rows: usize) -> Result<Option<Arc<[u32]>>> {
-        if part.is_narrowed() || partition.metadata.stripe_rows(part.number() as usize).unwrap_or(0) < LEAST || self.pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
+        if part.is_narrowed()
+            || partition.metadata.stripe_rows(part.number() as usize).unwrap_or(0) < LEAST
+            || self.pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+        {
             return Ok(None);
         }
         let (mut rows, mut seen) = (Vec::new(), 0u64);

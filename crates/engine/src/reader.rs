@@ -221,7 +221,8 @@ impl Reader {
     /// As [`Self::partition`].
     pub(crate) fn source(&self, name: &PartitionName) -> Result<Source> {
         let key = name.key()?;
-        let entry = self.store.stat(&key)?.ok_or_else(|| Error::not_found(format!("there is no partition {key} here: the data set was replaced or dropped")))?;
+        let entry =
+            self.store.stat(&key)?.ok_or_else(|| Error::not_found(format!("there is no partition {key} here: the data set was replaced or dropped")))?;
         Ok(Source { len: entry.len, crc32c: entry.crc32c })
     }
 

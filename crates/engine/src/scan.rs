@@ -433,7 +433,9 @@ impl ExecutionPlan for SliceScanExec {
                 let loaded = fetched.map(move |fetched| fetched.and_then(|fetched| work.load(fetched)).map_err(to_datafusion));
                 let loaded = loaded.map_ok(|loaded| stream::iter(loaded).map(|batch| batch.map_err(to_datafusion))).try_flatten();
                 let told = self.found().filter(|_| partition == 0).and_then(|found| found.values.clone());
-                let told = told.into_iter().flat_map(move |rows| (0..rows.num_rows()).step_by(batch_rows).map(move |at| rows.slice(at, batch_rows.min(rows.num_rows() - at))));
+                let told = told
+                    .into_iter()
+                    .flat_map(move |rows| (0..rows.num_rows()).step_by(batch_rows).map(move |at| rows.slice(at, batch_rows.min(rows.num_rows() - at))));
                 stream::iter(told.map(Ok)).chain(loaded).boxed()
             }
             Some(feed) => {

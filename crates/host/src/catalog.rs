@@ -17,8 +17,8 @@ use skytether_store::{Expect, Op};
 use skytether_wire::Storage;
 use uuid::Uuid;
 
-pub use crate::partitioned::PartitionedBy;
 use crate::indexes::IndexRecord;
+pub use crate::partitioned::PartitionedBy;
 use crate::redundant::presence::Presence;
 pub use crate::redundant::stored::RedundancyRecord;
 use crate::redundant::stored::parity_of;

@@ -91,7 +91,16 @@ impl fmt::Display for IndexInfo {
         let Self { dataset, index, state, done, rows, bytes, drives } = self;
         let far = if state == "building" { format!(" {:.0}%", 100.0 * done) } else { String::new() };
         let beside = if index.include.is_empty() { String::new() } else { format!(" with {}", index.include.join(", ")) };
-        write!(f, "{dataset}.{} {} on {}{beside}: {state}{far}, {}, {}, {}", index.table, index.name, index.columns.join(", "), counted(*rows, "row"), human_bytes(*bytes), counted(drives.len() as u64, "drive"))?;
+        write!(
+            f,
+            "{dataset}.{} {} on {}{beside}: {state}{far}, {}, {}, {}",
+            index.table,
+            index.name,
+            index.columns.join(", "),
+            counted(*rows, "row"),
+            human_bytes(*bytes),
+            counted(drives.len() as u64, "drive")
+        )?;
         // What is wrong somewhere.
         drives.iter().filter(|(_, says)| says.contains(':')).try_for_each(|(drive, says)| write!(f, "\n  {drive}: {says}"))
     }
@@ -181,7 +190,8 @@ impl Catalog {
                 Err(e) => return Err(e),
             };
             for index in &record.indexes {
-                let mut info = IndexInfo { dataset: name.clone(), index: index.clone(), state: String::new(), done: 0.0, rows: 0, bytes: 0, drives: BTreeMap::new() };
+                let mut info =
+                    IndexInfo { dataset: name.clone(), index: index.clone(), state: String::new(), done: 0.0, rows: 0, bytes: 0, drives: BTreeMap::new() };
                 let (mut stripes, mut phases, mut silent) = ((0u64, 0u64), Vec::new(), false);
                 for (at, slot) in self.parts(&record, index)? {
                     if !told.contains_key(&at) {
@@ -222,7 +232,13 @@ impl Catalog {
                     () => "ready",
                 }
                 .to_owned();
-                info.done = if info.state == "ready" { 1.0 } else if stripes.1 == 0 { 0.0 } else { stripes.0 as f64 / stripes.1 as f64 };
+                info.done = if info.state == "ready" {
+                    1.0
+                } else if stripes.1 == 0 {
+                    0.0
+                } else {
+                    stripes.0 as f64 / stripes.1 as f64
+                };
                 infos.push(info);
             }
         }
@@ -301,7 +317,11 @@ impl Catalog {
                 Error::not_found(format!("{} has no column {column:?}; it has {}", record.name, there.join(", ")))
             })?;
             if index.columns.contains(column) && Order::of(field.data_type(), None).is_none() {
-                return Err(Error::unsupported(format!("column {column:?} of {} is of type {}, of which there are no indexes", record.name, field.data_type())));
+                return Err(Error::unsupported(format!(
+                    "column {column:?} of {} is of type {}, of which there are no indexes",
+                    record.name,
+                    field.data_type()
+                )));
             }
         }
         Ok(())

@@ -333,7 +333,9 @@ impl Head {
         let columns = self.header.columns.len();
         let (Some(page), Some(bounds)) = (self.pages.get(at), self.bounds.get(at * columns..(at + 1) * columns)) else { return 0.0 };
         let width = |interval: Interval| (interval.high - interval.low) as f64 + 1.0;
-        let share = |one: &Vec<Interval>| bounds.iter().zip(one).map(|(bound, interval)| bound.and(*interval).map_or(0.0, |both| width(both) / width(*bound))).product::<f64>();
+        let share = |one: &Vec<Interval>| {
+            bounds.iter().zip(one).map(|(bound, interval)| bound.and(*interval).map_or(0.0, |both| width(both) / width(*bound))).product::<f64>()
+        };
         f64::from(page.rows) * boxes.iter().map(share).sum::<f64>().min(1.0)
     }
 
@@ -358,7 +360,8 @@ impl Page {
     /// Which of its rows are in any of `boxes`, as their places in the page.
     #[must_use]
     pub fn within(&self, boxes: &[Vec<Interval>]) -> Vec<usize> {
-        let has = |at: &usize| boxes.iter().any(|one| self.numbers.iter().zip(one).all(|(of, interval)| of.get(*at).is_some_and(|number| interval.has(*number))));
+        let has =
+            |at: &usize| boxes.iter().any(|one| self.numbers.iter().zip(one).all(|(of, interval)| of.get(*at).is_some_and(|number| interval.has(*number))));
         (0..self.rows.len()).filter(has).collect()
     }
 }

@@ -11,7 +11,8 @@ use pyo3_arrow::{PyRecordBatchReader, PySchema};
 use serde::Serialize;
 use skytether_common::{DatasetName, Error, Result};
 use skytether_fleet::{
-    DatasetKind, Fleet, HostOptions, IndexInfo, IngestOptions, ListIndexes, NewIndex, OldIndex, OpenOptions, Output, Profiles, Progress as Far, Query, RepairOptions, ScrubOptions, TableScan, files,
+    DatasetKind, Fleet, HostOptions, IndexInfo, IngestOptions, ListIndexes, NewIndex, OldIndex, OpenOptions, Output, Profiles, Progress as Far, Query,
+    RepairOptions, ScrubOptions, TableScan, files,
 };
 
 use tokio::sync::Notify;
@@ -313,7 +314,15 @@ impl PyFleet {
 
     /// Has the drives build an index; what it is called.
     #[pyo3(signature = (dataset, table, columns, include, name = None))]
-    fn create_index(&self, py: Python<'_>, dataset: String, table: String, columns: Vec<String>, include: Vec<String>, name: Option<String>) -> PyResult<String> {
+    fn create_index(
+        &self,
+        py: Python<'_>,
+        dataset: String,
+        table: String,
+        columns: Vec<String>,
+        include: Vec<String>,
+        name: Option<String>,
+    ) -> PyResult<String> {
         let (fleet, dataset) = (self.fleet()?, dataset.parse().or_raise()?);
         block(py, async move { fleet.create_index(&NewIndex { dataset, table, name, columns, include }).await })
     }

@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, Date32Array, Decimal128Array, DictionaryArray, Float32Array, Int64Array, StringArray, TimestampMicrosecondArray, UInt64Array};
+use arrow::array::{
+    ArrayRef, BooleanArray, Date32Array, Decimal128Array, DictionaryArray, Float32Array, Int64Array, StringArray, TimestampMicrosecondArray, UInt64Array,
+};
 use arrow::datatypes::Int32Type;
 use arrow::record_batch::RecordBatch;
 use skytether_common::Kind;

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
-use skytether_redundancy::map::Role;
 use skytether_index::State;
+use skytether_redundancy::map::Role;
 use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::{Cse, CseInfo, Storage, Verified, Verify};
 
