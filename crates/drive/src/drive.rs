@@ -130,6 +130,7 @@ impl Drive {
             indexes,
             pool: Arc::clone(&pool),
             turns: Arc::clone(engine.turns()),
+            limit,
             leave_free: options.index_free,
         };
         let indexes = Arc::new(Builder::begin(open.as_ref(), ground));

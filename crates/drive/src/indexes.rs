@@ -20,8 +20,9 @@ use skytether_pace::wait::deferred;
 use skytether_store::{Expect, Op, SliceStore, Version};
 use tokio::sync::Semaphore;
 
-/// Bytes of memory that a segment takes while it is built, if there are so many.
+/// Bytes of memory that a segment takes while it is built, if there are so many, and the share of the drive's that it takes at most: the rest is for queries.
 const MEMORY: usize = 128 << 20;
+const SHARE: usize = 4;
 
 /// The least that is tried with.
 const LEAST_MEMORY: usize = 4 << 20;
@@ -96,6 +97,8 @@ struct Shared {
     /// Who runs a query holds one of these.
     turns: Arc<Semaphore>,
     most_turns: usize,
+    /// Bytes that a segment takes at most while it is built.
+    memory: usize,
     /// The share of the disk that indexes leave free.
     leave_free: f64,
     known: Mutex<Known>,
@@ -117,15 +120,18 @@ pub(crate) struct Ground {
     pub(crate) indexes: Arc<Indexes>,
     pub(crate) pool: Arc<dyn MemoryPool>,
     pub(crate) turns: Arc<Semaphore>,
+    /// Bytes that the pool has.
+    pub(crate) limit: usize,
     pub(crate) leave_free: f64,
 }
 
 impl Builder {
     /// Looks what indexes `store` has, which are used from now on, and goes on building those that are not ready. `open` is the store without the device's disk: looking is a part of opening a drive.
     pub(crate) fn begin(open: &dyn SliceStore, ground: Ground) -> Self {
-        let Ground { store, reader, indexes, pool, turns, leave_free } = ground;
+        let Ground { store, reader, indexes, pool, turns, limit, leave_free } = ground;
+        let memory = MEMORY.min(limit / SHARE).max(LEAST_MEMORY);
         let most_turns = turns.available_permits();
-        let shared = Arc::new(Shared { store, reader, indexes, pool, turns, most_turns, leave_free, known: Mutex::default(), wake: Condvar::new() });
+        let shared = Arc::new(Shared { store, reader, indexes, pool, turns, most_turns, memory, leave_free, known: Mutex::default(), wake: Condvar::new() });
         match definitions(open) {
             Ok(found) => {
                 for (at, definition) in found {
@@ -435,7 +441,7 @@ impl Shared {
     /// Memory for a segment, and how much that is.
     fn memory(&self) -> Option<(MemoryReservation, usize)> {
         let memory = MemoryConsumer::new("an index that is built").register(&self.pool);
-        let mut room = MEMORY;
+        let mut room = self.memory;
         while room >= LEAST_MEMORY {
             if memory.try_grow(room).is_ok() {
                 return Some((memory, room));
