@@ -220,7 +220,8 @@ impl Asked {
         for n in (0..scan.kept.len()).filter(|n| scan.kept[*n]) {
             seconds += match (known[n], holds) {
                 (true, true) => 0.0,
-                (true, false) => hit * scan.stripe(n, each.min(scan.rows(n))),
+                // Rows that nobody wants are passed over without an index as well (`prefilter`): what pays are slices that are not read.
+                (true, false) => hit * scan.stripe(n, scan.rows(n)),
                 (false, _) => scan.stripe(n, scan.rows(n)),
             };
         }
