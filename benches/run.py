@@ -117,8 +117,8 @@ def main() -> None:
     if "wide" in parts:
         wide.compare(data.OUT, line)
     if "particles" in parts:
-        particles.compare(2_000_000 if args.quick else particles.ROWS, 3, False, line)
-        particles.compare(2_000_000 if args.quick else particles.ROWS, 3, True, line)
+        particles.compare(2_000_000 if args.quick else particles.ROWS, 3, False, True, line)
+        particles.compare(2_000_000 if args.quick else particles.ROWS, 3, True, False, line)
     if "repair" in parts:
         repair.compare(2_000_000 if args.quick else repair.ROWS, 3, line)
     if "storms" in parts:

@@ -6,6 +6,7 @@
 //! | room | subject |
 //! |---|---|
 //! | `codes` | code maps and digests of redundant data sets |
+//! | `indexes` | heads, pages and definitions of indexes |
 //! | `stored` | what lies in stores and in files that are ingested |
 //! | `plans` | sub-plans, expressions, plans of other producers |
 //! | `wire` | tickets, what comes beside a sub-plan, deliveries, sessions |
@@ -13,6 +14,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 
 mod codes;
+mod indexes;
 mod plans;
 mod stored;
 mod wire;
@@ -44,6 +46,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "spec_read", run: stored::spec_read, seeds: stored::specs, rounds: 20000 },
     Target { name: "code_map_read", run: codes::code_map_read, seeds: codes::code_maps, rounds: 20000 },
     Target { name: "digest_read", run: codes::digest_read, seeds: codes::digests, rounds: 20000 },
+    Target { name: "index_read", run: indexes::index_read, seeds: indexes::indexes, rounds: 20000 },
     Target { name: "plan_read", run: plans::plan_read, seeds: plans::foreign, rounds: 1600 },
     Target { name: "sub_plan_decode", run: plans::sub_plan_decode, seeds: plans::sub_plans, rounds: 6000 },
     Target { name: "expressions_decode", run: plans::expressions_decode, seeds: plans::expressions, rounds: 12000 },

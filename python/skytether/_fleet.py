@@ -358,6 +358,60 @@ class Fleet(Growth):
         """The drives, a dict each: `info` and `usage` (what it is and holds), or `error` (why it does not answer)."""
         return json.loads(self._inner.status())
 
+    def create_index(
+        self, table: str, columns: str | Sequence[str], *, include: str | Sequence[str] = (), name: str | None = None, wait: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> str:
+        """Has the drives build an index, in the background: it finds rows by ranges of its columns, several at once. Queries use it when that saves time, as far as it is built, and answer the same as without. A data set
+        that is replaced has it again, and so has a drive that was repaired.
+
+        Parameters
+        ----------
+        table
+            The data set (``"physics.p"``), or one of its tables (``"physics.p.data"``).
+        columns
+            The column, or columns (at most 8), by whose ranges rows are to be found.
+        include
+            Columns whose values it has beside them: queries for no others read no slice for the rows that it finds. Takes as much space as these columns do.
+        name
+            What it is called (default: its columns).
+        wait
+            Wait until it is built. An embedded fleet's drives build only while it is open.
+        progress
+            Called while it waits with how much is done, and 1000.
+
+        Returns
+        -------
+        str
+            What it is called.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such table or column.
+        ConflictError
+            There is an index of that name.
+        UnsupportedError
+            A column is of a type without an order, the table is a matrix, or a drive is of a version that builds no indexes.
+        ExhaustedError
+            While waiting: a drive had no space for it.
+        """
+        parts = table.replace("/", ".").split(".")
+        dataset, of = (".".join(parts[:2]), parts[2]) if len(parts) == 3 else (table, "data")
+        listed = [[names] if isinstance(names, str) else list(names) for names in (columns, include)]
+        called = self._inner.create_index(dataset, of, listed[0], listed[1], name)
+        if wait:
+            self._inner.wait_for_index(dataset, called, progress)
+        return called
+
+    def list_indexes(self, dataset: str | None = None) -> list[dict[str, Any]]:
+        """The indexes of a data set (default: of all), a dict each: `dataset`, `name`, `table`, `columns`, `include`, `state` (``"building"``, ``"ready"``, ``"dropped"`` for want of space, ``"failed"``, ``"unknown"``), `done` (0 to 1), `rows`, `bytes`, and `drives`, with what each says."""
+        return json.loads(self._inner.indexes(dataset))
+
+    def drop_index(self, dataset: str, name: str) -> None:
+        """Removes an index."""
+        self._inner.drop_index(dataset, name)
+
     def scrub(
         self, datasets: str | Sequence[str] | None = None, *, rate: float | None = None, check: bool = False, progress: Callable[[int, int], None] | None = None,
     ) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def test_the_examples_for_physicists_run(place: Path, capsys: pytest.CaptureFixt
         else:
             assert printed.endswith(text), (number, printed)
             compared += 1
-    assert compared == 6
+    assert compared == 8
     duckdb.unregister_filesystem("skytether")
 
 

@@ -12,6 +12,7 @@ use skytether_host::{Cut, Scheme};
 use crate::export::Export;
 use crate::generate::Generate;
 use crate::growing::FleetCommand;
+use crate::index::Index;
 
 /// A computational storage system: data on many drives, queries cut into plans that run next to the bytes.
 #[derive(Debug, Parser)]
@@ -61,6 +62,9 @@ pub(crate) enum Command {
     /// Let a fleet grow and shrink: drives that come, drives that leave, and what moves then.
     #[command(subcommand)]
     Fleet(FleetCommand),
+    /// Indexes that the drives build.
+    #[command(subcommand)]
+    Index(Index),
     /// Remove a data set.
     Drop(Drop),
     /// Measure whether a drive under a device profile works as that device would.

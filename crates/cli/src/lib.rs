@@ -7,6 +7,7 @@ mod args;
 mod export;
 mod generate;
 mod growing;
+mod index;
 mod listing;
 mod mending;
 mod output;

@@ -22,6 +22,7 @@ use crate::args::{Calibrate, Command, DriveCommand, DriveServe, Drop, Explain, E
 use crate::export::export;
 use crate::generate::generate;
 use crate::growing;
+use crate::index;
 use crate::listing;
 use crate::mending;
 use crate::output::Sink;
@@ -58,6 +59,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Ls(a) => ls(a).await,
         Command::Status(a) => status(a).await,
         Command::Drop(a) => drop_dataset(a).await,
+        Command::Index(command) => index::run(command).await,
         Command::Scrub(a) => mending::scrub(a).await,
         Command::Repair(a) => mending::repair(a).await,
         Command::Fleet(command) => growing::run(command).await,

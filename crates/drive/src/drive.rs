@@ -9,11 +9,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool, TrackConsumersPool};
-use skytether_common::{Context, Error, Key, Result};
+use skytether_common::{Context, Error, Key, Kind, Result};
 use skytether_engine::divide::Taken;
+use skytether_engine::indexed::{Costs, Indexes};
 use skytether_engine::lanes::Lanes;
 use skytether_engine::session::{Bounds, Sessions};
 use skytether_engine::{Engine, Reader, blocking_on};
+use skytether_index::State;
 use skytether_pace::{Processor, paced};
 use skytether_store::disk::{DiskStore, DriveIdentity, OpenOptions};
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
@@ -21,6 +23,7 @@ use skytether_wire::verify::{Pace, Verifying};
 use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Storage, SubPlan, Verified, Verify};
 use tokio::net::TcpListener;
 
+use crate::indexes::{Builder, Ground};
 use crate::throttle::{Device, SlowDisk, naming};
 
 /// The version of a drive's on-disk format (ARCHITECTURE.md, "A drive's directory").
@@ -31,6 +34,12 @@ const EPOCHS: u32 = 16;
 
 /// How many times their processor time slices may take, unless said otherwise: so many, and work that was pushed back is done sooner nearly anywhere else.
 const MAX_LOAD: f64 = 32.0;
+
+/// The share of a disk that indexes leave free, unless said otherwise.
+const INDEX_FREE: f64 = 0.02;
+
+/// What is kept of metadata while indexes are built is so many times less than for queries.
+const CACHE_SHARES: usize = 16;
 
 /// What a drive may use.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,13 +52,15 @@ pub struct DriveOptions {
     pub max_concurrent: usize,
     /// How many times their processor time slices may take before the drive takes no more of them on, and hands what it has back: it has too much else to do then, and whoever asks reads them instead.
     pub max_load: f64,
+    /// The share of its disk that a drive's indexes leave free: where less is, they are dropped.
+    pub index_free: f64,
     /// The device that the drive is to be like; `None`: as fast as the machine is.
     pub device: Option<Device>,
 }
 
 impl Default for DriveOptions {
     fn default() -> Self {
-        Self { memory_limit: 512 << 20, threads: 1, max_concurrent: 4, max_load: MAX_LOAD, device: None }
+        Self { memory_limit: 512 << 20, threads: 1, max_concurrent: 4, max_load: MAX_LOAD, index_free: INDEX_FREE, device: None }
     }
 }
 
@@ -72,6 +83,8 @@ impl DriveOptions {
 #[derive(Debug)]
 pub struct Drive {
     info: CseInfo,
+    /// It ends first: what it does needs the rest.
+    indexes: Arc<Builder>,
     store: Arc<dyn SliceStore>,
     engine: Arc<Engine>,
     sessions: Arc<Sessions>,
@@ -98,18 +111,35 @@ impl Drive {
         let pool = TrackConsumersPool::new(GreedyMemoryPool::new(limit), NonZeroUsize::MIN.saturating_add(2));
         let pool: Arc<dyn MemoryPool> = Arc::new(pool);
         let processor = profile.map(|profile| Arc::new(Processor::new(&profile)));
+        let open = Arc::clone(&store);
         let store = match profile {
             Some(profile) => Arc::new(SlowDisk::new(store, &profile)) as _,
             None => store,
         };
-        let reader = Arc::new(Reader::new(Arc::clone(&store)).paced(processor.clone()));
+        let indexes = Arc::new(Indexes::default());
+        let costs = profile.map_or_else(Costs::default, |profile| Costs {
+            seek_s: profile.disk_seek_s,
+            bytes_per_s: profile.disk_bytes_per_s,
+            speed: profile.speed_per_core * f64::from(profile.cores),
+        });
+        let reader = Arc::new(Reader::new(Arc::clone(&store)).paced(processor.clone()).with_indexes(Arc::clone(&indexes), costs));
         let engine = Arc::new(Engine::new(info.name.clone(), reader, Arc::clone(&pool), options.threads, options.max_concurrent)?);
+        let ground = Ground {
+            store: Arc::clone(&store),
+            reader: Arc::new(Reader::sharing(Arc::clone(&store), CACHE_SHARES).paced(processor.clone())),
+            indexes,
+            pool: Arc::clone(&pool),
+            turns: Arc::clone(engine.turns()),
+            limit,
+            leave_free: options.index_free,
+        };
+        let indexes = Arc::new(Builder::begin(open.as_ref(), ground));
         let device = options.device.map(|device| device.name);
         let epochs = EPOCHS.saturating_mul(u32::try_from(options.max_concurrent).unwrap_or(u32::MAX));
         // Loads are told by this machine's processor time, of which a slow device has little.
         let load = options.max_load / profile.map_or(1.0, |profile| profile.speed_per_core.min(1.0));
         let sessions = Sessions::new(Arc::clone(&engine), info.memory_limit, device.clone(), Bounds { epochs, load });
-        Ok(Arc::new(Self { info, store, engine, sessions, pool, processor, device }))
+        Ok(Arc::new(Self { info, indexes, store, engine, sessions, pool, processor, device }))
     }
 
     /// Opens the drive in `dir`, or makes it under `create`'s identity where there is none yet.
@@ -175,7 +205,23 @@ impl Storage for Drive {
     }
 
     async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.stored(move |store| store.apply(batch)).await
+        let indexes = Arc::clone(&self.indexes);
+        let apply = move |store: &dyn SliceStore| {
+            let applied = match store.apply(batch.clone()) {
+                // What can be made anew goes first.
+                Err(error) if error.kind() == Kind::Exhausted && indexes.takes_space() && indexes.make_room(error.message()) => store.apply(batch.clone()),
+                applied => applied,
+            };
+            if applied.is_ok() {
+                indexes.changed(&batch);
+            }
+            applied
+        };
+        self.stored(apply).await
+    }
+
+    async fn indexes(&self) -> Result<Vec<State>> {
+        Ok(self.indexes.states())
     }
 
     async fn get(&self, key: &Key) -> Result<Bytes> {

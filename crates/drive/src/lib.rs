@@ -6,9 +6,11 @@
 //! | room | subject |
 //! |---|---|
 //! | [`drive`] | the drive itself |
+//! | `indexes` | the indexes that it builds over its own slices |
 //! | [`throttle`] | the device that it is to be like: which one, its disk, its link |
 
 pub mod drive;
+mod indexes;
 pub mod throttle;
 
 pub use drive::{Drive, DriveOptions, serve};

@@ -29,6 +29,7 @@ fn visit(plan: &dyn ExecutionPlan, depth: u32, annotation: &mut Annotation) -> u
         annotation.slices_pruned += figures::sum(&metrics, SLICES_PRUNED);
         annotation.slices_told += figures::sum(&metrics, SLICES_TOLD);
         slices += scan.slices() as u64;
+        annotation.indexes.extend(scan.found().map(|found| found.note.clone()));
         annotation.rows_read = annotation.rows_read.map(|rows| rows + figures.rows_out);
     }
     if annotation.operators.len() < MAX_OPERATORS {

@@ -307,6 +307,7 @@ impl Divided {
     #[must_use]
     pub fn annotation(&self) -> Annotation {
         let mut annotation = Annotation { slices_total: Some(self.planned.slices), slices_pruned: self.scans[0].pruned(), ..Annotation::default() };
+        annotation.indexes.extend(self.scans[0].found().map(|found| found.note.clone()));
         for (at, fetcher) in self.fetchers.iter().enumerate() {
             if at == 0 || self.parts.is_some() {
                 let (read, told) = fetcher.counted();

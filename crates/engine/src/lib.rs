@@ -8,7 +8,8 @@
 //! | [`reader`] | partitions, slices and whole columns out of a store, with caches |
 //! | [`remote`], [`threads`] | a store behind a wire, for readers, and the threads that wait for it |
 //! | `bind`, `shipped`, [`beside`] | a ticket's tables, as DataFusion finds them; those that came beside the plan |
-//! | `table`, `prune` | a partition as a table; which stripes of rows a filter leaves over |
+//! | `table`, `prune`, `prefilter` | a partition as a table; which stripes of rows a filter leaves over, and which rows of a stripe before all of it is decoded |
+//! | [`indexed`], `ranges`, [`indexing`] | which rows an index leaves over; what filters say of its columns; how it is built |
 //! | `scan`, `loading`, `stripe`, `dense`, `statistics` | the operator that reads slices; from stripes to batches; the rows of several slices; the dense view of a matrix; what metadata tells of the rows |
 //! | [`feed`], `runs` | stripes that come to a scan one by one; small ones that are taken together |
 //! | `cells` | what grouped moments must know about cells |
@@ -31,12 +32,16 @@ mod dense;
 pub mod divide;
 pub mod execute;
 pub mod feed;
+pub mod indexed;
+pub mod indexing;
 mod known;
 pub mod lanes;
 mod loading;
 pub mod meter;
+mod prefilter;
 mod prepared;
 mod prune;
+mod ranges;
 pub mod reader;
 pub mod remote;
 mod runs;

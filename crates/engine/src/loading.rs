@@ -53,6 +53,8 @@ impl Fetching {
             let started = Instant::now();
             let read = |n| {
                 let parts = self.scan.reader.stripe(&self.scan.partition, n, &self.stored)?;
+                let rows: Option<Arc<[u32]>> = self.scan.found().and_then(|found| found.rows(n)).map(Into::into);
+                let parts: Vec<Part> = parts.into_iter().map(|part| part.only(rows.clone())).collect();
                 self.read.add(parts.len());
                 self.bytes_read.add(parts.iter().map(Part::len).sum());
                 Ok(parts)
@@ -97,6 +99,14 @@ impl Work {
             return Ok(Loaded::Stripe(stripe, Arc::clone(self)));
         }
         let part = parts.into_iter().next().ok_or_else(|| Error::internal("a stripe has no slice"))?;
+        let part = match &self.fetching.scan.first {
+            Some(first) => match first.rows(&self.fetching.scan.partition, &part, self.batch_rows)? {
+                Some(rows) if rows.is_empty() => return Ok(Loaded::Rows { schema: Arc::clone(&self.schema), left: 0 }),
+                Some(rows) => part.only(Some(rows)),
+                None => part,
+            },
+            None => part,
+        };
         let batches = Reader::decode(&self.fetching.scan.partition, part, self.batch_rows)?;
         Ok(match &self.fetching.scan.shape {
             Shape::Dense(dense) => Loaded::Dense(Box::new(dense.expand(Arc::clone(&self.schema), batches, self.batch_rows)), self.time.clone()),

@@ -2,20 +2,23 @@
 //!
 //! Each sub-plan has a [`Reader`] of its own over shared caches, which counts every byte that it gets from the store.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{Array, ArrayRef, Float32Array};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use skytether_common::{Context, DatasetName, Error, Key, Kind, PartitionName, Result};
 use skytether_expression::groups::PreparedCache;
+use skytether_index::segment::Source;
 use skytether_pace::Processor;
 use skytether_slice::{Batches, Layout, Metadata, Picked, Pieces};
 use skytether_store::{SliceStore, Version};
 
 use crate::cache::Cache;
+use crate::indexed::{Costs, Found, Indexes};
 use crate::shipped::Shipped;
 use crate::table::blocking_on;
 use crate::threads::Threads;
@@ -77,6 +80,10 @@ pub struct Reader {
     processor: Option<Arc<Processor>>,
     /// Where reading waits, if not on the runtime's threads.
     threads: Option<Arc<Threads>>,
+    /// The drive's indexes, and what reading costs without them.
+    indexes: Option<(Arc<Indexes>, Costs)>,
+    /// What they have told this sub-plan already, which is planned more than once.
+    searched: Mutex<HashMap<String, Option<Arc<Found>>>>,
 }
 
 #[derive(Debug)]
@@ -101,7 +108,7 @@ impl Reader {
         let of = |bytes: usize| bytes / shares.max(1);
         let (metadata, columns, totals) = (Cache::new(of(METADATA_CACHE)), Cache::new(of(COLUMN_CACHE)), Cache::new(of(COLUMN_CACHE)));
         let caches = Caches { metadata, columns, totals, prepared: Arc::default() };
-        Self { store, caches: Arc::new(caches), bytes_read: AtomicU64::new(0), processor: None, threads: None }
+        Self { store, caches: Arc::new(caches), bytes_read: AtomicU64::new(0), processor: None, threads: None, indexes: None, searched: Mutex::default() }
     }
 
     /// The same reader on the cores of `processor`: reading through it, and engines over it, take the processor time of that device.
@@ -114,6 +121,32 @@ impl Reader {
     #[must_use]
     pub fn waiting_on(self, threads: Arc<Threads>) -> Self {
         Self { threads: Some(threads), ..self }
+    }
+
+    /// The same reader, whose scans look into `indexes` where that saves time by `costs`.
+    #[must_use]
+    pub fn with_indexes(self, indexes: Arc<Indexes>, costs: Costs) -> Self {
+        Self { indexes: Some((indexes, costs)), ..self }
+    }
+
+    pub(crate) fn indexes(&self) -> Option<(Arc<Indexes>, Costs)> {
+        self.indexes.clone()
+    }
+
+    /// What the indexes have told about `asked`, if they were asked.
+    pub(crate) fn found(&self, asked: &str) -> Option<Option<Arc<Found>>> {
+        self.searched.lock().unwrap_or_else(PoisonError::into_inner).get(asked).cloned()
+    }
+
+    pub(crate) fn note_found(&self, asked: String, found: Option<Arc<Found>>) {
+        self.searched.lock().unwrap_or_else(PoisonError::into_inner).insert(asked, found);
+    }
+
+    /// The bytes at `range` of a value, not verified.
+    pub(crate) fn part_of(&self, key: &Key, range: Range<u64>) -> Result<Bytes> {
+        let read = self.store.get_ranges_unverified(key, std::slice::from_ref(&range))?;
+        self.bytes_read.fetch_add(range.end.saturating_sub(range.start), Ordering::Relaxed);
+        read.into_iter().next().ok_or_else(|| Error::internal(format!("no bytes of {key} came")))
     }
 
     /// The cores that engines over this reader work on, where these are not just this machine's.
@@ -141,6 +174,8 @@ impl Reader {
             bytes_read: AtomicU64::new(0),
             processor: self.processor(),
             threads: self.threads.clone(),
+            indexes: self.indexes.clone(),
+            searched: Mutex::default(),
         }
     }
 
@@ -178,6 +213,17 @@ impl Reader {
         // Decoded statistics are about as long as their IPC form; entries and schema come on top.
         let weight = 4096 + 2 * bytes.len() + 64 * partition.metadata.slices.len();
         Ok(self.caches.metadata.put((key, entry.version), partition, weight))
+    }
+
+    /// Which content partition `name` has: what its metadata slice is.
+    ///
+    /// # Errors
+    /// As [`Self::partition`].
+    pub(crate) fn source(&self, name: &PartitionName) -> Result<Source> {
+        let key = name.key()?;
+        let entry =
+            self.store.stat(&key)?.ok_or_else(|| Error::not_found(format!("there is no partition {key} here: the data set was replaced or dropped")))?;
+        Ok(Source { len: entry.len, crc32c: entry.crc32c })
     }
 
     /// Slice `n` of `partition`, as far as the columns at `places` of its group need it, and how many bytes were read. All of them are verified, and are of the slice that the
@@ -243,7 +289,7 @@ impl Reader {
             let n = partition.metadata.slice_of(stripe as usize, group);
             let n = u32::try_from(n).map_err(|_| Error::corrupt(format!("partition {} has too many slices", partition.key)))?;
             let (stored, read) = self.slice(partition, n, &columns)?;
-            Ok(Part { n, group, columns, stored, read })
+            Ok(Part { n, group, columns, stored, read, rows: None })
         };
         wanted.into_iter().map(part).collect()
     }
@@ -253,12 +299,19 @@ impl Reader {
     /// # Errors
     /// Corrupt, naming slice and partition; so may the batches be.
     pub(crate) fn decode(partition: &Arc<Partition>, part: Part, batch_rows: usize) -> Result<SliceBatches> {
-        let Part { n, group, columns, stored, .. } = part;
+        let Part { n, group, columns, stored, rows, .. } = part;
         let metadata = &partition.metadata;
         let schema = metadata.groups.schema(&metadata.schema, group);
-        let batches = skytether_slice::decode(stored, &metadata.layout, &schema, &columns, batch_rows)
-            .context(|| format!("cannot read slice {n} of partition {}", partition.key))?;
-        Ok(SliceBatches { partition: Arc::clone(partition), n, batches: Some(batches), rows: 0 })
+        let batches = match &rows {
+            Some(rows) if metadata.layout == Layout::Table => skytether_slice::decode_rows(stored, &schema, &columns, batch_rows, rows),
+            _ => skytether_slice::decode(stored, &metadata.layout, &schema, &columns, batch_rows),
+        };
+        let batches = batches.context(|| format!("cannot read slice {n} of partition {}", partition.key))?;
+        let expected = match rows {
+            Some(rows) if metadata.layout == Layout::Table => rows.len() as u64,
+            _ => metadata.slices.get(n as usize).map_or(0, |s| s.rows),
+        };
+        Ok(SliceBatches { partition: Arc::clone(partition), n, batches: Some(batches), rows: 0, expected })
     }
 
     /// The whole column `name`, in row order. The same array as long as it stays in the cache.
@@ -318,6 +371,8 @@ pub(crate) struct Part {
     columns: Vec<usize>,
     stored: Pieces,
     read: usize,
+    /// The rows that are wanted, ascending, if not all.
+    rows: Option<Arc<[u32]>>,
 }
 
 impl Part {
@@ -331,6 +386,26 @@ impl Part {
         &self.columns
     }
 
+    /// Its number in the partition.
+    pub(crate) fn number(&self) -> u32 {
+        self.n
+    }
+
+    /// Whether only some of its rows are wanted.
+    pub(crate) fn is_narrowed(&self) -> bool {
+        self.rows.is_some()
+    }
+
+    /// The same bytes with other columns wanted, among those that were read.
+    pub(crate) fn with_columns(&self, columns: Vec<usize>) -> Self {
+        Self { n: self.n, group: self.group, columns, stored: self.stored.clone(), read: self.read, rows: self.rows.clone() }
+    }
+
+    /// The same, of which only `rows` are wanted.
+    pub(crate) fn only(self, rows: Option<Arc<[u32]>>) -> Self {
+        Self { rows, ..self }
+    }
+
     /// Bytes as they are stored.
     /// Only those that were read.
     pub(crate) fn len(&self) -> usize {
@@ -338,7 +413,7 @@ impl Part {
     }
 }
 
-/// A slice's batches, in the end as many rows as the metadata says.
+/// A slice's batches, in the end as many rows as the metadata says, or as were wanted of it.
 #[derive(Debug)]
 pub(crate) struct SliceBatches {
     partition: Arc<Partition>,
@@ -346,6 +421,8 @@ pub(crate) struct SliceBatches {
     /// Nothing once it ended.
     batches: Option<Batches>,
     rows: u64,
+    /// Rows that it is to give.
+    expected: u64,
 }
 
 impl SliceBatches {
@@ -371,8 +448,7 @@ impl Iterator for SliceBatches {
             }
             None => {
                 self.batches = None;
-                let expected = self.partition.metadata.slices.get(self.n as usize).map_or(0, |s| s.rows);
-                let rows = self.rows;
+                let (rows, expected) = (self.rows, self.expected);
                 (rows != expected).then(|| Err(Error::corrupt(format!("slice {} of partition {key} has {rows} rows, its metadata says {expected}", self.n))))
             }
         }

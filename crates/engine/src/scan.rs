@@ -33,7 +33,9 @@ use skytether_wire::size::batch_bytes;
 
 use crate::dense::Dense;
 use crate::feed::{Fed, Feed, Fetcher};
+use crate::indexed::Found;
 use crate::loading::{Fetching, Work};
+use crate::prefilter::Prefilter;
 use crate::prune;
 use crate::reader::{Partition, Reader};
 use crate::runs::{self, Run};
@@ -89,6 +91,10 @@ pub(crate) struct SliceScanExec {
     fetch: Option<usize>,
     /// Whence stripes come instead, while it runs.
     feed: Option<Arc<dyn Feed>>,
+    /// What an index says of the rows that are wanted.
+    found: Option<Arc<Found>>,
+    /// Which columns are decoded first.
+    pub(crate) first: Option<Arc<Prefilter>>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
     /// Made when first asked for.
@@ -137,10 +143,27 @@ impl SliceScanExec {
             pruned,
             fetch,
             feed: None,
+            found: None,
+            first: None,
             properties: Arc::new(properties),
             metrics: ExecutionPlanMetricsSet::new(),
             statistics: OnceLock::new(),
         }
+    }
+
+    /// The same scan, of which an index has told the rows: `stripes` are those that are read.
+    pub(crate) fn indexed(self, found: Option<Arc<Found>>) -> Self {
+        Self { found, ..self }
+    }
+
+    /// The same scan, which decodes the columns of some conditions first.
+    pub(crate) fn first(self, first: Option<Prefilter>) -> Self {
+        Self { first: first.map(Arc::new), ..self }
+    }
+
+    /// What an index says of the rows that are wanted.
+    pub(crate) fn found(&self) -> Option<&Found> {
+        self.found.as_deref()
     }
 
     /// The same scan over the stripes that `feed` gives, in one partition.
@@ -152,7 +175,8 @@ impl SliceScanExec {
     /// The runs of stripes that it reads if nothing feeds it, in storage order: each with its rows and the bytes that are read of it as they are stored. `None` where it would not
     /// read all rows of them. Unless `joined`, each run is a stripe.
     pub(crate) fn survey(&self, joined: bool) -> Option<Vec<Stripe>> {
-        if self.fetch.is_some() {
+        // Rows that an index has itself are of no stripe.
+        if self.fetch.is_some() || self.found().is_some_and(|found| found.values.is_some()) {
             return None;
         }
         let metadata = &self.partition.metadata;
@@ -163,7 +187,8 @@ impl SliceScanExec {
         let mut left = sized.iter();
         let surveyed = |run: Run| {
             let stripes = left.by_ref().take(run.len());
-            let rows_and_bytes = stripes.map(|(n, _)| Some((metadata.stripe_rows(*n as usize)?, read(*n as usize)?)));
+            let rows = |n: u32| self.found().and_then(|found| found.rows(n)).map(|rows| rows.len() as u64).or_else(|| metadata.stripe_rows(n as usize));
+            let rows_and_bytes = stripes.map(|(n, _)| Some((rows(*n)?, read(*n as usize)?)));
             let (rows, bytes) = rows_and_bytes.collect::<Option<Vec<_>>>()?.into_iter().fold((0, 0), |(rows, bytes), (r, b)| (rows + r, bytes + b));
             Some(Stripe { stripe: run.number(), rows, bytes })
         };
@@ -334,6 +359,9 @@ impl DisplayAs for SliceScanExec {
         if let Some(fetch) = self.fetch {
             write!(f, ", fetch={fetch}")?;
         }
+        if let Some(found) = self.found() {
+            write!(f, ", index={}", found.note.name)?;
+        }
         Ok(())
     }
 }
@@ -377,7 +405,7 @@ impl ExecutionPlan for SliceScanExec {
 
     fn statistics_from_inputs(&self, _: &[Arc<Statistics>], args: &StatisticsArgs) -> DfResult<Arc<Statistics>> {
         let schema = self.properties.eq_properties.schema();
-        if args.partition().is_some() || self.fetch.is_some() || self.feed.is_some() || !matches!(self.shape, Shape::Stored) {
+        if args.partition().is_some() || self.fetch.is_some() || self.feed.is_some() || self.found.is_some() || !matches!(self.shape, Shape::Stored) {
             return Ok(Arc::new(Statistics::new_unknown(schema)));
         }
         let made = self.statistics.get_or_init(|| Arc::new(statistics::of(&self.partition, schema, &self.stripes())));
@@ -403,7 +431,12 @@ impl ExecutionPlan for SliceScanExec {
             None => {
                 let fetched = stream::iter(runs).map(move |run| Arc::clone(&fetching).fetch(run)).buffered(PREFETCH);
                 let loaded = fetched.map(move |fetched| fetched.and_then(|fetched| work.load(fetched)).map_err(to_datafusion));
-                loaded.map_ok(|loaded| stream::iter(loaded).map(|batch| batch.map_err(to_datafusion))).try_flatten().boxed()
+                let loaded = loaded.map_ok(|loaded| stream::iter(loaded).map(|batch| batch.map_err(to_datafusion))).try_flatten();
+                let told = self.found().filter(|_| partition == 0).and_then(|found| found.values.clone());
+                let told = told
+                    .into_iter()
+                    .flat_map(move |rows| (0..rows.num_rows()).step_by(batch_rows).map(move |at| rows.slice(at, batch_rows.min(rows.num_rows() - at))));
+                stream::iter(told.map(Ok)).chain(loaded).boxed()
             }
             Some(feed) => {
                 let asked = Arc::clone(&feed);

@@ -17,6 +17,8 @@ use skytether_plan::error::to_datafusion;
 use skytether_slice::Layout;
 
 use crate::dense::{self, Dense};
+use crate::indexed;
+use crate::prefilter::Prefilter;
 use crate::prune;
 use crate::reader::{Partition, Ticket};
 use crate::scan::{Shape, SliceScanExec};
@@ -115,6 +117,15 @@ impl PartitionTable {
                 Shape::Dense(Arc::new(Dense { n_cells, block, projection: projection.clone(), genes, cells, wanted_genes, wanted_cells, nonzero_only }))
             }
         };
+        let found = match self.view {
+            View::Stored => indexed::search(&self.ticket.reader, &self.partition, filters, &kept, &projection).await,
+            View::Rows | View::Dense => None,
+        };
+        if let Some(found) = &found {
+            for (n, kept) in (0u32..).zip(&mut kept) {
+                *kept &= found.wants(n);
+            }
+        }
         let mut stripes: Vec<u32> = kept.iter().enumerate().filter(|(_, kept)| **kept).filter_map(|(n, _)| u32::try_from(n).ok()).collect();
         let pruned = kept.len() - stripes.len();
         // DataFusion gives a limit only where no filter stands between: then the first stripes that hold enough rows do.
@@ -128,7 +139,10 @@ impl PartitionTable {
         }
         let schema = Arc::new(self.schema.project(&projection)?);
         let partitions = state.config().target_partitions();
-        Ok(SliceScanExec::new(Arc::clone(&self.ticket.reader), Arc::clone(&self.partition), shape, projection, schema, stripes, pruned, partitions, limit))
+        let reader = Arc::clone(&self.ticket.reader);
+        let first = if self.view == View::Stored && limit.is_none() { Prefilter::new(state, &self.partition, filters, &projection) } else { None };
+        let scan = SliceScanExec::new(reader, Arc::clone(&self.partition), shape, projection, schema, stripes, pruned, partitions, limit);
+        Ok(scan.indexed(found).first(first))
     }
 }
 

@@ -10,6 +10,7 @@ mod export;
 pub mod files;
 pub mod generate;
 mod grown;
+mod indexes;
 mod profiles;
 pub mod storable;
 
@@ -27,9 +28,9 @@ pub use export::ExportReport;
 pub use profiles::Profiles;
 pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_host::{
-    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, Door, DriveStatus, Explanation, GrowthOptions, GrowthReport, HostOptions, IngestReport, Listing,
-    Moving, Output, Placement, PlainFile, Progress, Query, QueryOptions, Receipt, ReceiptHandle, RepairOptions, RepairReport, Scheme, ScrubOptions,
-    ScrubReport, TableScan,
+    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, Door, DriveStatus, Explanation, GrowthOptions, GrowthReport, HostOptions, IndexInfo, IndexRecord,
+    IngestReport, ListIndexes, Listing, Moving, NewIndex, OldIndex, Output, Placement, PlainFile, Progress, Query, QueryOptions, Receipt, ReceiptHandle,
+    RepairOptions, RepairReport, Scheme, ScrubOptions, ScrubReport, TableScan,
 };
 pub use skytether_particles::Particles;
 

@@ -18,6 +18,7 @@ use skytether_wire::Storage;
 use uuid::Uuid;
 
 use crate::growing::Growing;
+use crate::indexes::IndexRecord;
 pub use crate::partitioned::PartitionedBy;
 use crate::redundant::presence::Presence;
 pub use crate::redundant::stored::RedundancyRecord;
@@ -147,6 +148,9 @@ pub struct RootRecord {
     pub change: u64,
     /// The tables by name.
     pub tables: BTreeMap<String, TableRecord>,
+    /// The indexes that drives are to have of the tables.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub indexes: Vec<IndexRecord>,
     /// What the application keeps with it.
     #[serde(default)]
     pub application: BTreeMap<String, String>,
@@ -240,6 +244,11 @@ impl RootRecord {
                 let key = name.key()?.as_str().to_owned();
                 let copies = t.redundancy.iter().flat_map(|r| r.holders(p.slot));
                 keys.extend(std::iter::once(p.drive).chain(copies).map(|drive| (drive, key.clone())));
+            }
+            for index in self.indexes.iter().filter(|index| index.table == *table) {
+                for p in &t.partitions {
+                    keys.insert((p.drive, skytether_index::partition(&self.partition(table, p.slot), &index.name).key()?.as_str().to_owned()));
+                }
             }
         }
         Ok(keys)
@@ -456,7 +465,7 @@ impl Catalog {
             .context(|| format!("cannot delete old partitions of {name}"))
     }
 
-    async fn delete_prefix(&self, drive: usize, prefix: &str) -> Result<()> {
+    pub(crate) async fn delete_prefix(&self, drive: usize, prefix: &str) -> Result<()> {
         loop {
             let page = self.ask(drive, "list old slices", self.drives[drive].list(prefix, None, PAGE)).await?;
             let last = page.len() < PAGE;
@@ -482,7 +491,11 @@ impl Catalog {
         let mut named: HashMap<DatasetName, Option<BTreeSet<(Uuid, String)>>> = HashMap::new();
         for name in self.names().await? {
             let known = match self.read(&name).await {
-                Ok((record, _)) => Some(record.keys()?),
+                Ok((record, _)) => {
+                    // A crash may have come between the record and what drives are told of its indexes.
+                    self.define_indexes(&record).await?;
+                    Some(record.keys()?)
+                }
                 // Not understood, so nothing of it is known to be garbage.
                 Err(e) if matches!(e.kind(), Kind::Unsupported | Kind::Corrupt | Kind::NotFound) => None,
                 Err(e) => return Err(e),

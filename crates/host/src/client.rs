@@ -26,6 +26,7 @@ use uuid::Uuid;
 use crate::catalog::{Catalog, DatasetKind, RootRecord};
 use crate::explain::Explanation;
 use crate::growth::{GrowthOptions, GrowthReport};
+use crate::indexes::{IndexInfo, ListIndexes, NewIndex, OldIndex};
 use crate::listing::{DatasetInfo, Listing};
 use crate::long_work::Said;
 use crate::options::QueryOptions;
@@ -259,6 +260,30 @@ impl RemoteHost {
     /// `NotFound`, `Conflict`, `Unavailable`.
     pub async fn drop_dataset(&self, name: &DatasetName) -> Result<()> {
         self.connection.act("drop", frames::encode_json(&NameRequest { name: name.clone() })?).await.map(drop)
+    }
+
+    /// As [`Catalog::create_index`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub async fn create_index(&self, asked: &NewIndex) -> Result<String> {
+        self.connection.ask("create_index", frames::encode_json(asked)?).await
+    }
+
+    /// As [`Catalog::indexes`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub async fn indexes(&self, asked: &ListIndexes) -> Result<Vec<IndexInfo>> {
+        self.connection.ask("list_indexes", frames::encode_json(asked)?).await
+    }
+
+    /// As [`Catalog::drop_index`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub async fn drop_index(&self, old: &OldIndex) -> Result<()> {
+        self.connection.ask("drop_index", frames::encode_json(old)?).await
     }
 
     /// How the host's drives are.

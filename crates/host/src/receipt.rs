@@ -9,6 +9,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use serde::{Deserialize, Serialize};
 use skytether_common::units::{counted, human_bytes, human_seconds};
 use skytether_plan::{Cut, describe, figures};
+use skytether_wire::annotation::IndexNote;
 use skytether_wire::{Annotation, OperatorNote, Rung};
 
 use crate::expected::Estimate;
@@ -61,6 +62,9 @@ pub struct DriveReceipt {
     /// Bytes that other drives read for this.
     #[serde(default)]
     pub bytes_decoded: u64,
+    /// The indexes that it used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub indexes: Vec<IndexNote>,
     /// What the drives below it did, where it is a branch; their slices and bytes read are in its own figures.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub below: Vec<DriveReceipt>,
@@ -91,6 +95,17 @@ impl DriveReceipt {
         self.stood_for = self.stood_for.take().or_else(|| a.stood_for.clone());
         add(&mut self.slices_decoded, a.slices_decoded);
         add(&mut self.bytes_decoded, a.bytes_decoded);
+        for one in &a.indexes {
+            match self.indexes.iter_mut().find(|own| own.name == one.name) {
+                Some(own) => {
+                    add(&mut own.rows, one.rows);
+                    add(&mut own.pages, one.pages);
+                    add(&mut own.bytes, one.bytes);
+                    own.covers &= one.covers;
+                }
+                None => self.indexes.push(one.clone()),
+            }
+        }
         for below in &a.below {
             among(&mut self.below, below);
         }
@@ -288,6 +303,18 @@ fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kep
         let inner = format!("{indent}{}  ", if last { " " } else { "│" });
         if let Some(reason) = d.reason.as_ref().filter(|r| *r != said) {
             writeln!(f, "{inner}{} {reason}", if d.below.is_empty() && d.stood_for.is_none() { "└─" } else { "├─" })?;
+        }
+        for index in &d.indexes {
+            let instead = if index.covers { "whose values are in it" } else { "of which slices were read" };
+            writeln!(
+                f,
+                "{inner}{} index {}: {} found, {instead}; {}, {} of it read",
+                if d.below.is_empty() && d.stood_for.is_none() { "└─" } else { "├─" },
+                index.name,
+                counted(index.rows, "row"),
+                counted(index.pages, "page"),
+                human_bytes(index.bytes)
+            )?;
         }
         if let Some(why) = &d.stood_for {
             let (slices, bytes) = (counted(d.slices_decoded, "slice"), human_bytes(d.bytes_decoded));

@@ -140,6 +140,9 @@ impl HostService {
                 self.host.catalog().drop_dataset(&asked.name).await?;
                 Ok(Bytes::new())
             }
+            "create_index" => frames::encode_json(&self.host.catalog().create_index(&frames::decode_json("a request", body)?).await?),
+            "list_indexes" => frames::encode_json(&self.host.catalog().indexes(&frames::decode_json("a request", body)?).await?),
+            "drop_index" => frames::encode_json(&self.host.catalog().drop_index(&frames::decode_json("a request", body)?).await?),
             "explain" => {
                 let asked: QueryRequest = frames::decode_json("a request", body)?;
                 self.host.explain(asked.asked()?, asked.analyze, &asked.options).await.map(Bytes::from)
@@ -310,6 +313,9 @@ impl FlightService for HostService {
             ("schema", "a table's columns"),
             ("drop", "removes a data set"),
             ("status", "how the drives are"),
+            ("create_index", "has the drives build an index"),
+            ("list_indexes", "the indexes, and how far they are"),
+            ("drop_index", "removes an index"),
             ("explain", "a query's cut as text"),
             ("repair", "rebuilds on blank drives what was on the lost ones whose place they take; tells how far it is"),
             ("resize", "takes drives into the fleet, empties those that leave, and moves slices so that all have as much; tells how far it is"),

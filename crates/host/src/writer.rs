@@ -8,6 +8,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Generation, Kind, PartitionName, Result};
+use skytether_index::INDEX;
 use skytether_matrix::Transposed;
 use skytether_plan::Placement;
 use skytether_plan::partition::{self, Key};
@@ -19,6 +20,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::catalog::{Catalog, DatasetKind, MatrixRecord, PLAIN_FORMAT, PartitionRecord, ROOT_FORMAT, RootRecord, TableRecord, overtaken};
 use crate::dealt::Dealt;
+use crate::indexes::IndexRecord;
 use crate::matrix_writer;
 use crate::outbox::Outbox;
 use crate::redundant::coder::Coder;
@@ -361,6 +363,9 @@ impl DatasetWriter {
         if self.tables.contains_key(table) {
             return Err(Error::invalid(format!("{} has been given the table {table:?} twice", self.name)));
         }
+        if table.starts_with(INDEX) {
+            return Err(Error::invalid(format!("{} can't have a table {table:?}: names that begin with {INDEX:?} are those of indexes", self.name)));
+        }
         if table.starts_with(PARITY) {
             return Err(Error::invalid(format!("{} can't have a table {table:?}: names that begin with {PARITY:?} are those of parities", self.name)));
         }
@@ -388,6 +393,7 @@ impl DatasetWriter {
             content: None,
             change: self.catalog.next_change(self.change),
             tables: std::mem::take(&mut self.tables),
+            indexes: Vec::new(),
             application: std::mem::take(&mut self.application),
         };
         // From here on dropping the writer deletes nothing: the root record may name what was written.
@@ -400,22 +406,24 @@ impl DatasetWriter {
             .map_err(|e| Error::internal(format!("the commit of {name} stopped: see whether it is there")).because(e))?
     }
 
-    /// What the commit is to find: what was there when the ingest began, and its generation and change as they are now. Of several homes another may decide by now, whose versions are its own; and what was there may lie on other drives by now.
-    async fn expected_now(&self) -> Result<(Expect, Option<(Generation, u64)>)> {
+    /// What the commit is to find: what was there when the ingest began, its generation and change as they are now, and the indexes that it has now, which what comes is to have as well. Of several homes another may decide by now,
+    /// whose versions are its own; and what was there may lie on other drives by now.
+    async fn expected_now(&self) -> Result<(Expect, Option<(Generation, u64)>, Vec<IndexRecord>)> {
         self.catalog.look_around().await?;
-        let (written, now, expect) = match self.catalog.read_versioned(&self.name).await? {
-            None => (None, None, Expect::Absent),
-            Some((record, version)) => (Some(record.written()), Some((record.generation, record.change)), Expect::Version(version)),
+        let (written, now, indexes, expect) = match self.catalog.read_versioned(&self.name).await? {
+            None => (None, None, Vec::new(), Expect::Absent),
+            Some((record, version)) => (Some(record.written()), Some((record.generation, record.change)), record.indexes, Expect::Version(version)),
         };
-        if written == self.replaced { Ok((expect, now)) } else { Err(overtaken(&self.name)) }
+        if written == self.replaced { Ok((expect, now, indexes)) } else { Err(overtaken(&self.name)) }
     }
 
     /// Commits `record` in the place of what was there when the ingest began; the generation that it replaced.
     async fn commit_now(&self, record: &mut RootRecord) -> Result<Option<Generation>> {
         for attempt in 0.. {
-            let (expect, now) = self.expected_now().await?;
+            let (expect, now, indexes) = self.expected_now().await?;
             self.is_all_there(record)?;
             record.change = self.catalog.next_change(now.map_or(self.change, |(_, change)| change.max(self.change)));
+            record.indexes = indexes.into_iter().filter(|index| record.tables.contains_key(&index.table)).collect();
             match self.catalog.commit(record, expect).await {
                 // Perhaps it was only moved to other drives just now.
                 Err(e) if e.kind() == Kind::Conflict && attempt < ATTEMPTS => {}
@@ -453,6 +461,10 @@ impl DatasetWriter {
                 return Err(e);
             }
         };
+        if let Err(e) = self.catalog.define_indexes(&record).await {
+            // They are told when the indexes are listed, or the fleet is opened.
+            tracing::warn!("drives were not told of the indexes of {}: {e}", self.name);
+        }
         if let Some(old) = replaced
             && let Err(e) = self.catalog.delete_generation(&self.name, old).await
         {

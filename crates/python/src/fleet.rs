@@ -11,8 +11,8 @@ use pyo3_arrow::{PyRecordBatchReader, PySchema};
 use serde::Serialize;
 use skytether_common::{DatasetName, Error, Result};
 use skytether_fleet::{
-    DatasetKind, Fleet, GrowthOptions, HostOptions, IngestOptions, OpenOptions, Output, Profiles, Progress as Far, Query, RepairOptions, ScrubOptions,
-    TableScan, files,
+    DatasetKind, Fleet, GrowthOptions, HostOptions, IndexInfo, IngestOptions, ListIndexes, NewIndex, OldIndex, OpenOptions, Output, Profiles,
+    Progress as Far, Query, RepairOptions, ScrubOptions, TableScan, files,
 };
 
 use tokio::sync::Notify;
@@ -310,6 +310,46 @@ impl PyFleet {
     fn status(&self, py: Python<'_>) -> PyResult<String> {
         let fleet = self.fleet()?;
         block(py, async move { json(&fleet.status().await?) })
+    }
+
+    /// Has the drives build an index; what it is called.
+    #[pyo3(signature = (dataset, table, columns, include, name = None))]
+    fn create_index(
+        &self,
+        py: Python<'_>,
+        dataset: String,
+        table: String,
+        columns: Vec<String>,
+        include: Vec<String>,
+        name: Option<String>,
+    ) -> PyResult<String> {
+        let (fleet, dataset) = (self.fleet()?, dataset.parse().or_raise()?);
+        block(py, async move { fleet.create_index(&NewIndex { dataset, table, name, columns, include }).await })
+    }
+
+    /// Waits until an index is built; what it is then as JSON.
+    fn wait_for_index(&self, py: Python<'_>, dataset: String, name: String, progress: Progress) -> PyResult<String> {
+        let (fleet, dataset) = (self.fleet()?, dataset.parse().or_raise()?);
+        block(py, async move {
+            let told = Told::new(progress);
+            let tell = |info: &IndexInfo| {
+                told.tell(&Far { done: (1000.0 * info.done) as u64, total: 1000, ..Far::default() });
+                Ok(())
+            };
+            json(&told.until(fleet.wait_for_index(&OldIndex { dataset, name }, tell)).await?)
+        })
+    }
+
+    /// The indexes, as JSON.
+    #[pyo3(signature = (dataset = None))]
+    fn indexes(&self, py: Python<'_>, dataset: Option<String>) -> PyResult<String> {
+        let (fleet, dataset) = (self.fleet()?, dataset.map(|name| name.parse()).transpose().or_raise()?);
+        block(py, async move { json(&fleet.indexes(&ListIndexes { dataset }).await?) })
+    }
+
+    fn drop_index(&self, py: Python<'_>, dataset: String, name: String) -> PyResult<()> {
+        let (fleet, dataset) = (self.fleet()?, dataset.parse().or_raise()?);
+        block(py, async move { fleet.drop_index(&OldIndex { dataset, name }).await })
     }
 
     /// Has the drives verify what they hold; the report as JSON.

@@ -6,7 +6,7 @@ use arrow::array::{Array, ArrayRef, AsArray, ListArray, RecordBatchOptions};
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection};
 use skytether_common::{Error, Result};
 
 use crate::MAX_ROWS;
@@ -51,12 +51,21 @@ impl Iterator for Batches {
 pub fn decode(stored: impl Into<Pieces>, layout: &Layout, schema: &SchemaRef, projection: &[usize], batch_rows: usize) -> Result<Batches> {
     let (stored, batch_rows) = (stored.into(), batch_rows.max(1));
     Ok(match layout {
-        Layout::Table => Batches::Table(Box::new(guarded("a slice", || TableBatches::open(stored, schema, projection, batch_rows))?)),
+        Layout::Table => Batches::Table(Box::new(guarded("a slice", || TableBatches::open(stored, schema, projection, batch_rows, None))?)),
         Layout::Sparse { .. } => {
             let bytes = stored.whole().ok_or_else(|| Error::invalid("a slice of a matrix is decoded from all of its bytes"))?.clone();
             Batches::Sparse(Box::new(SparseBatches::open(bytes, layout, projection, batch_rows, SPARSE_VALUES)?))
         }
     })
+}
+
+/// As [`decode`], of a table's slice, but only the rows at the ascending places `rows`: others are passed over without being unpacked, as far as their encoding allows.
+///
+/// # Errors
+/// As there; `Corrupt` where the slice does not have such rows.
+pub fn decode_rows(stored: impl Into<Pieces>, schema: &SchemaRef, projection: &[usize], batch_rows: usize, rows: &[u32]) -> Result<Batches> {
+    let stored = stored.into();
+    Ok(Batches::Table(Box::new(guarded("a slice", || TableBatches::open(stored, schema, projection, batch_rows.max(1), Some(rows)))?)))
 }
 
 /// The batches of Parquet bytes of any kind, through Arrow's reader; see [`decode`].
@@ -82,7 +91,7 @@ enum Source {
 }
 
 impl TableBatches {
-    pub(crate) fn open(stored: Pieces, schema: &SchemaRef, projection: &[usize], batch_rows: usize) -> Result<Self> {
+    pub(crate) fn open(stored: Pieces, schema: &SchemaRef, projection: &[usize], batch_rows: usize, wanted: Option<&[u32]>) -> Result<Self> {
         let projected = Arc::new(schema.project(projection).map_err(|e| Error::invalid("a column that the table does not have is wanted").because(e))?);
         let builder = ParquetRecordBatchReaderBuilder::try_new(stored).map_err(corrupt("a slice's footer"))?;
         let groups: i64 = builder.metadata().row_groups().iter().map(|g| g.num_rows()).fold(0, i64::saturating_add);
@@ -100,13 +109,24 @@ impl TableBatches {
         if let Some((&c, due)) = projection.iter().zip(projected.fields()).find(|(c, due)| !fits(found.field(**c).data_type(), due.data_type())) {
             return Err(wrong_type(due.name(), found.field(c).data_type(), due.data_type()));
         }
-        let mut batches = Self { schema: projected, source: Source::Counted, rows: rows as usize, seen: 0, batch_rows, room: MAX_DECODED };
+        if wanted.is_some_and(|wanted| !wanted.is_sorted_by(|a, b| a < b) || wanted.last().is_some_and(|last| i64::from(*last) >= rows)) {
+            return Err(Error::corrupt(format!("rows are wanted that a slice of {rows} rows does not have, or in no order")));
+        }
+        let rows = wanted.map_or(rows as usize, <[u32]>::len);
+        let mut batches = Self { schema: projected, source: Source::Counted, rows, seen: 0, batch_rows, room: MAX_DECODED };
         if !projection.is_empty() {
             let mut order = projection.to_vec();
             order.sort_unstable();
             order.dedup();
             let mask = ProjectionMask::roots(builder.parquet_schema(), order.iter().copied());
             let places: Vec<usize> = projection.iter().filter_map(|c| order.binary_search(c).ok()).collect();
+            let builder = match wanted {
+                Some(wanted) => {
+                    let total = builder.metadata().file_metadata().num_rows() as usize;
+                    builder.with_row_selection(RowSelection::from_consecutive_ranges(runs(wanted), total))
+                }
+                None => builder,
+            };
             let reader = builder.with_projection(mask).with_batch_size(batch_rows).build().map_err(corrupt("a slice"))?;
             batches.source = Source::Parquet(reader, places);
         }
@@ -156,6 +176,11 @@ impl Iterator for TableBatches {
         }
         batch
     }
+}
+
+/// Ascending numbers as ranges of those that follow one another.
+fn runs(rows: &[u32]) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
+    rows.chunk_by(|a, b| a + 1 == *b).filter_map(|run| Some(*run.first()? as usize..*run.last()? as usize + 1))
 }
 
 /// About the bytes that an array's rows take: of buffers that batches share, what they use.

@@ -38,7 +38,7 @@ pub use sparse::{SparseBatches, SparseSlicer, Values, decode_sparse, sparse_sche
 pub use stats::{ColumnStats, SliceStats};
 pub use table::TableSlicer;
 
-pub use decode::{Batches, MAX_DECODED, TableBatches, decode};
+pub use decode::{Batches, MAX_DECODED, TableBatches, decode, decode_rows};
 
 /// The most rows that a slice may hold. A megabyte of constant columns could otherwise claim billions.
 pub const MAX_ROWS: u64 = 1 << 20;

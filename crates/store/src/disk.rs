@@ -330,6 +330,14 @@ impl SliceStore for DiskStore {
         let stored_bytes = state.value_bytes + self.index.occupied()? + self.identity_bytes;
         Ok(Usage { keys: state.keys, value_bytes: state.value_bytes, stored_bytes })
     }
+
+    fn free(&self) -> Result<Option<(u64, u64)>> {
+        self.alive()?;
+        let disk = rustix::fs::statvfs(&self.dir).map_err(|e| Error::io("ask for the free space of", &self.dir, e.into()))?;
+        let (free, all) = (disk.f_bavail.saturating_mul(disk.f_frsize), disk.f_blocks.saturating_mul(disk.f_frsize));
+        let Some(capacity) = self.capacity else { return Ok(Some((free, all))) };
+        Ok(Some((free.min(capacity.saturating_sub(self.index.state()?.value_bytes)), all.min(capacity))))
+    }
 }
 
 /// Refuses to make a drive among other people's files, or where a drive has lost its `drive.json`.

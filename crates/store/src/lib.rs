@@ -183,4 +183,12 @@ pub trait SliceStore: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// `Unavailable`.
     fn usage(&self) -> Result<Usage>;
+
+    /// Bytes that may still be stored, and those that could be altogether; `None` where nobody knows.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    fn free(&self) -> Result<Option<(u64, u64)>> {
+        Ok(None)
+    }
 }

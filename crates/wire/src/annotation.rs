@@ -42,6 +42,25 @@ impl OperatorNote {
     }
 }
 
+/// What an index of a CSE told a scan.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IndexNote {
+    /// The index.
+    pub name: String,
+    /// Rows that it found.
+    pub rows: u64,
+    /// Pages of it that were read.
+    pub pages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Whether it had the values that were wanted, so that no slice was read for the rows that are in it.
+    pub covers: bool,
+}
+
+/// The most indexes that an annotation tells of.
+const MAX_INDEXES: usize = 16;
+
 /// What happened to a sub-plan at one CSE.
 ///
 /// It travels as JSON between versions that may differ: fields are only ever added, each with a default for what a peer does not tell; what
@@ -92,6 +111,9 @@ pub struct Annotation {
     /// Bytes that other drives read for this.
     #[serde(skip_serializing_if = "is_none")]
     pub bytes_decoded: u64,
+    /// The indexes that were used.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub indexes: Vec<IndexNote>,
     /// What happened at the CSEs below, where this one is a host of others; their figures of slices and bytes read are in its own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub below: Vec<Annotation>,
@@ -130,6 +152,15 @@ impl Annotation {
         if self.operators.is_empty() {
             self.operators = other.operators;
         }
+        for one in other.indexes {
+            match self.indexes.iter_mut().find(|own| own.name == one.name) {
+                Some(own) => {
+                    (own.rows, own.pages, own.bytes) = (sum(own.rows, one.rows), sum(own.pages, one.pages), sum(own.bytes, one.bytes));
+                    own.covers &= one.covers;
+                }
+                None => self.indexes.push(one),
+            }
+        }
         for one in other.below {
             match self.below.iter_mut().find(|own| own.cse == one.cse) {
                 Some(own) => own.add(one),
@@ -153,6 +184,10 @@ impl Annotation {
         self.reason = self.reason.map(|reason| shortened(&reason, MAX_REASON));
         self.profile = self.profile.map(|profile| shortened(&profile, MAX_NAME));
         self.operators.truncate(MAX_OPERATORS);
+        self.indexes.truncate(MAX_INDEXES);
+        for index in &mut self.indexes {
+            index.name = shortened(&index.name, MAX_NAME);
+        }
         let mut deepest = 0;
         for operator in &mut self.operators {
             operator.name = shortened(&operator.name, MAX_NAME);

@@ -12,6 +12,7 @@ use futures::Stream;
 use serde::{Deserialize, Serialize};
 use skytether_adapt::profile::Profile;
 use skytether_common::{Error, Key, Result};
+use skytether_index::State;
 use skytether_store::{Entry, Op, Usage, Version};
 use uuid::Uuid;
 
@@ -68,6 +69,13 @@ pub trait Storage: Send + Sync + Debug {
     async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>>;
     /// As [`skytether_store::SliceStore::usage`].
     async fn usage(&self) -> Result<Usage>;
+    /// The indexes that it has, or builds.
+    ///
+    /// # Errors
+    /// `Unsupported` where it builds none; `Unavailable`.
+    async fn indexes(&self) -> Result<Vec<State>> {
+        Err(Error::unsupported(format!("{} builds no indexes: it is of a version that can't, or no drive", self.info().name)))
+    }
     /// Verifies values where they lie, one after the other, at the rate that is asked for. Unless it is written anew, each is read whole by [`Self::get`].
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use std::ops::Range;
 use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_common::{Key, Result};
+use skytether_index::State;
 use skytether_store::{Entry, Op, Usage, Version};
 
 use crate::cse::{Cse, CseInfo, DeliveryStream, Storage};
@@ -76,6 +77,10 @@ impl<D: Decorator> Storage for Decorated<D> {
 
     async fn usage(&self) -> Result<Usage> {
         self.0.behind().usage().await
+    }
+
+    async fn indexes(&self) -> Result<Vec<State>> {
+        self.0.behind().indexes().await
     }
 
     async fn verify(&self, asked: Verify) -> Result<Verified> {

@@ -147,6 +147,10 @@ impl SliceStore for SlowDisk {
     fn usage(&self) -> Result<Usage> {
         self.inner.usage()
     }
+
+    fn free(&self) -> Result<Option<(u64, u64)>> {
+        self.inner.free()
+    }
 }
 
 #[cfg(test)]

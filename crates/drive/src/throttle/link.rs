@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_common::{Key, Result};
+use skytether_index::State;
 use skytether_pace::{Direction, Link};
 use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::session::Message;
@@ -84,6 +85,10 @@ impl Storage for Linked {
 
     async fn usage(&self) -> Result<Usage> {
         self.asked(SMALL, self.inner.usage(), |_| SMALL).await
+    }
+
+    async fn indexes(&self) -> Result<Vec<State>> {
+        self.asked(SMALL, self.inner.indexes(), |states| SMALL * states.len() as u64).await
     }
 
     async fn verify(&self, asked: Verify) -> Result<Verified> {

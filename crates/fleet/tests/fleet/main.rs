@@ -10,6 +10,7 @@ mod explain;
 mod expression;
 mod fenced;
 mod growth;
+mod indexes;
 mod locks;
 mod lost;
 mod moving;

@@ -12,6 +12,7 @@ fn record() -> RootRecord {
         content: None,
         change: 0,
         tables: BTreeMap::from([("data".to_owned(), table)]),
+        indexes: Vec::new(),
         application: BTreeMap::new(),
     }
 }

@@ -269,11 +269,15 @@ impl<'a> Mover<'a> {
         }
         let format = if tables.values().any(|table: &TableRecord| table.redundancy.is_some()) { ROOT_FORMAT } else { PLAIN_FORMAT };
         let now = RootRecord { format, generation: next, content: Some(record.written()), tables, ..record.clone() };
-        if !self.commit(record, now).await? {
+        if !self.commit(record, now.clone()).await? {
             self.undo(&mut unsettled).await?;
             return Ok(Became::Another);
         }
         unsettled.settled = true;
+        if let Err(e) = self.host.catalog().define_indexes(&now).await {
+            // They are told when the indexes are listed, or the fleet is opened.
+            tracing::warn!("drives were not told of the indexes of {}: {e}", record.name);
+        }
         self.replaced.push_back((Instant::now() + GRACE, self.host.ran(), record.name.clone(), record.generation));
         Ok(Became::Moved)
     }

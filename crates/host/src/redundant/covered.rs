@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, stream};
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
+use skytether_index::State;
 use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::session::Message;
 use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Session, Storage, SubPlan, Verified, Verify};
@@ -239,6 +240,10 @@ impl Storage for Covered {
 
     async fn usage(&self) -> Result<Usage> {
         self.drive().usage().await
+    }
+
+    async fn indexes(&self) -> Result<Vec<State>> {
+        self.drive().indexes().await
     }
 
     async fn verify(&self, asked: Verify) -> Result<Verified> {

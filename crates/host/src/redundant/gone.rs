@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_common::{Error, Key, Result};
+use skytether_index::State;
 use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Storage, SubPlan, Verified, Verify};
 use uuid::Uuid;
@@ -92,6 +93,10 @@ impl Storage for Gone {
 
     async fn usage(&self) -> Result<Usage> {
         self.there()?.usage().await
+    }
+
+    async fn indexes(&self) -> Result<Vec<State>> {
+        self.there()?.indexes().await
     }
 
     async fn verify(&self, asked: Verify) -> Result<Verified> {

@@ -168,6 +168,8 @@ impl Rebuild<'_> {
             let why = catalog.presence().why(*at).unwrap_or_default();
             return Err(Error::unavailable(format!("all of {} is rebuilt, but it could not be taken in ({why}): try again", self.cover.name(*at))));
         }
+        // Indexes are not rebuilt from anything: the drives that were taken in build theirs.
+        catalog.define_all_indexes().await?;
         self.progress.done = self.progress.total;
         (self.tell)(&self.progress);
         Ok(())

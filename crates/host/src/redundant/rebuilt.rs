@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
+use skytether_index::State;
 use skytether_redundancy::map::Role;
 use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::{Cse, CseInfo, Storage, Verified, Verify};
@@ -198,6 +199,10 @@ impl Storage for Rebuilt {
 
     async fn usage(&self) -> Result<Usage> {
         self.itself("say how much it stores", self.drive().usage()).await
+    }
+
+    async fn indexes(&self) -> Result<Vec<State>> {
+        self.drive().indexes().await
     }
 
     async fn verify(&self, asked: Verify) -> Result<Verified> {

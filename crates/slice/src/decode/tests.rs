@@ -38,7 +38,7 @@ fn a_table_is_decoded_as_it_is_asked_for() {
 #[test]
 fn a_slice_that_unpacks_to_too_much_is_refused_on_the_way() {
     let (bytes, schema) = slice();
-    let open = |projection: &[usize], rows| TableBatches::open(bytes.clone().into(), &schema, projection, rows).unwrap();
+    let open = |projection: &[usize], rows| TableBatches::open(bytes.clone().into(), &schema, projection, rows, None).unwrap();
     // Eight bytes per number.
     let mut batches = open(&[0], 1000).within(20_500 * 8);
     assert_eq!(batches.by_ref().take(20).map(|b| b.unwrap().num_rows()).sum::<usize>(), 20_000);

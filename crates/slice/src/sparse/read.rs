@@ -108,7 +108,7 @@ fn decode_slow(bytes: &Bytes, limits: Limits, projection: &[usize]) -> Result<Re
     let mut wanted = projection.to_vec();
     wanted.extend(needs(projection));
     // In small steps, so that lists that unpack to too much are noticed on the way.
-    let batches = TableBatches::open(bytes.clone().into(), &schema, &wanted, SLOW_ROWS)?.collect::<Result<Vec<_>>>()?;
+    let batches = TableBatches::open(bytes.clone().into(), &schema, &wanted, SLOW_ROWS, None)?.collect::<Result<Vec<_>>>()?;
     let wide = Arc::new(schema.project(&wanted).map_err(|e| Error::invalid("no such column").because(e))?);
     let batch = compute::concat_batches(&wide, &batches).map_err(|e| Error::corrupt("cannot join a slice's batches").because(e))?;
     validate(&batch, &wanted, limits)?;

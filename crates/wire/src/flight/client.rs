@@ -17,7 +17,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream;
 use skytether_adapt::message::Down;
-use skytether_common::{Error, Key, Result};
+use skytether_common::{Error, Key, Kind, Result};
+use skytether_index::State;
 use skytether_store::{Entry, Op, Usage, Version};
 use tokio::sync::mpsc;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -305,6 +306,14 @@ impl Storage for FlightCse {
 
     async fn usage(&self) -> Result<Usage> {
         self.json("usage", &self.act("usage", Bytes::new()).await?)
+    }
+
+    async fn indexes(&self) -> Result<Vec<State>> {
+        let answer = self.act("indexes", Bytes::new()).await.map_err(|e| match e.kind() {
+            Kind::Unsupported => Error::unsupported(format!("{} builds no indexes: it is of an older version; update it", self.info().name)).because(e),
+            _ => e,
+        })?;
+        self.json("indexes", &answer)
     }
 
     async fn verify(&self, asked: Verify) -> Result<Verified> {

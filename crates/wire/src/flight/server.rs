@@ -283,9 +283,10 @@ async fn act(cse: &dyn Cse, action: Action) -> Result<Bytes> {
         }
         "usage" => frames::encode_json(&cse.usage().await?),
         "apply" => frames::encode_json(&cse.apply(frames::decode_batch(&body)?).await?),
+        "indexes" => frames::encode_json(&cse.indexes().await?),
         "verify" => Ok(cse.verify(Verify::decode(&body)?).await?.encode()),
         other => Err(Error::unsupported(format!(
-            "there is no action {:?}: info, get, get_ranges, stat, list, usage, verify, apply",
+            "there is no action {:?}: info, get, get_ranges, stat, list, usage, indexes, verify, apply",
             other.chars().take(40).collect::<String>()
         ))),
     }
@@ -461,6 +462,7 @@ impl FlightService for CseService {
             ("stat", "what is known of a key"),
             ("list", "keys by prefix"),
             ("usage", "how much is stored"),
+            ("indexes", "the indexes that it has or builds, and how far they are"),
             ("apply", "a batch of changes, atomically"),
         ];
         Ok(Response::new(stream::iter(actions.map(|(r#type, description)| Ok(ActionType { r#type: r#type.into(), description: description.into() }))).boxed()))

@@ -1,0 +1,353 @@
+//! Indexes of a drive, where a scan finds them, and what they say of a filter: which rows of which stripes may match, told before a slice is read.
+//!
+//! Whatever is found is as one-sided as [`crate::prune`]: filters are evaluated above the scan on what is read. An index that is damaged is not used, and its drive is told ([`Indexes::damaged`]).
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arrow::compute::interleave_record_batch;
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use datafusion::logical_expr::Expr;
+use skytether_common::{Context, Error, PartitionName, Result};
+use skytether_index::{Head, Interval};
+use skytether_slice::metadata::ipc;
+use skytether_wire::annotation::IndexNote;
+
+use crate::ranges::Columns;
+use crate::reader::{Partition, Reader};
+
+/// Bytes between two pages that are read along.
+const GAP: u64 = 64 << 10;
+
+/// Bytes of pages that a search reads at most, and rows that it finds.
+const MOST_BYTES: u64 = 32 << 20;
+const MOST_ROWS: u64 = 2 << 20;
+
+/// An index must save so much of a scan's time.
+const WORTH: f64 = 0.9;
+
+/// What reading and working take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Costs {
+    /// Seconds until a disk is elsewhere.
+    pub seek_s: f64,
+    /// Its rate.
+    pub bytes_per_s: f64,
+    /// Speed of all cores together, relative to one of a usual machine.
+    pub speed: f64,
+}
+
+impl Default for Costs {
+    /// Those of files that are in memory, or nearly so.
+    fn default() -> Self {
+        Self { seek_s: 20e-6, bytes_per_s: 1e9, speed: 1.0 }
+    }
+}
+
+/// Processor time for a stripe whatever its size, and for a value of a column.
+const STRIPE_S: f64 = 100e-6;
+const VALUE_S: f64 = 2e-9;
+/// For a row of an index's page.
+const ROW_S: f64 = 20e-9;
+
+/// An index as far as it is built.
+#[derive(Debug, Clone)]
+pub struct Ready {
+    /// The partition that it is of.
+    pub of: PartitionName,
+    /// Its name.
+    pub name: String,
+    /// Where it lies.
+    pub at: PartitionName,
+    /// The heads of its segments, by number.
+    pub segments: Vec<Arc<Head>>,
+}
+
+/// The slice that has the head of a segment.
+#[must_use]
+pub fn head_slice(segment: u32) -> u32 {
+    segment << 10
+}
+
+/// The slice that has a file of a segment's pages.
+#[must_use]
+pub fn file_slice(segment: u32, file: u32) -> u32 {
+    segment << 10 | (file + 1)
+}
+
+/// The most files of a segment.
+pub const MAX_FILES: usize = 1023;
+
+/// The indexes of a drive that are there to be used.
+#[derive(Debug, Default)]
+pub struct Indexes {
+    ready: Mutex<HashMap<PartitionName, BTreeMap<String, Arc<Ready>>>>,
+    damaged: Mutex<Vec<(PartitionName, String)>>,
+}
+
+impl Indexes {
+    fn ready(&self) -> MutexGuard<'_, HashMap<PartitionName, BTreeMap<String, Arc<Ready>>>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has an index used from now on, in place of what was there of that name.
+    pub fn put(&self, index: Ready) {
+        self.ready().entry(index.of.clone()).or_default().insert(index.name.clone(), Arc::new(index));
+    }
+
+    /// It is used no more.
+    pub fn remove(&self, of: &PartitionName, name: &str) {
+        let mut ready = self.ready();
+        if let Some(indexes) = ready.get_mut(of) {
+            indexes.remove(name);
+            if indexes.is_empty() {
+                ready.remove(of);
+            }
+        }
+    }
+
+    /// Those that were found damaged since it was last asked.
+    pub fn damaged(&self) -> Vec<(PartitionName, String)> {
+        std::mem::take(&mut *self.damaged.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn of(&self, partition: &PartitionName) -> Vec<Arc<Ready>> {
+        self.ready().get(partition).map(|indexes| indexes.values().cloned().collect()).unwrap_or_default()
+    }
+
+    fn spoilt(&self, index: &Ready, error: &Error) {
+        tracing::warn!("index {} of {} is damaged, and built again: {}", index.name, index.of.dataset, error.full_text());
+        self.remove(&index.of, &index.name);
+        self.damaged.lock().unwrap_or_else(PoisonError::into_inner).push((index.of.clone(), index.name.clone()));
+    }
+}
+
+/// What a search found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// For each stripe that is in the index the rows of it that may match, ascending.
+    rows: BTreeMap<u32, Vec<u32>>,
+    /// Whether each stripe is in it.
+    known: Vec<bool>,
+    /// All those rows, where their values are in the index.
+    pub(crate) values: Option<RecordBatch>,
+    pub(crate) note: IndexNote,
+}
+
+impl Found {
+    /// The rows of a stripe that may match; `None` where the index does not know it.
+    pub(crate) fn rows(&self, stripe: u32) -> Option<&[u32]> {
+        let known = self.known.get(stripe as usize).copied().unwrap_or(false);
+        known.then(|| self.rows.get(&stripe).map_or(&[][..], Vec::as_slice))
+    }
+
+    /// Whether slices of a stripe must be read.
+    pub(crate) fn wants(&self, stripe: u32) -> bool {
+        match self.rows(stripe) {
+            Some(rows) => !rows.is_empty() && self.values.is_none(),
+            None => true,
+        }
+    }
+}
+
+/// What a scan would read without an index.
+struct Scan<'a> {
+    partition: &'a Partition,
+    /// The stripes that statistics leave over.
+    kept: &'a [bool],
+    /// The columns that it reads.
+    columns: &'a [usize],
+    costs: Costs,
+}
+
+impl Scan<'_> {
+    /// Seconds for stripe `n`, with its slices read and `rows` of its rows unpacked.
+    fn stripe(&self, n: usize, rows: f64) -> f64 {
+        let metadata = &self.partition.metadata;
+        let of = |(group, places): (usize, Vec<usize>)| self.partition.bytes_read(metadata.slice_of(n, group), &places).unwrap_or(0);
+        let bytes: u64 = metadata.groups.split(self.columns).into_iter().map(of).sum();
+        // A disk is passing over what it does not read of a slice.
+        bytes as f64 / self.costs.bytes_per_s + (STRIPE_S + VALUE_S * rows * self.columns.len() as f64) / self.costs.speed
+    }
+
+    fn rows(&self, n: usize) -> f64 {
+        self.partition.metadata.stripe_rows(n).unwrap_or(0) as f64
+    }
+
+    /// Seconds for all of it.
+    fn all(&self) -> f64 {
+        (0..self.kept.len()).filter(|n| self.kept[*n]).map(|n| self.stripe(n, self.rows(n))).sum()
+    }
+}
+
+/// Which pages of an index to read.
+struct Asked {
+    index: Arc<Ready>,
+    boxes: Vec<Vec<Interval>>,
+    /// For each segment its pages.
+    pages: Vec<Vec<usize>>,
+    /// Whether the values are in them.
+    holds: bool,
+    seconds: f64,
+}
+
+impl Asked {
+    fn new(index: Arc<Ready>, filters: &[Expr], schema: &SchemaRef, scan: &Scan<'_>) -> Option<Self> {
+        let head = index.segments.first()?;
+        let columns = head.header.columns.iter().map(|(name, order)| Some((name.as_str(), schema.field_with_name(name).ok()?.data_type(), order)));
+        let boxes = Columns(columns.collect::<Option<Vec<_>>>()?).boxes(filters)?;
+        let pages: Vec<Vec<usize>> = index.segments.iter().map(|head| head.meets(&boxes)).collect();
+        let (mut rows, mut bytes, mut reads, mut found) = (0u64, 0u64, 0usize, 0.0);
+        for (head, pages) in index.segments.iter().zip(&pages) {
+            let of = |at: &usize| head.pages.get(*at);
+            rows += pages.iter().filter_map(of).map(|page| u64::from(page.rows)).sum::<u64>();
+            bytes += pages.iter().filter_map(of).map(|page| u64::from(page.len)).sum::<u64>();
+            reads += runs(head, pages).len();
+            found += pages.iter().map(|at| head.expects(*at, &boxes)).sum::<f64>();
+        }
+        if rows > MOST_ROWS || bytes > MOST_BYTES {
+            return None;
+        }
+        let holds = scan.columns.iter().all(|at| head.header.held.contains(schema.field(*at).name()));
+        let costs = &scan.costs;
+        let mut seconds = reads as f64 * costs.seek_s + bytes as f64 / costs.bytes_per_s + ROW_S * rows as f64 / costs.speed;
+        // Where the rows found may lie, and what is not in the index.
+        let known = known(&index, scan.kept.len());
+        let here = (0..scan.kept.len()).filter(|n| scan.kept[*n] && known[*n]).count().max(1) as f64;
+        let each = found / here;
+        let hit = 1.0 - (-each).exp();
+        for n in (0..scan.kept.len()).filter(|n| scan.kept[*n]) {
+            seconds += match (known[n], holds) {
+                (true, true) => 0.0,
+                // Rows that nobody wants are passed over without an index as well (`prefilter`): what pays are slices that are not read.
+                (true, false) => hit * scan.stripe(n, scan.rows(n)),
+                (false, _) => scan.stripe(n, scan.rows(n)),
+            };
+        }
+        Some(Self { index, boxes, pages, holds, seconds })
+    }
+
+    /// Reads the pages. Blocks.
+    fn search(&self, reader: &Reader, kept: &[bool], schema: &SchemaRef) -> Result<Found> {
+        let (mut rows, mut values, mut order) = (BTreeMap::<u32, Vec<u32>>::new(), Vec::new(), Vec::new());
+        let mut note = IndexNote { name: self.index.name.clone(), covers: self.holds, ..IndexNote::default() };
+        for ((number, head), pages) in (0u32..).zip(&self.index.segments).zip(&self.pages) {
+            for (file, run) in runs(head, pages) {
+                let start = run.first().and_then(|at| head.pages.get(*at)).map_or(0, |page| u64::from(page.start));
+                let end = run.last().and_then(|at| head.pages.get(*at)).map_or(0, |page| u64::from(page.start) + u64::from(page.len));
+                let read = reader.part_of(&self.index.at.slice_key(file_slice(number, file))?, start..end)?;
+                note.bytes += end - start;
+                note.pages += run.len() as u64;
+                for at in run {
+                    let place = head.pages.get(at).ok_or_else(|| Error::internal("there is no such page of an index"))?;
+                    let from = (u64::from(place.start) - start) as usize;
+                    let bytes = read.get(from..from + place.len as usize).ok_or_else(|| Error::corrupt("a file of an index is cut short"))?;
+                    let page = head.page(at, bytes)?;
+                    let matching = page.within(&self.boxes);
+                    if self.holds && !matching.is_empty() {
+                        let (_, batch) = ipc::read(bytes.get(page.values..).unwrap_or_default())?;
+                        let batch = batch.filter(|batch| batch.num_rows() == page.rows.len());
+                        values.push(batch.ok_or_else(|| Error::corrupt("a page of an index has no values"))?);
+                    }
+                    for at in matching {
+                        let (stripe, row) = head.place(page.rows.get(at).copied().unwrap_or(0));
+                        if kept.get(stripe as usize).copied().unwrap_or(false) {
+                            rows.entry(stripe).or_default().push(row);
+                            order.push((stripe, row, values.len().saturating_sub(1), at));
+                        }
+                    }
+                }
+            }
+        }
+        for of in rows.values_mut() {
+            of.sort_unstable();
+        }
+        note.rows = order.len() as u64;
+        let values = if self.holds { Some(put_together(&values, order, schema)?) } else { None };
+        Ok(Found { rows, known: known(&self.index, kept.len()), values, note })
+    }
+}
+
+/// The rows at `order`, by stripe and row, with the columns of `schema`.
+fn put_together(values: &[RecordBatch], mut order: Vec<(u32, u32, usize, usize)>, schema: &SchemaRef) -> Result<RecordBatch> {
+    order.sort_unstable();
+    let wrong = || Error::corrupt("a page of an index has other columns than its table");
+    let column = |batch: &RecordBatch| {
+        let columns = schema.fields().iter().map(|field| batch.column_by_name(field.name()).filter(|c| c.data_type() == field.data_type()).cloned());
+        RecordBatch::try_new(Arc::clone(schema), columns.collect::<Option<Vec<_>>>().ok_or_else(wrong)?).map_err(|e| wrong().because(e))
+    };
+    let batches = values.iter().map(column).collect::<Result<Vec<_>>>()?;
+    if batches.is_empty() {
+        return Ok(RecordBatch::new_empty(Arc::clone(schema)));
+    }
+    let places: Vec<(usize, usize)> = order.into_iter().map(|(_, _, batch, row)| (batch, row)).collect();
+    interleave_record_batch(&batches.iter().collect::<Vec<_>>(), &places).map_err(|e| Error::internal("cannot put rows of an index together").because(e))
+}
+
+/// Pages in runs that are read at once, each with its file.
+fn runs(head: &Head, pages: &[usize]) -> Vec<(u32, Vec<usize>)> {
+    let mut runs: Vec<(u32, Vec<usize>)> = Vec::new();
+    let mut end = 0;
+    for &at in pages {
+        let Some(page) = head.pages.get(at) else { continue };
+        match runs.last_mut() {
+            Some((file, run)) if *file == page.file && u64::from(page.start) <= end + GAP => run.push(at),
+            _ => runs.push((page.file, vec![at])),
+        }
+        end = u64::from(page.start) + u64::from(page.len);
+    }
+    runs
+}
+
+/// Which stripes are in an index.
+fn known(index: &Ready, stripes: usize) -> Vec<bool> {
+    let mut known = vec![false; stripes];
+    for head in &index.segments {
+        for n in 0..head.header.stripes.len() {
+            if let Some(known) = known.get_mut(head.header.first as usize + n) {
+                *known = true;
+            }
+        }
+    }
+    known
+}
+
+/// What the best of the indexes of `partition` finds, for rows of which `filters` hold and the columns `projection` are wanted, in the stripes `kept`; `None` where none would save time.
+pub(crate) async fn search(reader: &Arc<Reader>, partition: &Arc<Partition>, filters: &[Expr], kept: &[bool], projection: &[usize]) -> Option<Arc<Found>> {
+    let (indexes, costs) = reader.indexes()?;
+    let ready = indexes.of(&partition.name);
+    if ready.is_empty() || filters.is_empty() || projection.is_empty() || !kept.contains(&true) {
+        return None;
+    }
+    let asked = format!("{} {projection:?} {filters:?}", partition.key);
+    if let Some(found) = reader.found(&asked) {
+        return found;
+    }
+    let mut columns = projection.to_vec();
+    columns.sort_unstable();
+    columns.dedup();
+    let scan = Scan { partition, kept, columns: &columns, costs };
+    let schema = &partition.metadata.schema;
+    let best = ready.into_iter().filter_map(|index| Asked::new(index, filters, schema, &scan)).min_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let all = scan.all();
+    let worth = best.filter(|best| best.seconds < all * WORTH);
+    let found = match worth {
+        None => None,
+        Some(best) => {
+            let projected = Arc::new(schema.project(projection).ok()?);
+            let (on, kept, index) = (Arc::clone(reader), kept.to_vec(), Arc::clone(&best.index));
+            let read = reader.blocking(move || best.search(&on, &kept, &projected).context(|| format!("index {}", best.index.name))).await;
+            match read {
+                Ok(found) => Some(Arc::new(found)),
+                Err(error) => {
+                    // Where it was dropped meanwhile, as well.
+                    indexes.spoilt(&index, &error);
+                    None
+                }
+            }
+        }
+    };
+    reader.note_found(asked, found.clone());
+    found
+}

@@ -1,0 +1,97 @@
+//! Columns of conditions are decoded first: of the others only rows for which the conditions hold.
+//!
+//! The bytes are there already; what is saved is unpacking them, and copying rows that nobody wants, which is most of what a slow processor does with a slice that has few hits. The filter above evaluates all the same. Where
+//! many rows pass, decoding the conditions' columns twice costs more than it saves: then it is only tried now and then.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::DataType;
+use datafusion::catalog::Session;
+use datafusion::common::DFSchema;
+use datafusion::logical_expr::Expr;
+use datafusion::logical_expr::utils::{conjunction, split_conjunction};
+use datafusion::physical_plan::PhysicalExpr;
+use skytether_common::Result;
+
+use crate::reader::{Part, Partition, Reader};
+
+/// Of the rows of a slice at most one in so many may pass.
+const FEW: u64 = 8;
+
+/// Slices of fewer rows are decoded as quickly as they are looked into.
+const LEAST: u64 = 8192;
+
+/// Where more did, so many slices are decoded without a try.
+const PAUSE: u32 = 15;
+
+/// Conditions on columns that are quick to decode.
+pub(crate) struct Prefilter {
+    /// The stored columns that they need, ascending.
+    columns: Vec<usize>,
+    condition: Arc<dyn PhysicalExpr>,
+    /// Slices until it is tried again.
+    pause: AtomicU32,
+}
+
+impl fmt::Debug for Prefilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Prefilter({})", self.condition)
+    }
+}
+
+impl Prefilter {
+    /// Of those parts of `filters` that are about numbers, times and booleans; `None` where there are none, where all of the columns `wanted` are theirs, and for wide tables and matrices.
+    pub(crate) fn new(state: &dyn Session, partition: &Partition, filters: &[Expr], wanted: &[usize]) -> Option<Self> {
+        let schema = &partition.metadata.schema;
+        if partition.metadata.groups.len() > 1 || partition.metadata.layout != skytether_slice::Layout::Table {
+            return None;
+        }
+        let quick = |name: &str| schema.field_with_name(name).is_ok_and(|field| field.data_type().is_primitive() || *field.data_type() == DataType::Boolean);
+        let parts = filters.iter().flat_map(split_conjunction).filter(|part| !part.is_volatile());
+        let parts = parts.filter(|part| !part.column_refs().is_empty() && part.column_refs().iter().all(|column| quick(&column.name)));
+        let condition = conjunction(parts.cloned().collect::<Vec<_>>())?;
+        let columns: BTreeSet<usize> = condition.column_refs().into_iter().filter_map(|column| schema.index_of(&column.name).ok()).collect();
+        if wanted.iter().all(|column| columns.contains(column)) || !columns.iter().all(|column| wanted.contains(column)) {
+            return None;
+        }
+        let columns: Vec<usize> = columns.into_iter().collect();
+        let read = Arc::new(schema.project(&columns).ok()?);
+        let condition = state.create_physical_expr(condition, &DFSchema::try_from(read).ok()?).ok()?;
+        Some(Self { columns, condition, pause: AtomicU32::new(0) })
+    }
+
+    /// The rows of a slice that pass, where they are few; `None` where it is as well to decode all.
+    ///
+    /// # Errors
+    /// As decoding.
+    pub(crate) fn rows(&self, partition: &Arc<Partition>, part: &Part, batch_rows: usize) -> Result<Option<Arc<[u32]>>> {
+        if part.is_narrowed()
+            || partition.metadata.stripe_rows(part.number() as usize).unwrap_or(0) < LEAST
+            || self.pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+        {
+            return Ok(None);
+        }
+        let (mut rows, mut seen) = (Vec::new(), 0u64);
+        for batch in Reader::decode(partition, part.with_columns(self.columns.clone()), batch_rows)? {
+            let batch = batch?;
+            let answer = self.condition.evaluate(&batch).and_then(|answer| answer.into_array(batch.num_rows()));
+            // What fails fails above, where it is told.
+            let Some(answer) = answer.ok().and_then(|answer| answer.as_boolean_opt().cloned()) else { return Ok(None) };
+            let passed = match answer.nulls() {
+                Some(nulls) => answer.values() & nulls.inner(),
+                None => answer.values().clone(),
+            };
+            rows.extend(passed.set_indices_u32().map(|row| seen as u32 + row));
+            seen += batch.num_rows() as u64;
+        }
+        if rows.len() as u64 * FEW > seen {
+            self.pause.store(PAUSE, Ordering::Relaxed);
+            return Ok(None);
+        }
+        Ok(Some(rows.into()))
+    }
+}

@@ -1,0 +1,78 @@
+//! Indexes that the drives build: asked for, listed, dropped, and waited for.
+
+use std::time::{Duration, Instant};
+
+use skytether_common::{Error, Result};
+use skytether_host::{IndexInfo, ListIndexes, NewIndex, OldIndex};
+
+use crate::{Fleet, Inner};
+
+/// How often it is looked how far an index is: at first, and later.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+
+/// How long an index may make no progress before nobody waits for it any longer.
+const STUCK: Duration = Duration::from_secs(300);
+
+impl Fleet {
+    /// Has the drives build an index in the background; what it is called. See [`skytether_host::Catalog::create_index`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn create_index(&self, asked: &NewIndex) -> Result<String> {
+        match &self.0 {
+            Inner::Embedded(fleet) => fleet.host().catalog().create_index(asked).await,
+            Inner::Remote(host) => host.create_index(asked).await,
+        }
+    }
+
+    /// The indexes, and how far they are; see [`skytether_host::Catalog::indexes`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn indexes(&self, asked: &ListIndexes) -> Result<Vec<IndexInfo>> {
+        match &self.0 {
+            Inner::Embedded(fleet) => fleet.host().catalog().indexes(asked).await,
+            Inner::Remote(host) => host.indexes(asked).await,
+        }
+    }
+
+    /// Removes an index; see [`skytether_host::Catalog::drop_index`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn drop_index(&self, old: &OldIndex) -> Result<()> {
+        match &self.0 {
+            Inner::Embedded(fleet) => fleet.host().catalog().drop_index(old).await,
+            Inner::Remote(host) => host.drop_index(old).await,
+        }
+    }
+
+    /// Waits until an index is built; `tell` is told how far it is.
+    ///
+    /// # Errors
+    /// NotFound where it was dropped; Exhausted where drives dropped it for want of space, Invalid where it can't be built; Unavailable where drives don't answer, or it gets no further; what `tell` says.
+    pub async fn wait_for_index(&self, index: &OldIndex, mut tell: impl FnMut(&IndexInfo) -> Result<()>) -> Result<IndexInfo> {
+        let asked = ListIndexes { dataset: Some(index.dataset.clone()) };
+        let (mut pause, mut seen, mut moved) = (LOOKS.0, None, Instant::now());
+        loop {
+            let infos = self.indexes(&asked).await?;
+            let info = infos.into_iter().find(|info| info.index.name == index.name);
+            let info = info.ok_or_else(|| Error::not_found(format!("index {} of {} was dropped", index.name, index.dataset)))?;
+            tell(&info)?;
+            match info.state.as_str() {
+                "ready" => return Ok(info),
+                "dropped" => return Err(Error::exhausted(format!("{info}"))),
+                "failed" => return Err(Error::invalid(format!("{info}"))),
+                "unknown" => return Err(Error::unavailable(format!("{info}"))),
+                _ => {}
+            }
+            if seen.replace(info.done) != Some(info.done) {
+                moved = Instant::now();
+            } else if moved.elapsed() > STUCK {
+                return Err(Error::unavailable(format!("nothing has happened for {} s: {info}", STUCK.as_secs())));
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LOOKS.1);
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! Indexes that drives build (ARCHITECTURE.md, "Indexes"): which there are to be is in root records, so that the next generation gets them, too; each drive is told by a definition beside each of its partitions.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use skytether_common::units::{counted, human_bytes};
+use skytether_common::{DatasetName, Error, Kind, Result};
+use skytether_index::{Definition, MAX_COLUMNS, Order, Phase, State, check_name, partition};
+use skytether_slice::Metadata;
+use skytether_store::{Expect, Op, Version};
+
+use crate::catalog::{Catalog, RootRecord};
+
+/// How often a root record that others change meanwhile is changed again.
+const ATTEMPTS: usize = 16;
+
+/// An index as a root record has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IndexRecord {
+    /// Its name.
+    pub name: String,
+    /// The table that it is of.
+    pub table: String,
+    /// The columns by whose ranges it finds rows.
+    pub columns: Vec<String>,
+    /// Columns whose values it has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub include: Vec<String>,
+}
+
+impl IndexRecord {
+    fn definition(&self) -> Definition {
+        Definition::new(self.columns.clone(), self.include.clone())
+    }
+}
+
+/// An index that is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewIndex {
+    /// The data set.
+    pub dataset: DatasetName,
+    /// The table in it; `data` of plain tables.
+    pub table: String,
+    /// Its name; the columns' names if `None`.
+    pub name: Option<String>,
+    /// The columns by whose ranges it is to find rows.
+    pub columns: Vec<String>,
+    /// Columns whose values it is to have.
+    pub include: Vec<String>,
+}
+
+/// Which index is to go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OldIndex {
+    /// The data set.
+    pub dataset: DatasetName,
+    /// Its name.
+    pub name: String,
+}
+
+/// Of which data sets indexes are to be listed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListIndexes {
+    /// This one; all if `None`.
+    pub dataset: Option<DatasetName>,
+}
+
+/// An index, and how far it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct IndexInfo {
+    /// The data set.
+    pub dataset: DatasetName,
+    /// What it is.
+    #[serde(flatten)]
+    pub index: IndexRecord,
+    /// `ready`, `building`, `dropped` (for want of space) or `failed`, whichever of its drives is furthest from ready; `unknown` where no drive tells.
+    pub state: String,
+    /// How much of it is built, from 0 to 1.
+    pub done: f64,
+    /// Rows that are in it.
+    pub rows: u64,
+    /// Bytes that it takes on all drives.
+    pub bytes: u64,
+    /// The drives that have a part of it: the phase of each, or why it does not tell.
+    pub drives: BTreeMap<String, String>,
+}
+
+impl fmt::Display for IndexInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { dataset, index, state, done, rows, bytes, drives } = self;
+        let far = if state == "building" { format!(" {:.0}%", 100.0 * done) } else { String::new() };
+        let beside = if index.include.is_empty() { String::new() } else { format!(" with {}", index.include.join(", ")) };
+        write!(
+            f,
+            "{dataset}.{} {} on {}{beside}: {state}{far}, {}, {}, {}",
+            index.table,
+            index.name,
+            index.columns.join(", "),
+            counted(*rows, "row"),
+            human_bytes(*bytes),
+            counted(drives.len() as u64, "drive")
+        )?;
+        // What is wrong somewhere.
+        drives.iter().filter(|(_, says)| says.contains(':')).try_for_each(|(drive, says)| write!(f, "\n  {drive}: {says}"))
+    }
+}
+
+impl Catalog {
+    /// Has the drives build an index in the background, of this generation and of those to come; what it is called.
+    ///
+    /// # Errors
+    /// Invalid for a name or columns that can't be; NotFound for a table or column that is not there; Conflict where there is an index of the name; Unsupported where a drive builds none, or a column has no order.
+    pub async fn create_index(&self, asked: &NewIndex) -> Result<String> {
+        let name = asked.name.clone().unwrap_or_else(|| usual_name(&asked.columns));
+        check_name(&name)?;
+        let index = IndexRecord { name, table: asked.table.clone(), columns: asked.columns.clone(), include: asked.include.clone() };
+        if index.columns.is_empty() || index.columns.len() > MAX_COLUMNS {
+            return Err(Error::invalid(format!("an index is of 1 to {MAX_COLUMNS} columns")));
+        }
+        let all: Vec<&String> = index.columns.iter().chain(&index.include).collect();
+        if let Some((_, twice)) = all.iter().enumerate().find(|(at, column)| all[..*at].contains(column)) {
+            return Err(Error::invalid(format!("column {twice:?} is named twice")));
+        }
+        for _ in 0..ATTEMPTS {
+            let (mut record, version) = self.record_to_change(&asked.dataset).await?;
+            self.check_index(&record, &index).await?;
+            if let Some(there) = record.indexes.iter().find(|there| there.name == index.name) {
+                let on = there.columns.join(", ");
+                return Err(Error::conflict(format!("{} has an index {:?} already, on {on}: drop it, or choose another name", record.name, there.name)));
+            }
+            record.indexes.push(index.clone());
+            if self.commit_indexes(&mut record, version).await? {
+                self.define_indexes(&record).await?;
+                return Ok(index.name);
+            }
+        }
+        Err(always_changing(&asked.dataset))
+    }
+
+    /// Removes an index.
+    ///
+    /// # Errors
+    /// NotFound, with the indexes that there are; Conflict, Unavailable.
+    pub async fn drop_index(&self, old: &OldIndex) -> Result<()> {
+        for _ in 0..ATTEMPTS {
+            let (mut record, version) = self.record_to_change(&old.dataset).await?;
+            let Some(at) = record.indexes.iter().position(|index| index.name == old.name) else {
+                let there: Vec<&str> = record.indexes.iter().map(|index| index.name.as_str()).collect();
+                let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+                return Err(Error::not_found(format!("{} has no index {:?}; it has {there}", record.name, old.name)));
+            };
+            let index = record.indexes.remove(at);
+            if self.commit_indexes(&mut record, version).await? {
+                return self.undefine(&record, &index).await;
+            }
+        }
+        Err(always_changing(&old.dataset))
+    }
+
+    /// Takes an index that a root record does not name any more off the drives.
+    async fn undefine(&self, record: &RootRecord, index: &IndexRecord) -> Result<()> {
+        // What a drive that is away keeps is collected when it is back and the fleet is opened.
+        for (at, slot) in self.parts(record, index)? {
+            let key = partition(&record.partition(&index.table, slot), &index.name).key()?;
+            let delete = vec![Op::Delete { key: key.clone(), expect: Expect::Any }];
+            let deleted = match self.ask(at, "drop an index", self.drives()[at].apply(delete)).await {
+                Ok(_) => self.delete_prefix(at, &format!("{key};")).await,
+                Err(e) => Err(e),
+            };
+            deleted.or_else(|e| self.may_lose(at, e))?;
+        }
+        Ok(())
+    }
+
+    /// The indexes of a data set, or of all, and how far they are. A drive that has not been told of one of its indexes is told.
+    ///
+    /// # Errors
+    /// NotFound, Unavailable.
+    pub async fn indexes(&self, asked: &ListIndexes) -> Result<Vec<IndexInfo>> {
+        let names = match &asked.dataset {
+            Some(name) => vec![name.clone()],
+            None => self.names().await?.into_iter().collect(),
+        };
+        let (mut infos, mut told) = (Vec::new(), BTreeMap::<usize, Result<Vec<State>>>::new());
+        for name in names {
+            let record = match self.read(&name).await {
+                Ok((record, _)) => record,
+                Err(e) if asked.dataset.is_none() && matches!(e.kind(), Kind::NotFound | Kind::Unsupported | Kind::Corrupt) => continue,
+                Err(e) => return Err(e),
+            };
+            for index in &record.indexes {
+                let mut info =
+                    IndexInfo { dataset: name.clone(), index: index.clone(), state: String::new(), done: 0.0, rows: 0, bytes: 0, drives: BTreeMap::new() };
+                let (mut stripes, mut phases, mut silent) = ((0u64, 0u64), Vec::new(), false);
+                for (at, slot) in self.parts(&record, index)? {
+                    if !told.contains_key(&at) {
+                        told.insert(at, self.ask(at, "list its indexes", self.drives()[at].indexes()).await);
+                    }
+                    let of = record.partition(&index.table, slot);
+                    let state = match told.get(&at) {
+                        Some(Ok(states)) => Ok(states.iter().find(|state| state.of == of && state.name == index.name)),
+                        Some(Err(e)) => Err(e.full_text()),
+                        None => Err("it was not asked".to_owned()),
+                    };
+                    let says = match state {
+                        Ok(Some(state)) => {
+                            stripes = (stripes.0 + u64::from(state.stripes.0), stripes.1 + u64::from(state.stripes.1));
+                            info.rows += state.rows;
+                            info.bytes += state.bytes;
+                            phases.push(state.phase);
+                            let why = state.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+                            format!("{}{why}", word(state.phase))
+                        }
+                        Ok(None) => {
+                            phases.push(Phase::Waiting);
+                            self.define_at(&record, index, at, slot).await.map_or_else(|e| e.full_text(), |()| word(Phase::Waiting).to_owned())
+                        }
+                        Err(why) => {
+                            silent = true;
+                            why
+                        }
+                    };
+                    info.drives.insert(self.drives()[at].info().name.clone(), says);
+                }
+                let has = |phase: Phase| phases.contains(&phase);
+                info.state = match () {
+                    () if has(Phase::Failed) => "failed",
+                    () if has(Phase::Dropped) => "dropped",
+                    () if has(Phase::Building) || has(Phase::Waiting) => "building",
+                    () if silent => "unknown",
+                    () => "ready",
+                }
+                .to_owned();
+                info.done = if info.state == "ready" {
+                    1.0
+                } else if stripes.1 == 0 {
+                    0.0
+                } else {
+                    stripes.0 as f64 / stripes.1 as f64
+                };
+                infos.push(info);
+            }
+        }
+        Ok(infos)
+    }
+
+    /// Tells the drives that are here of all indexes, as far as they don't know.
+    ///
+    /// # Errors
+    /// Unavailable.
+    pub(crate) async fn define_all_indexes(&self) -> Result<()> {
+        for name in self.names().await? {
+            match self.read(&name).await {
+                Ok((record, _)) => self.define_indexes(&record).await?,
+                Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Unsupported | Kind::Corrupt) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the drives that are here of the indexes in `record`, as far as they don't know.
+    ///
+    /// # Errors
+    /// Unavailable.
+    pub(crate) async fn define_indexes(&self, record: &RootRecord) -> Result<()> {
+        for index in &record.indexes {
+            for (at, slot) in self.parts(record, index)? {
+                self.define_at(record, index, at, slot).await.or_else(|e| self.may_lose(at, e))?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn define_at(&self, record: &RootRecord, index: &IndexRecord, at: usize, slot: u32) -> Result<()> {
+        let key = partition(&record.partition(&index.table, slot), &index.name).key()?;
+        let put = Op::Put { key, value: index.definition().encode()?.into(), expect: Expect::Absent };
+        match self.ask(at, "build an index", self.drives()[at].apply(vec![put])).await {
+            Err(e) if e.kind() == Kind::Conflict => Ok(()),
+            done => done.map(drop),
+        }
+    }
+
+    /// The drives that are here and have a partition of an index's table, with its slot.
+    fn parts(&self, record: &RootRecord, index: &IndexRecord) -> Result<Vec<(usize, u32)>> {
+        let Ok(table) = record.table(&index.table) else { return Ok(Vec::new()) };
+        let mut parts = Vec::new();
+        for p in &table.partitions {
+            let at = self.drive(&p.drive, &record.name)?;
+            if !self.presence().is_lost(at) {
+                parts.push((at, p.slot));
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Whether the drives can build it.
+    async fn check_index(&self, record: &RootRecord, index: &IndexRecord) -> Result<()> {
+        let table = record.table(&index.table)?;
+        if table.matrix.is_some() {
+            return Err(Error::unsupported(format!("{}.{} is a matrix, which has no indexes: its genes are found by their numbers", record.name, index.table)));
+        }
+        let parts = self.parts(record, index)?;
+        let mut schema = None;
+        for (at, slot) in &parts {
+            self.ask(*at, "tell its indexes", self.drives()[*at].indexes()).await?;
+            if schema.is_none() {
+                let key = record.partition(&index.table, *slot).key()?;
+                schema = Some(Metadata::decode(&self.ask(*at, "read a table's metadata", self.drives()[*at].get(&key)).await?)?.schema);
+            }
+        }
+        let schema = schema.ok_or_else(|| Error::unavailable(format!("no drive with a part of {} is here", record.name)))?;
+        for column in index.columns.iter().chain(&index.include) {
+            let field = schema.field_with_name(column).map_err(|_| {
+                let there: Vec<&str> = schema.fields().iter().take(50).map(|f| f.name().as_str()).collect();
+                Error::not_found(format!("{} has no column {column:?}; it has {}", record.name, there.join(", ")))
+            })?;
+            if index.columns.contains(column) && Order::of(field.data_type(), None).is_none() {
+                return Err(Error::unsupported(format!(
+                    "column {column:?} of {} is of type {}, of which there are no indexes",
+                    record.name,
+                    field.data_type()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    async fn record_to_change(&self, name: &DatasetName) -> Result<(RootRecord, Version)> {
+        match self.read_versioned(name).await? {
+            Some(found) => Ok(found),
+            None => Err(self.unknown(name).await),
+        }
+    }
+
+    /// Makes a record with other indexes the truth; false where somebody else has changed it since `version`.
+    async fn commit_indexes(&self, record: &mut RootRecord, version: Version) -> Result<bool> {
+        record.change = self.next_change(record.change);
+        match self.commit(record, Expect::Version(version)).await {
+            Err(e) if e.kind() == Kind::Conflict => Ok(false),
+            done => done.map(|()| true),
+        }
+    }
+}
+
+fn always_changing(name: &DatasetName) -> Error {
+    Error::conflict(format!("the root record of {name} changes all the time: try again"))
+}
+
+/// What an index is called that nobody names.
+fn usual_name(columns: &[String]) -> String {
+    let fit = |c: char| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' };
+    columns.join("_").chars().map(fit).take(64).collect()
+}
+
+fn word(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Waiting => "waiting",
+        Phase::Building => "building",
+        Phase::Ready => "ready",
+        Phase::Dropped => "dropped",
+        Phase::Failed => "failed",
+    }
+}
