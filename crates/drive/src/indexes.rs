@@ -187,13 +187,14 @@ impl Builder {
                     changed = true;
                 }
                 // A partition that comes later than the index of it.
-                (None, Op::Put { .. }) => {
+                (None, Op::Put { .. } | Op::Link { .. }) => {
                     for entry in known.all.values_mut().filter(|entry| entry.of == at && entry.phase == Phase::Failed) {
                         (entry.phase, entry.loaded) = (Phase::Waiting, false);
                         changed = true;
                     }
                 }
-                (None, Op::Delete { .. }) => {}
+                // Definitions are not linked.
+                (None, Op::Delete { .. }) | (_, Op::Check { .. }) | (Some(_), Op::Link { .. }) => {}
             }
         }
         if changed {

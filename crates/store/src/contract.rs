@@ -74,7 +74,7 @@ fn conditions_alone_change_nothing(store: &dyn SliceStore) {
     let before = everything(store);
     let (holds, fails) = (check_if("term", Expect::Version(version)), check_if("term", Expect::Version(version + 1)));
     assert_eq!(store.apply(vec![holds.clone()]).unwrap(), [0]);
-    assert_eq!(store.apply(vec![check_if("other", Expect::Absent), holds.clone(), check_if("a third", Expect::Any)]).unwrap(), [0, 0, 0]);
+    assert_eq!(store.apply(vec![check_if("other", Expect::Absent), holds.clone(), check_if("third", Expect::Any)]).unwrap(), [0, 0, 0]);
     for expect in [Expect::Absent, Expect::Version(version + 1)] {
         let error = store.apply(vec![check_if("term", expect)]).unwrap_err();
         assert!(error.kind() == Kind::Conflict && error.to_string().contains("term"), "{error}");

@@ -14,13 +14,13 @@ use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_common::{DatasetName, Error, Key, Kind, PartitionName, Result};
-use skytether_drive::{Cse, CseInfo, Drive, DriveOptions};
+use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_fleet::{Cut, DatasetKind, HostOptions, Placement, QueryOptions, ScrubOptions};
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
 use skytether_wire::decorated::{Decorated, Decorator};
-use skytether_wire::{DeliveryStream, Opened, SubPlan};
+use skytether_wire::{CseInfo, DeliveryStream, Opened, SubPlan};
 use tokio::sync::Notify;
 
 use crate::util::lines;
@@ -205,7 +205,7 @@ impl Decorator for Link {
     }
 
     async fn get(&self, key: &Key) -> Result<Bytes> {
-        self.asked(skytether_wire::Storage::get(self.drive.as_ref(), key)).await
+        self.asked(self.drive.get(key)).await
     }
 
     async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
