@@ -73,10 +73,8 @@ impl Engine {
     /// # Errors
     /// Internal only, where DataFusion does not take our functions.
     pub fn new(name: String, reader: Arc<Reader>, pool: Arc<dyn MemoryPool>, threads: usize, max_concurrent: usize) -> Result<Self> {
-        let mut config = SessionConfig::new()
-            .with_information_schema(false)
-            .with_create_default_catalog_and_schema(false)
-            .with_default_catalog_and_schema(PLAIN, PLAIN);
+        let mut config =
+            SessionConfig::new().with_information_schema(false).with_create_default_catalog_and_schema(false).with_default_catalog_and_schema(PLAIN, PLAIN);
         // The plan was optimised above; filters, limits and columns find their scans in one pass.
         config.options_mut().optimizer.max_passes = 1;
         // Round robin only pays where there is more to do per row than to hand it over.

@@ -38,9 +38,9 @@ use skytether_redundancy::Scheme;
 use skytether_wire::{Cse, Storage};
 use uuid::Uuid;
 
-use crate::fence::Fence;
 use crate::catalog::{Catalog, DatasetKind};
 use crate::cells::{HostCells, needs};
+use crate::fence::Fence;
 use crate::growing::Growing;
 use crate::in_parts::{self, InParts};
 use crate::key_filters::send_keys_apart;

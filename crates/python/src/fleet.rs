@@ -11,8 +11,8 @@ use pyo3_arrow::{PyRecordBatchReader, PySchema};
 use serde::Serialize;
 use skytether_common::{DatasetName, Error, Result};
 use skytether_fleet::{
-    DatasetKind, Fleet, GrowthOptions, HostOptions, IndexInfo, IngestOptions, ListIndexes, NewIndex, OldIndex, OpenOptions, Output, Profiles,
-    Progress as Far, Query, RepairOptions, ScrubOptions, TableScan, files,
+    DatasetKind, Fleet, GrowthOptions, HostOptions, IndexInfo, IngestOptions, ListIndexes, NewIndex, OldIndex, OpenOptions, Output, Profiles, Progress as Far,
+    Query, RepairOptions, ScrubOptions, TableScan, files,
 };
 
 use tokio::sync::Notify;

@@ -60,7 +60,9 @@ async fn stored(drives: &[Server]) -> Vec<(usize, String, u64, u32)> {
     let mut all = Vec::new();
     for (at, drive) in connected(drives).await.into_iter().enumerate() {
         let entries = drive.list("", None, 10_000).await.unwrap();
-        all.extend(entries.into_iter().filter(|entry| entry.key.as_str() != RECORD).map(|entry| (at, entry.key.as_str().to_owned(), entry.version, entry.crc32c)));
+        all.extend(
+            entries.into_iter().filter(|entry| entry.key.as_str() != RECORD).map(|entry| (at, entry.key.as_str().to_owned(), entry.version, entry.crc32c)),
+        );
     }
     all
 }

@@ -258,6 +258,8 @@ struct Storm {
     weather: Arc<Weather>,
     /// The version that each data set has, as far as it has one.
     known: BTreeMap<&'static str, usize>,
+    /// What else a data set may turn out to be once all drives are back: of a change whose outcome nobody knew a drive that is away may have the record.
+    pending: BTreeMap<&'static str, Vec<Option<usize>>>,
     versions: usize,
     log: Vec<String>,
 }
@@ -275,7 +277,7 @@ impl Storm {
             Drive::new(Arc::clone(sky) as _, info, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap()
         };
         let drives = skies.iter().enumerate().map(drive).collect();
-        Self { random, redundancy, skies, drives, weather, known: BTreeMap::new(), versions: 0, log: Vec::new() }
+        Self { random, redundancy, skies, drives, weather, known: BTreeMap::new(), pending: BTreeMap::new(), versions: 0, log: Vec::new() }
     }
 
     /// A new host, as a new process.
@@ -362,12 +364,23 @@ impl Storm {
     /// That `name` is as one of `may` says, which it is taken for from now on.
     async fn settle(&mut self, host: &Host, name: &'static str, may: &[Option<usize>]) {
         let holds = Self::holds(host, name).await.unwrap_or_else(|e| panic!("{}\n{name}: {}", self.log.join("\n"), e.full_text()));
-        let is = may.iter().find(|version| version.map(told) == holds);
-        let Some(is) = is else { panic!("{}\n{name} holds {holds:?}, but may be {may:?}", self.log.join("\n")) };
+        if may.len() == 1 && may[0] != self.known.get(name).copied() {
+            // A change that was acknowledged, which drives that are away have missed.
+            self.pending.remove(name);
+        }
+        let mut all = may.to_vec();
+        all.extend(self.pending.get(name).into_iter().flatten());
+        let is = all.iter().copied().find(|version| version.map(told) == holds);
+        let Some(is) = is else { panic!("{}\n{name} holds {holds:?}, but may be {all:?}", self.log.join("\n")) };
         self.log.push(format!("  {name} is {is:?}"));
         match is {
-            Some(version) => drop(self.known.insert(name, *version)),
+            Some(version) => drop(self.known.insert(name, version)),
             None => drop(self.known.remove(name)),
+        }
+        if self.away().is_empty() {
+            self.pending.remove(name);
+        } else if all.len() > 1 {
+            self.pending.insert(name, all);
         }
     }
 
@@ -400,7 +413,11 @@ impl Storm {
         if early {
             self.brew(strikes);
         }
-        self.log.push(format!("{what} {name} {before:?} -> {one}; strikes: {strikes}{}; {}", if early { ", also while it begins" } else { "" }, self.redundancy));
+        self.log.push(format!(
+            "{what} {name} {before:?} -> {one}; strikes: {strikes}{}; {}",
+            if early { ", also while it begins" } else { "" },
+            self.redundancy
+        ));
         let mut may = vec![before];
         match self.host().await {
             Err(e) => {
@@ -538,7 +555,8 @@ fn after_every_storm_all_is_old_or_new_and_nothing_leaks() {
                         struck.fetch_add(storm.log.iter().filter(|line| line.contains("struck")).count() as u64, Ordering::SeqCst);
                     };
                     let limit = Duration::from_secs(120);
-                    let ended = tokio::time::timeout(limit, std::panic::AssertUnwindSafe(futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(storm)))).await;
+                    let ended =
+                        tokio::time::timeout(limit, std::panic::AssertUnwindSafe(futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(storm)))).await;
                     match ended {
                         Ok(Ok(())) => {}
                         Ok(Err(_)) => panic!("seed {seed}: SKYTETHER_STORMS={seed}..{}", seed + 1),

@@ -10,8 +10,8 @@ use skytether_wire::Cse;
 use uuid::Uuid;
 
 use super::seats::Seats;
-use crate::fence::HOST_KEY;
 use crate::catalog::within;
+use crate::fence::HOST_KEY;
 use crate::membership::{GROWN_FORMAT, MEMBERSHIP_KEY, Member, Membership};
 use crate::redundant::rejoin::newest;
 use crate::session::Host;
@@ -199,11 +199,8 @@ pub(crate) async fn wipe(drive: &dyn Cse, deadline: Duration) -> Result<()> {
     loop {
         let page = within(deadline, name, "list what it holds", drive.list("", None, PAGE)).await?;
         let only_notes = page.iter().all(|entry| is_note(&entry.key));
-        let ops: Vec<Op> = page
-            .into_iter()
-            .filter(|entry| only_notes || !is_note(&entry.key))
-            .map(|entry| Op::Delete { key: entry.key, expect: Expect::Any })
-            .collect();
+        let ops: Vec<Op> =
+            page.into_iter().filter(|entry| only_notes || !is_note(&entry.key)).map(|entry| Op::Delete { key: entry.key, expect: Expect::Any }).collect();
         if !ops.is_empty() {
             within(deadline, name, "delete what it holds", drive.apply(ops)).await?;
         }
