@@ -15,8 +15,10 @@ import functools
 import math
 import statistics
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -33,6 +35,7 @@ KINDS = {
     "select_100%": "SELECT id, x, y FROM {t} WHERE x < 2",
     "groups_10": "SELECT g10, count(*) AS n, sum(x) AS sx, avg(y) AS ay FROM {t} GROUP BY g10",
     "groups_1M": "SELECT g1m, count(*) AS n, sum(x) AS sx FROM {t} GROUP BY g1m",
+    "moments": "SELECT g10, count(*) AS n, avg(x) AS ax, var_samp(x) AS vx, avg(y) AS ay, var_samp(y) AS vy FROM {t} GROUP BY g10",
 }
 
 #: The same of no slice, as the statistics tell: what is left is planning.
@@ -40,6 +43,7 @@ NOTHING = {
     "select": "SELECT id, x, y FROM {t} WHERE x < -1",
     "groups_10": "SELECT g10, count(*) AS n, sum(x) AS sx, avg(y) AS ay FROM {t} WHERE x < -1 GROUP BY g10",
     "groups_1M": "SELECT g1m, count(*) AS n, sum(x) AS sx FROM {t} WHERE x < -1 GROUP BY g1m",
+    "moments": "SELECT g10, count(*) AS n, avg(x) AS ax, var_samp(x) AS vx, avg(y) AS ay, var_samp(y) AS vy FROM {t} WHERE x < -1 GROUP BY g10",
 }
 
 #: How many times slower the drives are whose planning is measured.
@@ -56,6 +60,7 @@ SIMULATED = {
     "select_100%": "filter 100%",
     "groups_10": "10 groups",
     "groups_1M": "1e6 groups",
+    "moments": "moments",
 }
 
 #: What a row of moving.csv has, beside what was measured: the columns of `crates/sim/src/real.rs`.
@@ -83,7 +88,18 @@ POINTS = (
     ("select_0.001%", 1, 60, 1.0),
     ("groups_10", 1, 60, 1.0),
     ("select_1%", 1, 15, 0.1),
+    ("moments", 4, 15, 1.0),
+    ("groups_10", 16, 60, 10.0),
 )
+
+#: The same, of drives that another query keeps busy from some time after the beginning on, until the first is over.
+LOADED = (
+    ("groups_10", 4, 15, 1.0, 0.15),
+    ("select_10%", 1, 15, 1.0, 0.5),
+)
+
+#: What keeps them busy.
+LOAD = "SELECT g10, count(*) AS n, sum(x * y) AS sxy FROM {t} GROUP BY g10"
 
 
 def profile(slower: float, link: float) -> str:
@@ -151,6 +167,7 @@ def calibrate(path: Path, one: Path, drives: int, kind: str, slower: float, repe
         operators = [operator for note in notes for operator in note["operators"]]
         sent = filtered["scans"][0]["annotations"]
         rows, slices = (sum(note[key] for note in notes) for key in ("rows_read", "slices"))
+        assert rows >= 1000 * slices, f"slices of {rows / slices} rows: what was counted are not the rows of slices"
         out, states = (sum(note["rows_out"] for note in of) for of in (sent, notes))
         run = {
             "slice_rows": rows / slices,
@@ -162,7 +179,7 @@ def calibrate(path: Path, one: Path, drives: int, kind: str, slower: float, repe
             "selected": out / rows,
             "row_bytes": sum(note["bytes_sent"] for note in sent) / max(out, 1),
         }
-        if kind.startswith("groups"):
+        if kind.startswith("groups") or kind == "moments":
             run |= {
                 "groups": groups,
                 "state_bytes": sum(note["bytes_sent"] for note in notes) / states,
@@ -223,6 +240,18 @@ def reading(path: Path, kind: str, slower: float) -> float:
     return max(statistics.median(all_of_it[1:]) - statistics.median(none[1:]), 0.0) * 2 / slower / moved
 
 
+def same(one: Any, other: Any) -> bool:
+    """Whether two tables have the same rows, in any order; sums of floating-point numbers may differ by the order of adding up."""
+    import numpy as np
+
+    if one.num_rows != other.num_rows or one.schema != other.schema:
+        return False
+    # The first column tells rows apart: `id`, or what is grouped by.
+    one, other = (table.sort_by(table.column_names[0]) for table in (one, other))
+    pairs = ((a.combine_chunks().to_numpy(zero_copy_only=False), b.combine_chunks().to_numpy(zero_copy_only=False)) for a, b in zip(one.columns, other.columns, strict=True))
+    return all(np.allclose(a, b, rtol=1e-9, atol=0.0) if a.dtype.kind == "f" else np.array_equal(a, b) for a, b in pairs)
+
+
 def measure(path: Path, drives: int, device: str, sql: str, repeat: int) -> tuple[dict[str, list[float]], dict[str, dict]]:
     """Seconds of each choice, and its last receipt."""
     import skytether
@@ -239,11 +268,51 @@ def measure(path: Path, drives: int, device: str, sql: str, repeat: int) -> tupl
             rows = result.to_arrow()
             times[cut].append(time.perf_counter() - began)
             receipts[cut] = result.receipt.to_dict()
-            answers[cut] = (rows.num_rows, rows.column_names)
-    if len(set(map(str, answers.values()))) != 1:
-        raise SystemExit(f"answers differ: {answers}")
+            answers[cut] = rows
+    for cut, rows in answers.items():
+        if not same(rows, answers[CUTS[0]]):
+            raise SystemExit(f"the answers of {CUTS[0]} and {cut} differ: {answers[CUTS[0]]} and {rows}")
     fleet.close()
     return times, receipts
+
+
+def busy(fleet: Any, after: float, over: threading.Event) -> None:
+    """Keeps the drives of a fleet busy, from `after` seconds on, until it is over."""
+    if over.wait(after):
+        return
+    while not over.is_set():
+        fleet.sql(LOAD.format(t="bench.moving"), cut="full").to_arrow()
+
+
+def loaded(rows: int, repeat: int) -> None:
+    """Points whose load changes in the middle: the same drives, and the same processor of them, work for another query from then on."""
+    import skytether
+
+    print(f"\n{'load changes':<14} {'drives':>6} {'slower':>6} {'Gb/s':>5} " + " ".join(f"{cut:>9}" for cut in CUTS) + f" {'regret':>8}  from (s)")
+    for kind, drives, slower, link, after in LOADED:
+        fleet = skytether.open(fleet_of(drives, rows), drives=drives, profile=profile(slower, link))
+        sql = KINDS[kind].format(t="bench.moving")
+        times: dict[str, list[float]] = {cut: [] for cut in CUTS}
+        answers = {}
+        fleet.sql(sql).to_arrow()
+        fleet.sql(LOAD.format(t="bench.moving"), cut="full").to_arrow()
+        for _ in range(repeat):
+            for cut in CUTS:
+                over = threading.Event()
+                load = threading.Thread(target=busy, args=(fleet, after, over))
+                load.start()
+                began = time.perf_counter()
+                answers[cut] = fleet.sql(sql, cut=cut).to_arrow()
+                times[cut].append(time.perf_counter() - began)
+                over.set()
+                load.join()
+        fleet.close()
+        for cut, answer in answers.items():
+            if not same(answer, answers[CUTS[0]]):
+                raise SystemExit(f"the answers of {CUTS[0]} and {cut} differ")
+        middle = {cut: statistics.median(seconds) for cut, seconds in times.items()}
+        best = min(middle[cut] for cut in CUTS[1:])
+        print(f"{kind:<14} {drives:>6} {slower:>6} {link:>5} " + " ".join(f"{middle[cut]:>8.3f}s" for cut in CUTS) + f" {middle['adaptive'] / best - 1:>+8.1%}  {after}", flush=True)
 
 
 def main() -> None:
@@ -292,6 +361,8 @@ def main() -> None:
                 }  # fmt: skip
                 writer.writerow([row[column] for column in columns])
             file.flush()
+    if not options.only:
+        loaded(options.rows, options.repeat)
     print(f"\nregret: median {statistics.median(regrets):+.1%}, worst {max(regrets):+.1%}; against all on the host: worst {max(over_raw):+.1%}; {out}")
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import data  # noqa: E402
+import encode  # noqa: E402
 import parity  # noqa: E402
 import particles  # noqa: E402
 import relational  # noqa: E402
@@ -102,10 +103,10 @@ def speed(cells: int, genes: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("parts", nargs="*", choices=["parity", "speed", "relational", "wide", "particles", "repair", "storms", []], default=[], help="which parts (default: all)")
+    parser.add_argument("parts", nargs="*", choices=["parity", "speed", "relational", "wide", "particles", "encode", "repair", "storms", []], default=[], help="which parts (default: all)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the matrix, to try the benchmark itself")
     args = parser.parse_args()
-    parts = args.parts or ["parity", "speed", "relational", "wide", "particles", "repair", "storms"]
+    parts = args.parts or ["parity", "speed", "relational", "wide", "particles", "encode", "repair", "storms"]
     data.OUT.mkdir(exist_ok=True)
     if "parity" in parts:
         for row in parity.compare_all():
@@ -119,6 +120,8 @@ def main() -> None:
     if "particles" in parts:
         particles.compare(2_000_000 if args.quick else particles.ROWS, 3, False, True, line)
         particles.compare(2_000_000 if args.quick else particles.ROWS, 3, True, False, line)
+    if "encode" in parts:
+        encode.compare(2_000_000 if args.quick else encode.ROWS, 5, line)
     if "repair" in parts:
         repair.compare(2_000_000 if args.quick else repair.ROWS, 3, line)
     if "storms" in parts:

@@ -51,6 +51,7 @@ def open(  # noqa: A001 - the name users expect
     memory_limit: int | None = None,
     spill_limit: int | None = None,
     slice_rows: int | None = None,
+    hosts: int | None = None,
 ) -> Fleet:
     """Opens the embedded fleet in directory `path`, and makes it where there is none.
 
@@ -61,8 +62,8 @@ def open(  # noqa: A001 - the name users expect
     drives
         How many drives a new fleet gets (default 4). For a fleet that exists it must be left out or be right.
     redundancy
-        How data sets of a new fleet survive the loss of drives, unless their ingest says otherwise: ``"none"``, ``"replicas:R"`` (R copies) or ``"ec:K+M"`` (any M drives may be lost;
-        takes M/K more room). A fleet that exists has its own, with which anything but the default must agree.
+        How data sets of a new fleet survive the loss of drives, unless their ingest says otherwise: ``"none"``, ``"replicas:R"`` (R copies), ``"ec:K+M"`` (any M drives may be lost;
+        takes M/K more room), or, with `hosts`, ``"ec:K+M/k+m"`` (any M hosts may be lost, and m drives of each other one at the same time). A fleet that exists has its own, with which anything but the default must agree.
     profile
         The devices that the drives are to be like: processor, disk, link and memory of each are bounded to what its profile says. A profile is the name of a shipped one
         (``"envoy"``, ``"newport"``, ``"server"``, ``"unlimited"``), the path of a TOML file, or TOML text. One for all drives, a list with one for each, or a dict of some by the drives'
@@ -79,6 +80,8 @@ def open(  # noqa: A001 - the name users expect
     slice_rows
         Rows that a slice of what is ingested holds at most; slices are dealt to the drives in turn. By default only a slice's size counts
         (1 MiB), so that a small table is one slice on one drive.
+    hosts
+        On how many hosts the drives of a new fleet are taken to be, as many on each, in order: those that may be lost together. For a fleet that exists it must be left out or be right.
 
     Raises
     ------
@@ -94,7 +97,7 @@ def open(  # noqa: A001 - the name users expect
     waited = time.monotonic() + PATIENCE
     while os.path.realpath(path) in _lent and time.monotonic() < waited:
         time.sleep(0.01)
-    fleet = Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, _profiles(profile), create, memory_per_drive, memory_limit, spill_limit, slice_rows))
+    fleet = Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, _profiles(profile), create, memory_per_drive, memory_limit, spill_limit, slice_rows, hosts=hosts))
     _opened[os.path.realpath(path)] = fleet
     return fleet
 
@@ -231,7 +234,7 @@ class Fleet(Growth):
             these columns, and joins with a table that is partitioned by columns of the same kinds, then run whole on the drives. Integers, texts, bytes, booleans,
             dates, times and decimals can be such columns. By default rows are spread evenly, whatever they hold.
         redundancy
-            How the data set survives the loss of drives, if not as the fleet usually does: ``"none"``, ``"replicas:R"`` or ``"ec:K+M"``.
+            How the data set survives the loss of drives, if not as the fleet usually does: ``"none"``, ``"replicas:R"``, ``"ec:K+M"``, or, in a fleet that knows its hosts, ``"ec:K+M/k+m"``.
         format
             The format of all files, whatever their names end in: ``"parquet"``, ``"arrow"``, ``"csv"``, ``"tsv"``, ``"jsonl"`` or ``"vpic"``.
 

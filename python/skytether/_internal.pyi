@@ -40,6 +40,7 @@ class Fleet:
         spill_limit: int | None,
         slice_rows: int | None,
         threads: int | None = None,
+        hosts: int | None = None,
     ) -> Fleet: ...
     @staticmethod
     def connect(url: str) -> Fleet: ...

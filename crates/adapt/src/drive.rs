@@ -112,6 +112,10 @@ pub trait Meters {
     fn load(&self) -> f64;
     /// Processor seconds that a slice that runs has had.
     fn cpu(&self, epoch: EpochId, slice: SliceId) -> Seconds;
+    /// Seconds for which it may stand still, beside what its slices take: see [`Up::Progress`].
+    fn slack(&self) -> Seconds {
+        0.0
+    }
 }
 
 /// What an epoch gave, as its executor counted.
@@ -388,6 +392,7 @@ impl Epoch {
             waits: self.running.is_empty() && self.queue.is_empty() && !self.stopping && !self.draining,
             pending_rows: self.pending.0,
             pending_bytes: self.pending.1,
+            slack: meters.slack(),
         }
     }
 }

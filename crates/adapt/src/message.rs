@@ -148,6 +148,10 @@ pub struct SliceCost {
     pub bytes_out: u64,
 }
 
+fn is_zero(slack: &Seconds) -> bool {
+    *slack == 0.0
+}
+
 /// A message from a CSE.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -185,6 +189,9 @@ pub enum Up {
         pending_rows: u64,
         /// Their bytes.
         pending_bytes: u64,
+        /// Seconds for which it may stand still, as it sees it, beside what its slices take: a level in the middle gives its own drives time before it does without one of them.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        slack: Seconds,
     },
     /// The answer to [`Order::Take`].
     Taken {
@@ -263,11 +270,16 @@ mod tests {
         for up in [
             Up::Accepted { epoch },
             Up::Refused { epoch, accepts: Some(Rung::Raw), again: 0.5, why: Why::Memory },
-            Up::Progress { epoch, done: vec![cost], running: vec![(SliceId(2), 0.5)], load: 1.5, waits: false, pending_rows: 3, pending_bytes: 4 },
+            Up::Progress { epoch, done: vec![cost], running: vec![(SliceId(2), 0.5)], load: 1.5, waits: false, pending_rows: 3, pending_bytes: 4, slack: 0.0 },
+            Up::Progress { epoch, done: vec![], running: vec![], load: 1.0, waits: true, pending_rows: 0, pending_bytes: 0, slack: 2.5 },
             Up::Failed { epoch: None, again: true },
         ] {
             assert_eq!(serde_json::from_str::<Up>(&serde_json::to_string(&up).unwrap()).unwrap(), up);
         }
+        let older = r#"{"progress":{"epoch":7,"done":[],"running":[],"load":1.0,"waits":false,"pending_rows":0,"pending_bytes":0}}"#;
+        let said = serde_json::from_str::<Up>(older).unwrap();
+        assert!(matches!(said, Up::Progress { slack: 0.0, .. }), "drives that say nothing of it have none: {said:?}");
+        assert_eq!(serde_json::to_string(&said).unwrap(), older, "nor do they hear of it");
         assert_eq!(serde_json::to_string(&Rung::Full).unwrap(), "\"full\"");
         assert!(Rung::Raw < Rung::Filter && Rung::Filter < Rung::Full);
     }

@@ -166,6 +166,13 @@ pub enum Action<B> {
         /// The batches, in order.
         batches: Vec<B>,
     },
+    /// `cse` stands still although it gives signs of life. What was open there is given up; whoever carries messages is to speak to it in another session, or to whoever stands for it.
+    Stuck {
+        /// The CSE.
+        cse: CseId,
+        /// Seconds for which it has done nothing.
+        seconds: Seconds,
+    },
     /// Something did not count. For receipts; nothing is to be done.
     Dropped {
         /// The epoch.
@@ -183,6 +190,9 @@ pub enum Action<B> {
         slice: Option<SliceId>,
     },
 }
+
+/// Bytes of rows that may come from a CSE before those of an epoch that waits for its turn: several times what CSEs let wait.
+const QUEUED: f64 = (64 << 20) as f64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -210,12 +220,22 @@ struct Epoch {
     given: u32,
     closing: bool,
     hedge: bool,
+    /// How busy its CSE was when it was opened.
+    load: f64,
     takes: BTreeMap<u32, Vec<SliceId>>,
     /// Slices that run, and the processor time that they had had at `heard`.
     running: Vec<(SliceId, Seconds)>,
     heard: Seconds,
-    /// When it last gave a sign that it goes on as it should.
+    /// The most processor time that was told of each slice that is not done.
+    had: BTreeMap<SliceId, Seconds>,
+    /// When it last gave a sign that it goes on: a slice was begun, had processor time or was done, rows came, or it said that it has nothing to do. That its CSE is there is none.
     sound: Seconds,
+    /// Bytes of rows of other epochs for which it was excused since it went on by itself.
+    excused: f64,
+    /// Whether it said last that it waits for orders.
+    waits: bool,
+    /// Seconds for which it may stand still, as it says.
+    slack: Seconds,
     rows_done: f64,
 }
 
@@ -388,10 +408,16 @@ impl<B> Query<B> {
                         } else {
                             book.delivered += bytes as f64;
                         }
+                        open.excused = 0.0;
                         let (at, rung) = (open.cse, open.rung);
-                        // Slices are handed out one after the other, without a word in between: who waits for his turn is sound.
-                        for id in self.cses[at].epochs.iter().filter(|_| rung == Rung::Raw) {
-                            if let Some(other) = self.epochs.get_mut(id).filter(|other| other.rung == Rung::Raw) {
+                        // Slices are handed out one after the other, without a word in between: who waits for his turn is sound. So are lanes whose rows wait behind those of others, as long
+                        // as there can be so many before theirs.
+                        for id in &self.cses[at].epochs {
+                            let Some(other) = self.epochs.get_mut(id).filter(|other| *id != epoch && (other.rung == Rung::Raw) == (rung == Rung::Raw)) else {
+                                continue;
+                            };
+                            other.excused += bytes as f64;
+                            if rung == Rung::Raw || other.excused <= QUEUED {
                                 other.sound = now;
                             }
                         }

@@ -1,7 +1,7 @@
 //! The machine of the level above, message by message. Whole runs are in `skytether-sim`.
 
 use skytether_adapt::ledger::Dropped;
-use skytether_adapt::message::{Completed, CseId, Down, EpochId, Order, Rung, Slice, SliceId, Up, Why};
+use skytether_adapt::message::{Completed, CseId, Down, EpochId, Order, Rung, Slice, SliceCost, SliceId, Up, Why};
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Action, Event, Limits, Policy, Query, Setup};
 use skytether_adapt::work::{Kind, Operator, Output, PRIORS, Work};
@@ -219,7 +219,7 @@ fn the_last_slices_are_done_again_where_a_drive_is_stuck() {
                 Order::Open { slices, .. } | Order::Feed { slices } if it == epoch => {
                     begun.extend(slices.iter().map(|slice| slice.0));
                     let running = begun.iter().map(|slice| (SliceId(*slice), 1e-4)).collect();
-                    Up::Progress { epoch, done: vec![], running, load: 500.0, waits: false, pending_rows: 0, pending_bytes: 0 }
+                    Up::Progress { epoch, done: vec![], running, load: 500.0, waits: false, pending_rows: 0, pending_bytes: 0, slack: 0.0 }
                 }
                 Order::Take { .. } => Up::Taken { epoch: it, number, slices: vec![] },
                 _ => continue,
@@ -227,7 +227,9 @@ fn the_last_slices_are_done_again_where_a_drive_is_stuck() {
             next.extend(query.handle(now, up(0, answer)));
         }
         let running = begun.iter().map(|slice| (SliceId(*slice), 1e-4)).collect();
-        next.extend(query.handle(now, up(0, Up::Progress { epoch, done: vec![], running, load: 500.0, waits: false, pending_rows: 0, pending_bytes: 0 })));
+        next.extend(
+            query.handle(now, up(0, Up::Progress { epoch, done: vec![], running, load: 500.0, waits: false, pending_rows: 0, pending_bytes: 0, slack: 0.0 })),
+        );
         next.extend(wait(&mut query, now + 0.009));
         actions = next;
     }
@@ -280,4 +282,212 @@ fn slices_that_wait_for_their_turn_are_not_taken_for_lost() {
     // Who hands out nothing at all is found out all the same.
     let (mut silent, _) = self::query(Policy::Static(Rung::Raw), 6, &[None], 0, THIN);
     assert!(wait(&mut silent, 60.0).iter().any(|action| matches!(action, Action::Fail { .. })));
+}
+
+/// A sign of life of an epoch.
+fn beat(epoch: EpochId, running: &[(u32, f64)]) -> Up {
+    let running = running.iter().map(|(slice, cpu)| (SliceId(*slice), *cpu)).collect();
+    Up::Progress { epoch, done: vec![], running, load: 1.0, waits: false, pending_rows: 0, pending_bytes: 0, slack: 0.0 }
+}
+
+/// All that comes of it if drive 0 says `says` of `epoch` every 50 ms from `from` until `until`; when it was found to be stuck.
+fn beats(query: &mut Query<u32>, from: f64, until: f64, says: impl Fn(f64) -> Up) -> (Vec<Action<u32>>, Option<f64>) {
+    let (mut all, mut now, mut stuck) = (Vec::new(), from, None);
+    while now < until && !query.ended() {
+        let mut actions = query.handle(now, up(0, says(now)));
+        now += 0.05;
+        actions.extend(wait(query, now));
+        if actions.iter().any(|action| matches!(action, Action::Stuck { cse: CseId(0), .. })) {
+            stuck.get_or_insert(now);
+        }
+        all.extend(actions);
+    }
+    (all, stuck)
+}
+
+/// What was opened at drive 0, of two, once the other one is done with its own.
+fn first_and_the_other_done(query: &mut Query<u32>, actions: &[Action<u32>]) -> (u32, EpochId, Rung, Vec<u32>) {
+    let mut first = None;
+    let mut open = opened(actions);
+    while let Some((cse, epoch, rung, slices)) = open.pop() {
+        if cse == 0 {
+            first = Some((cse, epoch, rung, slices));
+        } else {
+            open.extend(opened(&query.handle(0.015, up(cse, end(epoch, rung, &slices)))));
+            open.extend(opened(&wait(query, 0.02)).into_iter().filter(|(cse, ..)| *cse != 0));
+        }
+    }
+    first.unwrap()
+}
+
+#[test]
+fn a_drive_that_stands_still_is_given_up_however_often_it_gives_signs_of_life() {
+    for policy in [Policy::Static(Rung::Full), Policy::Adaptive] {
+        let (mut query, actions) = query(policy, 2, &[Some(1), None], 2, THIN);
+        let (_, epoch, _, slices) = first_and_the_other_done(&mut query, &actions);
+        let (actions, stuck) = beats(&mut query, 0.03, 1.9, |_| beat(epoch, &[(slices[0], 0.001)]));
+        assert!(stuck.is_some_and(|at| at > 1.0), "{policy:?}: {stuck:?}");
+        assert!(opened(&actions).iter().any(|(cse, _, _, moved)| *cse == 1 && moved.contains(&slices[0])), "{policy:?}: its copy does it: {actions:?}");
+        // Where nobody else can read it, that is the end, and soon.
+        let (mut query, actions) = self::query(policy, 2, &[None], 0, THIN);
+        let (_, epoch, _, slices) = opened(&actions)[0].clone();
+        let (actions, stuck) = beats(&mut query, 0.02, 60.0, |_| beat(epoch, &[(slices[0], 0.001)]));
+        assert!(stuck.is_some_and(|at| at < 2.0), "{policy:?}: {stuck:?}");
+        assert!(actions.iter().any(|action| matches!(action, Action::Fail { cse: CseId(0), .. })), "{policy:?}: {actions:?}");
+    }
+}
+
+#[test]
+fn who_works_or_waits_for_its_turn_does_not_stand_still() {
+    let first = || {
+        let (query, actions) = query(Policy::Static(Rung::Full), 2, &[None], 0, THIN);
+        let (_, epoch, _, slices) = opened(&actions)[0].clone();
+        (query, epoch, slices)
+    };
+    // However slowly: a slice that takes a minute.
+    let (mut query, epoch, slices) = first();
+    let (_, stuck) = beats(&mut query, 0.02, 60.0, |now| beat(epoch, &[(slices[0], now / 1000.0)]));
+    assert_eq!((stuck, query.ended()), (None, false));
+    // Whose cores others have: some time, and not for ever.
+    let (mut query, epoch, _) = first();
+    let (_, stuck) = beats(&mut query, 0.02, 100.0, |_| beat(epoch, &[]));
+    assert!(stuck.is_some_and(|at| at > 20.0 && at < 40.0), "{stuck:?}");
+    // Who says that it waits, although it was given slices, has missed that.
+    let (mut query, epoch, _) = first();
+    let missed = move |_| Up::Progress { epoch, done: vec![], running: vec![], load: 1.0, waits: true, pending_rows: 0, pending_bytes: 0, slack: 0.0 };
+    assert!(beats(&mut query, 0.02, 100.0, missed).1.is_some_and(|at| at < 2.0));
+    // Whose own drives have so long, as a level in the middle says.
+    let (mut query, epoch, slices) = first();
+    let running = vec![(SliceId(slices[0]), 0.001)];
+    let patient =
+        move |_| Up::Progress { epoch, done: vec![], running: running.clone(), load: 1.0, waits: false, pending_rows: 0, pending_bytes: 0, slack: 10.0 };
+    let stuck = beats(&mut query, 0.02, 100.0, patient).1;
+    assert!(stuck.is_some_and(|at| at > 11.0 && at < 12.0), "{stuck:?}");
+}
+
+#[test]
+fn lanes_whose_rows_wait_behind_those_of_others_do_not_stand_still() {
+    // Two epochs of one drive: of one rows come, the other waits.
+    let (mut query, actions) = query(Policy::Static(Rung::Filter), 400, &[None], 0, 1e9);
+    let mut open = opened(&actions);
+    let mut now = 0.01;
+    while open.len() < 2 {
+        now += 0.005;
+        let (_, epoch, _, slices) = open[0].clone();
+        let done = slices.iter().map(|slice| SliceCost { slice: SliceId(*slice), cpu: 0.001, rows_out: 10, bytes_out: 160 }).collect();
+        let actions =
+            query.handle(now, up(0, Up::Progress { epoch, done, running: vec![], load: 1.0, waits: false, pending_rows: 0, pending_bytes: 0, slack: 0.0 }));
+        for action in actions.iter().chain(&wait(&mut query, now)) {
+            if let Action::Send { down: Down { epoch: it, order: Order::Feed { slices }, .. }, .. } = action
+                && *it == epoch
+            {
+                open[0].3.extend(slices.iter().map(|slice| slice.0));
+            }
+        }
+        open.extend(opened(&actions));
+        assert!(now < 5.0, "no second epoch: {open:?}");
+    }
+    let (waits, gives) = (open[1].clone(), open[0].1);
+    let (mut number, from, mut stuck) = (0, now, None);
+    while now < from + 100.0 && stuck.is_none() {
+        now += 0.05;
+        let mut actions = query.handle(now, Event::Batch { cse: CseId(0), epoch: gives, number, bytes: 1 << 18, batch: 1 });
+        number += 1;
+        actions.extend(query.handle(now, up(0, beat(waits.1, &[(waits.3[0], 0.001)]))));
+        actions.extend(wait(&mut query, now + 0.049));
+        stuck = actions.iter().any(|action| matches!(action, Action::Stuck { .. })).then_some(now - from);
+    }
+    // A quarter of a megabyte each 50 ms: 64 MB after 13 seconds.
+    assert!(stuck.is_some_and(|after| after > 10.0 && after < 20.0), "{stuck:?}");
+}
+
+#[test]
+fn a_batch_that_was_promised_and_never_comes_is_not_waited_for_for_ever() {
+    let (mut query, actions) = query(Policy::Static(Rung::Full), 2, &[Some(1), None], 2, THIN);
+    let (_, epoch, rung, slices) = first_and_the_other_done(&mut query, &actions);
+    let done = slices.iter().map(|slice| SliceCost { slice: SliceId(*slice), cpu: 0.001, rows_out: 0, bytes_out: 0 }).collect();
+    query.handle(0.02, up(0, Up::Progress { epoch, done, running: vec![], load: 1.0, waits: false, pending_rows: 0, pending_bytes: 0, slack: 0.0 }));
+    let Up::EpochDone(done) = end(epoch, rung, &slices) else { unreachable!() };
+    query.handle(0.02, up(0, Up::EpochDone(Completed { batches: 3, ..done })));
+    query.handle(0.03, Event::Batch { cse: CseId(0), epoch, number: 0, bytes: 100, batch: 7 });
+    // States of unknown number may take a while to be given out.
+    let (actions, stuck) = beats(&mut query, 0.05, 40.0, |_| beat(epoch, &[]));
+    assert!(stuck.is_some_and(|at| at > 20.0), "{stuck:?}");
+    assert!(opened(&actions).iter().any(|(cse, _, _, moved)| *cse == 1 && moved.contains(&slices[0])), "{actions:?}");
+}
+
+#[test]
+fn who_refuses_what_it_says_that_it_accepts_is_soon_asked_no_more() {
+    for stops in [false, true] {
+        let (mut query, mut actions) = query(Policy::Static(Rung::Full), 2, &[None], 2, THIN);
+        let (mut now, mut asked) = (0.01, Vec::new());
+        while !query.ended() {
+            now += 0.01;
+            assert!(now < 5.0 && asked.len() < 20, "it is asked for ever: {asked:?}");
+            let mut next = Vec::new();
+            for (cse, epoch, _, slices) in opened(&actions) {
+                asked.push(now);
+                if stops {
+                    next.extend(query.handle(now, up(cse, Up::Accepted { epoch })));
+                    let remaining = slices.iter().map(|slice| SliceId(*slice)).collect();
+                    next.extend(query.handle(now, up(cse, Up::Stopped { epoch, remaining, accepts: Some(Rung::Full), again: 0.0, why: Why::Queue })));
+                    next.extend(query.handle(now, up(cse, end(epoch, Rung::Full, &[]))));
+                } else {
+                    next.extend(query.handle(now, up(cse, Up::Refused { epoch, accepts: Some(Rung::Full), again: 0.0, why: Why::Queue })));
+                }
+            }
+            next.extend(wait(&mut query, now + 0.009));
+            actions = next;
+        }
+        assert!(actions.iter().any(|action| matches!(action, Action::Fail { cse: CseId(0), .. })), "{actions:?}");
+        // With a pause in between, and thrice.
+        assert!(asked.len() == 3 && asked.windows(2).all(|pair| pair[1] - pair[0] > 0.09), "{asked:?}");
+    }
+}
+
+#[test]
+fn who_accepts_less_again_and_again_and_does_nothing_is_given_up_in_the_end() {
+    // It names a lower rung each time, as it must, and gets nothing done in half a minute.
+    let (mut query, mut actions) = query(Policy::Adaptive, 2, &[None], 2, 0.001 * THIN);
+    let (mut now, mut refused) = (0.01, 0);
+    while !query.ended() {
+        now += 0.05;
+        assert!(now < 100.0, "it is asked for ever");
+        let mut next = Vec::new();
+        for (cse, epoch, rung, _) in opened(&actions) {
+            let accepts = if rung == Rung::Full { Some(Rung::Filter) } else { (rung == Rung::Filter).then_some(Rung::Raw) };
+            refused += 1;
+            next.extend(query.handle(now, up(cse, Up::Refused { epoch, accepts, again: 0.01, why: Why::Memory })));
+        }
+        next.extend(wait(&mut query, now + 0.04));
+        actions = next;
+    }
+    assert!(now > 29.0 && refused > 100, "{now} {refused}");
+}
+
+#[test]
+fn breaks_that_were_got_over_are_forgiven() {
+    let (mut query, mut actions) = query(Policy::Static(Rung::Full), 60, &[None], 2, THIN);
+    let (mut now, mut breaks) = (0.01, 0);
+    while !query.ended() {
+        assert!(now < 60.0);
+        let (cse, epoch, rung, mut slices) = opened(&actions)[0].clone();
+        slices.truncate(4);
+        // One break, and then a part of its work; ten times.
+        now += 0.01;
+        let mut next = query.handle(now, Event::Lost { cse: CseId(cse), again: true });
+        breaks += 1;
+        assert!(!query.ended(), "it is given up after {breaks} breaks");
+        next.extend(query.handle(now, up(cse, end(epoch, rung, &slices))));
+        assert!(!next.iter().any(|action| matches!(action, Action::Count { .. })), "what was open is lost: {next:?}");
+        next.extend(wait(&mut query, now + 0.2));
+        now += 0.2;
+        let (cse, epoch, rung, mut slices) = opened(&next)[0].clone();
+        slices.truncate(4);
+        actions = query.handle(now, up(cse, end(epoch, rung, &slices)));
+        assert!(actions.iter().any(|action| matches!(action, Action::Count { .. })), "{actions:?}");
+        actions.extend(wait(&mut query, now + 0.2));
+        now += 0.2;
+    }
+    assert!(breaks >= 10 && query.ledger().complete(), "{breaks}");
 }

@@ -93,9 +93,12 @@ pub(crate) struct Init {
     /// How many drives.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) drives: u16,
-    /// How data sets survive the loss of drives, unless their ingest says otherwise: `none`, `replicas:R` (R copies), or `ec:K+M` (any M drives may be lost; takes M/K more room).
+    /// How data sets survive the loss of drives, unless their ingest says otherwise: `none`, `replicas:R` (R copies), `ec:K+M` (any M drives may be lost; takes M/K more room), or, with --hosts, `ec:K+M/k+m` (any M hosts may be lost, and m drives of each other one at the same time).
     #[arg(long, value_name = "SCHEME", default_value = "none", value_parser = scheme)]
     pub(crate) redundancy: Scheme,
+    /// On how many hosts the drives are taken to be, as many on each, in order: those that may be lost together. `ec:K+M/k+m` needs K + M hosts with k + m drives each, or more: `--drives 9 --hosts 3 --redundancy ec:2+1/2+1`.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) hosts: Option<u16>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -194,10 +197,10 @@ pub(crate) struct HostServe {
     /// The devices that the embedded drives are to be like: a profile for all, or one for each in order. Served drives have profiles of their own (`drive serve --profile`).
     #[arg(long, value_name = "NAME|FILE,...", value_delimiter = ',', value_parser = device(), conflicts_with = "drives")]
     pub(crate) profile: Vec<Profile>,
-    /// Addresses of served drives.
+    /// Addresses of served drives; semicolons between those that are on different hosts ("a:1,a:2;b:1,b:2"), where the drives become a fleet now that is to know its hosts, as `ec:K+M/k+m` needs it.
     #[arg(long, value_name = "ADDR,ADDR,...", value_delimiter = ',')]
     pub(crate) drives: Vec<String>,
-    /// How data sets survive the loss of drives, unless their ingest says otherwise, if the served drives are empty and become a fleet now: `none`, `replicas:R` or `ec:K+M`.
+    /// How data sets survive the loss of drives, unless their ingest says otherwise, if the served drives are empty and become a fleet now: `none`, `replicas:R`, `ec:K+M`, or `ec:K+M/k+m` across hosts (those that semicolons in --drives say, or else those of the addresses) and across the drives of each.
     #[arg(long, value_name = "SCHEME", default_value = "none", value_parser = scheme, conflicts_with_all = ["fleet", "as_drive"])]
     pub(crate) redundancy: Scheme,
     /// Be one drive of another host, under this name, instead of a host of queries: name the address that is printed among the --drives of that host. It must have drives of its own (--drives), which
@@ -248,7 +251,7 @@ pub(crate) struct Ingest {
     /// Columns whose values say on which drive a row lies, so that equal ones are together: joins, windows and aggregates by them run whole on the drives.
     #[arg(long, value_name = "COLUMN,COLUMN,...", value_delimiter = ',')]
     pub(crate) partition_by: Vec<String>,
-    /// How the data set survives the loss of drives, if not as the fleet usually does: `none`, `replicas:R` or `ec:K+M`.
+    /// How the data set survives the loss of drives, if not as the fleet usually does: `none`, `replicas:R`, `ec:K+M`, or, in a fleet that knows its hosts, `ec:K+M/k+m`.
     #[arg(long, value_name = "SCHEME", value_parser = scheme)]
     pub(crate) redundancy: Option<Scheme>,
     #[command(flatten)]

@@ -13,23 +13,42 @@ pub(crate) fn datasets(found: &[DatasetInfo]) -> String {
     if found.is_empty() {
         return "no data sets".into();
     }
+    let redundant = found.iter().any(|d| !d.redundancy.is_empty());
     let rows: Vec<Vec<String>> = found
         .iter()
         .map(|d| {
             let size = d.cells.map_or_else(|| counted(d.rows, "row"), |cells| format!("{} x {}", counted(u64::from(cells), "cell"), counted(d.rows, "gene")));
             let table = |name: &String| d.partitioned_by.get(name).map_or_else(|| name.clone(), |by| format!("{name} by {}", by.join(", ")));
-            match &d.error {
+            let mut cells = match &d.error {
                 None => vec![d.name.to_string(), size, human_bytes(d.bytes), d.tables.iter().map(table).collect::<Vec<_>>().join(", ")],
                 Some(error) => vec![d.name.to_string(), "?".into(), "?".into(), error.clone()],
+            };
+            if redundant {
+                cells.insert(3, if d.error.is_some() { "?".into() } else { kept(d) });
             }
+            cells
         })
         .collect();
-    columns(&["data set", "size", "stored", "tables"], &[false, true, true, false], &rows)
+    let (mut header, mut right) = (vec!["data set", "size", "stored", "tables"], vec![false, true, true, false]);
+    if redundant {
+        header.insert(3, "redundancy");
+        right.insert(3, false);
+    }
+    columns(&header, &right, &rows)
+}
+
+/// How a data set is kept from loss.
+fn kept(d: &DatasetInfo) -> String {
+    match d.redundancy.as_slice() {
+        [] => "none".into(),
+        some => some.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+    }
 }
 
 /// The drives, a line each.
 pub(crate) fn drives(found: &[DriveStatus]) -> String {
     let like_devices = found.iter().any(|d| d.info.profile.is_some());
+    let on_hosts = found.iter().any(|d| d.host.is_some());
     let rows: Vec<Vec<String>> = found
         .iter()
         .map(|d| {
@@ -43,15 +62,25 @@ pub(crate) fn drives(found: &[DriveStatus]) -> String {
             };
             let there = d.found.as_ref().unwrap_or(&d.info);
             let mut cells = vec![d.info.name.clone(), state.into(), keys, values, stored, human_bytes(there.memory_limit), there.id.to_string()];
+            if on_hosts {
+                cells.insert(1, d.host.clone().unwrap_or_else(|| "-".into()));
+            }
             if like_devices {
-                cells.insert(2, there.profile.map_or_else(|| "-".into(), |profile| profile.shipped_as().unwrap_or_else(|| "own".into())));
+                cells.insert(
+                    2 + usize::from(on_hosts),
+                    there.profile.map_or_else(|| "-".into(), |profile| profile.shipped_as().unwrap_or_else(|| "own".into())),
+                );
             }
             cells
         })
         .collect();
     let (mut header, mut right) = (vec!["drive", "state", "keys", "data", "on disk", "memory", "id"], vec![false, false, true, true, true, true, false]);
+    if on_hosts {
+        header.insert(1, "host");
+        right.insert(1, false);
+    }
     if like_devices {
-        header.insert(2, "profile");
+        header.insert(2 + usize::from(on_hosts), "profile");
         right.insert(2, false);
     }
     let mut text = columns(&header, &right, &rows);

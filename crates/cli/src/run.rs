@@ -88,10 +88,13 @@ async fn init(args: Init) -> Result<(), Failure> {
     if args.dir.join("fleet.json").exists() {
         return Err(Failure::Work(Error::conflict(format!("there is a fleet at {} already; `skytether status --fleet {0}` shows it", args.dir.display()))));
     }
-    let options = OpenOptions { drives: Some(usize::from(args.drives)), redundancy: args.redundancy.to_string(), create: true, ..OpenOptions::default() };
+    let hosts = args.hosts.map(usize::from);
+    let options =
+        OpenOptions { drives: Some(usize::from(args.drives)), redundancy: args.redundancy.to_string(), hosts, create: true, ..OpenOptions::default() };
     let fleet = Fleet::open(&args.dir, &options).await?;
     let status = fleet.status().await?;
-    say(&format!("made a fleet of {} drives at {}", status.len(), args.dir.display()))?;
+    let on = hosts.map_or_else(String::new, |hosts| format!(" on {}", counted(hosts as u64, "host")));
+    say(&format!("made a fleet of {} drives{on} at {}", status.len(), args.dir.display()))?;
     Ok(())
 }
 
@@ -157,6 +160,30 @@ fn drive_name(drive: &std::sync::Arc<Drive>) -> String {
     skytether_wire::Storage::info(drive.as_ref()).name.clone()
 }
 
+/// The addresses of drives, each with the name of the host that it is on: semicolons stand between hosts. Where there are none, and a scheme across hosts is asked for, the hosts are those of the addresses; otherwise nobody knows.
+fn hosts(given: &[String], redundancy: skytether_host::Scheme) -> Result<Vec<(String, Option<String>)>> {
+    let (mut drives, mut host) = (Vec::new(), 0);
+    let grouped = given.iter().any(|part| part.contains(';'));
+    for part in given {
+        for (n, at) in part.split(';').enumerate() {
+            host += usize::from(n > 0);
+            if at.is_empty() {
+                return Err(Error::invalid(format!("{part:?} is no address of a drive: write --drives \"a:1,a:2;b:1,b:2\"")));
+            }
+            let own = match (grouped, redundancy.inner()) {
+                (true, _) => Some(format!("host-{host}")),
+                (false, Some(_)) => {
+                    let bare = at.rsplit_once("://").map_or(at, |(_, rest)| rest);
+                    Some(bare.rsplit_once(':').map_or(bare, |(host, _)| host).to_owned())
+                }
+                (false, None) => None,
+            };
+            drives.push((at.to_owned(), own));
+        }
+    }
+    Ok(drives)
+}
+
 async fn host_serve(args: HostServe) -> Result<(), Failure> {
     let memory_limit = usize::try_from(args.memory << 20).unwrap_or(usize::MAX);
     let mut options = HostOptions { memory_limit, spill_limit: args.spill_limit.saturating_mul(1 << 20), ..HostOptions::default() };
@@ -172,14 +199,23 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
         let host = fleet.host().ok_or_else(|| Error::internal("an embedded fleet has no host"))?.clone();
         (host, format!("the fleet at {}", dir.display()), Some(fleet))
     } else {
+        let hosts = hosts(&args.drives, args.redundancy).map_err(Failure::Call)?;
+        if args.as_drive.is_some() && args.drives.iter().any(|at| at.contains(';')) {
+            return Err(Failure::Call(Error::invalid("the drives of a branch are one drive of the host above: name them without semicolons")));
+        }
         let mut drives: Vec<std::sync::Arc<dyn Cse>> = Vec::new();
         let mut silent = None;
         let connection = ConnectOptions { idle_timeout: Duration::from_secs(args.drive_timeout), ..ConnectOptions::default() };
-        for at in &args.drives {
+        for (at, on) in &hosts {
             match FlightCse::connect(at, connection.clone()).await {
-                Ok(drive) => drives.push(drive),
+                Ok(drive) => {
+                    if let Some(on) = on {
+                        options.hosts.insert(skytether_wire::Storage::info(drive.as_ref()).id, on.clone());
+                    }
+                    drives.push(drive);
+                }
                 // A fleet with redundancy does without it: the others know.
-                Err(e) if e.kind() == Kind::Unavailable && args.as_drive.is_none() && args.drives.len() > 1 => {
+                Err(e) if e.kind() == Kind::Unavailable && args.as_drive.is_none() && hosts.len() > 1 => {
                     eprintln!("skytether: {e}");
                     silent.get_or_insert(e);
                 }
@@ -192,7 +228,7 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
             let link = args.link.map(|gbit| (gbit * 1e9, 0.0));
             let branch = Branch::open(name, drives, options, Founding::EmptyDrives, link).await?;
             let at = address(&listener)?;
-            say(&format!("{name} serves {} drives as one at {at}", args.drives.len()))?;
+            say(&format!("{name} serves {} drives as one at {at}", hosts.len()))?;
             return serve_until_interrupted(skytether_wire::flight::serve(branch, listener, interrupted())).await;
         }
         // The list was typed in: only empty drives become a fleet, and only exactly one fleet's drives are served.
@@ -207,7 +243,7 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
             },
         };
         let what = match host.lost() {
-            0 => format!("{} drives", args.drives.len()),
+            0 => format!("{} drives", hosts.len()),
             lost => format!("{} drives, {lost} of which are lost,", host.drives().len()),
         };
         (host, what, None)
@@ -367,4 +403,22 @@ async fn calibrate(args: Calibrate) -> Result<(), Failure> {
     Err(Failure::Work(Error::unavailable(format!(
         "more than {tolerance:.0}% off: {off}; this machine may have less than was asked, or be busy with something else"
     ))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn semicolons_stand_between_hosts() {
+        let named = |given: &str, scheme: &str| {
+            let given: Vec<String> = given.split(',').map(str::to_owned).collect();
+            hosts(&given, scheme.parse().unwrap()).map(|all| all.into_iter().map(|(at, host)| format!("{at}={}", host.unwrap_or_default())).collect::<Vec<_>>())
+        };
+        assert_eq!(named("a:1,a:2;b:1,b:2", "none").unwrap(), ["a:1=host-0", "a:2=host-0", "b:1=host-1", "b:2=host-1"]);
+        assert_eq!(named("a:1;b:1;c:1", "none").unwrap(), ["a:1=host-0", "b:1=host-1", "c:1=host-2"]);
+        assert_eq!(named("a:1,grpc://b:2", "ec:2+1").unwrap(), ["a:1=", "grpc://b:2="]);
+        assert_eq!(named("a:1,grpc://b:2,[::1]:3", "ec:2+1/2+1").unwrap(), ["a:1=a", "grpc://b:2=b", "[::1]:3=[::1]"]);
+        assert!(named("a:1,;b:1", "none").is_err() && named("a:1;;b:1", "none").is_err());
+    }
 }

@@ -38,6 +38,9 @@ const MAX_LOAD: f64 = 32.0;
 /// The share of a disk that indexes leave free, unless said otherwise.
 const INDEX_FREE: f64 = 0.02;
 
+/// The share of a drive's memory that searches of indexes take at most: the rest is for what is done with what they find.
+const SEARCH_SHARE: usize = 4;
+
 /// What is kept of metadata while indexes are built is so many times less than for queries.
 const CACHE_SHARES: usize = 16;
 
@@ -116,7 +119,7 @@ impl Drive {
             Some(profile) => Arc::new(SlowDisk::new(store, &profile)) as _,
             None => store,
         };
-        let indexes = Arc::new(Indexes::default());
+        let indexes = Arc::new(Indexes::new(Arc::clone(&pool), limit / SEARCH_SHARE));
         let costs = profile.map_or_else(Costs::default, |profile| Costs {
             seek_s: profile.disk_seek_s,
             bytes_per_s: profile.disk_bytes_per_s,
@@ -136,9 +139,7 @@ impl Drive {
         let indexes = Arc::new(Builder::begin(open.as_ref(), ground));
         let device = options.device.map(|device| device.name);
         let epochs = EPOCHS.saturating_mul(u32::try_from(options.max_concurrent).unwrap_or(u32::MAX));
-        // Loads are told by this machine's processor time, of which a slow device has little.
-        let load = options.max_load / profile.map_or(1.0, |profile| profile.speed_per_core.min(1.0));
-        let sessions = Sessions::new(Arc::clone(&engine), info.memory_limit, device.clone(), Bounds { epochs, load });
+        let sessions = Sessions::new(Arc::clone(&engine), info.memory_limit, device.clone(), Bounds { epochs, load: options.max_load });
         Ok(Arc::new(Self { info, indexes, store, engine, sessions, pool, processor, device }))
     }
 

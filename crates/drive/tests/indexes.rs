@@ -2,18 +2,22 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 use arrow::compute::concat_batches;
+use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use common::*;
-use skytether_common::{Key, PartitionName};
+use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_drive::{Drive, DriveOptions, Storage};
 use skytether_index::{Definition, Phase, State};
 use skytether_store::disk::{DiskStore, DriveIdentity, OpenOptions};
+use skytether_store::fault::{Fault, FaultStore, Operation, Rule, When};
 use skytether_store::memory::MemoryStore;
-use skytether_store::{Expect, Op, SliceStore};
+use skytether_store::{Entry, Expect, Op, SliceStore, Usage, Version};
 use uuid::Uuid;
 
 const SQL: &str = "SELECT id, price FROM shop.sales.data WHERE price = 3.5";
@@ -158,4 +162,245 @@ async fn nothing_is_written_for_what_is_gone() {
     drop(drive);
     let left = store.list(&format!("{};", at().key().unwrap()), None, 1000).unwrap();
     assert_eq!(store.usage().unwrap().keys, before + left.len() as u64, "only what the last one was, which a host collects");
+}
+
+/// What is called in a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Call {
+    Apply,
+    Read,
+    Stat,
+}
+
+type Hook = (Call, String, Box<dyn FnOnce(&MemoryStore) + Send>);
+
+/// A store in which something happens just before the first call of some kind about a key that begins with some text, and that has no room for `other` the first time.
+#[derive(Default)]
+struct Hooked {
+    inner: MemoryStore,
+    hook: Mutex<Option<Hook>>,
+    refused: Mutex<bool>,
+}
+
+impl std::fmt::Debug for Hooked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hooked")
+    }
+}
+
+impl Hooked {
+    fn before(&self, call: Call, prefix: impl Into<String>, hook: impl FnOnce(&MemoryStore) + Send + 'static) {
+        *self.hook.lock().unwrap() = Some((call, prefix.into(), Box::new(hook)));
+    }
+
+    fn called(&self, call: Call, mut keys: impl Iterator<Item = String>) {
+        let hook = {
+            let mut hook = self.hook.lock().unwrap();
+            let hit = hook.as_ref().is_some_and(|(on, prefix, _)| *on == call && keys.any(|key| key.starts_with(prefix)));
+            if hit { hook.take() } else { None }
+        };
+        if let Some((_, _, hook)) = hook {
+            hook(&self.inner);
+        }
+    }
+}
+
+impl SliceStore for Hooked {
+    fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        if batch.iter().any(|op| op.key().as_str() == "other") && !std::mem::replace(&mut *self.refused.lock().unwrap(), true) {
+            return Err(Error::exhausted("the disk is full"));
+        }
+        self.called(Call::Apply, batch.iter().map(|op| op.key().to_string()));
+        self.inner.apply(batch)
+    }
+
+    fn get(&self, key: &Key) -> Result<Bytes> {
+        self.inner.get(key)
+    }
+
+    fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.called(Call::Read, std::iter::once(key.to_string()));
+        self.inner.get_ranges_unverified(key, ranges)
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+        self.called(Call::Stat, std::iter::once(key.to_string()));
+        self.inner.stat(key)
+    }
+
+    fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
+        self.inner.list(prefix, after, limit)
+    }
+
+    fn usage(&self) -> Result<Usage> {
+        self.inner.usage()
+    }
+}
+
+fn hooked() -> (Arc<Hooked>, Arc<Drive>) {
+    let store = Arc::new(Hooked::default());
+    fill(&store.inner);
+    let drive = drive_over(Arc::clone(&store) as _, anything_goes());
+    (store, drive)
+}
+
+fn slices_prefix() -> String {
+    format!("{};", at().key().unwrap())
+}
+
+/// Writes what there is no room for beside an index, from any thread.
+fn needs_room(drive: &Arc<Drive>, runtime: &tokio::runtime::Handle) {
+    let put = vec![Op::Put { key: Key::new("other").unwrap(), value: vec![1; 10].into(), expect: Expect::Absent }];
+    let drive = Arc::clone(drive);
+    runtime.block_on(async move { drive.apply(put).await }).unwrap();
+}
+
+/// When the index is ready, however it gets there.
+async fn ready(drive: &Drive) -> State {
+    let mut last = None;
+    for _ in 0..1200 {
+        last = drive.indexes().await.unwrap().pop();
+        if last.as_ref().is_some_and(|state| state.phase == Phase::Ready) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    last.filter(|state| state.phase == Phase::Ready).unwrap_or_else(|| panic!("it is not ready"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn space_that_was_made_is_not_taken_by_a_build_that_was_under_way() {
+    let (store, drive) = hooked();
+    let (due, _) = asked(&drive).await;
+    let (on, runtime) = (Arc::clone(&drive), tokio::runtime::Handle::current());
+    // It is about to write its first segment.
+    store.before(Call::Apply, slices_prefix(), move |_| needs_room(&on, &runtime));
+    define(&drive).await;
+    let state = settled(&drive).await;
+    assert!(state.phase == Phase::Dropped && state.bytes == 0, "{state:?}");
+    // What was on its way is taken off again, and never used.
+    for _ in 0..200 {
+        if slices_of_index(&store.inner) == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    assert_eq!((slices_of_index(&store.inner), asked(&drive).await), (0, (due, 0)));
+    assert_eq!(settled(&drive).await.phase, Phase::Dropped);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_that_meets_an_index_being_dropped_does_not_have_it_built_again() {
+    let (store, drive) = hooked();
+    let (due, _) = asked(&drive).await;
+    define(&drive).await;
+    assert_eq!(settled(&drive).await.phase, Phase::Ready);
+    let (on, runtime) = (Arc::clone(&drive), tokio::runtime::Handle::current());
+    store.before(Call::Read, slices_prefix(), move |_| needs_room(&on, &runtime));
+    assert_eq!(asked(&drive).await, (due, 0));
+    assert!(store.hook.lock().unwrap().is_none(), "the query read the index");
+    // More often than the builder looks for something to do.
+    for _ in 0..60 {
+        tokio::time::sleep(Duration::from_millis(25)).await;
+        let state = drive.indexes().await.unwrap().remove(0);
+        assert!(state.phase == Phase::Dropped && slices_of_index(&store.inner) == 0, "{state:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_index_whose_definition_cannot_be_read_does_not_hold_up_the_others() {
+    let (store, drive) = hooked();
+    let first = skytether_index::partition(&of(), "first").key().unwrap();
+    let key = first.clone();
+    let spoil = vec![Op::Put { key: first.clone(), value: Bytes::from_static(b"nothing"), expect: Expect::Any }];
+    store.before(Call::Stat, first.to_string(), move |store| drop(store.apply(spoil).unwrap()));
+    let value: Bytes = Definition::new(vec!["price".into()], vec!["id".into()]).encode().unwrap().into();
+    let put = |key: Key| Op::Put { key, value: value.clone(), expect: Expect::Any };
+    // In this order, which is that of their keys.
+    drive.apply(vec![put(key), put(at().key().unwrap())]).await.unwrap();
+    assert_eq!(ready(&drive).await.name, "price");
+    let states = drive.indexes().await.unwrap();
+    assert!(states[0].name == "first" && states[0].phase == Phase::Failed && states[0].why.is_some(), "{states:?}");
+    // Told again, it is built as well.
+    drive.apply(vec![put(first.clone())]).await.unwrap();
+    assert_eq!(settled(&drive).await.phase, Phase::Ready);
+    // One whose definition is gone is forgotten, until somebody tells of it.
+    store.inner.apply(vec![Op::Delete { key: first.clone(), expect: Expect::Any }]).unwrap();
+    drive.apply(vec![Op::Delete { key: at().key().unwrap(), expect: Expect::Any }]).await.unwrap();
+    let other = skytether_index::partition(&of(), "zero").key().unwrap();
+    let gone = other.clone();
+    store.before(Call::Stat, other.to_string(), move |store| drop(store.apply(vec![Op::Delete { key: gone, expect: Expect::Any }]).unwrap()));
+    drive.apply(vec![put(other)]).await.unwrap();
+    for _ in 0..400 {
+        if drive.indexes().await.unwrap().iter().all(|state| state.name != "zero") {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("{:?}", drive.indexes().await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slice_that_is_mended_has_the_index_built() {
+    let store: Arc<dyn SliceStore> = Arc::new(MemoryStore::new());
+    fill(store.as_ref());
+    let key = of().slice_key(3).unwrap();
+    let slice = store.get(&key).unwrap();
+    let mut damaged = slice.to_vec();
+    damaged.iter_mut().for_each(|byte| *byte ^= 0x55);
+    let put = |value: Bytes| vec![Op::Put { key: key.clone(), value, expect: Expect::Any }];
+    store.apply(put(damaged.into())).unwrap();
+    let drive = drive_over(Arc::clone(&store), DriveOptions::default());
+    define(&drive).await;
+    let state = settled(&drive).await;
+    assert!(state.phase == Phase::Failed && state.why.is_some(), "{state:?}");
+    // As a scrub does.
+    drive.apply(put(slice)).await.unwrap();
+    let state = ready(&drive).await;
+    assert!(state.rows == SALES as u64 && state.why.is_none(), "{state:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_fails_for_a_moment_costs_a_moment() {
+    let store = FaultStore::new(MemoryStore::new());
+    fill(store.inner());
+    store.add(Rule::new(Operation::Get, When::Nth(2), Fault::Fail(Kind::Unavailable)).under(format!("{};", of().key().unwrap())));
+    let store = Arc::new(store);
+    let drive = drive_over(Arc::clone(&store) as _, DriveOptions::default());
+    define(&drive).await;
+    let state = settled(&drive).await;
+    assert!(state.phase == Phase::Failed && store.injected() == 1, "{state:?}");
+    assert_eq!(ready(&drive).await.rows, SALES as u64);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn searches_take_memory_of_the_drive_and_none_where_there_is_too_little() {
+    const ROWS: i64 = 400_000;
+    let store: Arc<dyn SliceStore> = Arc::new(MemoryStore::new());
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("id", Arc::new(Int64Array::from_iter_values(0..ROWS))),
+        ("kind", Arc::new(StringArray::from_iter((0..ROWS).map(|n| Some(["a", "b"][n as usize % 2]))))),
+        ("price", Arc::new(Float64Array::from_iter_values((0..ROWS).map(|n| (n * 7919 % 400_009) as f64)))),
+    ];
+    let rows = RecordBatch::try_from_iter(columns).unwrap();
+    let rows = RecordBatch::try_new(sales().schema(), rows.columns().to_vec()).unwrap();
+    store_table(store.as_ref(), &of(), &rows, 64 << 10);
+    let drive = drive_over(Arc::clone(&store), DriveOptions { memory_limit: 16 << 20, ..anything_goes() });
+    let count = |low: i64, high: i64| format!("SELECT count(*), sum(id) FROM shop.sales.data WHERE price BETWEEN {low}.0 AND {high}.0");
+    let ranges = [(1000, 2000), (1000, 120_000)];
+    let mut due = Vec::new();
+    for (low, high) in ranges {
+        due.push(lines(&ask(drive.as_ref(), &count(low, high)).await.0));
+    }
+    define(&drive).await;
+    assert_eq!(settled(&drive).await.phase, Phase::Ready);
+    for ((low, high), (due, used)) in ranges.into_iter().zip(due.iter().zip([1, 0])) {
+        let (rows, annotation) = ask(drive.as_ref(), &count(low, high)).await;
+        assert_eq!((&lines(&rows), annotation.indexes.len()), (due, used), "{low} to {high}");
+    }
+    assert_eq!(drive.memory().reserved(), 0, "what a search took is given back");
+    // With more of it the index serves the second as well.
+    let drive = drive_over(store, anything_goes());
+    let (rows, annotation) = ask(drive.as_ref(), &count(1000, 120_000)).await;
+    assert_eq!((lines(&rows), annotation.indexes.len()), (due[1].clone(), 1));
 }

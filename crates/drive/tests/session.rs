@@ -7,15 +7,17 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use arrow::array::{Int64Array, new_null_array};
+use arrow::array::{AsArray, Int64Array, new_null_array};
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use common::*;
+use datafusion::execution::memory_pool::MemoryConsumer;
 use futures::StreamExt;
-use skytether_adapt::message::{CloseAfter, Down, EpochId, Order, Rung, SliceId, Up};
+use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, Rung, SliceId, Up};
+use skytether_adapt::profile::Profile;
 use skytether_common::{Key, Result};
-use skytether_drive::{Cse, DriveOptions};
+use skytether_drive::{Cse, Device, DriveOptions};
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
 use skytether_wire::Opened;
@@ -113,4 +115,155 @@ async fn lanes_go_on_while_their_rows_wait_and_what_is_said_goes_before_rows() {
     // Each lane has one at most that it has not told of, and one is read ahead for each.
     assert!(before_rows.unwrap() + 2 * LANES >= slices.len(), "{before_rows:?} of {} slices were told of before the first rows", slices.len());
     assert!(batches as usize > slices.len() / 2, "{batches} batches: rows go off early, not two megabytes at a time");
+}
+
+/// Lets slices be read one by one.
+#[derive(Debug, Default)]
+struct Gated {
+    inner: MemoryStore,
+    let_in: Mutex<usize>,
+    more: std::sync::Condvar,
+}
+
+impl Gated {
+    fn open(&self, slices: usize) {
+        *self.let_in.lock().unwrap() += slices;
+        self.more.notify_all();
+    }
+
+    fn wait(&self, key: &Key) {
+        if key.as_str().contains(';') {
+            let closed = |let_in: &mut usize| *let_in == 0;
+            let (mut let_in, _) = self.more.wait_timeout_while(self.let_in.lock().unwrap(), Duration::from_secs(60), closed).unwrap();
+            *let_in = let_in.saturating_sub(1);
+        }
+    }
+}
+
+impl SliceStore for Gated {
+    fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        self.inner.apply(batch)
+    }
+    fn get(&self, key: &Key) -> Result<Bytes> {
+        self.wait(key);
+        self.inner.get(key)
+    }
+    fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.wait(key);
+        self.inner.get_ranges_unverified(key, ranges)
+    }
+    fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+        self.inner.stat(key)
+    }
+    fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
+        self.inner.list(prefix, after, limit)
+    }
+    fn usage(&self) -> Result<Usage> {
+        self.inner.usage()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drive_that_gets_busy_in_the_middle_delivers_what_it_has_begun_and_gives_the_rest_back() {
+    let store = Arc::new(Gated::default());
+    let numbers = Arc::new(Int64Array::from_iter_values((0..ROWS).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64))));
+    let (none, nothing) = (new_null_array(&DataType::Utf8, ROWS as usize), new_null_array(&DataType::Float64, ROWS as usize));
+    let rows = RecordBatch::try_new(sales().schema(), vec![numbers, none, nothing]).unwrap();
+    let metadata = store_table(store.as_ref(), &partition(&dataset("shop.sales"), "data"), &rows, 200 << 10);
+    let drive = drive_over(Arc::clone(&store) as _, DriveOptions { threads: LANES, memory_limit: 64 << 20, ..DriveOptions::default() });
+    let plan = sub_plan("SELECT count(*), sum(CAST(id AS DOUBLE)) FROM shop.sales.data").await;
+    let Opened::Session(Session { survey, orders, mut messages, .. }) = drive.open(plan).await.unwrap() else { panic!("a sum is worked off slice by slice") };
+    let slices: Vec<_> = survey.iter().map(|stripe| SliceId(stripe.stripe)).collect();
+    let close = CloseAfter { drained: true, slices: None, seconds: None };
+    orders.send(Down { epoch: EpochId(7), number: 0, order: Order::Open { rung: Rung::Full, slices: slices.clone(), close } }).unwrap();
+    // Somebody else takes nearly all of the drive's memory once the first slices are done.
+    store.open(3);
+    let (mut done, mut hog, mut stopped, mut counted, mut batches) = (BTreeSet::new(), None, None, 0, 0);
+    let mut completed: Option<Completed> = None;
+    while completed.as_ref().is_none_or(|completed| batches < completed.batches) {
+        let message = tokio::time::timeout(Duration::from_secs(60), messages.next()).await.expect("the drive is silent").unwrap().unwrap();
+        match message {
+            Message::Up(Up::Progress { done: more, .. }) => {
+                done.extend(more.iter().map(|cost| cost.slice));
+                if !done.is_empty() && hog.is_none() {
+                    let taken = MemoryConsumer::new("somebody else").register(drive.memory());
+                    taken.grow(60 << 20);
+                    hog = Some(taken);
+                }
+            }
+            Message::Up(Up::Stopped { epoch, remaining, accepts, .. }) => {
+                assert_eq!((epoch, stopped.is_none()), (EpochId(7), true));
+                assert!(accepts.is_none_or(|rung| rung < Rung::Full), "{accepts:?}");
+                stopped = Some(remaining);
+                // Now what it has begun can go on.
+                store.open(slices.len());
+            }
+            Message::Up(Up::EpochDone(end)) => completed = Some(end),
+            Message::Up(_) => {}
+            Message::Batch { epoch, batch, .. } => {
+                assert_eq!(epoch, EpochId(7));
+                batches += 1;
+                counted += batch.column(0).as_primitive::<arrow::datatypes::Int64Type>().values().iter().sum::<i64>();
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let (completed, remaining) = (completed.unwrap(), stopped.expect("it went on as if nothing had happened"));
+    // Nothing twice, and nothing left out.
+    let covered: BTreeSet<_> = completed.slices.iter().copied().collect();
+    assert!(!covered.is_empty() && covered.len() < slices.len() && covered.is_superset(&done), "{covered:?} of {} slices", slices.len());
+    assert!(remaining.iter().all(|slice| !covered.contains(slice)) && covered.len() + remaining.len() == slices.len(), "{covered:?}, {remaining:?}");
+    let rows_of = |slice: &SliceId| metadata.stripe_rows(slice.0 as usize).unwrap() as i64;
+    assert_eq!(counted, covered.iter().map(rows_of).sum::<i64>(), "the state is that of the slices which are covered");
+    // What was given back is worked off when there is memory again.
+    drop(hog);
+    orders.send(Down { epoch: EpochId(8), number: 0, order: Order::Open { rung: Rung::Full, slices: remaining.clone(), close } }).unwrap();
+    let mut rest = 0;
+    while counted + rest < ROWS {
+        let message = tokio::time::timeout(Duration::from_secs(60), messages.next()).await.expect("the drive is silent").unwrap().unwrap();
+        match message {
+            Message::Batch { epoch: EpochId(8), batch, .. } => {
+                rest += batch.column(0).as_primitive::<arrow::datatypes::Int64Type>().values().iter().sum::<i64>()
+            }
+            Message::Up(Up::EpochDone(end)) => assert_eq!(end.slices.len(), remaining.len()),
+            Message::Up(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(counted + rest, ROWS);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_device_says_how_long_its_own_queue_is_and_no_more() {
+    // Two epochs on one core that is sixty times slower: each waits for the other about as long as it works. By this machine's clock that is a hundred and twenty times the processor time.
+    let store = Arc::new(MemoryStore::default());
+    let numbers = Arc::new(Int64Array::from_iter_values((0..ROWS).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64))));
+    let (none, nothing) = (new_null_array(&DataType::Utf8, ROWS as usize), new_null_array(&DataType::Float64, ROWS as usize));
+    let rows = RecordBatch::try_new(sales().schema(), vec![numbers, none, nothing]).unwrap();
+    store_table(store.as_ref(), &partition(&dataset("shop.sales"), "data"), &rows, 200 << 10);
+    let slow = Profile { speed_per_core: 1.0 / 60.0, cores: 1, ..Profile::shipped("server").unwrap() };
+    let device = Some(Device { name: "slow".to_owned(), profile: slow });
+    let drive = drive_over(store as _, DriveOptions { device, max_concurrent: 1, ..DriveOptions::default() });
+    let Opened::Session(Session { survey, orders, mut messages, .. }) =
+        drive.open(sub_plan("SELECT count(*), sum(id) FROM shop.sales.data").await).await.unwrap()
+    else {
+        panic!("a sum of a table is worked off slice by slice");
+    };
+    let close = CloseAfter { drained: true, slices: None, seconds: None };
+    for epoch in 0..2 {
+        let slices = survey.iter().map(|stripe| SliceId(stripe.stripe)).skip(epoch).step_by(2).collect();
+        orders.send(Down { epoch: EpochId(epoch as u32), number: 0, order: Order::Open { rung: Rung::Full, slices, close } }).unwrap();
+    }
+    let (mut loads, mut over) = (Vec::new(), 0);
+    while over < 2 {
+        let message = tokio::time::timeout(Duration::from_secs(60), messages.next()).await.expect("the drive is silent").unwrap().unwrap();
+        match message {
+            Message::Up(Up::Progress { load, .. }) => loads.push(load),
+            Message::Up(Up::EpochDone(_)) => over += 1,
+            _ => {}
+        }
+    }
+    // It is measured anew with each millisecond of processor time, and 1 before. Others that use this machine make it more, by what they take.
+    let most = loads.iter().copied().fold(1.0, f64::max);
+    assert!(loads.len() >= 10 && most > 1.2 && most < 40.0, "{loads:?}");
 }

@@ -6,7 +6,7 @@ use skytether_plan::figures;
 use skytether_wire::annotation::MAX_OPERATORS;
 use skytether_wire::{Annotation, OperatorNote};
 
-use crate::scan::{SLICES, SLICES_PRUNED, SLICES_TOLD, SliceScanExec};
+use crate::scan::{PASSED_OVER, SLICES, SLICES_PRUNED, SLICES_TOLD, SliceScanExec};
 use crate::spawned::PacedExec;
 
 /// Adds what the operators of `plan` counted: slices and rows of its scans, and a note per operator from the root down. `slices` are those of
@@ -30,7 +30,7 @@ fn visit(plan: &dyn ExecutionPlan, depth: u32, annotation: &mut Annotation) -> u
         annotation.slices_told += figures::sum(&metrics, SLICES_TOLD);
         slices += scan.slices() as u64;
         annotation.indexes.extend(scan.found().map(|found| found.note.clone()));
-        annotation.rows_read = annotation.rows_read.map(|rows| rows + figures.rows_out);
+        annotation.rows_read = annotation.rows_read.map(|rows| rows + figures.rows_out + figures::sum(&metrics, PASSED_OVER));
     }
     if annotation.operators.len() < MAX_OPERATORS {
         annotation.operators.push(OperatorNote::new(figures, depth));

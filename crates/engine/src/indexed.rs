@@ -8,11 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arrow::compute::interleave_record_batch;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool, MemoryReservation};
 use datafusion::logical_expr::Expr;
-use skytether_common::{Context, Error, PartitionName, Result};
+use skytether_common::{Context, Error, Kind, PartitionName, Result};
+use skytether_index::lean::lean;
 use skytether_index::{Head, Interval};
 use skytether_slice::metadata::ipc;
 use skytether_wire::annotation::IndexNote;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::ranges::Columns;
 use crate::reader::{Partition, Reader};
@@ -23,6 +26,14 @@ const GAP: u64 = 64 << 10;
 /// Bytes of pages that a search reads at most, and rows that it finds.
 const MOST_BYTES: u64 = 32 << 20;
 const MOST_ROWS: u64 = 2 << 20;
+
+/// What a search takes at most: for each row of its pages its place, once in order with where its values are; and each byte of pages with values as it was read, decoded, and put together again.
+const ROW_BYTES: u64 = 8;
+const HELD_ROW_BYTES: u64 = 64;
+const HELD_COPIES: u64 = 3;
+
+/// Searches that read at the same time.
+const SEARCHES: usize = 4;
 
 /// An index must save so much of a scan's time.
 const WORTH: f64 = 0.9;
@@ -80,13 +91,42 @@ pub fn file_slice(segment: u32, file: u32) -> u32 {
 pub const MAX_FILES: usize = 1023;
 
 /// The indexes of a drive that are there to be used.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Indexes {
     ready: Mutex<HashMap<PartitionName, BTreeMap<String, Arc<Ready>>>>,
     damaged: Mutex<Vec<(PartitionName, String)>>,
+    /// The drive's memory, and the part of it that searches may take.
+    memory: [Arc<dyn MemoryPool>; 2],
+    turns: Semaphore,
+}
+
+/// Memory of a search, and of what it found.
+#[derive(Debug)]
+struct Room([MemoryReservation; 2]);
+
+impl Room {
+    /// So many bytes are needed from now on, and no others.
+    fn shrink_to(&self, bytes: usize) {
+        self.0.iter().for_each(|of| of.shrink(of.size().saturating_sub(bytes)));
+    }
 }
 
 impl Indexes {
+    /// None yet. Searches take their memory from `pool`, at most `most` bytes of it together.
+    #[must_use]
+    pub fn new(pool: Arc<dyn MemoryPool>, most: usize) -> Self {
+        let memory: [Arc<dyn MemoryPool>; 2] = [pool, Arc::new(GreedyMemoryPool::new(most))];
+        Self { ready: Mutex::default(), damaged: Mutex::default(), memory, turns: Semaphore::new(SEARCHES) }
+    }
+
+    /// Leave to search, and memory for it; `None` where there is none: whoever asked does without.
+    async fn turn(&self, bytes: u64) -> Option<(SemaphorePermit<'_>, Room)> {
+        let turn = self.turns.acquire().await.ok()?;
+        let bytes = usize::try_from(bytes).ok()?;
+        let room = Room(self.memory.each_ref().map(|pool| MemoryConsumer::new("a search of an index").register(pool)));
+        room.0.iter().all(|of| of.try_grow(bytes).is_ok()).then_some((turn, room))
+    }
+
     fn ready(&self) -> MutexGuard<'_, HashMap<PartitionName, BTreeMap<String, Arc<Ready>>>> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -116,7 +156,14 @@ impl Indexes {
         self.ready().get(partition).map(|indexes| indexes.values().cloned().collect()).unwrap_or_default()
     }
 
-    fn spoilt(&self, index: &Ready, error: &Error) {
+    /// Reading `index` failed.
+    fn spoilt(&self, index: &Arc<Ready>, error: &Error) {
+        // A disk may fail for a moment, and one that was dropped, or built anew, since it was asked is as it should be.
+        let lasting = matches!(error.kind(), Kind::Corrupt | Kind::NotFound);
+        if !lasting || !self.of(&index.of).iter().any(|there| Arc::ptr_eq(there, index)) {
+            tracing::info!("index {} of {} is not used: {}", index.name, index.of.dataset, error.full_text());
+            return;
+        }
         tracing::warn!("index {} of {} is damaged, and built again: {}", index.name, index.of.dataset, error.full_text());
         self.remove(&index.of, &index.name);
         self.damaged.lock().unwrap_or_else(PoisonError::into_inner).push((index.of.clone(), index.name.clone()));
@@ -133,6 +180,8 @@ pub(crate) struct Found {
     /// All those rows, where their values are in the index.
     pub(crate) values: Option<RecordBatch>,
     pub(crate) note: IndexNote,
+    /// What that takes, as long as it is there.
+    _room: Room,
 }
 
 impl Found {
@@ -190,6 +239,8 @@ struct Asked {
     /// Whether the values are in them.
     holds: bool,
     seconds: f64,
+    /// The most that the search takes, and what it finds.
+    memory: u64,
 }
 
 impl Asked {
@@ -225,11 +276,12 @@ impl Asked {
                 (false, _) => scan.stripe(n, scan.rows(n)),
             };
         }
-        Some(Self { index, boxes, pages, holds, seconds })
+        let memory = if holds { HELD_COPIES * bytes + HELD_ROW_BYTES * rows } else { bytes + ROW_BYTES * rows };
+        Some(Self { index, boxes, pages, holds, seconds, memory })
     }
 
-    /// Reads the pages. Blocks.
-    fn search(&self, reader: &Reader, kept: &[bool], schema: &SchemaRef) -> Result<Found> {
+    /// Reads the pages, within `room`. Blocks.
+    fn search(&self, reader: &Reader, kept: &[bool], schema: &SchemaRef, room: Room) -> Result<Found> {
         let (mut rows, mut values, mut order) = (BTreeMap::<u32, Vec<u32>>::new(), Vec::new(), Vec::new());
         let mut note = IndexNote { name: self.index.name.clone(), covers: self.holds, ..IndexNote::default() };
         for ((number, head), pages) in (0u32..).zip(&self.index.segments).zip(&self.pages) {
@@ -254,7 +306,10 @@ impl Asked {
                         let (stripe, row) = head.place(page.rows.get(at).copied().unwrap_or(0));
                         if kept.get(stripe as usize).copied().unwrap_or(false) {
                             rows.entry(stripe).or_default().push(row);
-                            order.push((stripe, row, values.len().saturating_sub(1), at));
+                            note.rows += 1;
+                            if self.holds {
+                                order.push((stripe, row, values.len().saturating_sub(1), at));
+                            }
                         }
                     }
                 }
@@ -262,10 +317,11 @@ impl Asked {
         }
         for of in rows.values_mut() {
             of.sort_unstable();
+            of.shrink_to_fit();
         }
-        note.rows = order.len() as u64;
         let values = if self.holds { Some(put_together(&values, order, schema)?) } else { None };
-        Ok(Found { rows, known: known(&self.index, kept.len()), values, note })
+        room.shrink_to(4 * note.rows as usize + values.as_ref().map_or(0, RecordBatch::get_array_memory_size));
+        Ok(Found { rows, known: known(&self.index, kept.len()), values, note, _room: room })
     }
 }
 
@@ -282,7 +338,8 @@ fn put_together(values: &[RecordBatch], mut order: Vec<(u32, u32, usize, usize)>
         return Ok(RecordBatch::new_empty(Arc::clone(schema)));
     }
     let places: Vec<(usize, usize)> = order.into_iter().map(|(_, _, batch, row)| (batch, row)).collect();
-    interleave_record_batch(&batches.iter().collect::<Vec<_>>(), &places).map_err(|e| Error::internal("cannot put rows of an index together").because(e))
+    let rows = interleave_record_batch(&batches.iter().collect::<Vec<_>>(), &places).and_then(|rows| lean(&rows));
+    rows.map_err(|e| Error::internal("cannot put rows of an index together").because(e))
 }
 
 /// Pages in runs that are read at once, each with its file.
@@ -334,19 +391,25 @@ pub(crate) async fn search(reader: &Arc<Reader>, partition: &Arc<Partition>, fil
     let worth = best.filter(|best| best.seconds < all * WORTH);
     let found = match worth {
         None => None,
-        Some(best) => {
-            let projected = Arc::new(schema.project(projection).ok()?);
-            let (on, kept, index) = (Arc::clone(reader), kept.to_vec(), Arc::clone(&best.index));
-            let read = reader.blocking(move || best.search(&on, &kept, &projected).context(|| format!("index {}", best.index.name))).await;
-            match read {
-                Ok(found) => Some(Arc::new(found)),
-                Err(error) => {
-                    // Where it was dropped meanwhile, as well.
-                    indexes.spoilt(&index, &error);
-                    None
+        Some(best) => match indexes.turn(best.memory).await {
+            None => {
+                tracing::debug!("index {} of {} is not used: there is no memory for {} bytes of a search", best.index.name, partition.key, best.memory);
+                None
+            }
+            Some((turn, room)) => {
+                let projected = Arc::new(schema.project(projection).ok()?);
+                let (on, kept, index) = (Arc::clone(reader), kept.to_vec(), Arc::clone(&best.index));
+                let read = reader.blocking(move || best.search(&on, &kept, &projected, room).context(|| format!("index {}", best.index.name))).await;
+                drop(turn);
+                match read {
+                    Ok(found) => Some(Arc::new(found)),
+                    Err(error) => {
+                        indexes.spoilt(&index, &error);
+                        None
+                    }
                 }
             }
-        }
+        },
     };
     reader.note_found(asked, found.clone());
     found

@@ -25,6 +25,8 @@ pub(crate) struct Fetching {
     pub(crate) stored: Vec<usize>,
     pub(crate) read: Count,
     pub(crate) told: Count,
+    /// Rows that were looked at and passed over.
+    pub(crate) passed_over: Count,
     pub(crate) bytes_read: Count,
     pub(crate) time: Time,
 }
@@ -101,8 +103,14 @@ impl Work {
         let part = parts.into_iter().next().ok_or_else(|| Error::internal("a stripe has no slice"))?;
         let part = match &self.fetching.scan.first {
             Some(first) => match first.rows(&self.fetching.scan.partition, &part, self.batch_rows)? {
-                Some(rows) if rows.is_empty() => return Ok(Loaded::Rows { schema: Arc::clone(&self.schema), left: 0 }),
-                Some(rows) => part.only(Some(rows)),
+                Some(rows) => {
+                    let all = self.fetching.scan.partition.metadata.stripe_rows(part.number() as usize).unwrap_or(0);
+                    self.fetching.passed_over.add(usize::try_from(all).unwrap_or(usize::MAX).saturating_sub(rows.len()));
+                    if rows.is_empty() {
+                        return Ok(Loaded::Rows { schema: Arc::clone(&self.schema), left: 0 });
+                    }
+                    part.only(Some(rows))
+                }
                 None => part,
             },
             None => part,

@@ -58,7 +58,7 @@ impl Meter {
         Reading { cpu: inner.cpu + cpu, wall: inner.wall + wall }
     }
 
-    /// Time in which work waited for its turn.
+    /// Time in which work waited for its turn, in seconds of this machine as all that it measures.
     pub fn waited(&self, time: Duration) {
         self.inner().wall += time;
     }

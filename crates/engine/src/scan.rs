@@ -59,6 +59,9 @@ pub(crate) const SLICES: &str = "slices";
 pub(crate) const SLICES_PRUNED: &str = "slices_pruned";
 /// See [`SLICES`]: those of which the number of rows was all that was wanted.
 pub(crate) const SLICES_TOLD: &str = "slices_told";
+
+/// The metric of rows that were looked at and passed over, as conditions did not hold for them.
+pub(crate) const PASSED_OVER: &str = "rows_passed_over";
 /// Shown beside [`SLICES`]; an annotation has the bytes from the reader, which sees more than scans.
 const BYTES_READ: &str = "bytes_read";
 
@@ -234,9 +237,9 @@ impl SliceScanExec {
     /// What reads its stripes.
     pub(crate) fn fetcher(&self) -> Result<Fetcher> {
         let counter = |name: &'static str| MetricBuilder::new(&self.metrics).counter(name, 0);
-        let (read, told, bytes_read) = (counter(SLICES), counter(SLICES_TOLD), counter(BYTES_READ));
+        let (read, told, passed_over, bytes_read) = (counter(SLICES), counter(SLICES_TOLD), counter(PASSED_OVER), counter(BYTES_READ));
         let time = MetricBuilder::new(&self.metrics).elapsed_compute(0);
-        Ok(Fetcher(Arc::new(Fetching { stored: self.stored()?, scan: self.clone(), read, told, bytes_read, time })))
+        Ok(Fetcher(Arc::new(Fetching { stored: self.stored()?, scan: self.clone(), read, told, passed_over, bytes_read, time })))
     }
 
     /// Stripes that nothing of is wanted, in slices.
@@ -416,6 +419,7 @@ impl ExecutionPlan for SliceScanExec {
         let runs = self.runs.get(partition).cloned().unwrap_or_default();
         let counter = |name: &'static str| MetricBuilder::new(&self.metrics).counter(name, partition);
         let (read, told, pruned, bytes_read) = (counter(SLICES), counter(SLICES_TOLD), counter(SLICES_PRUNED), counter(BYTES_READ));
+        let passed_over = counter(PASSED_OVER);
         if partition == 0 && self.feed.is_none() {
             pruned.add(self.pruned * self.partition.metadata.groups.len());
         }
@@ -424,7 +428,7 @@ impl ExecutionPlan for SliceScanExec {
         let stored = self.stored().map_err(to_datafusion)?;
         let batch_rows = self.batch_rows(context.session_config().batch_size(), &stored);
         let time = baseline.elapsed_compute().clone();
-        let fetching = Fetching { scan: self.clone(), stored, read, told, bytes_read, time: time.clone() };
+        let fetching = Fetching { scan: self.clone(), stored, read, told, passed_over, bytes_read, time: time.clone() };
         let fetching = Arc::new(fetching);
         let work = Arc::new(Work { fetching: Arc::clone(&fetching), schema: Arc::clone(&schema), batch_rows, time, pool: Arc::clone(context.memory_pool()) });
         let inner = match self.feed.clone() {

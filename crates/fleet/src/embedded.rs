@@ -31,9 +31,12 @@ pub(crate) const MAX_DRIVES: usize = 256;
 pub struct OpenOptions {
     /// How many drives it has; `None` takes what is there, or four for a new one.
     pub drives: Option<usize>,
-    /// How data sets survive the loss of drives in a fleet that is made now, unless their ingest says otherwise: `none`, `replicas:R` or `ec:K+M`. A fleet that is there has its own, with which
+    /// How data sets survive the loss of drives in a fleet that is made now, unless their ingest says otherwise: `none`, `replicas:R`, `ec:K+M` or `ec:K+M/k+m`. A fleet that is there has its own, with which
     /// anything but `none` must agree.
     pub redundancy: String,
+    /// On how many hosts the drives of a fleet that is made now are taken to be, as many on each, in order: those that may be lost together. `None` for none, or for those that a fleet has that is there. What is on two levels
+    /// (`ec:K+M/k+m`) needs them.
+    pub hosts: Option<usize>,
     /// Which devices the drives are to be like; by default each is as fast as the machine.
     pub profile: Profiles,
     /// Whether to make the fleet where there is none.
@@ -44,7 +47,7 @@ pub struct OpenOptions {
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { drives: None, redundancy: "none".into(), profile: Profiles::default(), create: true, memory_per_drive: None }
+        Self { drives: None, redundancy: "none".into(), hosts: None, profile: Profiles::default(), create: true, memory_per_drive: None }
     }
 }
 
@@ -82,6 +85,8 @@ pub(crate) struct Embedded {
     host: Host,
     /// What drives may use, drive by drive.
     pub(crate) like: Vec<DriveOptions>,
+    /// Held while drives come and go.
+    pub(crate) resizing: tokio::sync::Mutex<()>,
     _lock: Lock,
 }
 
@@ -100,6 +105,12 @@ impl Embedded {
         if new {
             found(path, &drives).await?;
         }
+        if let Some(hosts) = options.hosts
+            && lost.is_empty()
+        {
+            let each = drives.len() / hosts.max(1);
+            host.hosts = drives.iter().enumerate().map(|(at, drive)| (drive.info().id, format!("host-{}", at / each.max(1)))).collect();
+        }
         // The lock says that nobody else writes here, so what no root record names is garbage; `fleet.json` says that these are all drives.
         let (host, deleted) = Host::join_without(drives.into_iter().map(|drive| linked(drive)).collect(), lost, host, Founding::KnownList).await?;
         let own = host.redundancy();
@@ -109,10 +120,17 @@ impl Embedded {
                 path.display()
             )));
         }
+        if options.hosts.is_some_and(|hosts| hosts != host.hosts()) {
+            let own = match host.hosts() {
+                0 => "drives on hosts that nobody named".to_owned(),
+                hosts => format!("drives on {hosts} hosts"),
+            };
+            return Err(Error::invalid(format!("the fleet at {} has {own}: open it without a number of hosts, or make another fleet", path.display())));
+        }
         if deleted > 0 {
             tracing::info!("{}: {deleted} slices of an ingest that did not finish were deleted", path.display());
         }
-        let own = Self { path: path.to_path_buf(), host, like, _lock: lock };
+        let own = Self { path: path.to_path_buf(), host, like, resizing: tokio::sync::Mutex::default(), _lock: lock };
         own.keep_list()?;
         Ok(own)
     }
@@ -159,12 +177,43 @@ impl Embedded {
 
 fn check(options: &OpenOptions) -> Result<Scheme> {
     let scheme: Scheme = options.redundancy.parse()?;
-    if scheme.inner().is_some() {
-        return Err(Error::unsupported(format!("redundancy {scheme} is on two levels, which fleets can't have yet: use ec:K+M")));
-    }
     match options.drives {
         Some(n) if n == 0 || n > MAX_DRIVES => Err(Error::invalid(format!("a fleet has 1 to {MAX_DRIVES} drives, not {n}"))),
         _ => Ok(scheme),
+    }
+}
+
+/// How many drives a new fleet gets.
+fn wanted(options: &OpenOptions, scheme: Scheme) -> usize {
+    options.drives.or(options.profile.drives()).unwrap_or(DEFAULT_DRIVES.max(scheme.least_drives()))
+}
+
+/// Checks that so many drives are enough for a scheme, can be on so many hosts, and that these are enough for it.
+fn check_hosts(drives: usize, hosts: Option<usize>, scheme: Scheme) -> Result<()> {
+    if drives < scheme.least_drives() {
+        return Err(Error::invalid(format!("redundancy {scheme} needs {} drives or more, but {drives} are to be made", scheme.least_drives())));
+    }
+    let two = match scheme {
+        Scheme::Levels(outer, inner) => Some((outer, inner)),
+        _ => None,
+    };
+    match (hosts, two) {
+        (None, None) => Ok(()),
+        (None, Some((outer, inner))) => Err(Error::invalid(format!(
+            "redundancy {scheme} is across hosts, and then across a host's drives: say on how many hosts the drives are (hosts={0}, in the shell --hosts {0}, with {1} drives each or more)",
+            outer.shards(),
+            inner.shards()
+        ))),
+        (Some(hosts), _) if hosts == 0 || !drives.is_multiple_of(hosts) => {
+            Err(Error::invalid(format!("{drives} drives can't be on {hosts} hosts with as many each")))
+        }
+        (Some(hosts), Some((outer, inner))) if hosts < outer.shards() || drives / hosts < inner.shards() => Err(Error::invalid(format!(
+            "redundancy {scheme} needs {} hosts or more with {} drives or more each, but there are {hosts} with {} each",
+            outer.shards(),
+            inner.shards(),
+            drives / hosts
+        ))),
+        (Some(_), _) => Ok(()),
     }
 }
 
@@ -259,6 +308,7 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
             return Err(Error::not_found(format!("there is no fleet at {}: make one with `skytether init`", path.display())));
         }
         check_empty(path)?;
+        check_hosts(wanted(options, scheme), options.hosts, scheme)?;
         fs::create_dir_all(path.join("drives")).map_err(|e| Error::io("create", path.join("drives"), e))?;
     }
     let lock = Lock::take(path)?;
@@ -296,14 +346,12 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
             drives
         }
         None => {
-            let wanted = options.drives.or(options.profile.drives()).unwrap_or(DEFAULT_DRIVES.max(scheme.least_drives()));
+            let wanted = wanted(options, scheme);
             let devices = devices.of(wanted)?;
             if let Some(n) = begun(path)?.into_iter().find(|n| *n >= wanted) {
                 return Err(lost(path, &format!("there is a drive {n} where {wanted} drives were to be made")));
             }
-            if wanted < scheme.least_drives() {
-                return Err(Error::invalid(format!("redundancy {scheme} needs {} drives or more, but {wanted} are to be made", scheme.least_drives())));
-            }
+            check_hosts(wanted, options.hosts, scheme)?;
             devices.into_iter().enumerate().map(|(n, device)| make(path, n, like(device))).collect::<Result<Vec<_>>>()?
         }
     };

@@ -19,6 +19,11 @@ impl Embedded {
         if !options.addresses.is_empty() {
             return Err(Error::invalid("a fleet in a directory has all its drives below it: say how many are to come, not addresses"));
         }
+        // Of two at a time the second would put a list right that the first has not ended with.
+        let _only = self
+            .resizing
+            .try_lock()
+            .map_err(|_| Error::conflict("drives of this fleet are being added, retired or balanced at this moment: wait until that is done"))?;
         let mut new: Vec<Arc<dyn Cse>> = Vec::new();
         if options.count > 0 {
             for drive in self.make(options.count).await? {

@@ -22,14 +22,16 @@ use crate::indexes::IndexRecord;
 pub use crate::partitioned::PartitionedBy;
 use crate::redundant::presence::Presence;
 pub use crate::redundant::stored::RedundancyRecord;
-use crate::redundant::stored::parity_of;
 
 mod homes;
 
 pub(crate) use homes::overtaken;
 
-/// The newest root record that this version reads, and the one that it writes of data sets with redundancy.
-pub const ROOT_FORMAT: u32 = 2;
+/// The newest root record that this version reads, and the one that it writes of data sets with redundancy on two levels.
+pub const ROOT_FORMAT: u32 = 3;
+
+/// The one that it writes of data sets with redundancy on one level.
+pub(crate) const REDUNDANT_FORMAT: u32 = 2;
 
 /// The one that it writes of all others, so that versions before read them.
 pub(crate) const PLAIN_FORMAT: u32 = 1;
@@ -213,7 +215,7 @@ impl RootRecord {
     /// Bytes stored for the data set on all drives together.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let parity = self.tables.values().filter_map(|t| t.redundancy.as_ref()).flat_map(|r| &r.parity);
+        let parity = self.tables.values().filter_map(|t| t.redundancy.as_ref()).flat_map(|r| r.parity.iter().chain(&r.inner));
         self.tables.values().flat_map(|t| &t.partitions).chain(parity).map(|p| p.bytes).sum()
     }
 
@@ -225,6 +227,12 @@ impl RootRecord {
             Placement::Spread => t.redundancy.as_ref().map_or(0, |r| r.scheme.tolerates()),
         };
         self.tables.values().map(of).min().unwrap_or(0)
+    }
+
+    /// Whether a table of it has its redundancy on two levels.
+    #[must_use]
+    pub fn is_on_two_levels(&self) -> bool {
+        self.tables.values().any(|table| table.redundancy.as_ref().is_some_and(|redundancy| redundancy.scheme.inner().is_some()))
     }
 
     /// Whether a part of the data set is to be on a drive.
@@ -239,7 +247,8 @@ impl RootRecord {
     pub(crate) fn keys(&self) -> Result<BTreeSet<(Uuid, String)>> {
         let mut keys = BTreeSet::new();
         for (table, t) in &self.tables {
-            let parities = t.redundancy.iter().flat_map(|r| &r.parity).map(|p| (p, parity_of(&self.partition(table, p.slot), p.slot)));
+            let any = self.partition(table, 0);
+            let parities = t.redundancy.iter().flat_map(|r| r.parities(&any)).map(|(name, p)| (p, name));
             for (p, name) in t.partitions.iter().map(|p| (p, self.partition(table, p.slot))).chain(parities) {
                 let key = name.key()?.as_str().to_owned();
                 let copies = t.redundancy.iter().flat_map(|r| r.holders(p.slot));
@@ -489,12 +498,15 @@ impl Catalog {
     pub async fn collect_garbage(&self) -> Result<u64> {
         self.check_membership().await?;
         let mut named: HashMap<DatasetName, Option<BTreeSet<(Uuid, String)>>> = HashMap::new();
+        let mut indexed = Vec::new();
         for name in self.names().await? {
             let known = match self.read(&name).await {
                 Ok((record, _)) => {
-                    // A crash may have come between the record and what drives are told of its indexes.
-                    self.define_indexes(&record).await?;
-                    Some(record.keys()?)
+                    let keys = record.keys()?;
+                    if !record.indexes.is_empty() {
+                        indexed.push(record);
+                    }
+                    Some(keys)
                 }
                 // Not understood, so nothing of it is known to be garbage.
                 Err(e) if matches!(e.kind(), Kind::Unsupported | Kind::Corrupt | Kind::NotFound) => None,
@@ -505,6 +517,10 @@ impl Catalog {
         let mut deleted = 0;
         for drive in self.presence.here() {
             deleted += self.collect_at(drive, &named).await?;
+        }
+        // A crash may have come between a record and what drives are told of its indexes. There may be no room for it.
+        for record in indexed {
+            self.remind_of_indexes(&record).await;
         }
         Ok(deleted)
     }

@@ -24,8 +24,11 @@ pub struct DriveShare {
     pub name: String,
     /// How much of the sub-plan it runs; `None` where it hands out all of its slices.
     pub rung: Option<Rung>,
-    /// Slices that it works off at that rung.
+    /// Slices that it works off itself, most of them at that rung.
     pub slices: u64,
+    /// Those of them that it only filters, where others are worked off in full.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub slices_filtered: u64,
     /// Slices that it hands out as they are stored, for the host to work off.
     pub handed_out: u64,
     /// Seconds of one of its cores for a slice: to work it off at that rung, or to hand it out.
@@ -42,6 +45,10 @@ pub struct Estimate {
     pub happened: Option<Division>,
 }
 
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 impl Division {
     /// The expectation of a scan that starts from `setup`, at drives of these names with these slices.
     pub(crate) fn expected(setup: Setup, names: &[&str], slices: Vec<Vec<Slice>>) -> Self {
@@ -50,6 +57,7 @@ impl Division {
             name: (*name).to_owned(),
             rung: share.rung,
             slices: u64::from(share.below),
+            slices_filtered: 0,
             handed_out: u64::from(share.handed_out),
             seconds_per_slice: share.slice,
         });
@@ -71,7 +79,12 @@ impl fmt::Display for DriveShare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         if let (Some(rung), true) = (self.rung, self.slices > 0) {
-            parts.push(format!("{} at {}", counted(self.slices, "slice"), rung.as_str()));
+            let full = self.slices.saturating_sub(self.slices_filtered);
+            if self.slices_filtered > 0 && full > 0 {
+                parts.push(format!("{} at full and {} at filter", counted(full, "slice"), self.slices_filtered));
+            } else {
+                parts.push(format!("{} at {}", counted(self.slices, "slice"), rung.as_str()));
+            }
         }
         if self.handed_out > 0 || parts.is_empty() {
             parts.push(format!("{} handed out", counted(self.handed_out, "slice")));

@@ -49,6 +49,7 @@ impl Host {
             return Err(Error::unsupported("a fleet grows that knows its drives: let the host join them first"));
         }
         catalog.look_around().await?;
+        self.grows().await?;
         let leaving = self.places_of(&options.retire)?;
         let before = Mover::new(self, BTreeSet::new(), None, tell).loads().await?;
         let had = presence.members();
@@ -125,6 +126,32 @@ impl Host {
             return Ok(mover.report);
         }
         Err(Error::conflict("ingests write to the drives that are to leave all the time: retire them again when these are over"))
+    }
+
+    /// Checks that nothing is stored that can't be moved, or would be worth less afterwards: what is on two levels.
+    async fn grows(&self) -> Result<()> {
+        let catalog = self.catalog();
+        if catalog.presence().domains().is_none() {
+            return Ok(());
+        }
+        for name in catalog.names().await? {
+            match catalog.read(&name).await {
+                Ok((record, _)) => {
+                    if let Some(scheme) =
+                        record.tables.values().filter_map(|table| table.redundancy.as_ref()).map(|r| r.scheme).find(|scheme| scheme.inner().is_some())
+                    {
+                        return Err(Error::unsupported(format!(
+                            "{name} has redundancy {scheme}, and what is on two levels can't be moved yet: drop it, or ingest it again with redundancy on one level, before drives come or go"
+                        )));
+                    }
+                }
+                Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt | Kind::Unsupported) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Error::unsupported(
+            "the drives of this fleet are on hosts that its record names, and drives can't come to such a fleet or leave it yet: found another, and ingest there",
+        ))
     }
 
     /// The ids of the drives of the fleet, lost or not.

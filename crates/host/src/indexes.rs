@@ -122,6 +122,7 @@ impl Catalog {
         if let Some((_, twice)) = all.iter().enumerate().find(|(at, column)| all[..*at].contains(column)) {
             return Err(Error::invalid(format!("column {twice:?} is named twice")));
         }
+        let mut last = None;
         for _ in 0..ATTEMPTS {
             let (mut record, version) = self.record_to_change(&asked.dataset).await?;
             self.check_index(&record, &index).await?;
@@ -130,12 +131,19 @@ impl Catalog {
                 return Err(Error::conflict(format!("{} has an index {:?} already, on {on}: drop it, or choose another name", record.name, there.name)));
             }
             record.indexes.push(index.clone());
-            if self.commit_indexes(&mut record, version).await? {
-                self.define_indexes(&record).await?;
+            last = self.commit_indexes(&mut record, version).await?;
+            if last.is_none() {
+                self.define_indexes(&record).await.map_err(|e| {
+                    let name = &index.name;
+                    e.while_doing(format!(
+                        "index {name} of {} is noted, but not all drives could be told: they are when indexes are listed, or the fleet is opened",
+                        record.name
+                    ))
+                })?;
                 return Ok(index.name);
             }
         }
-        Err(always_changing(&asked.dataset))
+        Err(always_changing(&asked.dataset, last))
     }
 
     /// Removes an index.
@@ -143,6 +151,7 @@ impl Catalog {
     /// # Errors
     /// NotFound, with the indexes that there are; Conflict, Unavailable.
     pub async fn drop_index(&self, old: &OldIndex) -> Result<()> {
+        let mut last = None;
         for _ in 0..ATTEMPTS {
             let (mut record, version) = self.record_to_change(&old.dataset).await?;
             let Some(at) = record.indexes.iter().position(|index| index.name == old.name) else {
@@ -151,11 +160,12 @@ impl Catalog {
                 return Err(Error::not_found(format!("{} has no index {:?}; it has {there}", record.name, old.name)));
             };
             let index = record.indexes.remove(at);
-            if self.commit_indexes(&mut record, version).await? {
+            last = self.commit_indexes(&mut record, version).await?;
+            if last.is_none() {
                 return self.undefine(&record, &index).await;
             }
         }
-        Err(always_changing(&old.dataset))
+        Err(always_changing(&old.dataset, last))
     }
 
     /// Takes an index that a root record does not name any more off the drives.
@@ -204,7 +214,16 @@ impl Catalog {
                         None => Err("it was not asked".to_owned()),
                     };
                     let says = match state {
+                        // It has one of that name that was dropped while it was away.
+                        Ok(Some(state)) if state.definition.as_ref().is_some_and(|is| *is != index.definition()) => {
+                            phases.push(Phase::Waiting);
+                            self.retold(&record, index, at, slot, false).await
+                        }
                         Ok(Some(state)) => {
+                            if state.phase == Phase::Failed {
+                                // Its definition may be what is damaged.
+                                self.retold(&record, index, at, slot, false).await;
+                            }
                             stripes = (stripes.0 + u64::from(state.stripes.0), stripes.1 + u64::from(state.stripes.1));
                             info.rows += state.rows;
                             info.bytes += state.bytes;
@@ -214,7 +233,7 @@ impl Catalog {
                         }
                         Ok(None) => {
                             phases.push(Phase::Waiting);
-                            self.define_at(&record, index, at, slot).await.map_or_else(|e| e.full_text(), |()| word(Phase::Waiting).to_owned())
+                            self.retold(&record, index, at, slot, true).await
                         }
                         Err(why) => {
                             silent = true;
@@ -245,14 +264,14 @@ impl Catalog {
         Ok(infos)
     }
 
-    /// Tells the drives that are here of all indexes, as far as they don't know.
+    /// Tells the drives that are here of all indexes, as far as they don't know. Nothing depends on it: that a drive can't take it is a warning.
     ///
     /// # Errors
-    /// Unavailable.
+    /// Unavailable where data sets can't be listed.
     pub(crate) async fn define_all_indexes(&self) -> Result<()> {
         for name in self.names().await? {
             match self.read(&name).await {
-                Ok((record, _)) => self.define_indexes(&record).await?,
+                Ok((record, _)) => self.remind_of_indexes(&record).await,
                 Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Unsupported | Kind::Corrupt) => {}
                 Err(e) => return Err(e),
             }
@@ -260,26 +279,57 @@ impl Catalog {
         Ok(())
     }
 
+    /// As [`Self::define_indexes`], where nothing depends on it: drives that could not be told now are told when indexes are listed, or the fleet is opened.
+    pub(crate) async fn remind_of_indexes(&self, record: &RootRecord) {
+        if let Err(e) = self.define_indexes(record).await {
+            tracing::warn!("not all drives were told of the indexes of {}: {}", record.name, e.full_text());
+        }
+    }
+
     /// Tells the drives that are here of the indexes in `record`, as far as they don't know.
     ///
     /// # Errors
-    /// Unavailable.
+    /// The first that a drive gave; the others were told all the same.
     pub(crate) async fn define_indexes(&self, record: &RootRecord) -> Result<()> {
+        let mut first = None;
         for index in &record.indexes {
             for (at, slot) in self.parts(record, index)? {
-                self.define_at(record, index, at, slot).await.or_else(|e| self.may_lose(at, e))?;
+                if let Err(e) = self.define_at(record, index, at, slot, false).await.or_else(|e| self.may_lose(at, e)) {
+                    first.get_or_insert(e);
+                }
             }
         }
-        Ok(())
+        first.map_or(Ok(()), Err)
     }
 
-    async fn define_at(&self, record: &RootRecord, index: &IndexRecord, at: usize, slot: u32) -> Result<()> {
-        let key = partition(&record.partition(&index.table, slot), &index.name).key()?;
-        let put = Op::Put { key, value: index.definition().encode()?.into(), expect: Expect::Absent };
-        match self.ask(at, "build an index", self.drives()[at].apply(vec![put])).await {
-            Err(e) if e.kind() == Kind::Conflict => Ok(()),
-            done => done.map(drop),
+    /// Tells a drive of an index, in place of what it was told before, under that name, of one that is not that. A drive that was told the same is told `again` only if that is asked for.
+    async fn define_at(&self, record: &RootRecord, index: &IndexRecord, at: usize, slot: u32, again: bool) -> Result<()> {
+        let key = &partition(&record.partition(&index.table, slot), &index.name).key()?;
+        let (drive, definition) = (&self.drives()[at], index.definition());
+        let (mut expect, mut left) = (Expect::Absent, ATTEMPTS);
+        loop {
+            let put = Op::Put { key: key.clone(), value: definition.encode()?.into(), expect };
+            let conflict = match self.ask(at, "build an index", drive.apply(vec![put])).await {
+                Err(e) if e.kind() == Kind::Conflict => e,
+                done => return done.map(drop),
+            };
+            // The drive writes it again with all that it builds.
+            left -= 1;
+            let there = self.ask(at, "tell an index's definition", drive.stat(key)).await?;
+            let Some(there) = there.filter(|_| left > 0) else { return Err(conflict) };
+            match self.ask(at, "tell an index's definition", drive.get(key)).await.and_then(|bytes| Definition::decode(&bytes)) {
+                Ok(is) if is == definition && !again => return Ok(()),
+                Ok(_) => {}
+                Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported | Kind::NotFound) => {}
+                Err(e) => return Err(e),
+            }
+            expect = Expect::Version(there.version);
         }
+    }
+
+    /// Tells a drive of an index, and says what that is to those who list it.
+    async fn retold(&self, record: &RootRecord, index: &IndexRecord, at: usize, slot: u32, again: bool) -> String {
+        self.define_at(record, index, at, slot, again).await.map_or_else(|e| e.full_text(), |()| word(Phase::Waiting).to_owned())
     }
 
     /// The drives that are here and have a partition of an index's table, with its slot.
@@ -334,18 +384,22 @@ impl Catalog {
         }
     }
 
-    /// Makes a record with other indexes the truth; false where somebody else has changed it since `version`.
-    async fn commit_indexes(&self, record: &mut RootRecord, version: Version) -> Result<bool> {
+    /// Makes a record with other indexes the truth; what refused it where somebody else has changed it since `version`.
+    async fn commit_indexes(&self, record: &mut RootRecord, version: Version) -> Result<Option<Error>> {
         record.change = self.next_change(record.change);
         match self.commit(record, Expect::Version(version)).await {
-            Err(e) if e.kind() == Kind::Conflict => Ok(false),
-            done => done.map(|()| true),
+            Err(e) if e.kind() == Kind::Conflict => Ok(Some(e)),
+            done => done.map(|()| None),
         }
     }
 }
 
-fn always_changing(name: &DatasetName) -> Error {
-    Error::conflict(format!("the root record of {name} changes all the time: try again"))
+fn always_changing(name: &DatasetName, last: Option<Error>) -> Error {
+    let error = Error::conflict(format!("the root record of {name} changes all the time: try again"));
+    match last {
+        Some(last) => error.because(last),
+        None => error,
+    }
 }
 
 /// What an index is called that nobody names.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Kind, Result};
+use skytether_redundancy::Scheme;
 
 use crate::catalog::{Catalog, DatasetKind, RootRecord};
 
@@ -26,6 +27,9 @@ pub struct DatasetInfo {
     /// For each table that is partitioned by key the names of its key columns.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub partitioned_by: BTreeMap<String, Vec<String>>,
+    /// How its tables are kept from loss, those that don't lie everywhere: one scheme, or several if they differ; nothing for `none`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub redundancy: Vec<Scheme>,
     /// Why its root record can't be read; all else but the name means nothing then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -34,7 +38,17 @@ pub struct DatasetInfo {
 impl DatasetInfo {
     /// A data set of which only its name can be told.
     fn broken(name: DatasetName, error: &Error) -> Self {
-        Self { name, kind: None, rows: 0, cells: None, bytes: 0, tables: Vec::new(), partitioned_by: BTreeMap::new(), error: Some(error.full_text()) }
+        Self {
+            name,
+            kind: None,
+            rows: 0,
+            cells: None,
+            bytes: 0,
+            tables: Vec::new(),
+            partitioned_by: BTreeMap::new(),
+            redundancy: Vec::new(),
+            error: Some(error.full_text()),
+        }
     }
 }
 
@@ -48,6 +62,11 @@ impl From<&RootRecord> for DatasetInfo {
             bytes: record.bytes(),
             tables: record.tables.keys().cloned().collect(),
             partitioned_by: record.tables.iter().filter_map(|(name, t)| Some((name.clone(), t.partitioned_by.as_ref()?.columns()))).collect(),
+            redundancy: {
+                let mut schemes: Vec<Scheme> = record.tables.values().filter_map(|t| t.redundancy.as_ref()).map(|r| r.scheme).collect();
+                schemes.dedup();
+                schemes
+            },
             error: None,
         }
     }

@@ -21,6 +21,7 @@ use crate::growth::members::wipe;
 use crate::growth::seats::{Seat, Seats};
 use crate::options::HostOptions;
 use crate::redundant::Lost;
+use crate::redundant::domains::{Domains, Spread};
 use crate::redundant::gone::Gone;
 use crate::redundant::rejoin::newest;
 use crate::redundant::stored::code;
@@ -30,7 +31,10 @@ use crate::session::Host;
 pub const MEMBERSHIP_KEY: &str = "skytether-fleet";
 
 /// The newest membership record that this version reads.
-pub const MEMBERSHIP_FORMAT: u32 = GROWN_FORMAT;
+pub const MEMBERSHIP_FORMAT: u32 = HOSTS_FORMAT;
+
+/// The one that it writes for a fleet whose drives are on hosts that it knows: versions before would look for root records on too few drives.
+pub(crate) const HOSTS_FORMAT: u32 = 6;
 
 /// The one that it writes for a fleet that drives came to or left: versions before would look for root records where they are not.
 pub(crate) const GROWN_FORMAT: u32 = 5;
@@ -57,6 +61,9 @@ pub struct Member {
     /// How often another drive took its place: one that knows of fewer is not of the fleet any more.
     #[serde(default, skip_serializing_if = "is_nought")]
     pub incarnation: u32,
+    /// The host that it is a drive of, with which it may be lost; empty where nobody said.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host: String,
 }
 
 /// The drives that belong together.
@@ -74,6 +81,9 @@ pub struct Membership {
     /// On how many drives each root record lies.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub homes: u32,
+    /// On how many hosts they lie besides, and on how many drives of each, where a data set is on two levels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<Spread>,
     /// How data sets are kept from loss unless their ingest says otherwise.
     #[serde(default, skip_serializing_if = "is_none")]
     pub redundancy: Scheme,
@@ -233,13 +243,21 @@ impl Host {
         host.set_fence(Arc::clone(&fence));
         host.set_kept(founding == Founding::KnownList);
         let catalog = host.catalog();
-        catalog.establish(founding, &Role::Fleet, scheme).await?;
+        let hosts = host.options().hosts.clone();
+        catalog.establish(founding, &Role::Fleet, scheme, &hosts).await?;
         take_over(&fence, &fenced, deadline).await?;
         catalog.rejoin(deadline).await?;
         catalog.agree_on_all().await?;
         host.sweep_records().await?;
-        // What a drive that is lost would name may be needed.
-        let deleted = if catalog.presence().lost().is_empty() { catalog.collect_garbage().await? } else { 0 };
+        let deleted = if catalog.presence().lost().is_empty() {
+            catalog.collect_garbage().await?
+        } else {
+            // What a drive that is lost would name may be needed. Those that are here build their indexes all the same.
+            if let Err(e) = catalog.define_all_indexes().await {
+                tracing::warn!("drives were not told of their indexes: {}", e.full_text());
+            }
+            0
+        };
         Ok((host, deleted))
     }
 }
@@ -277,18 +295,39 @@ async fn strangers(
     Ok(strangers)
 }
 
+/// On how many drives root records lie for data sets of a scheme, and on how many hosts with how many drives each.
+pub(crate) fn homes_of(scheme: Scheme) -> (u32, Option<Spread>) {
+    match Spread::of(scheme) {
+        // What the spread takes has the first two among it.
+        Some(spread) => (2, Some(spread)),
+        None => (u32::try_from(scheme.tolerates()).unwrap_or(u32::MAX).saturating_add(1), None),
+    }
+}
+
+/// What a fleet is told that is to store something on two levels, and whose drives are on no hosts that anybody named.
+pub(crate) fn no_hosts(scheme: Scheme) -> Error {
+    Error::invalid(format!(
+        "redundancy {scheme} is across hosts, and then across a host's drives, and nobody said which drives of this fleet are on which: a fleet is founded with its hosts (`skytether init --hosts N`, `skytether host serve --drives \"a:1,a:2;b:1,b:2\"`)"
+    ))
+}
+
 impl Catalog {
+    /// The drives' ids, in the host's order.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = Uuid> + '_ {
+        self.drives().iter().map(|drive| drive.info().id)
+    }
+
     /// Checks that the drives are exactly one fleet, in any order. Drives that belong to none become one, as far as `founding` allows.
     ///
     /// # Errors
     /// `Invalid` where drives are missing or belong to another fleet, by name and id, and where drives hold data and don't know their
     /// fleet; `Conflict` while another host puts a fleet together from them; `Corrupt`, `Unsupported`, `Unavailable`.
     pub async fn establish_membership(&self, founding: Founding, role: &Role) -> Result<Membership> {
-        self.establish(founding, role, Scheme::None).await
+        self.establish(founding, role, Scheme::None, &BTreeMap::new()).await
     }
 
-    /// The same; what is founded stores data sets with `scheme` from now on. Of a fleet that may lose drives, drives may be lost.
-    pub(crate) async fn establish(&self, founding: Founding, role: &Role, scheme: Scheme) -> Result<Membership> {
+    /// The same; what is founded stores data sets with `scheme` from now on, and its drives are on these `hosts`. Of a fleet that may lose drives, drives may be lost.
+    pub(crate) async fn establish(&self, founding: Founding, role: &Role, scheme: Scheme, hosts: &BTreeMap<Uuid, String>) -> Result<Membership> {
         let told = self.told(self.deadline()).await?;
         let homes = newest(&told).map_or(1, |membership| membership.homes as usize);
         let mut found = Vec::with_capacity(told.len());
@@ -314,20 +353,30 @@ impl Catalog {
                 if founding == Founding::EmptyDrives {
                     self.check_empty().await?;
                 }
-                let mut drives: Vec<_> = self.drives().iter().map(|d| Member { id: d.info().id, name: d.info().name.clone(), incarnation: 0 }).collect();
+                let host = |id: &Uuid| hosts.get(id).cloned().unwrap_or_default();
+                let member = |d: &Arc<dyn Storage>| Member { id: d.info().id, name: d.info().name.clone(), incarnation: 0, host: host(&d.info().id) };
+                let mut drives: Vec<_> = self.drives().iter().map(member).collect();
                 drives.sort_by_key(|m| m.id);
                 code(scheme, drives.len())?;
                 let (format, branch) = match role {
+                    Role::Fleet if drives.iter().any(|member| !member.host.is_empty()) => (HOSTS_FORMAT, None),
                     Role::Fleet if scheme != Scheme::None => (REDUNDANT_FORMAT, None),
                     Role::Fleet => (FLEET_FORMAT, None),
                     Role::Branch(name) => (BRANCH_FORMAT, Some(name.clone())),
                 };
-                let homes = u32::try_from(scheme.tolerates()).unwrap_or(u32::MAX).saturating_add(1);
-                Membership { format, fleet: Uuid::new_v4(), drives, branch, homes, redundancy: scheme, absent: Vec::new(), seats: Vec::new(), change: 0 }
+                let (homes, spread) = homes_of(scheme);
+                let (fleet, redundancy) = (Uuid::new_v4(), scheme);
+                let founded = Membership { format, fleet, drives, branch, homes, spread, redundancy, absent: Vec::new(), seats: Vec::new(), change: 0 };
+                if let Scheme::Levels(outer, inner) = scheme {
+                    let all: Vec<usize> = (0..self.drives().len()).collect();
+                    Domains::of(&founded, self.ids()).ok_or_else(|| no_hosts(scheme))?.usable(outer, inner, &all)?;
+                }
+                founded
             }
         };
         self.presence().tell(membership.homes as usize, membership.redundancy);
         self.presence().seat(Seats::of(&membership));
+        self.presence().house(Domains::of(&membership, self.ids()));
         self.lose_replaced(&membership, &found).await?;
         self.check_presence()?;
         let value = membership.encode()?;
@@ -351,7 +400,7 @@ impl Catalog {
 
     /// Brings drives to the newest record that a crash left with an older one, in a fleet that drives came to or left.
     async fn catch_up(&self, membership: &Membership, found: &[Option<Membership>], value: &Bytes) -> Result<()> {
-        if membership.format < GROWN_FORMAT {
+        if membership.seats.is_empty() {
             return Ok(());
         }
         let behind = |at: &usize| found[*at].as_ref().is_some_and(|own| own.change < membership.change) && !self.presence().is_lost(*at);

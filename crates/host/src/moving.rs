@@ -3,7 +3,7 @@
 //! One task per scan holds the machine. What drives say and what is worked off here comes to it through one channel; its actions go to the drives' sessions, to [`above`], and to the outputs, one per drive. A drive
 //! that runs its sub-plan as a whole is read beside it, and has no slices in the machine's eyes.
 //!
-//! `task` holds the machine, `talk` its sessions with drives, `drive` is its view of a drive, `fed` is for scans that a level above feeds, `flow` bounds what waits for readers, `started` starts it once for all partitions, `traced` tells what happens; [`above`] works off what is handed out, and [`work`] says what it costs.
+//! `task` holds the machine, `talk` its sessions with drives, `drive` is its view of a drive, `fed` is for scans that a level above feeds, `flow` bounds what waits for readers, `kept` holds it, in memory or on disk, `started` starts it once for all partitions, `traced` tells what happens; [`above`] works off what is handed out, and [`work`] says what it costs.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -11,6 +11,8 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use datafusion::error::Result as DfResult;
+use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::physical_plan::metrics::SpillMetrics;
 use futures::FutureExt;
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::Setup;
@@ -26,6 +28,7 @@ pub(crate) mod above;
 mod drive;
 mod fed;
 mod flow;
+mod kept;
 mod queue;
 mod started;
 mod talk;
@@ -59,6 +62,9 @@ pub(crate) struct Start {
     pub(crate) top: Rung,
     /// Where the slices come from, if not all are wanted.
     pub(crate) source: Option<Arc<dyn Source>>,
+    /// Where rows wait.
+    pub(crate) runtime: Arc<RuntimeEnv>,
+    pub(crate) spills: SpillMetrics,
 }
 
 /// Runs a scan to its end. Errors go to the first output that takes one.

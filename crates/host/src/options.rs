@@ -1,5 +1,6 @@
 //! What a host may use and how patient it is.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use skytether_adapt::query::{Limits, Policy};
 use skytether_plan::Cut;
 use skytether_redundancy::Scheme;
 use skytether_slice::SliceOptions;
+use uuid::Uuid;
 
 /// Which work may move between drives and host while a query runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,6 +49,8 @@ pub struct HostOptions {
     pub slices: SliceOptions,
     /// How data sets are kept from loss in a fleet that is founded now, unless their ingest says otherwise. A fleet that is there keeps to its own.
     pub redundancy: Scheme,
+    /// The hosts that the drives of a fleet that is founded now are on, by the drives' ids: those that are lost together. Nothing where nobody knows; data sets can't be on two levels then.
+    pub hosts: BTreeMap<Uuid, String>,
     /// Which work may move.
     pub moving: Moving,
     /// How patient a host is with drives whose work moves, and what it holds of theirs; of `memory` a quarter of [`Self::memory_limit`] at most.
@@ -68,6 +72,7 @@ impl Default for HostOptions {
             spill_below: None,
             slices: SliceOptions::default(),
             redundancy: Scheme::None,
+            hosts: BTreeMap::new(),
             moving: Moving::default(),
             limits: Limits { silence: SILENCE, ..Limits::default() },
         }

@@ -64,6 +64,21 @@ impl Annotated {
     }
 }
 
+/// What a host sees of a drive.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Seen {
+    rows: u64,
+    sent: u64,
+    received: u64,
+}
+
+impl Seen {
+    /// But for so many bytes that were sent to the drive.
+    pub(crate) fn without(self, received: u64) -> Self {
+        Self { received: self.received.saturating_sub(received), ..self }
+    }
+}
+
 /// One drive's part of a scan: what is known of it, and whom errors are to name.
 pub(crate) struct Reading {
     pub(crate) drive: Arc<dyn Cse>,
@@ -112,7 +127,8 @@ impl Reading {
     /// Waits for `call`, with which the drive takes `plan`.
     pub(crate) async fn begun<T>(&self, plan: &SubPlan, call: impl Future<Output = Result<T>>) -> Result<T> {
         let bytes = plan.bytes() as u64;
-        self.note.update(|a| a.bytes_received = bytes);
+        // It may be sent again.
+        self.note.update(|a| a.bytes_received += bytes);
         within(self.patience().begin, &self.drive.info().name, "begin a sub-plan", call).await
     }
 
@@ -129,14 +145,22 @@ impl Reading {
         self.metrics.record_output(batch.num_rows());
     }
 
-    /// The drive has told what it did, or nobody waits for that any longer; `change` adds what only the host knows.
-    pub(crate) fn end(&self, told: Option<Annotation>, change: impl FnOnce(&mut Annotation)) {
+    /// What was seen of the drive so far, by this host: of a session that is over and will tell nothing, all that is known.
+    pub(crate) fn seen(&self) -> Seen {
+        let mut seen = Seen::default();
+        self.note.update(|a| seen = Seen { rows: a.rows_out, sent: a.bytes_sent, received: a.bytes_received });
+        seen
+    }
+
+    /// The drive has told what it did since `before`, or nobody waits for that any longer; `change` adds what only the host knows.
+    pub(crate) fn end(&self, told: Option<Annotation>, before: Seen, change: impl FnOnce(&mut Annotation)) {
         let name = &self.drive.info().name;
         self.note.update(|a| {
             if let Some(told) = told {
                 // The ticket around the plan is the drive's to count; less than the plan it can't have been.
-                let bytes_received = told.bytes_received.max(a.bytes_received);
-                *a = Annotation { bytes_received, ..told.taken_from(name) };
+                let bytes_received = told.bytes_received.saturating_add(before.received).max(a.bytes_received);
+                let (rows_out, bytes_sent) = (told.rows_out.saturating_add(before.rows), told.bytes_sent.saturating_add(before.sent));
+                *a = Annotation { bytes_received, rows_out, bytes_sent, ..told.taken_from(name) };
             }
             change(a);
         });
@@ -193,7 +217,7 @@ impl Reading {
                     if let Some(epoch) = open_epoch {
                         return Err(Error::internal(format!("{name} finished without completing epoch {epoch}: its rows can't be counted")));
                     }
-                    self.end(Some(annotation), |_| {});
+                    self.end(Some(annotation), Seen::default(), |_| {});
                     if let Some(batch) = last {
                         // Where nobody listens any more, that is all.
                         give(batch).await;

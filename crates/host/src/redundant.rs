@@ -2,6 +2,7 @@
 //!
 //! | room | subject |
 //! |---|---|
+//! | `domains` | which drives are on one host, and what follows for where things lie |
 //! | `presence` | which drives are here, and on how many of them root records lie |
 //! | `stored` | what is stored: parity partitions, the code map beside its drives, copies of metadata |
 //! | `coder` | the code groups of a table while it is written |
@@ -16,10 +17,12 @@
 //! | `rebuild`, `blank` | a blank drive in the place of a lost one: who it is, and all made anew on it |
 //! | `rejoin` | root records on several drives, and drives that come back |
 
-pub(crate) mod blank;
+pub(crate) mod ahead;
+mod blank;
 pub(crate) mod coder;
 pub(crate) mod covered;
 pub(crate) mod decoded;
+pub mod domains;
 pub(crate) mod gone;
 mod held;
 pub(crate) mod mend;

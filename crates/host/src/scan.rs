@@ -15,7 +15,7 @@ use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
 use datafusion::physical_expr::{EquivalenceProperties, LexOrdering};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::filter_pushdown::{ChildPushdownResult, FilterPushdownPhase, FilterPushdownPropagation, PushedDown};
-use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, SpillMetrics};
 use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::stream::{RecordBatchReceiverStream, RecordBatchStreamAdapter};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties};
@@ -193,6 +193,7 @@ impl DriveScanExec {
         let members: Vec<_> = (0..self.targets.len()).map(|at| (self.reading(at), self.sub_plan(at))).collect();
         let (moves, schema) = (Arc::clone(moves), self.schema());
         let (plan, beside) = (Arc::clone(&self.plan), self.beside.clone());
+        let (runtime, spills) = (context.runtime_env(), SpillMetrics::new(&self.metrics, 0));
         let running = async move {
             let Some((first, _)) = members.first() else { return };
             let sent = match outgoing(&plan, &beside, &first.note, context).await {
@@ -207,7 +208,8 @@ impl DriveScanExec {
             let members = members.into_iter().zip(outputs).zip(&moves.engines);
             let members =
                 members.map(|(((reading, sub_plan), output), engine)| Member { reading, plan: sent.of(sub_plan), engine: Arc::clone(engine), output });
-            let start = Start { members: members.collect(), setup: moves.setup(), schema, top: skytether_adapt::message::Rung::Full, source: None };
+            let start =
+                Start { members: members.collect(), setup: moves.setup(), schema, top: skytether_adapt::message::Rung::Full, source: None, runtime, spills };
             moving::run(start).await;
         };
         tokio::spawn(running).abort_handle()

@@ -209,6 +209,12 @@ impl Host {
         self.0.catalog.presence().lost().len()
     }
 
+    /// On how many hosts the drives are, where the record of the fleet says so; otherwise 0.
+    #[must_use]
+    pub fn hosts(&self) -> usize {
+        self.0.catalog.presence().domains().map_or(0, |domains| domains.hosts())
+    }
+
     /// How data sets are kept from loss unless their ingest says otherwise.
     #[must_use]
     pub fn redundancy(&self) -> Scheme {
@@ -224,6 +230,11 @@ impl Host {
     #[must_use]
     pub fn options(&self) -> &HostOptions {
         &self.0.options
+    }
+
+    /// Memory, and room on disk beside it.
+    pub(crate) fn runtime(&self) -> Arc<RuntimeEnv> {
+        Arc::clone(self.0.base.runtime_env())
     }
 
     /// What its operators get their memory from.

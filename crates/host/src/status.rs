@@ -21,6 +21,9 @@ pub struct DriveStatus {
     /// Who answers at its address in its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<CseInfo>,
+    /// The host that it is a drive of, where the record of the fleet says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// What it holds, if it answers.
     pub usage: Option<Usage>,
     /// Why it does not, or why it is not used although it does.
@@ -62,9 +65,12 @@ impl Host {
             };
             let asked = asked.await;
             let damaged = self.cover().damaged(at);
+            let host = presence.domains().and_then(|domains| domains.name(at).map(str::to_owned));
             match asked {
-                Ok((usage, unreadable)) => DriveStatus { info, found: None, usage: Some(usage), error: self.catalog().presence().why(at), damaged, unreadable },
-                Err(e) => DriveStatus { info, found, usage: None, error: Some(e.full_text()), damaged, unreadable: Vec::new() },
+                Ok((usage, unreadable)) => {
+                    DriveStatus { info, found: None, host, usage: Some(usage), error: self.catalog().presence().why(at), damaged, unreadable }
+                }
+                Err(e) => DriveStatus { info, found, host, usage: None, error: Some(e.full_text()), damaged, unreadable: Vec::new() },
             }
         }))
         .await

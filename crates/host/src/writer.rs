@@ -12,19 +12,19 @@ use skytether_index::INDEX;
 use skytether_matrix::Transposed;
 use skytether_plan::Placement;
 use skytether_plan::partition::{self, Key};
-use skytether_redundancy::Scheme;
+use skytether_redundancy::{Code, Scheme};
 use skytether_slice::{Encoded, Layout, MetadataBuilder, SliceOptions, TableSlicer};
 use skytether_store::Expect;
 use skytether_wire::size::batch_bytes;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use crate::catalog::{Catalog, DatasetKind, MatrixRecord, PLAIN_FORMAT, PartitionRecord, ROOT_FORMAT, RootRecord, TableRecord, overtaken};
+use crate::catalog::{Catalog, DatasetKind, MatrixRecord, PLAIN_FORMAT, PartitionRecord, REDUNDANT_FORMAT, ROOT_FORMAT, RootRecord, TableRecord, overtaken};
 use crate::dealt::Dealt;
 use crate::indexes::IndexRecord;
 use crate::matrix_writer;
 use crate::outbox::Outbox;
-use crate::redundant::coder::Coder;
-use crate::redundant::stored::{PARITY, code};
+use crate::redundant::coder::{Coder, Over};
+use crate::redundant::stored::{INNER_PARITY, PARITY};
 
 /// How often a commit is tried again that another change of the record came before, which was no change of the content.
 const ATTEMPTS: usize = 8;
@@ -180,12 +180,12 @@ impl DatasetWriter {
     /// How the data set is kept from loss, if not as the fleet usually does. To be said before its first table is written.
     ///
     /// # Errors
-    /// Invalid where there are fewer drives than that needs, and after a table was written; Unsupported for two levels.
+    /// Invalid where there are fewer drives than that needs, or, on two levels, fewer hosts or a fleet that does not know its hosts; and after a table was written.
     pub fn redundancy(&mut self, scheme: Scheme) -> Result<()> {
         if !self.tables.is_empty() || self.state != State::Writing {
             return Err(Error::invalid(format!("the redundancy of {} is to be said before its tables are written", self.name)));
         }
-        code(scheme, self.drives.len())?;
+        self.catalog.presence().over(scheme, &self.drives)?;
         self.scheme = scheme;
         Ok(())
     }
@@ -257,7 +257,7 @@ impl DatasetWriter {
         let (send, receive) = sync_channel::<RecordBatch>(2);
         std::thread::scope(|scope| {
             let encoder = scope.spawn(move || -> Result<TableRecord> {
-                let drives = self.order(placement, !keys.is_empty());
+                let drives = self.order(placement, !keys.is_empty())?;
                 let coder = if placement == Placement::Spread { self.coder(outbox, table, &drives)? } else { None };
                 let partitions = self.deal(outbox, table, placement, &drives, coder.as_ref(), schema);
                 let mut dealt = Dealt::new(placement, partitions, keys, || TableSlicer::new(schema.clone(), self.slices.clone()));
@@ -293,15 +293,30 @@ impl DatasetWriter {
     }
 
     /// The drives in the order of the table's partitions.
-    fn order(&self, placement: Placement, by_key: bool) -> Vec<usize> {
+    fn order(&self, placement: Placement, by_key: bool) -> Result<Vec<usize>> {
         let mut drives = self.drives.clone();
+        if placement == Placement::Spread
+            && let (_, Some(over)) = self.over()?
+        {
+            drives = over.drives;
+            if by_key && !over.hosts.is_empty() {
+                // As tables on one level have them, with which they may be joined.
+                drives.sort_unstable();
+            }
+        }
         if placement == Placement::Spread && !by_key {
             // Small tables begin at their home, so that not all of them crowd the first drive; the partitions of tables that may be joined lie side by side.
             let home = self.catalog.home(&self.name);
             let first = drives.iter().position(|drive| *drive == home).unwrap_or(0);
             drives.rotate_left(first);
         }
-        drives
+        Ok(drives)
+    }
+
+    /// What makes parities of the data set's tables, and the drives that these are written over, if anything does.
+    fn over(&self) -> Result<(Option<Code>, Option<Over>)> {
+        let over = self.catalog.presence().over(self.scheme, &self.drives).map_err(|e| e.while_doing(format!("{} can't be stored", self.name)))?;
+        Ok((self.scheme.code(), over))
     }
 
     fn partition(&self, table: &str, slot: u32) -> PartitionName {
@@ -310,8 +325,12 @@ impl DatasetWriter {
 
     /// What makes the parities of a table over `drives`, if it has any.
     fn coder<'a>(&self, outbox: &'a Outbox, table: &str, drives: &[usize]) -> Result<Option<Coder<'a>>> {
-        let Some(code) = code(self.scheme, drives.len()).map_err(|e| e.while_doing(format!("{} can't be stored", self.name)))? else { return Ok(None) };
-        Coder::new(outbox, self.scheme, code, self.partition(table, 0), drives.to_vec(), self.slices.target_bytes).map(Some)
+        let (Some(code), Some(over)) = self.over()? else { return Ok(None) };
+        // The hosts of the drives, which may be in another order.
+        let host = |at: &usize| over.drives.iter().position(|other| other == at).and_then(|place| over.hosts.get(place).copied());
+        let hosts = if over.hosts.is_empty() { Vec::new() } else { drives.iter().filter_map(host).collect() };
+        let over = Over { scheme: self.scheme, drives: drives.to_vec(), hosts };
+        Coder::new(outbox, over, code, self.partition(table, 0), self.slices.target_bytes).map(Some)
     }
 
     fn deal<'a>(
@@ -340,9 +359,10 @@ impl DatasetWriter {
         let outbox = Outbox::new(&self.catalog);
         let shape = MatrixRecord { cells: matrix.n_cells(), genes: matrix.n_genes(), nonzeros: matrix.nnz() };
         let encoded = tokio::task::block_in_place(|| {
-            let coder = self.coder(&outbox, table, &self.drives)?;
+            let drives = self.order(Placement::Spread, true)?;
+            let coder = self.coder(&outbox, table, &drives)?;
             let name = |slot: u32| self.partition(table, slot);
-            let to = matrix_writer::To { catalog: &self.catalog, outbox: &outbox, drives: &self.drives, coder: coder.as_ref(), name: &name };
+            let to = matrix_writer::To { catalog: &self.catalog, outbox: &outbox, drives: &drives, coder: coder.as_ref(), name: &name };
             let partitions = matrix_writer::write(&to, &self.slices, matrix)?;
             Ok((partitions, coder.map(|coder| coder.finish(&self.catalog)).transpose()?))
         });
@@ -366,8 +386,8 @@ impl DatasetWriter {
         if table.starts_with(INDEX) {
             return Err(Error::invalid(format!("{} can't have a table {table:?}: names that begin with {INDEX:?} are those of indexes", self.name)));
         }
-        if table.starts_with(PARITY) {
-            return Err(Error::invalid(format!("{} can't have a table {table:?}: names that begin with {PARITY:?} are those of parities", self.name)));
+        if let Some(prefix) = [PARITY, INNER_PARITY].iter().find(|prefix| table.starts_with(**prefix)) {
+            return Err(Error::invalid(format!("{} can't have a table {table:?}: names that begin with {prefix:?} are those of parities", self.name)));
         }
         Ok(())
     }
@@ -384,9 +404,13 @@ impl DatasetWriter {
         if self.tables.is_empty() {
             return Err(Error::invalid(format!("{} has no table: nothing to commit", self.name)));
         }
-        self.catalog.raise_homes(self.scheme.tolerates() + 1).await?;
+        self.catalog.raise_homes(self.scheme).await?;
         let record = RootRecord {
-            format: if self.tables.values().any(|table| table.redundancy.is_some()) { ROOT_FORMAT } else { PLAIN_FORMAT },
+            format: match self.scheme {
+                Scheme::Levels(..) if self.tables.values().any(|table| table.redundancy.is_some()) => ROOT_FORMAT,
+                _ if self.tables.values().any(|table| table.redundancy.is_some()) => REDUNDANT_FORMAT,
+                _ => PLAIN_FORMAT,
+            },
             name: self.name.clone(),
             kind: self.kind,
             generation: self.generation,

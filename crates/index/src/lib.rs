@@ -8,7 +8,9 @@
 //! | [`order`] | values of any column as numbers in their order |
 //! | [`page`] | rows with their numbers, packed |
 //! | [`segment`] | how pages are made, and found again |
+//! | [`lean`] | batches without values of other rows |
 
+pub mod lean;
 pub mod order;
 pub mod page;
 pub mod segment;
@@ -120,7 +122,7 @@ pub enum Phase {
     Ready,
     /// It was taken off, for want of space; it is built again when the drive is opened next and has room.
     Dropped,
-    /// It can't be built.
+    /// It could not be built; it is tried again if that may help.
     Failed,
 }
 
@@ -142,6 +144,9 @@ pub struct State {
     /// Why it was dropped, or can't be built.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// What it is by the drive's definition; drives of before don't say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition: Option<Definition>,
 }
 
 #[cfg(test)]

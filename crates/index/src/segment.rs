@@ -14,6 +14,7 @@ use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Result};
 use skytether_slice::metadata::ipc;
 
+use crate::lean::lean;
 use crate::order::{Interval, Order};
 use crate::page::{self, Page};
 use crate::{FORMAT, MAX_COLUMNS};
@@ -25,6 +26,12 @@ pub const PAGE_ROWS: usize = 2048;
 
 /// Bytes of a file of pages, about.
 const FILE: usize = 1 << 20;
+
+/// Pages that take so many times the memory that was counted for them are not what was counted: a build of them ends.
+const TOO_MUCH: usize = 2;
+
+/// What a page takes beside its rows and the schema of their values.
+const PAGE_BYTES: usize = 4 << 10;
 
 /// Rows of a segment at most.
 pub const MAX_ROWS: usize = 1 << 24;
@@ -103,6 +110,8 @@ pub struct Building {
     values: Vec<RecordBatch>,
     stripes: Vec<u32>,
     bytes: usize,
+    /// Of the stripe that takes most.
+    largest: usize,
 }
 
 impl Building {
@@ -110,7 +119,7 @@ impl Building {
     #[must_use]
     pub fn new(columns: Vec<(String, Order)>, held: Vec<String>) -> Self {
         let numbers = vec![Vec::new(); columns.len()];
-        Self { columns, held, numbers, values: Vec::new(), stripes: Vec::new(), bytes: 0 }
+        Self { columns, held, numbers, values: Vec::new(), stripes: Vec::new(), bytes: 0, largest: 0 }
     }
 
     /// Adds the rows of the next stripe: the index's columns in order, and those that are held.
@@ -129,8 +138,9 @@ impl Building {
             numbers.extend(order.numbers(column)?);
         }
         self.stripes.push(rows as u32);
-        // Numbers, an order of them, and what is being packed.
-        self.bytes += rows * (8 * self.columns.len() + 8) + held.as_ref().map_or(0, RecordBatch::get_array_memory_size);
+        // Numbers, in vectors that may be twice as large, an order of them, and both numbers and values a second time in the pages: all is there until the last page is.
+        let bytes = rows * (3 * 8 * self.columns.len() + 8) + 2 * held.as_ref().map_or(0, RecordBatch::get_array_memory_size);
+        (self.bytes, self.largest) = (self.bytes + bytes, self.largest.max(bytes));
         self.values.extend(held);
         Ok(())
     }
@@ -147,22 +157,32 @@ impl Building {
         self.stripes.len() as u32
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that it takes, with the segment that is made of it.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
+    /// The same with another stripe like the largest.
+    #[must_use]
+    pub fn bytes_with_another(&self) -> usize {
+        self.bytes.saturating_add(self.largest)
+    }
+
     /// The segment, which begins with stripe `first` of the partition `source`.
     ///
     /// # Errors
-    /// Internal where values can't be put together.
+    /// Internal where values can't be put together; Unsupported where they take far more bytes in pages than in the table.
     pub fn finish(self, source: Source, first: u32) -> Result<Built> {
         let mut order: Vec<u32> = (0..self.rows() as u32).collect();
         divide(&mut order, &self.numbers, 0);
         let before = before(&self.stripes)?;
         let batches: Vec<&RecordBatch> = self.values.iter().collect();
-        let (mut files, mut file, mut pages, mut bounds) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let schema = batches.first().map(|batch| batch.schema());
+        let each = PAGE_BYTES + 2 * schema.map_or(Ok(0), |schema| ipc::write(&schema, None).map(|bytes| bytes.len()))?;
+        let most = TOO_MUCH.saturating_mul(self.bytes).saturating_add(each.saturating_mul(order.len().div_ceil(PAGE_ROWS)));
+        let mut written = 0;
+        let (mut files, mut file, mut pages, mut bounds) = (Vec::<Bytes>::new(), Vec::new(), Vec::new(), Vec::new());
         for rows in order.chunks_mut(PAGE_ROWS) {
             rows.sort_unstable();
             let numbers: Vec<Vec<u64>> = self.numbers.iter().map(|of| rows.iter().map(|row| of[*row as usize]).collect()).collect();
@@ -170,19 +190,27 @@ impl Building {
                 Vec::new()
             } else {
                 let places: Vec<(usize, usize)> = rows.iter().map(|row| place(&before, *row)).map(|(stripe, row)| (stripe, row as usize)).collect();
-                let batch = interleave_record_batch(&batches, &places).map_err(|e| Error::internal("cannot put the values of an index together").because(e))?;
+                let batch = interleave_record_batch(&batches, &places).and_then(|batch| lean(&batch));
+                let batch = batch.map_err(|e| Error::internal("cannot put the values of an index together").because(e))?;
                 ipc::write(&batch.schema(), Some(&batch))?
             };
             bounds.extend(numbers.iter().map(|of| Interval { low: of.iter().copied().min().unwrap_or(0), high: of.iter().copied().max().unwrap_or(0) }));
             let page = Page::encode(&numbers, rows, &values);
             pages.push(Place { file: files.len() as u32, start: file.len() as u32, len: page.len() as u32, crc32c: crc32c(&page), rows: rows.len() as u32 });
             file.extend_from_slice(&page);
+            written += page.len();
+            if written > most {
+                return Err(Error::unsupported(format!(
+                    "the values of {} take more than {most} bytes in the index, {TOO_MUCH} times the memory that they take: include fewer columns",
+                    self.held.join(", ")
+                )));
+            }
             if file.len() >= FILE {
-                files.push(Bytes::from(std::mem::take(&mut file)));
+                files.push(std::mem::take(&mut file).into_boxed_slice().into());
             }
         }
         if !file.is_empty() {
-            files.push(file.into());
+            files.push(file.into_boxed_slice().into());
         }
         let lengths = files.iter().map(|file| file.len() as u32).collect();
         let header = Header { format: FORMAT, columns: self.columns, held: self.held, source, first, stripes: self.stripes, files: lengths };
@@ -370,8 +398,8 @@ impl Page {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{ArrayRef, AsArray, Float32Array, Int64Array};
-    use arrow::datatypes::{DataType, Int64Type};
+    use arrow::array::{ArrayRef, AsArray, DictionaryArray, Float32Array, Int64Array, StringArray, StringViewArray};
+    use arrow::datatypes::{DataType, Int32Type, Int64Type};
     use proptest::prelude::*;
 
     use super::*;
@@ -450,6 +478,47 @@ mod tests {
         let values = values.unwrap();
         let a = values.column(0).as_primitive::<Int64Type>();
         assert!(a.values().iter().zip(&page.numbers[0]).all(|(value, number)| of(*value) == *number) && values.num_rows() == page.rows.len());
+    }
+
+    #[test]
+    fn pages_have_the_texts_of_their_rows_and_no_others() {
+        const ROWS: u64 = 4096;
+        let mixed = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+        let columns = vec![("k".to_owned(), Order::of(&DataType::Int64, None).unwrap())];
+        let mut building = Building::new(columns, vec!["k".into(), "v".into(), "w".into()]);
+        let mut raw = 0;
+        for stripe in 0..50 {
+            let rows = || (stripe * ROWS..(stripe + 1) * ROWS).map(mixed);
+            let k: ArrayRef = Arc::new(Int64Array::from_iter_values(rows().map(|n| (n % 1_000_000) as i64)));
+            let v: ArrayRef = Arc::new(rows().map(|n| Some(format!("{n:040}"))).collect::<StringViewArray>());
+            let words: Vec<String> = (0..20).map(|n| format!("{n:0900}")).collect();
+            let w: DictionaryArray<Int32Type> = rows().map(|n| words[n as usize % 20].as_str()).collect();
+            let held = batch(vec![("k", Arc::clone(&k)), ("v", v), ("w", Arc::new(w))]);
+            raw += ROWS as usize * (8 + 40 + 4) + 20 * 900;
+            building.push(&batch(vec![("k", k)]), Some(held)).unwrap();
+        }
+        let (bytes, values) = (building.bytes(), building.values.iter().map(RecordBatch::get_array_memory_size).sum::<usize>());
+        let numbers = building.numbers.iter().map(|of| 8 * of.capacity()).sum::<usize>();
+        let built = building.finish(SOURCE, 0).unwrap();
+        let files = built.files.iter().map(Bytes::len).sum::<usize>();
+        assert_eq!(built.head.rows(), 50 * ROWS as u32);
+        assert!(files < 2 * raw, "{files} of {raw}");
+        // All that is there at the end.
+        assert!(files + values + numbers + 4 * built.head.rows() as usize <= bytes + built.head.pages.len() * PAGE_BYTES, "{files} {values} {bytes}");
+    }
+
+    #[test]
+    fn an_index_that_takes_far_more_than_its_columns_is_none() {
+        // Each page needs nearly all of the words.
+        let words = Arc::new(StringArray::from_iter_values((0..1000).map(|n| format!("{n:03000}"))));
+        let columns = vec![("k".to_owned(), Order::of(&DataType::Int64, None).unwrap())];
+        let mut building = Building::new(columns, vec!["w".into()]);
+        let k: ArrayRef = Arc::new(Int64Array::from_iter_values((0..50_000).map(|n| n * 7919 % 50_000)));
+        let keys = (0..50_000).map(|n| n % 1000).collect::<arrow::array::Int32Array>();
+        let w: ArrayRef = Arc::new(DictionaryArray::<Int32Type>::new(keys, words));
+        building.push(&batch(vec![("k", k)]), Some(batch(vec![("w", w)]))).unwrap();
+        let error = building.finish(SOURCE, 0).unwrap_err();
+        assert!(error.kind() == skytether_common::Kind::Unsupported && error.message().contains("the values of w take"), "{error}");
     }
 
     #[test]

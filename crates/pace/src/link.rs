@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -46,17 +47,34 @@ pub struct Link {
 struct Way {
     /// All bytes.
     all: Servers,
-    /// Messages that have not left yet: how long the link takes for their bytes, and when they will have left.
-    under_way: Vec<(Duration, Duration)>,
+    /// Messages that have not left yet, each with how long the link takes for its bytes.
+    under_way: Vec<(Duration, Sent)>,
 }
 
-/// A message on its way; times since the link's start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A message on its way; times since the link's start. Those that overtake it put it off: it is asked again when it was due.
+#[derive(Debug, Clone)]
 struct Sent {
-    /// When its last byte has left, and the next message may.
-    left: Duration,
-    /// When it is there.
-    arrives: Duration,
+    /// When its last byte has left, nanoseconds.
+    left: Arc<AtomicU64>,
+    /// When it was sent.
+    at: Duration,
+    latency: Duration,
+}
+
+impl Sent {
+    /// When its last byte has left, and the next message may, as far as is known now.
+    fn left(&self) -> Duration {
+        Duration::from_nanos(self.left.load(Ordering::Relaxed))
+    }
+
+    /// When it is there, as far as is known now.
+    fn arrives(&self) -> Duration {
+        self.left().max(self.at) + self.latency
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Link {
@@ -76,20 +94,26 @@ impl Link {
         way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Books a message of `bytes` that is ready at `now`. It waits for what is under way, of each message for no more than it has bytes itself, or for a frame if it has less: they take turns. Those that were booked before are not
-    /// put off by it, but all that come after are, by all of its bytes.
+    /// Books a message of `bytes` that is ready at `now`. It waits for what is under way, of each message for no more than it has bytes itself, or for a frame if it has less: they take turns. Those that it overtakes are put off by
+    /// its bytes, so that no more ever leave than the link moves.
     fn send(&self, direction: Direction, now: Duration, bytes: u64) -> Sent {
         let (ready, takes_of) = (now.saturating_sub(FOLLOWS), |bytes: u64| takes(bytes as f64, self.bytes_per_s));
         let (own, turn) = (takes_of(bytes), takes_of(bytes.max(FRAME)));
         let mut way = self.way(direction);
-        way.under_way.retain(|(_, left)| *left > ready);
-        let others = way.under_way.iter().fold(Duration::ZERO, |sum, (takes, left)| sum.saturating_add((*takes).min(*left - ready).min(turn)));
+        way.under_way.retain(|(_, sent)| sent.left() > ready);
+        let others = way.under_way.iter().fold(Duration::ZERO, |sum, (takes, sent)| sum.saturating_add((*takes).min(sent.left() - ready).min(turn)));
         let overtakes = way.under_way.iter().any(|(takes, _)| *takes > own);
-        let left = way.all.book(ready, own);
-        let left = if overtakes { left.min(ready.saturating_add(own).saturating_add(others)) } else { left };
-        way.under_way.push((own, left));
-        drop(way);
-        Sent { left, arrives: left.max(now) + self.latency }
+        let (last, first) = (way.all.book(ready, own), ready.saturating_add(own).saturating_add(others));
+        let left = if overtakes && first < last { first } else { last };
+        if left < last {
+            // Of what leaves about then not all is through in time.
+            for (_, sent) in way.under_way.iter().filter(|(_, sent)| sent.left() > now.max(left - own)) {
+                sent.left.store(nanos(sent.left().saturating_add(own)), Ordering::Relaxed);
+            }
+        }
+        let sent = Sent { left: Arc::new(AtomicU64::new(nanos(left))), at: now, latency: self.latency };
+        way.under_way.push((own, sent.clone()));
+        sent
     }
 
     /// What was booked in `direction` so far: messages, and the time that their bytes take.
@@ -101,7 +125,9 @@ impl Link {
     /// Ready when a message of `bytes` that goes off now is there.
     pub async fn pass(&self, direction: Direction, bytes: u64) {
         let sent = self.send(direction, self.start.elapsed(), bytes);
-        sleep_until(self.start + sent.arrives).await;
+        while self.start.elapsed() < sent.arrives() {
+            sleep_until(self.start + sent.arrives()).await;
+        }
     }
 
     /// `messages` as they come out at the other end, where `bytes` says how long each is. The next is taken when the last has left: latency does not add up.
@@ -110,7 +136,7 @@ impl Link {
         S: Stream + Unpin,
         B: Fn(&S::Item) -> u64,
     {
-        Passing { link: Arc::clone(self), direction, messages: Some(messages), bytes, left: Duration::ZERO, under_way: VecDeque::new(), waiting: None }
+        Passing { link: Arc::clone(self), direction, messages: Some(messages), bytes, last: None, under_way: VecDeque::new(), waiting: None }
     }
 }
 
@@ -123,9 +149,8 @@ pub struct Passing<S: Stream, B> {
     /// Nothing after its end.
     messages: Option<S>,
     bytes: B,
-    /// When the last message has left.
-    left: Duration,
-    under_way: VecDeque<(Duration, S::Item)>,
+    last: Option<Sent>,
+    under_way: VecDeque<(Sent, S::Item)>,
     waiting: Option<(Duration, Sleep)>,
 }
 
@@ -143,15 +168,16 @@ where
         loop {
             let now = this.link.start.elapsed();
             let mut more = this.under_way.len() < UNDER_WAY;
+            let left = this.last.as_ref().map_or(Duration::ZERO, Sent::left);
             if more
-                && this.left <= now
+                && left <= now
                 && let Some(messages) = &mut this.messages
             {
                 match Pin::new(messages).poll_next(context) {
                     Poll::Ready(Some(message)) => {
                         let sent = this.link.send(this.direction, now, (this.bytes)(&message));
-                        this.left = sent.left;
-                        this.under_way.push_back((sent.arrives, message));
+                        this.last = Some(sent.clone());
+                        this.under_way.push_back((sent, message));
                         continue;
                     }
                     Poll::Ready(None) => this.messages = None,
@@ -159,13 +185,13 @@ where
                     Poll::Pending => more = false,
                 }
             }
-            let Some((arrives, _)) = this.under_way.front() else {
+            let Some(arrives) = this.under_way.front().map(|(sent, _)| sent.arrives()) else {
                 return if this.messages.is_none() { Poll::Ready(None) } else { Poll::Pending };
             };
-            if *arrives <= now {
+            if arrives <= now {
                 return Poll::Ready(this.under_way.pop_front().map(|(_, message)| message));
             }
-            let until = if more && this.messages.is_some() { (*arrives).min(this.left) } else { *arrives };
+            let until = if more && this.messages.is_some() { arrives.min(left) } else { arrives };
             if this.waiting.as_ref().is_none_or(|(of, _)| *of != until) {
                 this.waiting = Some((until, sleep_until(this.link.start + until)));
             }
@@ -195,12 +221,12 @@ mod tests {
         // 1 MB per second.
         let link = link(8e6, 0.005);
         let first = link.send(Direction::Up, MS(1000), 10_000);
-        assert_eq!((first.left, first.arrives), (MS(1010) - FOLLOWS, MS(1015) - FOLLOWS));
+        assert_eq!((first.left(), first.arrives()), (MS(1010) - FOLLOWS, MS(1015) - FOLLOWS));
         let second = link.send(Direction::Up, MS(1000), 10_000);
-        assert_eq!((second.left, second.arrives), (MS(1020) - FOLLOWS, MS(1025) - FOLLOWS));
+        assert_eq!((second.left(), second.arrives()), (MS(1020) - FOLLOWS, MS(1025) - FOLLOWS));
         let other = link.send(Direction::Down, MS(1000), 0);
-        assert_eq!(other.arrives, MS(1005), "the other direction is free");
-        assert_eq!(link.send(Direction::Up, MS(5000), 1000).left, MS(5001) - FOLLOWS, "idle time is not saved up");
+        assert_eq!(other.arrives(), MS(1005), "the other direction is free");
+        assert_eq!(link.send(Direction::Up, MS(5000), 1000).left(), MS(5001) - FOLLOWS, "idle time is not saved up");
         assert_eq!((link.accounted(Direction::Up).jobs, link.accounted(Direction::Up).busy), (3, MS(21)));
     }
 
@@ -212,8 +238,9 @@ mod tests {
         let large = link.send(Direction::Up, MS(1000), 1_000_000);
         let small = link.send(Direction::Up, MS(1000), 1000);
         let next = link.send(Direction::Up, MS(1000), 1000);
+        assert_eq!([&large, &small, &next].map(|sent| sent.left() + FOLLOWS), [MS(2002), MS(1001) + frame, MS(1002) + frame]);
         let last = link.send(Direction::Up, MS(1000), 1_000_000);
-        assert_eq!([large, small, next, last].map(|sent| sent.left + FOLLOWS), [MS(2000), MS(1001) + frame, MS(1002) + frame, MS(3002)]);
+        assert_eq!(last.left() + FOLLOWS, MS(3002));
         assert_eq!(link.accounted(Direction::Up).busy, MS(2002));
     }
 
@@ -222,14 +249,60 @@ mod tests {
         // Three of a second each, and one of a tenth: it is there after as much of each.
         let link = link(8e6, 0.0);
         let large = [(); 3].map(|()| link.send(Direction::Up, MS(1000), 1_000_000));
+        assert_eq!(large.each_ref().map(|sent| sent.left() + FOLLOWS), [MS(2000), MS(3000), MS(4000)]);
         let rows = link.send(Direction::Up, MS(1000), 100_000);
-        assert_eq!(large.map(|sent| sent.left + FOLLOWS), [MS(2000), MS(3000), MS(4000)]);
-        assert_eq!(rows.left + FOLLOWS, MS(1400));
-        // Of one that has almost left only the rest is waited for.
-        let more = link.send(Direction::Up, MS(1950), 100_000);
-        assert_eq!(more.left + FOLLOWS, MS(1950 + 50 + 100 + 100 + 100));
+        assert_eq!(rows.left() + FOLLOWS, MS(1400));
+        assert_eq!(large.each_ref().map(|sent| sent.left() + FOLLOWS), [MS(2100), MS(3100), MS(4100)], "they are put off");
+        // Of one that has almost left only the rest is waited for, and it is not put off.
+        let more = link.send(Direction::Up, MS(2050), 100_000);
+        assert_eq!(more.left() + FOLLOWS, MS(2050 + 50 + 100 + 100 + 100));
+        assert_eq!(large.each_ref().map(|sent| sent.left() + FOLLOWS), [MS(2100), MS(3200), MS(4200)]);
         // All bytes count in the end.
-        assert_eq!(link.send(Direction::Up, MS(1950), 1_000_000).left + FOLLOWS, MS(1000 + 3000 + 200 + 1000));
+        assert_eq!(link.send(Direction::Up, MS(2050), 1_000_000).left() + FOLLOWS, MS(1000 + 3000 + 200 + 1000));
+    }
+
+    #[test]
+    fn what_overtakes_is_paid_for_at_once_and_by_nobody_later() {
+        // While a second's worth is under way, half as much overtakes it.
+        let link = link(8e6, 0.0);
+        let large = link.send(Direction::Up, MS(1000), 1_000_000);
+        let mut now = MS(1000);
+        for n in 1..=5 {
+            let small = link.send(Direction::Up, now, 100_000);
+            assert_eq!(small.left() + FOLLOWS, now + MS(200), "it takes turns with the large one");
+            assert_eq!(large.left() + FOLLOWS, MS(2000 + 100 * n));
+            now = small.left() + FOLLOWS;
+        }
+        let (now, frame) = (MS(2001), takes(FRAME as f64, 1e6));
+        let last = link.send(Direction::Up, now, 100);
+        assert!(last.left() <= now + frame + takes(100.0, 1e6), "{last:?}");
+        assert_eq!(large.left() + FOLLOWS, MS(2500) + takes(100.0, 1e6));
+    }
+
+    #[test]
+    fn no_more_leaves_than_the_link_moves() {
+        // Whatever is sent when: of each moment's messages, those that have left by then had the time for it.
+        let mut mixed = 7u64;
+        let mut draw = |below: u64| {
+            mixed = mixed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (mixed >> 33) % below
+        };
+        for _ in 0..50 {
+            let link = link(8e6, 0.0);
+            let (mut now, mut all) = (MS(1000), Vec::new());
+            for _ in 0..60 {
+                let bytes = [100, 2000, 16_000, 60_000, 100_000, 900_000][draw(6) as usize] + draw(100);
+                all.push((takes(bytes as f64, 1e6), link.send(Direction::Up, now, bytes)));
+                now += Duration::from_micros(draw(4) * draw(60_000));
+            }
+            for (_, at) in &all {
+                let moved: Duration = all.iter().filter(|(_, sent)| sent.left() <= at.left()).map(|(takes, _)| *takes).sum();
+                // A message that follows begins so much earlier.
+                assert!(moved <= at.left() + 2 * FOLLOWS - MS(1000), "{moved:?} by {:?}", at.left());
+            }
+            let sum: Duration = all.iter().map(|(takes, _)| *takes).sum();
+            assert_eq!(link.accounted(Direction::Up).busy, sum);
+        }
     }
 
     #[tokio::test]

@@ -195,7 +195,7 @@ pub(crate) fn calibrate(py: Python<'_>, profile: String, dir: Option<PathBuf>, s
 impl PyFleet {
     /// Opens an embedded fleet, and makes it where `create` says so.
     #[staticmethod]
-    #[pyo3(signature = (path, drives, redundancy, profile, create, memory_per_drive, memory_limit, spill_limit, slice_rows, threads = None))]
+    #[pyo3(signature = (path, drives, redundancy, profile, create, memory_per_drive, memory_limit, spill_limit, slice_rows, threads = None, hosts = None))]
     #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
     fn open(
         py: Python<'_>,
@@ -209,13 +209,14 @@ impl PyFleet {
         spill_limit: Option<u64>,
         slice_rows: Option<u64>,
         threads: Option<usize>,
+        hosts: Option<usize>,
     ) -> PyResult<Self> {
         let profile = match profile {
             Given::Every(all) => Profiles::Every(all),
             Given::Each(each) => Profiles::Each(each),
             Given::Some(some) => Profiles::Some(some),
         };
-        let options = OpenOptions { drives, redundancy, profile, create, memory_per_drive };
+        let options = OpenOptions { drives, redundancy, hosts, profile, create, memory_per_drive };
         let mut host = HostOptions::default();
         host.memory_limit = memory_limit.unwrap_or(host.memory_limit);
         host.spill_limit = spill_limit.unwrap_or(host.spill_limit);

@@ -1,12 +1,21 @@
-//! Seeded runs with kills, stalls, duplicates and reordering. The answer is computed from what was delivered and compared with the right one.
+//! Seeded runs with kills, stalls, drives that stand still, refusals, garbage, duplicates and reordering. The answer is computed from what was delivered and compared with the right one.
+//!
+//! A drive is *doomed* if it dies and never comes back; one that is not has no more mishaps than the host bears. So it is known before which runs must be answered: all but those with slices that
+//! doomed drives have alone.
 
+use skytether_adapt::drive::Pressure;
 use skytether_adapt::message::{CseId, Rung};
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
-use skytether_adapt::work::PRIORS;
 
-use crate::fleet::{Faults, Fleet, Outcome, Spec, run};
+use crate::fleet::{Faults, Fleet, Mishaps, Outcome, Spec, run};
 use crate::workload::{Workload, grid};
+
+/// A message is late by so much at most, seconds.
+const LATENESS: f64 = 0.05;
+
+/// Where a drive that dies for good may be the only one to have its slices: of so many runs.
+const LOST_CAUSES: f64 = 0.05;
 
 /// The scenario of a seed: a small fleet to which a lot happens.
 #[must_use]
@@ -19,7 +28,10 @@ pub fn scenario(seed: u64) -> (Fleet, Workload, Policy) {
     // About as long as the query takes, so that things happen in the middle of it.
     let span = 0.02 * f64::from(slices);
     let calm = rng.f64() < 0.1;
-    let specs = (0..drives).map(|_| {
+    let copies = [0.0, 0.5, 1.0][rng.usize(0..3)];
+    let lost_cause = rng.f64() < LOST_CAUSES;
+    let mut specs: Vec<Spec> = Vec::new();
+    for at in 0..drives {
         let slower = [1.0, 4.0, 15.0, 60.0][rng.usize(0..4)];
         let is = Profile {
             speed_per_core: 1.0 / slower,
@@ -30,13 +42,21 @@ pub fn scenario(seed: u64) -> (Fleet, Workload, Policy) {
             link_bits_per_s: [0.1e9, 1e9, 10e9][rng.usize(0..3)],
             link_latency_s: 0.0002,
         };
+        let load = if rng.f64() < 0.3 { vec![(rng.f64() * span, 8.0)] } else { vec![] };
+        // Whoever dies before it has said what it has fails the query: nobody knows its slices.
+        let surveyed = work.truth.session * slower + is.link_latency_s + LATENESS;
+        // It may die for good where the next one has all of its slices, and doesn't.
+        let next_lives = at == 0 || !is_doomed(&specs[at - 1]);
+        let first_lives = at + 1 < drives || specs.first().is_some_and(|first| !is_doomed(first));
+        let spared = copies == 1.0 && drives > 1 && next_lives && first_lives;
         let mut kills = Vec::new();
         let mut stalls = Vec::new();
+        let mut mishaps = Mishaps::default();
         if !calm && rng.f64() < 0.35 {
-            let mut at = 0.0;
+            let mut at = surveyed;
             for _ in 0..rng.u32(1..3) {
                 at += rng.f64() * span;
-                let back = (rng.f64() < 0.8).then(|| at + rng.f64() * 0.5);
+                let back = (!(spared || lost_cause) || rng.f64() < 0.6).then(|| at + rng.f64() * 0.5);
                 kills.push((at, back));
                 match back {
                     Some(back) => at = back,
@@ -48,11 +68,19 @@ pub fn scenario(seed: u64) -> (Fleet, Workload, Policy) {
             let at = rng.f64() * span;
             stalls.push((at, at + rng.f64()));
         }
-        let load = if rng.f64() < 0.3 { vec![(rng.f64() * span, 8.0)] } else { vec![] };
+        if !calm && rng.f64() < 0.3 {
+            let at = rng.f64() * span;
+            mishaps.pressed.push((at, at + rng.f64() * 2.0 * span, pressed(&mut rng)));
+        }
+        if !calm && rng.f64() < 0.15 {
+            mishaps.garbled = rng.u32(1..3);
+        }
+        if !calm && rng.f64() < 0.2 {
+            mishaps.stuck = (0..rng.u32(1..3)).map(|n| (f64::from(n) + rng.f64()) * span).collect();
+        }
         let believed = Profile { speed_per_core: is.speed_per_core * (0.5 + 1.5 * rng.f64()), ..is };
-        Spec { is, believed, load, kills, stalls }
-    });
-    let drives: Vec<Spec> = specs.collect();
+        specs.push(Spec { is, believed, load, kills, stalls, mishaps });
+    }
     let policy = match rng.u32(0..10) {
         0 => Policy::Static(Rung::Full),
         1 => Policy::Static(Rung::Filter),
@@ -68,27 +96,62 @@ pub fn scenario(seed: u64) -> (Fleet, Workload, Policy) {
         link_bits_per_s: 10e9,
         link_latency_s: 0.0002,
     };
+    let limits = Limits { silence: 0.4, pause: 0.05, memory: [3 << 20, 256 << 20][rng.usize(0..2)], ..Limits::default() };
+    let most = specs.iter().filter(|spec| !is_doomed(spec)).map(|spec| strikes(spec, &limits, work.truth.session)).max().unwrap_or(0);
     let fleet = Fleet {
         host,
-        drives,
+        drives: specs,
         slices,
-        copies: [0.0, 0.5, 1.0][rng.usize(0..3)],
+        copies,
         noise: 0.3,
         warm_up: (5, 3.0),
         off: (1.0 + rng.f64(), 1.0 + rng.f64()),
+        session: work.truth.session,
         // Of some seeds the reader is so slow that rows wait, and with them all that drives say.
-        session: PRIORS.session_s,
         reader: (rng.f64() < 0.2).then(|| 1e6 * (1.0 + 99.0 * rng.f64())),
-        faults: Faults { duplicate: 0.1, late: 0.15, lateness: 0.05, noticed: 0.5 },
-        limits: Limits { silence: 0.4, pause: 0.05, memory: [3 << 20, 256 << 20][rng.usize(0..2)], ..Limits::default() },
+        faults: Faults { duplicate: 0.1, late: 0.15, lateness: LATENESS, noticed: 0.5 },
+        limits: Limits { retries: most.max(limits.retries), ..limits },
+        fed: rng.f64() < 0.25,
         trace: false,
         at_most: 600.0,
     };
     (fleet, work, policy)
 }
 
-/// Runs the scenario of `seed` and looks whether it went as it must: the right answer; or a failure that blames a drive that something happened to, for a
-/// slice of which something happened to all readers.
+/// What a drive may have too little of.
+fn pressed(rng: &mut fastrand::Rng) -> Pressure {
+    let short = Pressure { memory_limit: 64 << 20, memory_used: 0, relief: 0.001 + 0.1 * rng.f64(), ..Pressure::NONE };
+    match rng.u32(0..5) {
+        // Enough to filter, but not to hold states; to hand out only; nothing at all.
+        0 => Pressure { memory_used: 55 << 20, ..short },
+        1 => Pressure { memory_used: 60 << 20, ..short },
+        2 => Pressure { memory_used: 64 << 20, ..short },
+        3 => Pressure { epochs: 9, max_epochs: 8, ..short },
+        _ => Pressure { load: 40.0, max_load: 32.0, ..short },
+    }
+}
+
+/// Whether a drive dies and never comes back.
+fn is_doomed(spec: &Spec) -> bool {
+    spec.kills.iter().any(|(_, back)| back.is_none())
+}
+
+/// The most failures that a host can count of a drive that is not doomed: each time that it is taken for silent, with the pause after that, and once for what was said to it just before it was back.
+fn strikes(spec: &Spec, limits: &Limits, session: f64) -> u32 {
+    let silent = |seconds: f64| 1 + (seconds / (limits.silence + limits.pause)).ceil() as u32;
+    let kills: u32 = spec.kills.iter().map(|(at, back)| 1 + silent(back.map_or(0.0, |back| back - at))).sum();
+    let stalls: u32 = spec.stalls.iter().map(|(from, to)| silent(to - from)).sum();
+    let begins = silent(session / spec.is.speed_per_core * 8.0);
+    kills + stalls + begins + spec.mishaps.garbled + spec.mishaps.stuck.len() as u32
+}
+
+/// Whether every slice has a reader that is there in the end, so that the query must be answered; `readers` as in [`Outcome`].
+#[must_use]
+pub fn must_answer(fleet: &Fleet, readers: &[Vec<CseId>]) -> bool {
+    readers.iter().all(|readers| readers.iter().any(|reader| fleet.drives.get(reader.0 as usize).is_some_and(|drive| !is_doomed(drive))))
+}
+
+/// Runs the scenario of `seed` and looks whether it went as it must: the right answer; or, where doomed drives have slices alone, a failure that blames one of them for one of those.
 ///
 /// # Errors
 /// What is wrong, with the seed.
@@ -100,13 +163,13 @@ pub fn check(seed: u64, trace: bool) -> Result<Outcome, String> {
     if !outcome.end.is_finite() {
         return wrong("the query hangs".to_owned());
     }
-    let hurt = |cse: CseId| fleet.drives.get(cse.0 as usize).is_some_and(|drive| !drive.kills.is_empty() || !drive.stalls.is_empty());
+    let doomed = |cse: &CseId| fleet.drives.get(cse.0 as usize).is_some_and(is_doomed);
     match (&outcome.answer, outcome.failed) {
         (Some(answer), None) if *answer == outcome.expected => Ok(outcome),
         (Some(answer), None) => wrong(format!("the answer is {answer:?}, but should be {:?}", outcome.expected)),
         (None, Some((cse, slice))) => {
-            let lost = slice.is_none_or(|slice| outcome.readers.get(slice.0 as usize).is_some_and(|readers| readers.iter().all(|reader| hurt(*reader))));
-            if hurt(cse) && lost { Ok(outcome) } else { wrong(format!("it failed for {cse:?} and {slice:?}, to which nothing happened")) }
+            let lost = slice.and_then(|slice| outcome.readers.get(slice.0 as usize)).is_some_and(|readers| readers.iter().all(doomed));
+            if doomed(&cse) && lost { Ok(outcome) } else { wrong(format!("it failed for {cse:?} and {slice:?}, which somebody has who is there")) }
         }
         (answer, failed) => wrong(format!("it ended with {answer:?} and {failed:?}")),
     }

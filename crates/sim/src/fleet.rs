@@ -6,6 +6,7 @@ mod host;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use skytether_adapt::drive::Pressure;
 use skytether_adapt::message::{CseId, Down, Rung, Slice, SliceId};
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Event, Limits, Policy, Query, Setup};
@@ -44,6 +45,19 @@ pub struct Spec {
     pub kills: Vec<(f64, Option<f64>)>,
     /// From when to when nothing moves there.
     pub stalls: Vec<(f64, f64)>,
+    /// What else befalls it.
+    pub mishaps: Mishaps,
+}
+
+/// What may befall a drive beside its death.
+#[derive(Debug, Clone, Default)]
+pub struct Mishaps {
+    /// From when to when it has too little left for what is asked of it: it refuses, and stops what runs.
+    pub pressed: Vec<(f64, f64, Pressure)>,
+    /// How many of its epochs end with a slice that they were not given.
+    pub garbled: u32,
+    /// When the next slice that it begins stands still for ever, while signs of life go on; in order of time.
+    pub stuck: Vec<f64>,
 }
 
 /// What the network does to messages.
@@ -84,6 +98,8 @@ pub struct Fleet {
     pub faults: Faults,
     /// Bounds and patience of the host.
     pub limits: Limits,
+    /// Whether slices come one by one from a level above, as to a level in the middle.
+    pub fed: bool,
     /// Whether to print every message and plan of the host to the standard error.
     pub trace: bool,
     /// Seconds after which a run is taken to hang.
@@ -109,8 +125,23 @@ pub struct Outcome {
     pub slices: BTreeMap<Rung, usize>,
     /// Epochs that counted, and those that did not.
     pub epochs: (usize, usize),
+    /// What was told of mishaps.
+    pub told: Told,
     /// Events.
     pub events: u64,
+}
+
+/// How often a host heard of what, or found it out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Told {
+    /// Epochs that were refused.
+    pub refused: usize,
+    /// Epochs that were stopped.
+    pub stopped: usize,
+    /// Epochs that were garbage.
+    pub garbage: usize,
+    /// Drives that stood still.
+    pub stuck: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -201,6 +232,12 @@ impl World<'_> {
         stalls.iter().filter(|(from, to)| (*from..*to).contains(&self.now)).map(|(_, to)| to - self.now).fold(0.0, f64::max)
     }
 
+    /// What is in use at `drive`, and what there is.
+    fn pressure(&self, drive: usize) -> Pressure {
+        let pressed = self.fleet.drives[drive].mishaps.pressed.iter().find(|(from, to, _)| (*from..*to).contains(&self.now));
+        pressed.map_or(Pressure::NONE, |(_, _, pressure)| *pressure)
+    }
+
     fn send_up(&mut self, drive: usize, event: Event<Payload>) {
         self.send_up_after(0.0, drive, event);
     }
@@ -272,7 +309,7 @@ pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome
         policy,
         limits: fleet.limits,
         priors: PRIORS,
-        fed: false,
+        fed: fleet.fed,
     });
     let mut world = World {
         now: 0.0,
@@ -288,6 +325,12 @@ pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome
         moved: 0.0,
     };
     let mut host = HostSim::new(query, fleet.host);
+    if fleet.fed {
+        // A level above has the drives' slices by turns.
+        let mut left: Vec<_> = surveys.iter_mut().map(|slices| std::mem::take(slices).into_iter()).collect();
+        let turns = (0..fleet.slices).flat_map(|_| left.iter_mut().filter_map(Iterator::next).collect::<Vec<_>>()).collect::<Vec<_>>();
+        host.feeds(turns);
+    }
     let mut drives: Vec<DriveSim> = fleet.drives.iter().enumerate().map(|(at, spec)| DriveSim::new(at, spec)).collect();
     for (at, slices) in surveys.into_iter().enumerate() {
         let spec = &fleet.drives[at];
@@ -339,8 +382,8 @@ pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome
                 drives[at].kill(&mut world);
                 if world.unlucky(fleet.faults.noticed) {
                     let cse = CseId(at as u32);
-                    let again = fleet.drives[at].kills.iter().any(|(_, back)| back.is_some_and(|back| back > world.now));
-                    world.after(fleet.drives[at].is.link_latency_s, Happening::ToHost(Event::Lost { cse, again }));
+                    // Nobody knows of a connection that broke whether there will be another.
+                    world.after(fleet.drives[at].is.link_latency_s, Happening::ToHost(Event::Lost { cse, again: true }));
                 }
             }
             Happening::Restart(at) => drives[at].restart(),
@@ -348,5 +391,5 @@ pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome
     }
     let (answer, failed, slices, epochs) = host.result();
     let end = if host.over() { world.now } else { f64::INFINITY };
-    Outcome { end, answer, expected, failed, readers, moved: world.moved, slices, epochs, events }
+    Outcome { end, answer, expected, failed, readers, moved: world.moved, slices, epochs, told: host.told(), events }
 }

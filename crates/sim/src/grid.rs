@@ -3,9 +3,8 @@
 use skytether_adapt::message::Rung;
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
-use skytether_adapt::work::PRIORS;
 
-use crate::fleet::{Faults, Fleet, Outcome, Spec, run};
+use crate::fleet::{Faults, Fleet, Mishaps, Outcome, Spec, run};
 use crate::oracle::{self, Bound, Foresight};
 use crate::parallel::parallel;
 use crate::workload::{Workload, grid};
@@ -21,8 +20,14 @@ pub enum Load {
     Changes,
 }
 
-/// How many times slower an overloaded drive is.
+/// How many times slower an overloaded drive of the grid is.
 pub const OVERLOAD: f64 = 8.0;
+
+/// The same beside the grid.
+pub const OVERLOAD_BESIDE: f64 = 3.0;
+
+/// How far what hosts believe of speeds and links is from what is, and what operators cost from what was measured: by up to this, as the logarithm of a factor.
+const OFF: f64 = 0.25;
 
 /// When a load changes, as a share of the time of the best static choice on idle drives.
 pub const CHANGES_AT: f64 = 0.4;
@@ -53,14 +58,16 @@ pub struct Ground {
     pub slices: u32,
     /// The seed.
     pub seed: u64,
-    /// How many times quicker the host takes the drives' links to be than they are.
+    /// How many times quicker the host takes the drives' links to be than they are, beside what the seed has of that.
     pub links: f64,
+    /// How many times slower an overloaded drive is.
+    pub overload: f64,
 }
 
 impl Default for Ground {
     /// A host of four cores with 10 Gb/s; 256 slices of 1 MiB on each drive.
     fn default() -> Self {
-        Self { host_cores: 4, host_gbit: 10.0, slices: 256, seed: 1, links: 1.0 }
+        Self { host_cores: 4, host_gbit: 10.0, slices: 256, seed: 1, links: 1.0, overload: OVERLOAD }
     }
 }
 
@@ -131,6 +138,24 @@ pub fn points() -> Vec<Point> {
     all
 }
 
+/// Points between and beyond those of the grid, at which nothing was ever chosen; their overloaded drives are [`OVERLOAD_BESIDE`] times slower.
+#[must_use]
+pub fn beside() -> Vec<Point> {
+    let mut all = Vec::new();
+    for work in grid() {
+        for slower in [8.0, 30.0] {
+            for gbit in [0.5, 5.0] {
+                for drives in [2, 8] {
+                    for load in [Load::Idle, Load::OneOverloaded, Load::Changes] {
+                        all.push(Point { work: work.clone(), slower, gbit, drives, load });
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
 const STATIC: [Rung; 3] = [Rung::Full, Rung::Filter, Rung::Raw];
 
 /// The fleet of a point. `change` is when its load changes, if it does.
@@ -147,13 +172,17 @@ pub fn fleet(point: &Point, ground: &Ground, seed: u64, change: f64) -> Fleet {
         link_bits_per_s: point.gbit * 1e9,
         link_latency_s: 0.0002,
     };
-    // Profiles and priors are about right, not exactly.
-    let believed = Profile { speed_per_core: is.speed_per_core * off(0.25), link_bits_per_s: is.link_bits_per_s * ground.links, ..is };
+    // Profiles and what was measured are about right, not exactly.
+    let speed = off(OFF);
+    let operators = (off(OFF), off(OFF));
+    let believed = Profile { speed_per_core: is.speed_per_core * speed, link_bits_per_s: is.link_bits_per_s * off(OFF) * ground.links, ..is };
+    // Those who decide take it that five slices are slow at first, twice as slow.
+    let warm_up = (rng.u32(2..10), 1.5 + 2.5 * rng.f64());
     let overloaded = |at: u32| match point.load {
         Load::Idle => vec![],
-        Load::OneOverloaded if at == 0 => vec![(0.0, OVERLOAD)],
+        Load::OneOverloaded if at == 0 => vec![(0.0, ground.overload)],
         Load::OneOverloaded => vec![],
-        Load::Changes if at < point.drives.div_ceil(2) => vec![(change, OVERLOAD)],
+        Load::Changes if at < point.drives.div_ceil(2) => vec![(change, ground.overload)],
         Load::Changes => vec![],
     };
     Fleet {
@@ -166,16 +195,17 @@ pub fn fleet(point: &Point, ground: &Ground, seed: u64, change: f64) -> Fleet {
             link_bits_per_s: ground.host_gbit * 1e9,
             link_latency_s: 0.0002,
         },
-        drives: (0..point.drives).map(|at| Spec { is, believed, load: overloaded(at), kills: vec![], stalls: vec![] }).collect(),
+        drives: (0..point.drives).map(|at| Spec { is, believed, load: overloaded(at), kills: vec![], stalls: vec![], mishaps: Mishaps::default() }).collect(),
         slices: ground.slices,
         copies: 0.0,
         noise: 0.15,
-        warm_up: (5, 3.0),
-        off: (off(0.25), off(0.25)),
+        warm_up,
+        off: operators,
         faults: Faults::default(),
-        session: PRIORS.session_s,
+        session: point.work.truth.session,
         reader: None,
         limits: Limits { silence: 600.0, ..Limits::default() },
+        fed: false,
         trace: false,
         at_most: 1e6,
     }

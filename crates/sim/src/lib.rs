@@ -1,5 +1,6 @@
 //! A discrete-event simulator of a host and its drives that runs the decisions of `skytether-adapt` on a simulated clock.
 //!
+//! - [`calibration`]: what queries really cost, as measured;
 //! - [`workload`]: queries: what the planner believes of them, and what is true;
 //! - [`device`]: cores shared by processes, a disk with a head, a link;
 //! - [`fleet`]: host and drives, messages and faults, one query from its beginning to its end;
@@ -9,10 +10,11 @@
 //! - [`skyhook`]: how slow the processors of storage servers may be, and what a thinner network costs;
 //! - [`parallel`]: independent runs on all processors;
 //! - [`real`]: points measured in real time beside the same simulated;
-//! - [`chaos`]: seeded runs with kills, stalls, duplicates and reordering, whose answers are checked.
+//! - [`chaos`]: seeded runs with kills, stalls, drives that stand still, refusals, garbage, duplicates and reordering, whose answers are checked.
 //!
 //! Everything follows from a seed. Nothing depends on this crate.
 
+pub mod calibration;
 pub mod chaos;
 pub mod device;
 pub mod equal;

@@ -149,9 +149,9 @@ impl Program {
         let merge = (states * truth.merge + (state_bytes + streamed) * transfer) * host;
         let emit = states * PRIORS.emit_s_per_state + state_bytes * transfer;
         let ways = [
-            (Rung::Full, state_bytes + streamed, (streamed * transfer * slow, (lower + upper) * slow), emit * slow, (merge, 0.0)),
-            (Rung::Filter, selected, (selected * transfer * slow, lower * slow), 0.0, (selected * transfer * host, upper * host)),
-            (Rung::Raw, bytes, (bytes * transfer * slow, 0.0), 0.0, (bytes * transfer * host, (lower + upper) * host)),
+            (Rung::Full, state_bytes + streamed, ((streamed * transfer + bytes * truth.read) * slow, (lower + upper) * slow), emit * slow, (merge, 0.0)),
+            (Rung::Filter, selected, ((selected * transfer + bytes * truth.read) * slow, lower * slow), 0.0, (selected * transfer * host, upper * host)),
+            (Rung::Raw, bytes, (bytes * transfer.max(truth.read) * slow, 0.0), 0.0, (bytes * transfer * host, (lower + upper) * host)),
         ];
         let (warm, slower) = fleet.warm_up;
         let warm_up = f64::from(warm.min(fleet.slices)) * (slower - 1.0).max(0.0) / slices;

@@ -32,12 +32,11 @@
 
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::Policy;
+use skytether_adapt::work::PRIORS;
 
 use crate::fleet::run;
 use crate::grid::{Ground, Load, Point, fleet};
 use crate::workload::grid;
-#[cfg(doc)]
-use skytether_adapt::work::PRIORS;
 
 /// A run that was measured, and what is simulated of it.
 #[derive(Debug, Clone)]
@@ -125,8 +124,8 @@ fn simulate(row: &Columns<'_>, ground: &Ground) -> Result<(f64, f64), String> {
     if let Some((groups, bytes)) = work.truth.states {
         work.truth.states = Some((row.known("groups", 1.0)?.unwrap_or(groups), row.known("state_bytes", 0.0)?.unwrap_or(bytes)));
     }
-    work.truth.merge = row.known("merge_s_per_state", 0.0)?.unwrap_or(work.truth.merge);
-    work.truth.read = row.known("read_s_per_byte", 0.0)?.unwrap_or(work.truth.read);
+    work.truth.merge = row.known("merge_s_per_state", 0.0)?.unwrap_or(PRIORS.merge_s_per_state);
+    work.truth.read = row.known("read_s_per_byte", 0.0)?.unwrap_or(0.0);
     let before = row.known("before_s", 0.0)?.unwrap_or(0.0);
     let policy = match row.text("policy")? {
         "adaptive" => Policy::Adaptive,
@@ -149,7 +148,7 @@ fn simulate(row: &Columns<'_>, ground: &Ground) -> Result<(f64, f64), String> {
     let ground = Ground { slices: row.number("slices", 1.0)? as u32, ..*ground };
     let mut fleet = fleet(&point, &ground, ground.seed, change);
     (fleet.noise, fleet.warm_up, fleet.off) = (0.0, (0, 1.0), (1.0, 1.0));
-    fleet.session = row.known("session_s", 0.0)?.unwrap_or(fleet.session);
+    fleet.session = row.known("session_s", 0.0)?.unwrap_or(PRIORS.session_s);
     for drive in &mut fleet.drives {
         drive.is.disk_seek_s = row.known("disk_seek_s", 0.0)?.unwrap_or(drive.is.disk_seek_s);
         drive.believed = drive.is;

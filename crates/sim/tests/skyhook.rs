@@ -42,3 +42,21 @@ fn half_of_the_network_costs_no_more_than_twice_the_time() {
     assert_eq!(gbit, 5.0);
     assert!(half.servers <= 1.1 * whole.servers && half.adaptive <= 1.2 * whole.adaptive, "1% of the rows fit the thinner network as well: {whole:?} {half:?}");
 }
+
+#[test]
+fn what_is_documented_is_what_comes_out() {
+    let text = include_str!("../../../docs/figures.md");
+    let digits = |value: f64| {
+        if value >= 100.0 {
+            format!("{value:.0}")
+        } else if value >= 10.0 {
+            format!("{value:.1}")
+        } else {
+            format!("{value:.2}")
+        }
+    };
+    for (gbit, times) in links(&GBIT, &Ground { slices: SLICES, ..Ground::default() }) {
+        let row = format!("| {gbit} | {} | {} | {} |", digits(times.client), digits(times.servers), digits(times.adaptive));
+        assert!(text.contains(&row), "docs/figures.md does not say {row}: run `regret links` and write what it says there");
+    }
+}

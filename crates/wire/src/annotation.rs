@@ -81,7 +81,7 @@ pub struct Annotation {
     pub slices_told: u64,
     /// Slices that there are of the tables of the sub-plan. A limit leaves some unread that are neither pruned nor told of.
     pub slices_total: Option<u64>,
-    /// Rows that scans made of the slices.
+    /// Rows of the slices that scans looked at, also those that they passed over for a condition.
     pub rows_read: Option<u64>,
     /// Rows that left the CSE.
     pub rows_out: u64,
@@ -108,6 +108,9 @@ pub struct Annotation {
     /// Slices that were decoded from those of other drives, or came from copies there.
     #[serde(skip_serializing_if = "is_none")]
     pub slices_decoded: u64,
+    /// Those of them for which nothing but drives of the same host was read, where redundancy is on two levels.
+    #[serde(skip_serializing_if = "is_none")]
+    pub slices_within: u64,
     /// Bytes that other drives read for this.
     #[serde(skip_serializing_if = "is_none")]
     pub bytes_decoded: u64,
@@ -148,6 +151,7 @@ impl Annotation {
         self.profile = self.profile.take().or(other.profile);
         self.stood_for = self.stood_for.take().or(other.stood_for);
         self.slices_decoded = sum(self.slices_decoded, other.slices_decoded);
+        self.slices_within = sum(self.slices_within, other.slices_within);
         self.bytes_decoded = sum(self.bytes_decoded, other.bytes_decoded);
         if self.operators.is_empty() {
             self.operators = other.operators;

@@ -140,6 +140,11 @@ pub trait Cse: Storage {
         false
     }
 
+    /// Whoever asked it to run `plan` found that it stands still there, although it gives signs of life. Who knows of somebody that can stand for it has that run the plan when it is opened again.
+    fn stuck(&self, plan: &SubPlan, why: &str) {
+        let _ = (plan, why);
+    }
+
     /// Whether [`Self::execute`] and its messages end with an error of their own when the CSE shows no sign of life, so that whoever reads
     /// them needs no deadline: then silence means slow work and not death. False unless said.
     fn watched(&self) -> bool {

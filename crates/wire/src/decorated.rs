@@ -105,4 +105,8 @@ impl<D: Decorator> Cse for Decorated<D> {
     fn watched(&self) -> bool {
         self.0.behind().watched()
     }
+
+    fn stuck(&self, plan: &SubPlan, why: &str) {
+        self.0.behind().stuck(plan, why);
+    }
 }

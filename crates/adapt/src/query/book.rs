@@ -179,10 +179,15 @@ impl<B> Query<B> {
                 given: 0,
                 closing: close.drained,
                 hedge,
+                load: self.cost.load(cse),
                 takes: Default::default(),
                 running: Vec::new(),
                 heard: self.now,
+                had: Default::default(),
                 sound: self.now,
+                excused: 0.0,
+                waits: false,
+                slack: 0.0,
                 rows_done: 0.0,
             },
         );
@@ -272,6 +277,10 @@ impl<B> Query<B> {
         }
         let held = if rung == Rung::Raw { bytes } else { self.cost.slice(at, rung, (rows, bytes)).bytes };
         self.waiting.insert(epoch, Waiting { cse: at, above, bytes: held, rows, rung });
+        if !slices.is_empty() {
+            // What happened before was got over.
+            (self.cses[at].strikes, self.cses[at].refusing_since) = (0, None);
+        }
         out.push(Action::Count { epoch, cse, rung, slices, batches });
         self.close_book(epoch, out);
         for rival in rivals {
@@ -333,30 +342,28 @@ impl<B> Query<B> {
     pub(super) fn up(&mut self, cse: CseId, up: Up, out: &mut Vec<Action<B>>) {
         let at = cse.0 as usize;
         match up {
-            Up::Accepted { epoch } => {
-                self.cses[at].refusing_since = None;
-                self.waits(at, epoch, false);
-            }
+            // It has gone on since it was opened, and not once more for saying so.
+            Up::Accepted { .. } => {}
             Up::Refused { epoch, accepts, again, .. } => {
-                if self.of(epoch, at).is_some() {
-                    self.reaches(at, accepts, again, out);
+                if let Some(rung) = self.of(epoch, at).map(|open| open.rung) {
+                    self.reaches(at, (epoch, rung), accepts, again, out);
                     if !self.ended {
                         self.ledger.revoke(epoch);
                         self.close_book(epoch, out);
                     }
                 }
             }
-            Up::Progress { epoch, done, running, load, waits, pending_rows, .. } => {
+            Up::Progress { epoch, done, running, load, waits, pending_rows, slack, .. } => {
                 let load = self.others(at, load);
                 self.cost.loaded(self.now, at, load);
                 self.progress(at, epoch, &done, running, pending_rows);
-                self.waits(at, epoch, waits);
+                self.waits(at, epoch, waits, slack);
             }
             Up::Taken { epoch, number, slices } => self.taken(at, epoch, number, &slices, out),
             Up::EpochDone(end) => self.done(cse, end, out),
             Up::Stopped { epoch, remaining, accepts, again, .. } => {
-                if self.of(epoch, at).is_some() {
-                    self.reaches(at, accepts, again, out);
+                if let Some(rung) = self.of(epoch, at).map(|open| open.rung) {
+                    self.reaches(at, (epoch, rung), accepts, again, out);
                     if let Some(open) = self.epochs.get_mut(&epoch) {
                         open.closing = true;
                         // Takes that are under way find an empty queue.
@@ -436,12 +443,15 @@ impl<B> Query<B> {
         let now = self.now;
         let Some(open) = self.epochs.get_mut(&epoch).filter(|open| open.cse == cse) else { return };
         let rung = open.rung;
+        let mut goes_on = false;
         for cost in done {
             let Some(stage) = open.slices.get_mut(&cost.slice) else { continue };
             if *stage == Stage::Done {
                 continue;
             }
             *stage = Stage::Done;
+            open.had.remove(&cost.slice);
+            goes_on = true;
             let Some(book) = self.slices.get(cost.slice.0 as usize).and_then(Option::as_ref) else { continue };
             open.rows_done += f64::from(book.slice.rows);
             self.cost.measured(cse, rung, &book.slice, cost);
@@ -449,12 +459,20 @@ impl<B> Query<B> {
                 self.cses[cse].produced += cost.bytes_out as f64;
             }
         }
-        for (id, _) in &running {
+        for (id, elapsed) in &running {
             if let Some(stage) = open.slices.get_mut(id)
                 && *stage != Stage::Done
             {
                 *stage = Stage::Begun;
+                let had = open.had.entry(*id).or_insert(-1.0);
+                if elapsed.is_finite() && *elapsed > *had {
+                    *had = *elapsed;
+                    goes_on = true;
+                }
             }
+        }
+        if goes_on {
+            (open.sound, open.excused) = (now, 0.0);
         }
         open.running =
             running.into_iter().filter(|(id, elapsed)| elapsed.is_finite() && open.slices.get(id).is_some_and(|stage| *stage != Stage::Done)).collect();
@@ -483,12 +501,12 @@ impl<B> Query<B> {
         })
     }
 
-    /// An epoch that waits although slices were given to it, or although it was closed, has missed an order.
-    fn waits(&mut self, cse: usize, epoch: EpochId, waits: bool) {
+    /// An epoch that has nothing to do may wait for orders for ever; one that waits although slices were given to it, or although it was closed, has missed an order.
+    fn waits(&mut self, cse: usize, epoch: EpochId, waits: bool, slack: Seconds) {
         let now = self.now;
         let Some(open) = self.epochs.get_mut(&epoch).filter(|open| open.cse == cse) else { return };
-        let missed = waits && (open.closing || open.slices.values().any(|stage| *stage != Stage::Done));
-        if !missed {
+        (open.waits, open.slack) = (waits, if slack.is_finite() { slack.max(0.0) } else { 0.0 });
+        if waits && !open.closing && open.slices.values().all(|stage| *stage == Stage::Done) {
             open.sound = now;
         }
     }
@@ -500,28 +518,29 @@ impl<B> Query<B> {
             let lanes = f64::from(self.cost.profile(at).cores).min(end.slices.len() as f64);
             self.cost.states(rows, end.rows as f64, lanes);
         }
-        self.cses[at].refusing_since = None;
         let verdict = self.ledger.end(cse, end.epoch, end.rung, &end.slices, end.batches);
         self.settled(cse, end.epoch, verdict, out);
     }
 
-    /// `cse` says what it accepts from now on.
-    fn reaches(&mut self, cse: usize, accepts: Option<Rung>, again: Seconds, out: &mut Vec<Action<B>>) {
+    /// `cse`, that was asked for an epoch at a rung, says what it accepts from now on. It may go on like that for as long as it gets slices done, and otherwise until patience ends; to refuse what it says that it accepts
+    /// makes no sense, and counts as garbage.
+    fn reaches(&mut self, cse: usize, (epoch, asked): (EpochId, Rung), accepts: Option<Rung>, again: Seconds, out: &mut Vec<Action<B>>) {
         let until = self.now + if again.is_finite() { again.clamp(0.001, self.limits.patience) } else { self.limits.patience };
-        let patience = self.limits.patience;
-        let now = self.now;
+        let (now, patience) = (self.now, self.limits.patience);
         let book = &mut self.cses[cse];
         book.reach = accepts;
         book.reach_until = until;
         self.dirty = true;
+        let since = *book.refusing_since.get_or_insert(now);
         if accepts.is_none() {
             book.paused_until = book.paused_until.max(until);
-            let since = *book.refusing_since.get_or_insert(now);
-            if now - since > patience {
-                self.lost(cse, false, out);
-            }
-        } else {
-            book.refusing_since = None;
+        }
+        // What counts at its end only goes on for long; whether it goes on is looked after by itself.
+        let works = self.cses[cse].epochs.iter().any(|other| *other != epoch && self.epochs.get(other).is_some_and(|other| other.rows_done > 0.0));
+        if now - since > patience && !works {
+            self.lost(cse, false, out);
+        } else if accepts.is_some_and(|rung| rung >= asked) {
+            self.struck(cse, out);
         }
     }
 

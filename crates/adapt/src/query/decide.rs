@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::part::FIRST;
-use super::{Action, Policy, Query, Stage};
+use super::{Action, Epoch, Policy, Query, Stage};
 use crate::cost::SliceLoad;
 use crate::learn::{KNOWN, WARM_UP};
-use crate::message::{CloseAfter, EpochId, Rung, Seconds};
+use crate::message::{CloseAfter, CseId, EpochId, Rung, Seconds};
 use crate::plan::{Above, Lane, Part, Share, all_handed, divide};
 
 /// Bounds of the time between two plans, seconds.
@@ -26,6 +26,9 @@ const DEAF: Seconds = 0.04;
 
 /// How many times as long as it should a slice may take on its way before its drive is taken to be silent.
 const PATIENT: f64 = 4.0;
+
+/// That is doubled so often, at most, each time that it was in vain.
+const MOST_DOUBLED: u32 = 4;
 
 /// Seconds that an order for a slice may wait for us.
 const SLACK: Seconds = 0.005;
@@ -101,16 +104,30 @@ impl<B> Query<B> {
     fn give_up_the_silent(&mut self, out: &mut Vec<Action<B>>) {
         let silence = self.limits.silence;
         let mut astray: BTreeMap<usize, Vec<EpochId>> = BTreeMap::new();
-        for (id, open) in
-            self.epochs.iter().filter(|(_, open)| self.now - open.sound > silence + if open.rung == Rung::Raw { self.turn(open.cse) } else { 0.0 })
-        {
-            astray.entry(open.cse).or_default().push(*id);
-        }
-        for (cse, epochs) in astray {
+        // The longest silence of each CSE's own lanes.
+        let mut stuck: BTreeMap<usize, Seconds> = BTreeMap::new();
+        for (id, open) in self.epochs.iter().filter(|(_, open)| self.now - open.sound > silence && self.now - open.sound > self.lenience(open)) {
             // A CSE of which nothing at all is heard is dealt with below.
-            if self.now - self.cses[cse].heard > silence {
+            if self.now - self.cses[open.cse].heard > silence {
                 continue;
             }
+            if open.rung == Rung::Raw {
+                astray.entry(open.cse).or_default().push(*id);
+            } else {
+                let seconds = stuck.entry(open.cse).or_default();
+                *seconds = seconds.max(self.now - open.sound);
+            }
+        }
+        for (cse, seconds) in stuck {
+            // Whatever it says, it does not work: so it is the same as one that is gone.
+            out.push(Action::Stuck { cse: CseId(cse as u32), seconds });
+            self.lost(cse, true, out);
+            if self.ended {
+                return;
+            }
+            astray.remove(&cse);
+        }
+        for (cse, epochs) in astray {
             self.struck(cse, out);
             for epoch in epochs {
                 self.abandon(epoch, out);
@@ -133,12 +150,43 @@ impl<B> Query<B> {
         }
     }
 
+    /// Seconds for which an epoch may give no sign that it goes on: so long that slow drives are not given up, and never for ever.
+    fn lenience(&self, open: &Epoch) -> Seconds {
+        let silence = self.limits.silence;
+        if open.rung == Rung::Raw {
+            return silence + self.turn(open.cse);
+        }
+        let own = &self.cses[open.cse];
+        let load = self.cost.slice(open.cse, open.rung, (own.rows, own.bytes));
+        let first = if self.cost.is_warm(open.cse, open.rung) { 1.0 } else { FIRST };
+        let (mut queued, mut left) = (false, false);
+        for stage in open.slices.values() {
+            queued |= matches!(stage, Stage::Queued | Stage::Leaving);
+            left |= *stage != Stage::Done;
+        }
+        // What it works on; or giving out what it has, once that is all done.
+        let expected = if left {
+            self.cost.disk(open.cse, own.bytes) + first * load.wall
+        } else {
+            let close = self.cost.close(open.cse, open.rung, own.rows * open.slices.len() as f64);
+            close.wall + close.bytes / self.cost.link(open.cse)
+        };
+        // Others may have all of its cores: queries of which we know nothing. How long states take to be given out nobody knows who does not know how many there are.
+        let unknown = !left || (queued && open.had.is_empty() && !open.waits);
+        silence + if unknown { self.limits.patience } else { 0.0 } + (self.patient(open.cse) * expected + open.slack).min(PATIENT * self.limits.patience)
+    }
+
     /// Seconds in which a slice that `cse` hands out is to be expected, at the latest.
     fn turn(&self, cse: usize) -> Seconds {
         let own = &self.cses[cse];
         let raw = self.cost.slice(cse, Rung::Raw, (own.rows, own.bytes));
         let sending = f64::from(own.raw_open.max(1)) * raw.wall / f64::from(self.cost.profile(cse).cores);
-        PATIENT * (self.cost.disk(cse, own.bytes) + sending.max(raw.wall) + own.bytes / self.cost.link(cse))
+        self.patient(cse) * (self.cost.disk(cse, own.bytes) + sending.max(raw.wall) + own.bytes / self.cost.link(cse))
+    }
+
+    /// How many times as long as it should something may take at `cse`: more each time that it was given up before, as it may only be slower than thought.
+    fn patient(&self, cse: usize) -> f64 {
+        PATIENT * f64::from(1_u32 << self.cses[cse].strikes.min(MOST_DOUBLED))
     }
 
     pub(super) fn usable(&self, cse: usize) -> bool {

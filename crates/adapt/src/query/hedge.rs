@@ -15,7 +15,7 @@ const HANDS_FULL: f64 = 0.9;
 /// Share of the time that is left for which a drive that had its hands full begins with nothing of its own.
 const BARRED: f64 = 0.25;
 
-/// The load of a drive from which on its states may be better done without.
+/// How many times the load that a drive had when they were begun its states may be better done without.
 const LOADED: f64 = 1.5;
 
 /// So much sooner, as a share of the time that is left, all must end without what is given up.
@@ -32,7 +32,8 @@ impl<B> Query<B> {
             .iter()
             .filter(|(_, open)| {
                 self.cost.holds_state(open.rung)
-                    && self.cost.load(open.cse) > LOADED
+                    // Of what was begun under a load nothing is gained by beginning it once more, and then again.
+                    && self.cost.load(open.cse) > LOADED * open.load
                     // What is done is on its way.
                     && open.slices.values().any(|stage| *stage != Stage::Done)
                     && !self.is_probe(open.rung)

@@ -118,21 +118,35 @@ const DRIVES: usize = 4;
 
 /// A host over the drives below `dir`, each with so many breaths.
 async fn host(dir: &Path, breaths: BTreeMap<usize, Arc<AtomicUsize>>, moving: Moving) -> Result<Host> {
-    let mut options = HostOptions { redundancy: "ec:2+1".parse()?, moving, threads: 2, storage_deadline: Duration::from_secs(20), ..HostOptions::default() };
+    host_over(dir, (DRIVES, None), "ec:2+1", breaths, moving).await
+}
+
+/// A host over so many drives below `dir`, so many of them in a row on each host if anything is said of that.
+pub(crate) async fn host_over(
+    dir: &Path,
+    (count, each): (usize, Option<usize>),
+    redundancy: &str,
+    breaths: BTreeMap<usize, Arc<AtomicUsize>>,
+    moving: Moving,
+) -> Result<Host> {
+    let mut options = HostOptions { redundancy: redundancy.parse()?, moving, threads: 2, storage_deadline: Duration::from_secs(20), ..HostOptions::default() };
     options.slices.target_bytes = 8 << 10;
     options.limits.pause = 0.01;
     let mut drives: Vec<Arc<dyn Cse>> = Vec::new();
-    for n in 0..DRIVES {
+    for n in 0..count {
         let dir = dir.join(n.to_string());
         let identity = (!dir.join("drive.json").exists()).then(|| DriveIdentity { id: uuid::Uuid::new_v4(), name: format!("drive-{n}") });
         let drive = Drive::open(&dir, identity, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() })?;
+        if let Some(each) = each {
+            options.hosts.insert(Storage::info(drive.as_ref()).id, format!("box-{}", n / each));
+        }
         let left = breaths.get(&n).cloned().unwrap_or_else(|| Arc::new(AtomicUsize::new(usize::MAX)));
         drives.push(Arc::new(Mortal { drive, left }));
     }
     Ok(Host::join(drives, options, Founding::EmptyDrives).await?.0)
 }
 
-async fn fill(host: &Host) {
+pub(crate) async fn fill(host: &Host) {
     let rows = batches(16, 1000);
     let mut writer = host.writer(&name("lab.t"), DatasetKind::Table, false).await.unwrap();
     writer.write_table("data", Placement::Spread, rows[0].schema(), rows.into_iter().map(Ok)).await.unwrap();
@@ -143,7 +157,7 @@ async fn fill(host: &Host) {
     writer.commit().await.unwrap();
 }
 
-const QUERIES: [&str; 6] = [
+pub(crate) const QUERIES: [&str; 6] = [
     "SELECT grp, count(*), sum(n), round(avg(x), 6), min(name) FROM lab.t WHERE n > -50 GROUP BY grp ORDER BY grp",
     "SELECT id, name FROM lab.t WHERE n % 5 = 3 ORDER BY id",
     "SELECT id, x FROM lab.t ORDER BY x DESC NULLS LAST, id LIMIT 20",
@@ -152,7 +166,7 @@ const QUERIES: [&str; 6] = [
     "SELECT count(*), max(id) FROM lab.t",
 ];
 
-async fn answer(host: &Host, sql: &str, cut: Cut) -> Result<(Vec<String>, skytether_fleet::Receipt)> {
+pub(crate) async fn answer(host: &Host, sql: &str, cut: Cut) -> Result<(Vec<String>, skytether_fleet::Receipt)> {
     let query = host.sql(sql, &QueryOptions { cut, ..QueryOptions::default() }).await?;
     let receipt = query.receipt.clone();
     let rows = lines(&query.collect().await?);

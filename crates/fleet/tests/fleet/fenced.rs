@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use skytether_common::{Error, Key, Kind, Result};
 use skytether_drive::Cse;
-use skytether_fleet::{Cut, DatasetKind, Placement, QueryOptions, Scheme};
+use skytether_fleet::{Cut, DatasetKind, NewIndex, Placement, QueryOptions, Scheme};
 use skytether_host::{Branch, DatasetWriter, Founding, Host, HostOptions};
 use skytether_wire::flight::{ConnectOptions, FlightCse};
 
@@ -84,6 +84,8 @@ async fn the_older_host_changes_nothing_and_the_newer_one_all() {
         fenced(&store(&older, "lab.t", 100).await.unwrap_err());
         fenced(&store(&older, "lab.new", 100).await.unwrap_err());
         fenced(&older.catalog().drop_dataset(&name("lab.t")).await.unwrap_err());
+        let index = NewIndex { dataset: name("lab.t"), table: "data".into(), name: None, columns: vec!["x".into()], include: Vec::new() };
+        fenced(&older.catalog().create_index(&index).await.unwrap_err());
         assert_eq!(stored(&drives).await, before, "{redundancy}");
         // It may still be asked, and sees what the newer one does.
         assert_eq!(rows(&older, "lab.t").await.unwrap(), "2000");

@@ -9,8 +9,16 @@ use arrow::array::{
 };
 use arrow::datatypes::Int32Type;
 use arrow::record_batch::RecordBatch;
-use skytether_common::Kind;
-use skytether_fleet::{Cut, Fleet, IndexInfo, ListIndexes, NewIndex, OldIndex, QueryOptions, Receipt, RepairOptions};
+use skytether_common::{Kind, PartitionName};
+use skytether_drive::{Cse, Drive, DriveOptions};
+use skytether_fleet::{
+    Cut, DatasetKind, Fleet, GrowthOptions, HostOptions, IndexInfo, ListIndexes, NewIndex, OldIndex, Placement, QueryOptions, Receipt, RepairOptions,
+};
+use skytether_host::{Founding, Host};
+use skytether_store::disk::{DiskStore, DriveIdentity};
+use skytether_store::{Expect, Op, SliceStore};
+use skytether_wire::CseInfo;
+use uuid::Uuid;
 
 use crate::redundancy::{bring_back, dir_of, lose};
 use crate::util::{CUTS, batches, ingest, lines, name, open, query, usage};
@@ -327,4 +335,151 @@ async fn lost_drives_are_stood_for_without_indexes_and_repaired_ones_build_their
     assert!(fleet.indexes(&ListIndexes::default()).await.unwrap().is_empty());
     drop(fleet);
     assert!((0..5).all(|drive| index_files(dir.path(), drive).iter().all(|file| !fs::read(file).unwrap().starts_with(b"SKYINDX"))));
+}
+
+/// Two drives over directories, of which each may be full at some bytes.
+fn drives_of(dir: &Path, capacities: [Option<u64>; 2]) -> Vec<Arc<dyn Cse>> {
+    let drive = |n: usize| {
+        let create = Some(DriveIdentity { id: Uuid::from_u128(n as u128 + 1), name: format!("drive-{n}") });
+        let options = skytether_store::disk::OpenOptions { create, capacity: capacities[n], ..skytether_store::disk::OpenOptions::default() };
+        let store = DiskStore::open(&dir.join(n.to_string()), options).unwrap();
+        let DriveIdentity { id, name } = store.identity().clone();
+        let info = CseInfo { id, name, format: skytether_drive::drive::FORMAT, memory_limit: 0, profile: None };
+        Drive::new(Arc::new(store), info, DriveOptions { memory_limit: 64 << 20, index_free: 0.0, ..DriveOptions::default() }).unwrap() as Arc<dyn Cse>
+    };
+    (0..2).map(drive).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_opens_where_a_full_drive_has_no_room_for_a_definition() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = batches(6, 1000);
+    let small = || {
+        let mut options = HostOptions::default();
+        options.slices.target_bytes = 8 << 10;
+        options
+    };
+    let (mut used, home) = {
+        let host = Host::join(drives_of(dir.path(), [None; 2]), small(), Founding::EmptyDrives).await.unwrap().0;
+        let mut writer = host.writer(&name("lab.t"), DatasetKind::Table, false).await.unwrap();
+        writer.write_table("data", Placement::Spread, rows[0].schema(), rows.into_iter().map(Ok)).await.unwrap();
+        writer.commit().await.unwrap();
+        let mut used = [None; 2];
+        for (n, drive) in host.drives().iter().enumerate() {
+            used[n] = Some(drive.usage().await.unwrap().value_bytes);
+        }
+        (used, host.drives()[host.catalog().home(&name("lab.t"))].info().id)
+    };
+    // Where the root record is there is room.
+    used[home.as_u128() as usize - 1] = None;
+    let host = Host::join(drives_of(dir.path(), used), small(), Founding::EmptyDrives).await.unwrap().0;
+    let error = host.catalog().create_index(&new("lab.t", &["x"], &[])).await.unwrap_err();
+    assert!(error.kind() == Kind::Exhausted && error.full_text().contains("is noted, but not all drives could be told"), "{}", error.full_text());
+    drop(host);
+    // The fleet opens, with the index where there is room, so that something can be dropped.
+    let host = Host::join(drives_of(dir.path(), used), small(), Founding::EmptyDrives).await.unwrap_or_else(|e| panic!("{}", e.full_text())).0;
+    let listed = host.catalog().indexes(&ListIndexes::default()).await.unwrap();
+    assert!(listed[0].state != "ready" && listed[0].drives.len() == 2, "{listed:?}");
+    host.catalog().drop_dataset(&name("lab.t")).await.unwrap();
+    drop(host);
+    // What was being written of it just then goes now.
+    let host = Host::join(drives_of(dir.path(), used), small(), Founding::EmptyDrives).await.unwrap().0;
+    for drive in host.drives() {
+        assert_eq!(drive.usage().await.unwrap().keys, 1, "only the record of the fleet");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn indexes_that_are_made_and_dropped_while_data_moves_are_so_afterwards() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = crate::redundancy::open(dir.path(), 4, "ec:2+1").await.unwrap();
+    ingest(&fleet, "lab.t", &batches(60, 1000), false).await.unwrap();
+    index(&fleet, new("lab.t", &["n"], &[])).await;
+    // While slices are on their way, once.
+    let (changed, runtime) = (std::sync::Once::new(), tokio::runtime::Handle::current());
+    let tell = |progress: &skytether_fleet::Progress| {
+        if progress.done > 0 {
+            changed.call_once(|| {
+                tokio::task::block_in_place(|| {
+                    runtime.block_on(async {
+                        fleet.create_index(&new("lab.t", &["x"], &["id"])).await.unwrap();
+                        fleet.drop_index(&old("lab.t", "n")).await.unwrap();
+                    });
+                });
+            });
+        }
+    };
+    let report = fleet.resize(&GrowthOptions { count: 1, ..GrowthOptions::default() }, &tell).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    assert!(changed.is_completed() && report.datasets == 1, "{report}");
+    let listed = fleet.indexes(&ListIndexes::default()).await.unwrap();
+    assert_eq!(listed.iter().map(|info| info.index.name.as_str()).collect::<Vec<_>>(), ["x"]);
+    let info = built(&fleet, "lab.t", "x").await;
+    assert_eq!((info.drives.len(), info.rows), (5, 60_000), "{info}");
+    let (_, receipt) = asked(&fleet, "SELECT id, x FROM lab.t WHERE x BETWEEN 100.0 AND 101.0", Cut::Full).await;
+    assert_eq!(used(&receipt), 5, "{receipt}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_was_made_another_one_while_a_drive_was_away_is_that_one_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || crate::redundancy::open(dir.path(), 5, "ec:3+1");
+    let by = |column: &str| NewIndex { name: Some("i".into()), ..new("lab.t", &[column], &["id"]) };
+    {
+        let fleet = open().await.unwrap();
+        ingest(&fleet, "lab.t", &batches(60, 1000), false).await.unwrap();
+        index(&fleet, by("n")).await;
+    }
+    lose(dir.path(), &[1]);
+    {
+        let fleet = open().await.unwrap();
+        fleet.drop_index(&old("lab.t", "i")).await.unwrap();
+        assert_eq!(index(&fleet, by("x")).await.drives.len(), 4);
+    }
+    bring_back(dir.path(), &[1]);
+    let fleet = open().await.unwrap();
+    let info = built(&fleet, "lab.t", "i").await;
+    assert_eq!((info.drives.len(), info.rows), (5, 60_000), "{info}");
+    let (_, receipt) = asked(&fleet, "SELECT id, x FROM lab.t WHERE x BETWEEN 100.0 AND 101.0", Cut::Full).await;
+    assert_eq!(used(&receipt), 5, "{receipt}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn drives_are_told_of_their_indexes_though_another_one_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || crate::redundancy::open(dir.path(), 5, "ec:3+1");
+    let sql = "SELECT id, x FROM lab.t WHERE x BETWEEN 100.0 AND 101.0 ORDER BY id";
+    let due = {
+        let fleet = open().await.unwrap();
+        ingest(&fleet, "lab.t", &batches(60, 1000), false).await.unwrap();
+        index(&fleet, new("lab.t", &["x"], &["id"])).await;
+        query(&fleet, sql, Cut::Full).await.unwrap()
+    };
+    // A crash came before one was told, and what another was told is damaged.
+    for (n, damaged) in [(0, false), (2, true)] {
+        let store = DiskStore::open(&dir_of(dir.path(), n), skytether_store::disk::OpenOptions::default()).unwrap();
+        let all = store
+            .list("", None, 100_000)
+            .unwrap()
+            .into_iter()
+            .filter(|entry| PartitionName::parse(&entry.key).is_some_and(|(at, _)| at.table == "index/x/data"));
+        let (definition, slices): (Vec<_>, Vec<_>) = all.partition(|entry| !entry.key.as_str().contains(';'));
+        assert!(definition.len() == 1 && slices.len() > 1);
+        let key = definition[0].key.clone();
+        let change = if damaged { Op::Put { key, value: "{".into(), expect: Expect::Any } } else { Op::Delete { key, expect: Expect::Any } };
+        let deletes = slices.into_iter().map(|entry| Op::Delete { key: entry.key, expect: Expect::Any });
+        store.apply(std::iter::once(change).chain(deletes).collect()).unwrap();
+    }
+    lose(dir.path(), &[4]);
+    let fleet = open().await.unwrap();
+    let mut uses = 0;
+    for _ in 0..400 {
+        let (rows, receipt) = asked(&fleet, sql, Cut::Full).await;
+        assert_eq!(rows, due);
+        uses = used(&receipt);
+        if uses >= 4 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert_eq!(uses, 4, "{:?}", fleet.indexes(&ListIndexes::default()).await);
 }

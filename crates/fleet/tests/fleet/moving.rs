@@ -1,7 +1,12 @@
 //! Work that moves between drives and host while a query runs: whoever runs what, the answer is the same.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
+use arrow::array::{ArrayRef, Int64Array};
+use arrow::record_batch::RecordBatch;
+use futures::StreamExt;
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::Policy;
 use skytether_common::Kind;
@@ -10,7 +15,7 @@ use skytether_slice::SliceOptions;
 
 use crate::served::{serve_drive_at, serve_host_with};
 use crate::tables::{QUERIES, assert_as_reference};
-use crate::util::{batches, ingest, lines, query};
+use crate::util::{Random, batches, ingest, lines, query};
 
 const POLICIES: [Policy; 4] = [Policy::Adaptive, Policy::Static(Rung::Full), Policy::Static(Rung::Filter), Policy::Static(Rung::Raw)];
 
@@ -113,4 +118,31 @@ async fn a_drive_without_room_for_states_leaves_them_to_the_host() {
         assert_eq!(given, expected, "{policy:?}");
         assert!(receipt.drives.iter().all(|drive| drive.rung != Some(Rung::Full)), "{:?}", receipt.drives);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_rests_makes_drives_wait_and_not_the_host_fill_up() {
+    const ROWS: usize = 60_000;
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = HostOptions { moving: Moving::Always(Policy::Static(Rung::Full)), threads: 2, ..HostOptions::default() };
+    // Rows wait for their epochs to be complete as well: those are small.
+    host.limits.memory = 16 << 20;
+    let options = OpenOptions { drives: Some(2), memory_per_drive: Some(64 << 20), ..OpenOptions::default() };
+    let fleet = Fleet::open_with(dir.path(), &options, host).await.unwrap();
+    let random = &mut Random(3);
+    let mut column = || Arc::new(Int64Array::from_iter_values((0..ROWS).map(|_| random.below(1 << 52) as i64))) as ArrayRef;
+    let batches: Vec<_> = (0..50).map(|_| RecordBatch::try_from_iter([("a", column()), ("b", column()), ("c", column()), ("d", column())]).unwrap()).collect();
+    ingest(&fleet, "lab.big", &batches, false).await.unwrap();
+    let mut query = fleet.sql("SELECT * FROM lab.big WHERE a >= 0", &QueryOptions::default()).await.unwrap();
+    let receipt = query.receipt.clone();
+    let sent = || receipt.receipt().drives.iter().map(|drive| drive.bytes_sent).sum::<u64>();
+    let mut rows = query.stream.next().await.unwrap().unwrap().num_rows();
+    // Longer than rows wait for others; what comes in comes in within that time.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let resting = sent();
+    while let Some(batch) = query.stream.next().await {
+        rows += batch.unwrap().num_rows();
+    }
+    assert_eq!(rows, ROWS * 50);
+    assert!(resting < 56 << 20 && sent() > 90 << 20, "{resting} of {} bytes came while nobody read", sent());
 }

@@ -128,16 +128,21 @@ async fn a_calibration_tells_what_was_asked_and_got_and_leaves_nothing() {
     for served in [false, true] {
         let mut steps = Vec::new();
         // More of a core than there is: this figure is off on any machine.
-        let asked = TARDY.replace("0.4", "50.0");
-        let found = skytether_fleet::calibrate(&asked, Some(dir.path()), served, |step| steps.push(step)).await.unwrap();
+        let asked = "speed_per_core = 50.0\ncores = 1\nmemory_bytes = 67108864\ndisk_bytes_per_s = 1e8\ndisk_seek_s = 0.003\nlink_bits_per_s = 4e8\nlink_latency_s = 0.004\n";
+        let found = skytether_fleet::calibrate(asked, Some(dir.path()), served, |step| steps.push(step)).await.unwrap();
         assert_eq!(steps.len() as u64, skytether_fleet::calibrate::STEPS);
         assert_eq!((found.profile.as_str(), found.served, found.within), ("own profile", served, false));
         let keys: Vec<&str> = found.measured.iter().map(|m| m.key).collect();
         assert_eq!(keys, ["speed_per_core", "cores", "memory_bytes", "disk_bytes_per_s", "disk_seek_s", "link_bits_per_s", "link_latency_s"]);
-        assert_eq!(found.measured.iter().map(|m| m.asked.unwrap()).collect::<Vec<_>>(), [50.0, 1.0, 67_108_864.0, 1e9, 0.0003, 8e9, 0.0002]);
+        assert_eq!(found.measured.iter().map(|m| m.asked.unwrap()).collect::<Vec<_>>(), [50.0, 1.0, 67_108_864.0, 1e8, 0.003, 4e8, 0.004]);
         assert!(found.measured.iter().all(|m| m.got > 0.0 && (m.ratio.unwrap() * m.asked.unwrap() - m.got).abs() <= 1e-6 * m.got), "{found:?}");
         let (speed, memory) = (&found.measured[0], &found.measured[2]);
         assert!(!speed.within && memory.within && memory.got == 67_108_864.0, "{found:?}");
+        // Whatever else the machine does, nothing is quicker than the device.
+        for (at, faster) in [(3, true), (4, false), (5, true), (6, false)] {
+            let ratio = found.measured[at].ratio.unwrap();
+            assert!(if faster { ratio < 1.1 } else { ratio > 0.9 }, "{found:?}");
+        }
     }
     let error = skytether_fleet::calibrate("envy", Some(dir.path()), false, |_| ()).await.unwrap_err();
     assert!(error.kind() == Kind::Invalid && error.to_string().contains("envoy, newport"), "{error}");

@@ -20,25 +20,25 @@ use crate::scrub::values;
 use crate::served::{Server, serve_drive_at};
 use crate::util::{batches, ingest, name, query, usage, value};
 
-async fn repair(fleet: &Fleet, options: RepairOptions) -> RepairReport {
+pub(crate) async fn repair(fleet: &Fleet, options: RepairOptions) -> RepairReport {
     fleet.repair(&options, &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.full_text()))
 }
 
-fn replacing(drives: &[usize]) -> RepairOptions {
+pub(crate) fn replacing(drives: &[usize]) -> RepairOptions {
     RepairOptions { drives: drives.iter().map(|n| format!("drive-{n}")).collect(), ..RepairOptions::default() }
 }
 
 /// A table of several groups of columns.
-async fn wide(fleet: &Fleet) {
+pub(crate) async fn wide(fleet: &Fleet) {
     let column = |c: usize| (format!("c{c}"), Arc::new(Int64Array::from_iter_values((0..400).map(|row| (row * (c + 3) % 1009) as i64))) as ArrayRef);
     let rows = RecordBatch::try_from_iter((0..150).map(column)).unwrap();
     ingest(fleet, "lab.wide", &[rows.clone(), rows], false).await.unwrap();
 }
 
-const WIDE: &str = "SELECT count(*), sum(c0), max(c149), min(c77) FROM lab.wide";
+pub(crate) const WIDE: &str = "SELECT count(*), sum(c0), max(c149), min(c77) FROM lab.wide";
 
 /// What belongs to data sets, by keys.
-fn parts(dir: &Path, drive: usize) -> BTreeMap<String, Bytes> {
+pub(crate) fn parts(dir: &Path, drive: usize) -> BTreeMap<String, Bytes> {
     values(dir, drive).into_iter().filter(|(key, _)| key.as_str().contains('/')).map(|(key, value)| (key.as_str().to_owned(), value)).collect()
 }
 

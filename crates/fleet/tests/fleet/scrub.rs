@@ -14,29 +14,18 @@ use skytether_redundancy::map::{CodeMap, Shard};
 use skytether_store::{Expect, Op};
 
 use crate::redundancy::{QUERIES, answers, bring_back, dir_of, fill, lose, open};
-use crate::util::{batch, batches, ingest, name, query, value};
+use crate::util::{Random, batch, batches, ingest, name, query, value};
 
 async fn scrub(fleet: &Fleet, options: ScrubOptions) -> ScrubReport {
     fleet.scrub(&options, &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.full_text()))
 }
 
-async fn all(fleet: &Fleet) -> ScrubReport {
+pub(crate) async fn all(fleet: &Fleet) -> ScrubReport {
     scrub(fleet, ScrubOptions::default()).await
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) >> 11) as usize % bound
-    }
-}
-
 /// The files of a drive's values, in order, but for those that are empty.
-fn files(fleet: &Path, drive: usize) -> Vec<PathBuf> {
+pub(crate) fn files(fleet: &Path, drive: usize) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for below in fs::read_dir(dir_of(fleet, drive).join("slices")).unwrap() {
         files.extend(fs::read_dir(below.unwrap().path()).unwrap().map(|file| file.unwrap().path()));
@@ -53,7 +42,7 @@ pub(crate) fn values(fleet: &Path, drive: usize) -> Vec<(Key, Bytes)> {
     entries.into_iter().map(|entry| (entry.key.clone(), drive.store().get(&entry.key).unwrap())).collect()
 }
 
-fn put(fleet: &Path, drive: usize, key: &Key, value: Option<Bytes>) {
+pub(crate) fn put(fleet: &Path, drive: usize, key: &Key, value: Option<Bytes>) {
     let drive = Drive::open(&dir_of(fleet, drive), None, Default::default()).unwrap();
     let op = match value {
         Some(value) => Op::Put { key: key.clone(), value, expect: Expect::Any },

@@ -23,7 +23,7 @@ use skytether_wire::decorated::{Decorated, Decorator};
 use skytether_wire::{CseInfo, DeliveryStream, Opened, SubPlan};
 use tokio::sync::Notify;
 
-use crate::util::lines;
+use crate::util::{Random, lines};
 
 /// Seeds of the tests.
 const SEEDS: std::ops::Range<u64> = 0..300;
@@ -33,17 +33,6 @@ const STEPS: usize = 6;
 
 /// Data sets of a fleet.
 const NAMES: [&str; 3] = ["lab.a", "lab.b", "lab.c"];
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) >> 11) as usize % bound
-    }
-}
 
 /// What befalls the drive that is asked for something, or the host that asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

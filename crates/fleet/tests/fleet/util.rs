@@ -79,3 +79,15 @@ pub(crate) async fn usage(fleet: &Fleet) -> (u64, u64) {
     let status = fleet.status().await.unwrap();
     status.iter().map(|d| d.usage.unwrap()).fold((0, 0), |(k, b), u| (k + u.keys, b + u.value_bytes))
 }
+
+/// SplitMix64, from a seed.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ z >> 31) >> 11) as usize % bound
+    }
+}

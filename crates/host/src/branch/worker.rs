@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use datafusion::common::TableReference;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet};
+use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, SpillMetrics};
 use futures::future::BoxFuture;
 use futures::stream::{self, SelectAll};
 use futures::{FutureExt, StreamExt};
@@ -57,6 +57,8 @@ pub(super) struct Work {
 #[derive(Default)]
 struct State {
     loads: Vec<f64>,
+    /// Seconds for which drives may stand still, as they say.
+    slack: Vec<Seconds>,
     running: HashMap<SliceId, Seconds>,
     below: Vec<Annotation>,
     /// What epochs so far have taught of the costs, by the rung that they were asked for.
@@ -95,7 +97,7 @@ impl Work {
     pub(super) async fn new(host: Host, plan: SubPlan, divided: Divided, places: HashMap<u32, usize>) -> Result<Arc<Self>> {
         let combiner = divided.combiner().await?;
         let cost = cost(&divided)?;
-        let state = Mutex::new(State { loads: vec![1.0; host.drives().len()], ..State::default() });
+        let state = Mutex::new(State { loads: vec![1.0; host.drives().len()], slack: vec![0.0; host.drives().len()], ..State::default() });
         Ok(Arc::new(Self { host, plan, divided, combiner, cost, places: Arc::new(places), state }))
     }
 
@@ -166,6 +168,8 @@ impl Work {
             schema: self.divided.schema(top),
             top,
             source: Some(source),
+            runtime: self.host.runtime(),
+            spills: SpillMetrics::new(&ExecutionPlanMetricsSet::new(), 0),
         })
     }
 }
@@ -196,6 +200,12 @@ impl Meters for Work {
 
     fn cpu(&self, _: EpochId, slice: SliceId) -> Seconds {
         self.state().running.get(&slice).copied().unwrap_or(0.0)
+    }
+
+    /// Until it does without one of its drives, however often that is asked again.
+    fn slack(&self) -> Seconds {
+        let Limits { silence, pause, retries, .. } = self.host.options().limits;
+        f64::from(retries + 1) * (silence + pause) + self.state().slack.iter().copied().fold(0.0, f64::max)
     }
 }
 
@@ -309,8 +319,11 @@ impl Source for Fed {
         self.lane.done(cost, (0, self.work.divided.memory()));
     }
 
-    fn progress(&self, drive: usize, running: &[(SliceId, Seconds)], load: f64) {
+    fn progress(&self, drive: usize, running: &[(SliceId, Seconds)], load: f64, slack: Seconds) {
         let mut state = self.work.state();
+        if let Some(last) = state.slack.get_mut(drive) {
+            *last = slack;
+        }
         state.running.extend(running.iter().copied());
         if let Some(last) = state.loads.get_mut(drive) {
             *last = load;

@@ -32,6 +32,9 @@ impl Catalog {
                 order.into_iter().map(|at| members[at]).collect::<Vec<_>>()
             }
         };
+        if let Some(domains) = self.presence().domains() {
+            return domains.homes(&homes, self.presence().homes());
+        }
         homes.truncate(self.presence().homes());
         homes
     }

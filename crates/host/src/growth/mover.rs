@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::plan::{Job, Planner, TablePlan};
 use super::report::GrowthReport;
-use crate::catalog::{Catalog, PLAIN_FORMAT, PartitionRecord, ROOT_FORMAT, RootRecord, TableRecord};
+use crate::catalog::{Catalog, PLAIN_FORMAT, PartitionRecord, REDUNDANT_FORMAT, RootRecord, TableRecord};
 use crate::redundant::Progress;
 use crate::redundant::mend::is;
 use crate::redundant::stored::{RedundancyRecord, holders, parity_of};
@@ -267,13 +267,14 @@ impl<'a> Mover<'a> {
                 }
             }
         }
-        let format = if tables.values().any(|table: &TableRecord| table.redundancy.is_some()) { ROOT_FORMAT } else { PLAIN_FORMAT };
-        let now = RootRecord { format, generation: next, content: Some(record.written()), tables, ..record.clone() };
-        if !self.commit(record, now.clone()).await? {
+        let format = if tables.values().any(|table: &TableRecord| table.redundancy.is_some()) { REDUNDANT_FORMAT } else { PLAIN_FORMAT };
+        let mut now = RootRecord { format, generation: next, content: Some(record.written()), tables, ..record.clone() };
+        // From here on the root record may name what was written: an answer may be lost, and whoever waits for this may leave. What it does not name goes when the fleet is opened next.
+        unsettled.settled = true;
+        if !self.commit(record, &mut now).await? {
             self.undo(&mut unsettled).await?;
             return Ok(Became::Another);
         }
-        unsettled.settled = true;
         if let Err(e) = self.host.catalog().define_indexes(&now).await {
             // They are told when the indexes are listed, or the fleet is opened.
             tracing::warn!("drives were not told of the indexes of {}: {e}", record.name);
@@ -316,22 +317,23 @@ impl<'a> Mover<'a> {
     }
 
     /// Makes `now` the truth, if that is `before` still; whether it was.
-    async fn commit(&mut self, before: &RootRecord, mut now: RootRecord) -> Result<bool> {
+    async fn commit(&mut self, before: &RootRecord, now: &mut RootRecord) -> Result<bool> {
         let catalog = self.host.catalog();
         catalog.look_around().await?;
-        let (change, version) = match catalog.read_versioned(&before.name).await? {
-            Some((found, version)) if found.generation == before.generation => (found.change, version),
+        let (found, version) = match catalog.read_versioned(&before.name).await? {
+            Some((found, version)) if found.generation == before.generation => (found, version),
             _ => return Ok(false),
         };
-        now.change = catalog.next_change(change);
-        match catalog.commit(&now, Expect::Version(version)).await {
+        // Indexes may have been made or dropped since the work began.
+        (now.change, now.indexes) = (catalog.next_change(found.change), found.indexes);
+        match catalog.commit(now, Expect::Version(version)).await {
             Ok(()) => {}
             Err(e) if e.kind() == Kind::Conflict => return Ok(false),
             Err(e) => return Err(e),
         }
         let mut loads = std::mem::take(&mut self.loads);
         self.count(before, &mut loads, false);
-        self.count(&now, &mut loads, true);
+        self.count(now, &mut loads, true);
         self.loads = loads;
         Ok(true)
     }
@@ -368,7 +370,7 @@ impl<'a> Mover<'a> {
                         parity.push(PartitionRecord { drive: ids[slot], slot: slot as u32, rows: 0, slices: *slices, bytes });
                     }
                 }
-                Some(RedundancyRecord { scheme: before.scheme, drives: ids, parity })
+                Some(RedundancyRecord { scheme: before.scheme, drives: ids, parity, hosts: Vec::new(), inner: Vec::new() })
             }
             _ => None,
         };

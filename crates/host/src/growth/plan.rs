@@ -356,6 +356,7 @@ impl TablePlan {
 
     /// The code map as it is stored.
     pub(crate) fn stored_map(&self, ids: &[Uuid]) -> Result<Option<bytes::Bytes>> {
-        self.map.as_ref().map(|map| StoredMap::encode(ids, map)).transpose()
+        let Some(map) = &self.map else { return Ok(None) };
+        StoredMap { drives: ids.to_vec(), map: map.clone(), within: None }.encode().map(Some)
     }
 }

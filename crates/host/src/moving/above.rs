@@ -22,6 +22,7 @@ use skytether_engine::{Engine, Reader};
 use skytether_wire::{Cse, Storage, SubPlan};
 use tokio::sync::OnceCell;
 
+use super::kept::Kept;
 use super::queue::{Line, Queue};
 
 /// The engine over what a drive stores, made when it is first needed; it keeps what it has read of metadata and names for the next query.
@@ -83,7 +84,7 @@ pub(super) struct Above {
     /// Lanes for slices, and for rows.
     lanes: usize,
     slices: Mutex<Option<Queue<Fed>>>,
-    rows: Mutex<Option<Queue<RecordBatch>>>,
+    rows: Mutex<Option<Queue<Kept>>>,
 }
 
 impl fmt::Debug for Above {
@@ -140,7 +141,7 @@ impl Above {
     }
 
     /// Works rows off that the drive filtered.
-    pub(super) fn rows(self: &Arc<Self>, epoch: EpochId, batches: Vec<RecordBatch>) {
+    pub(super) fn rows(self: &Arc<Self>, epoch: EpochId, batches: Vec<Kept>) {
         let mut queue = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = queue.get_or_insert_with(|| {
             let queue = Queue::new(Arc::clone(&self.tell));
@@ -153,7 +154,8 @@ impl Above {
                         line.done();
                         Some((Arc::clone(&line).next().await?, line))
                     });
-                    divided.above(rows.map(move |batch| crate::reading::adapt(&batch, &schema, "a drive")).boxed(), meter)
+                    let rows = rows.then(Kept::load);
+                    divided.above(rows.map(move |batch| crate::reading::adapt(&batch?, &schema, "a drive")).boxed(), meter)
                 });
             }
             queue

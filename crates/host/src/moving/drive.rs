@@ -2,10 +2,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use arrow::record_batch::RecordBatch;
 use skytether_adapt::message::{Completed, CseId, Down, EpochId, Rung, Slice, SliceCost, SliceId, Up};
 use skytether_common::{Error, Result};
 use skytether_wire::session::Stripe;
@@ -13,7 +11,8 @@ use skytether_wire::{Annotation, Cse, SubPlan};
 use tokio::sync::mpsc;
 
 use super::above::Above;
-use crate::reading::Reading;
+use super::flow::Mouth;
+use crate::reading::{Reading, Seen};
 
 /// The task's view of a drive.
 pub(super) struct Drive {
@@ -21,7 +20,7 @@ pub(super) struct Drive {
     pub(super) plan: SubPlan,
     pub(super) cse: Arc<dyn Cse>,
     pub(super) above: Arc<Above>,
-    pub(super) output: Output,
+    pub(super) output: Arc<Mouth>,
     /// Orders go here; nothing while it is being opened, and where it runs its sub-plan as a whole.
     pub(super) orders: Option<mpsc::UnboundedSender<Down>>,
     /// Orders for a session that is being opened.
@@ -47,14 +46,9 @@ pub(super) struct Drive {
     pub(super) whole: bool,
     /// Its own figures, once told.
     pub(super) told: Option<Annotation>,
+    /// What was seen of the sessions before the last one, which told nothing.
+    pub(super) before: Seen,
     pub(super) handed_out: Handed,
-}
-
-/// The rows of one drive on their way to whoever reads them.
-pub(super) struct Output {
-    /// Rows, and the bytes that they count for.
-    pub(super) queue: mpsc::UnboundedSender<(RecordBatch, u64)>,
-    pub(super) closed: Arc<AtomicBool>,
 }
 
 /// What went up from a drive otherwise than as states.
@@ -122,10 +116,10 @@ impl Drive {
     /// A message with slices where the drive names stripes.
     pub(super) fn to_slices(&self, up: Up) -> Up {
         match up {
-            Up::Progress { epoch, done, running, load, waits, pending_rows, pending_bytes } => {
+            Up::Progress { epoch, done, running, load, waits, pending_rows, pending_bytes, slack } => {
                 let done = done.into_iter().map(|cost| SliceCost { slice: self.slice(cost.slice), ..cost }).collect();
                 let running = running.into_iter().map(|(stripe, cpu)| (self.slice(stripe), cpu)).collect();
-                Up::Progress { epoch, done, running, load, waits, pending_rows, pending_bytes }
+                Up::Progress { epoch, done, running, load, waits, pending_rows, pending_bytes, slack }
             }
             Up::Taken { epoch, number, slices } => Up::Taken { epoch, number, slices: self.slices(slices) },
             Up::EpochDone(end) => {
@@ -161,7 +155,9 @@ impl Drive {
             self.top
         };
         let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
-        self.reading.end(told, |annotation| {
+        self.reading.end(told, self.before, |annotation| {
+            // What a session that broke has worked off is counted here.
+            annotation.slices = annotation.slices.max(filtered + full);
             annotation.rung = Some(rung);
             annotation.reason = reason;
             annotation.bytes_sent += bytes;

@@ -21,8 +21,8 @@ pub(crate) trait Source: Send + Sync {
     fn changed(&self) -> BoxFuture<'_, ()>;
     /// A stripe (which `cost` names as its slice) is worked off, for the first time or again.
     fn done(&self, cost: SliceCost);
-    /// The stripes that a drive works on, with the processor seconds that they have had, and how busy it is.
-    fn progress(&self, drive: usize, running: &[(SliceId, Seconds)], load: f64);
+    /// The stripes that a drive works on, with the processor seconds that they have had, how busy it is, and for how long it may stand still, as it says.
+    fn progress(&self, drive: usize, running: &[(SliceId, Seconds)], load: f64, slack: Seconds);
     /// What is known of the costs from scans before.
     fn known(&self) -> Option<CostModel>;
     /// Keeps what this scan has learnt of them.

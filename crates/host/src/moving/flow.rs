@@ -1,20 +1,70 @@
 //! Rows on their way from drives to readers, and how many of them may wait.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use arrow::record_batch::RecordBatch;
+use datafusion::error::Result as DfResult;
 use skytether_adapt::message::EpochId;
-use skytether_wire::size::batch_bytes;
-use tokio::sync::Notify;
+use tokio::sync::mpsc::{Sender, WeakSender};
+use tokio::sync::{Notify, mpsc};
 
-/// Rows that wait for whoever reads them, in bytes, before nothing more is taken in.
+use super::kept::Kept;
+
+/// Rows that wait in memory for whoever reads them, in bytes, before nothing more is taken in.
 const WAITING: u64 = 32 << 20;
 
-/// Milliseconds after which rows that nobody reads hold nothing up.
-const STUCK: u64 = 1000;
+/// Milliseconds in which nobody reads anything, after which it is asked whether somebody waits for the rows of another drive first.
+const STUCK: u64 = 250;
+
+/// Where the rows of one drive go. The queue ends with this, which nobody else may keep.
+#[derive(Debug)]
+pub(super) struct Mouth {
+    /// Rows, and the bytes of memory that they count for.
+    queue: mpsc::UnboundedSender<(Kept, u64)>,
+    pub(super) reading: Arc<Reading>,
+}
+
+/// How the rows of one drive are read.
+#[derive(Debug)]
+pub(super) struct Reading {
+    /// How many wait, as they came.
+    waiting: AtomicU64,
+    reader: WeakSender<DfResult<RecordBatch>>,
+    /// Nobody reads any more.
+    pub(super) closed: AtomicBool,
+    /// No more will come.
+    pub(super) over: AtomicBool,
+}
+
+impl Mouth {
+    /// One that `output` leads to, and what waits for it.
+    pub(super) fn new(output: &Sender<DfResult<RecordBatch>>) -> (Arc<Self>, mpsc::UnboundedReceiver<(Kept, u64)>) {
+        let (queue, waiting) = mpsc::unbounded_channel();
+        let no = || AtomicBool::new(false);
+        let reading = Arc::new(Reading { waiting: AtomicU64::new(0), reader: output.downgrade(), closed: no(), over: no() });
+        (Arc::new(Self { queue, reading }), waiting)
+    }
+
+    /// Whether somebody takes these rows.
+    fn give(&self, rows: Kept, bytes: u64) -> bool {
+        self.reading.waiting.fetch_add(1, Ordering::Relaxed);
+        self.queue.send((rows, bytes)).is_ok()
+    }
+}
+
+impl Reading {
+    /// Whether its reader has taken all that came, and more will come.
+    fn is_hungry(&self) -> bool {
+        !self.closed.load(Ordering::Relaxed)
+            && !self.over.load(Ordering::Relaxed)
+            && self.waiting.load(Ordering::Relaxed) == 0
+            && self.reader.upgrade().is_some_and(|reader| reader.capacity() == reader.max_capacity())
+    }
+}
+
 /// Rows that wait for readers, of all drives.
 pub(super) struct Flow {
     began: Instant,
@@ -24,20 +74,41 @@ pub(super) struct Flow {
     pub(super) room: Notify,
     /// Bytes of filtered rows that wait to be worked off here, by their epochs.
     filtered: Mutex<BTreeMap<EpochId, u64>>,
+    mouths: Mutex<Vec<Arc<Reading>>>,
 }
 
 impl Flow {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { began: Instant::now(), bytes: AtomicU64::new(0), read: AtomicU64::new(0), room: Notify::new(), filtered: Mutex::default() })
+        Arc::new(Self {
+            began: Instant::now(),
+            bytes: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+            room: Notify::new(),
+            filtered: Mutex::default(),
+            mouths: Mutex::default(),
+        })
+    }
+
+    /// Rows are also read there.
+    pub(super) fn leads_to(&self, mouth: &Arc<Mouth>) {
+        self.mouths.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&mouth.reading));
     }
 
     fn now(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Whether enough waits. Where nobody reads any of it for long, somebody may be waiting for the rows of another drive first.
+    /// Whether as much waits in memory as may.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) > WAITING
+    }
+
+    /// Whether nothing more is to come. Where nobody reads any of what waits, a reader may wait for the rows of another drive first (a merge in order does): then more is taken in, which waits on disk
+    /// ([`super::kept`]). A reader that takes nothing of any drive is waited for, however long that takes.
     pub(super) fn clogged(&self) -> bool {
-        self.bytes.load(Ordering::Relaxed) > WAITING && self.now().saturating_sub(self.read.load(Ordering::Relaxed)) < STUCK
+        let stuck = || self.now().saturating_sub(self.read.load(Ordering::Relaxed)) >= STUCK;
+        let hungry = || self.mouths.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|mouth| mouth.is_hungry());
+        self.is_full() && !(stuck() && hungry())
     }
 
     fn filtered(&self) -> MutexGuard<'_, BTreeMap<EpochId, u64>> {
@@ -61,15 +132,70 @@ impl Flow {
         }
     }
 
-    pub(super) fn more(&self, batch: &RecordBatch) {
-        if self.bytes.fetch_add(batch_bytes(batch), Ordering::Relaxed) == 0 {
+    /// Rows that take so many bytes of memory wait from now on.
+    pub(super) fn more(&self, bytes: u64) {
+        if self.bytes.fetch_add(bytes, Ordering::Relaxed) == 0 {
             self.read.store(self.now(), Ordering::Relaxed);
         }
     }
 
-    pub(super) fn less(&self, bytes: u64) {
+    /// Gives rows, of which `bytes` are counted, to whoever reads them there.
+    pub(super) fn give(&self, mouth: &Mouth, rows: Kept, bytes: u64) -> bool {
+        let given = mouth.give(rows, bytes);
+        if !given {
+            self.less(bytes);
+        }
+        given
+    }
+
+    /// Rows were read there.
+    pub(super) fn read(&self, mouth: &Reading, bytes: u64) {
+        mouth.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.less(bytes);
+    }
+
+    fn less(&self, bytes: u64) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.read.store(self.now(), Ordering::Relaxed);
         self.room.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn readers_that_rest_are_waited_for_and_those_that_wait_for_another_drive_are_not() {
+        let flow = Flow::new();
+        let (outputs, mut readers): (Vec<_>, Vec<_>) = (0..2).map(|_| mpsc::channel(1)).unzip();
+        let (mouths, mut waiting): (Vec<_>, Vec<_>) = outputs.iter().map(Mouth::new).unzip();
+        mouths.iter().for_each(|mouth| flow.leads_to(mouth));
+        let rows = || Kept::loose(RecordBatch::new_empty(Arc::new(arrow::datatypes::Schema::empty())));
+        let give = |at: usize, bytes: u64| {
+            flow.more(bytes);
+            assert!(flow.give(&mouths[at], rows(), bytes));
+        };
+        give(0, WAITING);
+        give(1, 1);
+        assert!(flow.is_full() && flow.clogged());
+        tokio::time::sleep(Duration::from_millis(STUCK + 50)).await;
+        assert!(flow.clogged(), "rows of both drives wait: nobody reads");
+        // Those of the second are read, and it has more to come.
+        let (_, bytes) = waiting[1].try_recv().unwrap();
+        flow.read(&mouths[1].reading, bytes);
+        give(0, 1);
+        tokio::time::sleep(Duration::from_millis(STUCK + 50)).await;
+        assert!(flow.is_full() && !flow.clogged(), "somebody waits for the second drive's rows");
+        // What came is on its way to the reader, who does not take it.
+        outputs[1].try_send(Ok(RecordBatch::new_empty(Arc::new(arrow::datatypes::Schema::empty())))).unwrap();
+        assert!(flow.clogged());
+        readers[1].try_recv().unwrap().unwrap();
+        assert!(!flow.clogged());
+        // It has no more.
+        mouths[1].reading.over.store(true, Ordering::Relaxed);
+        assert!(flow.clogged());
     }
 }

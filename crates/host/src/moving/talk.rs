@@ -1,6 +1,7 @@
 //! Sessions with drives: how they begin, what drives say in them, and their last words.
 
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arrow::record_batch::RecordBatch;
@@ -13,7 +14,9 @@ use skytether_wire::size::batch_bytes;
 use skytether_wire::{Annotation, Opened};
 use tokio::sync::mpsc;
 
-use super::task::{Batch, Heard, Task};
+use super::drive::Drive;
+use super::kept::Kept;
+use super::task::{Batch, Heard, Task, waiting};
 use crate::expected::Estimate;
 use crate::reading::check;
 
@@ -41,24 +44,31 @@ impl Task {
                 let drive = &mut self.drives[at];
                 (drive.is_surveyed, drive.whole) = (true, true);
                 self.left += 1;
-                let (reading, inbox, queue, flow) = (Arc::clone(&drive.reading), self.inbox.clone(), drive.output.queue.clone(), Arc::clone(&self.flow));
-                let plan = drive.plan.clone();
+                let (reading, inbox, mouth, flow) = (Arc::clone(&drive.reading), self.inbox.clone(), Arc::clone(&drive.output), Arc::clone(&self.flow));
+                let (plan, room) = (drive.plan.clone(), Arc::clone(&self.room));
                 self.tasks.spawn(async move {
+                    let failed = Mutex::new(None);
                     let give = |batch: RecordBatch| {
-                        let (queue, flow) = (queue.clone(), Arc::clone(&flow));
+                        let (mouth, flow, room, failed) = (&mouth, &flow, &room, &failed);
                         async move {
                             while flow.clogged() {
                                 let _ = tokio::time::timeout(Duration::from_millis(5), flow.room.notified()).await;
                             }
-                            flow.more(&batch);
-                            let bytes = batch_bytes(&batch);
-                            queue.send((batch, bytes)).is_ok()
+                            match waiting(flow, room, Kept::loose(batch)) {
+                                Ok((rows, bytes)) => flow.give(mouth, rows, bytes),
+                                Err(error) => {
+                                    *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                                    false
+                                }
+                            }
                         }
                     };
                     let over = match reading.deliver(stream, &plan, give).await {
                         Err(e) => Err(reading.at_fault(&plan, e).await),
                         done => done,
                     };
+                    let over = failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(over, Err);
+                    mouth.reading.over.store(true, Ordering::Relaxed);
                     let _ = inbox.send(Heard::Whole(over));
                 });
                 self.handle(Event::Surveyed { cse, slices: Vec::new() });
@@ -85,6 +95,10 @@ impl Task {
             None => session.survey,
         };
         let survey = drive.surveyed(&survey, cse, first)?;
+        if drive.sessions > 0 {
+            // The plan of this one was sent already: it tells of that itself.
+            drive.before = drive.reading.seen().without(drive.plan.bytes() as u64);
+        }
         drive.sessions += 1;
         drive.silent = false;
         drive.heard = Instant::now();
@@ -122,8 +136,8 @@ impl Task {
         drive.heard = Instant::now();
         match message {
             Some(Ok(Message::Up(up))) => {
-                if let (Some(source), Up::Progress { done, running, load, .. }) = (&self.source, &up) {
-                    source.progress(at, running, *load);
+                if let (Some(source), Up::Progress { done, running, load, slack, .. }) = (&self.source, &up) {
+                    source.progress(at, running, *load, *slack);
                     done.iter().for_each(|cost| source.done(*cost));
                 }
                 let up = drive.to_slices(up);
@@ -132,7 +146,15 @@ impl Task {
             Some(Ok(Message::Batch { epoch, number, batch, .. })) => {
                 let bytes = batch_bytes(&batch);
                 drive.reading.came(&batch, bytes);
-                self.handle(Event::Batch { cse, epoch, number, bytes, batch: Batch::Rows(batch) });
+                // An epoch of states may be all that a drive has; all others are small, and what is aggregated here is so at once.
+                let kept = match drive.opened.get(&epoch) {
+                    Some(Rung::Full) => self.room.keep(batch),
+                    _ => Ok(self.room.hold(batch)),
+                };
+                match kept {
+                    Ok(kept) => self.handle(Event::Batch { cse, epoch, number, bytes, batch: Batch::Rows(kept) }),
+                    Err(error) => self.outcome = Some(Err((None, error))),
+                }
             }
             Some(Ok(Message::Trouble { error, .. })) => drive.trouble = Some(error),
             // That somebody carries messages says nothing of the work; silence of epochs is for the machine to judge.
@@ -169,9 +191,12 @@ impl Task {
                 }
             }
         }
+        let happened = self.happened();
         let deadline = tokio::time::sleep(LAST_WORDS);
         tokio::pin!(deadline);
-        while self.drives.iter().any(|drive| !drive.whole && !drive.silent && drive.told.is_none() && drive.sessions > 0) {
+        // One that was not heard of for long has its slices covered by others, and nothing to say.
+        let speaks = |drive: &Drive| !drive.whole && !drive.silent && drive.told.is_none() && drive.sessions > 0 && drive.heard.elapsed() < LAST_WORDS / 2;
+        while self.drives.iter().any(speaks) {
             tokio::select! {
                 Some(what) = said.recv() => {
                     if let Heard::Message(at, session, message) = what
@@ -196,7 +221,7 @@ impl Task {
             source.learnt(self.query.cost().clone());
         }
         if let (Some(expected), Some(first)) = (self.expected.take(), self.drives.first()) {
-            first.reading.note.estimate(Estimate { expected, happened: Some(self.happened()) });
+            first.reading.note.estimate(Estimate { expected, happened: Some(happened) });
         }
         // Outputs end when what waits in them is read.
         let Self { drives, mut outlets, .. } = self;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use arrow::datatypes::SchemaRef;
@@ -13,6 +13,7 @@ use skytether_adapt::query::{Action, Event, Policy, Query, Setup};
 use skytether_adapt::work;
 use skytether_common::{Error, Kind, Result};
 use skytether_engine::feed::Fed;
+use skytether_plan::error::to_datafusion;
 use skytether_wire::Opened;
 use skytether_wire::session::Message;
 use skytether_wire::size::batch_bytes;
@@ -20,12 +21,13 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::above::{Above, Worked};
-use super::drive::{Drive, Handed, Output};
+use super::drive::{Drive, Handed};
 use super::fed::Source;
-use super::flow::Flow;
+use super::flow::{Flow, Mouth};
+use super::kept::{Kept, Room};
 use super::{Member, Start, traced};
 use crate::expected::{Division, DriveShare, MOST};
-use crate::reading::adapt;
+use crate::reading::{Seen, adapt};
 
 /// Messages of all drives that wait for the machine.
 const MESSAGES: usize = 64;
@@ -42,7 +44,7 @@ const STATES: f64 = 0.5;
 /// What an epoch delivers.
 #[derive(Debug)]
 pub(super) enum Batch {
-    Rows(RecordBatch),
+    Rows(Kept),
     Stored(Fed),
 }
 
@@ -77,6 +79,8 @@ pub(super) struct Task {
     pub(super) follow: VecDeque<Event<Batch>>,
     pub(super) next_slice: u32,
     pub(super) flow: Arc<Flow>,
+    /// Where rows wait for their epochs to be complete, and for their readers.
+    pub(super) room: Arc<Room>,
     /// What is to be ended with this.
     pub(super) tasks: JoinSet<()>,
     /// Rows on their way to their readers.
@@ -122,6 +126,7 @@ pub(super) async fn work_off(start: Start) -> Result<()> {
         follow: VecDeque::new(),
         next_slice: 0,
         flow: Flow::new(),
+        room: Room::new(start.runtime, start.spills),
         tasks: JoinSet::new(),
         outlets: JoinSet::new(),
         outcome: None,
@@ -140,7 +145,7 @@ pub(super) async fn work_off(start: Start) -> Result<()> {
         task.open(at);
     }
     loop {
-        if task.drives.iter().all(|drive| drive.output.closed.load(Ordering::Relaxed)) {
+        if task.drives.iter().all(|drive| drive.output.reading.closed.load(Ordering::Relaxed)) {
             // Nobody reads any more.
             return Ok(());
         }
@@ -209,27 +214,34 @@ impl Task {
                     while tells.clogged() && !inbox.is_closed() {
                         std::thread::sleep(Duration::from_millis(2));
                     }
-                    tells.more(batch);
+                    tells.more(batch_bytes(batch));
                 }
                 Worked::Epoch(epoch, _) => tells.worked(*epoch),
                 Worked::Over(_) => {}
             }
             inbox.send(Heard::Above(at, worked)).is_ok()
         });
-        let (queue, mut waiting) = mpsc::unbounded_channel::<(RecordBatch, u64)>();
-        let (closed, flow) = (Arc::new(AtomicBool::new(false)), Arc::clone(&self.flow));
-        let (is_closed, reading) = (Arc::clone(&closed), Arc::new(reading));
-        let records = Arc::clone(&reading);
+        let (mouth, mut waiting) = Mouth::new(&output);
+        self.flow.leads_to(&mouth);
+        let (flow, reading, schema) = (Arc::clone(&self.flow), Arc::new(reading), Arc::clone(&self.schema));
+        let (records, reads) = (Arc::clone(&reading), Arc::clone(&mouth.reading));
         self.outlets.spawn(async move {
-            while let Some((batch, bytes)) = waiting.recv().await {
-                records.records(&batch);
-                let sent = output.send(Ok(batch)).await;
-                flow.less(bytes);
-                if sent.is_err() {
+            while let Some((rows, bytes)) = waiting.recv().await {
+                let batch = rows.load().await.and_then(|batch| adapt(&batch, &schema, &records.drive().info().name));
+                let (failed, sent) = match batch {
+                    Ok(batch) if batch.num_rows() == 0 => (false, true),
+                    Ok(batch) => {
+                        records.records(&batch);
+                        (false, output.send(Ok(batch)).await.is_ok())
+                    }
+                    Err(error) => (true, output.send(Err(to_datafusion(error))).await.is_ok()),
+                };
+                flow.read(&reads, bytes);
+                if failed || !sent {
                     break;
                 }
             }
-            is_closed.store(true, Ordering::Relaxed);
+            reads.closed.store(true, Ordering::Relaxed);
             flow.room.notify_waiters();
         });
         Drive {
@@ -237,7 +249,7 @@ impl Task {
             above: Above::new(engine, plan.clone(), tell, self.top, lanes),
             reading,
             plan,
-            output: Output { queue, closed },
+            output: mouth,
             orders: None,
             held: Vec::new(),
             sessions: 0,
@@ -254,6 +266,7 @@ impl Task {
             trouble: None,
             whole: false,
             told: None,
+            before: Seen::default(),
             handed_out: Handed::default(),
         }
     }
@@ -277,9 +290,10 @@ impl Task {
     pub(super) fn happened(&self) -> Division {
         let drives = self.drives.iter().enumerate().map(|(at, drive)| {
             let Handed { slices, filtered, full, .. } = drive.handed_out;
-            // The lowest rung at which it worked itself.
-            let rung = if filtered > 0 { Some(Rung::Filter) } else { (full > 0).then_some(self.top) };
-            DriveShare { name: drive.cse.info().name.clone(), rung, slices: filtered + full, handed_out: slices, seconds_per_slice: self.query.slice(at, rung) }
+            // The rung at which it worked most of them off.
+            let rung = if filtered > full { Some(Rung::Filter) } else { (full > 0).then_some(self.top) };
+            let (slices_filtered, seconds_per_slice) = (if full > 0 { filtered } else { 0 }, self.query.slice(at, rung));
+            DriveShare { name: drive.cse.info().name.clone(), rung, slices: filtered + full, slices_filtered, handed_out: slices, seconds_per_slice }
         });
         Division { seconds: self.began.elapsed().as_secs_f64(), drives: drives.collect() }
     }
@@ -319,6 +333,19 @@ impl Task {
         match action {
             Action::Send { cse, down } => self.send(cse.0 as usize, down),
             Action::Count { epoch, cse, rung, slices, batches } => self.count(epoch, cse.0 as usize, rung, &slices, batches),
+            Action::Stuck { cse, seconds } => {
+                let drive = &mut self.drives[cse.0 as usize];
+                let name = &drive.cse.info().name;
+                let text = format!(
+                    "{name} has done nothing for {seconds:.1} s in the middle of a query, although it gives signs of life: its disk may hang; see its log"
+                );
+                drive.cse.stuck(&drive.plan, &text);
+                drive.trouble = Some(Arc::new(Error::unavailable(text)));
+                // What it still says is not heard any more; the next order opens another session.
+                if drive.orders.take().is_some() {
+                    drive.sessions += 1;
+                }
+            }
             Action::Dropped { epoch, .. } => {
                 if let Some(fetching) = self.fetching.remove(&epoch) {
                     fetching.tasks.iter().for_each(AbortHandle::abort);
@@ -343,6 +370,17 @@ impl Task {
             Order::Cancel => {
                 if let Some(fetching) = self.fetching.remove(&down.epoch) {
                     fetching.tasks.iter().for_each(AbortHandle::abort);
+                    // Given up because nothing came: whoever can stand for the drive is to give it the next time.
+                    let waited = fetching.began.elapsed();
+                    if waited > self.silence && fetching.came == 0 {
+                        let drive = &mut self.drives[at];
+                        let (name, seconds) = (&drive.cse.info().name, waited.as_secs_f64());
+                        let text = format!(
+                            "{name} has done nothing for {seconds:.1} s in the middle of a query, when a slice was read from it: its disk may hang; see its log"
+                        );
+                        drive.cse.stuck(&drive.plan, &text);
+                        drive.trouble = Some(Arc::new(Error::unavailable(text)));
+                    }
                     return;
                 }
             }
@@ -440,7 +478,7 @@ impl Task {
         let (mut rows, mut stored) = (Vec::new(), Vec::new());
         for batch in batches {
             match batch {
-                Batch::Rows(batch) => rows.push(batch),
+                Batch::Rows(kept) => rows.push(kept),
                 Batch::Stored(fed) => stored.push(fed),
             }
         }
@@ -461,7 +499,7 @@ impl Task {
             }
             Rung::Filter if has_upper => {
                 drive.handed_out.filtered += covered;
-                self.flow.waits(epoch, rows.iter().map(batch_bytes).sum());
+                self.flow.waits(epoch, rows.iter().map(Kept::bytes).sum());
                 drive.above.rows(epoch, rows);
             }
             Rung::Filter | Rung::Full => {
@@ -469,32 +507,27 @@ impl Task {
                 for batch in rows {
                     self.give(at, batch);
                 }
+                let drive = &self.drives[at];
+                if self.source.is_none() && drive.handed_out.full == drive.stripes.len() as u64 {
+                    drive.output.reading.over.store(true, Ordering::Relaxed);
+                }
                 self.follow.push_back(Event::Worked { epoch, cpu: 0.0, filtered: None, held: None });
             }
         }
     }
 
     /// Gives rows of drive `at` to whoever reads them.
-    fn give(&mut self, at: usize, batch: RecordBatch) {
-        self.flow.more(&batch);
-        self.pass(at, batch);
+    fn give(&mut self, at: usize, rows: Kept) {
+        match waiting(&self.flow, &self.room, rows) {
+            Ok((rows, bytes)) => drop(self.flow.give(&self.drives[at].output, rows, bytes)),
+            Err(error) => self.outcome = Some(Err((None, error))),
+        }
     }
 
     /// Gives rows that are counted as waiting.
     pub(super) fn pass(&mut self, at: usize, batch: RecordBatch) {
-        let drive = &self.drives[at];
         let bytes = batch_bytes(&batch);
-        let sent = match adapt(&batch, &self.schema, &drive.cse.info().name) {
-            Ok(batch) if batch.num_rows() == 0 => false,
-            Ok(batch) => drive.output.queue.send((batch, bytes)).is_ok(),
-            Err(error) => {
-                self.outcome = Some(Err((None, error)));
-                false
-            }
-        };
-        if !sent {
-            self.flow.less(bytes);
-        }
+        self.flow.give(&self.drives[at].output, Kept::loose(batch), bytes);
     }
 
     pub(super) fn hear(&mut self, what: Heard) -> Result<()> {
@@ -522,4 +555,15 @@ impl Task {
         }
         Ok(())
     }
+}
+
+/// Rows that are to wait for their reader, and the bytes of memory that they are counted with: as much as may be in memory, the rest on disk.
+pub(super) fn waiting(flow: &Flow, room: &Room, rows: Kept) -> Result<(Kept, u64)> {
+    let rows = match rows.in_memory() {
+        Some(batch) if flow.is_full() => room.put_aside(batch)?,
+        _ => rows,
+    };
+    let bytes = rows.bytes();
+    flow.more(bytes);
+    Ok((rows, bytes))
 }

@@ -38,6 +38,7 @@ pub(super) fn action<B>(seconds: f64, action: &Action<B>) {
         Action::Count { epoch, cse, rung, slices, .. } => {
             trace!(target: MOVES, "{seconds:.4} > {} slices of drive {} count, epoch {}, {rung:?}", slices.len(), cse.0, epoch.0)
         }
+        Action::Stuck { cse, seconds: still } => trace!(target: MOVES, "{seconds:.4} > drive {} has stood still for {still:.2} s", cse.0),
         Action::Dropped { epoch, .. } => trace!(target: MOVES, "{seconds:.4} > epoch {} is dropped", epoch.0),
         Action::Finish => trace!(target: MOVES, "{seconds:.4} > finished"),
         Action::Fail { cse, .. } => trace!(target: MOVES, "{seconds:.4} > failed by drive {}", cse.0),

@@ -16,6 +16,7 @@ use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Session, Storage, Sub
 use tokio::sync::RwLockReadGuard;
 
 use super::decoded::Cover;
+use super::domains::Domains;
 use super::held::{Again, held};
 use super::rebuilt::{Rebuilt, Tally, covers};
 use super::stand_in::StandIn;
@@ -80,6 +81,7 @@ impl Covered {
         if membership.homes as usize >= cover.presence.homes() {
             cover.presence.tell(membership.homes as usize, membership.redundancy);
             cover.presence.seat(Seats::of(&membership));
+            cover.presence.house(Domains::of(&membership, cover.drives.iter().map(|drive| drive.info().id)));
         }
         for at in cover.drives().filter(|at| membership.absent.contains(&cover.drives[*at].info().id)) {
             cover.presence.lose(at, "it was away while data sets changed");
@@ -290,5 +292,16 @@ impl Cse for Covered {
 
     fn watched(&self) -> bool {
         self.drive().watched()
+    }
+
+    fn stuck(&self, plan: &SubPlan, why: &str) {
+        let Rebuilt { cover, at, .. } = self.0.rebuilt.as_ref();
+        if self.is_redundant() {
+            // It says that it is there, so it will be found again soon; this plan is not given to it once more.
+            self.failed(hash(plan), &Error::unavailable(why));
+            if cover.presence.lose(*at, why) {
+                tracing::warn!("{} is taken for lost: {why}", cover.name(*at));
+            }
+        }
     }
 }

@@ -8,18 +8,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use datafusion::execution::memory_pool::MemoryPool;
-use futures::future::join_all;
+use futures::future::{BoxFuture, FutureExt, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_engine::threads::Threads;
 use skytether_redundancy::code;
-use skytether_redundancy::map::{Role, Shard};
+use skytether_redundancy::map::{Place, Role, Shard};
 use skytether_wire::Cse;
 use tokio::sync::OnceCell;
 
+use super::ahead::Ahead;
+use super::mend::role;
 use super::presence::Presence;
-use super::stored::{StoredMap, data_of, parity_of};
+use super::stored::{Level, Part, StoredMap, parity_of};
 use crate::catalog::within;
 use crate::growing::Growing;
 
@@ -43,6 +45,39 @@ const VALUES: usize = 64 << 20;
 pub(super) struct Made {
     pub(super) value: Bytes,
     pub(super) read: u64,
+    /// Whether nothing but the drives of its own host was read for it, on two levels.
+    pub(super) within: bool,
+}
+
+/// Parts of a value, as [`Made`].
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) parts: Vec<Bytes>,
+    pub(super) read: u64,
+    pub(super) within: bool,
+}
+
+/// How a shard is made that its drive can't give. Each asks for less than the one after it, so that nothing goes round in circles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Else {
+    /// Not at all.
+    Nowhere,
+    /// From other shards of its host.
+    Within,
+    /// From shards of other hosts, which may be made from those of theirs.
+    Across,
+}
+
+/// A shard that is wanted.
+pub(super) struct Wanted<'a> {
+    pub(super) level: &'a Level,
+    /// A partition of the table.
+    pub(super) table: &'a PartitionName,
+    pub(super) place: Place,
+    /// These parts of it, or the whole, verified.
+    pub(super) ranges: Option<&'a [Range<u64>]>,
+    /// How others of its group are made that can't be read.
+    pub(super) or: Else,
 }
 
 /// What the drives of a host share to stand for each other.
@@ -59,6 +94,8 @@ pub(crate) struct Cover {
     values: Mutex<Values>,
     /// What was met damaged, or missing, at drives that are here, and was not mended since.
     met: Mutex<BTreeMap<Key, usize>>,
+    /// What is read before it is asked for.
+    pub(super) ahead: Ahead,
     /// Held while drives are rebuilt.
     repairing: tokio::sync::Mutex<()>,
 }
@@ -91,6 +128,7 @@ impl Cover {
             maps: Mutex::default(),
             values: Mutex::default(),
             met: Mutex::default(),
+            ahead: Ahead::default(),
             repairing: tokio::sync::Mutex::default(),
         })
     }
@@ -123,7 +161,7 @@ impl Cover {
 
     /// The code map of the table that `partition` is a part of, data or parities; `None` where it has none.
     pub(crate) async fn map(&self, partition: &PartitionName) -> Result<Option<Arc<StoredMap>>> {
-        let key = parity_of(&data_of(partition).unwrap_or_else(|| partition.clone()), 0).key()?;
+        let key = parity_of(&Part::parse(partition).1, 0).key()?;
         if let Some(known) = self.maps.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return Ok(known.clone());
         }
@@ -205,7 +243,7 @@ impl Cover {
         let mut trouble: Vec<String> = self.presence.lost().into_iter().map(|at| self.lost(at)).collect();
         for at in self.presence.here().into_iter().filter(|at| *at != not) {
             match self.ask(at, "read a copy", self.drives[at].get(key)).await {
-                Ok(value) => return Ok(Made { read: value.len() as u64, value }),
+                Ok(value) => return Ok(Made { read: value.len() as u64, value, within: false }),
                 Err(e) if e.kind() == Kind::NotFound => {}
                 Err(e) => trouble.push(e.full_text()),
             }
@@ -225,14 +263,15 @@ impl Cover {
     ///
     /// # Errors
     /// `NotFound` where the map has no such slice; Unavailable where too few of the others can be read, naming them.
-    pub(super) async fn decode(&self, key: &Key, partition: &PartitionName, number: u32, map: &Arc<StoredMap>) -> Result<Made> {
+    pub(super) async fn decode(self: &Arc<Self>, key: &Key, partition: &PartitionName, number: u32, map: &Arc<StoredMap>) -> Result<Made> {
         let cell = Arc::clone(self.values().known.entry(key.clone()).or_default());
         if let Some(made) = cell.get() {
-            return Ok(Made { value: made.value.clone(), read: 0 });
+            return Ok(Made { value: made.value.clone(), read: 0, within: made.within });
         }
         let mut own = false;
         let made = cell.get_or_try_init(|| async {
             own = true;
+            self.look_ahead(partition, number, map);
             self.decode_now(key, partition, number, map).await
         });
         let made = made.await;
@@ -259,8 +298,8 @@ impl Cover {
     }
 
     async fn decode_now(&self, key: &Key, partition: &PartitionName, number: u32, map: &Arc<StoredMap>) -> Result<Made> {
-        let (mut values, read) = self.gather(key, partition, number, map, None).await?;
-        Ok(Made { value: values.pop().unwrap_or_default(), read })
+        let Parts { mut parts, read, within } = self.gather(key, partition, number, map, None).await?;
+        Ok(Made { value: parts.pop().unwrap_or_default(), read, within })
     }
 
     /// Parts of slice `number` of `partition`, and how many bytes were read for them: those of the other shards at the same places, and no more. As they are stored: damage is not found.
@@ -268,36 +307,68 @@ impl Cover {
     /// # Errors
     /// As [`Self::decode`]; Invalid for ranges that are not within the slice.
     pub(super) async fn decode_parts(
-        &self,
+        self: &Arc<Self>,
         key: &Key,
         partition: &PartitionName,
         number: u32,
         map: &Arc<StoredMap>,
         ranges: &[Range<u64>],
-    ) -> Result<(Vec<Bytes>, u64)> {
+    ) -> Result<Parts> {
         let known = self.values().known.get(key).and_then(|cell| cell.get().cloned());
         if let Some(made) = known {
-            return Ok((parts(key, &made.value, ranges)?, 0));
+            return Ok(Parts { parts: parts(key, &made.value, ranges)?, read: 0, within: made.within });
+        }
+        // Of most of it the rest is no more work, and can be read ahead.
+        let wanted: u64 = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
+        let (part, _) = Part::parse(partition);
+        let whole = Level::all(map).into_iter().find_map(|level| Some(level.map().shard(level.find(part, partition.slot, number)?)?.len));
+        if whole.is_some_and(|whole| wanted <= whole && wanted > whole / 4 * 3) {
+            let made = self.decode(key, partition, number, map).await?;
+            return Ok(Parts { parts: parts(key, &made.value, ranges)?, read: made.read, within: made.within });
         }
         self.gather(key, partition, number, map, Some(ranges)).await
     }
 
-    /// The whole slice, verified, or parts of it, from as many shards of its group as it takes; and how many bytes were read.
-    async fn gather(
-        &self,
-        key: &Key,
-        partition: &PartitionName,
-        number: u32,
-        map: &Arc<StoredMap>,
-        ranges: Option<&[Range<u64>]>,
-    ) -> Result<(Vec<Bytes>, u64)> {
-        let data = data_of(partition);
-        let role = if data.is_some() { Role::Parity } else { Role::Data };
-        let place = map.map.find(role, partition.slot, number).ok_or_else(|| Error::not_found(format!("{key} is in no code group")))?;
-        let members = map.map.group(place.group as usize).ok_or_else(|| Error::internal("a code map has lost a group"))?;
-        let expected = *map.map.shard(place).ok_or_else(|| Error::internal("a code map has lost a shard"))?;
-        let table = data.unwrap_or_else(|| partition.clone());
-        let wanted = place.shard as usize;
+    /// The whole slice, verified, or parts of it: within its host where that is possible, otherwise across hosts.
+    async fn gather(&self, key: &Key, partition: &PartitionName, number: u32, map: &Arc<StoredMap>, ranges: Option<&[Range<u64>]>) -> Result<Parts> {
+        let (part, table) = Part::parse(partition);
+        let mut trouble: Option<Error> = None;
+        for level in Level::all(map) {
+            let Some(place) = level.find(part, partition.slot, number) else { continue };
+            // What is in groups of one level only, may take all that there is of the other.
+            let ways: &[Else] = match (level.is_one_of_two(), level.is_within(), part) {
+                (false, ..) => &[Else::Nowhere],
+                (true, true, Part::Inner) => &[Else::Nowhere, Else::Across],
+                (true, true, _) => &[Else::Nowhere],
+                (true, false, _) => &[Else::Within],
+            };
+            for or in ways {
+                match self.gather_at(&Wanted { level: &level, table: &table, place, ranges, or: *or }).await {
+                    Ok((parts, read)) => return Ok(Parts { parts, read, within: level.is_within() && *or == Else::Nowhere }),
+                    Err(e) if e.kind() == Kind::Invalid => return Err(e),
+                    Err(e) => {
+                        trouble = Some(match trouble.take() {
+                            Some(first) => e.while_doing(first.full_text()),
+                            None => e,
+                        });
+                    }
+                }
+            }
+        }
+        Err(trouble.unwrap_or_else(|| Error::not_found(format!("{key} is in no code group"))))
+    }
+
+    /// A shard from as many others of its group on one level as it takes, and how many bytes were read.
+    ///
+    /// # Errors
+    /// As [`Self::decode_parts`].
+    pub(super) async fn gather_at(&self, wanted: &Wanted<'_>) -> Result<(Vec<Bytes>, u64)> {
+        let Wanted { level, table, place, ranges, or } = wanted;
+        let map = level.map();
+        let members = map.group(place.group as usize).ok_or_else(|| Error::internal("a code map has lost a group"))?;
+        let expected = *map.shard(*place).ok_or_else(|| Error::internal("a code map has lost a shard"))?;
+        let own = place.shard as usize;
+        let key = level.key(table, &expected, role(own, members.data.len()))?;
         let longest = members.parity.first().map_or(expected.len, |parity| parity.len);
         // Places of whole blocks, which is what the code works on.
         let blocks = |range: &Range<u64>| {
@@ -313,8 +384,11 @@ impl Cover {
         };
         let mut shards: Vec<Option<Vec<Bytes>>> = vec![None; members.all().len()];
         let mut trouble = Vec::new();
-        // So that all drives have about as much to read, groups begin with different ones.
-        let others: Vec<usize> = (0..shards.len()).map(|at| (at + place.group as usize) % shards.len()).filter(|at| *at != wanted).collect();
+        // So that all drives have about as much to read, groups begin with different ones; and with those that are there.
+        let mut others: Vec<usize> = (0..shards.len()).map(|at| (at + place.group as usize) % shards.len()).filter(|at| *at != own).collect();
+        if *or != Else::Nowhere {
+            others.sort_by_key(|at| self.at(level, &members.all()[*at]).is_none_or(|at| self.presence.is_lost(at)));
+        }
         let (need, mut next) = (members.data.len(), others.into_iter());
         let mut reading = FuturesUnordered::new();
         let (mut have, mut read) = (0, 0u64);
@@ -322,14 +396,13 @@ impl Cover {
             while have + reading.len() < need
                 && let Some(at) = next.next()
             {
-                let (shard, table, aligned) = (members.all()[at], &table, aligned.as_deref());
-                let role = if at < need { Role::Data } else { Role::Parity };
-                reading.push(async move { (at, self.shard(&shard, role, table, map, aligned).await) });
+                let (shard, aligned) = (members.all()[at], aligned.as_deref());
+                reading.push(async move { (at, self.shard_or(level, table, shard, role(at, need), aligned, *or).await) });
             }
             match reading.next().await {
-                Some((at, Ok(parts))) => {
+                Some((at, Ok((parts, bytes)))) => {
                     have += 1;
-                    read += parts.iter().map(|part| part.len() as u64).sum::<u64>();
+                    read += bytes;
                     shards[at] = Some(parts);
                 }
                 Some((_, Err(e))) => trouble.push(e.full_text()),
@@ -339,13 +412,18 @@ impl Cover {
         drop(reading);
         if have < need {
             trouble.sort();
+            let of = match (level.is_one_of_two(), level.is_within()) {
+                (false, _) => "its group",
+                (true, true) => "its group within its host",
+                (true, false) => "its group across hosts",
+            };
             return Err(Error::unavailable(format!(
-                "{key} can't be decoded: of its group of {} shards {have} are to be had, and {need} are needed; bring back one of the drives: {}",
+                "{key} can't be decoded: of {of} of {} shards {have} are to be had, and {need} are needed; bring back one of the drives: {}",
                 members.all().len(),
                 trouble.join("; ")
             )));
         }
-        let code = map.map.code();
+        let code = map.code();
         let decoding: Box<dyn FnOnce() -> Result<Vec<Bytes>> + Send> = match (aligned, ranges) {
             (Some(aligned), Some(ranges)) => {
                 let (lens, ranges) = (members.data.iter().map(|shard| shard.len).collect::<Vec<_>>(), ranges.to_vec());
@@ -353,7 +431,7 @@ impl Cover {
                     let part = |(n, (blocks, range)): (usize, (&Range<u64>, &Range<u64>))| {
                         let lens: Vec<usize> = lens.iter().map(|len| within_shard(blocks, *len)).map(|of| (of.end - of.start) as usize).collect();
                         let shards: Vec<Option<&[u8]>> = shards.iter().map(|parts| parts.as_ref()?.get(n).map(AsRef::as_ref)).collect();
-                        let whole = code::decode(code, &lens, &shards, &[wanted])?.pop().unwrap_or_default();
+                        let whole = code::decode(code, &lens, &shards, &[own])?.pop().unwrap_or_default();
                         let from = (range.start - blocks.start) as usize;
                         Ok(whole.slice(from..from + (range.end - range.start) as usize))
                     };
@@ -364,7 +442,7 @@ impl Cover {
                 let lens = members.lens();
                 Box::new(move || {
                     let shards: Vec<Option<&[u8]>> = shards.iter().map(|parts| parts.as_ref()?.first().map(AsRef::as_ref)).collect();
-                    let value = code::decode(code, &lens, &shards, &[wanted])?.pop().unwrap_or_default();
+                    let value = code::decode(code, &lens, &shards, &[own])?.pop().unwrap_or_default();
                     let right = value.len() as u64 == expected.len && crc32c(&value) == expected.crc32c;
                     if right { Ok(vec![value]) } else { Err(Error::corrupt("it is not what was stored")) }
                 })
@@ -374,20 +452,69 @@ impl Cover {
         Ok((values, read))
     }
 
+    /// A shard of a group, whole and verified, or parts of it: from its drive, or made as `or` says; and how many bytes were read.
+    pub(super) fn shard_or<'a>(
+        &'a self,
+        level: &'a Level,
+        table: &'a PartitionName,
+        shard: Shard,
+        role: Role,
+        blocks: Option<&'a [Range<u64>]>,
+        or: Else,
+    ) -> BoxFuture<'a, Result<(Vec<Bytes>, u64)>> {
+        async move {
+            let error = match self.shard(level, table, &shard, role, blocks).await {
+                Ok(parts) => {
+                    let read = parts.iter().map(|part| part.len() as u64).sum();
+                    return Ok((parts, read));
+                }
+                Err(e) => e,
+            };
+            self.instead(level, table, &shard, role, blocks, or, error).await
+        }
+        .boxed()
+    }
+
+    /// A shard that its drive can't give, which says `error`, made as `or` says.
+    #[expect(clippy::too_many_arguments, reason = "what a shard is, and why it is made")]
+    async fn instead(
+        &self,
+        level: &Level,
+        table: &PartitionName,
+        shard: &Shard,
+        role: Role,
+        blocks: Option<&[Range<u64>]>,
+        or: Else,
+        error: Error,
+    ) -> Result<(Vec<Bytes>, u64)> {
+        let (other, then) = match or {
+            Else::Nowhere => return Err(error),
+            Else::Within => (Level::within(&level.stored), Else::Nowhere),
+            Else::Across => (Some(Level::across(&level.stored)), Else::Within),
+        };
+        let (part, slot) = level.part(shard, role);
+        let Some((other, place)) = other.and_then(|other| other.find(part, slot, shard.number).map(|place| (other, place))) else { return Err(error) };
+        let own: Option<Vec<Range<u64>>> = blocks.map(|blocks| blocks.iter().map(|range| within_shard(range, shard.len)).collect());
+        let wanted = Wanted { level: &other, table, place, ranges: own.as_deref(), or: then };
+        self.gather_at(&wanted).await.map_err(|e| e.while_doing(error.full_text()))
+    }
+
+    /// The place, among the host's drives, of that of a shard.
+    pub(super) fn at(&self, level: &Level, shard: &Shard) -> Option<usize> {
+        let id = level.stored.drives.get(shard.drive as usize)?;
+        self.drives.iter().position(|drive| drive.info().id == *id)
+    }
+
     /// A shard of a group from its drive: whole and verified, or what it has of some parts.
-    pub(super) async fn shard(&self, shard: &Shard, role: Role, table: &PartitionName, map: &StoredMap, blocks: Option<&[Range<u64>]>) -> Result<Vec<Bytes>> {
-        let id = map.drives.get(shard.drive as usize).ok_or_else(|| Error::corrupt("a code map names a drive that it does not count"))?;
-        let Some(at) = self.drives.iter().position(|drive| drive.info().id == *id) else {
+    pub(super) async fn shard(&self, level: &Level, table: &PartitionName, shard: &Shard, role: Role, blocks: Option<&[Range<u64>]>) -> Result<Vec<Bytes>> {
+        let id = level.stored.drives.get(shard.drive as usize).ok_or_else(|| Error::corrupt("a code map names a drive that it does not count"))?;
+        let Some(at) = self.at(level, shard) else {
             return Err(Error::unavailable(format!("drive {id} is not among this host's drives")));
         };
         if self.presence.is_lost(at) {
             return Err(Error::unavailable(self.lost(at)));
         }
-        let partition = match role {
-            Role::Data => PartitionName { slot: shard.home, ..table.clone() },
-            Role::Parity => parity_of(table, shard.home),
-        };
-        let (key, drive) = (partition.slice_key(shard.number)?, &self.drives[at]);
+        let (key, drive) = (level.key(table, shard, role)?, &self.drives[at]);
         let could_not = |e: Error| e.while_doing(format!("{} could not give {key}", self.name(at)));
         if let Some(blocks) = blocks {
             let own: Vec<Range<u64>> = blocks.iter().map(|range| within_shard(range, shard.len)).collect();
@@ -398,7 +525,10 @@ impl Cover {
             let right = read.len() == own.len() && read.iter().zip(&own).all(|(bytes, range)| bytes.len() as u64 == range.end - range.start);
             return if right { Ok(read) } else { Err(Error::corrupt(format!("{} gave other parts of {key} than were asked for", self.name(at)))) };
         }
-        let bytes = self.ask(at, "read a shard", drive.get(&key)).await.map_err(could_not)?;
+        let bytes = match self.ahead.take(at, &key).await {
+            Some(bytes) => bytes,
+            None => self.ask(at, "read a shard", drive.get(&key)).await.map_err(could_not)?,
+        };
         if bytes.len() as u64 != shard.len || crc32c(&bytes) != shard.crc32c {
             return Err(Error::corrupt(format!("{} gave another {key} than its group was made of", self.name(at))));
         }

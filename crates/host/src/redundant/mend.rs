@@ -2,6 +2,8 @@
 //!
 //! Nothing is written that was not verified against the code map, or by its own checksums. A generation that is replaced meanwhile gets nothing that would outlive it.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
 use skytether_common::checksum::crc32c;
@@ -12,8 +14,8 @@ use skytether_store::{Expect, Op, Version};
 use skytether_wire::verify::{Expected, Item};
 use skytether_wire::{Verified, Verify};
 
-use super::decoded::Cover;
-use super::stored::{StoredMap, parity_of};
+use super::decoded::{Cover, Else};
+use super::stored::Level;
 use crate::catalog::within;
 
 /// How often a value that others write meanwhile is looked at again.
@@ -21,15 +23,6 @@ const ATTEMPTS: usize = 4;
 
 /// A drive reads as fast as this, at least.
 const SLOWEST: u64 = 4 << 20;
-
-/// The key of a shard of a table.
-pub(super) fn shard_key(table: &PartitionName, shard: &Shard, role: Role) -> Result<Key> {
-    let partition = match role {
-        Role::Data => PartitionName { slot: shard.home, ..table.clone() },
-        Role::Parity => parity_of(table, shard.home),
-    };
-    partition.slice_key(shard.number)
-}
 
 /// What the shard at a place of a group of so many data shards is.
 pub(super) fn role(place: usize, data: usize) -> Role {
@@ -59,17 +52,29 @@ impl Cover {
         }
     }
 
-    /// The shards at some places of a group, made of others, and how many bytes were read for them: those `chosen`, and then what it takes where they can't be had.
+    /// The shards at some places of a group, made of others, and how many bytes were read for them: those `chosen`, and then what it takes where they can't be had. On two levels those that can't be had are made on the other one, if there is no other way.
     ///
     /// # Errors
     /// Unavailable where too few of the others can be read, naming them; Corrupt where what was made is not what the map names.
-    pub(super) async fn regroup(&self, table: &PartitionName, map: &StoredMap, group: u32, wanted: &[usize], chosen: &[u32]) -> Result<(Vec<Bytes>, u64)> {
-        let members = map.map.group(group as usize).ok_or_else(|| Error::internal("a code map has lost a group"))?;
+    pub(super) async fn regroup(&self, table: &PartitionName, level: &Level, group: u32, wanted: &[usize], chosen: &[u32]) -> Result<(Vec<Bytes>, u64)> {
+        let or = if level.is_one_of_two() && !level.is_within() { Else::Within } else { Else::Nowhere };
+        let made = self.regroup_or(table, level, group, wanted, chosen, or).await;
+        match made {
+            Err(e) if level.is_within() => {
+                self.regroup_from_data(table, level, group, wanted, &BTreeSet::new()).await.map_err(|other| other.while_doing(e.full_text()))
+            }
+            made => made,
+        }
+    }
+
+    async fn regroup_or(&self, table: &PartitionName, level: &Level, group: u32, wanted: &[usize], chosen: &[u32], or: Else) -> Result<(Vec<Bytes>, u64)> {
+        let members = level.map().group(group as usize).ok_or_else(|| Error::internal("a code map has lost a group"))?;
         let (need, all) = (members.data.len(), members.all());
         let mut order: Vec<usize> = chosen.iter().map(|at| *at as usize).filter(|at| *at < all.len() && !wanted.contains(at)).collect();
-        // So that all drives have about as much to read, groups begin with different ones.
+        // So that all drives have about as much to read, groups begin with different ones; and with those that are there.
         let others = (0..all.len()).map(|at| (at + group as usize) % all.len());
-        let others: Vec<usize> = others.filter(|at| !wanted.contains(at) && !order.contains(at)).collect();
+        let mut others: Vec<usize> = others.filter(|at| !wanted.contains(at) && !order.contains(at)).collect();
+        others.sort_by_key(|at| self.at(level, &all[*at]).is_none_or(|at| self.presence.is_lost(at)));
         order.extend(others);
         let mut next = order.into_iter();
         let mut shards: Vec<Option<Bytes>> = vec![None; all.len()];
@@ -80,14 +85,13 @@ impl Cover {
                 && let Some(at) = next.next()
             {
                 let shard = all[at];
-                reading.push(async move { (at, self.shard(&shard, role(at, need), table, map, None).await) });
+                reading.push(async move { (at, self.shard_or(level, table, shard, role(at, need), None, or).await) });
             }
             match reading.next().await {
-                Some((at, Ok(parts))) => {
-                    let value = parts.into_iter().next().unwrap_or_default();
+                Some((at, Ok((parts, bytes)))) => {
                     have += 1;
-                    read += value.len() as u64;
-                    shards[at] = Some(value);
+                    read += bytes;
+                    shards[at] = Some(parts.into_iter().next().unwrap_or_default());
                 }
                 Some((_, Err(e))) => trouble.push(e.full_text()),
                 None => break,
@@ -98,15 +102,53 @@ impl Cover {
             trouble.sort();
             return Err(Error::unavailable(format!("of its group of {} shards {have} are whole, and {need} are needed: {}", all.len(), trouble.join("; "))));
         }
-        let (code, lens, places) = (map.map.code(), members.lens(), wanted.to_vec());
-        let expected: Vec<Shard> = wanted.iter().filter_map(|at| all.get(*at).copied()).collect();
-        let made = self.decoding(move || {
+        Ok((self.coded(level, group, shards, wanted).await?, read))
+    }
+
+    /// As [`Self::regroup`], of a group within a host that has lost too much to be mended there: its data come from other hosts as far as they must. The drives of `also` are read although they are not used otherwise: those that are being rebuilt.
+    pub(super) async fn regroup_from_data(
+        &self,
+        table: &PartitionName,
+        level: &Level,
+        group: u32,
+        wanted: &[usize],
+        also: &BTreeSet<usize>,
+    ) -> Result<(Vec<Bytes>, u64)> {
+        let members = level.map().group(group as usize).ok_or_else(|| Error::internal("a code map has lost a group"))?;
+        let mut shards: Vec<Option<Bytes>> = vec![None; members.all().len()];
+        let mut read = 0;
+        for (at, shard) in members.data.iter().enumerate() {
+            let own = self.at(level, shard).filter(|own| also.contains(own));
+            if let Some(own) = own {
+                let key = level.key(table, shard, Role::Data)?;
+                let there = self.ask(own, "read a shard", self.drives[own].get(&key)).await;
+                if let Ok(value) = there
+                    && is(&value, shard.len, shard.crc32c)
+                {
+                    read += shard.len;
+                    shards[at] = Some(value);
+                    continue;
+                }
+            }
+            let (mut parts, bytes) = self.shard_or(level, table, *shard, Role::Data, None, Else::Across).await?;
+            read += bytes;
+            shards[at] = parts.pop();
+        }
+        Ok((self.coded(level, group, shards, wanted).await?, read))
+    }
+
+    /// The wanted shards of a group, of those that are there, verified.
+    pub(super) async fn coded(&self, level: &Level, group: u32, shards: Vec<Option<Bytes>>, wanted: &[usize]) -> Result<Vec<Bytes>> {
+        let members = level.map().group(group as usize).ok_or_else(|| Error::internal("a code map has lost a group"))?;
+        let (code, lens, places) = (level.map().code(), members.lens(), wanted.to_vec());
+        let expected: Vec<Shard> = wanted.iter().filter_map(|at| members.all().get(*at).copied()).collect();
+        self.decoding(move || {
             let shards: Vec<Option<&[u8]>> = shards.iter().map(|shard| shard.as_ref().map(AsRef::as_ref)).collect();
             let made = code::decode(code, &lens, &shards, &places)?;
             let right = made.len() == expected.len() && made.iter().zip(&expected).all(|(value, shard)| is(value, shard.len, shard.crc32c));
             if right { Ok(made) } else { Err(Error::corrupt("what was decoded is not what its code map names")) }
-        });
-        Ok((made.await?, read))
+        })
+        .await
     }
 
     /// Writes `value` under `key` of drive `at`, whatever lies there, and has it verified there.

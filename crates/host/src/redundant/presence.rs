@@ -10,7 +10,11 @@ use skytether_redundancy::Scheme;
 use tokio::sync::{Mutex as Turn, MutexGuard as InTurn, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use uuid::Uuid;
 
+use super::coder::Over;
+use super::domains::Domains;
+use super::stored::code;
 use crate::growth::seats::Seats;
+use crate::membership::no_hosts;
 
 /// What a host knows of its drives as they are now. All that look at the same drives share it.
 #[derive(Debug)]
@@ -41,6 +45,8 @@ struct State {
     leaving: BTreeSet<usize>,
     /// Which drives root records lie on, where that does not follow from the list of drives alone.
     seats: Option<Arc<Seats>>,
+    /// The hosts that the drives are on, where the membership record says so.
+    domains: Option<Arc<Domains>>,
 }
 
 impl Presence {
@@ -59,6 +65,7 @@ impl Presence {
                 outside: BTreeSet::new(),
                 leaving: BTreeSet::new(),
                 seats: None,
+                domains: None,
             }),
         }
     }
@@ -132,6 +139,29 @@ impl Presence {
     /// What the membership record says of that.
     pub(crate) fn seat(&self, seats: Option<Seats>) {
         self.state().seats = seats.map(Arc::new);
+    }
+
+    /// The hosts that the drives are on, if anybody knows.
+    pub(crate) fn domains(&self) -> Option<Arc<Domains>> {
+        self.state().domains.clone()
+    }
+
+    /// What the membership record says of that.
+    pub(crate) fn house(&self, domains: Option<Domains>) {
+        self.state().domains = domains.map(Arc::new);
+    }
+
+    /// The drives that a table is written over with `scheme`, of these; nothing where it has no parities.
+    ///
+    /// # Errors
+    /// Invalid where there are too few drives or hosts for it, or nobody knows the hosts.
+    pub(crate) fn over(&self, scheme: Scheme, drives: &[usize]) -> Result<Option<Over>> {
+        if let Scheme::Levels(outer, inner) = scheme {
+            let domains = self.domains().ok_or_else(|| no_hosts(scheme))?;
+            let (drives, hosts) = domains.usable(outer, inner, drives)?;
+            return Ok(Some(Over { scheme, drives, hosts }));
+        }
+        Ok(code(scheme, drives.len())?.map(|_| Over { scheme, drives: drives.to_vec(), hosts: Vec::new() }))
     }
 
     /// While it is held, homes of root records stay what they are.
@@ -258,15 +288,16 @@ impl Presence {
     /// # Errors
     /// Unavailable, naming the drives that are lost.
     pub(crate) fn check<'a>(&self, name: impl Fn(usize) -> &'a str) -> Result<()> {
-        let (lost, homes) = (self.lost(), self.homes());
-        if lost.len() < homes {
+        let (lost, homes, domains) = (self.lost(), self.homes(), self.domains());
+        let survives = domains.as_ref().map_or(lost.len() < homes, |domains| domains.survives(&lost, homes));
+        if survives {
             return Ok(());
         }
+        let survived = domains.and_then(|domains| domains.survival()).unwrap_or_else(|| (homes - 1).to_string());
         let told: Vec<_> = lost.iter().map(|at| format!("{} ({})", name(*at), self.why(*at).unwrap_or_default())).collect();
         Err(Error::unavailable(format!(
-            "{} drives are lost, but this fleet survives the loss of {}: bring back one of {}",
+            "{} drives are lost, but this fleet survives the loss of {survived}: bring back one of {}",
             lost.len(),
-            homes - 1,
             told.join(", ")
         )))
     }

@@ -5,30 +5,35 @@
 //!
 //! What is on the blank drive already, as the code map names it, is not made again: that is how a rebuild goes on after a crash.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use datafusion::common::runtime::SpawnedTask;
 use futures::stream::{self, StreamExt};
 use skytether_common::{DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
 use skytether_plan::Placement;
-use skytether_redundancy::map::{Place, Role};
+use skytether_redundancy::map::Place;
 use skytether_redundancy::repair::{Drive, reads};
 use skytether_slice::Metadata;
 use skytether_store::{Expect, Op};
 use skytether_wire::Verify;
 use skytether_wire::verify::{Expected, Item, Pace};
 
+use super::ahead::WINDOW;
 use super::decoded::Cover;
-use super::mend::{is, role, shard_key};
+use super::mend::{is, role};
 use super::report::{Progress, RepairOptions, RepairReport};
-use super::stored::{RedundancyRecord, StoredMap, parity_of};
+use super::stored::{Level, Part, RedundancyRecord, StoredMap, parity_of};
 use crate::catalog::{RootRecord, TableRecord};
 use crate::session::Host;
 
 /// Groups that are read and decoded at the same time.
 const GROUPS: usize = 8;
+
+/// Bytes that may be on their way to a drive beside those that wait for more: batches.
+const SENDS: usize = 2;
 
 /// Bytes that go to the drive at a time.
 const BATCH: usize = 8 << 20;
@@ -52,7 +57,11 @@ struct Rebuild<'a> {
     report: RepairReport,
     progress: Progress,
     pace: Pace,
+    /// Whether it goes as fast as it can.
+    hurries: bool,
     batches: BTreeMap<usize, Batch>,
+    /// Batches that are on their way to each drive, the oldest first.
+    sending: BTreeMap<usize, VecDeque<SpawnedTask<Result<u64>>>>,
 }
 
 /// What goes to a drive next.
@@ -61,6 +70,22 @@ struct Batch {
     ops: Vec<Op>,
     items: Vec<Item>,
     bytes: usize,
+}
+
+/// Which shards of a group are read to make others.
+#[derive(Clone)]
+enum Making {
+    /// Those that were chosen.
+    Planned,
+    /// Any that are to be had.
+    Unplanned,
+    /// All its data, also those on these drives, which are being rebuilt.
+    FromData(BTreeSet<usize>),
+}
+
+/// Shards by groups, as their places.
+fn places_of(wanted: &BTreeMap<u32, Vec<usize>>) -> Vec<Place> {
+    wanted.iter().flat_map(|(group, shards)| shards.iter().map(|shard| Place { group: *group, shard: *shard as u32 })).collect()
 }
 
 impl Host {
@@ -101,7 +126,9 @@ impl Host {
             report: RepairReport::default(),
             progress: Progress::default(),
             pace: Pace::new(options.bytes_per_s),
+            hurries: options.bytes_per_s.is_none(),
             batches: BTreeMap::new(),
+            sending: BTreeMap::new(),
         };
         rebuild.report.drives = rebuild.blank.iter().map(|at| self.drives()[*at].info().name.clone()).collect();
         for at in catalog.presence().lost().into_iter().filter(|at| !rebuild.blank.contains(at)) {
@@ -154,6 +181,7 @@ impl Rebuild<'_> {
                         return Err(e);
                     }
                     self.batches.clear();
+                    self.sending.clear();
                 }
                 self.tidy(&record).await?;
                 done.insert(record.name.clone(), record.generation);
@@ -178,7 +206,7 @@ impl Rebuild<'_> {
     /// Bytes that the blank drives are to have of a data set.
     fn due(&self, record: &RootRecord) -> u64 {
         let mine = |id: &uuid::Uuid| self.blank.iter().any(|at| self.cover.drives[*at].info().id == *id);
-        let parities = record.tables.values().filter_map(|table| table.redundancy.as_ref()).flat_map(|redundancy| &redundancy.parity);
+        let parities = record.tables.values().filter_map(|table| table.redundancy.as_ref()).flat_map(|r| r.parity.iter().chain(&r.inner));
         record.tables.values().flat_map(|table| &table.partitions).chain(parities).filter(|p| mine(&p.drive)).map(|p| p.bytes).sum()
     }
 
@@ -224,17 +252,88 @@ impl Rebuild<'_> {
         let partition = record.partition(title, 0);
         let map = self.cover.map(&partition).await?.ok_or_else(|| Error::unavailable(format!("the code map of {} {title} is not to be had", record.name)))?;
         let places: Vec<Option<usize>> = map.drives.iter().map(|id| self.place(id)).collect();
-        let mut present: BTreeMap<(Role, u32), HashSet<(u32, u64, u32)>> = BTreeMap::new();
+        let states: Vec<Drive> =
+            places.iter().map(|at| if at.is_some_and(|at| !self.cover.presence.is_lost(at)) { Drive::Here } else { Drive::Lost }).collect();
+        let made = match Level::within(&map) {
+            Some(within) => self.two_levels(record, &partition, &within, &places, &states).await?,
+            None => self.one_level(record, &partition, &Level::across(&map), &places, &states).await?,
+        };
+        if !made {
+            return Ok(());
+        }
+        // What lies under the partitions' own keys comes last: with it a partition is whole.
+        for p in &table.partitions {
+            let key = record.partition(title, p.slot).key()?;
+            self.own(record, &key, redundancy.holders(p.slot), &|bytes| Metadata::decode(bytes).map(drop)).await?;
+        }
+        self.own(record, &parity_of(&partition, 0).key()?, redundancy.holders(0), &|bytes| StoredMap::decode(bytes).map(drop)).await
+    }
+
+    /// All that is missing on blank drives, from as many others of each group as it has data; whether the data set is still there.
+    async fn one_level(&mut self, record: &RootRecord, partition: &PartitionName, level: &Level, places: &[Option<usize>], states: &[Drive]) -> Result<bool> {
+        let wanted = self.wanted(partition, level, places).await?;
+        let plan = reads(level.map(), states, &places_of(&wanted))?;
+        for group in &plan.beyond {
+            let members = level.map().group(*group as usize);
+            for at in wanted.get(group).into_iter().flatten() {
+                if let Some((members, shard)) = members.and_then(|members| Some((members, members.all().get(*at)?))) {
+                    let key = level.key(partition, shard, role(*at, members.data.len()))?;
+                    self.report.leave(format!("{key} can't be made of its group: too many of its shards are lost"));
+                }
+            }
+        }
+        self.report.bytes_least += plan.read.iter().sum::<u64>();
+        self.made(record, partition, level, &wanted, plan.groups, &Making::Planned).await
+    }
+
+    /// The same on two levels: within the hosts where that is possible; what is not, slices and parities across hosts first, and then the parities within hosts, of what was made.
+    async fn two_levels(&mut self, record: &RootRecord, partition: &PartitionName, within: &Level, places: &[Option<usize>], states: &[Drive]) -> Result<bool> {
+        let across = Level::across(&within.stored);
+        let wanted = self.wanted(partition, within, places).await?;
+        let plan = reads(within.map(), states, &places_of(&wanted))?;
+        self.report.bytes_least += plan.read.iter().sum::<u64>();
+        if !self.made(record, partition, within, &wanted, plan.groups, &Making::Planned).await? {
+            return Ok(false);
+        }
+        let (mut from_others, mut inner): (BTreeMap<u32, Vec<usize>>, BTreeMap<u32, Vec<usize>>) = (BTreeMap::new(), BTreeMap::new());
+        for group in &plan.beyond {
+            let Some(members) = within.map().group(*group as usize) else { continue };
+            for at in wanted.get(group).into_iter().flatten() {
+                let Some(shard) = members.all().get(*at) else { continue };
+                let (part, slot) = within.part(shard, role(*at, members.data.len()));
+                match across.find(part, slot, shard.number) {
+                    Some(place) => from_others.entry(place.group).or_default().push(place.shard as usize),
+                    None => inner.entry(*group).or_default().push(*at),
+                }
+            }
+        }
+        let plan = reads(across.map(), states, &places_of(&from_others))?;
+        self.report.bytes_least += plan.read.iter().sum::<u64>();
+        if !self.made(record, partition, &across, &from_others, plan.groups, &Making::Planned).await? {
+            return Ok(false);
+        }
+        // Of these groups other hosts have lost shards, too, which are made there first.
+        let beyond = plan.beyond.into_iter().map(|group| (group, Vec::new())).collect();
+        if !self.made(record, partition, &across, &from_others, beyond, &Making::Unplanned).await? {
+            return Ok(false);
+        }
+        self.send_all().await?;
+        let groups = inner.keys().map(|group| (*group, Vec::new())).collect();
+        self.made(record, partition, within, &inner, groups, &Making::FromData(self.blank.clone())).await
+    }
+
+    /// The shards of blank drives, by groups of a level, that are not there yet.
+    async fn wanted(&mut self, partition: &PartitionName, level: &Level, places: &[Option<usize>]) -> Result<BTreeMap<u32, Vec<usize>>> {
+        let mut present: BTreeMap<(Part, u32), HashSet<(u32, u64, u32)>> = BTreeMap::new();
         let mut wanted: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-        for (group, members) in map.map.iter().enumerate() {
+        for (group, members) in level.map().iter().enumerate() {
             for (at, shard) in members.all().iter().enumerate() {
                 let Some(to) = places.get(shard.drive as usize).copied().flatten().filter(|to| self.blank.contains(to)) else { continue };
-                let role = role(at, members.data.len());
-                if let std::collections::btree_map::Entry::Vacant(entry) = present.entry((role, shard.home)) {
-                    let of = if role == Role::Data { PartitionName { slot: shard.home, ..partition.clone() } } else { parity_of(&partition, shard.home) };
-                    entry.insert(self.there(to, &of).await?);
+                let (part, slot) = level.part(shard, role(at, members.data.len()));
+                if let std::collections::btree_map::Entry::Vacant(entry) = present.entry((part, slot)) {
+                    entry.insert(self.there(to, &part.of(partition, slot)).await?);
                 }
-                let there = present.get(&(role, shard.home)).is_some_and(|there| there.contains(&(shard.number, shard.len, shard.crc32c)));
+                let there = present.get(&(part, slot)).is_some_and(|there| there.contains(&(shard.number, shard.len, shard.crc32c)));
                 if there {
                     self.report.kept += 1;
                     self.progress.done = (self.progress.done + shard.len).min(self.progress.total);
@@ -243,63 +342,94 @@ impl Rebuild<'_> {
                 }
             }
         }
-        drop(present);
-        let states: Vec<Drive> =
-            places.iter().map(|at| if at.is_some_and(|at| !self.cover.presence.is_lost(at)) { Drive::Here } else { Drive::Lost }).collect();
-        let places_wanted: Vec<Place> =
-            wanted.iter().flat_map(|(group, shards)| shards.iter().map(|shard| Place { group: *group, shard: *shard as u32 })).collect();
-        let plan = reads(&map.map, &states, &places_wanted)?;
-        for group in &plan.beyond {
-            let members = map.map.group(*group as usize);
-            for at in wanted.get(group).into_iter().flatten() {
-                if let Some((members, shard)) = members.and_then(|members| Some((members, members.all().get(*at)?))) {
-                    let key = shard_key(&partition, shard, role(*at, members.data.len()))?;
-                    self.report.leave(format!("{key} can't be made of its group: too many of its shards are lost"));
-                }
-            }
-        }
-        self.report.bytes_least += plan.read.iter().sum::<u64>();
+        Ok(wanted)
+    }
+
+    /// Makes the wanted shards of some groups of a level, each with those of its shards that are to be read; whether the data set is still there.
+    async fn made(
+        &mut self,
+        record: &RootRecord,
+        partition: &PartitionName,
+        level: &Level,
+        wanted: &BTreeMap<u32, Vec<usize>>,
+        groups: Vec<(u32, Vec<u32>)>,
+        how: &Making,
+    ) -> Result<bool> {
         let cover = Arc::clone(self.cover);
+        // In tasks of their own, which go on while what was made is written.
         let of = |(group, chosen): (u32, Vec<u32>)| {
-            let (cover, map, partition, places) = (Arc::clone(&cover), Arc::clone(&map), partition.clone(), wanted.get(&group).cloned().unwrap_or_default());
-            async move {
-                let made = cover.regroup(&partition, &map, group, &places, &chosen).await;
+            let (cover, level, partition, places) = (Arc::clone(&cover), level.clone(), partition.clone(), wanted.get(&group).cloned().unwrap_or_default());
+            let how = how.clone();
+            SpawnedTask::spawn(async move {
+                let made = match &how {
+                    Making::FromData(blank) => cover.regroup_from_data(&partition, &level, group, &places, blank).await,
+                    Making::Planned | Making::Unplanned => cover.regroup(&partition, &level, group, &places, &chosen).await,
+                };
                 (group, places, made)
-            }
+            })
         };
-        let mut making = stream::iter(plan.groups).map(of).buffered(GROUPS);
-        while let Some((group, shards, made)) = making.next().await {
-            let Some(members) = map.map.group(group as usize) else { continue };
+        // What a window of groups takes is read ahead, the next one's while this one is decoded.
+        let windows = if self.hurries { self.windows(partition, level, &groups) } else { Vec::new() };
+        let mut begins: VecDeque<u32> = windows.iter().skip(1).map(|(first, _)| *first).collect();
+        let mut windows = windows.into_iter().map(|(_, shards)| cover.read_ahead(shards));
+        let mut kept: VecDeque<_> = windows.by_ref().take(2).collect();
+        let mut making = stream::iter(groups).map(of).buffered(GROUPS);
+        while let Some(made) = making.next().await {
+            let (group, shards, made) = made.map_err(|e| Error::internal("a group could not be made").because(e))?;
+            if begins.front() == Some(&group) {
+                begins.pop_front();
+                kept.pop_front();
+                kept.extend(windows.next());
+            }
+            let Some(members) = level.map().group(group as usize) else { continue };
             let (values, read) = match made {
                 Ok(made) => made,
                 // It may have been replaced just now, or there is damage that nothing covers.
                 Err(e) if self.is_still(record).await? => {
                     for at in shards {
-                        let key = members.all().get(at).map(|shard| shard_key(&partition, shard, role(at, members.data.len()))).transpose()?;
+                        let key = members.all().get(at).map(|shard| level.key(partition, shard, role(at, members.data.len()))).transpose()?;
                         self.report.leave(format!("{}: {}", key.map_or_else(String::new, |key| key.as_str().to_owned()), e.full_text()));
                     }
                     continue;
                 }
-                Err(_) => return Ok(()),
+                Err(_) => return Ok(false),
             };
             self.report.bytes_read += read;
+            self.report.bytes_least += if matches!(how, Making::Planned) { 0 } else { read };
             self.report.groups += 1;
             self.pace.passed(read).await;
             for (at, value) in shards.into_iter().zip(values) {
                 let Some(shard) = members.all().get(at) else { continue };
-                let Some(to) = places.get(shard.drive as usize).copied().flatten() else { continue };
-                let key = shard_key(&partition, shard, role(at, members.data.len()))?;
+                let Some(to) = self.cover.at(level, shard) else { continue };
+                let key = level.key(partition, shard, role(at, members.data.len()))?;
                 self.report.rebuilt += 1;
                 self.put(to, key, value).await?;
             }
         }
-        drop(making);
-        // What lies under the partitions' own keys comes last: with it a partition is whole.
-        for p in &table.partitions {
-            let key = record.partition(title, p.slot).key()?;
-            self.own(record, &key, redundancy.holders(p.slot), &|bytes| Metadata::decode(bytes).map(drop)).await?;
+        Ok(true)
+    }
+
+    /// The shards that are to be read for some groups, in windows of so many bytes, each with its first group.
+    fn windows(&self, partition: &PartitionName, level: &Level, groups: &[(u32, Vec<u32>)]) -> Vec<(u32, Vec<(usize, Key)>)> {
+        let mut windows: Vec<(u32, Vec<(usize, Key)>)> = Vec::new();
+        let mut bytes = WINDOW;
+        for (group, chosen) in groups {
+            let Some(members) = level.map().group(*group as usize) else { continue };
+            let (all, need) = (members.all(), members.data.len());
+            if bytes >= WINDOW {
+                windows.push((*group, Vec::new()));
+                bytes = 0;
+            }
+            let Some((_, shards)) = windows.last_mut() else { continue };
+            for at in chosen {
+                let Some(shard) = all.get(*at as usize) else { continue };
+                if let (Some(drive), Ok(key)) = (self.cover.at(level, shard), level.key(partition, shard, role(*at as usize, need))) {
+                    shards.push((drive, key));
+                    bytes += shard.len;
+                }
+            }
         }
-        self.own(record, &parity_of(&partition, 0).key()?, redundancy.holders(0), &|bytes| StoredMap::decode(bytes).map(drop)).await
+        windows
     }
 
     async fn is_still(&self, record: &RootRecord) -> Result<bool> {
@@ -425,20 +555,35 @@ impl Rebuild<'_> {
         if batch.bytes >= BATCH || batch.ops.len() >= OPS { self.send(at).await } else { Ok(()) }
     }
 
-    /// Sends what waits for a drive, and has it verified there.
+    /// Sends what waits for a drive, and has it verified there, beside what is made next.
     async fn send(&mut self, at: usize) -> Result<()> {
         let Some(Batch { ops, items, bytes }) = self.batches.remove(&at) else { return Ok(()) };
-        let name = self.cover.name(at).to_owned();
-        self.cover
-            .ask(at, "take what was rebuilt", self.cover.drives[at].apply(ops))
-            .await
-            .map_err(|e| e.while_doing(format!("{name} could not take what was rebuilt")))?;
-        let verified = self.cover.verify(at, Verify { items, ..Verify::default() }).await?;
-        if !verified.found.is_empty() {
-            return Err(Error::corrupt(format!("{name} can't give {} of the values that it took just now: is its disk broken?", verified.found.len())));
+        while self.sending.get(&at).is_some_and(|sending| sending.len() >= SENDS) {
+            self.sent(at).await?;
         }
-        self.report.bytes_written += bytes as u64;
-        self.progress.done = (self.progress.done + bytes as u64).min(self.progress.total);
+        let cover = Arc::clone(self.cover);
+        let sending = SpawnedTask::spawn(async move {
+            let name = cover.name(at).to_owned();
+            cover
+                .ask(at, "take what was rebuilt", cover.drives[at].apply(ops))
+                .await
+                .map_err(|e| e.while_doing(format!("{name} could not take what was rebuilt")))?;
+            let verified = cover.verify(at, Verify { items, ..Verify::default() }).await?;
+            if !verified.found.is_empty() {
+                return Err(Error::corrupt(format!("{name} can't give {} of the values that it took just now: is its disk broken?", verified.found.len())));
+            }
+            Ok(bytes as u64)
+        });
+        self.sending.entry(at).or_default().push_back(sending);
+        Ok(())
+    }
+
+    /// Waits for the oldest batch that is on its way to a drive.
+    async fn sent(&mut self, at: usize) -> Result<()> {
+        let Some(sending) = self.sending.get_mut(&at).and_then(VecDeque::pop_front) else { return Ok(()) };
+        let bytes = sending.await.map_err(|e| Error::internal("what was rebuilt could not be sent").because(e))??;
+        self.report.bytes_written += bytes;
+        self.progress.done = (self.progress.done + bytes).min(self.progress.total);
         (self.tell)(&self.progress);
         Ok(())
     }
@@ -446,6 +591,9 @@ impl Rebuild<'_> {
     async fn send_all(&mut self) -> Result<()> {
         for at in self.blank.clone() {
             self.send(at).await?;
+            while self.sending.get(&at).is_some_and(|sending| !sending.is_empty()) {
+                self.sent(at).await?;
+            }
         }
         Ok(())
     }

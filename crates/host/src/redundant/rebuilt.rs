@@ -9,17 +9,17 @@ use bytes::Bytes;
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_index::State;
-use skytether_redundancy::map::Role;
 use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::{Cse, CseInfo, Storage, Verified, Verify};
 
-use super::decoded::{Cover, Made, parts};
-use super::stored::data_of;
+use super::decoded::{Cover, Made, Parts, parts};
+use super::stored::{Level, Part};
 
 /// How much was read elsewhere for a drive.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     slices: AtomicU64,
+    within: AtomicU64,
     bytes: AtomicU64,
 }
 
@@ -28,19 +28,30 @@ pub(super) struct Tally {
 pub(super) struct Figures {
     /// Slices that were decoded or came from copies.
     pub(super) slices: u64,
+    /// Those of them for which nothing but drives of the same host was read, on two levels.
+    pub(super) within: u64,
     /// Bytes that other drives read for them.
     pub(super) bytes: u64,
 }
 
 impl Tally {
     pub(super) fn read(&self) -> Figures {
-        Figures { slices: self.slices.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
+        let figure = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        Figures { slices: figure(&self.slices), within: figure(&self.within), bytes: figure(&self.bytes) }
+    }
+
+    /// A slice was decoded, from so many bytes.
+    fn decoded(&self, read: u64, within: bool) {
+        self.slices.fetch_add(u64::from(read > 0), Ordering::Relaxed);
+        self.within.fetch_add(u64::from(read > 0 && within), Ordering::Relaxed);
+        self.bytes.fetch_add(read, Ordering::Relaxed);
     }
 }
 
 impl Figures {
     pub(super) fn since(self, before: Self) -> Self {
-        Self { slices: self.slices.saturating_sub(before.slices), bytes: self.bytes.saturating_sub(before.bytes) }
+        let (slices, within) = (self.slices.saturating_sub(before.slices), self.within.saturating_sub(before.within));
+        Self { slices, within, bytes: self.bytes.saturating_sub(before.bytes) }
     }
 }
 
@@ -82,11 +93,11 @@ impl Rebuilt {
             },
         };
         match made {
-            Ok(Made { value, read }) => {
-                if number.is_some() && read > 0 {
-                    self.tally.slices.fetch_add(1, Ordering::Relaxed);
+            Ok(Made { value, read, within }) => {
+                match number {
+                    Some(_) => self.tally.decoded(read, within),
+                    None => drop(self.tally.bytes.fetch_add(read, Ordering::Relaxed)),
                 }
-                self.tally.bytes.fetch_add(read, Ordering::Relaxed);
                 if matches!(because.kind(), Kind::Corrupt | Kind::NotFound) {
                     self.cover.met(key, self.at);
                 }
@@ -106,12 +117,12 @@ impl Rebuilt {
         if let Some(n) = number
             && let Some(map) = self.cover.map(partition).await?
         {
-            let role = if data_of(partition).is_some() { Role::Parity } else { Role::Data };
-            let shard = map.map.find(role, partition.slot, n).and_then(|place| map.map.shard(place).copied());
+            let part = Part::parse(partition).0;
+            let shard = Level::all(&map).into_iter().find_map(|level| level.map().shard(level.find(part, partition.slot, n)?).copied());
             return Ok(shard.map(|shard| Entry { key: key.clone(), version: version(shard.crc32c), len: shard.len, crc32c: shard.crc32c }));
         }
         match self.cover.copy(key, self.at).await {
-            Ok(Made { value, read }) => {
+            Ok(Made { value, read, .. }) => {
                 self.tally.bytes.fetch_add(read, Ordering::Relaxed);
                 let sum = crc32c(&value);
                 Ok(Some(Entry { key: key.clone(), version: version(sum), len: value.len() as u64, crc32c: sum }))
@@ -159,12 +170,11 @@ impl Storage for Rebuilt {
                     && let Ok(Some(map)) = self.cover.map(&partition).await
                 {
                     return match self.cover.decode_parts(key, &partition, n, &map, ranges).await {
-                        Ok((parts, read)) => {
+                        Ok(Parts { parts, read, within }) => {
                             if matches!(e.kind(), Kind::Corrupt | Kind::NotFound) {
                                 self.cover.met(key, self.at);
                             }
-                            self.tally.slices.fetch_add(u64::from(read > 0), Ordering::Relaxed);
-                            self.tally.bytes.fetch_add(read, Ordering::Relaxed);
+                            self.tally.decoded(read, within);
                             Ok(parts)
                         }
                         Err(other) if other.kind() == Kind::NotFound => Err(e),

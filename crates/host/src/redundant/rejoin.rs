@@ -8,13 +8,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::join_all;
 use skytether_common::{DatasetName, Error, Key, Kind, Result};
+use skytether_redundancy::Scheme;
 use skytether_store::{Expect, Op};
 use uuid::Uuid;
 
 use super::blank::stranger;
+use super::domains::Domains;
 use crate::catalog::{Catalog, RootRecord, within};
 use crate::growth::seats::Seats;
-use crate::membership::{MEMBERSHIP_KEY, Membership, REDUNDANT_FORMAT};
+use crate::membership::{MEMBERSHIP_KEY, Membership, REDUNDANT_FORMAT, homes_of};
 
 /// How often it is looked whether lost drives are back, at most, and how long they have to answer.
 const LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(2));
@@ -58,6 +60,7 @@ impl Catalog {
         let Some(newest) = newest(&told) else { return Ok(()) };
         self.presence().tell(newest.homes as usize, newest.redundancy);
         self.presence().seat(Seats::of(newest));
+        self.presence().house(Domains::of(newest, self.ids()));
         self.lose_strangers(newest, &told);
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
         for (at, told) in told.into_iter().enumerate() {
@@ -248,30 +251,39 @@ impl Catalog {
         Ok(())
     }
 
-    /// Lets root records lie on so many drives: to be called before the first data set is stored that survives the loss of one less.
+    /// Lets root records lie on as many drives, or hosts and drives of each, as data sets of `scheme` take: to be called before the first of them is stored.
     ///
     /// # Errors
     /// Unavailable while a drive is lost; Unsupported in drives that are no fleet.
-    pub(crate) async fn raise_homes(&self, homes: usize) -> Result<()> {
-        if homes <= self.presence().homes() {
+    pub(crate) async fn raise_homes(&self, scheme: Scheme) -> Result<()> {
+        let (number, spread) = homes_of(scheme);
+        let homes = number as usize;
+        let known = self.presence().domains().and_then(|domains| domains.spread());
+        if homes <= self.presence().homes() && spread.is_none_or(|spread| known == Some(spread.max(known))) {
             return Ok(());
         }
         if !self.presence().is_known() {
             return Err(Error::unsupported("redundancy needs drives that know their fleet: let the host join them first"));
         }
         if !self.presence().lost().is_empty() {
-            return Err(Error::unavailable(format!("root records are to lie on {homes} drives, for which all drives of the fleet must be here")));
+            return Err(Error::unavailable(format!(
+                "root records are to lie on more drives, as {scheme} takes it, for which all drives of the fleet must be here"
+            )));
         }
-        let number = u32::try_from(homes).map_err(|_| Error::invalid(format!("root records can't lie on {homes} drives")))?;
         self.change_membership(|membership| {
-            let raised = membership.branch.is_none() && membership.homes < number;
+            let wider = spread.map(|spread| spread.max(membership.spread));
+            let raised = membership.branch.is_none() && (membership.homes < number || (wider.is_some() && wider != membership.spread));
             if raised {
-                (membership.homes, membership.format) = (number, membership.format.max(REDUNDANT_FORMAT));
+                (membership.homes, membership.format) = (membership.homes.max(number), membership.format.max(REDUNDANT_FORMAT));
+                membership.spread = wider.or(membership.spread);
             }
             raised
         })
         .await?;
-        self.presence().tell(homes, self.presence().scheme());
+        let told = self.told(self.deadline()).await?;
+        let newest = newest(&told).ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
+        self.presence().tell(newest.homes as usize, self.presence().scheme());
+        self.presence().house(Domains::of(newest, self.ids()));
         // What was stored before lies on one drive each.
         self.agree_on_all().await
     }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use skytether_common::{DatasetName, Error, Key, Kind, PartitionName, Result};
 use skytether_plan::Placement;
+use skytether_redundancy::map::Role;
 use skytether_slice::Metadata;
 use skytether_wire::verify::{Expected, Found, Item};
 use skytether_wire::{Verified, Verify};
@@ -19,7 +20,7 @@ use uuid::Uuid;
 use super::decoded::Cover;
 use super::rejoin::newest;
 use super::report::{Finding, Progress, ScrubOptions, ScrubReport};
-use super::stored::{RedundancyRecord, StoredMap, parity_of};
+use super::stored::{Level, RedundancyRecord, StoredMap, parity_of};
 use super::window::{Coded, Table, Window, damaged};
 use crate::catalog::{RootRecord, TableRecord};
 use crate::membership::MEMBERSHIP_KEY;
@@ -66,7 +67,8 @@ impl Host {
         let mut progress = Progress::default();
         for name in &names {
             match catalog.read(name).await {
-                Ok((record, _)) => progress.total += record.bytes(),
+                // What is on two levels is verified on each.
+                Ok((record, _)) => progress.total += record.bytes() * if record.is_on_two_levels() { 2 } else { 1 },
                 Err(e) if e.kind() == Kind::NotFound && !options.datasets.is_empty() => return Err(e),
                 // What can't be read is told when its turn comes.
                 Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported | Kind::NotFound) => {}
@@ -294,7 +296,7 @@ impl Scrub<'_> {
         let partition = record.partition(title, 0);
         let holders = |own: &Self, slot: u32| own.places(redundancy.holders(slot)).into_iter().flatten().collect::<Vec<_>>();
         let key = parity_of(&partition, 0).key()?;
-        let fits = |_: u32, bytes: &Bytes| fits_record(&StoredMap::decode(bytes)?, redundancy, table);
+        let fits = |_: u32, bytes: &Bytes| fits_record(&Arc::new(StoredMap::decode(bytes)?), redundancy, table);
         let own = Own { key: key.clone(), slot: 0, holders: holders(self, 0), wanted: true };
         let Some(bytes) = self.copies(record, vec![own], &fits).await?.into_iter().next().flatten() else { return Ok(()) };
         let map = Arc::new(StoredMap::decode(&bytes)?);
@@ -307,11 +309,18 @@ impl Scrub<'_> {
             .collect();
         let fits = |slot: u32, bytes: &Bytes| fits_map(&Metadata::decode(bytes)?, slot, &map);
         self.copies(record, own?, &fits).await?;
-        let table = Arc::new(Table { record: Arc::clone(record), partition, coded: Some(Coded { map, places }) });
-        let groups = table.coded.as_ref().map_or(0, |coded| coded.map.map.len());
-        for group in 0..groups {
-            self.push_group(&table, group as u32)?;
-            if self.window.is_full() {
+        // Within hosts first: what can be mended there is not damaged any more when other hosts are looked at.
+        for level in Level::all(&map) {
+            let (groups, two) = (level.map().len(), level.is_one_of_two());
+            let coded = Coded { level, places: places.clone() };
+            let table = Arc::new(Table { record: Arc::clone(record), partition: partition.clone(), coded: Some(coded) });
+            for group in 0..groups {
+                self.push_group(&table, group as u32)?;
+                if self.window.is_full() {
+                    self.flush().await?;
+                }
+            }
+            if two {
                 self.flush().await?;
             }
         }
@@ -477,22 +486,29 @@ impl Scrub<'_> {
 }
 
 /// Whether a code map can be that of a table.
-fn fits_record(stored: &StoredMap, redundancy: &RedundancyRecord, table: &TableRecord) -> Result<()> {
-    let mut counts = [BTreeMap::new(), BTreeMap::new()];
-    for members in stored.map.iter() {
-        for (role, shards) in [members.data, members.parity].into_iter().enumerate() {
-            shards.iter().for_each(|shard| *counts[role].entry(shard.home).or_insert(0u32) += 1);
+fn fits_record(stored: &Arc<StoredMap>, redundancy: &RedundancyRecord, table: &TableRecord) -> Result<()> {
+    use super::stored::Part;
+
+    let named = |partitions: &[crate::catalog::PartitionRecord], part: Part| {
+        partitions.iter().filter(|p| p.slices > 0).map(|p| ((part, p.slot), p.slices)).collect::<Vec<_>>()
+    };
+    let (slices, parity, inner) = (named(&table.partitions, Part::Slice), named(&redundancy.parity, Part::Parity), named(&redundancy.inner, Part::Inner));
+    let mut right = stored.drives == redundancy.drives && stored.within.as_ref().map_or(&[][..], |within| &within.hosts) == redundancy.hosts;
+    for level in Level::all(stored) {
+        let mut counts: BTreeMap<(Part, u32), u32> = BTreeMap::new();
+        for members in level.map().iter() {
+            for (role, shards) in [(Role::Data, members.data), (Role::Parity, members.parity)] {
+                shards.iter().for_each(|shard| *counts.entry(level.part(shard, role)).or_insert(0) += 1);
+            }
         }
+        let within = if level.is_within() { inner.as_slice() } else { &[] };
+        right &= counts == slices.iter().chain(&parity).chain(within).copied().collect();
     }
-    let named = [&table.partitions, &redundancy.parity]
-        .map(|partitions| partitions.iter().filter(|p| p.slices > 0).map(|p| (p.slot, p.slices)).collect::<BTreeMap<_, _>>());
-    if stored.drives == redundancy.drives && counts == named { Ok(()) } else { Err(Error::corrupt("it is the code map of another table")) }
+    if right { Ok(()) } else { Err(Error::corrupt("it is the code map of another table")) }
 }
 
 /// Whether metadata are those of the slices of partition `slot` in a code map.
 fn fits_map(metadata: &Metadata, slot: u32, stored: &StoredMap) -> Result<()> {
-    use skytether_redundancy::map::Role;
-
     let fits = |(n, slice): (usize, &skytether_slice::SliceEntry)| {
         let place = stored.map.find(Role::Data, slot, n as u32);
         place.and_then(|place| stored.map.shard(place)).is_some_and(|shard| shard.len == slice.len && shard.crc32c == slice.crc32c)

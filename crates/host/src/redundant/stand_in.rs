@@ -95,9 +95,9 @@ impl Telling {
     }
 
     fn tell(&self, annotation: &mut Annotation) {
-        let Figures { slices, bytes } = self.tally.read().since(self.before);
+        let Figures { slices, within, bytes } = self.tally.read().since(self.before);
         annotation.stood_for = Some(self.why.clone());
-        (annotation.slices_decoded, annotation.bytes_decoded) = (slices, bytes);
+        (annotation.slices_decoded, annotation.slices_within, annotation.bytes_decoded) = (slices, within, bytes);
     }
 
     fn stream(self, stream: DeliveryStream) -> DeliveryStream {

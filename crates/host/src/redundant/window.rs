@@ -15,9 +15,9 @@ use skytether_slice::Metadata;
 use skytether_wire::verify::{Expected, Found, Item, MAX_SUMS, Summed};
 use skytether_wire::{Verified, Verify};
 
-use super::mend::{is, role, shard_key};
+use super::mend::{is, role};
 use super::scrub::{Scrub, map_key};
-use super::stored::{StoredMap, holders};
+use super::stored::{Level, StoredMap};
 use crate::catalog::RootRecord;
 
 /// Bytes that a drive verifies for one request, at most, about; and for how many seconds.
@@ -37,9 +37,9 @@ pub(super) struct Table {
     pub(super) coded: Option<Coded>,
 }
 
-/// A table's code groups.
+/// A table's code groups, on one level.
 pub(super) struct Coded {
-    pub(super) map: Arc<StoredMap>,
+    pub(super) level: Level,
     /// The map's drives among the host's.
     pub(super) places: Vec<Option<usize>>,
 }
@@ -126,7 +126,7 @@ impl Window {
 impl Group {
     fn coded(&self) -> Result<(&Coded, Members<'_>)> {
         let coded = self.table.coded.as_ref().ok_or_else(|| Error::internal("a table without groups has one"))?;
-        let members = coded.map.map.group(self.number as usize).ok_or_else(|| Error::internal("a code map has lost a group"))?;
+        let members = coded.level.map().group(self.number as usize).ok_or_else(|| Error::internal("a code map has lost a group"))?;
         Ok((coded, members))
     }
 }
@@ -161,7 +161,8 @@ impl Scrub<'_> {
         let at: Vec<Option<usize>> =
             members.all().iter().map(|shard| coded.places.get(shard.drive as usize).copied().flatten().filter(|at| !self.is_skipped(*at))).collect();
         let shards: Vec<Shard> = members.all().to_vec();
-        let shape = if at.iter().all(Option::is_some) { self.window.shape(coded.map.map.code(), count) } else { None };
+        let level = coded.level.clone();
+        let shape = if at.iter().all(Option::is_some) { self.window.shape(coded.level.map().code(), count) } else { None };
         let first = shape.and_then(|shape| self.window.shapes.get(shape)).map(|shape| shape.first);
         group.shape = shape;
         self.report.groups += u64::from(shape.is_some());
@@ -171,7 +172,7 @@ impl Scrub<'_> {
                 self.report.unverified += 1;
                 continue;
             };
-            let key = shard_key(&table.partition, shard, role(place, count))?;
+            let key = level.key(&table.partition, shard, role(place, count))?;
             let summed = first.map(|first| Summed { sum: first + place as u32, turn });
             self.window.push(at, Item { key, expected: Some(expected(shard)), summed }, Whose::Shard { group: n, place });
         }
@@ -317,7 +318,7 @@ impl Scrub<'_> {
             return Ok(());
         }
         let wanted: Vec<usize> = bad.keys().copied().collect();
-        let made = if self.options.check { None } else { Some(self.cover.regroup(&table.partition, &coded.map, number, &wanted, &[]).await) };
+        let made = if self.options.check { None } else { Some(self.cover.regroup(&table.partition, &coded.level, number, &wanted, &[]).await) };
         let (mut values, error) = match made {
             None => (Vec::new().into_iter(), None),
             Some(Ok((values, read))) => {
@@ -329,7 +330,7 @@ impl Scrub<'_> {
         for (place, what) in bad {
             let Some(shard) = members.all().get(*place) else { continue };
             let Some(at) = coded.places.get(shard.drive as usize).copied().flatten() else { continue };
-            let key = shard_key(&table.partition, shard, role(*place, members.data.len()))?;
+            let key = coded.level.key(&table.partition, shard, role(*place, members.data.len()))?;
             let mended = match (values.next(), &error) {
                 (Some(value), _) => self.write(&table.record, at, &key, value).await,
                 (None, Some(e)) => Err(Error::new(e.kind(), e.full_text())),
@@ -351,7 +352,12 @@ impl Scrub<'_> {
             [] => "does not fit the data of its group".to_owned(),
             some => format!("does not fit the data of its group, of which one of {} shards may be wrong", some.len()),
         };
-        let anew = if self.options.check { None } else { Some(self.encoded_anew(table, coded, members, number).await) };
+        let anew = match (self.options.check, coded.level.is_one_of_two()) {
+            (true, _) => None,
+            // What is right on one level would be wrong on the other.
+            (false, true) => Some(Err(Error::corrupt(format!("it is on two levels: drop {} and ingest it again", table.record.name)))),
+            (false, false) => Some(self.encoded_anew(table, coded, members, number).await),
+        };
         let Some(anew) = anew else {
             return self.each_parity(table, coded, members, &what, |_| Ok(false));
         };
@@ -360,9 +366,8 @@ impl Scrub<'_> {
             Err(e) => return self.each_parity(table, coded, members, &what, |_| Err(Error::new(e.kind(), e.full_text()))),
         };
         let key = map_key(&table.partition)?;
-        let bytes = StoredMap::encode(&map.drives, &map.map)?;
-        let parity = map.map.code().parity();
-        for place in holders(0, map.drives.len(), parity) {
+        let bytes = map.encode()?;
+        for place in map.holders(0) {
             let at = coded.places.get(place).copied().flatten().filter(|at| !self.is_skipped(*at));
             if let Some(at) = at
                 && !self.write(&table.record, at, &key, bytes.clone()).await?
@@ -371,8 +376,11 @@ impl Scrub<'_> {
             }
         }
         self.cover.remember(&key, &map);
-        let anew =
-            Arc::new(Table { record: Arc::clone(&table.record), partition: table.partition.clone(), coded: Some(Coded { map, places: coded.places.clone() }) });
+        let anew = Arc::new(Table {
+            record: Arc::clone(&table.record),
+            partition: table.partition.clone(),
+            coded: Some(Coded { level: Level::across(&map), places: coded.places.clone() }),
+        });
         let bad = changed.into_iter().map(|place| (place, what.clone())).collect();
         self.mend_group(&anew, number, &bad).await
     }
@@ -380,7 +388,7 @@ impl Scrub<'_> {
     fn each_parity(&mut self, table: &Table, coded: &Coded, members: Members<'_>, what: &str, mended: impl Fn(usize) -> Result<bool>) -> Result<()> {
         for (n, shard) in members.parity.iter().enumerate() {
             let Some(at) = coded.places.get(shard.drive as usize).copied().flatten() else { continue };
-            let key = shard_key(&table.partition, shard, Role::Parity)?;
+            let key = coded.level.key(&table.partition, shard, Role::Parity)?;
             self.found(Some(&table.record.name), at, &key, what, mended(n));
         }
         Ok(())
@@ -391,7 +399,7 @@ impl Scrub<'_> {
         let mut data = Vec::with_capacity(members.data.len());
         for shard in members.data {
             let slot = PartitionName { slot: shard.home, ..table.partition.clone() };
-            let mut parts = self.cover.shard(shard, Role::Data, &table.partition, &coded.map, None).await?;
+            let mut parts = self.cover.shard(&coded.level, &table.partition, shard, Role::Data, None).await?;
             let value = parts.pop().unwrap_or_default();
             self.report.bytes_mending += value.len() as u64;
             let metadata = match coded.places.get(shard.drive as usize).copied().flatten() {
@@ -405,12 +413,12 @@ impl Scrub<'_> {
             }
             data.push(value);
         }
-        let own = coded.map.map.code();
+        let own = coded.level.map().code();
         let parities = self.cover.decoding(move || encode(own, &data)).await?;
         let sums: Vec<u32> = parities.iter().map(|parity| skytether_common::checksum::crc32c(parity)).collect();
         let groups: Vec<(Vec<Shard>, Vec<Shard>)> = coded
-            .map
-            .map
+            .level
+            .map()
             .iter()
             .enumerate()
             .map(|(n, members)| {
@@ -424,7 +432,7 @@ impl Scrub<'_> {
         let map = CodeMap::new(own, groups.iter().map(|(data, parity)| (data.as_slice(), parity.as_slice())))?;
         let changed = members.parity.iter().zip(&sums).enumerate().filter(|(_, (shard, sum))| shard.crc32c != **sum);
         let changed = changed.map(|(n, _)| members.data.len() + n).collect();
-        Ok((Arc::new(StoredMap { drives: coded.map.drives.clone(), map }), changed))
+        Ok((Arc::new(StoredMap { drives: coded.level.stored.drives.clone(), map, within: None }), changed))
     }
 
     /// A slice of a table without parities: from a copy, if there is one.
@@ -480,7 +488,7 @@ fn items(group: &Group, sum: impl Fn(usize) -> u32) -> Result<Vec<(usize, usize,
     let mut items = Vec::with_capacity(members.all().len());
     for (place, shard) in members.all().iter().enumerate() {
         let Some(at) = coded.places.get(shard.drive as usize).copied().flatten() else { continue };
-        let key = shard_key(&group.table.partition, shard, role(place, members.data.len()))?;
+        let key = coded.level.key(&group.table.partition, shard, role(place, members.data.len()))?;
         items.push((at, place, Item { key, expected: Some(expected(shard)), summed: Some(Summed { sum: sum(place), turn: group.turn }) }));
     }
     Ok(items)

@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use skytether_sim::calibration::calibrate;
 use skytether_sim::chaos;
 use skytether_sim::equal::curve;
-use skytether_sim::grid::{Ground, Load, Point, Row, changes, measure, measure_all, points, summary};
+use skytether_sim::grid::{Ground, Load, OVERLOAD_BESIDE, Point, Row, beside, changes, measure, measure_all, points, summary};
 use skytether_sim::real::compare;
 use skytether_sim::skyhook::{self, GBIT, MHZ, SERVERS, clocks, links};
 use skytether_sim::workload::grid;
@@ -13,10 +14,13 @@ use skytether_sim::workload::grid;
 const USAGE: &str = "usage:
   regret grid [EVERY [SEED [HOST_GBIT [HOST_CORES]]]]   every EVERYth point of the grid (1): worst points, summary
   regret csv [EVERY [SEED [HOST_GBIT [HOST_CORES]]]]    the same, all rows as CSV
+  regret beside [SEED]                                  points between and beyond those of the grid: 8 and 30 times slower, 0.5 and 5 Gb/s, 2 and 8 drives, loads of 3
+  regret beside_csv [SEED]                              the same, all rows as CSV
   regret point QUERY/SLOWER/GBIT/DRIVES/LOAD [SEED [LINKS]]   one point, with every message and plan on the standard error; links are taken to be LINKS times as quick as they are (1)
   regret equal [QUERY [PROFILE]]                        how many slow drives equal one host, as CSV (moments, envoy)
   regret clocks [SLICES [SEED]]                         Skyhook's storage servers at clock rates, as CSV; slices of each server (1840)
   regret links [SLICES [SEED]]                          Skyhook's interfaces from 10 Gb/s down, as CSV
+  regret calibrate FILE.csv                             what queries cost, as benches/moving.py measured it, as crates/sim/calibration.csv is kept
   regret real FILE.csv [HOST_GBIT [HOST_CORES]]         runs that were measured beside the same simulated, as CSV; columns: src/real.rs
   regret chaos SEED                                     one seed of the runs with faults, with every message";
 
@@ -56,6 +60,16 @@ fn run(arguments: &[String]) -> Result<String, String> {
             let points: Vec<Point> = points().into_iter().step_by(every).collect();
             let rows = measure_all(&points, &ground);
             Ok(if word == "csv" { csv(&rows) } else { table(rows) })
+        }
+        "beside" | "beside_csv" => {
+            let ground = Ground { seed: number(arguments, 1, 1)?, overload: OVERLOAD_BESIDE, ..Ground::default() };
+            let rows = measure_all(&beside(), &ground);
+            Ok(if word == "beside_csv" { csv(&rows) } else { table(rows) })
+        }
+        "calibrate" => {
+            let path = arguments.get(1).ok_or(USAGE)?;
+            let text = std::fs::read_to_string(path).map_err(|error| format!("{path} can't be read: {error}"))?;
+            calibrate(&text).map_err(|error| format!("{path}: {error}"))
         }
         "point" => {
             let ground = Ground { seed: number(arguments, 2, 1)?, links: number(arguments, 3, 1.0)?, ..Ground::default() };

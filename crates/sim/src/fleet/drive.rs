@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use skytether_adapt::cost::distinct;
-use skytether_adapt::drive::{Drive, Effect, Meters, Next, Pressure, Totals};
+use skytether_adapt::drive::{Drive, Effect, Meters, Next, Totals};
 use skytether_adapt::message::{CseId, Down, EpochId, Rung, SliceCost, SliceId, Up};
 use skytether_adapt::query::Event;
 use skytether_adapt::work::PRIORS;
@@ -13,6 +13,12 @@ use crate::device::{Cores, Disk, Link};
 
 /// Bytes that may wait for the link before nothing more is begun.
 pub(crate) const OUTGOING: f64 = 8e6;
+
+/// Bytes that an epoch needs to begin with.
+const MEMORY: u64 = 4 << 20;
+
+/// A slice that there is not.
+const NO_SLICE: SliceId = SliceId(77_777);
 
 /// Slices that are read ahead, beyond one per core.
 const READ_AHEAD: usize = 4;
@@ -73,6 +79,11 @@ pub(super) struct DriveSim {
     beating: bool,
     load: f64,
     foretold: u64,
+    /// Epochs that are still to end with a slice too many.
+    garbled: u32,
+    /// When slices are to stand still, and the epochs of those that do.
+    stuck: VecDeque<f64>,
+    still: Vec<EpochId>,
 }
 
 struct Meter {
@@ -111,6 +122,9 @@ impl DriveSim {
             beating: false,
             load: 1.0,
             foretold: 0,
+            garbled: spec.mishaps.garbled,
+            stuck: spec.mishaps.stuck.iter().copied().collect(),
+            still: Vec::new(),
         }
     }
 
@@ -126,7 +140,7 @@ impl DriveSim {
         if !self.alive {
             return;
         }
-        for effect in self.machine.order(world.now, down, 0, &Pressure::NONE) {
+        for effect in self.machine.order(world.now, down, MEMORY, &world.pressure(self.at)) {
             match effect {
                 Effect::Say(up) => self.say(world, up),
                 Effect::Look => {}
@@ -152,7 +166,8 @@ impl DriveSim {
                 Effect::Forget { epoch } => {
                     self.running.remove(&epoch);
                     self.cores.retain(world.now, |job| job.epoch() != epoch);
-                    self.computing = self.cores.jobs(world.now).filter(|(job, _)| matches!(job, Job::Slice { .. })).count();
+                    self.still.retain(|other| *other != epoch);
+                    self.computing = self.still.len() + self.cores.jobs(world.now).filter(|(job, _)| matches!(job, Job::Slice { .. })).count();
                     self.sending = self.cores.jobs(world.now).filter(|(job, _)| matches!(job, Job::Send { .. })).count();
                 }
             }
@@ -215,6 +230,11 @@ impl DriveSim {
                 lane.1 = true;
                 at
             });
+            if self.stuck.pop_front_if(|at| *at <= world.now).is_some() {
+                // Nothing will ever come of it; its lane has it until somebody forgets its epoch.
+                self.still.push(epoch);
+                continue;
+            }
             self.cores.begin(world.now, Job::Slice { epoch, slice: begun, work, lane }, work, true);
         }
         let over: Vec<EpochId> =
@@ -270,7 +290,14 @@ impl DriveSim {
             self.batch(epoch, rows, bytes, Payload::States(state.into_iter().map(|(group, (sum, count))| (group, sum, count)).collect()));
         }
         let Some(run) = self.running.remove(&epoch) else { return };
-        if let Some(up) = self.machine.finished(world.now, epoch, run.totals) {
+        if let Some(mut up) = self.machine.finished(world.now, epoch, run.totals) {
+            if let Up::EpochDone(end) = &mut up
+                && self.garbled > 0
+                && end.rung != Rung::Raw
+            {
+                self.garbled -= 1;
+                end.slices.push(NO_SLICE);
+            }
             let cse = self.cse();
             self.leaving.insert(epoch);
             self.link.send(0.0, Event::Up { cse, up });
@@ -385,6 +412,11 @@ impl DriveSim {
                 self.say(world, up);
             }
         }
+        let stopped = self.machine.reconsider(&world.pressure(self.at));
+        if !stopped.is_empty() {
+            stopped.into_iter().for_each(|up| self.say(world, up));
+            self.pump(world);
+        }
         let cse = self.cse();
         for epoch in self.leaving.clone() {
             world.send_up(self.at, Event::Alive { cse, epoch: Some(epoch) });
@@ -431,6 +463,7 @@ impl DriveSim {
         self.running.clear();
         self.leaving.clear();
         self.sends.clear();
+        self.still.clear();
         (self.computing, self.sending, self.begun, self.beating) = (0, 0, 0, false);
     }
 

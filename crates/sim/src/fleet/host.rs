@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use skytether_adapt::cost::distinct;
-use skytether_adapt::message::{CseId, EpochId, Rung, SliceId, Up};
+use skytether_adapt::ledger::Dropped;
+use skytether_adapt::message::{CseId, EpochId, Rung, Slice, SliceId, Up};
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Action, Event, Query};
 use skytether_adapt::work::PRIORS;
 
-use super::{Answer, Happening, Payload, World};
+use super::{Answer, Happening, Payload, Told, World};
 
 #[derive(Debug)]
 struct Job {
@@ -37,6 +38,10 @@ pub(super) struct HostSim {
     slices: BTreeMap<Rung, usize>,
     counted: usize,
     dropped: usize,
+    told: Told,
+    /// Slices that a level above has not given yet, if one feeds it.
+    feeds: Option<VecDeque<Slice>>,
+    surveyed: BTreeSet<CseId>,
     finished: bool,
     failed: Option<(CseId, Option<SliceId>)>,
     task: u64,
@@ -64,6 +69,9 @@ impl HostSim {
             slices: BTreeMap::new(),
             counted: 0,
             dropped: 0,
+            told: Told::default(),
+            feeds: None,
+            surveyed: BTreeSet::new(),
             finished: false,
             failed: None,
             task: 0,
@@ -72,6 +80,16 @@ impl HostSim {
             unread: (0.0, 0.0),
             unheard: VecDeque::new(),
         }
+    }
+
+    /// Its slices are `slices`, which it is to ask for.
+    pub(super) fn feeds(&mut self, slices: Vec<Slice>) {
+        self.feeds = Some(slices.into());
+    }
+
+    /// What it was told of mishaps.
+    pub(super) fn told(&self) -> Told {
+        self.told
     }
 
     /// Whether the answer is complete, or there will be none.
@@ -125,6 +143,31 @@ impl HostSim {
     }
 
     fn decide(&mut self, world: &mut World<'_>, event: Event<Payload>) {
+        match &event {
+            Event::Surveyed { cse, .. } => drop(self.surveyed.insert(*cse)),
+            Event::Up { up: Up::Refused { .. }, .. } => self.told.refused += 1,
+            Event::Up { up: Up::Stopped { .. }, .. } => self.told.stopped += 1,
+            _ => {}
+        }
+        self.act(world, event);
+        // What drives should have before them.
+        while self.surveyed.len() == world.fleet.drives.len()
+            && let Some(coming) = self.feeds.as_mut()
+        {
+            let room = self.query.room().min(coming.len());
+            if room > 0 {
+                let slices = coming.drain(..room).collect();
+                self.act(world, Event::More { slices });
+            } else if coming.is_empty() {
+                self.feeds = None;
+                self.act(world, Event::NoMore);
+            } else {
+                break;
+            }
+        }
+    }
+
+    fn act(&mut self, world: &mut World<'_>, event: Event<Payload>) {
         if world.fleet.trace && !matches!(event, Event::Tick | Event::Surveyed { .. }) {
             eprintln!("{:.4} <- {event:?}", world.now);
         }
@@ -142,7 +185,12 @@ impl HostSim {
             match action {
                 Action::Send { cse, down } => world.send_down(cse.0 as usize, down),
                 Action::Count { epoch, cse, rung, slices, batches } => self.count(world, epoch, cse, rung, &slices, batches),
-                Action::Dropped { .. } => self.dropped += 1,
+                // Sessions begin anew without a word here: what was open was cancelled.
+                Action::Stuck { .. } => self.told.stuck += 1,
+                Action::Dropped { why, .. } => {
+                    self.dropped += 1;
+                    self.told.garbage += usize::from(why == Dropped::Garbage);
+                }
                 Action::Finish => self.finished = true,
                 Action::Fail { cse, slice } => self.failed = Some((cse, slice)),
             }

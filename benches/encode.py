@@ -1,0 +1,95 @@
+"""What parities cost an ingest.
+
+The same particles (`skytether generate particles`, Parquet) are ingested into new embedded fleets of five drives, in turn: without redundancy, with ec:4+1 and with ec:3+2, each time in a process of its own. Told are seconds, processor time of all threads, and bytes stored: an ingest with parities writes a quarter (two thirds) more bytes, which is in its seconds, too.
+
+`python benches/encode.py [--rows 16M] [--repeat 5]`, or `python benches/run.py encode`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import data  # noqa: E402
+
+DRIVES = 5
+ROWS = 16_000_000
+SCHEMES = ("none", "ec:4+1", "ec:3+2")
+
+#: One ingest, in a process of its own: seconds, processor seconds, bytes stored.
+ONE = """
+import json, os, sys, time, skytether
+source, place, scheme, drives = sys.argv[1:]
+with skytether.open(place, drives=int(drives), redundancy=scheme) as fleet:
+    began, used = time.perf_counter(), os.times()
+    fleet.ingest(source, "vpic.particles")
+    took, now = time.perf_counter() - began, os.times()
+    stored = sum(drive["usage"]["value_bytes"] for drive in fleet.status())
+print(json.dumps({"seconds": took, "cpu": now.user + now.system - used.user - used.system, "stored": stored}))
+"""
+
+
+def ingested(source: Path, scheme: str) -> dict[str, float]:
+    """One ingest into a fleet that did not exist before and does not afterwards."""
+    place = data.OUT / "fleet_encode"
+    shutil.rmtree(place, ignore_errors=True)
+    # What an earlier one wrote is not written back while this one is looked at.
+    os.sync()
+    done = subprocess.run([sys.executable, "-c", ONE, str(source), str(place), scheme, str(DRIVES)], capture_output=True, text=True, timeout=1800)
+    shutil.rmtree(place, ignore_errors=True)
+    if done.returncode != 0:
+        raise SystemExit(f"ingest with {scheme} failed:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def compare(rows: int, repeat: int, line: Callable[..., None]) -> None:
+    """A line per scheme."""
+    import skytether
+
+    data.OUT.mkdir(exist_ok=True)
+    source = data.OUT / f"particles_{rows}_encode.parquet"
+    if not source.exists():
+        skytether.generate_particles(source, rows)
+    print(f"\ningest of {rows:,} particles ({source.stat().st_size / 1e6:,.0f} MB of Parquet) into {DRIVES} drives")
+    ingested(source, SCHEMES[0])
+    runs: dict[str, list[dict[str, float]]] = {scheme: [] for scheme in SCHEMES}
+    for _ in range(repeat):
+        for scheme, told in runs.items():
+            told.append(ingested(source, scheme))
+
+    def median(scheme: str, what: str) -> float:
+        return statistics.median(run[what] for run in runs[scheme])
+
+    for scheme in SCHEMES:
+        seconds, cpu, stored = (median(scheme, what) for what in ("seconds", "cpu", "stored"))
+        shown = f"CPU {cpu:.2f} s, {stored / 1e6:,.0f} MB stored"
+        if scheme == SCHEMES[0]:
+            line(scheme, f"{seconds:.2f} s", shown)
+            continue
+        ratio = seconds / median(SCHEMES[0], "seconds")
+        line(scheme, f"{seconds:.2f} s", f"{ratio:.2f}x without; {shown} ({cpu / median(SCHEMES[0], 'cpu'):.2f}x)", "<= 1.10x" if scheme == "ec:4+1" else "", ratio <= 1.1 if scheme == "ec:4+1" else None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--repeat", type=int, default=5)
+    args = parser.parse_args()
+
+    def line(what: str, value: str, compared: str = "", wanted: str = "", ok: bool | None = None) -> None:
+        print(f"  {what:<10} {value:>10}  {compared:<70} {wanted:<8} {'' if ok is None else 'ok' if ok else 'MISSED'}", flush=True)
+
+    compare(args.rows, args.repeat, line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+//! Drives that give signs of life and stand still: a read of their store that never returns, in the middle of a query.
+
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use skytether_adapt::message::Rung;
+use skytether_adapt::query::{Limits, Policy};
+use skytether_common::{Key, Kind, PartitionName, Result};
+use skytether_drive::{Drive, DriveOptions};
+use skytether_fleet::{DatasetKind, HostOptions, Moving, Placement, QueryOptions, Receipt};
+use skytether_host::{Branch, Founding, Host};
+use skytether_store::memory::MemoryStore;
+use skytether_store::{Entry, Op, SliceStore, Usage, Version};
+use skytether_wire::{Cse, CseInfo};
+
+use crate::util::{batches, lines, name};
+
+/// A store of which the first slice that is read once it is armed never comes, however often it is asked for, until it is let go.
+#[derive(Debug, Default)]
+struct Hanging {
+    store: MemoryStore,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    armed: bool,
+    hangs: Option<Key>,
+    asked: usize,
+}
+
+impl Hanging {
+    fn arm(&self) {
+        *self.state.lock().unwrap() = State { armed: true, ..State::default() };
+    }
+
+    /// Lets go what hangs; how often it was asked for it.
+    fn release(&self) -> usize {
+        let mut state = self.state.lock().unwrap();
+        state.armed = false;
+        self.changed.notify_all();
+        state.asked
+    }
+
+    fn pass(&self, key: &Key) {
+        let mut state = self.state.lock().unwrap();
+        let is_slice = PartitionName::parse(key).is_some_and(|(_, number)| number.is_some());
+        if !state.armed || !is_slice || state.hangs.as_ref().is_some_and(|hangs| hangs != key) {
+            return;
+        }
+        state.hangs = Some(key.clone());
+        state.asked += 1;
+        while state.armed {
+            state = self.changed.wait(state).unwrap();
+        }
+    }
+}
+
+impl SliceStore for Hanging {
+    fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        self.store.apply(batch)
+    }
+
+    fn get(&self, key: &Key) -> Result<Bytes> {
+        self.pass(key);
+        self.store.get(key)
+    }
+
+    fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.pass(key);
+        self.store.get_ranges_unverified(key, ranges)
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+        self.store.stat(key)
+    }
+
+    fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
+        self.store.list(prefix, after, limit)
+    }
+
+    fn usage(&self) -> Result<Usage> {
+        self.store.usage()
+    }
+}
+
+/// Stores that are let go at the end, whatever that is: a thread that reads them would keep the test for ever.
+struct Stores(Vec<Arc<Hanging>>);
+
+impl Drop for Stores {
+    fn drop(&mut self) {
+        for store in &self.0 {
+            store.release();
+        }
+    }
+}
+
+impl Stores {
+    fn new(drives: usize) -> Self {
+        Self((0..drives).map(|_| Arc::default()).collect())
+    }
+
+    /// Drives that know nothing of what others have read of these stores.
+    fn drives(&self) -> Vec<Arc<dyn Cse>> {
+        let drive = |(n, store): (usize, &Arc<Hanging>)| {
+            let info = CseInfo { id: uuid::Uuid::from_u128(n as u128 + 1), name: format!("drive-{n}"), format: 1, memory_limit: 64 << 20, profile: None };
+            Drive::new(Arc::clone(store) as _, info, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap() as Arc<dyn Cse>
+        };
+        self.0.iter().enumerate().map(drive).collect()
+    }
+}
+
+fn options(policy: Policy, redundancy: &str) -> HostOptions {
+    let limits = Limits { silence: 0.6, pause: 0.01, ..Limits::default() };
+    let redundancy = redundancy.parse().unwrap();
+    let mut options =
+        HostOptions { moving: Moving::Always(policy), redundancy, limits, threads: 2, storage_deadline: Duration::from_secs(30), ..HostOptions::default() };
+    options.slices.target_bytes = 8 << 10;
+    options
+}
+
+async fn fill(host: &Host) {
+    let rows = batches(16, 1000);
+    let mut writer = host.writer(&name("lab.t"), DatasetKind::Table, false).await.unwrap();
+    writer.write_table("data", Placement::Spread, rows[0].schema(), rows.into_iter().map(Ok)).await.unwrap();
+    writer.commit().await.unwrap();
+}
+
+const SQL: &str = "SELECT grp, count(*), sum(n), round(avg(x), 6), min(name) FROM lab.t WHERE n > -50 GROUP BY grp ORDER BY grp";
+
+/// The answer; nothing may take longer than this many times what it should.
+async fn answer(host: &Host) -> Result<(Vec<String>, Receipt)> {
+    let work = async {
+        let query = host.sql(SQL, &QueryOptions::default()).await?;
+        let receipt = query.receipt.clone();
+        Ok((lines(&query.collect().await?), receipt.receipt()))
+    };
+    tokio::time::timeout(Duration::from_secs(120), work).await.expect("the query hangs")
+}
+
+const POLICIES: [Policy; 3] = [Policy::Static(Rung::Full), Policy::Static(Rung::Filter), Policy::Adaptive];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_with_redundancy_does_without_a_drive_that_stands_still() {
+    for policy in POLICIES {
+        let stores = Stores::new(4);
+        let host = Host::join(stores.drives(), options(policy, "ec:2+1"), Founding::EmptyDrives).await.unwrap().0;
+        fill(&host).await;
+        let (whole, receipt) = answer(&host).await.unwrap();
+        assert!(whole.len() == 4 && receipt.drives.iter().all(|drive| drive.stood_for.is_none()), "{policy:?}: {receipt:?}");
+        drop(host);
+        let host = Host::join(stores.drives(), options(policy, "ec:2+1"), Founding::EmptyDrives).await.unwrap().0;
+        stores.0[1].arm();
+        let (rows, receipt) = answer(&host).await.unwrap_or_else(|e| panic!("{policy:?}: {}", e.full_text()));
+        assert_eq!(rows, whole, "{policy:?}");
+        let why = receipt.drives.iter().find(|drive| drive.name == "drive-1").and_then(|drive| drive.stood_for.clone());
+        // What was to be handed out as it is stored is waited for by the storage's own clock; all else was found to stand still.
+        if policy != Policy::Adaptive {
+            let why = format!("{:?}", why.unwrap_or_else(|| panic!("{policy:?}: nobody stood for it: {receipt:?}")));
+            assert!(why.contains("has done nothing for"), "{policy:?}: {why}");
+        }
+        assert!(stores.0[1].release() > 0, "{policy:?}: nothing was asked of it");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drive_that_stands_still_is_blamed_where_nobody_stands_for_it() {
+    for (at, policy) in [Policy::Static(Rung::Full), Policy::Static(Rung::Filter)].into_iter().enumerate() {
+        let stores = Stores::new(3);
+        let host = Host::join(stores.drives(), options(policy, "none"), Founding::EmptyDrives).await.unwrap().0;
+        fill(&host).await;
+        let whole = answer(&host).await.unwrap().0;
+        drop(host);
+        let host = Host::join(stores.drives(), options(policy, "none"), Founding::EmptyDrives).await.unwrap().0;
+        stores.0[at].arm();
+        let error = answer(&host).await.unwrap_err();
+        let text = error.full_text();
+        assert_eq!(error.kind(), Kind::Unavailable, "{text}");
+        assert!(text.contains(&format!("drive-{at}")) && text.contains("has done nothing for"), "{text}");
+        // Asked again after pauses, and not for ever.
+        assert_eq!(stores.0[at].release(), 3, "{policy:?}");
+        assert_eq!(answer(&host).await.unwrap().0, whole, "and it works again once its disk does");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drive_of_a_branch_that_stands_still_is_blamed_by_name() {
+    let stores = Stores::new(3);
+    let full = options(Policy::Static(Rung::Full), "none");
+    let join = async || {
+        let mut drives = stores.drives();
+        let alone = drives.pop().unwrap();
+        let branch = Branch::open("branch", drives, full.clone(), Founding::EmptyDrives, None).await.unwrap();
+        Host::join(vec![branch, alone], full.clone(), Founding::EmptyDrives).await.unwrap().0
+    };
+    let host = join().await;
+    fill(&host).await;
+    answer(&host).await.unwrap();
+    drop(host);
+    let host = join().await;
+    stores.0[1].arm();
+    let error = answer(&host).await.unwrap_err();
+    let text = error.full_text();
+    // The branch has time to find that out by itself, and says so.
+    assert!(error.kind() == Kind::Unavailable && text.contains("drive-1") && text.contains("has done nothing for"), "{text}");
+    assert!(stores.0[1].release() >= 3);
+}

@@ -1,0 +1,192 @@
+//! Shards that will be wanted soon, read before they are asked for: many of a drive at a time, in the order in which they lie there.
+//!
+//! A disk that moves its head for every shard is a third as quick as one that reads them in a row. Whoever decodes knows which shards come next, but groups name them in another order than they lie, and beside what a drive reads for its own sub-plan every read of one shard is two ways of the
+//! head. So what is read ahead is asked for all at once, sorted by key.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use datafusion::common::runtime::SpawnedTask;
+use futures::stream::{self, StreamExt};
+use skytether_common::{Key, PartitionName};
+use tokio::sync::oneshot;
+
+use super::decoded::Cover;
+use super::mend::role;
+use super::stored::{Level, Part, StoredMap};
+
+/// Requests for shards that a drive has before it.
+const DEPTH: usize = 16;
+
+/// Bytes of shards that are read ahead at a time.
+pub(super) const WINDOW: u64 = 48 << 20;
+
+/// Shards that may be read ahead and not be taken.
+const MOST: usize = 512;
+
+/// How long shards that nobody takes are kept: a query may end before it comes to them.
+const KEPT: Duration = Duration::from_secs(5);
+
+/// Tables whose slices are asked for one after the other.
+const FOLLOWED: usize = 256;
+
+/// What is read ahead.
+#[derive(Default)]
+pub(super) struct Ahead {
+    shards: Mutex<HashMap<(usize, Key), oneshot::Receiver<Bytes>>>,
+    /// What is kept for queries, and until when.
+    windows: Mutex<VecDeque<(Instant, Window)>>,
+    /// Of each partition the number of the slice that was decoded last, and of the first that nothing was read ahead for.
+    followed: Mutex<HashMap<PartitionName, (u32, u32)>>,
+}
+
+/// Shards that are being read ahead; what nobody has taken is forgotten with this.
+pub(super) struct Window {
+    /// Nobody's drives stay open for what nobody has asked for.
+    cover: Weak<Cover>,
+    shards: Vec<(usize, Key)>,
+    _reading: Vec<SpawnedTask<()>>,
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        if let Some(cover) = self.cover.upgrade() {
+            let mut shards = cover.ahead.shards();
+            for shard in &self.shards {
+                shards.remove(shard);
+            }
+        }
+    }
+}
+
+impl Ahead {
+    fn shards(&self) -> MutexGuard<'_, HashMap<(usize, Key), oneshot::Receiver<Bytes>>> {
+        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn windows(&self) -> MutexGuard<'_, VecDeque<(Instant, Window)>> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A shard of drive `at` that is read ahead; nothing where none is, and where it could not be read.
+    pub(super) async fn take(&self, at: usize, key: &Key) -> Option<Bytes> {
+        let reading = self.shards().remove(&(at, key.clone()))?;
+        reading.await.ok()
+    }
+
+    /// Notes that slice `number` of a partition is decoded; from which slice on to read ahead, if it is time to.
+    fn follow(&self, partition: &PartitionName, number: u32, most: u32) -> Option<u32> {
+        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        if followed.len() >= FOLLOWED && !followed.contains_key(partition) {
+            followed.clear();
+        }
+        let (last, until) = followed.get(partition).copied().unwrap_or((u32::MAX, 0));
+        // Lanes side by side don't come in order to the slice.
+        let follows = number == 0 || (last != u32::MAX && number.abs_diff(last) <= most);
+        let due = follows && (number == 0 || number >= until || until - number <= most / 2);
+        let from = if number >= until || number == 0 { number } else { until };
+        followed.insert(partition.clone(), (number, if due { from + most } else { until }));
+        due.then_some(from)
+    }
+}
+
+impl Cover {
+    /// Begins to read these shards, each of a drive by its place among the host's; as long as the window is kept they are there for whoever reads them next.
+    pub(super) fn read_ahead(self: &Arc<Self>, shards: impl IntoIterator<Item = (usize, Key)>) -> Window {
+        let mut of: BTreeMap<usize, Vec<(Key, oneshot::Sender<Bytes>)>> = BTreeMap::new();
+        let mut begun = Vec::new();
+        {
+            let mut known = self.ahead.shards();
+            for (at, key) in shards {
+                if known.len() >= MOST || self.presence.is_lost(at) || known.contains_key(&(at, key.clone())) {
+                    continue;
+                }
+                let (send, receive) = oneshot::channel();
+                known.insert((at, key.clone()), receive);
+                begun.push((at, key.clone()));
+                of.entry(at).or_default().push((key, send));
+            }
+        }
+        let read = |(at, mut shards): (usize, Vec<(Key, oneshot::Sender<Bytes>)>)| {
+            shards.sort_by(|a, b| a.0.cmp(&b.0));
+            let cover = Arc::downgrade(self);
+            SpawnedTask::spawn(async move {
+                let reads = stream::iter(shards).map(|(key, send)| {
+                    let cover = cover.clone();
+                    async move {
+                        // What can't be read is read once more by who wants it, and is told there.
+                        if !send.is_closed()
+                            && let Some(cover) = cover.upgrade()
+                            && let Ok(bytes) = cover.ask(at, "read a shard", cover.drives[at].get(&key)).await
+                        {
+                            let _ = send.send(bytes);
+                        }
+                    }
+                });
+                reads.buffer_unordered(DEPTH).collect::<()>().await;
+            })
+        };
+        Window { cover: Arc::downgrade(self), shards: begun, _reading: of.into_iter().map(read).collect() }
+    }
+
+    /// The shards that decoding slice `number` of a partition takes, and their bytes; nothing where not enough of its group is here.
+    fn shards_for(&self, partition: &PartitionName, number: u32, map: &Arc<StoredMap>) -> Option<(Vec<(usize, Key)>, u64)> {
+        let (part, table) = Part::parse(partition);
+        Level::all(map).into_iter().find_map(|level| {
+            let place = level.find(part, partition.slot, number)?;
+            let members = level.map().group(place.group as usize)?;
+            let (all, need) = (members.all(), members.data.len());
+            // As `gather_at` begins.
+            let order = (0..all.len()).map(|at| (at + place.group as usize) % all.len()).filter(|at| *at != place.shard as usize);
+            let here = order.filter_map(|at| Some((at, self.at(&level, &all[at]).filter(|at| !self.presence.is_lost(*at))?))).take(need);
+            let shards: Vec<_> = here.filter_map(|(at, drive)| Some((drive, level.key(&table, &all[at], role(at, need)).ok()?, all[at].len))).collect();
+            let bytes = shards.iter().map(|(.., len)| len).sum();
+            (shards.len() == need).then(|| (shards.into_iter().map(|(at, key, _)| (at, key)).collect(), bytes))
+        })
+    }
+
+    /// Slice `number` of a partition is to be decoded: where those before it were, shards for those after it are read ahead.
+    pub(super) fn look_ahead(self: &Arc<Self>, partition: &PartitionName, number: u32, map: &Arc<StoredMap>) {
+        let Some((_, bytes)) = self.shards_for(partition, number, map) else { return };
+        let most = u32::try_from((WINDOW / bytes.max(1)).clamp(1, 64)).unwrap_or(1);
+        let Some(from) = self.ahead.follow(partition, number, most) else { return };
+        let shards: Vec<_> =
+            (from..from.saturating_add(most)).filter_map(|number| self.shards_for(partition, number, map)).flat_map(|(shards, _)| shards).collect();
+        let window = self.read_ahead(shards);
+        if let (false, Ok(runtime)) = (window.shards.is_empty(), tokio::runtime::Handle::try_current()) {
+            self.ahead.windows().push_back((Instant::now() + KEPT, window));
+            let cover = Arc::downgrade(self);
+            runtime.spawn(async move {
+                tokio::time::sleep(KEPT).await;
+                let Some(cover) = cover.upgrade() else { return };
+                let over: Vec<_> = {
+                    let mut windows = cover.ahead.windows();
+                    let over = windows.iter().take_while(|(until, _)| *until <= Instant::now()).count();
+                    windows.drain(..over).collect()
+                };
+                drop(over);
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skytether_common::Generation;
+
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_in_a_row_is_read_ahead_once() {
+        let ahead = Ahead::default();
+        let partition = |slot| PartitionName { dataset: "lab.t".parse().unwrap(), generation: Generation(1), table: "data".into(), slot };
+        assert_eq!(ahead.follow(&partition(0), 0, 8), Some(0));
+        let due: Vec<_> = (1..20).filter_map(|number| ahead.follow(&partition(0), number, 8).map(|from| (number, from))).collect();
+        assert_eq!(due, [(4, 8), (12, 16)], "each slice once, half a window before it is wanted");
+        // One by one, from anywhere, is nothing that follows.
+        assert_eq!([500, 30, 900].map(|number| ahead.follow(&partition(1), number, 8)), [None; 3]);
+        assert_eq!(ahead.follow(&partition(1), 901, 8), Some(901));
+    }
+}
