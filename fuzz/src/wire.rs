@@ -170,7 +170,8 @@ pub(crate) fn sessions() -> Vec<Vec<u8>> {
     let of = |batch: RecordBatch| {
         let (mut encoder, mut all) = SessionEncoder::new(survey.clone(), &batch.schema(), Some(&batch.schema()), 9).ok()?;
         let epoch = EpochId(1);
-        let progress = Up::Progress { epoch, done: vec![cost], running: vec![(SliceId(7), 0.5)], load: 1.5, waits: false, pending_rows: 3, pending_bytes: 4, slack: 0.5 };
+        let progress =
+            Up::Progress { epoch, done: vec![cost], running: vec![(SliceId(7), 0.5)], load: 1.5, waits: false, pending_rows: 3, pending_bytes: 4, slack: 0.5 };
         let done = Completed { epoch, rung: Rung::Full, slices: vec![SliceId(4)], batches: 2, rows: 6, bytes: 80, cpu: 0.1, wall: 0.2, bytes_read: 100 };
         for message in [
             Message::Batch { epoch: EpochId(1), number: 0, rung: Rung::Full, batch: batch.clone() },
