@@ -17,8 +17,9 @@ use skytether_common::{DatasetName, Error, Key, Kind, PartitionName, Result};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_fleet::{Cut, DatasetKind, HostOptions, Placement, QueryOptions, ScrubOptions};
 use skytether_host::{Founding, Host};
+use skytether_store::before::Before;
 use skytether_store::memory::MemoryStore;
-use skytether_store::{Entry, Op, SliceStore, Usage, Version};
+use skytether_store::{Op, SliceStore, Version};
 use skytether_wire::decorated::{Decorated, Decorator};
 use skytether_wire::{CseInfo, DeliveryStream, Opened, SubPlan};
 use tokio::sync::Notify;
@@ -82,35 +83,9 @@ struct Sky {
     gone: AtomicBool,
 }
 
-impl Sky {
-    fn there(&self) -> Result<&MemoryStore> {
+impl Before for Sky {
+    fn behind(&self) -> Result<&dyn SliceStore> {
         if self.gone.load(Ordering::SeqCst) { Err(Error::unavailable(format!("{} is gone", self.name))) } else { Ok(&self.store) }
-    }
-}
-
-impl SliceStore for Sky {
-    fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.there()?.apply(batch)
-    }
-
-    fn get(&self, key: &Key) -> Result<Bytes> {
-        self.there()?.get(key)
-    }
-
-    fn get_ranges_unverified(&self, key: &Key, ranges: &[std::ops::Range<u64>]) -> Result<Vec<Bytes>> {
-        self.there()?.get_ranges_unverified(key, ranges)
-    }
-
-    fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.there()?.stat(key)
-    }
-
-    fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.there()?.list(prefix, after, limit)
-    }
-
-    fn usage(&self) -> Result<Usage> {
-        self.there()?.usage()
     }
 }
 
