@@ -49,8 +49,13 @@ impl Host {
             return Err(Error::unsupported("a fleet grows that knows its drives: let the host join them first"));
         }
         catalog.look_around().await?;
+        // What was cut off before.
+        catalog.tell_all().await?;
         self.grows().await?;
-        let leaving = self.places_of(&options.retire)?;
+        let (leaving, left) = self.places_of(&options.retire)?;
+        for at in &left {
+            members::wipe(self.cover().drives[*at].as_ref(), catalog.deadline()).await?;
+        }
         let before = Mover::new(self, BTreeSet::new(), None, tell).loads().await?;
         let had = presence.members();
         self.enough(&leaving, new.len()).await?;
@@ -88,7 +93,7 @@ impl Host {
             report.notes.push(format!("{} of tables {what}", skytether_common::units::human_bytes(report.pinned)));
         }
         report.added = added;
-        report.retired = leaving.iter().map(|at| self.drives()[*at].info().name.clone()).collect();
+        report.retired = leaving.iter().chain(&left).map(|at| self.drives()[*at].info().name.clone()).collect();
         if !report.retired.is_empty() && !self.is_kept() {
             report.notes.push(format!("when the host is started again, {} must not be among its --drives", report.retired.join(", ")));
         }
@@ -175,17 +180,22 @@ impl Host {
         Ok(())
     }
 
-    /// The places of the drives of these names or ids.
-    fn places_of(&self, names: &[String]) -> Result<BTreeSet<usize>> {
-        let members = self.catalog().presence().members();
-        let place = |name: &String| {
+    /// The places of the drives of these names or ids: of those of the fleet, and of those that left it when that was cut off.
+    fn places_of(&self, names: &[String]) -> Result<(BTreeSet<usize>, BTreeSet<usize>)> {
+        let (members, outside) = (self.catalog().presence().members(), self.catalog().presence().outside());
+        let (mut leaving, mut left) = (BTreeSet::new(), BTreeSet::new());
+        for name in names {
             let is = |at: &&usize| {
                 let info = self.drives()[**at].info();
                 info.name == *name || info.id.to_string() == *name
             };
-            members.iter().find(is).copied().ok_or_else(|| Error::invalid(format!("there is no drive {name:?}: `skytether status` names them")))
-        };
-        names.iter().map(place).collect()
+            match (members.iter().find(is), outside.iter().find(is)) {
+                (Some(at), _) => leaving.insert(*at),
+                (None, Some(at)) => left.insert(*at),
+                (None, None) => return Err(Error::invalid(format!("there is no drive {name:?}: `skytether status` names them"))),
+            };
+        }
+        Ok((leaving, left))
     }
 
     /// Checks that enough drives are left without these, and with so many more, for the fleet and for each data set.

@@ -386,9 +386,10 @@ impl Catalog {
 
     /// Makes a record with other indexes the truth; what refused it where somebody else has changed it since `version`.
     async fn commit_indexes(&self, record: &mut RootRecord, version: Version) -> Result<Option<Error>> {
-        record.change = self.next_change(record.change);
-        match self.commit(record, Expect::Version(version)).await {
-            Err(e) if e.kind() == Kind::Conflict => Ok(Some(e)),
+        let before = record.change;
+        record.change = self.next_change(before);
+        match self.commit(record, Expect::Version(version), Some(before)).await {
+            Err(e) if e.kind() == Kind::Conflict && !is_refusal(&e) => Ok(Some(e)),
             done => done.map(|()| None),
         }
     }

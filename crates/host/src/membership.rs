@@ -245,8 +245,14 @@ impl Host {
         let catalog = host.catalog();
         let hosts = host.options().hosts.clone();
         catalog.establish(founding, &Role::Fleet, scheme, &hosts).await?;
-        take_over(&fence, &fenced, deadline).await?;
+        let missed = take_over(&fence, &fenced, deadline).await?;
         catalog.rejoin(deadline).await?;
+        // The host before may still change what is there, so that it is not to be relied on, and nothing is garbage for want of a record.
+        for (id, e) in missed {
+            if let Some(at) = host.drives().iter().position(|drive| drive.info().id == id) {
+                catalog.may_lose(at, e)?;
+            }
+        }
         catalog.agree_on_all().await?;
         host.sweep_records().await?;
         let deleted = if catalog.presence().lost().is_empty() {
@@ -374,9 +380,7 @@ impl Catalog {
                 founded
             }
         };
-        self.presence().tell(membership.homes as usize, membership.redundancy);
-        self.presence().seat(Seats::of(&membership));
-        self.presence().house(Domains::of(&membership, self.ids()));
+        self.learn(&membership);
         self.lose_replaced(&membership, &found).await?;
         self.check_presence()?;
         let value = membership.encode()?;

@@ -448,9 +448,9 @@ impl DatasetWriter {
             self.is_all_there(record)?;
             record.change = self.catalog.next_change(now.map_or(self.change, |(_, change)| change.max(self.change)));
             record.indexes = indexes.into_iter().filter(|index| record.tables.contains_key(&index.table)).collect();
-            match self.catalog.commit(record, expect).await {
+            match self.catalog.commit(record, expect, now.map(|(_, change)| change)).await {
                 // Perhaps it was only moved to other drives just now.
-                Err(e) if e.kind() == Kind::Conflict && attempt < ATTEMPTS => {}
+                Err(e) if e.kind() == Kind::Conflict && attempt < ATTEMPTS && !is_refusal(&e) => {}
                 done => return done.map(|()| now.map(|(generation, _)| generation)),
             }
         }

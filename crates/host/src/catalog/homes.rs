@@ -11,6 +11,7 @@ use skytether_common::{DatasetName, Error, Generation, Kind, Result};
 use skytether_store::{Expect, Op, Version};
 
 use super::{Catalog, RootRecord, rendezvous_order};
+use crate::fence::is_refusal;
 
 /// How often a record that changes meanwhile is looked at again.
 const ATTEMPTS: usize = 16;
@@ -18,6 +19,19 @@ const ATTEMPTS: usize = 16;
 /// What an ingest ends with that finds another root record than when it began.
 pub(crate) fn overtaken(name: &DatasetName) -> Error {
     Error::conflict(format!("somebody else wrote, replaced or dropped {name} in the meantime: nothing was changed; look at what is there now and ingest again"))
+}
+
+/// What a change of `name` ends with that its first home refused for this reason: that another host has the fleet is no matter of the data set.
+fn refused(name: &DatasetName, error: Error) -> Error {
+    if is_refusal(&error) { error.while_doing(format!("{name} was not changed")) } else { overtaken(name).because(error) }
+}
+
+/// What is to be done at a home of which the answer to a change decides.
+enum Decides {
+    /// The change, if the record is still as this says.
+    Change(Expect),
+    /// Nothing: it has the change.
+    Knows,
 }
 
 impl Catalog {
@@ -141,26 +155,60 @@ impl Catalog {
         Err(Error::conflict(format!("the root record of {name} changes all the time: try again")))
     }
 
-    /// Makes `record` the truth, if the root record is still what `expect` says: the one commit point of an ingest.
+    /// Makes `record` the truth, if the root record is still what `expect` says, which is that of change `before`: the one commit point of an ingest. Where the home that decides falls silent, and the fleet survives that, the next one decides; whatever the first one did, it is told
+    /// when it is back.
     ///
     /// # Errors
     /// `Conflict` when somebody else was quicker: nothing was changed.
-    pub async fn commit(&self, record: &RootRecord, expect: Expect) -> Result<()> {
+    pub async fn commit(&self, record: &RootRecord, expect: Expect, before: Option<u64>) -> Result<()> {
         let _turn = self.presence().turn().await;
-        self.note_absent().await?;
-        let homes = self.homes_here(&record.name)?;
         let value = record.encode()?;
-        let mut homes = homes.into_iter();
-        if let Some(first) = homes.next() {
-            let put = Op::Put { key: record.name.root_key(), value: value.clone(), expect };
-            self.ask(first, &format!("commit {}", record.name), self.drives()[first].apply(vec![put])).await.map_err(|e| {
-                if e.kind() == Kind::Conflict { overtaken(&record.name).because(e) } else { e.while_doing(format!("cannot commit {}", record.name)) }
-            })?;
-        }
-        for home in homes {
+        let mut known = Some(expect);
+        let others = loop {
+            self.note_absent().await?;
+            let homes = self.homes_here(&record.name)?;
+            let Some((first, others)) = homes.split_first() else { return Err(Error::internal(format!("the root record of {} has no home", record.name))) };
+            let decides = match known.take() {
+                Some(expect) => Ok(Decides::Change(expect)),
+                None => self.decides(*first, record, before).await,
+            };
+            let done = match decides {
+                Ok(Decides::Knows) => Ok(()),
+                Ok(Decides::Change(expect)) => {
+                    let put = Op::Put { key: record.name.root_key(), value: value.clone(), expect };
+                    self.ask(*first, &format!("commit {}", record.name), self.drives()[*first].apply(vec![put])).await.map(drop)
+                }
+                Err(e) => Err(e),
+            };
+            match done {
+                Ok(()) => break others.to_vec(),
+                Err(e) if e.kind() == Kind::Conflict => return Err(refused(&record.name, e)),
+                Err(e) => self.may_lose(*first, e.while_doing(format!("cannot commit {}", record.name)))?,
+            }
+        };
+        for home in others {
             self.follow(home, &record.name, record.change, Some(&value)).await?;
         }
         self.follow_back(&record.name, record.change, Some(&value)).await
+    }
+
+    /// What the home that decides in the place of one that fell silent is to do for a change that was to follow on change `before`.
+    async fn decides(&self, home: usize, record: &RootRecord, before: Option<u64>) -> Result<Decides> {
+        match self.read_at(home, &record.name).await? {
+            None if self.is_blank(home).await => Err(Error::unavailable(format!("{} is blank", self.drives()[home].info().name))),
+            None if before.is_none() => Ok(Decides::Change(Expect::Absent)),
+            None => Err(Error::conflict("there is none any more")),
+            Some((bytes, version)) => {
+                let found = RootRecord::decode(&record.name, &bytes)?;
+                if found.generation == record.generation && found.change == record.change {
+                    Ok(Decides::Knows)
+                } else if Some(found.change) == before {
+                    Ok(Decides::Change(Expect::Version(version)))
+                } else {
+                    Err(Error::conflict("it has changed"))
+                }
+            }
+        }
     }
 
     /// Tells a change to those homes that somebody else took in again while it was made without them.
@@ -253,13 +301,18 @@ impl Catalog {
             (Err(e), _) => return Err(e),
         };
         let delete = Op::Delete { key: name.root_key(), expect: Expect::Version(version) };
-        self.ask(home, &format!("drop {name}"), self.drives()[home].apply(vec![delete])).await.map_err(|e| {
-            if e.kind() == Kind::Conflict {
-                Error::conflict(format!("somebody else changed {name} in the meantime: nothing was dropped")).because(e)
-            } else {
-                e
+        match self.ask(home, &format!("drop {name}"), self.drives()[home].apply(vec![delete])).await {
+            Ok(_) => {}
+            Err(e) if is_refusal(&e) => return Err(e.while_doing(format!("{name} was not dropped"))),
+            Err(e) if e.kind() == Kind::Conflict => {
+                return Err(Error::conflict(format!("somebody else changed {name} in the meantime: nothing was dropped")).because(e));
             }
-        })?;
+            // The next one decides, as of a commit.
+            Err(e) => {
+                self.may_lose(home, e.while_doing(format!("cannot drop {name}")))?;
+                return Box::pin(self.drop_record(name)).await;
+            }
+        }
         let change = known.map_or(u64::MAX, |(_, change)| change);
         for other in homes.into_iter().skip(1) {
             self.follow(other, name, change, None).await?;

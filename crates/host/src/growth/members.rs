@@ -72,10 +72,14 @@ impl Host {
         grown(&mut first);
         first.change += 1;
         self.tell(&drive, &first).await?;
-        catalog.change_membership(grown).await?;
-        let now = self.newest_membership().await?;
-        self.tell(&drive, &now).await?;
-        presence.seat(Seats::of(&now));
+        let changed = catalog.change_membership(grown).await;
+        // Of a change that failed some may know.
+        let now = self.newest_membership().await;
+        if let Ok(now) = &now {
+            catalog.learn(now);
+        }
+        changed?;
+        self.tell(&drive, &now?).await?;
         presence.enter(at);
         Ok(true)
     }
@@ -97,14 +101,15 @@ impl Host {
         let _turn = presence.turn().await;
         // From here on no root record changes, whoever would change it.
         let _still = presence.still().await;
+        catalog.agree_on_all().await?;
         let names = catalog.names().await?;
-        let mut records: Vec<(DatasetName, u64, Bytes)> = Vec::new();
+        let mut records: Vec<(DatasetName, Option<Bytes>)> = Vec::new();
         for name in &names {
             match catalog.read(name).await {
                 Ok((record, _)) if ids.iter().any(|id| record.names(id)) => return Ok(false),
-                Ok((record, _)) => records.push((name.clone(), record.change, record.encode()?)),
-                // One that nobody reads: dropped, or of a copy that is no longer where it is looked for.
-                Err(e) if e.kind() == Kind::NotFound => {}
+                Ok((record, _)) => records.push((name.clone(), Some(record.encode()?))),
+                // A copy where it is not looked for, of what may be dropped by now: another leaving that was cut off left it, and it must not be there when it is looked for.
+                Err(e) if e.kind() == Kind::NotFound => records.push((name.clone(), None)),
                 Err(e) => return Err(e.while_doing(format!("nobody can tell whether {name} has a part on the drives that are to leave"))),
             }
         }
@@ -121,17 +126,23 @@ impl Host {
         change(&mut after);
         let homes = presence.homes();
         let seats = Seats::of(&after).ok_or_else(|| Error::internal("a fleet without seats"))?;
-        for (name, _, value) in &records {
+        for (name, value) in &records {
             for id in seats.order(name.root_key().as_str()).into_iter().take(homes) {
                 let at = self.drives().iter().position(|drive| drive.info().id == id).ok_or_else(|| Error::internal(format!("no drive has the id {id}")))?;
                 if presence.is_lost(at) {
                     continue;
                 }
-                self.place_record(at, name, value).await?;
+                self.place_record(at, name, value.as_ref()).await?;
             }
         }
         // Whoever looks now finds either the old homes or the new ones, all with the same records.
-        catalog.change_membership(change).await?;
+        if let Err(e) = catalog.change_membership(change).await {
+            // Some may know it, and then it is so.
+            if let Ok(now) = self.newest_membership().await {
+                catalog.learn(&now);
+            }
+            return Err(e);
+        }
         presence.seat(Some(seats));
         for at in leaving {
             presence.leave(*at);
@@ -141,20 +152,25 @@ impl Host {
         Ok(true)
     }
 
-    /// Has drive `at` hold this root record, whatever it held under its key.
-    async fn place_record(&self, at: usize, name: &DatasetName, value: &Bytes) -> Result<()> {
+    /// Has drive `at` hold this root record, or none, whatever it held under its key.
+    async fn place_record(&self, at: usize, name: &DatasetName, value: Option<&Bytes>) -> Result<()> {
         // As it is: nobody else may change root records meanwhile.
         let drive = &self.cover().drives[at];
         let there = match within(self.catalog().deadline(), &drive.info().name, "read a root record", drive.get(&name.root_key())).await {
-            Ok(bytes) => Some(bytes),
-            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt) => None,
+            Ok(bytes) => Some(Some(bytes)),
+            Err(e) if e.kind() == Kind::NotFound => Some(None),
+            Err(e) if e.kind() == Kind::Corrupt => None,
             Err(e) => return Err(e),
         };
-        if there.as_ref() == Some(value) {
+        if there.is_some_and(|there| there.as_ref() == value) {
             return Ok(());
         }
-        let put = Op::Put { key: name.root_key(), value: value.clone(), expect: Expect::Any };
-        within(self.catalog().deadline(), &drive.info().name, "take a root record", drive.apply(vec![put]))
+        let (key, expect) = (name.root_key(), Expect::Any);
+        let op = match value {
+            Some(value) => Op::Put { key, value: value.clone(), expect },
+            None => Op::Delete { key, expect },
+        };
+        within(self.catalog().deadline(), &drive.info().name, "take a root record", drive.apply(vec![op]))
             .await
             .map(drop)
             .context(|| format!("{} could not take the root record of {name}", drive.info().name))

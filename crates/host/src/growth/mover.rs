@@ -20,6 +20,7 @@ use uuid::Uuid;
 use super::plan::{Job, Planner, TablePlan};
 use super::report::GrowthReport;
 use crate::catalog::{Catalog, PLAIN_FORMAT, PartitionRecord, REDUNDANT_FORMAT, RootRecord, TableRecord};
+use crate::fence::is_refusal;
 use crate::redundant::Progress;
 use crate::redundant::mend::is;
 use crate::redundant::stored::{RedundancyRecord, holders, parity_of};
@@ -326,9 +327,9 @@ impl<'a> Mover<'a> {
         };
         // Indexes may have been made or dropped since the work began.
         (now.change, now.indexes) = (catalog.next_change(found.change), found.indexes);
-        match catalog.commit(now, Expect::Version(version)).await {
+        match catalog.commit(now, Expect::Version(version), Some(found.change)).await {
             Ok(()) => {}
-            Err(e) if e.kind() == Kind::Conflict => return Ok(false),
+            Err(e) if e.kind() == Kind::Conflict && !is_refusal(&e) => return Ok(false),
             Err(e) => return Err(e),
         }
         let mut loads = std::mem::take(&mut self.loads);

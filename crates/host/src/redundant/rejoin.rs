@@ -45,6 +45,43 @@ impl Catalog {
         .await)
     }
 
+    /// Takes over what the newest record says of the fleet: on how many drives root records lie, and on which, and which drives are of it. That a drive came or left may have been cut off after some drives knew it.
+    pub(crate) fn learn(&self, newest: &Membership) {
+        let presence = self.presence();
+        presence.tell(newest.homes as usize, newest.redundancy);
+        presence.seat(Seats::of(newest));
+        presence.house(Domains::of(newest, self.ids()));
+        for (at, id) in self.ids().enumerate().filter(|_| !newest.seats.is_empty()) {
+            match (presence.is_outside(at), newest.drives.iter().any(|member| member.id == id)) {
+                (true, true) => presence.enter(at),
+                (false, false) => presence.leave(at),
+                _ => {}
+            }
+        }
+    }
+
+    /// Tells all drives what the newest record of the fleet says, where the coming or leaving of a drive was cut off after some of them knew it.
+    ///
+    /// # Errors
+    /// What the drives say.
+    pub(crate) async fn tell_all(&self) -> Result<()> {
+        let told = self.told(self.deadline()).await?;
+        let Some(newest) = newest(&told).filter(|newest| !newest.seats.is_empty()) else { return Ok(()) };
+        self.learn(newest);
+        let behind = |(at, told): (usize, &Result<Option<Membership>>)| {
+            !self.presence().is_outside(at) && !self.presence().is_lost(at) && matches!(told, Ok(Some(own)) if own.change < newest.change)
+        };
+        if !told.iter().enumerate().any(behind) {
+            return Ok(());
+        }
+        for _ in 0..ATTEMPTS {
+            if self.change_membership_once(|_| false, true).await? {
+                return Ok(());
+            }
+        }
+        Err(always_changing())
+    }
+
     /// Learns what the membership record says, if that is not known, and looks whether drives that were lost are back.
     ///
     /// # Errors
@@ -58,9 +95,7 @@ impl Catalog {
         }
         let told = self.told(self.deadline().min(ANSWER)).await?;
         let Some(newest) = newest(&told) else { return Ok(()) };
-        self.presence().tell(newest.homes as usize, newest.redundancy);
-        self.presence().seat(Seats::of(newest));
-        self.presence().house(Domains::of(newest, self.ids()));
+        self.learn(newest);
         self.lose_strangers(newest, &told);
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
         for (at, told) in told.into_iter().enumerate() {
@@ -127,7 +162,7 @@ impl Catalog {
             match told {
                 _ if stranger(at) || innocent.contains(&at) => {}
                 Ok(Some(_)) if missed(at) => drop(self.presence().lose(at, "it was away while data sets changed")),
-                Ok(Some(_)) => self.presence().found(at),
+                Ok(Some(_)) => self.take_back(at, deadline).await?,
                 // Who is only slow to say it is not lost: whoever needs it next finds out.
                 Err(e) if damaged.contains(&at) => drop(self.presence().lose(at, &e.full_text())),
                 Ok(None) | Err(_) => {}
@@ -164,6 +199,21 @@ impl Catalog {
             tracing::info!("{} is back and knows what changed meanwhile", self.drives()[at].info().name);
             self.presence().found(at);
         }
+        Ok(())
+    }
+
+    /// Uses drive `at` again, which has missed nothing, if it takes changes from this host: while it was away another one may have been there.
+    async fn take_back(&self, at: usize, deadline: Duration) -> Result<()> {
+        if self.presence().is_lost(at) {
+            let (drive, name) = (&self.drives()[at], &self.drives()[at].info().name);
+            // Any batch brings the record of this host there first.
+            let nothing = Op::Check { key: Key::new(MEMBERSHIP_KEY)?, expect: Expect::Any };
+            if let Err(e) = within(deadline, name, "take changes from this host", drive.apply(vec![nothing])).await {
+                self.presence().bar(at, &e.full_text());
+                return Ok(());
+            }
+        }
+        self.presence().found(at);
         Ok(())
     }
 
@@ -282,8 +332,7 @@ impl Catalog {
         .await?;
         let told = self.told(self.deadline()).await?;
         let newest = newest(&told).ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
-        self.presence().tell(newest.homes as usize, self.presence().scheme());
-        self.presence().house(Domains::of(newest, self.ids()));
+        self.learn(newest);
         // What was stored before lies on one drive each.
         self.agree_on_all().await
     }
@@ -295,7 +344,7 @@ impl Catalog {
                 return Ok(());
             }
         }
-        Err(Error::conflict("the record of the fleet changes all the time: is there another host?"))
+        Err(always_changing())
     }
 
     /// As [`Self::change_membership`], unless somebody else was quicker at a drive; whether that was not so. What an attempt before left is written to all drives, `again`.
@@ -337,6 +386,10 @@ impl Catalog {
         }
         Ok(true)
     }
+}
+
+fn always_changing() -> Error {
+    Error::conflict("the record of the fleet changes all the time: is there another host?")
 }
 
 /// The record that counts.
