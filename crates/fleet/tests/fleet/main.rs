@@ -15,6 +15,7 @@ mod levels;
 mod levels_model;
 mod locks;
 mod lost;
+mod mended;
 mod moving;
 mod moving_faults;
 mod plain;
