@@ -161,9 +161,9 @@ pub(crate) fn for_instance(instance: Uuid, body: &[u8]) -> Bytes {
 pub(crate) fn of_instance(instance: Uuid, body: &Bytes) -> Result<Bytes> {
     match body.first_chunk::<16>() {
         None => Err(Error::invalid("a change is cut off: it does not say which start of the host it is meant for")),
-        Some(meant) if meant != instance.as_bytes() => {
-            Err(Error::conflict("the host was started again in the middle of this ingest, which may have lost slices: nothing was committed; ingest again"))
-        }
+        Some(meant) if meant != instance.as_bytes() => Err(Error::conflict(
+            "the host was started again, or drives came to its fleet or left it, in the middle of this ingest, which may have lost slices: nothing was committed; ingest again",
+        )),
         Some(_) => Ok(body.slice(16..)),
     }
 }

@@ -94,6 +94,12 @@ impl Catalog {
                 // What a blank drive does not have says nothing.
                 Err(e) if e.kind() == Kind::NotFound && self.is_blank(home).await => drop(trouble.get_or_insert(e)),
                 Err(e) if e.kind() == Kind::NotFound && trouble.as_ref().is_none_or(|e| e.kind() == Kind::NotFound) => {
+                    if self.has_left(home).await {
+                        let text = format!(
+                            "another host changed which drives this fleet has, so that this one can't tell what {name} is: ask that one, or start this one again"
+                        );
+                        return Err(Error::conflict(text));
+                    }
                     return Err(Box::pin(self.unknown(name)).await);
                 }
                 Err(e) => {
@@ -107,6 +113,13 @@ impl Catalog {
         }
         self.check_presence()?;
         Err(trouble.unwrap_or_else(|| Error::internal(format!("the root record of {name} has no home"))))
+    }
+
+    /// Whether drive `at`, which this host takes for one of the fleet, is none any more, as others know.
+    async fn has_left(&self, at: usize) -> bool {
+        let id = self.drives()[at].info().id;
+        let Ok(told) = self.told(self.deadline()).await else { return false };
+        !self.presence().is_outside(at) && self.newest_of(&told).is_some_and(|newest| newest.drives.iter().all(|member| member.id != id))
     }
 
     /// The root record of `name` with the version that a compare-and-set needs, or `None`.
@@ -260,7 +273,7 @@ impl Catalog {
                 None => Op::Delete { key: key.clone(), expect },
             };
             match self.ask(home, &format!("note a change of {name}"), self.drives()[home].apply(vec![op])).await {
-                Err(e) if e.kind() == Kind::Conflict => {}
+                Err(e) if e.kind() == Kind::Conflict && !is_refusal(&e) => {}
                 done => return done.map(drop),
             }
         }

@@ -10,10 +10,9 @@ use skytether_wire::Cse;
 use uuid::Uuid;
 
 use super::seats::Seats;
-use crate::catalog::within;
+use crate::catalog::{Catalog, RootRecord, within};
 use crate::fence::HOST_KEY;
 use crate::membership::{GROWN_FORMAT, MEMBERSHIP_KEY, Member, Membership};
-use crate::redundant::rejoin::newest;
 use crate::session::Host;
 
 /// Keys that are deleted at a time.
@@ -22,7 +21,7 @@ const PAGE: usize = 512;
 impl Host {
     async fn newest_membership(&self) -> Result<Membership> {
         let told = self.catalog().told(self.catalog().deadline()).await?;
-        newest(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))
+        self.catalog().newest_of(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))
     }
 
     /// Takes a blank drive into the fleet. Nothing lies on it yet, so that nothing is to be looked for there. Whether it was not of it before.
@@ -67,21 +66,26 @@ impl Host {
             }
             new
         };
-        // It is told first: then whoever finds it named finds that it is no blank one in the place of another that was lost.
+        // It is told first: then whoever finds it named finds that it is no blank one in the place of another that was lost. What it says by itself counts for nothing.
         let mut first = fleet;
         grown(&mut first);
-        first.change += 1;
-        self.tell(&drive, &first).await?;
-        let changed = catalog.change_membership(grown).await;
-        // Of a change that failed some may know.
-        let now = self.newest_membership().await;
-        if let Ok(now) = &now {
-            catalog.learn(now);
-        }
-        changed?;
-        self.tell(&drive, &now?).await?;
-        presence.enter(at);
-        Ok(true)
+        first.change = 0;
+        let host = self.clone();
+        whole(async move {
+            let catalog = host.catalog();
+            host.tell(&drive, &first).await?;
+            let changed = catalog.change_membership(grown).await;
+            // Of a change that failed some may know.
+            let now = host.newest_membership().await;
+            if let Ok(now) = &now {
+                catalog.learn(now);
+            }
+            changed?;
+            host.tell(&drive, &now?).await?;
+            catalog.presence().enter(at);
+            Ok(true)
+        })
+        .await
     }
 
     async fn tell(&self, drive: &Arc<dyn Cse>, membership: &Membership) -> Result<()> {
@@ -95,10 +99,17 @@ impl Host {
     /// # Errors
     /// What the drives say.
     pub(crate) async fn dismiss(&self, leaving: &[usize]) -> Result<bool> {
+        let (host, leaving) = (self.clone(), leaving.to_vec());
+        whole(async move { host.dismiss_now(&leaving).await }).await
+    }
+
+    async fn dismiss_now(&self, leaving: &[usize]) -> Result<bool> {
         let (catalog, presence) = (self.catalog(), self.catalog().presence());
         let ids: Vec<Uuid> = leaving.iter().map(|at| self.drives()[*at].info().id).collect();
         catalog.look_around().await?;
         let _turn = presence.turn().await;
+        // One that was lost since is not to be taken for one that knows all.
+        catalog.note_absent().await?;
         // From here on no root record changes, whoever would change it.
         let _still = presence.still().await;
         catalog.agree_on_all().await?;
@@ -182,7 +193,7 @@ impl Host {
     /// What the drives say.
     pub(crate) async fn sweep_records(&self) -> Result<()> {
         let catalog = self.catalog();
-        if catalog.presence().seats().is_none() || !catalog.presence().lost().is_empty() {
+        if !catalog.presence().lost().is_empty() {
             return Ok(());
         }
         let _still = catalog.presence().still().await;
@@ -202,11 +213,37 @@ impl Host {
     }
 }
 
+/// Does work that must not end half-way, whether somebody waits for it or not.
+async fn whole<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    tokio::spawn(work).await.map_err(|e| Error::unavailable("the host is shutting down, or a defect stopped it").because(e))?
+}
+
 /// What a drive knows of its fleet, beside what it holds.
 const NOTES: [&str; 2] = [MEMBERSHIP_KEY, HOST_KEY];
 
 fn is_note(key: &Key) -> bool {
     NOTES.contains(&key.as_str())
+}
+
+/// Whether all other drives answer, and no root record there names the drive of this id, which their fleet does not count any more: then what is on it is nobody's.
+///
+/// # Errors
+/// Corrupt, naming a data set that has a part there.
+pub(crate) async fn is_forgotten(id: &Uuid, name: &str, others: &[Arc<dyn Cse>], deadline: Duration) -> Result<bool> {
+    let others = Catalog::new(others.iter().map(|drive| Arc::clone(drive) as _).collect(), deadline)?;
+    for at in 0..others.drives().len() {
+        let Ok(names) = others.names_at(at).await else { return Ok(false) };
+        for dataset in names {
+            match others.read_at(at, &dataset).await.map(|found| found.map(|(bytes, _)| RootRecord::decode(&dataset, &bytes))) {
+                Ok(Some(Ok(record))) if record.names(id) => {
+                    return Err(Error::corrupt(format!("{name} ({id}) left its fleet, and {dataset} has a part there: nothing is deleted")));
+                }
+                Ok(None | Some(Ok(_))) => {}
+                Ok(Some(Err(_))) | Err(_) => return Ok(false),
+            }
+        }
+    }
+    Ok(true)
 }
 
 /// Deletes all that is on a drive that has left, its notes of the fleet last: then it is blank.

@@ -83,6 +83,7 @@ impl Covered {
             cover.presence.seat(Seats::of(&membership));
             cover.presence.house(Domains::of(&membership, cover.drives.iter().map(|drive| drive.info().id)));
         }
+        cover.presence.all_noted(&membership.absent);
         for at in cover.drives().filter(|at| membership.absent.contains(&cover.drives[*at].info().id)) {
             cover.presence.lose(at, "it was away while data sets changed");
         }

@@ -258,8 +258,6 @@ impl Presence {
         if let Some(lost) = state.lost.get_mut(at) {
             *lost = None;
         }
-        // Whoever is noted and not lost was taken out of the record.
-        state.noted.clear();
     }
 
     /// Whether the membership record says that all of these are lost.
@@ -271,6 +269,16 @@ impl Presence {
     /// The membership record says that these are lost.
     pub(crate) fn noted(&self, ids: &[Uuid]) {
         self.state().noted.extend(ids);
+    }
+
+    /// The membership record does not say any more that these are lost.
+    pub(crate) fn taken_in(&self, ids: &BTreeSet<Uuid>) {
+        self.state().noted.retain(|id| !ids.contains(id));
+    }
+
+    /// The membership record says that these are lost, and no others.
+    pub(crate) fn all_noted(&self, ids: &[Uuid]) {
+        self.state().noted = ids.iter().copied().collect();
     }
 
     /// Whether it may be looked for lost drives now, which is then taken for done: `every` so often.

@@ -15,6 +15,7 @@ use uuid::Uuid;
 use super::blank::stranger;
 use super::domains::Domains;
 use crate::catalog::{Catalog, RootRecord, within};
+use crate::fence::is_refusal;
 use crate::growth::seats::Seats;
 use crate::membership::{MEMBERSHIP_KEY, Membership, REDUNDANT_FORMAT, homes_of};
 
@@ -66,7 +67,7 @@ impl Catalog {
     /// What the drives say.
     pub(crate) async fn tell_all(&self) -> Result<()> {
         let told = self.told(self.deadline()).await?;
-        let Some(newest) = newest(&told).filter(|newest| !newest.seats.is_empty()) else { return Ok(()) };
+        let Some(newest) = self.newest_of(&told).filter(|newest| !newest.seats.is_empty()) else { return Ok(()) };
         self.learn(newest);
         let behind = |(at, told): (usize, &Result<Option<Membership>>)| {
             !self.presence().is_outside(at) && !self.presence().is_lost(at) && matches!(told, Ok(Some(own)) if own.change < newest.change)
@@ -82,6 +83,12 @@ impl Catalog {
         Err(always_changing())
     }
 
+    /// The record that counts: the newest of those drives that were here throughout. One that was away has no say: another host that has lost the fleet may have written there meanwhile. Where none of them tells, what the others say.
+    pub(crate) fn newest_of<'a>(&self, told: &'a [Result<Option<Membership>>]) -> Option<&'a Membership> {
+        let here = told.iter().enumerate().filter(|(at, _)| !self.presence().is_lost(*at)).filter_map(|(_, told)| told.as_ref().ok()?.as_ref());
+        here.max_by_key(|membership| membership.change).or_else(|| newest(told))
+    }
+
     /// Learns what the membership record says, if that is not known, and looks whether drives that were lost are back.
     ///
     /// # Errors
@@ -94,7 +101,7 @@ impl Catalog {
             self.rejoin(LOOK.1).await?;
         }
         let told = self.told(self.deadline().min(ANSWER)).await?;
-        let Some(newest) = newest(&told) else { return Ok(()) };
+        let Some(newest) = self.newest_of(&told) else { return Ok(()) };
         self.learn(newest);
         self.lose_strangers(newest, &told);
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
@@ -128,7 +135,7 @@ impl Catalog {
     /// The drives that were away while something changed, and have not got it yet.
     pub(crate) async fn absent(&self) -> Result<Vec<Uuid>> {
         let told = self.told(self.deadline()).await?;
-        Ok(newest(&told).map(|membership| membership.absent.clone()).unwrap_or_default())
+        Ok(self.newest_of(&told).map(|membership| membership.absent.clone()).unwrap_or_default())
     }
 
     /// Takes lost drives that answer within `deadline` in again, after they got what they missed.
@@ -141,7 +148,7 @@ impl Catalog {
         }
         let _turn = self.presence().turn().await;
         let told = self.told(deadline).await?;
-        let Some(newest) = newest(&told).cloned() else { return Ok(()) };
+        let Some(newest) = self.newest_of(&told).cloned() else { return Ok(()) };
         self.lose_strangers(&newest, &told);
         let stranger = |at: usize| stranger(&newest, &self.drives()[at].info().id, &told[at]).is_some();
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
@@ -157,7 +164,9 @@ impl Catalog {
                 Err(e) => drop(self.presence().lose(*at, &e.full_text())),
             }
         }
-        let missed = |at: usize| absent.contains(&self.drives()[at].info().id) || damaged.contains(&at);
+        // This host knows who has missed something also when those who were told of it are not here.
+        let away = |id: &Uuid| absent.contains(id) || self.presence().are_noted(std::slice::from_ref(id));
+        let missed = |at: usize| away(&self.drives()[at].info().id) || damaged.contains(&at);
         for (at, told) in told.iter().enumerate() {
             match told {
                 _ if stranger(at) || innocent.contains(&at) => {}
@@ -191,6 +200,7 @@ impl Catalog {
             membership.absent.len() < before
         })
         .await?;
+        self.presence().taken_in(&ids);
         // What changed since, by those who took them for absent until just now.
         for name in self.names().await? {
             self.agree(&name, &back).await?;
@@ -351,24 +361,29 @@ impl Catalog {
     async fn change_membership_once(&self, change: impl Fn(&mut Membership) -> bool, again: bool) -> Result<bool> {
         let key = Key::new(MEMBERSHIP_KEY)?;
         let told = self.told(self.deadline()).await?;
-        let known = newest(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
+        let known = self.newest_of(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
         let mut membership = known.clone();
-        if !change(&mut membership) && !again {
+        // What is blank, or was replaced, is to stay so.
+        let takes = |at: usize| told[at].is_ok() && (known.homes < 2 || stranger(&known, &self.drives()[at].info().id, &told[at]).is_none());
+        let behind = (0..told.len()).any(|at| !self.presence().is_outside(at) && takes(at) && matches!(&told[at], Ok(Some(own)) if own.change < known.change));
+        if !change(&mut membership) && !again && !behind {
             return Ok(true);
         }
-        membership.change += 1;
+        membership.change = highest(&told).max(known.change) + 1;
         let value = membership.encode()?;
+        let all: Vec<usize> = (0..told.len()).filter(|at| !self.presence().is_outside(*at)).collect();
+        // Before any of them knows.
+        if let Some(at) = all.iter().find(|at| !takes(**at) && !self.presence().is_lost(**at)) {
+            let error = Error::unavailable(format!("{} could not take a note about its fleet: try again", self.drives()[*at].info().name));
+            return Err(match told.into_iter().nth(*at) {
+                Some(Err(e)) => error.because(e),
+                _ => error,
+            });
+        }
         // Those that are back and are not used yet get it as well.
-        for (at, told) in told.iter().enumerate().filter(|(at, _)| !self.presence().is_outside(*at)) {
+        for at in all.into_iter().filter(|at| takes(*at)) {
             let drive = &self.drives()[at];
             let name = &drive.info().name;
-            // What is blank, or was replaced, is to stay so.
-            if told.is_err() || (known.homes > 1 && stranger(&known, &drive.info().id, told).is_some()) {
-                if !self.presence().is_lost(at) {
-                    return Err(Error::unavailable(format!("{name} could not take a note about its fleet: try again")));
-                }
-                continue;
-            }
             let there = within(self.deadline(), name, "look its fleet up", drive.stat(&key)).await?;
             // What is read after its version is that version, or the compare-and-set fails.
             if there.is_some() {
@@ -379,7 +394,7 @@ impl Catalog {
             }
             let put = Op::Put { key: key.clone(), value: value.clone(), expect: there.map_or(Expect::Absent, |entry| Expect::Version(entry.version)) };
             match within(self.deadline(), name, "take a note about its fleet", drive.apply(vec![put])).await {
-                Err(e) if e.kind() == Kind::Conflict => return Ok(false),
+                Err(e) if e.kind() == Kind::Conflict && !is_refusal(&e) => return Ok(false),
                 Err(e) => return Err(e.while_doing(format!("{name} could not take a note about its fleet"))),
                 Ok(_) => {}
             }
@@ -390,6 +405,11 @@ impl Catalog {
 
 fn always_changing() -> Error {
     Error::conflict("the record of the fleet changes all the time: is there another host?")
+}
+
+/// The highest change that any drive tells of.
+fn highest(told: &[Result<Option<Membership>>]) -> u64 {
+    told.iter().filter_map(|told| told.as_ref().ok()?.as_ref()).map(|membership| membership.change).max().unwrap_or(0)
 }
 
 /// The record that counts.
