@@ -6,17 +6,19 @@
 //! | `members` | who becomes a member of the fleet, and who ceases to be |
 //! | `plan` | where the parts of a table are to lie |
 //! | `mover` | a data set as a new generation of the same content, over other drives |
+//! | `replaced` | the generations before, which queries may read still |
 //! | `report` | what is asked for, and what is told |
 
 pub(crate) mod members;
 mod mover;
 mod plan;
+mod replaced;
 mod report;
 pub mod seats;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use skytether_common::{Error, Kind, Result};
 use skytether_wire::Cse;
@@ -30,6 +32,9 @@ pub use report::{GrowthOptions, GrowthReport, Load};
 
 /// How often it is looked again whether ingests that began before left something on drives that are to leave.
 const ROUNDS: usize = 16;
+
+/// How long a lost drive has to answer that is to be wiped.
+const ANSWER: Duration = Duration::from_secs(10);
 
 impl Host {
     /// Takes `new`, blank drives, into the fleet, empties those that are to leave and ends their membership, and moves slices so that every drive has as much as the others, to within 5%, and no more than that takes; `tell` is told how far it is.
@@ -119,8 +124,13 @@ impl Host {
             if !self.dismiss(&gone).await? {
                 continue;
             }
-            for at in gone.into_iter().filter(|at| !lost.contains(at)) {
-                if let Err(e) = members::wipe(self.cover().drives[at].as_ref(), self.catalog().deadline()).await {
+            for at in gone {
+                let was_lost = lost.contains(&at);
+                // A blank one on which something was rebuilt may answer, and would be blank no more.
+                let deadline = if was_lost { self.catalog().deadline().min(ANSWER) } else { self.catalog().deadline() };
+                if let Err(e) = members::wipe(self.cover().drives[at].as_ref(), deadline).await
+                    && !was_lost
+                {
                     mover.report.notes.push(format!(
                         "{} left the fleet, but what is on it could not be deleted: {}",
                         self.drives()[at].info().name,

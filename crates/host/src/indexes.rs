@@ -11,6 +11,7 @@ use skytether_slice::Metadata;
 use skytether_store::{Expect, Op, Version};
 
 use crate::catalog::{Catalog, RootRecord};
+use crate::fence::is_refusal;
 
 /// How often a root record that others change meanwhile is changed again.
 const ATTEMPTS: usize = 16;

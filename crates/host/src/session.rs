@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::{self, Poll};
 use std::time::Instant;
 
@@ -106,6 +106,16 @@ impl fmt::Debug for Host {
     }
 }
 
+/// A host, as long as others have it.
+pub(crate) struct WeakHost(Weak<Inner>);
+
+impl WeakHost {
+    /// The host, if anybody has it still.
+    pub(crate) fn upgrade(&self) -> Option<Host> {
+        self.0.upgrade().map(Host)
+    }
+}
+
 /// A running query.
 pub struct Query {
     /// The columns of the result.
@@ -166,10 +176,10 @@ impl Host {
         let base = base_state(&options)?;
         let pool = &base.runtime_env().memory_pool;
         let presence = Arc::new(Presence::new(drives.len()));
-        let cover = Cover::new(drives, Arc::clone(&presence), options.storage_deadline, Arc::clone(pool));
+        let cover = Cover::new(drives, presence, options.storage_deadline, Arc::clone(pool));
         let drives: Vec<Arc<dyn Cse>> = cover.drives().map(|at| Arc::new(Covered::new(&cover, at)) as _).collect();
         let storages = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Storage>).collect();
-        let catalog = Catalog::sharing(storages, presence, options.storage_deadline)?;
+        let catalog = Catalog::of_host(storages, &cover)?;
         let threads = Arc::new(Threads::new(READERS));
         let above =
             drives.iter().map(|drive| EngineAbove::new(Arc::clone(drive), Arc::clone(pool), options.storage_deadline, drives.len(), Arc::clone(&threads)));
@@ -256,6 +266,11 @@ impl Host {
     /// Whoever knew this host before is to look again.
     pub(crate) fn renew(&self) {
         *self.0.instance.lock().unwrap_or_else(PoisonError::into_inner) = Uuid::new_v4();
+    }
+
+    /// The same, for what is not to keep it from being closed.
+    pub(crate) fn downgrade(&self) -> WeakHost {
+        WeakHost(Arc::downgrade(&self.0))
     }
 
     /// What a query holds as long as it runs.

@@ -7,14 +7,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use skytether_common::checksum::crc32c;
-use skytether_common::{DatasetName, Error, Generation, Kind, Result};
+use skytether_common::{DatasetName, Error, Generation, Key, Kind, Result};
 use skytether_store::{Expect, Op, Version};
 
 use super::{Catalog, RootRecord, rendezvous_order};
 use crate::fence::is_refusal;
+use crate::membership::{MEMBERSHIP_KEY, Membership};
+use crate::redundant::domains::Domains;
 
 /// How often a record that changes meanwhile is looked at again.
 const ATTEMPTS: usize = 16;
+
+/// How often a drop is tried again that another change of the record came before, which was no change of the content.
+const DROPS: usize = 8;
 
 /// What an ingest ends with that finds another root record than when it began.
 pub(crate) fn overtaken(name: &DatasetName) -> Error {
@@ -24,6 +29,11 @@ pub(crate) fn overtaken(name: &DatasetName) -> Error {
 /// What a change of `name` ends with that its first home refused for this reason: that another host has the fleet is no matter of the data set.
 fn refused(name: &DatasetName, error: Error) -> Error {
     if is_refusal(&error) { error.while_doing(format!("{name} was not changed")) } else { overtaken(name).because(error) }
+}
+
+/// What a change of `name` ends with that is made, and that `drive` may not have.
+fn unfollowed(name: &DatasetName, drive: &str, error: Error) -> Error {
+    Error::unavailable(format!("{name} was changed, but {drive} could not note it: look at what is there now")).because(error)
 }
 
 /// What is to be done at a home of which the answer to a change decides.
@@ -37,6 +47,11 @@ enum Decides {
 impl Catalog {
     /// The drives that hold the root record of `name`, whether they are here or not, the one that decides first.
     pub(crate) fn homes(&self, name: &DatasetName) -> Vec<usize> {
+        self.homes_where(name, self.presence().homes(), self.presence().domains().as_deref())
+    }
+
+    /// Those that it would have if records lay on so many drives, and on such hosts.
+    pub(crate) fn homes_where(&self, name: &DatasetName, number: usize, domains: Option<&Domains>) -> Vec<usize> {
         let mut homes = match self.presence().seats() {
             Some(seats) => seats.order(name.root_key().as_str()).iter().filter_map(|id| self.drives().iter().position(|d| d.info().id == *id)).collect(),
             None => {
@@ -46,10 +61,10 @@ impl Catalog {
                 order.into_iter().map(|at| members[at]).collect::<Vec<_>>()
             }
         };
-        if let Some(domains) = self.presence().domains() {
-            return domains.homes(&homes, self.presence().homes());
+        if let Some(domains) = domains {
+            return domains.homes(&homes, number);
         }
-        homes.truncate(self.presence().homes());
+        homes.truncate(number);
         homes
     }
 
@@ -180,7 +195,7 @@ impl Catalog {
         let others = loop {
             self.note_absent().await?;
             let homes = self.homes_here(&record.name)?;
-            let Some((first, others)) = homes.split_first() else { return Err(Error::internal(format!("the root record of {} has no home", record.name))) };
+            let Some(first) = homes.first() else { return Err(Error::internal(format!("the root record of {} has no home", record.name))) };
             let decides = match known.take() {
                 Some(expect) => Ok(Decides::Change(expect)),
                 None => self.decides(*first, record, before).await,
@@ -194,7 +209,7 @@ impl Catalog {
                 Err(e) => Err(e),
             };
             match done {
-                Ok(()) => break others.to_vec(),
+                Ok(()) => break self.followers(*first, &record.name).await?,
                 Err(e) if e.kind() == Kind::Conflict => return Err(refused(&record.name, e)),
                 Err(e) => self.may_lose(*first, e.while_doing(format!("cannot commit {}", record.name)))?,
             }
@@ -203,6 +218,21 @@ impl Catalog {
             self.follow(home, &record.name, record.change, Some(&value)).await?;
         }
         self.follow_back(&record.name, record.change, Some(&value)).await
+    }
+
+    /// The homes that are to follow a change that `first` has taken. They are looked for only then: whoever has records lie on more drives copies what `first` had until just before.
+    async fn followers(&self, first: usize, name: &DatasetName) -> Result<Vec<usize>> {
+        if !self.is_of_host() && !self.presence().is_redundant() {
+            // A host tells nobody who ingests through it.
+            let known = self.ask(first, "name its fleet", self.drives()[first].get(&Key::new(MEMBERSHIP_KEY)?)).await;
+            match known.and_then(|bytes| Membership::decode(&self.drives()[first].info().name, &bytes)) {
+                Ok(now) if now.homes > 1 => self.learn(&now),
+                Ok(_) => {}
+                Err(e) if e.kind() == Kind::NotFound => {}
+                Err(e) => return Err(unfollowed(name, &self.drives()[first].info().name, e)),
+            }
+        }
+        Ok(self.homes(name).into_iter().filter(|at| *at != first && !self.presence().is_lost(*at)).collect())
     }
 
     /// What the home that decides in the place of one that fell silent is to do for a change that was to follow on change `before`.
@@ -244,10 +274,7 @@ impl Catalog {
     /// Unavailable where that drive, or one more, could not be done without: the change is made elsewhere by then.
     async fn follow(&self, home: usize, name: &DatasetName, change: u64, value: Option<&Bytes>) -> Result<()> {
         let Err(e) = self.bring(home, name, change, value).await else { return Ok(()) };
-        let what = |e: Error| {
-            let text = format!("{name} was changed, but {} could not note it: look at what is there now", self.drives()[home].info().name);
-            Error::unavailable(text).because(e)
-        };
+        let what = |e: Error| unfollowed(name, &self.drives()[home].info().name, e);
         self.may_lose(home, e).map_err(what)?;
         self.note_absent().await.map_err(what)
     }
@@ -295,43 +322,53 @@ impl Catalog {
         }
     }
 
-    /// Removes the root record of `name`; the generation that it named, if that is known.
+    /// Removes the root record of `name`; the generation that it named, if that is known. What was only moved to other drives meanwhile is dropped as it is now.
     async fn drop_record(&self, name: &DatasetName) -> Result<Option<Generation>> {
-        self.note_absent().await?;
-        let homes = self.homes_here(name)?;
-        let Some(home) = homes.first().copied() else { return Ok(None) };
-        let before = match self.ask(home, "look up a root record", self.drives()[home].stat(&name.root_key())).await {
-            Ok(before) => before,
-            Err(e) => {
-                self.may_lose(home, e)?;
-                return Box::pin(self.drop_record(name)).await;
+        let changed = || Error::conflict(format!("somebody else changed {name} in the meantime: nothing was dropped"));
+        let (mut content, mut tries) = (None, 0);
+        loop {
+            self.note_absent().await?;
+            let homes = self.homes_here(name)?;
+            let Some(home) = homes.first().copied() else { return Ok(None) };
+            let before = match self.ask(home, "look up a root record", self.drives()[home].stat(&name.root_key())).await {
+                Ok(before) => before,
+                Err(e) => {
+                    self.may_lose(home, e)?;
+                    continue;
+                }
+            };
+            let (known, version) = match (self.read_versioned(name).await, before) {
+                (Ok(Some((record, version))), _) => (Some(record), version),
+                (Ok(None), _) => return Err(self.unknown(name).await),
+                (Err(e), Some(entry)) if e.kind() == Kind::Corrupt => (None, entry.version),
+                (Err(e), _) => return Err(e),
+            };
+            let now = known.as_ref().map(RootRecord::written);
+            if content.replace(now).is_some_and(|before| before != now) {
+                return Err(changed());
             }
-        };
-        let (known, version) = match (self.read_versioned(name).await, before) {
-            (Ok(Some((record, version))), _) => (Some((record.generation, record.change)), version),
-            (Ok(None), _) => return Err(self.unknown(name).await),
-            (Err(e), Some(entry)) if e.kind() == Kind::Corrupt => (None, entry.version),
-            (Err(e), _) => return Err(e),
-        };
-        let delete = Op::Delete { key: name.root_key(), expect: Expect::Version(version) };
-        match self.ask(home, &format!("drop {name}"), self.drives()[home].apply(vec![delete])).await {
-            Ok(_) => {}
-            Err(e) if is_refusal(&e) => return Err(e.while_doing(format!("{name} was not dropped"))),
-            Err(e) if e.kind() == Kind::Conflict => {
-                return Err(Error::conflict(format!("somebody else changed {name} in the meantime: nothing was dropped")).because(e));
+            let delete = Op::Delete { key: name.root_key(), expect: Expect::Version(version) };
+            match self.ask(home, &format!("drop {name}"), self.drives()[home].apply(vec![delete])).await {
+                Ok(_) => {}
+                Err(e) if is_refusal(&e) => return Err(e.while_doing(format!("{name} was not dropped"))),
+                Err(e) if e.kind() == Kind::Conflict && (tries == DROPS || known.is_none()) => return Err(changed().because(e)),
+                Err(e) if e.kind() == Kind::Conflict => {
+                    tries += 1;
+                    continue;
+                }
+                // The next one decides, as of a commit.
+                Err(e) => {
+                    self.may_lose(home, e.while_doing(format!("cannot drop {name}")))?;
+                    continue;
+                }
             }
-            // The next one decides, as of a commit.
-            Err(e) => {
-                self.may_lose(home, e.while_doing(format!("cannot drop {name}")))?;
-                return Box::pin(self.drop_record(name)).await;
+            let change = known.as_ref().map_or(u64::MAX, |record| record.change);
+            for other in self.followers(home, name).await? {
+                self.follow(other, name, change, None).await?;
             }
+            self.follow_back(name, change, None).await?;
+            return Ok(known.map(|record| record.generation));
         }
-        let change = known.map_or(u64::MAX, |(_, change)| change);
-        for other in homes.into_iter().skip(1) {
-            self.follow(other, name, change, None).await?;
-        }
-        self.follow_back(name, change, None).await?;
-        Ok(known.map(|(generation, _)| generation))
     }
 
     /// The number of the change that follows on change `before`; 0 where there is one copy of each record. Of a name that was dropped and is written again it is higher than any before.

@@ -8,7 +8,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::join_all;
 use skytether_common::{DatasetName, Error, Key, Kind, Result};
-use skytether_redundancy::Scheme;
 use skytether_store::{Expect, Op};
 use uuid::Uuid;
 
@@ -17,13 +16,13 @@ use super::domains::Domains;
 use crate::catalog::{Catalog, RootRecord, within};
 use crate::fence::is_refusal;
 use crate::growth::seats::Seats;
-use crate::membership::{MEMBERSHIP_KEY, Membership, REDUNDANT_FORMAT, homes_of};
+use crate::membership::{MEMBERSHIP_KEY, Membership};
 
 /// How often it is looked whether lost drives are back, at most, and how long they have to answer.
 const LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(2));
 
 /// How long a drive may take to name its fleet before an ingest does without it.
-const ANSWER: Duration = Duration::from_secs(10);
+pub(super) const ANSWER: Duration = Duration::from_secs(10);
 
 /// How often a record that others change meanwhile is changed again.
 const ATTEMPTS: usize = 8;
@@ -309,42 +308,6 @@ impl Catalog {
         .await?;
         self.presence().noted(&lost);
         Ok(())
-    }
-
-    /// Lets root records lie on as many drives, or hosts and drives of each, as data sets of `scheme` take: to be called before the first of them is stored.
-    ///
-    /// # Errors
-    /// Unavailable while a drive is lost; Unsupported in drives that are no fleet.
-    pub(crate) async fn raise_homes(&self, scheme: Scheme) -> Result<()> {
-        let (number, spread) = homes_of(scheme);
-        let homes = number as usize;
-        let known = self.presence().domains().and_then(|domains| domains.spread());
-        if homes <= self.presence().homes() && spread.is_none_or(|spread| known == Some(spread.max(known))) {
-            return Ok(());
-        }
-        if !self.presence().is_known() {
-            return Err(Error::unsupported("redundancy needs drives that know their fleet: let the host join them first"));
-        }
-        if !self.presence().lost().is_empty() {
-            return Err(Error::unavailable(format!(
-                "root records are to lie on more drives, as {scheme} takes it, for which all drives of the fleet must be here"
-            )));
-        }
-        self.change_membership(|membership| {
-            let wider = spread.map(|spread| spread.max(membership.spread));
-            let raised = membership.branch.is_none() && (membership.homes < number || (wider.is_some() && wider != membership.spread));
-            if raised {
-                (membership.homes, membership.format) = (membership.homes.max(number), membership.format.max(REDUNDANT_FORMAT));
-                membership.spread = wider.or(membership.spread);
-            }
-            raised
-        })
-        .await?;
-        let told = self.told(self.deadline()).await?;
-        let newest = newest(&told).ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
-        self.learn(newest);
-        // What was stored before lies on one drive each.
-        self.agree_on_all().await
     }
 
     /// Changes the membership record on all drives that are here; `change` says whether it changed anything. Where others change it at the same time, it is changed again as they left it.
