@@ -23,8 +23,10 @@ use std::time::{Duration, Instant};
 use skytether_common::{Error, Kind, Result};
 use skytether_wire::Cse;
 
+use crate::catalog::within;
 use crate::redundant::Progress;
 use crate::redundant::presence::Presence;
+use crate::redundant::rejoin::newest;
 use crate::redundant::stored::code;
 use crate::session::Host;
 use mover::Mover;
@@ -173,6 +175,29 @@ impl Host {
     #[must_use]
     pub fn members(&self) -> Vec<uuid::Uuid> {
         self.catalog().presence().members().into_iter().map(|at| self.drives()[at].info().id).collect()
+    }
+
+    /// The ids of the drives that a list that is kept with them is to name: of those of the fleet by the newest record that any of them has, which this host need not have heard of, and of those that left it and are not empty yet. Nothing
+    /// where not all of them tell.
+    ///
+    /// # Errors
+    /// `Internal` where nobody can be asked.
+    pub async fn listed(&self) -> Result<Option<Vec<uuid::Uuid>>> {
+        let (catalog, presence) = (self.catalog(), self.catalog().presence());
+        let told = catalog.told(catalog.deadline()).await?;
+        if told.iter().enumerate().any(|(at, told)| told.is_err() && !presence.is_outside(at)) {
+            return Ok(None);
+        }
+        let Some(newest) = newest(&told) else { return Ok(None) };
+        let mut ids: Vec<uuid::Uuid> = newest.drives.iter().map(|member| member.id).collect();
+        for at in presence.outside() {
+            let drive = &self.cover().drives[at];
+            let holds = within(catalog.deadline().min(ANSWER), &drive.info().name, "list what it holds", drive.list("", None, 1)).await;
+            if holds.is_ok_and(|holds| !holds.is_empty()) {
+                ids.push(drive.info().id);
+            }
+        }
+        Ok(Some(ids))
     }
 
     /// Checks what a client asks of a host that is served.

@@ -82,7 +82,8 @@ struct Inner {
     options: HostOptions,
     base: SessionState,
     schemas: SchemaCache,
-    instance: Mutex<Uuid>,
+    /// What it was called since it began, the newest last.
+    instances: Mutex<Vec<Uuid>>,
     /// Held by the queries that began since a generation was last replaced.
     running: Mutex<Arc<()>>,
     /// What works off what drives hand out does so on these.
@@ -190,7 +191,7 @@ impl Host {
             options,
             base,
             schemas: SchemaCache::default(),
-            instance: Mutex::new(Uuid::new_v4()),
+            instances: Mutex::new(vec![Uuid::new_v4()]),
             running: Mutex::default(),
             readers: threads,
             cover,
@@ -260,12 +261,17 @@ impl Host {
     /// New with each host: tells a restarted one from the one before. Also new when a drive has left: who knew the drives before must look again.
     #[must_use]
     pub fn instance(&self) -> Uuid {
-        *self.0.instance.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.instances.lock().unwrap_or_else(PoisonError::into_inner).last().copied().unwrap_or_default()
+    }
+
+    /// Whether it was this one before drives left: of the same start, in which places mean the same.
+    pub(crate) fn was(&self, instance: Uuid) -> bool {
+        self.0.instances.lock().unwrap_or_else(PoisonError::into_inner).contains(&instance)
     }
 
     /// Whoever knew this host before is to look again.
     pub(crate) fn renew(&self) {
-        *self.0.instance.lock().unwrap_or_else(PoisonError::into_inner) = Uuid::new_v4();
+        self.0.instances.lock().unwrap_or_else(PoisonError::into_inner).push(Uuid::new_v4());
     }
 
     /// The same, for what is not to keep it from being closed.

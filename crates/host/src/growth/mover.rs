@@ -75,6 +75,13 @@ struct Unsettled {
     settled: bool,
 }
 
+impl Unsettled {
+    /// Deletes what was written; where a drive does not take that, it is tried once more in the background.
+    async fn undo(mut self) {
+        self.settled = self.catalog.delete_generation(&self.name, self.generation).await.is_ok();
+    }
+}
+
 impl Drop for Unsettled {
     fn drop(&mut self) {
         if !self.settled {
@@ -197,7 +204,7 @@ impl<'a> Mover<'a> {
             let of = match table.placement {
                 Placement::Spread if !drives.is_empty() => "a part of ",
                 // Each of its partitions is a copy.
-                Placement::Everywhere if drives.len() == table.partitions.len() => "",
+                Placement::Everywhere if !drives.is_empty() && drives.len() == table.partitions.len() => "",
                 _ => continue,
             };
             return Some(format!("{of}{} {title} was on {} alone, and is lost: drop {0} and ingest it again", record.name, drives.join(", ")));
@@ -238,17 +245,17 @@ impl<'a> Mover<'a> {
                 Ok(now) => drop(tables.insert(plan.title, now)),
                 // It may have been replaced just now, and its slices deleted.
                 Err(_) if !self.is_still(record).await? => {
-                    self.undo(&mut unsettled).await?;
+                    unsettled.undo().await;
                     return Ok(Became::Another);
                 }
                 // The others are moved all the same.
                 Err(e) if e.kind() == Kind::Corrupt => {
-                    self.undo(&mut unsettled).await?;
+                    unsettled.undo().await;
                     self.report.left.push(e.while_doing(format!("{} could not be moved", record.name)).full_text());
                     return Ok(Became::Left);
                 }
                 Err(e) => {
-                    self.undo(&mut unsettled).await?;
+                    unsettled.undo().await;
                     return Err(e.while_doing(format!("{} could not be moved", record.name)));
                 }
             }
@@ -258,20 +265,18 @@ impl<'a> Mover<'a> {
         let (version, before) = match self.ready(record, &mut now).await {
             Ok(Some(found)) => found,
             Ok(None) => {
-                self.undo(&mut unsettled).await?;
+                unsettled.undo().await;
                 return Ok(Became::Another);
             }
             Err(e) => {
-                if let Err(left) = self.undo(&mut unsettled).await {
-                    tracing::debug!("{left}");
-                }
+                unsettled.undo().await;
                 return Err(e.while_doing(format!("{} could not be moved", record.name)));
             }
         };
         // From here on the root record may name what was written: an answer may be lost, and whoever waits for this may leave. What it does not name goes when the fleet is opened next.
         unsettled.settled = true;
         if !self.commit(&now, version, before).await? {
-            self.undo(&mut unsettled).await?;
+            unsettled.undo().await;
             return Ok(Became::Another);
         }
         let mut loads = std::mem::take(&mut self.loads);
@@ -284,12 +289,6 @@ impl<'a> Mover<'a> {
         }
         self.replaced.push(record.name.clone(), record.generation);
         Ok(Became::Moved)
-    }
-
-    async fn undo(&self, unsettled: &mut Unsettled) -> Result<()> {
-        unsettled.catalog.delete_generation(&unsettled.name, unsettled.generation).await?;
-        unsettled.settled = true;
-        Ok(())
     }
 
     async fn is_still(&self, record: &RootRecord) -> Result<bool> {
@@ -491,7 +490,11 @@ async fn read(host: Host, job: Job) -> Result<(Job, Bytes)> {
     // What the drive can't give comes from the rest of its group, or from copies.
     let value = match host.catalog().ask(job.from, "read a slice", host.drives()[job.from].get(&key)).await {
         Err(e) if e.kind() == Kind::Unavailable && nobody_is_away(&host, job.from, &key).await => {
-            return Err(Error::corrupt(format!("{key} is damaged, as is too much of what it could be made of: drop {} and ingest it again", job.was.0.dataset)).because(e));
+            return Err(Error::corrupt(format!(
+                "{key} is damaged, as is too much of what it could be made of: drop {} and ingest it again",
+                job.was.0.dataset
+            ))
+            .because(e));
         }
         read => read?,
     };
@@ -505,7 +508,8 @@ async fn read(host: Host, job: Job) -> Result<(Job, Bytes)> {
 async fn nobody_is_away(host: &Host, at: usize, key: &Key) -> bool {
     let presence = host.catalog().presence();
     let leaving = presence.leaving();
-    let answers = presence.is_lost(at) || !matches!(host.catalog().ask(at, "read a slice", host.catalog().bare(at).get(key)).await, Err(e) if e.kind() == Kind::Unavailable);
+    let answers = presence.is_lost(at)
+        || !matches!(host.catalog().ask(at, "read a slice", host.catalog().bare(at).get(key)).await, Err(e) if e.kind() == Kind::Unavailable);
     answers && presence.is_redundant() && presence.lost().iter().all(|lost| leaving.contains(lost))
 }
 

@@ -51,6 +51,7 @@ impl Catalog {
         presence.tell(newest.homes as usize, newest.redundancy);
         presence.seat(Seats::of(newest));
         presence.house(Domains::of(newest, self.ids()));
+        presence.replaced(newest.drives.iter().filter(|member| member.incarnation > 0).map(|member| (member.id, member.incarnation)).collect());
         for (at, id) in self.ids().enumerate().filter(|_| !newest.seats.is_empty()) {
             match (presence.is_outside(at), newest.drives.iter().any(|member| member.id == id)) {
                 (true, true) => presence.enter(at),
