@@ -193,7 +193,7 @@ impl Host {
         for at in presence.outside() {
             let drive = &self.cover().drives[at];
             let holds = within(catalog.deadline().min(ANSWER), &drive.info().name, "list what it holds", drive.list("", None, 1)).await;
-            if holds.is_ok_and(|holds| !holds.is_empty()) {
+            if holds.is_ok_and(|holds| !holds.is_empty()) && !ids.contains(&drive.info().id) {
                 ids.push(drive.info().id);
             }
         }

@@ -17,7 +17,7 @@ use skytether_wire::decorated::{Decorated, Decorator};
 use crate::util::{batches, lines, name};
 
 /// The record of the fleet, and that of its host.
-const FLEET: &str = "skytether-fleet";
+pub(crate) const FLEET: &str = "skytether-fleet";
 const HOST: &str = "skytether-fleet-host";
 
 /// Which change a drive does not answer: the next one of this key, made all the same or not.
@@ -60,14 +60,14 @@ impl Decorator for Way {
 }
 
 /// Drives in memory, which hosts come and go over.
-struct Drives {
-    stores: Vec<Arc<MemoryStore>>,
+pub(crate) struct Drives {
+    pub(crate) stores: Vec<Arc<MemoryStore>>,
     drives: Vec<Arc<Drive>>,
     fails: Arc<Mutex<BTreeMap<usize, Fails>>>,
 }
 
 impl Drives {
-    fn new(count: usize) -> Self {
+    pub(crate) fn new(count: usize) -> Self {
         let stores: Vec<Arc<MemoryStore>> = (0..count).map(|_| Arc::default()).collect();
         let drive = |(n, store): (usize, &Arc<MemoryStore>)| {
             let info = CseInfo { id: uuid::Uuid::from_u128(n as u128 + 1), name: format!("drive-{n}"), format: 1, memory_limit: 64 << 20, profile: None };
@@ -76,52 +76,55 @@ impl Drives {
         Self { drives: stores.iter().enumerate().map(drive).collect(), stores, fails: Arc::default() }
     }
 
-    fn way(&self, at: usize) -> Arc<dyn Cse> {
+    pub(crate) fn way(&self, at: usize) -> Arc<dyn Cse> {
         Arc::new(Decorated(Way { drive: Arc::clone(&self.drives[at]), fails: Arc::clone(&self.fails), at }))
     }
 
-    fn fail(&self, at: usize, key: &'static str, made: bool) {
+    pub(crate) fn fail(&self, at: usize, key: &'static str, made: bool) {
         self.fails.lock().unwrap().insert(at, Fails { key, made });
     }
 
     /// Whether what was to fail did; nothing is to fail any more.
-    fn failed(&self) -> bool {
+    pub(crate) fn failed(&self) -> bool {
         std::mem::take(&mut *self.fails.lock().unwrap()).is_empty()
     }
 
-    async fn host(&self, of: &[usize], redundancy: &str) -> Result<Host> {
-        let mut options =
-            HostOptions { storage_deadline: Duration::from_secs(20), redundancy: redundancy.parse::<Scheme>().unwrap(), ..HostOptions::default() };
-        options.slices.target_bytes = 4 << 10;
-        Ok(Host::join(of.iter().map(|at| self.way(*at)).collect(), options, Founding::EmptyDrives).await?.0)
+    pub(crate) async fn host(&self, of: &[usize], redundancy: &str) -> Result<Host> {
+        Ok(Host::join(of.iter().map(|at| self.way(*at)).collect(), options(redundancy), Founding::EmptyDrives).await?.0)
     }
 
-    fn is_blank(&self, at: usize) -> bool {
+    pub(crate) fn is_blank(&self, at: usize) -> bool {
         self.stores[at].list("", None, 10).unwrap().is_empty()
     }
 }
 
-async fn store(host: &Host, dataset: &str, rows: usize) -> Result<()> {
+pub(crate) fn options(redundancy: &str) -> HostOptions {
+    let mut options = HostOptions { storage_deadline: Duration::from_secs(20), redundancy: redundancy.parse::<Scheme>().unwrap(), ..HostOptions::default() };
+    options.slices.target_bytes = 4 << 10;
+    options
+}
+
+pub(crate) async fn store(host: &Host, dataset: &str, rows: usize) -> Result<()> {
     let mut writer = host.writer(&name(dataset), DatasetKind::Table, true).await?;
     let rows = batches(4, rows);
     writer.write_table("data", Placement::Spread, rows[0].schema(), rows.into_iter().map(Ok)).await?;
     writer.commit().await.map(drop)
 }
 
-async fn rows(host: &Host, dataset: &str) -> Result<String> {
+pub(crate) async fn rows(host: &Host, dataset: &str) -> Result<String> {
     let query = host.sql(&format!("SELECT count(*), sum(n) FROM {dataset}"), &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await?;
     Ok(lines(&query.collect().await?).remove(0))
 }
 
 /// What [`rows`] tells of it.
-fn holds(rows: usize) -> String {
+pub(crate) fn holds(rows: usize) -> String {
     use arrow::array::AsArray;
     use arrow::datatypes::Int32Type;
     let sum: i64 = batches(4, rows).iter().flat_map(|batch| batch.column(4).as_primitive::<Int32Type>().values().to_vec()).map(i64::from).sum();
     format!("{} | {sum}", 4 * rows)
 }
 
-async fn retire(host: &Host, drive: usize) -> Result<GrowthReport> {
+pub(crate) async fn retire(host: &Host, drive: usize) -> Result<GrowthReport> {
     host.resize(Vec::new(), &GrowthOptions { retire: vec![format!("drive-{drive}")], ..GrowthOptions::default() }, &|_| {}).await
 }
 

@@ -248,8 +248,8 @@ impl<'a> Mover<'a> {
                     unsettled.undo().await;
                     return Ok(Became::Another);
                 }
-                // The others are moved all the same.
-                Err(e) if e.kind() == Kind::Corrupt => {
+                // A slice that is damaged or missing: the others are moved all the same.
+                Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::NotFound) => {
                     unsettled.undo().await;
                     self.report.left.push(e.while_doing(format!("{} could not be moved", record.name)).full_text());
                     return Ok(Became::Left);
