@@ -337,7 +337,7 @@ impl<'a> Mover<'a> {
                 Ok(None) => "it is blank".to_owned(),
                 Err(e) => e.full_text(),
             };
-            return Err(Error::unavailable(format!("{} was lost meanwhile ({why}), and nothing is left to it alone", info.name)));
+            return Err(Error::unavailable(format!("{} was lost meanwhile ({why}): what is there stays as it was", info.name)));
         }
         let (found, version) = match catalog.read_versioned(&before.name).await? {
             Some((found, version)) if found.generation == before.generation => (found, version),
