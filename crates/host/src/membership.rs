@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::catalog::{Catalog, within};
 use crate::fence::{Fence, take_over};
 use crate::growth::members::{is_forgotten, wipe};
-use crate::growth::seats::{Seat, Seats};
+use crate::growth::seats::Seat;
 use crate::options::HostOptions;
 use crate::redundant::Lost;
 use crate::redundant::domains::{Domains, Spread};

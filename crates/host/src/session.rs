@@ -1,9 +1,7 @@
 //! A query from its text to its rows.
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
-use std::task::{self, Poll};
 use std::time::Instant;
 
 use arrow::datatypes::{Field, SchemaRef};
@@ -11,19 +9,19 @@ use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use datafusion::common::{ScalarValue, TableReference};
 use datafusion::execution::FunctionRegistry;
+use datafusion::execution::TaskContext;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{MemoryPool, PeakRecordingPool};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::prelude::SessionConfig;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
+use futures::StreamExt;
 use futures::stream::BoxStream;
-use futures::{Stream, StreamExt};
 use skytether_common::{DatasetName, Error, Generation, Result};
 use skytether_engine::threads::Threads;
 use skytether_expression::CellSource;
@@ -68,7 +66,10 @@ use crate::turns::take_turns;
 use crate::unnested;
 use crate::writer::DatasetWriter;
 
+mod counted;
 mod drives;
+
+use counted::{Counted, Running};
 
 use drives::check_names;
 
@@ -607,59 +608,4 @@ fn with_cells(plan: LogicalPlan, cells: Arc<HostCells>) -> Result<LogicalPlan> {
     })
     .map(|t| t.data)
     .map_err(from_datafusion)
-}
-
-/// The result's stream: counts rows, turns errors into ours and closes the receipt.
-struct Counted {
-    inner: Running,
-    collector: Arc<Collector>,
-    /// Held as long as it runs.
-    running: Option<Arc<()>>,
-}
-
-/// How far a query's execution is.
-enum Running {
-    Planned(Arc<dyn ExecutionPlan>, Arc<TaskContext>),
-    Begun(SendableRecordBatchStream),
-    Over,
-}
-
-impl Stream for Counted {
-    type Item = Result<RecordBatch>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Running::Planned(plan, context) = &self.inner {
-            match execute_stream(Arc::clone(plan), Arc::clone(context)) {
-                Ok(stream) => self.inner = Running::Begun(stream),
-                Err(e) => {
-                    self.inner = Running::Over;
-                    self.collector.finish(false);
-                    return Poll::Ready(Some(Err(from_datafusion(e))));
-                }
-            }
-        }
-        let Running::Begun(inner) = &mut self.inner else { return Poll::Ready(None) };
-        match inner.poll_next_unpin(cx) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Some(Ok(batch))) => {
-                self.collector.rows(batch.num_rows() as u64);
-                Poll::Ready(Some(Ok(batch)))
-            }
-            Poll::Ready(end) => {
-                // Dropping the stream first lets scans file what they know.
-                self.inner = Running::Over;
-                self.running = None;
-                self.collector.finish(end.is_none());
-                Poll::Ready(end.map(|e| e.map_err(from_datafusion)))
-            }
-        }
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        if !matches!(std::mem::replace(&mut self.inner, Running::Over), Running::Over) {
-            self.collector.finish(false);
-        }
-    }
 }

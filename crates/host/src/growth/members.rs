@@ -57,7 +57,7 @@ impl Host {
         }
         let at = before.map_or_else(|| self.push_drive(Arc::clone(&drive)), Ok)?;
         let member = Member { id, name: name.clone(), incarnation: 0, host: String::new() };
-        let grown = |membership: &mut Membership| {
+        let grown = move |membership: &mut Membership| {
             let new = membership.drives.iter().all(|member| member.id != id);
             if new {
                 membership.seated();
