@@ -174,7 +174,7 @@ pub(crate) async fn answer(host: &Host, sql: &str, cut: Cut) -> Result<(Vec<Stri
 }
 
 /// Fills the fleet of `host`; what each query answers there, with all drives.
-pub(crate) async fn filled(host: Host) -> Vec<String> {
+pub(crate) async fn filled(host: Host) -> Vec<Vec<String>> {
     fill(&host).await;
     let mut whole = Vec::new();
     for sql in QUERIES {

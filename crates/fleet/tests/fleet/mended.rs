@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use skytether_common::{Error, Kind, Result};
-use skytether_drive::{Cse, Drive, DriveOptions};
+use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_fleet::{Cut, DatasetKind, GrowthOptions, GrowthReport, HostOptions, Placement, QueryOptions, Scheme};
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use arrow::array::{ArrayRef, Int64Array};
 use arrow::record_batch::RecordBatch;
 use skytether_common::{DatasetName, Error, Kind, PartitionName, Result};
-use skytether_drive::{Cse, Drive, DriveOptions};
+use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_fleet::{Cut, DatasetKind, GrowthOptions, HostOptions, Placement, QueryOptions, RepairOptions, ScrubOptions};
 use skytether_host::membership::Membership;
 use skytether_host::{Founding, Host};

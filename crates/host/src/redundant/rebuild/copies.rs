@@ -1,7 +1,7 @@
 //! What blank drives get from copies: metadata and code maps, and tables that lie everywhere.
 
 use bytes::Bytes;
-use skytether_common::{Key, Result};
+use skytether_common::{Error, Key, Result};
 use skytether_slice::Metadata;
 
 use super::Rebuild;
