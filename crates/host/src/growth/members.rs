@@ -69,10 +69,21 @@ impl Host {
         // It is told first: then whoever finds it named finds that it is no blank one in the place of another that was lost. What it says by itself counts for nothing.
         let mut first = fleet;
         grown(&mut first);
-        first.change = 0;
+        let newest = std::mem::take(&mut first.change);
         let host = self.clone();
         whole(async move {
             let catalog = host.catalog();
+            if newest == 0 {
+                // So that it counts for less than what the others say.
+                catalog
+                    .change_membership(|membership| {
+                        let new = membership.change == 0;
+                        membership.seated();
+                        membership.format = membership.format.max(GROWN_FORMAT);
+                        new
+                    })
+                    .await?;
+            }
             host.tell(&drive, &first).await?;
             let changed = catalog.change_membership(grown).await;
             // Of a change that failed some may know.
