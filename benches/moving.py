@@ -60,7 +60,8 @@ SIMULATED = {
     "select_100%": "filter 100%",
     "groups_10": "10 groups",
     "groups_1M": "1e6 groups",
-    "moments": "moments",
+    # Of a plain table: its `moments` are those of a matrix, gene by gene.
+    "moments": "10 groups",
 }
 
 #: What a row of moving.csv has, beside what was measured: the columns of `crates/sim/src/real.rs`.

@@ -488,3 +488,19 @@ def test_a_lost_drive_changes_no_answer(tmp_path):
     assert [table.num_rows for table in rows] == [table.num_rows for table in whole]
     keys = [(name, "ascending") for name in TABLE.column_names]
     assert [table.sort_by(keys) for table in rows] == [table.sort_by(keys) for table in whole]
+
+
+def test_a_lost_host_and_a_drive_of_each_other_one_change_no_answer(tmp_path):
+    with skytether.open(tmp_path / "fleet", drives=9, hosts=3, redundancy="ec:2+1/2+1", slice_rows=100) as fleet:
+        fleet.ingest(TABLE, "d.kept")
+        whole = fleet.sql("SELECT * FROM d.kept").to_arrow()
+    for drive in (0, 3, 4, 5, 8):
+        shutil.rmtree(tmp_path / "fleet" / "drives" / str(drive))
+    with skytether.open(tmp_path / "fleet", hosts=3) as fleet:
+        rows = fleet.sql("SELECT * FROM d.kept").to_arrow()
+    keys = [(name, "ascending") for name in TABLE.column_names]
+    assert rows.num_rows == whole.num_rows and rows.sort_by(keys) == whole.sort_by(keys)
+    with pytest.raises(skytether.InvalidError, match="host"):
+        skytether.open(tmp_path / "other", drives=9, redundancy="ec:2+1/2+1")
+    with pytest.raises(skytether.InvalidError, match="host"):
+        skytether.open(tmp_path / "fleet", hosts=2)

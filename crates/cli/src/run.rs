@@ -188,7 +188,7 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
     let memory_limit = usize::try_from(args.memory << 20).unwrap_or(usize::MAX);
     let mut options = HostOptions { memory_limit, spill_limit: args.spill_limit.saturating_mul(1 << 20), ..HostOptions::default() };
     options.slices.max_rows = args.slice_rows.unwrap_or(options.slices.max_rows);
-    let (host, what, _guard) = if let Some(dir) = &args.fleet {
+    let (host, what, listener, _guard) = if let Some(dir) = &args.fleet {
         let given: Vec<String> = args.profile.into_iter().map(|profile| profile.given).collect();
         let profile = match given.as_slice() {
             [] => Profiles::default(),
@@ -197,7 +197,7 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
         };
         let fleet = open(dir, options, profile).await?;
         let host = fleet.host().ok_or_else(|| Error::internal("an embedded fleet has no host"))?.clone();
-        (host, format!("the fleet at {}", dir.display()), Some(fleet))
+        (host, format!("the fleet at {}", dir.display()), listen(&args.listen).await?, Some(fleet))
     } else {
         let hosts = hosts(&args.drives, args.redundancy).map_err(Failure::Call)?;
         if args.as_drive.is_some() && args.drives.iter().any(|at| at.contains(';')) {
@@ -231,6 +231,8 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
             say(&format!("{name} serves {} drives as one at {at}", hosts.len()))?;
             return serve_until_interrupted(skytether_wire::flight::serve(branch, listener, interrupted())).await;
         }
+        // First, so that where the port is taken, by another host of the same drives perhaps, that one keeps them.
+        let listener = listen(&args.listen).await?;
         // The list was typed in: only empty drives become a fleet, and only exactly one fleet's drives are served.
         options.redundancy = args.redundancy;
         let host = match silent {
@@ -246,9 +248,8 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
             0 => format!("{} drives", hosts.len()),
             lost => format!("{} drives, {lost} of which are lost,", host.drives().len()),
         };
-        (host, what, None)
+        (host, what, listener, None)
     };
-    let listener = listen(&args.listen).await?;
     let at = address(&listener)?;
     say(&format!("host serves {what} at {at}"))?;
     let watching = host.clone();

@@ -24,6 +24,7 @@ use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Storage, SubPlan, Ver
 use tokio::net::TcpListener;
 
 use crate::indexes::{Builder, Ground};
+use crate::shared_reads::SharedReads;
 use crate::throttle::{Device, SlowDisk, naming};
 
 /// The version of a drive's on-disk format (ARCHITECTURE.md, "A drive's directory").
@@ -40,6 +41,9 @@ const INDEX_FREE: f64 = 0.02;
 
 /// The share of a drive's memory that searches of indexes take at most: the rest is for what is done with what they find.
 const SEARCH_SHARE: usize = 4;
+
+/// The share of a drive's memory that slices take which its sub-plans and somebody else read at the same time.
+const BOTH_SHARE: usize = 8;
 
 /// What is kept of metadata while indexes are built is so many times less than for queries.
 const CACHE_SHARES: usize = 16;
@@ -89,6 +93,8 @@ pub struct Drive {
     /// It ends first: what it does needs the rest.
     indexes: Arc<Builder>,
     store: Arc<dyn SliceStore>,
+    /// The same, for what others ask for.
+    shared: Arc<SharedReads>,
     engine: Arc<Engine>,
     sessions: Arc<Sessions>,
     pool: Arc<dyn MemoryPool>,
@@ -119,6 +125,8 @@ impl Drive {
             Some(profile) => Arc::new(SlowDisk::new(store, &profile)) as _,
             None => store,
         };
+        let shared = Arc::new(SharedReads::new(store, limit / BOTH_SHARE));
+        let store: Arc<dyn SliceStore> = Arc::clone(&shared) as _;
         let indexes = Arc::new(Indexes::new(Arc::clone(&pool), limit / SEARCH_SHARE));
         let costs = profile.map_or_else(Costs::default, |profile| Costs {
             seek_s: profile.disk_seek_s,
@@ -140,7 +148,7 @@ impl Drive {
         let device = options.device.map(|device| device.name);
         let epochs = EPOCHS.saturating_mul(u32::try_from(options.max_concurrent).unwrap_or(u32::MAX));
         let sessions = Sessions::new(Arc::clone(&engine), info.memory_limit, device.clone(), Bounds { epochs, load: options.max_load });
-        Ok(Arc::new(Self { info, indexes, store, engine, sessions, pool, processor, device }))
+        Ok(Arc::new(Self { info, indexes, store, shared, engine, sessions, pool, processor, device }))
     }
 
     /// Opens the drive in `dir`, or makes it under `create`'s identity where there is none yet.
@@ -226,8 +234,8 @@ impl Storage for Drive {
     }
 
     async fn get(&self, key: &Key) -> Result<Bytes> {
-        let key = key.clone();
-        self.stored(move |store| store.get(&key)).await
+        let (key, shared) = (key.clone(), Arc::clone(&self.shared));
+        self.stored(move |_| shared.get_for_other(&key)).await
     }
 
     async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {

@@ -7,10 +7,12 @@
 //! |---|---|
 //! | [`drive`] | the drive itself |
 //! | `indexes` | the indexes that it builds over its own slices |
+//! | `shared_reads` | slices that its sub-plans and somebody else read at the same time |
 //! | [`throttle`] | the device that it is to be like: which one, its disk, its link |
 
 pub mod drive;
 mod indexes;
+mod shared_reads;
 pub mod throttle;
 
 pub use drive::{Drive, DriveOptions, serve};

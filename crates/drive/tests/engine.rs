@@ -3,7 +3,6 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,8 +16,9 @@ use futures::StreamExt;
 use skytether_common::{Key, Kind, Result};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_slice::Metadata;
+use skytether_store::before::Before;
 use skytether_store::memory::MemoryStore;
-use skytether_store::{Entry, Expect, Op, SliceStore, Usage, Version};
+use skytether_store::{Expect, Op, SliceStore};
 use skytether_wire::Delivery;
 
 #[tokio::test]
@@ -395,28 +395,14 @@ impl Spy {
     }
 }
 
-impl SliceStore for Spy {
-    fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.inner.apply(batch)
+impl Before for Spy {
+    fn behind(&self) -> Result<&dyn SliceStore> {
+        Ok(&self.inner)
     }
-    fn get(&self, key: &Key) -> Result<Bytes> {
-        if key.as_str().contains(';') {
-            assert!(!self.panic.load(Ordering::Relaxed), "the store's own defect");
-        }
-        self.inner.get(key)
-    }
-    fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        assert!(!self.panic.load(Ordering::Relaxed), "the store's own defect");
-        self.inner.get_ranges_unverified(key, ranges)
-    }
-    fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.inner.stat(key)
-    }
-    fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.inner.list(prefix, after, limit)
-    }
-    fn usage(&self) -> Result<Usage> {
-        self.inner.usage()
+
+    fn reads(&self, key: &Key) -> Result<()> {
+        assert!(!key.as_str().contains(';') || !self.panic.load(Ordering::Relaxed), "the store's own defect");
+        Ok(())
     }
 }
 

@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,10 +13,11 @@ use common::*;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_drive::{Drive, DriveOptions, Storage};
 use skytether_index::{Definition, Phase, State};
+use skytether_store::before::Before;
 use skytether_store::disk::{DiskStore, DriveIdentity, OpenOptions};
 use skytether_store::fault::{Fault, FaultStore, Operation, Rule, When};
 use skytether_store::memory::MemoryStore;
-use skytether_store::{Entry, Expect, Op, SliceStore, Usage, Version};
+use skytether_store::{Expect, Op, SliceStore};
 use uuid::Uuid;
 
 const SQL: &str = "SELECT id, price FROM shop.sales.data WHERE price = 3.5";
@@ -205,35 +205,27 @@ impl Hooked {
     }
 }
 
-impl SliceStore for Hooked {
-    fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+impl Before for Hooked {
+    fn behind(&self) -> Result<&dyn SliceStore> {
+        Ok(&self.inner)
+    }
+
+    fn applies(&self, batch: &[Op]) -> Result<()> {
         if batch.iter().any(|op| op.key().as_str() == "other") && !std::mem::replace(&mut *self.refused.lock().unwrap(), true) {
             return Err(Error::exhausted("the disk is full"));
         }
         self.called(Call::Apply, batch.iter().map(|op| op.key().to_string()));
-        self.inner.apply(batch)
+        Ok(())
     }
 
-    fn get(&self, key: &Key) -> Result<Bytes> {
-        self.inner.get(key)
-    }
-
-    fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+    fn reads(&self, key: &Key) -> Result<()> {
         self.called(Call::Read, std::iter::once(key.to_string()));
-        self.inner.get_ranges_unverified(key, ranges)
+        Ok(())
     }
 
-    fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+    fn looks(&self, key: &Key) -> Result<()> {
         self.called(Call::Stat, std::iter::once(key.to_string()));
-        self.inner.stat(key)
-    }
-
-    fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.inner.list(prefix, after, limit)
-    }
-
-    fn usage(&self) -> Result<Usage> {
-        self.inner.usage()
+        Ok(())
     }
 }
 

@@ -3,14 +3,12 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow::array::{AsArray, Int64Array, new_null_array};
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
-use bytes::Bytes;
 use common::*;
 use datafusion::execution::memory_pool::MemoryConsumer;
 use futures::StreamExt;
@@ -18,8 +16,10 @@ use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, Rung
 use skytether_adapt::profile::Profile;
 use skytether_common::{Key, Result};
 use skytether_drive::{Cse, Device, DriveOptions};
+use skytether_slice::Metadata;
+use skytether_store::SliceStore;
+use skytether_store::before::Before;
 use skytether_store::memory::MemoryStore;
-use skytether_store::{Entry, Op, SliceStore, Usage, Version};
 use skytether_wire::Opened;
 use skytether_wire::session::{Message, Session};
 use tokio::sync::Notify;
@@ -29,6 +29,14 @@ const ROWS: i64 = 300_000;
 
 /// Threads of the drive, and so lanes of an epoch.
 const LANES: usize = 2;
+
+/// `shop.sales` with ids that don't compress.
+fn store_numbers(store: &dyn SliceStore) -> Metadata {
+    let numbers = Arc::new(Int64Array::from_iter_values((0..ROWS).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64))));
+    let (none, nothing) = (new_null_array(&DataType::Utf8, ROWS as usize), new_null_array(&DataType::Float64, ROWS as usize));
+    let rows = RecordBatch::try_new(sales().schema(), vec![numbers, none, nothing]).unwrap();
+    store_table(store, &partition(&dataset("shop.sales"), "data"), &rows, 200 << 10)
+}
 
 /// A store that tells how many slices were read.
 #[derive(Debug, Default)]
@@ -54,36 +62,21 @@ impl Watched {
     }
 }
 
-impl SliceStore for Watched {
-    fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.inner.apply(batch)
+impl Before for Watched {
+    fn behind(&self) -> Result<&dyn SliceStore> {
+        Ok(&self.inner)
     }
-    fn get(&self, key: &Key) -> Result<Bytes> {
+
+    fn reads(&self, key: &Key) -> Result<()> {
         self.saw(key);
-        self.inner.get(key)
-    }
-    fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.saw(key);
-        self.inner.get_ranges_unverified(key, ranges)
-    }
-    fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.inner.stat(key)
-    }
-    fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.inner.list(prefix, after, limit)
-    }
-    fn usage(&self) -> Result<Usage> {
-        self.inner.usage()
+        Ok(())
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lanes_go_on_while_their_rows_wait_and_what_is_said_goes_before_rows() {
     let store = Arc::new(Watched::default());
-    let numbers = Arc::new(Int64Array::from_iter_values((0..ROWS).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64))));
-    let (none, nothing) = (new_null_array(&DataType::Utf8, ROWS as usize), new_null_array(&DataType::Float64, ROWS as usize));
-    let rows = RecordBatch::try_new(sales().schema(), vec![numbers, none, nothing]).unwrap();
-    store_table(store.as_ref(), &partition(&dataset("shop.sales"), "data"), &rows, 200 << 10);
+    store_numbers(store.as_ref());
     let drive = drive_over(Arc::clone(&store) as _, DriveOptions { threads: LANES, ..DriveOptions::default() });
     let Opened::Session(Session { survey, orders, mut messages, .. }) = drive.open(sub_plan("SELECT id FROM shop.sales.data").await).await.unwrap() else {
         panic!("rows of a table are worked off slice by slice");
@@ -140,36 +133,21 @@ impl Gated {
     }
 }
 
-impl SliceStore for Gated {
-    fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.inner.apply(batch)
+impl Before for Gated {
+    fn behind(&self) -> Result<&dyn SliceStore> {
+        Ok(&self.inner)
     }
-    fn get(&self, key: &Key) -> Result<Bytes> {
+
+    fn reads(&self, key: &Key) -> Result<()> {
         self.wait(key);
-        self.inner.get(key)
-    }
-    fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.wait(key);
-        self.inner.get_ranges_unverified(key, ranges)
-    }
-    fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.inner.stat(key)
-    }
-    fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.inner.list(prefix, after, limit)
-    }
-    fn usage(&self) -> Result<Usage> {
-        self.inner.usage()
+        Ok(())
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drive_that_gets_busy_in_the_middle_delivers_what_it_has_begun_and_gives_the_rest_back() {
     let store = Arc::new(Gated::default());
-    let numbers = Arc::new(Int64Array::from_iter_values((0..ROWS).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64))));
-    let (none, nothing) = (new_null_array(&DataType::Utf8, ROWS as usize), new_null_array(&DataType::Float64, ROWS as usize));
-    let rows = RecordBatch::try_new(sales().schema(), vec![numbers, none, nothing]).unwrap();
-    let metadata = store_table(store.as_ref(), &partition(&dataset("shop.sales"), "data"), &rows, 200 << 10);
+    let metadata = store_numbers(store.as_ref());
     let drive = drive_over(Arc::clone(&store) as _, DriveOptions { threads: LANES, memory_limit: 64 << 20, ..DriveOptions::default() });
     let plan = sub_plan("SELECT count(*), sum(CAST(id AS DOUBLE)) FROM shop.sales.data").await;
     let Opened::Session(Session { survey, orders, mut messages, .. }) = drive.open(plan).await.unwrap() else { panic!("a sum is worked off slice by slice") };
@@ -237,10 +215,7 @@ async fn a_drive_that_gets_busy_in_the_middle_delivers_what_it_has_begun_and_giv
 async fn a_slow_device_says_how_long_its_own_queue_is_and_no_more() {
     // Two epochs on one core that is sixty times slower: each waits for the other about as long as it works. By this machine's clock that is a hundred and twenty times the processor time.
     let store = Arc::new(MemoryStore::default());
-    let numbers = Arc::new(Int64Array::from_iter_values((0..ROWS).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64))));
-    let (none, nothing) = (new_null_array(&DataType::Utf8, ROWS as usize), new_null_array(&DataType::Float64, ROWS as usize));
-    let rows = RecordBatch::try_new(sales().schema(), vec![numbers, none, nothing]).unwrap();
-    store_table(store.as_ref(), &partition(&dataset("shop.sales"), "data"), &rows, 200 << 10);
+    store_numbers(store.as_ref());
     let slow = Profile { speed_per_core: 1.0 / 60.0, cores: 1, ..Profile::shipped("server").unwrap() };
     let device = Some(Device { name: "slow".to_owned(), profile: slow });
     let drive = drive_over(store as _, DriveOptions { device, max_concurrent: 1, ..DriveOptions::default() });

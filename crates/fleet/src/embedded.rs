@@ -131,7 +131,7 @@ impl Embedded {
             tracing::info!("{}: {deleted} slices of an ingest that did not finish were deleted", path.display());
         }
         let own = Self { path: path.to_path_buf(), host, like, resizing: tokio::sync::Mutex::default(), _lock: lock };
-        own.keep_list()?;
+        own.keep_list().await?;
         Ok(own)
     }
 

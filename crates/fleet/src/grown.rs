@@ -32,16 +32,20 @@ impl Embedded {
         }
         let done = self.host().resize(new, options, tell).await;
         // Also where it failed: what came has come, and what has left is gone.
-        self.keep_list()?;
-        done
+        let kept = self.keep_list().await;
+        done.and_then(|report| kept.map(|()| report))
     }
 
-    /// `fleet.json` names the drives of the fleet and no others.
-    pub(crate) fn keep_list(&self) -> Result<()> {
+    /// `fleet.json` names the drives of the fleet and no others. None goes that any drive takes for one of them: without it the fleet could not be opened.
+    pub(crate) async fn keep_list(&self) -> Result<()> {
         let fleet = read(&self.path().join("fleet.json"))?;
         let members = self.host().members();
-        let drives: Vec<(Uuid, usize)> =
-            fleet.drives.iter().enumerate().filter(|(_, id)| members.contains(id)).map(|(at, id)| (*id, fleet.place(at))).collect();
+        if fleet.drives.iter().all(|id| members.contains(id)) {
+            return Ok(());
+        }
+        let Some(listed) = self.host().listed().await? else { return Ok(()) };
+        let stays = |id: &Uuid| members.contains(id) || listed.contains(id);
+        let drives: Vec<(Uuid, usize)> = fleet.drives.iter().enumerate().filter(|(_, id)| stays(id)).map(|(at, id)| (*id, fleet.place(at))).collect();
         if drives.len() < fleet.drives.len() { write(self.path(), &FleetFile::new(drives)) } else { Ok(()) }
     }
 

@@ -70,7 +70,9 @@ impl Branch {
         let drives: Vec<Arc<dyn Cse>> = fenced.iter().map(|drive| Arc::clone(drive) as _).collect();
         let host = Host::new(drives.clone(), options)?;
         let membership = host.catalog().establish_membership(founding, &Role::Branch(name.to_owned())).await?;
-        take_over(&fence, &fenced, host.options().storage_deadline).await?;
+        if let Some((_, e)) = take_over(&fence, &fenced, host.options().storage_deadline).await?.into_iter().next() {
+            return Err(e);
+        }
         let memory_limit = host.options().memory_limit as u64;
         let info = CseInfo { id: membership.fleet, name: name.to_owned(), format: FORMAT, memory_limit, profile };
         let placed = Arc::new(Placed::new(info, drives));

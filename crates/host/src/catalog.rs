@@ -20,6 +20,7 @@ use uuid::Uuid;
 use crate::growing::Growing;
 use crate::indexes::IndexRecord;
 pub use crate::partitioned::PartitionedBy;
+use crate::redundant::decoded::Cover;
 use crate::redundant::presence::Presence;
 pub use crate::redundant::stored::RedundancyRecord;
 
@@ -318,6 +319,8 @@ fn hash64(a: &[u8], b: &[u8]) -> u64 {
 #[derive(Debug, Clone)]
 pub struct Catalog {
     drives: Arc<Growing<Arc<dyn Storage>>>,
+    /// The drives as they are, where these are those of a host itself.
+    cover: Option<Arc<Cover>>,
     presence: Arc<Presence>,
     deadline: Duration,
 }
@@ -329,11 +332,15 @@ impl Catalog {
     /// `Invalid` for no drive or the same drive twice.
     pub fn new(drives: Vec<Arc<dyn Storage>>, deadline: Duration) -> Result<Self> {
         let presence = Arc::new(Presence::new(drives.len()));
-        Self::sharing(drives, presence, deadline)
+        Self::sharing(drives, None, presence, deadline)
     }
 
-    /// The same with what somebody else knows of the drives.
-    pub(crate) fn sharing(drives: Vec<Arc<dyn Storage>>, presence: Arc<Presence>, deadline: Duration) -> Result<Self> {
+    /// That of a host, whose `drives` are those of `cover` with what stands for them.
+    pub(crate) fn of_host(drives: Vec<Arc<dyn Storage>>, cover: &Arc<Cover>) -> Result<Self> {
+        Self::sharing(drives, Some(Arc::clone(cover)), Arc::clone(&cover.presence), cover.deadline)
+    }
+
+    fn sharing(drives: Vec<Arc<dyn Storage>>, cover: Option<Arc<Cover>>, presence: Arc<Presence>, deadline: Duration) -> Result<Self> {
         if drives.is_empty() {
             return Err(Error::invalid("a host needs at least one drive"));
         }
@@ -343,13 +350,26 @@ impl Catalog {
                 return Err(Error::invalid(format!("{other} and {} are the same drive ({})", drive.info().name, drive.info().id)));
             }
         }
-        Ok(Self { drives: Arc::new(Growing::new(drives)), presence, deadline })
+        Ok(Self { drives: Arc::new(Growing::new(drives)), cover, presence, deadline })
     }
 
     /// The drives, in the host's order.
     #[must_use]
     pub fn drives(&self) -> &[Arc<dyn Storage>] {
         &self.drives
+    }
+
+    /// Whether the drives are those of a host itself, and not reached through one.
+    pub(crate) fn is_of_host(&self) -> bool {
+        self.cover.is_some()
+    }
+
+    /// Drive `at` as it is: what goes there does not wait for [`Presence::still`].
+    pub(crate) fn bare(&self, at: usize) -> &dyn Storage {
+        match &self.cover {
+            Some(cover) => cover.drives[at].as_ref(),
+            None => self.drives[at].as_ref(),
+        }
     }
 
     /// One drive more, which is not of the fleet yet.

@@ -46,6 +46,14 @@ struct Holder {
     since: u64,
 }
 
+/// What a refusal says, behind the drive's name. Clients of a host are told by it, too, whatever wire is between.
+const REFUSES: &str = "takes no changes from this host any more";
+
+/// Whether a drive refused a change because another host has its fleet, and not for what is stored there.
+pub(crate) fn is_refusal(error: &Error) -> bool {
+    error.kind() == Kind::Conflict && error.full_text().contains(REFUSES)
+}
+
 /// A host, as drives know it.
 #[derive(Debug)]
 pub(crate) struct Fence {
@@ -79,17 +87,15 @@ impl Fence {
         if self.lost.set(who.clone()).is_ok() {
             tracing::error!("{who}: this one changes nothing any more");
         }
-        Error::conflict(format!(
-            "{drive} takes no changes from this host any more: {who}. Nothing was changed. Ask that one, or stop it and start this one again"
-        ))
+        Error::conflict(format!("{drive} {REFUSES}: {who}. Nothing was changed. Ask that one, or stop it and start this one again"))
     }
 }
 
-/// Takes the drives over: from when this returns, no host that began before changes anything on those that answered.
+/// Takes the drives over: from when this returns, no host that began before changes anything on any but those that did not answer, which are what comes of it (their ids, and what was the matter).
 ///
 /// # Errors
 /// Conflict where another host takes them over at this moment; what the drives say.
-pub(crate) async fn take_over(fence: &Fence, drives: &[Arc<Fenced>], deadline: Duration) -> Result<()> {
+pub(crate) async fn take_over(fence: &Fence, drives: &[Arc<Fenced>], deadline: Duration) -> Result<Vec<(Uuid, Error)>> {
     // In order of their ids: of two hosts the second meets the first at the first drive, and not each the other one at half of them.
     let mut drives: Vec<&Held> = drives.iter().map(|drive| &drive.0).filter(|held| held.drive.away()).collect();
     drives.sort_by_key(|held| held.drive.info().id);
@@ -105,6 +111,7 @@ pub(crate) async fn take_over(fence: &Fence, drives: &[Arc<Fenced>], deadline: D
         let term = known.await?.into_iter().max().unwrap_or(0) + 1;
         fence.term.store(term, Ordering::SeqCst);
         refused = None;
+        let mut missed = Vec::new();
         for drive in &drives {
             match within(deadline, drive.name(), "note its host", drive.version()).await {
                 Err(e) if e.kind() == Kind::Conflict => {
@@ -112,11 +119,12 @@ pub(crate) async fn take_over(fence: &Fence, drives: &[Arc<Fenced>], deadline: D
                     break;
                 }
                 Err(e) if e.kind() != Kind::Unavailable => return Err(e.while_doing(format!("{} could not note its host", drive.name()))),
-                Ok(_) | Err(_) => {}
+                Err(e) => missed.push((drive.drive.info().id, e)),
+                Ok(_) => {}
             }
         }
         if refused.is_none() {
-            return Ok(());
+            return Ok(missed);
         }
     }
     let busy = Error::conflict("other hosts take this fleet over at this moment: stop all but one");

@@ -6,23 +6,27 @@
 //! | `members` | who becomes a member of the fleet, and who ceases to be |
 //! | `plan` | where the parts of a table are to lie |
 //! | `mover` | a data set as a new generation of the same content, over other drives |
+//! | `replaced` | the generations before, which queries may read still |
 //! | `report` | what is asked for, and what is told |
 
 pub(crate) mod members;
 mod mover;
 mod plan;
+mod replaced;
 mod report;
 pub mod seats;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use skytether_common::{Error, Kind, Result};
 use skytether_wire::Cse;
 
+use crate::catalog::within;
 use crate::redundant::Progress;
 use crate::redundant::presence::Presence;
+use crate::redundant::rejoin::newest;
 use crate::redundant::stored::code;
 use crate::session::Host;
 use mover::Mover;
@@ -30,6 +34,9 @@ pub use report::{GrowthOptions, GrowthReport, Load};
 
 /// How often it is looked again whether ingests that began before left something on drives that are to leave.
 const ROUNDS: usize = 16;
+
+/// How long a lost drive has to answer that is to be wiped.
+const ANSWER: Duration = Duration::from_secs(10);
 
 impl Host {
     /// Takes `new`, blank drives, into the fleet, empties those that are to leave and ends their membership, and moves slices so that every drive has as much as the others, to within 5%, and no more than that takes; `tell` is told how far it is.
@@ -49,8 +56,13 @@ impl Host {
             return Err(Error::unsupported("a fleet grows that knows its drives: let the host join them first"));
         }
         catalog.look_around().await?;
+        // What was cut off before.
+        catalog.tell_all().await?;
         self.grows().await?;
-        let leaving = self.places_of(&options.retire)?;
+        let (leaving, left) = self.places_of(&options.retire)?;
+        for at in &left {
+            members::wipe(self.cover().drives[*at].as_ref(), catalog.deadline()).await?;
+        }
         let before = Mover::new(self, BTreeSet::new(), None, tell).loads().await?;
         let had = presence.members();
         self.enough(&leaving, new.len()).await?;
@@ -88,7 +100,7 @@ impl Host {
             report.notes.push(format!("{} of tables {what}", skytether_common::units::human_bytes(report.pinned)));
         }
         report.added = added;
-        report.retired = leaving.iter().map(|at| self.drives()[*at].info().name.clone()).collect();
+        report.retired = leaving.iter().chain(&left).map(|at| self.drives()[*at].info().name.clone()).collect();
         if !report.retired.is_empty() && !self.is_kept() {
             report.notes.push(format!("when the host is started again, {} must not be among its --drives", report.retired.join(", ")));
         }
@@ -114,8 +126,13 @@ impl Host {
             if !self.dismiss(&gone).await? {
                 continue;
             }
-            for at in gone.into_iter().filter(|at| !lost.contains(at)) {
-                if let Err(e) = members::wipe(self.cover().drives[at].as_ref(), self.catalog().deadline()).await {
+            for at in gone {
+                let was_lost = lost.contains(&at);
+                // A blank one on which something was rebuilt may answer, and would be blank no more.
+                let deadline = if was_lost { self.catalog().deadline().min(ANSWER) } else { self.catalog().deadline() };
+                if let Err(e) = members::wipe(self.cover().drives[at].as_ref(), deadline).await
+                    && !was_lost
+                {
                     mover.report.notes.push(format!(
                         "{} left the fleet, but what is on it could not be deleted: {}",
                         self.drives()[at].info().name,
@@ -160,6 +177,29 @@ impl Host {
         self.catalog().presence().members().into_iter().map(|at| self.drives()[at].info().id).collect()
     }
 
+    /// The ids of the drives that a list that is kept with them is to name: of those of the fleet by the newest record that any of them has, which this host need not have heard of, and of those that left it and are not empty yet. Nothing
+    /// where not all of them tell.
+    ///
+    /// # Errors
+    /// `Internal` where nobody can be asked.
+    pub async fn listed(&self) -> Result<Option<Vec<uuid::Uuid>>> {
+        let (catalog, presence) = (self.catalog(), self.catalog().presence());
+        let told = catalog.told(catalog.deadline()).await?;
+        if told.iter().enumerate().any(|(at, told)| told.is_err() && !presence.is_outside(at)) {
+            return Ok(None);
+        }
+        let Some(newest) = newest(&told) else { return Ok(None) };
+        let mut ids: Vec<uuid::Uuid> = newest.drives.iter().map(|member| member.id).collect();
+        for at in presence.outside() {
+            let drive = &self.cover().drives[at];
+            let holds = within(catalog.deadline().min(ANSWER), &drive.info().name, "list what it holds", drive.list("", None, 1)).await;
+            if holds.is_ok_and(|holds| !holds.is_empty()) && !ids.contains(&drive.info().id) {
+                ids.push(drive.info().id);
+            }
+        }
+        Ok(Some(ids))
+    }
+
     /// Checks what a client asks of a host that is served.
     pub(crate) fn check_growth(&self, options: &GrowthOptions) -> Result<()> {
         if options.count > 0 {
@@ -175,17 +215,22 @@ impl Host {
         Ok(())
     }
 
-    /// The places of the drives of these names or ids.
-    fn places_of(&self, names: &[String]) -> Result<BTreeSet<usize>> {
-        let members = self.catalog().presence().members();
-        let place = |name: &String| {
+    /// The places of the drives of these names or ids: of those of the fleet, and of those that left it when that was cut off.
+    fn places_of(&self, names: &[String]) -> Result<(BTreeSet<usize>, BTreeSet<usize>)> {
+        let (members, outside) = (self.catalog().presence().members(), self.catalog().presence().outside());
+        let (mut leaving, mut left) = (BTreeSet::new(), BTreeSet::new());
+        for name in names {
             let is = |at: &&usize| {
                 let info = self.drives()[**at].info();
                 info.name == *name || info.id.to_string() == *name
             };
-            members.iter().find(is).copied().ok_or_else(|| Error::invalid(format!("there is no drive {name:?}: `skytether status` names them")))
-        };
-        names.iter().map(place).collect()
+            match (members.iter().find(is), outside.iter().find(is)) {
+                (Some(at), _) => leaving.insert(*at),
+                (None, Some(at)) => left.insert(*at),
+                (None, None) => return Err(Error::invalid(format!("there is no drive {name:?}: `skytether status` names them"))),
+            };
+        }
+        Ok((leaving, left))
     }
 
     /// Checks that enough drives are left without these, and with so many more, for the fleet and for each data set.

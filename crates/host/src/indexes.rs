@@ -11,6 +11,7 @@ use skytether_slice::Metadata;
 use skytether_store::{Expect, Op, Version};
 
 use crate::catalog::{Catalog, RootRecord};
+use crate::fence::is_refusal;
 
 /// How often a root record that others change meanwhile is changed again.
 const ATTEMPTS: usize = 16;
@@ -386,9 +387,10 @@ impl Catalog {
 
     /// Makes a record with other indexes the truth; what refused it where somebody else has changed it since `version`.
     async fn commit_indexes(&self, record: &mut RootRecord, version: Version) -> Result<Option<Error>> {
-        record.change = self.next_change(record.change);
-        match self.commit(record, Expect::Version(version)).await {
-            Err(e) if e.kind() == Kind::Conflict => Ok(Some(e)),
+        let before = record.change;
+        record.change = self.next_change(before);
+        match self.commit(record, Expect::Version(version), Some(before)).await {
+            Err(e) if e.kind() == Kind::Conflict && !is_refusal(&e) => Ok(Some(e)),
             done => done.map(|()| None),
         }
     }

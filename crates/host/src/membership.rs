@@ -17,8 +17,8 @@ use uuid::Uuid;
 
 use crate::catalog::{Catalog, within};
 use crate::fence::{Fence, take_over};
-use crate::growth::members::wipe;
-use crate::growth::seats::{Seat, Seats};
+use crate::growth::members::{is_forgotten, wipe};
+use crate::growth::seats::Seat;
 use crate::options::HostOptions;
 use crate::redundant::Lost;
 use crate::redundant::domains::{Domains, Spread};
@@ -244,9 +244,27 @@ impl Host {
         host.set_kept(founding == Founding::KnownList);
         let catalog = host.catalog();
         let hosts = host.options().hosts.clone();
-        catalog.establish(founding, &Role::Fleet, scheme, &hosts).await?;
-        take_over(&fence, &fenced, deadline).await?;
+        let known = catalog.establish(founding, &Role::Fleet, scheme, &hosts).await?;
+        let missed = take_over(&fence, &fenced, deadline).await?;
         catalog.rejoin(deadline).await?;
+        // The host before may still change what is there, so that it is not to be relied on, and nothing is garbage for want of a record.
+        for (id, e) in missed {
+            if let Some(at) = host.drives().iter().position(|drive| drive.info().id == id) {
+                catalog.may_lose(at, e)?;
+            }
+        }
+        // Until just now another host may have changed what was read; from here on none does.
+        let told = catalog.told(deadline).await?;
+        if catalog.newest_of(&told).is_some_and(|now| now.drives != known.drives || now.seats != known.seats) {
+            return Err(Error::conflict("the drives of this fleet changed while this host began: start it again"));
+        }
+        if !catalog.presence().lost().is_empty() && host.drives().iter().any(|drive| drive.away()) {
+            // Another host may still change what these have, and is not to be believed when they are back.
+            match catalog.note_absent().await {
+                Err(e) if e.kind() != Kind::Conflict => tracing::warn!("drives that are lost are not noted: {}", e.full_text()),
+                noted => noted?,
+            }
+        }
         catalog.agree_on_all().await?;
         host.sweep_records().await?;
         let deleted = if catalog.presence().lost().is_empty() {
@@ -280,7 +298,8 @@ async fn strangers(
             Ok(Some(own)) if own.fleet == newest.fleet => {
                 tracing::warn!("{} left the fleet, and is not used", info.name);
                 strangers.push(info.id);
-                if founding == Founding::KnownList {
+                let others: Vec<_> = drives.iter().filter(|other| newest.drives.iter().any(|member| member.id == other.info().id)).cloned().collect();
+                if founding == Founding::KnownList && is_forgotten(&info.id, &info.name, &others, deadline).await? {
                     // It was to be wiped when a crash came first.
                     wipe(drive.as_ref(), deadline).await?;
                 }
@@ -374,9 +393,7 @@ impl Catalog {
                 founded
             }
         };
-        self.presence().tell(membership.homes as usize, membership.redundancy);
-        self.presence().seat(Seats::of(&membership));
-        self.presence().house(Domains::of(&membership, self.ids()));
+        self.learn(&membership);
         self.lose_replaced(&membership, &found).await?;
         self.check_presence()?;
         let value = membership.encode()?;

@@ -157,13 +157,15 @@ pub(crate) fn for_instance(instance: Uuid, body: &[u8]) -> Bytes {
     out.into()
 }
 
-/// Checks the instance in front of a change and takes it off.
-pub(crate) fn of_instance(instance: Uuid, body: &Bytes) -> Result<Bytes> {
-    match body.first_chunk::<16>() {
-        None => Err(Error::invalid("a change is cut off: it does not say which start of the host it is meant for")),
-        Some(meant) if meant != instance.as_bytes() => {
-            Err(Error::conflict("the host was started again in the middle of this ingest, which may have lost slices: nothing was committed; ingest again"))
-        }
-        Some(_) => Ok(body.slice(16..)),
-    }
+/// Takes the instance in front of a change off.
+pub(crate) fn of_instance(body: &Bytes) -> Result<(Uuid, Bytes)> {
+    let meant = body.first_chunk::<16>().ok_or_else(|| Error::invalid("a change is cut off: it does not say which start of the host it is meant for"))?;
+    Ok((Uuid::from_bytes(*meant), body.slice(16..)))
+}
+
+/// What a change ends with that is meant for another instance.
+pub(crate) fn for_another() -> Error {
+    Error::conflict(
+        "the host was started again, or drives came to its fleet or left it, in the middle of this ingest, which may have lost slices: nothing was committed; ingest again",
+    )
 }

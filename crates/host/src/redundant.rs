@@ -16,6 +16,7 @@
 //! | `mend`, `report` | damaged values made anew; what a scrub tells |
 //! | `rebuild`, `blank` | a blank drive in the place of a lost one: who it is, and all made anew on it |
 //! | `rejoin` | root records on several drives, and drives that come back |
+//! | `raised` | root records on more drives than before |
 
 pub(crate) mod ahead;
 mod blank;
@@ -27,6 +28,7 @@ pub(crate) mod gone;
 mod held;
 pub(crate) mod mend;
 pub(crate) mod presence;
+mod raised;
 mod rebuild;
 mod rebuilt;
 pub(crate) mod rejoin;

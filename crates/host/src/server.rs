@@ -11,7 +11,8 @@ use arrow_flight::{
 };
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
-use skytether_common::{Error, Result};
+use skytether_common::{Error, PartitionName, Result};
+use skytether_store::Op;
 use skytether_wire::flight::deliveries::DeliveryEncoder;
 use skytether_wire::flight::frames;
 use skytether_wire::flight::status::to_status;
@@ -26,7 +27,7 @@ use crate::catalog::within;
 use crate::flight_sql::{self, FlightSqlHost};
 use crate::growth::GrowthOptions;
 use crate::long_work;
-use crate::protocol::{self, HostInfo, Kind, Last, MAX_REQUEST, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, of_instance};
+use crate::protocol::{self, HostInfo, Kind, Last, MAX_REQUEST, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, for_another, of_instance};
 use crate::redundant::{RepairOptions, ScrubOptions};
 use crate::session::Host;
 
@@ -192,7 +193,13 @@ impl HostService {
     async fn storage(&self, drive: &dyn Cse, kind: &str, what: &str, body: &Bytes) -> Result<Bytes> {
         match what {
             "apply" => {
-                let batch = frames::decode_batch(&of_instance(self.host.instance(), body)?)?;
+                let (meant, body) = of_instance(body)?;
+                let batch = frames::decode_batch(&body)?;
+                // What an ingest has written that a drive left in the middle of, it may take away again.
+                let removes = |op: &Op| matches!(op, Op::Delete { .. }) && PartitionName::parse(op.key()).is_some();
+                if meant != self.host.instance() && !(self.host.was(meant) && batch.iter().all(removes)) {
+                    return Err(for_another());
+                }
                 frames::encode_json(&drive.apply(batch).await?)
             }
             "get" => {

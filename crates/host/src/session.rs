@@ -1,9 +1,7 @@
 //! A query from its text to its rows.
 
 use std::fmt;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::task::{self, Poll};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use arrow::datatypes::{Field, SchemaRef};
@@ -11,19 +9,19 @@ use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use datafusion::common::{ScalarValue, TableReference};
 use datafusion::execution::FunctionRegistry;
+use datafusion::execution::TaskContext;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{MemoryPool, PeakRecordingPool};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::prelude::SessionConfig;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
+use futures::StreamExt;
 use futures::stream::BoxStream;
-use futures::{Stream, StreamExt};
 use skytether_common::{DatasetName, Error, Generation, Result};
 use skytether_engine::threads::Threads;
 use skytether_expression::CellSource;
@@ -68,7 +66,10 @@ use crate::turns::take_turns;
 use crate::unnested;
 use crate::writer::DatasetWriter;
 
+mod counted;
 mod drives;
+
+use counted::{Counted, Running};
 
 use drives::check_names;
 
@@ -82,7 +83,8 @@ struct Inner {
     options: HostOptions,
     base: SessionState,
     schemas: SchemaCache,
-    instance: Mutex<Uuid>,
+    /// What it was called since it began, the newest last.
+    instances: Mutex<Vec<Uuid>>,
     /// Held by the queries that began since a generation was last replaced.
     running: Mutex<Arc<()>>,
     /// What works off what drives hand out does so on these.
@@ -103,6 +105,16 @@ impl fmt::Debug for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let drives: Vec<_> = self.0.drives.iter().map(|d| d.info().name.as_str()).collect();
         f.debug_struct("Host").field("drives", &drives).finish_non_exhaustive()
+    }
+}
+
+/// A host, as long as others have it.
+pub(crate) struct WeakHost(Weak<Inner>);
+
+impl WeakHost {
+    /// The host, if anybody has it still.
+    pub(crate) fn upgrade(&self) -> Option<Host> {
+        self.0.upgrade().map(Host)
     }
 }
 
@@ -166,10 +178,10 @@ impl Host {
         let base = base_state(&options)?;
         let pool = &base.runtime_env().memory_pool;
         let presence = Arc::new(Presence::new(drives.len()));
-        let cover = Cover::new(drives, Arc::clone(&presence), options.storage_deadline, Arc::clone(pool));
+        let cover = Cover::new(drives, presence, options.storage_deadline, Arc::clone(pool));
         let drives: Vec<Arc<dyn Cse>> = cover.drives().map(|at| Arc::new(Covered::new(&cover, at)) as _).collect();
         let storages = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Storage>).collect();
-        let catalog = Catalog::sharing(storages, presence, options.storage_deadline)?;
+        let catalog = Catalog::of_host(storages, &cover)?;
         let threads = Arc::new(Threads::new(READERS));
         let above =
             drives.iter().map(|drive| EngineAbove::new(Arc::clone(drive), Arc::clone(pool), options.storage_deadline, drives.len(), Arc::clone(&threads)));
@@ -180,7 +192,7 @@ impl Host {
             options,
             base,
             schemas: SchemaCache::default(),
-            instance: Mutex::new(Uuid::new_v4()),
+            instances: Mutex::new(vec![Uuid::new_v4()]),
             running: Mutex::default(),
             readers: threads,
             cover,
@@ -250,12 +262,22 @@ impl Host {
     /// New with each host: tells a restarted one from the one before. Also new when a drive has left: who knew the drives before must look again.
     #[must_use]
     pub fn instance(&self) -> Uuid {
-        *self.0.instance.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.instances.lock().unwrap_or_else(PoisonError::into_inner).last().copied().unwrap_or_default()
+    }
+
+    /// Whether it was this one before drives left: of the same start, in which places mean the same.
+    pub(crate) fn was(&self, instance: Uuid) -> bool {
+        self.0.instances.lock().unwrap_or_else(PoisonError::into_inner).contains(&instance)
     }
 
     /// Whoever knew this host before is to look again.
     pub(crate) fn renew(&self) {
-        *self.0.instance.lock().unwrap_or_else(PoisonError::into_inner) = Uuid::new_v4();
+        self.0.instances.lock().unwrap_or_else(PoisonError::into_inner).push(Uuid::new_v4());
+    }
+
+    /// The same, for what is not to keep it from being closed.
+    pub(crate) fn downgrade(&self) -> WeakHost {
+        WeakHost(Arc::downgrade(&self.0))
     }
 
     /// What a query holds as long as it runs.
@@ -586,59 +608,4 @@ fn with_cells(plan: LogicalPlan, cells: Arc<HostCells>) -> Result<LogicalPlan> {
     })
     .map(|t| t.data)
     .map_err(from_datafusion)
-}
-
-/// The result's stream: counts rows, turns errors into ours and closes the receipt.
-struct Counted {
-    inner: Running,
-    collector: Arc<Collector>,
-    /// Held as long as it runs.
-    running: Option<Arc<()>>,
-}
-
-/// How far a query's execution is.
-enum Running {
-    Planned(Arc<dyn ExecutionPlan>, Arc<TaskContext>),
-    Begun(SendableRecordBatchStream),
-    Over,
-}
-
-impl Stream for Counted {
-    type Item = Result<RecordBatch>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Running::Planned(plan, context) = &self.inner {
-            match execute_stream(Arc::clone(plan), Arc::clone(context)) {
-                Ok(stream) => self.inner = Running::Begun(stream),
-                Err(e) => {
-                    self.inner = Running::Over;
-                    self.collector.finish(false);
-                    return Poll::Ready(Some(Err(from_datafusion(e))));
-                }
-            }
-        }
-        let Running::Begun(inner) = &mut self.inner else { return Poll::Ready(None) };
-        match inner.poll_next_unpin(cx) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Some(Ok(batch))) => {
-                self.collector.rows(batch.num_rows() as u64);
-                Poll::Ready(Some(Ok(batch)))
-            }
-            Poll::Ready(end) => {
-                // Dropping the stream first lets scans file what they know.
-                self.inner = Running::Over;
-                self.running = None;
-                self.collector.finish(end.is_none());
-                Poll::Ready(end.map(|e| e.map_err(from_datafusion)))
-            }
-        }
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        if !matches!(std::mem::replace(&mut self.inner, Running::Over), Running::Over) {
-            self.collector.finish(false);
-        }
-    }
 }

@@ -17,9 +17,11 @@ use skytether_slice::{Encoded, Layout, MetadataBuilder, SliceOptions, TableSlice
 use skytether_store::Expect;
 use skytether_wire::size::batch_bytes;
 use tokio::runtime::{Handle, RuntimeFlavor};
+use uuid::Uuid;
 
 use crate::catalog::{Catalog, DatasetKind, MatrixRecord, PLAIN_FORMAT, PartitionRecord, REDUNDANT_FORMAT, ROOT_FORMAT, RootRecord, TableRecord, overtaken};
 use crate::dealt::Dealt;
+use crate::fence::is_refusal;
 use crate::indexes::IndexRecord;
 use crate::matrix_writer;
 use crate::outbox::Outbox;
@@ -56,6 +58,8 @@ pub struct DatasetWriter {
     change: u64,
     /// The drives that are here, which get all that is written.
     drives: Vec<usize>,
+    /// How often these were replaced when it began, of those that were.
+    incarnations: BTreeMap<Uuid, u32>,
     scheme: Scheme,
     tables: BTreeMap<String, TableRecord>,
     application: BTreeMap<String, String>,
@@ -152,7 +156,7 @@ impl DatasetWriter {
                 )));
             }
         };
-        let (drives, scheme) = (catalog.presence().writable(), catalog.presence().scheme());
+        let (drives, incarnations, scheme) = (catalog.presence().writable(), catalog.presence().incarnations(), catalog.presence().scheme());
         Ok(Self {
             catalog,
             slices,
@@ -162,6 +166,7 @@ impl DatasetWriter {
             replaced,
             change,
             drives,
+            incarnations,
             scheme,
             tables: BTreeMap::new(),
             application: BTreeMap::new(),
@@ -441,24 +446,35 @@ impl DatasetWriter {
         if written == self.replaced { Ok((expect, now, indexes)) } else { Err(overtaken(&self.name)) }
     }
 
-    /// Commits `record` in the place of what was there when the ingest began; the generation that it replaced.
-    async fn commit_now(&self, record: &mut RootRecord) -> Result<Option<Generation>> {
+    /// Commits `record` in the place of what was there when the ingest began; the generation that it replaced. An error comes with whether it is certain that nothing was committed.
+    async fn commit_now(&self, record: &mut RootRecord) -> std::result::Result<Option<Generation>, (Error, bool)> {
         for attempt in 0.. {
-            let (expect, now, indexes) = self.expected_now().await?;
-            self.is_all_there(record)?;
+            let (expect, now, indexes) = self.expected_now().await.map_err(|e| (e, true))?;
+            self.is_all_there(record).map_err(|e| (e, true))?;
             record.change = self.catalog.next_change(now.map_or(self.change, |(_, change)| change.max(self.change)));
             record.indexes = indexes.into_iter().filter(|index| record.tables.contains_key(&index.table)).collect();
-            match self.catalog.commit(record, expect).await {
+            match self.catalog.commit(record, expect, now.map(|(_, change)| change)).await {
                 // Perhaps it was only moved to other drives just now.
-                Err(e) if e.kind() == Kind::Conflict && attempt < ATTEMPTS => {}
-                done => return done.map(|()| now.map(|(generation, _)| generation)),
+                Err(e) if e.kind() == Kind::Conflict && attempt < ATTEMPTS && !is_refusal(&e) => {}
+                // After any other error the drive may have committed all the same.
+                Err(e) => {
+                    let certain = matches!(e.kind(), Kind::Conflict | Kind::Invalid);
+                    return Err((e, certain));
+                }
+                Ok(()) => return Ok(now.map(|(generation, _)| generation)),
             }
         }
-        Err(overtaken(&self.name))
+        Err((overtaken(&self.name), true))
     }
 
-    /// Whether drives that are lost by now have no part that is nowhere else.
+    /// Whether drives that are lost by now have no part that is nowhere else, and no drive was replaced: what it had is made anew of what root records name, and of nothing else.
     fn is_all_there(&self, record: &RootRecord) -> Result<()> {
+        let now = self.catalog.presence().incarnations();
+        let replaced = |id: &Uuid| now.get(id) != self.incarnations.get(id) && record.names(id);
+        if let Some(at) = self.drives.iter().find(|at| replaced(&self.catalog.drives()[**at].info().id)) {
+            let drive = &self.catalog.drives()[*at].info().name;
+            return Err(Error::unavailable(format!("{drive} was replaced while {} was written, in part there: ingest it again", self.name)));
+        }
         for table in record.tables.values().filter(|table| table.redundancy.is_none() && table.placement == Placement::Spread) {
             for partition in &table.partitions {
                 let at = self.catalog.drive(&partition.drive, &self.name)?;
@@ -475,10 +491,8 @@ impl DatasetWriter {
     async fn settle_commit(self, mut record: RootRecord) -> Result<IngestReport> {
         let replaced = match self.commit_now(&mut record).await {
             Ok(replaced) => replaced,
-            Err(e) => {
-                // After any other error the drive may have committed all the same, so only what no root record names may go, which opening the
-                // fleet decides.
-                let certain = matches!(e.kind(), Kind::Conflict | Kind::Invalid);
+            Err((e, certain)) => {
+                // Only what no root record names may go; where that is not known, opening the fleet decides.
                 if certain && let Err(left) = self.catalog.delete_generation(&self.name, self.generation).await {
                     tracing::debug!("{left}");
                 }

@@ -5,6 +5,7 @@
 
 mod batch;
 #[doc(hidden)]
+pub mod before;
 pub mod contract;
 pub mod disk;
 pub mod fault;

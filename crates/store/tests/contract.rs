@@ -4,16 +4,16 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use bytes::Bytes;
 use common::{bytes, everything, key, options};
 use proptest::prelude::*;
 use skytether_common::{Key, Kind, Result};
+use skytether_store::before::Before;
 use skytether_store::disk::{DiskStore, Sync};
 use skytether_store::fault::FaultStore;
 use skytether_store::memory::MemoryStore;
-use skytether_store::{Entry, Expect, Op, SliceStore, Usage, Version, contract};
+use skytether_store::{Expect, Op, SliceStore, Version, contract};
 use tempfile::TempDir;
 
 /// A disk store that takes its directory along.
@@ -27,27 +27,9 @@ impl Temporary {
     }
 }
 
-impl SliceStore for Temporary {
-    fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.0.apply(batch)
-    }
-    fn get(&self, key: &Key) -> Result<Bytes> {
-        self.0.get(key)
-    }
-    fn get_expected(&self, key: &Key, len: u64, crc32c: u32) -> Result<Option<Bytes>> {
-        self.0.get_expected(key, len, crc32c)
-    }
-    fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.0.get_ranges_unverified(key, ranges)
-    }
-    fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.0.stat(key)
-    }
-    fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.0.list(prefix, after, limit)
-    }
-    fn usage(&self) -> Result<Usage> {
-        self.0.usage()
+impl Before for Temporary {
+    fn behind(&self) -> Result<&dyn SliceStore> {
+        Ok(&self.0)
     }
 }
 

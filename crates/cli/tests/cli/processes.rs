@@ -133,6 +133,18 @@ fn a_taken_port_is_named() {
 }
 
 #[test]
+fn a_host_whose_port_is_taken_leaves_the_drives_to_the_one_that_has_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let drives: Vec<_> = (0..2).map(|n| drive(dir.path(), n, "127.0.0.1:0")).collect();
+    let addresses = drives.iter().map(Served::address).collect::<Vec<_>>().join(",");
+    let host = Served::start(&["host", "serve", "--drives", &addresses, "--listen", "127.0.0.1:0"]);
+    let said = run(&["host", "serve", "--drives", &addresses, "--listen", host.address()]).fails(1);
+    assert!(said.contains(host.address()) && said.contains("another port") && said.lines().count() == 1, "{said}");
+    run(&["ingest", &file(dir.path(), "t.csv", "v\n1\n2\n"), "--to", "d.t", "--fleet", &host.url]).code(0);
+    assert_eq!(run(&["sql", "SELECT sum(v) AS s FROM d.t", "--fleet", &host.url, "--format", "csv"]).code(0).out, "s\n3\n");
+}
+
+#[test]
 fn a_frozen_drive_is_named_and_comes_back() {
     let dir = tempfile::tempdir().unwrap();
     let drives: Vec<_> = (0..2).map(|n| drive(dir.path(), n, "127.0.0.1:0")).collect();

@@ -173,16 +173,21 @@ pub(crate) async fn answer(host: &Host, sql: &str, cut: Cut) -> Result<(Vec<Stri
     Ok((rows, receipt.receipt()))
 }
 
+/// Fills the fleet of `host`; what each query answers there, with all drives.
+pub(crate) async fn filled(host: Host) -> Vec<Vec<String>> {
+    fill(&host).await;
+    let mut whole = Vec::new();
+    for sql in QUERIES {
+        whole.push(answer(&host, sql, Cut::Full).await.unwrap().0);
+    }
+    whole
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drive_that_dies_in_the_middle_changes_no_answer() {
     let dir = tempfile::tempdir().unwrap();
     let first = host(dir.path(), BTreeMap::new(), Moving::AsNeeded).await.unwrap();
-    fill(&first).await;
-    let mut whole = Vec::new();
-    for sql in QUERIES {
-        whole.push(answer(&first, sql, Cut::Full).await.unwrap().0);
-    }
-    drop(first);
+    let whole = filled(first).await;
     let mut stood_for = 0;
     let movings = [Moving::AsNeeded, Moving::Never, Moving::Always(Policy::Adaptive), Moving::Always(Policy::Static(Rung::Raw))];
     for (round, breath) in [0, 1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 24].into_iter().enumerate() {

@@ -157,17 +157,12 @@ async fn every_value_of_lost_drives_is_what_it_was_whole_and_in_parts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_lost_in_the_middle_of_a_query_changes_no_answer() {
-    use crate::dying::{QUERIES, answer, fill, host_over};
+    use crate::dying::{QUERIES, answer, filled, host_over};
 
     let dir = tempfile::tempdir().unwrap();
     let fleet = async |breaths: BTreeMap<usize, Arc<AtomicUsize>>, moving| host_over(dir.path(), (DRIVES, Some(3)), SCHEME, breaths, moving).await.unwrap();
     let first = fleet(BTreeMap::new(), Moving::AsNeeded).await;
-    fill(&first).await;
-    let mut whole = Vec::new();
-    for sql in QUERIES {
-        whole.push(answer(&first, sql, Cut::Full).await.unwrap().0);
-    }
-    drop(first);
+    let whole = filled(first).await;
     let mut stood_for = 0;
     let movings = [Moving::AsNeeded, Moving::Never];
     for (round, (breath, lost)) in [0, 1, 2, 3, 5, 8, 13].into_iter().zip(LOST.into_iter().rev().cycle()).enumerate() {

@@ -15,6 +15,8 @@ mod levels;
 mod levels_model;
 mod locks;
 mod lost;
+mod mended;
+mod moved;
 mod moving;
 mod moving_faults;
 mod plain;

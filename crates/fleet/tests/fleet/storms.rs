@@ -1,211 +1,44 @@
-//! Seeded storms: hosts and drives die, answers get lost, disks are full, at any step of ingest, replacement, drop and scrub, and hosts take the fleet from one another. After each, every data set is as it was or as it was to be, whole, and
-//! nothing is left behind.
+//! Seeded storms: hosts and drives die, answers get lost, disks are full, at any step of ingest, replacement, drop, scrub, repair, growth and retirement, and hosts take the fleet from one another. After each, every data set is as it was or as it was to be,
+//! whole, and nothing is left behind.
 //!
 //! Drives are real ones over stores in memory; each host sees them through [`Link`]s, which end with it: what a dead host has still under way reaches no drive. A storm follows from its seed but for the order in which threads come to
 //! the drives. `SKYTETHER_STORMS=FROM..TO` runs other seeds than the tests do; `benches/storms.py` runs ten thousand.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+mod weather;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arrow::array::{ArrayRef, Int64Array};
 use arrow::record_batch::RecordBatch;
-use async_trait::async_trait;
-use bytes::Bytes;
-use skytether_common::{DatasetName, Error, Key, Kind, PartitionName, Result};
+use skytether_common::{DatasetName, Error, Kind, PartitionName, Result};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
-use skytether_fleet::{Cut, DatasetKind, HostOptions, Placement, QueryOptions, ScrubOptions};
+use skytether_fleet::{Cut, DatasetKind, GrowthOptions, HostOptions, Placement, QueryOptions, RepairOptions, ScrubOptions};
+use skytether_host::membership::Membership;
 use skytether_host::{Founding, Host};
-use skytether_store::memory::MemoryStore;
-use skytether_store::{Entry, Op, SliceStore, Usage, Version};
-use skytether_wire::decorated::{Decorated, Decorator};
-use skytether_wire::{CseInfo, DeliveryStream, Opened, SubPlan};
-use tokio::sync::Notify;
+use skytether_store::SliceStore;
+use skytether_wire::CseInfo;
+use skytether_wire::decorated::Decorated;
 
 use crate::util::{Random, lines};
+use weather::{Life, Link, Sky, Strike, Weather};
 
 /// Seeds of the tests.
 const SEEDS: std::ops::Range<u64> = 0..300;
+
+/// Drives that may come to a fleet.
+const SPARES: usize = 2;
+
+/// The record of the fleet.
+const FLEET: &str = "skytether-fleet";
 
 /// What is done in a storm.
 const STEPS: usize = 6;
 
 /// Data sets of a fleet.
 const NAMES: [&str; 3] = ["lab.a", "lab.b", "lab.c"];
-
-/// What befalls the drive that is asked for something, or the host that asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Strike {
-    /// The host dies, before or after the change is made.
-    Host { after: bool },
-    /// The drive is gone until it is brought back, before or after the change is made.
-    Drive { after: bool },
-    /// The change is made, and the answer lost.
-    Answer,
-    /// The disk is full.
-    Full,
-    /// The drive fails this once.
-    Once,
-}
-
-/// What is to befall whom: counted are the changes and reads of all hosts.
-#[derive(Debug, Default)]
-struct Weather {
-    asked: AtomicU64,
-    strikes: Mutex<BTreeMap<u64, Strike>>,
-    struck: Mutex<Vec<Strike>>,
-    /// How many drives may be gone at a time.
-    most: AtomicU64,
-    gone: AtomicU64,
-}
-
-impl Weather {
-    fn strike(&self) -> Option<Strike> {
-        let at = self.asked.fetch_add(1, Ordering::SeqCst);
-        let strike = self.strikes.lock().unwrap().remove(&at)?;
-        if matches!(strike, Strike::Drive { .. }) {
-            // No more than the fleet survives; but where it survives none, one that is back for the next step.
-            let most = self.most.load(Ordering::SeqCst).max(1);
-            self.gone.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |gone| (gone < most).then_some(gone + 1)).ok()?;
-        }
-        self.struck.lock().unwrap().push(strike);
-        Some(strike)
-    }
-}
-
-/// What a drive stores, while it is there.
-#[derive(Debug)]
-struct Sky {
-    name: String,
-    store: MemoryStore,
-    gone: AtomicBool,
-}
-
-impl Sky {
-    fn there(&self) -> Result<&MemoryStore> {
-        if self.gone.load(Ordering::SeqCst) { Err(Error::unavailable(format!("{} is gone", self.name))) } else { Ok(&self.store) }
-    }
-}
-
-impl SliceStore for Sky {
-    fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.there()?.apply(batch)
-    }
-
-    fn get(&self, key: &Key) -> Result<Bytes> {
-        self.there()?.get(key)
-    }
-
-    fn get_ranges_unverified(&self, key: &Key, ranges: &[std::ops::Range<u64>]) -> Result<Vec<Bytes>> {
-        self.there()?.get_ranges_unverified(key, ranges)
-    }
-
-    fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.there()?.stat(key)
-    }
-
-    fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.there()?.list(prefix, after, limit)
-    }
-
-    fn usage(&self) -> Result<Usage> {
-        self.there()?.usage()
-    }
-}
-
-/// Whether a host lives.
-#[derive(Debug, Default)]
-struct Life {
-    over: AtomicBool,
-    ended: Notify,
-}
-
-impl Life {
-    fn end(&self) {
-        self.over.store(true, Ordering::SeqCst);
-        self.ended.notify_waiters();
-    }
-
-    async fn over(&self) {
-        let ended = self.ended.notified();
-        if !self.over.load(Ordering::SeqCst) {
-            ended.await;
-        }
-    }
-}
-
-/// A host's way to a drive.
-#[derive(Debug)]
-struct Link {
-    drive: Arc<Drive>,
-    sky: Arc<Sky>,
-    life: Arc<Life>,
-    weather: Arc<Weather>,
-}
-
-impl Link {
-    fn living(&self) -> Result<()> {
-        if self.life.over.load(Ordering::SeqCst) { Err(Error::unavailable("the host is dead")) } else { Ok(()) }
-    }
-
-    async fn asked<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        self.living()?;
-        let lost = || Error::unavailable(format!("{} was lost", self.sky.name));
-        match self.weather.strike() {
-            None => work.await,
-            Some(Strike::Host { after }) => {
-                if after {
-                    let _ = work.await;
-                }
-                self.life.end();
-                std::future::pending().await
-            }
-            Some(Strike::Drive { after }) => {
-                if after {
-                    let _ = work.await;
-                }
-                self.sky.gone.store(true, Ordering::SeqCst);
-                Err(lost())
-            }
-            Some(Strike::Answer) => {
-                let _ = work.await;
-                Err(lost())
-            }
-            Some(Strike::Full) => Err(Error::exhausted(format!("{} is full", self.sky.name))),
-            Some(Strike::Once) => Err(lost()),
-        }
-    }
-}
-
-#[async_trait]
-impl Decorator for Link {
-    fn behind(&self) -> &dyn Cse {
-        self.drive.as_ref()
-    }
-
-    /// As over a wire: it can be lost, and several hosts can reach it.
-    fn away(&self) -> bool {
-        true
-    }
-
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.asked(self.drive.apply(batch)).await
-    }
-
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        self.asked(self.drive.get(key)).await
-    }
-
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        self.asked(self.drive.execute(plan)).await
-    }
-
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        self.living()?;
-        self.drive.open(plan).await
-    }
-}
 
 /// A host, for as long as it lives.
 struct Living {
@@ -240,10 +73,15 @@ fn told(version: usize) -> String {
 }
 
 struct Storm {
+    seed: u64,
     random: Random,
     redundancy: &'static str,
+    /// The drives with which it was founded, and spare ones behind them.
     skies: Vec<Arc<Sky>>,
     drives: Vec<Arc<Drive>>,
+    founders: usize,
+    /// A drive that was lost for good, and is blank until it is rebuilt.
+    blank: Option<usize>,
     weather: Arc<Weather>,
     /// The version that each data set has, as far as it has one.
     known: BTreeMap<&'static str, usize>,
@@ -258,25 +96,55 @@ impl Storm {
         let mut random = Random(seed);
         let (redundancy, drives, most) = [("none", 3, 0), ("replicas:2", 3, 1), ("ec:2+1", 4, 1), ("ec:2+2", 4, 2)][random.below(4)];
         let weather = Arc::new(Weather { most: AtomicU64::new(most), ..Weather::default() });
-        let id = |n: usize| uuid::Uuid::from_u128(u128::from(seed) << 16 | n as u128 + 1);
-        let skies: Vec<_> =
-            (0..drives).map(|n| Arc::new(Sky { name: format!("drive-{n}"), store: MemoryStore::new(), gone: AtomicBool::new(false) })).collect();
-        let drive = |(n, sky): (usize, &Arc<Sky>)| {
-            let info = CseInfo { id: id(n), name: sky.name.clone(), format: 1, memory_limit: 64 << 20, profile: None };
-            Drive::new(Arc::clone(sky) as _, info, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap()
-        };
-        let drives = skies.iter().enumerate().map(drive).collect();
-        Self { random, redundancy, skies, drives, weather, known: BTreeMap::new(), pending: BTreeMap::new(), versions: 0, log: Vec::new() }
+        let skies: Vec<_> = (0..drives + SPARES).map(|n| Sky::new(format!("drive-{n}"))).collect();
+        let founders = drives;
+        let drives = skies.iter().enumerate().map(|(n, sky)| Self::drive(seed, n, sky)).collect();
+        Self {
+            seed,
+            random,
+            redundancy,
+            skies,
+            drives,
+            founders,
+            blank: None,
+            weather,
+            known: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            versions: 0,
+            log: Vec::new(),
+        }
+    }
+
+    fn drive(seed: u64, n: usize, sky: &Arc<Sky>) -> Arc<Drive> {
+        let id = uuid::Uuid::from_u128(u128::from(seed) << 16 | n as u128 + 1);
+        let info = CseInfo { id, name: sky.name.clone(), format: 1, memory_limit: 64 << 20, profile: None };
+        Drive::new(Arc::clone(sky) as _, info, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap()
+    }
+
+    /// Another drive in the place of drive `at`, with nothing on it; what is on its way to the old one is lost with that.
+    fn put_blank(&mut self, at: usize) {
+        self.skies[at].gone.store(true, Ordering::SeqCst);
+        self.skies[at] = Sky::new(format!("drive-{at}"));
+        self.drives[at] = Self::drive(self.seed, at, &self.skies[at]);
+    }
+
+    /// The drives of the fleet, as those say that somebody can ask.
+    fn members(&self) -> BTreeSet<usize> {
+        let there = self.skies.iter().filter(|sky| !sky.gone.load(Ordering::SeqCst));
+        let records = there.filter_map(|sky| serde_json::from_slice::<Membership>(&sky.has(FLEET)?).ok());
+        let Some(newest) = records.max_by_key(|record| record.change) else { return (0..self.founders).collect() };
+        (0..self.drives.len()).filter(|at| newest.drives.iter().any(|member| member.id == self.drives[*at].info().id)).collect()
+    }
+
+    fn link(&self, at: usize, life: &Arc<Life>) -> Arc<dyn Cse> {
+        let (drive, sky) = (Arc::clone(&self.drives[at]), Arc::clone(&self.skies[at]));
+        Arc::new(Decorated(Link { drive, sky, life: Arc::clone(life), weather: Arc::clone(&self.weather) }))
     }
 
     /// A new host, as a new process.
     async fn host(&self) -> Result<Living> {
         let life = Arc::new(Life::default());
-        let link = |(drive, sky): (&Arc<Drive>, &Arc<Sky>)| {
-            let link = Link { drive: Arc::clone(drive), sky: Arc::clone(sky), life: Arc::clone(&life), weather: Arc::clone(&self.weather) };
-            Arc::new(Decorated(link)) as Arc<dyn Cse>
-        };
-        let drives = self.drives.iter().zip(&self.skies).map(link).collect();
+        let drives = self.members().into_iter().map(|at| self.link(at, &life)).collect();
         let mut options = HostOptions { storage_deadline: Duration::from_secs(20), redundancy: self.redundancy.parse().unwrap(), ..HostOptions::default() };
         options.slices.target_bytes = 1 << 10;
         let host = tokio::select! {
@@ -313,10 +181,11 @@ impl Storm {
         }
         if back || self.weather.most.load(Ordering::SeqCst) == 0 {
             self.skies.iter().for_each(|sky| sky.gone.store(false, Ordering::SeqCst));
-            self.weather.gone.store(0, Ordering::SeqCst);
         } else {
             self.log.push(format!("  away: {:?}", self.away()));
         }
+        let lost = self.away().into_iter().chain(self.blank).collect::<BTreeSet<_>>().len();
+        self.weather.gone.store(lost as u64, Ordering::SeqCst);
     }
 
     fn away(&self) -> Vec<usize> {
@@ -379,7 +248,8 @@ impl Storm {
         for name in host.catalog().names().await.unwrap() {
             generations.insert(name.clone(), host.catalog().read(&name).await.unwrap().0.generation);
         }
-        for sky in &self.skies {
+        let members = self.members();
+        for (_, sky) in self.skies.iter().enumerate().filter(|(at, _)| members.contains(at)) {
             for entry in sky.store.list("", None, usize::MAX).unwrap() {
                 let named = match PartitionName::parse(&entry.key) {
                     Some((partition, _)) => generations.get(&partition.dataset) == Some(&partition.generation),
@@ -393,7 +263,7 @@ impl Storm {
     async fn step(&mut self) {
         let name = NAMES[self.random.below(NAMES.len())];
         let before = self.known.get(name).copied();
-        let what = self.random.below(10);
+        let what = self.what();
         let strikes = self.random.below(4);
         // A host that begins is struck as well.
         let early = self.random.below(3) == 0;
@@ -447,7 +317,7 @@ impl Storm {
                         let second = second.and_then(|(done, _)| done);
                         self.won(&(first, second), (one, other), &mut may);
                     }
-                    _ => {
+                    9 => {
                         let scrubbed = async { host.host.scrub(&ScrubOptions::default(), &|_| ()).await };
                         let report = tokio::select! { done = scrubbed => done, () = host.life.over() => Err(Error::unavailable("the host died")) };
                         match report {
@@ -455,8 +325,12 @@ impl Storm {
                             Err(e) => self.log.push(format!("  {}", e.full_text())),
                         }
                     }
+                    _ => self.other_drives(&host, what).await,
                 }
             }
+        }
+        if self.blank.is_some_and(|at| self.skies[at].has(FLEET).is_some()) {
+            self.blank = None;
         }
         let back = self.random.below(3) > 0;
         self.calm(back);
@@ -466,9 +340,64 @@ impl Storm {
             let known = self.known.get(other).copied();
             self.settle(&host.host, other, &[known]).await;
         }
-        if self.away().is_empty() {
+        if self.away().is_empty() && self.blank.is_none() {
             self.nothing_leaks(&host.host).await;
         }
+    }
+
+    /// What is done next: see [`Self::step`]. A drive that was lost for good is rebuilt before another one can be; it is lost when all others are here and know all.
+    fn what(&mut self) -> usize {
+        let what = self.random.below(15);
+        match what {
+            _ if self.blank.is_some() => 10,
+            10 | 11 if self.redundancy == "none" || !self.away().is_empty() => 12,
+            10 | 11 => {
+                let members: Vec<usize> = self.members().into_iter().collect();
+                let at = members[self.random.below(members.len())];
+                self.put_blank(at);
+                self.blank = Some(at);
+                self.weather.gone.fetch_add(1, Ordering::SeqCst);
+                self.log.push(format!("drive-{at} is lost for good"));
+                10
+            }
+            what => what,
+        }
+    }
+
+    /// Repair, growth and retirement.
+    async fn other_drives(&mut self, host: &Living, what: usize) {
+        let members = self.members();
+        let told = match what {
+            10 => {
+                let repaired = async { host.host.repair(&RepairOptions::default(), &|_| ()).await.map(|report| format!("{report}")) };
+                tokio::select! { done = repaired => done, () = host.life.over() => Err(Error::unavailable("the host died")) }
+            }
+            _ => {
+                let spare = (0..self.drives.len()).find(|at| !members.contains(at) && !self.skies[*at].gone.load(Ordering::SeqCst));
+                let leaves = members.len() > self.founders || (members.len() == self.founders && self.redundancy == "ec:2+1" && self.random.below(2) == 0);
+                let (new, retire) = match spare {
+                    Some(at) if !leaves => {
+                        // Whatever is left on one that left is the operator's to remove.
+                        if self.skies[at].has(FLEET).is_some() {
+                            self.put_blank(at);
+                        }
+                        (vec![self.link(at, &host.life)], Vec::new())
+                    }
+                    _ => {
+                        let members: Vec<usize> = members.into_iter().collect();
+                        (Vec::new(), vec![format!("drive-{}", members[self.random.below(members.len())])])
+                    }
+                };
+                self.log.push(format!("  {} come, {retire:?} leave", new.len()));
+                let options = GrowthOptions { retire, ..GrowthOptions::default() };
+                let resized = async { host.host.resize(new, &options, &|_| ()).await.map(|report| format!("{report}")) };
+                tokio::select! { done = resized => done, () = host.life.over() => Err(Error::unavailable("the host died")) }
+            }
+        };
+        self.log.push(match told {
+            Ok(report) => format!("  {}", report.lines().last().unwrap_or_default()),
+            Err(e) => format!("  {}", e.full_text()),
+        });
     }
 
     /// What may be there after two writers: what the one that won wrote, or, where neither knows, anything of it.
@@ -500,7 +429,11 @@ impl Storm {
             self.step().await;
         }
         self.calm(true);
-        let host = self.host().await.unwrap();
+        let host = self.host().await.unwrap_or_else(|e| panic!("{}\n{}", self.log.join("\n"), e.full_text()));
+        if self.blank.take().is_some() {
+            let report = host.host.repair(&RepairOptions::default(), &|_| ()).await.unwrap_or_else(|e| panic!("{}\n{}", self.log.join("\n"), e.full_text()));
+            assert!(report.left.is_empty() && report.lost.is_empty() && report.drives.len() == 1, "{}\n{report}\n{:?}", self.log.join("\n"), report.left);
+        }
         for name in NAMES {
             let known = self.known.get(name).copied();
             self.settle(&host.host, name, &[known]).await;

@@ -1,18 +1,17 @@
 //! Drives that give signs of life and stand still: a read of their store that never returns, in the middle of a query.
 
-use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{Key, Kind, PartitionName, Result};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::{DatasetKind, HostOptions, Moving, Placement, QueryOptions, Receipt};
 use skytether_host::{Branch, Founding, Host};
+use skytether_store::SliceStore;
+use skytether_store::before::Before;
 use skytether_store::memory::MemoryStore;
-use skytether_store::{Entry, Op, SliceStore, Usage, Version};
 use skytether_wire::{Cse, CseInfo};
 
 use crate::util::{batches, lines, name};
@@ -59,31 +58,14 @@ impl Hanging {
     }
 }
 
-impl SliceStore for Hanging {
-    fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.store.apply(batch)
+impl Before for Hanging {
+    fn behind(&self) -> Result<&dyn SliceStore> {
+        Ok(&self.store)
     }
 
-    fn get(&self, key: &Key) -> Result<Bytes> {
+    fn reads(&self, key: &Key) -> Result<()> {
         self.pass(key);
-        self.store.get(key)
-    }
-
-    fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.pass(key);
-        self.store.get_ranges_unverified(key, ranges)
-    }
-
-    fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.store.stat(key)
-    }
-
-    fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.store.list(prefix, after, limit)
-    }
-
-    fn usage(&self) -> Result<Usage> {
-        self.store.usage()
+        Ok(())
     }
 }
 

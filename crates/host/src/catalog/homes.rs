@@ -7,22 +7,51 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use skytether_common::checksum::crc32c;
-use skytether_common::{DatasetName, Error, Generation, Kind, Result};
+use skytether_common::{DatasetName, Error, Generation, Key, Kind, Result};
 use skytether_store::{Expect, Op, Version};
 
 use super::{Catalog, RootRecord, rendezvous_order};
+use crate::fence::is_refusal;
+use crate::membership::{MEMBERSHIP_KEY, Membership};
+use crate::redundant::domains::Domains;
 
 /// How often a record that changes meanwhile is looked at again.
 const ATTEMPTS: usize = 16;
+
+/// How often a drop is tried again that another change of the record came before, which was no change of the content.
+const DROPS: usize = 8;
 
 /// What an ingest ends with that finds another root record than when it began.
 pub(crate) fn overtaken(name: &DatasetName) -> Error {
     Error::conflict(format!("somebody else wrote, replaced or dropped {name} in the meantime: nothing was changed; look at what is there now and ingest again"))
 }
 
+/// What a change of `name` ends with that its first home refused for this reason: that another host has the fleet is no matter of the data set.
+fn refused(name: &DatasetName, error: Error) -> Error {
+    if is_refusal(&error) { error.while_doing(format!("{name} was not changed")) } else { overtaken(name).because(error) }
+}
+
+/// What a change of `name` ends with that is made, and that `drive` may not have.
+fn unfollowed(name: &DatasetName, drive: &str, error: Error) -> Error {
+    Error::unavailable(format!("{name} was changed, but {drive} could not note it: look at what is there now")).because(error)
+}
+
+/// What is to be done at a home of which the answer to a change decides.
+enum Decides {
+    /// The change, if the record is still as this says.
+    Change(Expect),
+    /// Nothing: it has the change.
+    Knows,
+}
+
 impl Catalog {
     /// The drives that hold the root record of `name`, whether they are here or not, the one that decides first.
     pub(crate) fn homes(&self, name: &DatasetName) -> Vec<usize> {
+        self.homes_where(name, self.presence().homes(), self.presence().domains().as_deref())
+    }
+
+    /// Those that it would have if records lay on so many drives, and on such hosts.
+    pub(crate) fn homes_where(&self, name: &DatasetName, number: usize, domains: Option<&Domains>) -> Vec<usize> {
         let mut homes = match self.presence().seats() {
             Some(seats) => seats.order(name.root_key().as_str()).iter().filter_map(|id| self.drives().iter().position(|d| d.info().id == *id)).collect(),
             None => {
@@ -32,10 +61,10 @@ impl Catalog {
                 order.into_iter().map(|at| members[at]).collect::<Vec<_>>()
             }
         };
-        if let Some(domains) = self.presence().domains() {
-            return domains.homes(&homes, self.presence().homes());
+        if let Some(domains) = domains {
+            return domains.homes(&homes, number);
         }
-        homes.truncate(self.presence().homes());
+        homes.truncate(number);
         homes
     }
 
@@ -80,6 +109,12 @@ impl Catalog {
                 // What a blank drive does not have says nothing.
                 Err(e) if e.kind() == Kind::NotFound && self.is_blank(home).await => drop(trouble.get_or_insert(e)),
                 Err(e) if e.kind() == Kind::NotFound && trouble.as_ref().is_none_or(|e| e.kind() == Kind::NotFound) => {
+                    if self.has_left(home).await {
+                        let text = format!(
+                            "another host changed which drives this fleet has, so that this one can't tell what {name} is: ask that one, or start this one again"
+                        );
+                        return Err(Error::conflict(text));
+                    }
                     return Err(Box::pin(self.unknown(name)).await);
                 }
                 Err(e) => {
@@ -93,6 +128,13 @@ impl Catalog {
         }
         self.check_presence()?;
         Err(trouble.unwrap_or_else(|| Error::internal(format!("the root record of {name} has no home"))))
+    }
+
+    /// Whether drive `at`, which this host takes for one of the fleet, is none any more, as others know.
+    async fn has_left(&self, at: usize) -> bool {
+        let id = self.drives()[at].info().id;
+        let Ok(told) = self.told(self.deadline()).await else { return false };
+        !self.presence().is_outside(at) && self.newest_of(&told).is_some_and(|newest| newest.drives.iter().all(|member| member.id != id))
     }
 
     /// The root record of `name` with the version that a compare-and-set needs, or `None`.
@@ -141,26 +183,75 @@ impl Catalog {
         Err(Error::conflict(format!("the root record of {name} changes all the time: try again")))
     }
 
-    /// Makes `record` the truth, if the root record is still what `expect` says: the one commit point of an ingest.
+    /// Makes `record` the truth, if the root record is still what `expect` says, which is that of change `before`: the one commit point of an ingest. Where the home that decides falls silent, and the fleet survives that, the next one decides; whatever the first one did, it is told
+    /// when it is back.
     ///
     /// # Errors
     /// `Conflict` when somebody else was quicker: nothing was changed.
-    pub async fn commit(&self, record: &RootRecord, expect: Expect) -> Result<()> {
+    pub async fn commit(&self, record: &RootRecord, expect: Expect, before: Option<u64>) -> Result<()> {
         let _turn = self.presence().turn().await;
-        self.note_absent().await?;
-        let homes = self.homes_here(&record.name)?;
         let value = record.encode()?;
-        let mut homes = homes.into_iter();
-        if let Some(first) = homes.next() {
-            let put = Op::Put { key: record.name.root_key(), value: value.clone(), expect };
-            self.ask(first, &format!("commit {}", record.name), self.drives()[first].apply(vec![put])).await.map_err(|e| {
-                if e.kind() == Kind::Conflict { overtaken(&record.name).because(e) } else { e.while_doing(format!("cannot commit {}", record.name)) }
-            })?;
-        }
-        for home in homes {
+        let mut known = Some(expect);
+        let others = loop {
+            self.note_absent().await?;
+            let homes = self.homes_here(&record.name)?;
+            let Some(first) = homes.first() else { return Err(Error::internal(format!("the root record of {} has no home", record.name))) };
+            let decides = match known.take() {
+                Some(expect) => Ok(Decides::Change(expect)),
+                None => self.decides(*first, record, before).await,
+            };
+            let done = match decides {
+                Ok(Decides::Knows) => Ok(()),
+                Ok(Decides::Change(expect)) => {
+                    let put = Op::Put { key: record.name.root_key(), value: value.clone(), expect };
+                    self.ask(*first, &format!("commit {}", record.name), self.drives()[*first].apply(vec![put])).await.map(drop)
+                }
+                Err(e) => Err(e),
+            };
+            match done {
+                Ok(()) => break self.followers(*first, &record.name).await?,
+                Err(e) if e.kind() == Kind::Conflict => return Err(refused(&record.name, e)),
+                Err(e) => self.may_lose(*first, e.while_doing(format!("cannot commit {}", record.name)))?,
+            }
+        };
+        for home in others {
             self.follow(home, &record.name, record.change, Some(&value)).await?;
         }
         self.follow_back(&record.name, record.change, Some(&value)).await
+    }
+
+    /// The homes that are to follow a change that `first` has taken. They are looked for only then: whoever has records lie on more drives copies what `first` had until just before.
+    async fn followers(&self, first: usize, name: &DatasetName) -> Result<Vec<usize>> {
+        if !self.is_of_host() && !self.presence().is_redundant() {
+            // A host tells nobody who ingests through it.
+            let known = self.ask(first, "name its fleet", self.drives()[first].get(&Key::new(MEMBERSHIP_KEY)?)).await;
+            match known.and_then(|bytes| Membership::decode(&self.drives()[first].info().name, &bytes)) {
+                Ok(now) if now.homes > 1 => self.learn(&now),
+                Ok(_) => {}
+                Err(e) if e.kind() == Kind::NotFound => {}
+                Err(e) => return Err(unfollowed(name, &self.drives()[first].info().name, e)),
+            }
+        }
+        Ok(self.homes(name).into_iter().filter(|at| *at != first && !self.presence().is_lost(*at)).collect())
+    }
+
+    /// What the home that decides in the place of one that fell silent is to do for a change that was to follow on change `before`.
+    async fn decides(&self, home: usize, record: &RootRecord, before: Option<u64>) -> Result<Decides> {
+        match self.read_at(home, &record.name).await? {
+            None if self.is_blank(home).await => Err(Error::unavailable(format!("{} is blank", self.drives()[home].info().name))),
+            None if before.is_none() => Ok(Decides::Change(Expect::Absent)),
+            None => Err(Error::conflict("there is none any more")),
+            Some((bytes, version)) => {
+                let found = RootRecord::decode(&record.name, &bytes)?;
+                if found.generation == record.generation && found.change == record.change {
+                    Ok(Decides::Knows)
+                } else if Some(found.change) == before {
+                    Ok(Decides::Change(Expect::Version(version)))
+                } else {
+                    Err(Error::conflict("it has changed"))
+                }
+            }
+        }
     }
 
     /// Tells a change to those homes that somebody else took in again while it was made without them.
@@ -183,10 +274,7 @@ impl Catalog {
     /// Unavailable where that drive, or one more, could not be done without: the change is made elsewhere by then.
     async fn follow(&self, home: usize, name: &DatasetName, change: u64, value: Option<&Bytes>) -> Result<()> {
         let Err(e) = self.bring(home, name, change, value).await else { return Ok(()) };
-        let what = |e: Error| {
-            let text = format!("{name} was changed, but {} could not note it: look at what is there now", self.drives()[home].info().name);
-            Error::unavailable(text).because(e)
-        };
+        let what = |e: Error| unfollowed(name, &self.drives()[home].info().name, e);
         self.may_lose(home, e).map_err(what)?;
         self.note_absent().await.map_err(what)
     }
@@ -212,7 +300,7 @@ impl Catalog {
                 None => Op::Delete { key: key.clone(), expect },
             };
             match self.ask(home, &format!("note a change of {name}"), self.drives()[home].apply(vec![op])).await {
-                Err(e) if e.kind() == Kind::Conflict => {}
+                Err(e) if e.kind() == Kind::Conflict && !is_refusal(&e) => {}
                 done => return done.map(drop),
             }
         }
@@ -234,38 +322,53 @@ impl Catalog {
         }
     }
 
-    /// Removes the root record of `name`; the generation that it named, if that is known.
+    /// Removes the root record of `name`; the generation that it named, if that is known. What was only moved to other drives meanwhile is dropped as it is now.
     async fn drop_record(&self, name: &DatasetName) -> Result<Option<Generation>> {
-        self.note_absent().await?;
-        let homes = self.homes_here(name)?;
-        let Some(home) = homes.first().copied() else { return Ok(None) };
-        let before = match self.ask(home, "look up a root record", self.drives()[home].stat(&name.root_key())).await {
-            Ok(before) => before,
-            Err(e) => {
-                self.may_lose(home, e)?;
-                return Box::pin(self.drop_record(name)).await;
+        let changed = || Error::conflict(format!("somebody else changed {name} in the meantime: nothing was dropped"));
+        let (mut content, mut tries) = (None, 0);
+        loop {
+            self.note_absent().await?;
+            let homes = self.homes_here(name)?;
+            let Some(home) = homes.first().copied() else { return Ok(None) };
+            let before = match self.ask(home, "look up a root record", self.drives()[home].stat(&name.root_key())).await {
+                Ok(before) => before,
+                Err(e) => {
+                    self.may_lose(home, e)?;
+                    continue;
+                }
+            };
+            let (known, version) = match (self.read_versioned(name).await, before) {
+                (Ok(Some((record, version))), _) => (Some(record), version),
+                (Ok(None), _) => return Err(self.unknown(name).await),
+                (Err(e), Some(entry)) if e.kind() == Kind::Corrupt => (None, entry.version),
+                (Err(e), _) => return Err(e),
+            };
+            let now = known.as_ref().map(RootRecord::written);
+            if content.replace(now).is_some_and(|before| before != now) {
+                return Err(changed());
             }
-        };
-        let (known, version) = match (self.read_versioned(name).await, before) {
-            (Ok(Some((record, version))), _) => (Some((record.generation, record.change)), version),
-            (Ok(None), _) => return Err(self.unknown(name).await),
-            (Err(e), Some(entry)) if e.kind() == Kind::Corrupt => (None, entry.version),
-            (Err(e), _) => return Err(e),
-        };
-        let delete = Op::Delete { key: name.root_key(), expect: Expect::Version(version) };
-        self.ask(home, &format!("drop {name}"), self.drives()[home].apply(vec![delete])).await.map_err(|e| {
-            if e.kind() == Kind::Conflict {
-                Error::conflict(format!("somebody else changed {name} in the meantime: nothing was dropped")).because(e)
-            } else {
-                e
+            let delete = Op::Delete { key: name.root_key(), expect: Expect::Version(version) };
+            match self.ask(home, &format!("drop {name}"), self.drives()[home].apply(vec![delete])).await {
+                Ok(_) => {}
+                Err(e) if is_refusal(&e) => return Err(e.while_doing(format!("{name} was not dropped"))),
+                Err(e) if e.kind() == Kind::Conflict && (tries == DROPS || known.is_none()) => return Err(changed().because(e)),
+                Err(e) if e.kind() == Kind::Conflict => {
+                    tries += 1;
+                    continue;
+                }
+                // The next one decides, as of a commit.
+                Err(e) => {
+                    self.may_lose(home, e.while_doing(format!("cannot drop {name}")))?;
+                    continue;
+                }
             }
-        })?;
-        let change = known.map_or(u64::MAX, |(_, change)| change);
-        for other in homes.into_iter().skip(1) {
-            self.follow(other, name, change, None).await?;
+            let change = known.as_ref().map_or(u64::MAX, |record| record.change);
+            for other in self.followers(home, name).await? {
+                self.follow(other, name, change, None).await?;
+            }
+            self.follow_back(name, change, None).await?;
+            return Ok(known.map(|record| record.generation));
         }
-        self.follow_back(name, change, None).await?;
-        Ok(known.map(|(generation, _)| generation))
     }
 
     /// The number of the change that follows on change `before`; 0 where there is one copy of each record. Of a name that was dropped and is written again it is higher than any before.

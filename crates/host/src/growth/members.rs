@@ -10,10 +10,9 @@ use skytether_wire::Cse;
 use uuid::Uuid;
 
 use super::seats::Seats;
-use crate::catalog::within;
+use crate::catalog::{Catalog, RootRecord, within};
 use crate::fence::HOST_KEY;
 use crate::membership::{GROWN_FORMAT, MEMBERSHIP_KEY, Member, Membership};
-use crate::redundant::rejoin::newest;
 use crate::session::Host;
 
 /// Keys that are deleted at a time.
@@ -22,7 +21,7 @@ const PAGE: usize = 512;
 impl Host {
     async fn newest_membership(&self) -> Result<Membership> {
         let told = self.catalog().told(self.catalog().deadline()).await?;
-        newest(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))
+        self.catalog().newest_of(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))
     }
 
     /// Takes a blank drive into the fleet. Nothing lies on it yet, so that nothing is to be looked for there. Whether it was not of it before.
@@ -58,7 +57,7 @@ impl Host {
         }
         let at = before.map_or_else(|| self.push_drive(Arc::clone(&drive)), Ok)?;
         let member = Member { id, name: name.clone(), incarnation: 0, host: String::new() };
-        let grown = |membership: &mut Membership| {
+        let grown = move |membership: &mut Membership| {
             let new = membership.drives.iter().all(|member| member.id != id);
             if new {
                 membership.seated();
@@ -67,17 +66,37 @@ impl Host {
             }
             new
         };
-        // It is told first: then whoever finds it named finds that it is no blank one in the place of another that was lost.
+        // It is told first: then whoever finds it named finds that it is no blank one in the place of another that was lost. What it says by itself counts for nothing.
         let mut first = fleet;
         grown(&mut first);
-        first.change += 1;
-        self.tell(&drive, &first).await?;
-        catalog.change_membership(grown).await?;
-        let now = self.newest_membership().await?;
-        self.tell(&drive, &now).await?;
-        presence.seat(Seats::of(&now));
-        presence.enter(at);
-        Ok(true)
+        let newest = std::mem::take(&mut first.change);
+        let host = self.clone();
+        whole(async move {
+            let catalog = host.catalog();
+            if newest == 0 {
+                // So that it counts for less than what the others say.
+                catalog
+                    .change_membership(|membership| {
+                        let new = membership.change == 0;
+                        membership.seated();
+                        membership.format = membership.format.max(GROWN_FORMAT);
+                        new
+                    })
+                    .await?;
+            }
+            host.tell(&drive, &first).await?;
+            let changed = catalog.change_membership(grown).await;
+            // Of a change that failed some may know.
+            let now = host.newest_membership().await;
+            if let Ok(now) = &now {
+                catalog.learn(now);
+            }
+            changed?;
+            host.tell(&drive, &now?).await?;
+            catalog.presence().enter(at);
+            Ok(true)
+        })
+        .await
     }
 
     async fn tell(&self, drive: &Arc<dyn Cse>, membership: &Membership) -> Result<()> {
@@ -91,20 +110,28 @@ impl Host {
     /// # Errors
     /// What the drives say.
     pub(crate) async fn dismiss(&self, leaving: &[usize]) -> Result<bool> {
+        let (host, leaving) = (self.clone(), leaving.to_vec());
+        whole(async move { host.dismiss_now(&leaving).await }).await
+    }
+
+    async fn dismiss_now(&self, leaving: &[usize]) -> Result<bool> {
         let (catalog, presence) = (self.catalog(), self.catalog().presence());
         let ids: Vec<Uuid> = leaving.iter().map(|at| self.drives()[*at].info().id).collect();
         catalog.look_around().await?;
         let _turn = presence.turn().await;
+        // One that was lost since is not to be taken for one that knows all.
+        catalog.note_absent().await?;
         // From here on no root record changes, whoever would change it.
         let _still = presence.still().await;
+        catalog.agree_on_all().await?;
         let names = catalog.names().await?;
-        let mut records: Vec<(DatasetName, u64, Bytes)> = Vec::new();
+        let mut records: Vec<(DatasetName, Option<Bytes>)> = Vec::new();
         for name in &names {
             match catalog.read(name).await {
                 Ok((record, _)) if ids.iter().any(|id| record.names(id)) => return Ok(false),
-                Ok((record, _)) => records.push((name.clone(), record.change, record.encode()?)),
-                // One that nobody reads: dropped, or of a copy that is no longer where it is looked for.
-                Err(e) if e.kind() == Kind::NotFound => {}
+                Ok((record, _)) => records.push((name.clone(), Some(record.encode()?))),
+                // A copy where it is not looked for, of what may be dropped by now: another leaving that was cut off left it, and it must not be there when it is looked for.
+                Err(e) if e.kind() == Kind::NotFound => records.push((name.clone(), None)),
                 Err(e) => return Err(e.while_doing(format!("nobody can tell whether {name} has a part on the drives that are to leave"))),
             }
         }
@@ -121,17 +148,23 @@ impl Host {
         change(&mut after);
         let homes = presence.homes();
         let seats = Seats::of(&after).ok_or_else(|| Error::internal("a fleet without seats"))?;
-        for (name, _, value) in &records {
+        for (name, value) in &records {
             for id in seats.order(name.root_key().as_str()).into_iter().take(homes) {
                 let at = self.drives().iter().position(|drive| drive.info().id == id).ok_or_else(|| Error::internal(format!("no drive has the id {id}")))?;
                 if presence.is_lost(at) {
                     continue;
                 }
-                self.place_record(at, name, value).await?;
+                self.place_record(at, name, value.as_ref()).await?;
             }
         }
         // Whoever looks now finds either the old homes or the new ones, all with the same records.
-        catalog.change_membership(change).await?;
+        if let Err(e) = catalog.change_membership(change).await {
+            // Some may know it, and then it is so.
+            if let Ok(now) = self.newest_membership().await {
+                catalog.learn(&now);
+            }
+            return Err(e);
+        }
         presence.seat(Some(seats));
         for at in leaving {
             presence.leave(*at);
@@ -141,20 +174,25 @@ impl Host {
         Ok(true)
     }
 
-    /// Has drive `at` hold this root record, whatever it held under its key.
-    async fn place_record(&self, at: usize, name: &DatasetName, value: &Bytes) -> Result<()> {
+    /// Has drive `at` hold this root record, or none, whatever it held under its key.
+    async fn place_record(&self, at: usize, name: &DatasetName, value: Option<&Bytes>) -> Result<()> {
         // As it is: nobody else may change root records meanwhile.
         let drive = &self.cover().drives[at];
         let there = match within(self.catalog().deadline(), &drive.info().name, "read a root record", drive.get(&name.root_key())).await {
-            Ok(bytes) => Some(bytes),
-            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt) => None,
+            Ok(bytes) => Some(Some(bytes)),
+            Err(e) if e.kind() == Kind::NotFound => Some(None),
+            Err(e) if e.kind() == Kind::Corrupt => None,
             Err(e) => return Err(e),
         };
-        if there.as_ref() == Some(value) {
+        if there.is_some_and(|there| there.as_ref() == value) {
             return Ok(());
         }
-        let put = Op::Put { key: name.root_key(), value: value.clone(), expect: Expect::Any };
-        within(self.catalog().deadline(), &drive.info().name, "take a root record", drive.apply(vec![put]))
+        let (key, expect) = (name.root_key(), Expect::Any);
+        let op = match value {
+            Some(value) => Op::Put { key, value: value.clone(), expect },
+            None => Op::Delete { key, expect },
+        };
+        within(self.catalog().deadline(), &drive.info().name, "take a root record", drive.apply(vec![op]))
             .await
             .map(drop)
             .context(|| format!("{} could not take the root record of {name}", drive.info().name))
@@ -166,7 +204,7 @@ impl Host {
     /// What the drives say.
     pub(crate) async fn sweep_records(&self) -> Result<()> {
         let catalog = self.catalog();
-        if catalog.presence().seats().is_none() || !catalog.presence().lost().is_empty() {
+        if !catalog.presence().lost().is_empty() {
             return Ok(());
         }
         let _still = catalog.presence().still().await;
@@ -186,11 +224,37 @@ impl Host {
     }
 }
 
+/// Does work that must not end half-way, whether somebody waits for it or not.
+async fn whole<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    tokio::spawn(work).await.map_err(|e| Error::unavailable("the host is shutting down, or a defect stopped it").because(e))?
+}
+
 /// What a drive knows of its fleet, beside what it holds.
 const NOTES: [&str; 2] = [MEMBERSHIP_KEY, HOST_KEY];
 
 fn is_note(key: &Key) -> bool {
     NOTES.contains(&key.as_str())
+}
+
+/// Whether all other drives answer, and no root record there names the drive of this id, which their fleet does not count any more: then what is on it is nobody's.
+///
+/// # Errors
+/// Corrupt, naming a data set that has a part there.
+pub(crate) async fn is_forgotten(id: &Uuid, name: &str, others: &[Arc<dyn Cse>], deadline: Duration) -> Result<bool> {
+    let others = Catalog::new(others.iter().map(|drive| Arc::clone(drive) as _).collect(), deadline)?;
+    for at in 0..others.drives().len() {
+        let Ok(names) = others.names_at(at).await else { return Ok(false) };
+        for dataset in names {
+            match others.read_at(at, &dataset).await.map(|found| found.map(|(bytes, _)| RootRecord::decode(&dataset, &bytes))) {
+                Ok(Some(Ok(record))) if record.names(id) => {
+                    return Err(Error::corrupt(format!("{name} ({id}) left its fleet, and {dataset} has a part there: nothing is deleted")));
+                }
+                Ok(None | Some(Ok(_))) => {}
+                Ok(Some(Err(_))) | Err(_) => return Ok(false),
+            }
+        }
+    }
+    Ok(true)
 }
 
 /// Deletes all that is on a drive that has left, its notes of the fleet last: then it is blank.

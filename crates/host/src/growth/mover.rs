@@ -3,23 +3,23 @@
 //! Nothing of a new generation is to be seen before its root record is there (compare-and-set), nothing of the old one is missing before that, and what a crash leaves of either is garbage as that of an ingest. Slices that stay on their drives are
 //! linked there: they get another name and are not copied. Those that move go through this process, verified, a few at a time.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::{BoxFuture, try_join_all};
+use futures::future::{BoxFuture, join_all};
 use futures::stream::{self, StreamExt};
 use skytether_common::{Context, DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
 use skytether_plan::Placement;
-use skytether_store::{Expect, Op};
+use skytether_store::{Expect, Op, Version};
 use skytether_wire::verify::Pace;
 use uuid::Uuid;
 
 use super::plan::{Job, Planner, TablePlan};
+use super::replaced::Replaced;
 use super::report::GrowthReport;
 use crate::catalog::{Catalog, PLAIN_FORMAT, PartitionRecord, REDUNDANT_FORMAT, RootRecord, TableRecord};
+use crate::fence::is_refusal;
 use crate::redundant::Progress;
 use crate::redundant::mend::is;
 use crate::redundant::stored::{RedundancyRecord, holders, parity_of};
@@ -40,12 +40,6 @@ const LINKS: usize = 2048;
 /// Passes over data sets that change meanwhile.
 const PASSES: usize = 16;
 
-/// How long queries that began before have to end before what they read is deleted. Those that take longer are told that their data set was replaced.
-const GRACE: Duration = Duration::from_secs(60);
-
-/// How often it is looked whether they have.
-const LOOK: Duration = Duration::from_millis(20);
-
 /// Work under way.
 pub(crate) struct Mover<'a> {
     host: &'a Host,
@@ -58,8 +52,7 @@ pub(crate) struct Mover<'a> {
     loads: Vec<u64>,
     /// Bytes of each data set that stay where they are because keys say so.
     pinned: BTreeMap<DatasetName, u64>,
-    /// What was replaced: until when it is kept, and who may read it still.
-    replaced: VecDeque<(Instant, Arc<()>, DatasetName, Generation)>,
+    replaced: Replaced<'a>,
 }
 
 /// What became of a data set.
@@ -82,6 +75,13 @@ struct Unsettled {
     settled: bool,
 }
 
+impl Unsettled {
+    /// Deletes what was written; where a drive does not take that, it is tried once more in the background.
+    async fn undo(mut self) {
+        self.settled = self.catalog.delete_generation(&self.name, self.generation).await.is_ok();
+    }
+}
+
 impl Drop for Unsettled {
     fn drop(&mut self) {
         if !self.settled {
@@ -101,7 +101,7 @@ impl Drop for Unsettled {
 impl<'a> Mover<'a> {
     pub(crate) fn new(host: &'a Host, leaving: BTreeSet<usize>, bytes_per_s: Option<u64>, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> Self {
         let (report, progress) = (GrowthReport::default(), Progress::default());
-        Self { host, leaving, tell, report, progress, pace: Pace::new(bytes_per_s), loads: Vec::new(), pinned: BTreeMap::new(), replaced: VecDeque::new() }
+        Self { host, leaving, tell, report, progress, pace: Pace::new(bytes_per_s), loads: Vec::new(), pinned: BTreeMap::new(), replaced: Replaced::new(host) }
     }
 
     /// Bytes on each drive, by all root records that can be read.
@@ -181,46 +181,33 @@ impl<'a> Mover<'a> {
                     }
                     Became::Another => {}
                 }
-                self.tidy(false).await?;
+                self.replaced.tidy(false).await?;
             }
         }
         self.report.datasets = moved.len() as u64;
         self.report.pinned = self.pinned.values().sum();
-        self.tidy(true).await?;
+        self.replaced.tidy(true).await?;
         self.progress.done = self.progress.total;
         (self.tell)(&self.progress);
         Ok(())
     }
 
-    /// Deletes what was replaced and nobody reads any more; waits for it if it is the `last` time.
-    async fn tidy(&mut self, last: bool) -> Result<()> {
-        loop {
-            // In order: who began before one was replaced may read all that were replaced since.
-            while let Some((until, held, name, generation)) = self.replaced.front() {
-                if Arc::strong_count(held) > 1 && *until > Instant::now() {
-                    break;
-                }
-                self.host.catalog().delete_generation(name, *generation).await?;
-                self.replaced.pop_front();
-            }
-            if !last || self.replaced.is_empty() {
-                return Ok(());
-            }
-            tokio::time::sleep(LOOK).await;
-        }
-    }
-
     /// Whether a part of the data set is on a lost drive that leaves, and nowhere else.
     fn lost_part(&self, record: &RootRecord) -> Option<String> {
         let presence = self.host.catalog().presence();
-        for (title, table) in record.tables.iter().filter(|(_, t)| t.redundancy.is_none() && t.placement == Placement::Spread) {
-            for p in &table.partitions {
-                let at = self.host.drives().iter().position(|drive| drive.info().id == p.drive)?;
-                if presence.is_lost(at) {
-                    let name = &self.host.drives()[at].info().name;
-                    return Some(format!("a part of {} {title} was on {name} alone, and is lost: drop {0} and ingest it again", record.name));
-                }
-            }
+        let lost = |p: &PartitionRecord| {
+            let drive = self.host.drives().iter().enumerate().find(|(_, drive)| drive.info().id == p.drive);
+            drive.filter(|(at, _)| presence.is_lost(*at)).map(|(_, drive)| drive.info().name.clone())
+        };
+        for (title, table) in record.tables.iter().filter(|(_, table)| table.redundancy.is_none()) {
+            let drives: Vec<String> = table.partitions.iter().filter_map(lost).collect();
+            let of = match table.placement {
+                Placement::Spread if !drives.is_empty() => "a part of ",
+                // Each of its partitions is a copy.
+                Placement::Everywhere if !drives.is_empty() && drives.len() == table.partitions.len() => "",
+                _ => continue,
+            };
+            return Some(format!("{of}{} {title} was on {} alone, and is lost: drop {0} and ingest it again", record.name, drives.join(", ")));
         }
         None
     }
@@ -258,35 +245,50 @@ impl<'a> Mover<'a> {
                 Ok(now) => drop(tables.insert(plan.title, now)),
                 // It may have been replaced just now, and its slices deleted.
                 Err(_) if !self.is_still(record).await? => {
-                    self.undo(&mut unsettled).await?;
+                    unsettled.undo().await;
                     return Ok(Became::Another);
                 }
+                // A slice that is damaged or missing: the others are moved all the same.
+                Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::NotFound) => {
+                    unsettled.undo().await;
+                    self.report.left.push(e.while_doing(format!("{} could not be moved", record.name)).full_text());
+                    return Ok(Became::Left);
+                }
                 Err(e) => {
-                    self.undo(&mut unsettled).await?;
+                    unsettled.undo().await;
                     return Err(e.while_doing(format!("{} could not be moved", record.name)));
                 }
             }
         }
         let format = if tables.values().any(|table: &TableRecord| table.redundancy.is_some()) { REDUNDANT_FORMAT } else { PLAIN_FORMAT };
         let mut now = RootRecord { format, generation: next, content: Some(record.written()), tables, ..record.clone() };
+        let (version, before) = match self.ready(record, &mut now).await {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                unsettled.undo().await;
+                return Ok(Became::Another);
+            }
+            Err(e) => {
+                unsettled.undo().await;
+                return Err(e.while_doing(format!("{} could not be moved", record.name)));
+            }
+        };
         // From here on the root record may name what was written: an answer may be lost, and whoever waits for this may leave. What it does not name goes when the fleet is opened next.
         unsettled.settled = true;
-        if !self.commit(record, &mut now).await? {
-            self.undo(&mut unsettled).await?;
+        if !self.commit(&now, version, before).await? {
+            unsettled.undo().await;
             return Ok(Became::Another);
         }
+        let mut loads = std::mem::take(&mut self.loads);
+        self.count(record, &mut loads, false);
+        self.count(&now, &mut loads, true);
+        self.loads = loads;
         if let Err(e) = self.host.catalog().define_indexes(&now).await {
             // They are told when the indexes are listed, or the fleet is opened.
             tracing::warn!("drives were not told of the indexes of {}: {e}", record.name);
         }
-        self.replaced.push_back((Instant::now() + GRACE, self.host.ran(), record.name.clone(), record.generation));
+        self.replaced.push(record.name.clone(), record.generation);
         Ok(Became::Moved)
-    }
-
-    async fn undo(&self, unsettled: &mut Unsettled) -> Result<()> {
-        unsettled.catalog.delete_generation(&unsettled.name, unsettled.generation).await?;
-        unsettled.settled = true;
-        Ok(())
     }
 
     async fn is_still(&self, record: &RootRecord) -> Result<bool> {
@@ -316,26 +318,49 @@ impl<'a> Mover<'a> {
         Ok(plans)
     }
 
-    /// Makes `now` the truth, if that is `before` still; whether it was.
-    async fn commit(&mut self, before: &RootRecord, now: &mut RootRecord) -> Result<bool> {
+    /// Looks whether `now` may take the place of `before`: the version and change of what is there, if that is `before` still. What it says of indexes is as it is now.
+    ///
+    /// # Errors
+    /// Unavailable where a drive that is to have a part does not answer: what is there is whole.
+    async fn ready(&self, before: &RootRecord, now: &mut RootRecord) -> Result<Option<(Version, u64)>> {
         let catalog = self.host.catalog();
         catalog.look_around().await?;
+        let told = catalog.told(catalog.deadline()).await?;
+        for (at, told) in told.into_iter().enumerate() {
+            let info = self.host.drives()[at].info();
+            if !now.names(&info.id) {
+                continue;
+            }
+            let why = match told {
+                _ if catalog.presence().is_lost(at) => catalog.presence().why(at).unwrap_or_default(),
+                Ok(Some(_)) => continue,
+                Ok(None) => "it is blank".to_owned(),
+                Err(e) => e.full_text(),
+            };
+            return Err(Error::unavailable(format!("{} was lost meanwhile ({why}): what is there stays as it was", info.name)));
+        }
         let (found, version) = match catalog.read_versioned(&before.name).await? {
             Some((found, version)) if found.generation == before.generation => (found, version),
-            _ => return Ok(false),
+            _ => return Ok(None),
         };
         // Indexes may have been made or dropped since the work began.
         (now.change, now.indexes) = (catalog.next_change(found.change), found.indexes);
-        match catalog.commit(now, Expect::Version(version)).await {
-            Ok(()) => {}
-            Err(e) if e.kind() == Kind::Conflict => return Ok(false),
-            Err(e) => return Err(e),
+        Ok(Some((version, found.change)))
+    }
+
+    /// Makes `now` the truth, if what is there is of this version still; whether it was.
+    async fn commit(&self, now: &RootRecord, version: Version, before: u64) -> Result<bool> {
+        let catalog = self.host.catalog();
+        let Err(e) = catalog.commit(now, Expect::Version(version), Some(before)).await else { return Ok(true) };
+        // The home that decides may have taken it: then what was there before is not missed when the others have it, too.
+        match catalog.read(&now.name).await {
+            Ok((there, _)) if there.generation == now.generation => {
+                let _turn = catalog.presence().turn().await;
+                catalog.agree(&now.name, &[]).await.map(|()| true).map_err(|_| e)
+            }
+            _ if e.kind() == Kind::Conflict && !is_refusal(&e) => Ok(false),
+            _ => Err(e),
         }
-        let mut loads = std::mem::take(&mut self.loads);
-        self.count(before, &mut loads, false);
-        self.count(now, &mut loads, true);
-        self.loads = loads;
-        Ok(true)
     }
 
     /// Writes a table as planned; its record.
@@ -399,7 +424,9 @@ impl<'a> Mover<'a> {
         }
         // Each drive by itself, all at the same time.
         let linking: Vec<BoxFuture<'static, Result<(u64, Vec<Job>)>>> = stay.into_iter().map(|(at, jobs)| link(self.host.clone(), at, jobs).boxed()).collect();
-        for (linked, others) in try_join_all(linking).await? {
+        // All of them come to their end before one's error counts: what is linked after it was undone would be left.
+        for linked in join_all(linking).await {
+            let (linked, others) = linked?;
             self.report.linked += linked;
             go.extend(others);
         }
@@ -461,11 +488,29 @@ async fn link(host: Host, at: usize, jobs: Vec<Job>) -> Result<(u64, Vec<Job>)> 
 async fn read(host: Host, job: Job) -> Result<(Job, Bytes)> {
     let key = job.was.0.slice_key(job.was.1)?;
     // What the drive can't give comes from the rest of its group, or from copies.
-    let value = host.catalog().ask(job.from, "read a slice", host.drives()[job.from].get(&key)).await?;
+    let value = match host.catalog().ask(job.from, "read a slice", host.drives()[job.from].get(&key)).await {
+        Err(e) if e.kind() == Kind::Unavailable && nobody_is_away(&host, job.from, &key).await => {
+            return Err(Error::corrupt(format!(
+                "{key} is damaged, as is too much of what it could be made of: drop {} and ingest it again",
+                job.was.0.dataset
+            ))
+            .because(e));
+        }
+        read => read?,
+    };
     if is(&value, job.len, job.crc32c) {
         return Ok((job, value));
     }
     Err(Error::corrupt(format!("{} has another value under {key} than it should: scrub {} first", host.drives()[job.from].info().name, job.was.0.dataset)))
+}
+
+/// Whether a value that can't be had is not to be had for a drive that does not answer: all do, but for those that leave for good.
+async fn nobody_is_away(host: &Host, at: usize, key: &Key) -> bool {
+    let presence = host.catalog().presence();
+    let leaving = presence.leaving();
+    let answers = presence.is_lost(at)
+        || !matches!(host.catalog().ask(at, "read a slice", host.catalog().bare(at).get(key)).await, Err(e) if e.kind() == Kind::Unavailable);
+    answers && presence.is_redundant() && presence.lost().iter().all(|lost| leaving.contains(lost))
 }
 
 async fn send(host: &Host, to: usize, ops: Vec<Op>) -> Result<()> {

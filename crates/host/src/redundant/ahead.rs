@@ -38,6 +38,8 @@ pub(super) struct Ahead {
     shards: Mutex<HashMap<(usize, Key), oneshot::Receiver<Bytes>>>,
     /// What is kept for queries, and until when.
     windows: Mutex<VecDeque<(Instant, Window)>>,
+    /// Held of each drive by the window that is read there: two at a time would be two ways of the head for each shard.
+    turns: Mutex<HashMap<usize, Arc<tokio::sync::Mutex<()>>>>,
     /// Of each partition the number of the slice that was decoded last, and of the first that nothing was read ahead for.
     followed: Mutex<HashMap<PartitionName, (u32, u32)>>,
 }
@@ -68,6 +70,10 @@ impl Ahead {
 
     fn windows(&self) -> MutexGuard<'_, VecDeque<(Instant, Window)>> {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turn(&self, at: usize) -> Arc<tokio::sync::Mutex<()>> {
+        Arc::clone(self.turns.lock().unwrap_or_else(PoisonError::into_inner).entry(at).or_default())
     }
 
     /// A shard of drive `at` that is read ahead; nothing where none is, and where it could not be read.
@@ -111,8 +117,9 @@ impl Cover {
         }
         let read = |(at, mut shards): (usize, Vec<(Key, oneshot::Sender<Bytes>)>)| {
             shards.sort_by(|a, b| a.0.cmp(&b.0));
-            let cover = Arc::downgrade(self);
+            let (cover, turn) = (Arc::downgrade(self), self.ahead.turn(at));
             SpawnedTask::spawn(async move {
+                let _turn = turn.lock().await;
                 let reads = stream::iter(shards).map(|(key, send)| {
                     let cover = cover.clone();
                     async move {

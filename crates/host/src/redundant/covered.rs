@@ -83,12 +83,20 @@ impl Covered {
             cover.presence.seat(Seats::of(&membership));
             cover.presence.house(Domains::of(&membership, cover.drives.iter().map(|drive| drive.info().id)));
         }
+        cover.presence.all_noted(&membership.absent);
         for at in cover.drives().filter(|at| membership.absent.contains(&cover.drives[*at].info().id)) {
             cover.presence.lose(at, "it was away while data sets changed");
         }
     }
 
-    /// Whether root records may change in this way; while what comes of it is held, none of their homes do.
+    /// Whether a batch has values of data sets for a drive that is being emptied, or has left: after that these would be nobody's.
+    fn is_late(&self, batch: &[Op]) -> bool {
+        let adds = |op: &Op| matches!(op, Op::Put { .. } | Op::Link { .. }) && PartitionName::parse(op.key()).is_some();
+        let presence = &self.0.rebuilt.cover.presence;
+        (presence.is_outside(self.0.rebuilt.at) || presence.is_leaving(self.0.rebuilt.at)) && batch.iter().any(adds)
+    }
+
+    /// Whether root records may change in this way, or such a drive takes values still; while what comes of it is held, no drive leaves.
     async fn may_change(&self, batch: &[Op]) -> Result<RwLockReadGuard<'_, ()>> {
         let cover = &self.0.rebuilt.cover;
         let changing = cover.presence.changing().await;
@@ -216,7 +224,7 @@ impl Storage for Covered {
             Op::Put { key, value, .. } if key.as_str() == MEMBERSHIP_KEY => Some(value.clone()),
             _ => None,
         });
-        let _changing = if batch.iter().any(|op| root_name(op.key()).is_some()) { Some(self.may_change(&batch).await?) } else { None };
+        let _changing = if self.is_late(&batch) || batch.iter().any(|op| root_name(op.key()).is_some()) { Some(self.may_change(&batch).await?) } else { None };
         let done = self.drive().apply(batch).await?;
         if let Some(told) = told {
             self.learn(&told);

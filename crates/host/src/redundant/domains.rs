@@ -76,10 +76,6 @@ impl Domains {
         self.names.len()
     }
 
-    pub(crate) fn spread(&self) -> Option<Spread> {
-        self.spread
-    }
-
     /// These drives, host by host.
     fn by_host(&self, drives: &[usize]) -> BTreeMap<u32, Vec<usize>> {
         let mut by_host: BTreeMap<u32, Vec<usize>> = BTreeMap::new();

@@ -1,6 +1,6 @@
 //! Which of a host's drives are here, and on how many of them root records lie.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -47,6 +47,8 @@ struct State {
     seats: Option<Arc<Seats>>,
     /// The hosts that the drives are on, where the membership record says so.
     domains: Option<Arc<Domains>>,
+    /// How often drives were replaced, of those that were.
+    incarnations: BTreeMap<Uuid, u32>,
 }
 
 impl Presence {
@@ -66,6 +68,7 @@ impl Presence {
                 leaving: BTreeSet::new(),
                 seats: None,
                 domains: None,
+                incarnations: BTreeMap::new(),
             }),
         }
     }
@@ -109,6 +112,11 @@ impl Presence {
         };
     }
 
+    /// Whether drive `at` is being emptied.
+    pub(crate) fn is_leaving(&self, at: usize) -> bool {
+        self.state().leaving.contains(&at)
+    }
+
     /// The drives that what is new may be written to.
     pub(crate) fn writable(&self) -> Vec<usize> {
         let state = self.state();
@@ -149,6 +157,16 @@ impl Presence {
     /// What the membership record says of that.
     pub(crate) fn house(&self, domains: Option<Domains>) {
         self.state().domains = domains.map(Arc::new);
+    }
+
+    /// How often drives were replaced, of those that were.
+    pub(crate) fn incarnations(&self) -> BTreeMap<Uuid, u32> {
+        self.state().incarnations.clone()
+    }
+
+    /// What the membership record says of that.
+    pub(crate) fn replaced(&self, incarnations: BTreeMap<Uuid, u32>) {
+        self.state().incarnations = incarnations;
     }
 
     /// The drives that a table is written over with `scheme`, of these; nothing where it has no parities.
@@ -258,8 +276,6 @@ impl Presence {
         if let Some(lost) = state.lost.get_mut(at) {
             *lost = None;
         }
-        // Whoever is noted and not lost was taken out of the record.
-        state.noted.clear();
     }
 
     /// Whether the membership record says that all of these are lost.
@@ -271,6 +287,16 @@ impl Presence {
     /// The membership record says that these are lost.
     pub(crate) fn noted(&self, ids: &[Uuid]) {
         self.state().noted.extend(ids);
+    }
+
+    /// The membership record does not say any more that these are lost.
+    pub(crate) fn taken_in(&self, ids: &BTreeSet<Uuid>) {
+        self.state().noted.retain(|id| !ids.contains(id));
+    }
+
+    /// The membership record says that these are lost, and no others.
+    pub(crate) fn all_noted(&self, ids: &[Uuid]) {
+        self.state().noted = ids.iter().copied().collect();
     }
 
     /// Whether it may be looked for lost drives now, which is then taken for done: `every` so often.

@@ -8,21 +8,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::join_all;
 use skytether_common::{DatasetName, Error, Key, Kind, Result};
-use skytether_redundancy::Scheme;
 use skytether_store::{Expect, Op};
 use uuid::Uuid;
 
 use super::blank::stranger;
 use super::domains::Domains;
 use crate::catalog::{Catalog, RootRecord, within};
+use crate::fence::is_refusal;
 use crate::growth::seats::Seats;
-use crate::membership::{MEMBERSHIP_KEY, Membership, REDUNDANT_FORMAT, homes_of};
+use crate::membership::{MEMBERSHIP_KEY, Membership};
 
 /// How often it is looked whether lost drives are back, at most, and how long they have to answer.
 const LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(2));
 
 /// How long a drive may take to name its fleet before an ingest does without it.
-const ANSWER: Duration = Duration::from_secs(10);
+pub(super) const ANSWER: Duration = Duration::from_secs(10);
 
 /// How often a record that others change meanwhile is changed again.
 const ATTEMPTS: usize = 8;
@@ -45,6 +45,50 @@ impl Catalog {
         .await)
     }
 
+    /// Takes over what the newest record says of the fleet: on how many drives root records lie, and on which, and which drives are of it. That a drive came or left may have been cut off after some drives knew it.
+    pub(crate) fn learn(&self, newest: &Membership) {
+        let presence = self.presence();
+        presence.tell(newest.homes as usize, newest.redundancy);
+        presence.seat(Seats::of(newest));
+        presence.house(Domains::of(newest, self.ids()));
+        presence.replaced(newest.drives.iter().filter(|member| member.incarnation > 0).map(|member| (member.id, member.incarnation)).collect());
+        for (at, id) in self.ids().enumerate().filter(|_| !newest.seats.is_empty()) {
+            match (presence.is_outside(at), newest.drives.iter().any(|member| member.id == id)) {
+                (true, true) => presence.enter(at),
+                (false, false) => presence.leave(at),
+                _ => {}
+            }
+        }
+    }
+
+    /// Tells all drives what the newest record of the fleet says, where the coming or leaving of a drive was cut off after some of them knew it.
+    ///
+    /// # Errors
+    /// What the drives say.
+    pub(crate) async fn tell_all(&self) -> Result<()> {
+        let told = self.told(self.deadline()).await?;
+        let Some(newest) = self.newest_of(&told).filter(|newest| !newest.seats.is_empty()) else { return Ok(()) };
+        self.learn(newest);
+        let behind = |(at, told): (usize, &Result<Option<Membership>>)| {
+            !self.presence().is_outside(at) && !self.presence().is_lost(at) && matches!(told, Ok(Some(own)) if own.change < newest.change)
+        };
+        if !told.iter().enumerate().any(behind) {
+            return Ok(());
+        }
+        for _ in 0..ATTEMPTS {
+            if self.change_membership_once(|_| false, true).await? {
+                return Ok(());
+            }
+        }
+        Err(always_changing())
+    }
+
+    /// The record that counts: the newest of those drives that were here throughout. One that was away has no say: another host that has lost the fleet may have written there meanwhile. Where none of them tells, what the others say.
+    pub(crate) fn newest_of<'a>(&self, told: &'a [Result<Option<Membership>>]) -> Option<&'a Membership> {
+        let here = told.iter().enumerate().filter(|(at, _)| !self.presence().is_lost(*at)).filter_map(|(_, told)| told.as_ref().ok()?.as_ref());
+        here.max_by_key(|membership| membership.change).or_else(|| newest(told))
+    }
+
     /// Learns what the membership record says, if that is not known, and looks whether drives that were lost are back.
     ///
     /// # Errors
@@ -57,10 +101,8 @@ impl Catalog {
             self.rejoin(LOOK.1).await?;
         }
         let told = self.told(self.deadline().min(ANSWER)).await?;
-        let Some(newest) = newest(&told) else { return Ok(()) };
-        self.presence().tell(newest.homes as usize, newest.redundancy);
-        self.presence().seat(Seats::of(newest));
-        self.presence().house(Domains::of(newest, self.ids()));
+        let Some(newest) = self.newest_of(&told) else { return Ok(()) };
+        self.learn(newest);
         self.lose_strangers(newest, &told);
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
         for (at, told) in told.into_iter().enumerate() {
@@ -93,7 +135,7 @@ impl Catalog {
     /// The drives that were away while something changed, and have not got it yet.
     pub(crate) async fn absent(&self) -> Result<Vec<Uuid>> {
         let told = self.told(self.deadline()).await?;
-        Ok(newest(&told).map(|membership| membership.absent.clone()).unwrap_or_default())
+        Ok(self.newest_of(&told).map(|membership| membership.absent.clone()).unwrap_or_default())
     }
 
     /// Takes lost drives that answer within `deadline` in again, after they got what they missed.
@@ -106,7 +148,7 @@ impl Catalog {
         }
         let _turn = self.presence().turn().await;
         let told = self.told(deadline).await?;
-        let Some(newest) = newest(&told).cloned() else { return Ok(()) };
+        let Some(newest) = self.newest_of(&told).cloned() else { return Ok(()) };
         self.lose_strangers(&newest, &told);
         let stranger = |at: usize| stranger(&newest, &self.drives()[at].info().id, &told[at]).is_some();
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
@@ -122,12 +164,14 @@ impl Catalog {
                 Err(e) => drop(self.presence().lose(*at, &e.full_text())),
             }
         }
-        let missed = |at: usize| absent.contains(&self.drives()[at].info().id) || damaged.contains(&at);
+        // This host knows who has missed something also when those who were told of it are not here.
+        let away = |id: &Uuid| absent.contains(id) || self.presence().are_noted(std::slice::from_ref(id));
+        let missed = |at: usize| away(&self.drives()[at].info().id) || damaged.contains(&at);
         for (at, told) in told.iter().enumerate() {
             match told {
                 _ if stranger(at) || innocent.contains(&at) => {}
                 Ok(Some(_)) if missed(at) => drop(self.presence().lose(at, "it was away while data sets changed")),
-                Ok(Some(_)) => self.presence().found(at),
+                Ok(Some(_)) => self.take_back(at, deadline).await?,
                 // Who is only slow to say it is not lost: whoever needs it next finds out.
                 Err(e) if damaged.contains(&at) => drop(self.presence().lose(at, &e.full_text())),
                 Ok(None) | Err(_) => {}
@@ -156,6 +200,7 @@ impl Catalog {
             membership.absent.len() < before
         })
         .await?;
+        self.presence().taken_in(&ids);
         // What changed since, by those who took them for absent until just now.
         for name in self.names().await? {
             self.agree(&name, &back).await?;
@@ -164,6 +209,21 @@ impl Catalog {
             tracing::info!("{} is back and knows what changed meanwhile", self.drives()[at].info().name);
             self.presence().found(at);
         }
+        Ok(())
+    }
+
+    /// Uses drive `at` again, which has missed nothing, if it takes changes from this host: while it was away another one may have been there.
+    async fn take_back(&self, at: usize, deadline: Duration) -> Result<()> {
+        if self.presence().is_lost(at) {
+            let (drive, name) = (&self.drives()[at], &self.drives()[at].info().name);
+            // Any batch brings the record of this host there first.
+            let nothing = Op::Check { key: Key::new(MEMBERSHIP_KEY)?, expect: Expect::Any };
+            if let Err(e) = within(deadline, name, "take changes from this host", drive.apply(vec![nothing])).await {
+                self.presence().bar(at, &e.full_text());
+                return Ok(());
+            }
+        }
+        self.presence().found(at);
         Ok(())
     }
 
@@ -251,43 +311,6 @@ impl Catalog {
         Ok(())
     }
 
-    /// Lets root records lie on as many drives, or hosts and drives of each, as data sets of `scheme` take: to be called before the first of them is stored.
-    ///
-    /// # Errors
-    /// Unavailable while a drive is lost; Unsupported in drives that are no fleet.
-    pub(crate) async fn raise_homes(&self, scheme: Scheme) -> Result<()> {
-        let (number, spread) = homes_of(scheme);
-        let homes = number as usize;
-        let known = self.presence().domains().and_then(|domains| domains.spread());
-        if homes <= self.presence().homes() && spread.is_none_or(|spread| known == Some(spread.max(known))) {
-            return Ok(());
-        }
-        if !self.presence().is_known() {
-            return Err(Error::unsupported("redundancy needs drives that know their fleet: let the host join them first"));
-        }
-        if !self.presence().lost().is_empty() {
-            return Err(Error::unavailable(format!(
-                "root records are to lie on more drives, as {scheme} takes it, for which all drives of the fleet must be here"
-            )));
-        }
-        self.change_membership(|membership| {
-            let wider = spread.map(|spread| spread.max(membership.spread));
-            let raised = membership.branch.is_none() && (membership.homes < number || (wider.is_some() && wider != membership.spread));
-            if raised {
-                (membership.homes, membership.format) = (membership.homes.max(number), membership.format.max(REDUNDANT_FORMAT));
-                membership.spread = wider.or(membership.spread);
-            }
-            raised
-        })
-        .await?;
-        let told = self.told(self.deadline()).await?;
-        let newest = newest(&told).ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
-        self.presence().tell(newest.homes as usize, self.presence().scheme());
-        self.presence().house(Domains::of(newest, self.ids()));
-        // What was stored before lies on one drive each.
-        self.agree_on_all().await
-    }
-
     /// Changes the membership record on all drives that are here; `change` says whether it changed anything. Where others change it at the same time, it is changed again as they left it.
     pub(crate) async fn change_membership(&self, change: impl Fn(&mut Membership) -> bool) -> Result<()> {
         for attempt in 0..ATTEMPTS {
@@ -295,31 +318,36 @@ impl Catalog {
                 return Ok(());
             }
         }
-        Err(Error::conflict("the record of the fleet changes all the time: is there another host?"))
+        Err(always_changing())
     }
 
     /// As [`Self::change_membership`], unless somebody else was quicker at a drive; whether that was not so. What an attempt before left is written to all drives, `again`.
     async fn change_membership_once(&self, change: impl Fn(&mut Membership) -> bool, again: bool) -> Result<bool> {
         let key = Key::new(MEMBERSHIP_KEY)?;
         let told = self.told(self.deadline()).await?;
-        let known = newest(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
+        let known = self.newest_of(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
         let mut membership = known.clone();
-        if !change(&mut membership) && !again {
+        // What is blank, or was replaced, is to stay so.
+        let takes = |at: usize| told[at].is_ok() && (known.homes < 2 || stranger(&known, &self.drives()[at].info().id, &told[at]).is_none());
+        let behind = (0..told.len()).any(|at| !self.presence().is_outside(at) && takes(at) && matches!(&told[at], Ok(Some(own)) if own.change < known.change));
+        if !change(&mut membership) && !again && !behind {
             return Ok(true);
         }
-        membership.change += 1;
+        membership.change = highest(&told).max(known.change) + 1;
         let value = membership.encode()?;
+        let all: Vec<usize> = (0..told.len()).filter(|at| !self.presence().is_outside(*at)).collect();
+        // Before any of them knows.
+        if let Some(at) = all.iter().find(|at| !takes(**at) && !self.presence().is_lost(**at)) {
+            let error = Error::unavailable(format!("{} could not take a note about its fleet: try again", self.drives()[*at].info().name));
+            return Err(match told.into_iter().nth(*at) {
+                Some(Err(e)) => error.because(e),
+                _ => error,
+            });
+        }
         // Those that are back and are not used yet get it as well.
-        for (at, told) in told.iter().enumerate().filter(|(at, _)| !self.presence().is_outside(*at)) {
+        for at in all.into_iter().filter(|at| takes(*at)) {
             let drive = &self.drives()[at];
             let name = &drive.info().name;
-            // What is blank, or was replaced, is to stay so.
-            if told.is_err() || (known.homes > 1 && stranger(&known, &drive.info().id, told).is_some()) {
-                if !self.presence().is_lost(at) {
-                    return Err(Error::unavailable(format!("{name} could not take a note about its fleet: try again")));
-                }
-                continue;
-            }
             let there = within(self.deadline(), name, "look its fleet up", drive.stat(&key)).await?;
             // What is read after its version is that version, or the compare-and-set fails.
             if there.is_some() {
@@ -330,13 +358,22 @@ impl Catalog {
             }
             let put = Op::Put { key: key.clone(), value: value.clone(), expect: there.map_or(Expect::Absent, |entry| Expect::Version(entry.version)) };
             match within(self.deadline(), name, "take a note about its fleet", drive.apply(vec![put])).await {
-                Err(e) if e.kind() == Kind::Conflict => return Ok(false),
+                Err(e) if e.kind() == Kind::Conflict && !is_refusal(&e) => return Ok(false),
                 Err(e) => return Err(e.while_doing(format!("{name} could not take a note about its fleet"))),
                 Ok(_) => {}
             }
         }
         Ok(true)
     }
+}
+
+fn always_changing() -> Error {
+    Error::conflict("the record of the fleet changes all the time: is there another host?")
+}
+
+/// The highest change that any drive tells of.
+fn highest(told: &[Result<Option<Membership>>]) -> u64 {
+    told.iter().filter_map(|told| told.as_ref().ok()?.as_ref()).map(|membership| membership.change).max().unwrap_or(0)
 }
 
 /// The record that counts.

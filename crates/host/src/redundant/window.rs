@@ -102,6 +102,10 @@ impl Window {
     }
 
     fn push(&mut self, at: usize, item: Item, whose: Whose) {
+        // Drives come in the middle of it.
+        if at >= self.lanes.len() {
+            self.lanes.resize_with(at + 1, Lane::default);
+        }
         if let Some(lane) = self.lanes.get_mut(at) {
             lane.bytes += item.expected.map_or(0, |expected| expected.len);
             lane.items.push(item);

@@ -1,0 +1,339 @@
+//! Slices that a drive's own sub-plans read and somebody else asks for at the same time, read once.
+//!
+//! While a drive of a fleet is lost, whoever decodes its slices asks the others for nearly all that they have, which is what their own sub-plans read just then. A disk would go to and fro between the two and read everything
+//! twice. So as long as both go on, what one of them reads is kept until the other has had it, as far as there is room; and since each wants the slices of a partition one after the other, a way of the head is made good use
+//! of: those behind the one that is asked for are read with it.
+//!
+//! When only one of the two reads, which is nearly always, this does nothing.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use skytether_common::{Key, PartitionName, Result};
+use skytether_pace::wait::{deferred, owe};
+use skytether_store::{Entry, Op, SliceStore, Usage, Version};
+
+/// Both go on as long as neither has been silent for so long.
+const RECENT: Duration = Duration::from_millis(500);
+
+/// Slices that are read in a row, at most, and their bytes: so many that a seek is a fraction of the time.
+const ROW: (u32, usize) = (32, 12 << 20);
+
+/// A slice that is at most so far behind the last one of its partition follows on it.
+const FOLLOWS: u32 = 8;
+
+/// What is kept is at most this, whatever there is.
+const MOST: usize = 96 << 20;
+
+/// What is owed is paid from here on, as the disk has it.
+const WORTH_WAITING: Duration = Duration::from_micros(100);
+
+/// Who reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// A sub-plan of this drive.
+    Own,
+    /// Somebody else.
+    Other,
+}
+
+/// A slice that was read.
+#[derive(Debug)]
+struct Kept {
+    value: Bytes,
+    crc32c: u32,
+    /// When the disk has it.
+    ready: Option<Instant>,
+    /// Who has had it.
+    had: Option<By>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    own: Option<Instant>,
+    other: Option<Instant>,
+    /// The slice behind the last one that was read of each partition.
+    next: HashMap<PartitionName, u32>,
+    kept: HashMap<Key, Kept>,
+    /// The oldest first; those that both have had may be in it still.
+    order: VecDeque<Key>,
+    bytes: usize,
+}
+
+impl State {
+    fn clear(&mut self) {
+        *self = Self { own: self.own, other: self.other, ..Self::default() };
+    }
+
+    fn forget(&mut self, key: &Key) {
+        if let Some(kept) = self.kept.remove(key) {
+            self.bytes -= kept.value.len();
+        }
+    }
+
+    fn keep(&mut self, key: Key, kept: Kept, most: usize) {
+        self.forget(&key);
+        self.bytes += kept.value.len();
+        self.kept.insert(key.clone(), kept);
+        self.order.push_back(key);
+        while self.bytes > most
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.forget(&oldest);
+        }
+        if self.order.len() > 4 * self.kept.len() + 64 {
+            let (kept, mut seen) = (&self.kept, HashSet::new());
+            self.order.retain(|key| kept.contains_key(key) && seen.insert(key.clone()));
+        }
+    }
+
+    /// Notes that somebody reads at `now`; whether both do.
+    fn note(&mut self, by: By, now: Instant) -> bool {
+        match by {
+            By::Own => self.own = Some(now),
+            By::Other => self.other = Some(now),
+        }
+        let recent = |at: Option<Instant>| at.is_some_and(|at| now.saturating_duration_since(at) < RECENT);
+        let both = recent(self.own) && recent(self.other);
+        if !both && !self.kept.is_empty() {
+            self.clear();
+        }
+        both
+    }
+}
+
+/// A store of which what two want is read once; see [the room](self). As a store it is that of the drive's own sub-plans.
+#[derive(Debug)]
+pub(crate) struct SharedReads {
+    inner: Arc<dyn SliceStore>,
+    most: usize,
+    /// Held while a row is read, so that nobody else moves the head meanwhile.
+    state: Mutex<State>,
+}
+
+impl SharedReads {
+    /// Over `inner`; what is kept takes `most` bytes.
+    pub(crate) fn new(inner: Arc<dyn SliceStore>, most: usize) -> Self {
+        Self { inner, most: most.min(MOST), state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Whatever a panic left is what was read.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The value of `key`, for somebody else than a sub-plan of this drive.
+    ///
+    /// # Errors
+    /// As [`SliceStore::get`].
+    pub(crate) fn get_for_other(&self, key: &Key) -> Result<Bytes> {
+        match self.shared(key, By::Other)? {
+            Some((value, _)) => Ok(value),
+            None => self.inner.get(key),
+        }
+    }
+
+    /// The value of a slice and its checksum while both read; nothing otherwise.
+    fn shared(&self, key: &Key, by: By) -> Result<Option<(Bytes, u32)>> {
+        let Some((partition, Some(number))) = PartitionName::parse(key) else { return Ok(None) };
+        let mut state = self.state();
+        if !state.note(by, Instant::now()) {
+            return Ok(None);
+        }
+        if let Some(kept) = state.kept.get_mut(key) {
+            let (value, crc32c, ready) = (kept.value.clone(), kept.crc32c, kept.ready);
+            if kept.had.replace(by).is_some_and(|had| had != by) {
+                state.forget(key);
+            }
+            drop(state);
+            if let Some(ready) = ready {
+                owe(ready, WORTH_WAITING);
+            }
+            return Ok(Some((value, crc32c)));
+        }
+        let Some((kept, len)) = self.read(key)? else { return Ok(None) };
+        let (value, crc32c, ready) = (kept.value.clone(), kept.crc32c, kept.ready);
+        state.keep(key.clone(), Kept { had: Some(by), ..kept }, self.most);
+        let follows = state.next.get(&partition).is_some_and(|next| number.abs_diff(*next) <= FOLLOWS);
+        let mut last = number;
+        if follows {
+            let row = u32::try_from(ROW.1.min(self.most / 4) / len.max(1)).unwrap_or(u32::MAX).min(ROW.0);
+            for number in number + 1..number.saturating_add(row) {
+                let next = partition.slice_key(number)?;
+                if !state.kept.contains_key(&next) {
+                    // Whoever wants one that can't be read is told then.
+                    let Ok(Some((kept, _))) = self.read(&next) else { break };
+                    state.keep(next, kept, self.most);
+                }
+                last = number;
+            }
+        }
+        if state.next.len() >= 4096 {
+            state.next.clear();
+        }
+        state.next.insert(partition, last.saturating_add(1));
+        drop(state);
+        if let Some(ready) = ready {
+            owe(ready, WORTH_WAITING);
+        }
+        Ok(Some((value, crc32c)))
+    }
+
+    /// A value as it is kept, and its length; nothing if it changes at this moment.
+    fn read(&self, key: &Key) -> Result<Option<(Kept, usize)>> {
+        let Some(entry) = self.inner.stat(key)? else { return Ok(None) };
+        let (value, ready) = deferred(|| self.inner.get(key));
+        let value = value?;
+        let still = self.inner.stat(key)?.is_some_and(|now| now.version == entry.version) && value.len() as u64 == entry.len;
+        let len = value.len();
+        Ok(still.then_some((Kept { value, crc32c: entry.crc32c, ready, had: None }, len)))
+    }
+}
+
+impl SliceStore for SharedReads {
+    fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        let changed: HashSet<Key> = batch.iter().map(|op| op.key().clone()).collect();
+        let applied = self.inner.apply(batch);
+        let mut state = self.state();
+        if !state.kept.is_empty() {
+            // Also of a batch that failed nobody knows but that it was carried out.
+            changed.iter().for_each(|key| state.forget(key));
+        }
+        applied
+    }
+
+    fn get(&self, key: &Key) -> Result<Bytes> {
+        self.inner.get(key)
+    }
+
+    fn get_expected(&self, key: &Key, len: u64, expected: u32) -> Result<Option<Bytes>> {
+        match self.shared(key, By::Own)? {
+            Some((value, crc32c)) => Ok((value.len() as u64 == len && crc32c == expected).then_some(value)),
+            None => self.inner.get_expected(key, len, expected),
+        }
+    }
+
+    fn get_mended(&self, key: &Key, len: u64, crc32c: u32) -> Result<Option<Bytes>> {
+        self.inner.get_mended(key, len, crc32c)
+    }
+
+    fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.inner.get_ranges_unverified(key, ranges)
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+        self.inner.stat(key)
+    }
+
+    fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
+        self.inner.list(prefix, after, limit)
+    }
+
+    fn usage(&self) -> Result<Usage> {
+        self.inner.usage()
+    }
+
+    fn free(&self) -> Result<Option<(u64, u64)>> {
+        self.inner.free()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skytether_adapt::profile::Profile;
+    use skytether_store::Expect;
+    use skytether_store::memory::MemoryStore;
+
+    use crate::throttle::SlowDisk;
+
+    const SLICES: u32 = 40;
+
+    fn at(slot: u32) -> PartitionName {
+        PartitionName { dataset: "lab.t".parse().unwrap(), generation: skytether_common::Generation(1), table: "data".into(), slot }
+    }
+
+    fn value(slot: u32, number: u32) -> Bytes {
+        Bytes::from(vec![(slot * 100 + number) as u8; 10_000])
+    }
+
+    /// Two partitions on a quick disk that takes long to move its head, and what counts its seeks.
+    fn stored(most: usize) -> (Arc<SlowDisk>, SharedReads) {
+        let store = MemoryStore::new();
+        for slot in 0..2 {
+            for number in 0..SLICES {
+                store.apply(vec![Op::Put { key: at(slot).slice_key(number).unwrap(), value: value(slot, number), expect: Expect::Absent }]).unwrap();
+            }
+        }
+        let profile = Profile { disk_bytes_per_s: 1e9, disk_seek_s: 1e-4, ..Profile::shipped("server").unwrap() };
+        let disk = Arc::new(SlowDisk::new(Arc::new(store), &profile));
+        let shared = SharedReads::new(Arc::clone(&disk) as _, most);
+        (disk, shared)
+    }
+
+    fn own(shared: &SharedReads, slot: u32, number: u32) {
+        let key = at(slot).slice_key(number).unwrap();
+        let wanted = value(slot, number);
+        let crc32c = shared.stat(&key).unwrap().unwrap().crc32c;
+        assert_eq!(shared.get_expected(&key, wanted.len() as u64, crc32c).unwrap(), Some(wanted));
+        assert_eq!(shared.get_expected(&key, 7, crc32c).unwrap(), None, "another one than is there");
+    }
+
+    fn other(shared: &SharedReads, slot: u32, number: u32) {
+        assert_eq!(shared.get_for_other(&at(slot).slice_key(number).unwrap()).unwrap(), value(slot, number));
+    }
+
+    #[test]
+    fn what_two_read_side_by_side_is_read_once_and_in_rows() {
+        let (disk, shared) = stored(1 << 20);
+        for number in 0..SLICES {
+            own(&shared, 0, number);
+            // Somewhat behind, and elsewhere as well.
+            other(&shared, 1, number);
+            if number >= 5 {
+                other(&shared, 0, number - 5);
+            }
+        }
+        let (accounted, seeks) = disk.accounted();
+        assert!(accounted.jobs <= u64::from(2 * SLICES + 4), "{accounted:?}");
+        assert!(seeks <= 16, "{seeks} seeks");
+        assert!(shared.state().bytes <= 1 << 20);
+    }
+
+    #[test]
+    fn who_reads_alone_is_left_alone() {
+        let (disk, shared) = stored(1 << 20);
+        for number in 0..SLICES {
+            other(&shared, 0, number);
+        }
+        assert_eq!((disk.accounted().0.jobs, shared.state().kept.len()), (u64::from(SLICES), 0));
+    }
+
+    #[test]
+    fn no_more_is_kept_than_may_be_and_nothing_that_was_changed() {
+        let (_, shared) = stored(50_000);
+        own(&shared, 0, 0);
+        for number in 0..SLICES {
+            other(&shared, 0, number);
+            assert!(shared.state().bytes <= 50_000);
+        }
+        other(&shared, 1, 3);
+        let key = at(1).slice_key(3).unwrap();
+        assert!(shared.state().kept.contains_key(&key));
+        shared.apply(vec![Op::Put { key: key.clone(), value: Bytes::from_static(b"new"), expect: Expect::Any }]).unwrap();
+        assert_eq!(shared.get_for_other(&key).unwrap(), "new");
+        shared.apply(vec![Op::Delete { key: key.clone(), expect: Expect::Any }]).unwrap();
+        assert!(shared.get_for_other(&key).is_err());
+        std::thread::sleep(2 * RECENT);
+        other(&shared, 0, 1);
+        assert_eq!(shared.state().kept.len(), 0, "nobody wants it any more");
+    }
+
+    #[test]
+    fn it_is_a_store_like_any_other() {
+        skytether_store::contract::check(|| Box::new(SharedReads::new(Arc::new(MemoryStore::new()), 1 << 20)));
+    }
+}
