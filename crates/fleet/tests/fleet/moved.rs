@@ -544,7 +544,8 @@ async fn a_drive_whose_coming_was_cut_off_stays_in_the_list() {
     let sky = Sky::new(4);
     let host = sky.host(3, "none").await;
     store(&host, "lab.a", 300).await.unwrap();
-    sky.watch.when(Does::Waits, |at, asked| at == 1 && puts(asked, |key| key.as_str() == FLEET));
+    let names_it = |op: &Op| matches!(op, Op::Put { key, value, .. } if key.as_str() == FLEET && String::from_utf8_lossy(value).contains("drive-3"));
+    sky.watch.when(Does::Waits, move |at, asked| at == 1 && matches!(asked, Asked::Change(batch) if batch.iter().any(names_it)));
     let (coming, way) = (host.clone(), sky.way(3));
     let id = way.info().id;
     let coming = tokio::spawn(async move { coming.resize(vec![way], &GrowthOptions::default(), &|_| {}).await });
