@@ -121,9 +121,10 @@ impl Host {
         let _turn = presence.turn().await;
         // One that was lost since is not to be taken for one that knows all.
         catalog.note_absent().await?;
+        // Before nothing may change: making copies alike is a change, too.
+        catalog.agree_on_all().await?;
         // From here on no root record changes, whoever would change it.
         let _still = presence.still().await;
-        catalog.agree_on_all().await?;
         let names = catalog.names().await?;
         let mut records: Vec<(DatasetName, Option<Bytes>)> = Vec::new();
         for name in &names {
