@@ -144,5 +144,6 @@ async fn a_reader_that_rests_makes_drives_wait_and_not_the_host_fill_up() {
         rows += batch.unwrap().num_rows();
     }
     assert_eq!(rows, ROWS * 50);
-    assert!(resting < 56 << 20 && sent() > 90 << 20, "{resting} of {} bytes came while nobody read", sent());
+    // As long as one drive has sent nothing yet, on a busy machine, its reader may be what another one's rows wait for: they go to disk then, at most all of that one. The rest does not come.
+    assert!(resting < 84 << 20 && sent() > 90 << 20, "{resting} of {} bytes came while nobody read", sent());
 }
