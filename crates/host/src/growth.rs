@@ -61,6 +61,12 @@ impl Host {
         self.grows().await?;
         let (leaving, left) = self.places_of(&options.retire)?;
         for at in &left {
+            // One that left as it should is none of the fleet's any more.
+            let drive = &self.cover().drives[*at];
+            let holds = within(catalog.deadline(), &drive.info().name, "list what it holds", drive.list("", None, 1)).await;
+            if !matches!(holds, Ok(entries) if !entries.is_empty()) {
+                return Err(no_such(&drive.info().name));
+            }
             members::wipe(self.cover().drives[*at].as_ref(), catalog.deadline()).await?;
         }
         let before = Mover::new(self, BTreeSet::new(), None, tell).loads().await?;
@@ -227,7 +233,7 @@ impl Host {
             match (members.iter().find(is), outside.iter().find(is)) {
                 (Some(at), _) => leaving.insert(*at),
                 (None, Some(at)) => left.insert(*at),
-                (None, None) => return Err(Error::invalid(format!("there is no drive {name:?}: `skytether status` names them"))),
+                (None, None) => return Err(no_such(name)),
             };
         }
         Ok((leaving, left))
@@ -264,6 +270,10 @@ impl Host {
         }
         Ok(())
     }
+}
+
+fn no_such(name: &str) -> Error {
+    Error::invalid(format!("there is no drive {name:?}: `skytether status` names them"))
 }
 
 /// Drives to which nothing new is written as long as this lives.
