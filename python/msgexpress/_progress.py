@@ -35,8 +35,10 @@ class Bar:
         now = time.monotonic()
         if now - self.drawn < 0.1 and 0 < done < total:
             return
+        if not total:
+            return  # Of nothing there are no shares.
         self.drawn = now
-        share = done / total if total else 1.0
+        share = done / total
         rate = done / (now - self.start) if done and now > self.start else 0.0
         left = f"{_clock((total - done) / rate)} left" if 0 < done < total and rate else "finishing" if done >= total else ""
         filled = round(share * 24)

@@ -615,7 +615,9 @@ class Receipt:
         (``full``, ``filter``, ``raw``), `slices`, `slices_pruned`, `rows_out`, `bytes_read`, `bytes_sent`, `seconds`, `reason`.
 
         `host` are the operators that ran on the host, from the root down, each with its `depth`, `rows_out`, `seconds` and the `reason` why it
-        is there; `scans` are the sub-plans, each with an annotation per drive, in which are the drive's own `operators`."""
+        is there; `host_work` is what it worked off of what drives handed it (`slices`, `rows_read`, `bytes_read`, and `seconds`, which are among
+        those of the operators), and of each drive `above` is its part of that; `scans` are the sub-plans, each with an annotation per drive, in
+        which are the drive's own `operators`."""
         return json.loads(self._json)
 
     def __str__(self) -> str:

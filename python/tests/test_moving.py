@@ -38,6 +38,13 @@ def test_a_slow_drive_gets_help(table, expected, tmp_path):
         drives = {drive["name"]: drive for drive in result.receipt.to_dict()["drives"]}
         assert "handed to the host" in drives["drive-1"]["reason"]
         assert drives["drive-1"]["rung"] == "raw"
+        # What the slow one handed out it has read, and the host has worked off.
+        receipt = result.receipt.to_dict()
+        above, host = drives["drive-1"]["above"], receipt["host_work"]
+        assert 0 < above["bytes_read"] <= drives["drive-1"]["bytes_read"] and 0 < above["slices"] <= host["slices"]
+        assert host["rows_read"] > 0 and 0 < host["seconds"] <= 1.01 * sum(o["seconds"] for o in receipt["host"] if o["scan"] is not None)
+        assert all(d["slices"] + d.get("above", {"slices": 0})["slices"] + d["slices_pruned"] + d["slices_told"] == d["slices_total"] for d in drives.values())
+        assert "that drives handed out" in str(result.receipt)
         # The same, with the choice made beforehand.
         full = fleet.sql(SQL, cut="full")
         assert full.to_arrow() == expected

@@ -114,6 +114,9 @@ const COMMITS: f64 = 1.05;
 /// Bytes that differ by less than this share of a slice are as many.
 const LEVEL: f64 = 0.03;
 
+/// Fewer bytes by less than this share are not fewer.
+const SAME: f64 = 0.01;
+
 /// Plans from scratch, or from the `present` lanes (which are kept where others are hardly better) and their likely end. `thorough` also tries drives one by one.
 #[must_use]
 pub fn divide(above: &Above, parts: &[Part], present: Option<(&[Option<usize>], Seconds)>, thorough: bool) -> Plan {
@@ -310,7 +313,9 @@ impl Fluid<'_> {
             } else if lane.load.wall > part.raw.wall {
                 high = high.min((core_time - n * part.raw.wall) / (lane.load.wall - part.raw.wall));
             }
-            let more = lane.load.bytes - part.raw.bytes;
+            // A drive does not work for so little of its link that it is lost again by the first slice that takes longer than thought.
+            let saves = part.raw.bytes - lane.load.bytes;
+            let more = if saves > 0.0 && saves < SAME * part.raw.bytes { 0.0 } else { -saves };
             let spare = own_link - n * part.raw.bytes;
             if more > 0.0 {
                 high = high.min(spare / more);

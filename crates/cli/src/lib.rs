@@ -1,7 +1,7 @@
 //! The `skytether` command. One crate, reached as a binary and through the Python wheel's entry point.
 //!
 //! Arguments are parsed low ([`args`]) and resolved high ([`run`]). Results on stdout, everything else on stderr; exit status 0 done, 1 the work failed, 2 the
-//! call was wrong.
+//! call was wrong, 130 Ctrl-C was pressed.
 
 mod args;
 mod export;
@@ -13,8 +13,10 @@ mod mending;
 mod output;
 mod progress;
 mod run;
+mod stopping;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -51,6 +53,10 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(()) => 0,
         Err(run::Failure::Work(e)) => fail(&e, FAILED),
         Err(run::Failure::Call(e)) => fail(&e, WRONG_CALL),
+        Err(run::Failure::Stopped(line)) => {
+            eprintln!("{line}");
+            stopping::STOPPED
+        }
     }
 }
 
@@ -85,11 +91,25 @@ mod tests {
         let text = "no function matches 'f(Utf8)'. You might need a cast.\n\tCandidate functions:\n\tf(Int64)\n\tf(Float64)\n";
         assert_eq!(super::one_line(text), "no function matches 'f(Utf8)'. You might need a cast. Candidate functions: f(Int64); f(Float64)");
     }
+
+    #[test]
+    fn only_a_terminal_gets_colours() {
+        use super::{OsStr, coloured};
+
+        assert!(coloured(true, None) && coloured(true, Some(OsStr::new(""))));
+        assert!(!coloured(true, Some(OsStr::new("1"))) && !coloured(false, None));
+    }
 }
 
 /// Warnings on stderr; more with `SKYTETHER_LOG=info` or `debug`, and what is decided while queries run with `SKYTETHER_LOG=skytether::moves=trace`.
 pub fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("SKYTETHER_LOG").unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     // A second call in one process (tests, Python) finds the subscriber already there.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).compact().try_init();
+    let colours = coloured(std::io::stderr().is_terminal(), std::env::var_os("NO_COLOR").as_deref());
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).compact().try_init();
+}
+
+/// Whether what is logged is coloured: on a terminal, unless `NO_COLOR` says something (<https://no-color.org>).
+fn coloured(terminal: bool, no_color: Option<&OsStr>) -> bool {
+    terminal && no_color.is_none_or(OsStr::is_empty)
 }

@@ -56,8 +56,8 @@ pub(crate) fn drives(found: &[DriveStatus]) -> String {
                 d.usage.map_or_else(|| ("?".into(), "?".into(), "?".into()), |u| (u.keys.to_string(), human_bytes(u.value_bytes), human_bytes(u.stored_bytes)));
             let state = match (&d.found, &d.error) {
                 (Some(_), _) => "wrong drive",
-                (None, Some(_)) if d.usage.is_some() => "not used",
-                (None, Some(_)) => "silent",
+                (None, Some(_)) if d.blank => "blank",
+                (None, Some(_)) => "lost",
                 (None, None) => "up",
             };
             let there = d.found.as_ref().unwrap_or(&d.info);
@@ -91,6 +91,18 @@ pub(crate) fn drives(found: &[DriveStatus]) -> String {
         text.push_str(&format!("{} has damaged values ({} were met since the host began): `skytether scrub` mends them\n", drive.info.name, drive.damaged));
     }
     text
+}
+
+/// What is wrong with the drives and their host: a sentence for each drive that is lost, and before them one if another host has the fleet.
+pub(crate) fn trouble(found: &[DriveStatus]) -> Vec<String> {
+    let fenced = found.iter().find_map(|d| d.fenced.as_ref());
+    let fenced = fenced.map(|who| format!("{who}: the one that was asked changes nothing any more; ask that one, or stop it and start this one again"));
+    let lost = found.iter().filter_map(|d| {
+        let error = d.error.as_ref()?;
+        // What answers in its place is named with it.
+        Some(if d.found.is_some() { error.clone() } else { format!("{} is lost: {error}", d.info.name) })
+    });
+    fenced.into_iter().chain(lost).collect()
 }
 
 /// What a device profile asks for and what a drive under it gets, a line each.

@@ -53,5 +53,6 @@ pub(crate) async fn repair(args: Repair) -> Result<(), Failure> {
         return Ok(());
     }
     let lost: Vec<&str> = report.lost.keys().map(String::as_str).collect();
-    Err(Failure::Work(Error::unavailable(format!("lost still: {}; bring them back, or replace them (`skytether repair --help`)", lost.join(", ")))))
+    let text = format!("lost still: {}; bring back what is lost, or replace it (`skytether repair --replace {}`, see --help)", lost.join(", "), lost.join(","));
+    Err(Failure::Work(Error::unavailable(text)))
 }

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -27,6 +28,7 @@ use crate::listing;
 use crate::mending;
 use crate::output::Sink;
 use crate::progress::{Rows, Steps};
+use crate::stopping::{NOTHING_STORED, Stop};
 
 /// How often a host looks whether its drives are there while nobody asks it for anything.
 const WATCH: Duration = Duration::from_secs(5);
@@ -37,6 +39,8 @@ pub(crate) enum Failure {
     Call(Error),
     /// The work failed.
     Work(Error),
+    /// Ctrl-C ended it; what is to be said.
+    Stopped(&'static str),
 }
 
 impl From<Error> for Failure {
@@ -47,11 +51,16 @@ impl From<Error> for Failure {
 
 /// Carries out one command.
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    let stop = Stop::new(if matches!(command, Command::Ingest(_)) { NOTHING_STORED } else { "stopped" });
+    // Who serves ends in another way.
+    if !matches!(command, Command::Drive(_) | Command::Host(_)) {
+        stop.watch();
+    }
     match command {
         Command::Init(a) => init(a).await,
         Command::Drive(DriveCommand::Serve(a)) => drive_serve(a).await,
         Command::Host(HostCommand::Serve(a)) => host_serve(a).await,
-        Command::Ingest(a) => ingest(a).await,
+        Command::Ingest(a) => ingest(a, &stop).await,
         Command::Export(a) => export(a).await,
         Command::Generate(a) => tokio::task::block_in_place(|| generate(a)),
         Command::Sql(a) => sql(a).await,
@@ -94,7 +103,7 @@ async fn init(args: Init) -> Result<(), Failure> {
     let fleet = Fleet::open(&args.dir, &options).await?;
     let status = fleet.status().await?;
     let on = hosts.map_or_else(String::new, |hosts| format!(" on {}", counted(hosts as u64, "host")));
-    say(&format!("made a fleet of {} drives{on} at {}", status.len(), args.dir.display()))?;
+    say(&format!("made a fleet of {}{on} at {}", counted(status.len() as u64, "drive"), args.dir.display()))?;
     Ok(())
 }
 
@@ -204,7 +213,7 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
             return Err(Failure::Call(Error::invalid("the drives of a branch are one drive of the host above: name them without semicolons")));
         }
         let mut drives: Vec<std::sync::Arc<dyn Cse>> = Vec::new();
-        let mut silent = None;
+        let mut silent = Vec::new();
         let connection = ConnectOptions { idle_timeout: Duration::from_secs(args.drive_timeout), ..ConnectOptions::default() };
         for (at, on) in &hosts {
             match FlightCse::connect(at, connection.clone()).await {
@@ -217,7 +226,8 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
                 // A fleet with redundancy does without it: the others know.
                 Err(e) if e.kind() == Kind::Unavailable && args.as_drive.is_none() && hosts.len() > 1 => {
                     eprintln!("skytether: {e}");
-                    silent.get_or_insert(e);
+                    options.silent.push(at.clone());
+                    silent.push(e);
                 }
                 Err(e) => return Err(e.into()),
             }
@@ -228,14 +238,14 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
             let link = args.link.map(|gbit| (gbit * 1e9, 0.0));
             let branch = Branch::open(name, drives, options, Founding::EmptyDrives, link).await?;
             let at = address(&listener)?;
-            say(&format!("{name} serves {} drives as one at {at}", hosts.len()))?;
+            say(&format!("{name} serves {} as one at {at}", counted(hosts.len() as u64, "drive")))?;
             return serve_until_interrupted(skytether_wire::flight::serve(branch, listener, interrupted())).await;
         }
         // First, so that where the port is taken, by another host of the same drives perhaps, that one keeps them.
         let listener = listen(&args.listen).await?;
         // The list was typed in: only empty drives become a fleet, and only exactly one fleet's drives are served.
         options.redundancy = args.redundancy;
-        let host = match silent {
+        let host = match all_of(silent) {
             None => Host::join(drives, options, Founding::EmptyDrives).await?.0,
             Some(error) if drives.is_empty() => return Err(error.into()),
             Some(error) => match Host::join(drives, options, Founding::Never).await {
@@ -245,8 +255,8 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
             },
         };
         let what = match host.lost() {
-            0 => format!("{} drives", hosts.len()),
-            lost => format!("{} drives, {lost} of which are lost,", host.drives().len()),
+            0 => counted(hosts.len() as u64, "drive"),
+            lost => format!("{}, {lost} of which {} lost,", counted(host.drives().len() as u64, "drive"), if lost == 1 { "is" } else { "are" }),
         };
         (host, what, listener, None)
     };
@@ -260,6 +270,15 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
         }
     };
     serve_until_interrupted(serving).await
+}
+
+/// The errors of drives that don't answer, as one.
+fn all_of(mut silent: Vec<Error>) -> Option<Error> {
+    if silent.len() < 2 {
+        return silent.pop();
+    }
+    let texts: Vec<_> = silent.iter().map(Error::full_text).collect();
+    Some(Error::unavailable(format!("{} can't be reached: {}", counted(silent.len() as u64, "drive"), texts.join("; "))))
 }
 
 async fn serve_until_interrupted(serving: impl Future<Output = Result<()>>) -> Result<(), Failure> {
@@ -278,7 +297,7 @@ pub(crate) fn say(line: &str) -> Result<()> {
     }
 }
 
-async fn ingest(args: Ingest) -> Result<(), Failure> {
+async fn ingest(args: Ingest, stop: &Arc<Stop>) -> Result<(), Failure> {
     let to = name(&args.to)?;
     let fleet = fleet(&args.fleet.fleet).await?;
     let table = files::open_as(&files::find(&args.files)?, args.input_format)?;
@@ -287,14 +306,19 @@ async fn ingest(args: Ingest) -> Result<(), Failure> {
     }
     let progress = Rows::new(&format!("writing {to}"), table.rows);
     let count = progress.counter();
-    let batches = table.batches.inspect(move |batch| {
-        if let Ok(batch) = batch {
-            count(batch.num_rows());
-        }
+    stop.begin_writing();
+    let asked = Arc::clone(stop);
+    let batches = table.batches.map(move |batch| {
+        let batch = asked.go_on(batch)?;
+        count(batch.num_rows());
+        Ok(batch)
     });
     let options = IngestOptions { replace: args.replace, partition_by: args.partition_by, redundancy: args.redundancy };
     let done = fleet.ingest_table(&to, table.schema, batches, options).await;
     progress.finish();
+    if done.is_err() && stop.was_told() {
+        return Err(Failure::Stopped(NOTHING_STORED));
+    }
     let report = done?;
     say(&format!(
         "{to}: {} in {}, {} stored, {}",
@@ -341,7 +365,7 @@ async fn ls(args: Look) -> Result<(), Failure> {
     let found = fleet(&args.fleet.fleet).await?.listing().await?;
     let text = match args.format {
         // "no data sets" would be too much said where not every drive was heard.
-        ListFormat::Table if found.datasets.is_empty() && !found.silent.is_empty() => String::new(),
+        ListFormat::Table if found.datasets.is_empty() && !found.silent.is_empty() && !found.whole => String::new(),
         ListFormat::Table => listing::datasets(&found.datasets),
         ListFormat::Json => listing::json(&found.datasets)?,
     };
@@ -352,25 +376,43 @@ async fn ls(args: Look) -> Result<(), Failure> {
         return Ok(());
     }
     let drives: Vec<_> = found.silent.keys().map(String::as_str).collect();
+    let (drives, are) = (drives.join(", "), if drives.len() == 1 { "is" } else { "are" });
+    if found.whole {
+        eprintln!("skytether: {drives} {are} lost; the list is whole, since the other drives have all root records (`skytether status` says what to do)");
+        return Ok(());
+    }
     let why: Vec<_> = found.silent.values().map(String::as_str).collect();
-    let what = format!("this list may lack data sets, since {} does not tell which it keeps: {}", drives.join(", "), why.join("; "));
-    Err(Failure::Work(Error::unavailable(what)))
+    Err(Failure::Work(Error::unavailable(format!("this list may lack data sets, since {drives} {are} lost: {}", why.join("; ")))))
+}
+
+/// How the drives are; where too many are lost for the fleet in a directory to be opened, with the error that says so.
+async fn drives_of(at: &str) -> Result<(Vec<DriveStatus>, Option<Error>)> {
+    let error = match fleet(at).await {
+        Ok(fleet) => return Ok((fleet.status().await?, None)),
+        Err(e) => e,
+    };
+    if is_host(at) || !matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound) {
+        return Err(error);
+    }
+    match Fleet::glance(Path::new(at)).await {
+        Ok(found) if found.iter().any(|drive| drive.error.is_some()) => Ok((found, Some(error))),
+        _ => Err(error),
+    }
 }
 
 async fn status(args: Look) -> Result<(), Failure> {
-    let found = fleet(&args.fleet.fleet).await?.status().await?;
+    let (found, unopened) = drives_of(&args.fleet.fleet).await?;
     let text = match args.format {
         ListFormat::Table => listing::drives(&found),
         ListFormat::Json => listing::json(&found)?,
     };
     say(text.trim_end())?;
-    let reason = |d: &DriveStatus, e: &str| match (&d.found, d.usage) {
-        (Some(_), _) => e.to_owned(),
-        (None, Some(_)) => format!("{} is not used: {e}", d.info.name),
-        (None, None) => format!("{} does not answer: {e}", d.info.name),
-    };
-    if let Some(silent) = found.iter().find_map(|d| d.error.as_ref().map(|e| reason(d, e))) {
-        return Err(Failure::Work(Error::unavailable(silent)));
+    if let Some(error) = unopened {
+        return Err(Failure::Work(error));
+    }
+    let trouble = listing::trouble(&found);
+    if !trouble.is_empty() {
+        return Err(Failure::Work(Error::unavailable(trouble.join("; "))));
     }
     let unreadable: Vec<_> = found.iter().flat_map(|d| d.unreadable.iter().map(|u| u.name.to_string())).collect();
     if unreadable.is_empty() {

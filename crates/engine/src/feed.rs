@@ -30,6 +30,15 @@ pub struct Fed {
 }
 
 impl Fed {
+    /// Slices of it that were read; none where its number of rows was all that was wanted.
+    #[must_use]
+    pub fn slices(&self) -> u64 {
+        match &self.fetched {
+            Fetched::Rows(_) => 0,
+            Fetched::Stripes(stripes) => stripes.iter().map(|parts| parts.len() as u64).sum(),
+        }
+    }
+
     /// Bytes of it, as they are stored, that were read; 0 where its number of rows was all that was wanted.
     #[must_use]
     pub fn bytes(&self) -> u64 {

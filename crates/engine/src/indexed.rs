@@ -17,8 +17,16 @@ use skytether_slice::metadata::ipc;
 use skytether_wire::annotation::IndexNote;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::prefilter::FEW;
 use crate::ranges::Columns;
 use crate::reader::{Partition, Reader};
+
+mod cost;
+#[cfg(test)]
+mod tests;
+
+pub use cost::Costs;
+use cost::{Reading, Stripe, pays, reach};
 
 /// Bytes between two pages that are read along.
 const GAP: u64 = 64 << 10;
@@ -35,31 +43,7 @@ const HELD_COPIES: u64 = 3;
 /// Searches that read at the same time.
 const SEARCHES: usize = 4;
 
-/// An index must save so much of a scan's time.
-const WORTH: f64 = 0.9;
-
-/// What reading and working take.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Costs {
-    /// Seconds until a disk is elsewhere.
-    pub seek_s: f64,
-    /// Its rate.
-    pub bytes_per_s: f64,
-    /// Speed of all cores together, relative to one of a usual machine.
-    pub speed: f64,
-}
-
-impl Default for Costs {
-    /// Those of files that are in memory, or nearly so.
-    fn default() -> Self {
-        Self { seek_s: 20e-6, bytes_per_s: 1e9, speed: 1.0 }
-    }
-}
-
-/// Processor time for a stripe whatever its size, and for a value of a column.
-const STRIPE_S: f64 = 100e-6;
-const VALUE_S: f64 = 2e-9;
-/// For a row of an index's page.
+/// Processor time for a row of an index's page.
 const ROW_S: f64 = 20e-9;
 
 /// An index as far as it is built.
@@ -200,34 +184,53 @@ impl Found {
     }
 }
 
-/// What a scan would read without an index.
+/// A scan that might use an index.
 struct Scan<'a> {
-    partition: &'a Partition,
     /// The stripes that statistics leave over.
     kept: &'a [bool],
     /// The columns that it reads.
     columns: &'a [usize],
-    costs: Costs,
+    /// What it reads without an index.
+    reading: Reading,
 }
 
-impl Scan<'_> {
-    /// Seconds for stripe `n`, with its slices read and `rows` of its rows unpacked.
-    fn stripe(&self, n: usize, rows: f64) -> f64 {
-        let metadata = &self.partition.metadata;
-        let of = |(group, places): (usize, Vec<usize>)| self.partition.bytes_read(metadata.slice_of(n, group), &places).unwrap_or(0);
-        let bytes: u64 = metadata.groups.split(self.columns).into_iter().map(of).sum();
-        // A disk is passing over what it does not read of a slice.
-        bytes as f64 / self.costs.bytes_per_s + (STRIPE_S + VALUE_S * rows * self.columns.len() as f64) / self.costs.speed
+impl<'a> Scan<'a> {
+    /// One of `partition`. Of its columns so many as `first` says are unpacked before the others, if any.
+    fn new(partition: &Partition, kept: &'a [bool], columns: &'a [usize], first: Option<usize>, costs: Costs) -> Self {
+        let metadata = &partition.metadata;
+        let groups = metadata.groups.split(columns);
+        let disk = |n: usize| {
+            let (mut seconds, mut before) = (0.0, None::<usize>);
+            for (group, places) in &groups {
+                seconds += before.map_or(0.0, |before| costs.way(group.abs_diff(before)));
+                seconds += costs.slice(&partition.ranges_read(metadata.slice_of(n, *group), places).unwrap_or_default());
+                before = Some(*group);
+            }
+            seconds
+        };
+        let stripe = |n: usize| Stripe { number: n as u32, disk: disk(n), rows: metadata.stripe_rows(n).unwrap_or(0) as f64 };
+        let stripes = (0..kept.len()).filter(|n| kept[*n]).map(stripe).collect();
+        let group = |at: Option<&(usize, Vec<usize>)>| at.map_or(0, |(group, _)| *group);
+        let reach = reach(metadata.groups.len(), group(groups.first()), group(groups.last()));
+        Self { kept, columns, reading: Reading { costs, stripes, reach, columns: columns.len(), first } }
     }
 
-    fn rows(&self, n: usize) -> f64 {
-        self.partition.metadata.stripe_rows(n).unwrap_or(0) as f64
+    /// Whether what `asked` found is worth using, now that it is known and the search is paid for: pages tell only about how many rows they have in a range, and nothing of where these lie.
+    fn pays(&self, asked: Asking, found: &Found) -> bool {
+        let share = |stripe: &Stripe| if found.wants(stripe.number) { 1.0 } else { 0.0 };
+        found.values.is_some() || pays(self.reading.seconds(share, asked.few), asked.without)
     }
+}
 
-    /// Seconds for all of it.
-    fn all(&self) -> f64 {
-        (0..self.kept.len()).filter(|n| self.kept[*n]).map(|n| self.stripe(n, self.rows(n))).sum()
-    }
+/// What is expected of a search.
+#[derive(Debug, Clone, Copy)]
+struct Asking {
+    /// Seconds with it.
+    seconds: f64,
+    /// Seconds without.
+    without: f64,
+    /// Whether few of the rows pass.
+    few: bool,
 }
 
 /// Which pages of an index to read.
@@ -238,7 +241,7 @@ struct Asked {
     pages: Vec<Vec<usize>>,
     /// Whether the values are in them.
     holds: bool,
-    seconds: f64,
+    expected: Asking,
     /// The most that the search takes, and what it finds.
     memory: u64,
 }
@@ -249,7 +252,7 @@ impl Asked {
         let columns = head.header.columns.iter().map(|(name, order)| Some((name.as_str(), schema.field_with_name(name).ok()?.data_type(), order)));
         let boxes = Columns(columns.collect::<Option<Vec<_>>>()?).boxes(filters)?;
         let pages: Vec<Vec<usize>> = index.segments.iter().map(|head| head.meets(&boxes)).collect();
-        let (mut rows, mut bytes, mut reads, mut found) = (0u64, 0u64, 0usize, 0.0);
+        let (mut rows, mut bytes, mut reads, mut found) = (0u64, 0u64, 0usize, 0.0f64);
         for (head, pages) in index.segments.iter().zip(&pages) {
             let of = |at: &usize| head.pages.get(*at);
             rows += pages.iter().filter_map(of).map(|page| u64::from(page.rows)).sum::<u64>();
@@ -261,23 +264,29 @@ impl Asked {
             return None;
         }
         let holds = scan.columns.iter().all(|at| head.header.held.contains(schema.field(*at).name()));
-        let costs = &scan.costs;
-        let mut seconds = reads as f64 * costs.seek_s + bytes as f64 / costs.bytes_per_s + ROW_S * rows as f64 / costs.speed;
+        let costs = &scan.reading.costs;
+        let searching = reads as f64 * costs.seek_s + bytes as f64 / costs.bytes_per_s + ROW_S * rows as f64 / costs.speed;
         // Where the rows found may lie, and what is not in the index.
         let known = known(&index, scan.kept.len());
-        let here = (0..scan.kept.len()).filter(|n| scan.kept[*n] && known[*n]).count().max(1) as f64;
-        let each = found / here;
-        let hit = 1.0 - (-each).exp();
-        for n in (0..scan.kept.len()).filter(|n| scan.kept[*n]) {
-            seconds += match (known[n], holds) {
-                (true, true) => 0.0,
-                // Rows that nobody wants are passed over without an index as well (`prefilter`): what pays are slices that are not read.
-                (true, false) => hit * scan.stripe(n, scan.rows(n)),
-                (false, _) => scan.stripe(n, scan.rows(n)),
-            };
-        }
+        let knows = |stripe: &Stripe| known.get(stripe.number as usize).copied().unwrap_or(false);
+        let here: Vec<&Stripe> = scan.reading.stripes.iter().filter(|stripe| knows(stripe)).collect();
+        // Who asks for a single value mostly asks for one that there is.
+        let found = if rows > 0 { found.max(1.0) } else { 0.0 };
+        let few = found * FEW as f64 <= here.iter().map(|stripe| stripe.rows).sum::<f64>();
+        let hit = 1.0 - (-found / here.len().max(1) as f64).exp();
+        let share = |stripe: &Stripe| match (knows(stripe), holds) {
+            (true, true) => 0.0,
+            (true, false) => hit,
+            (false, _) => 1.0,
+        };
+        let expected = Asking { seconds: searching + scan.reading.seconds(share, few), without: scan.reading.all(few), few };
         let memory = if holds { HELD_COPIES * bytes + HELD_ROW_BYTES * rows } else { bytes + ROW_BYTES * rows };
-        Some(Self { index, boxes, pages, holds, seconds, memory })
+        Some(Self { index, boxes, pages, holds, expected, memory })
+    }
+
+    /// Whether it is to be done, by what is expected of it.
+    fn pays(&self) -> bool {
+        pays(self.expected.seconds, self.expected.without)
     }
 
     /// Reads the pages, within `room`. Blocks.
@@ -371,7 +380,16 @@ fn known(index: &Ready, stripes: usize) -> Vec<bool> {
 }
 
 /// What the best of the indexes of `partition` finds, for rows of which `filters` hold and the columns `projection` are wanted, in the stripes `kept`; `None` where none would save time.
-pub(crate) async fn search(reader: &Arc<Reader>, partition: &Arc<Partition>, filters: &[Expr], kept: &[bool], projection: &[usize]) -> Option<Arc<Found>> {
+///
+/// Of the columns so many as `first` says are unpacked before the others, if any.
+pub(crate) async fn search(
+    reader: &Arc<Reader>,
+    partition: &Arc<Partition>,
+    filters: &[Expr],
+    kept: &[bool],
+    projection: &[usize],
+    first: Option<usize>,
+) -> Option<Arc<Found>> {
     let (indexes, costs) = reader.indexes()?;
     let ready = indexes.of(&partition.name);
     if ready.is_empty() || filters.is_empty() || projection.is_empty() || !kept.contains(&true) {
@@ -384,11 +402,10 @@ pub(crate) async fn search(reader: &Arc<Reader>, partition: &Arc<Partition>, fil
     let mut columns = projection.to_vec();
     columns.sort_unstable();
     columns.dedup();
-    let scan = Scan { partition, kept, columns: &columns, costs };
+    let scan = Scan::new(partition, kept, &columns, first, costs);
     let schema = &partition.metadata.schema;
-    let best = ready.into_iter().filter_map(|index| Asked::new(index, filters, schema, &scan)).min_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    let all = scan.all();
-    let worth = best.filter(|best| best.seconds < all * WORTH);
+    let asked_of = ready.into_iter().filter_map(|index| Asked::new(index, filters, schema, &scan));
+    let worth = asked_of.filter(Asked::pays).min_by(|a, b| a.expected.seconds.total_cmp(&b.expected.seconds));
     let found = match worth {
         None => None,
         Some(best) => match indexes.turn(best.memory).await {
@@ -398,11 +415,15 @@ pub(crate) async fn search(reader: &Arc<Reader>, partition: &Arc<Partition>, fil
             }
             Some((turn, room)) => {
                 let projected = Arc::new(schema.project(projection).ok()?);
-                let (on, kept, index) = (Arc::clone(reader), kept.to_vec(), Arc::clone(&best.index));
+                let (on, kept, index, expected) = (Arc::clone(reader), kept.to_vec(), Arc::clone(&best.index), best.expected);
                 let read = reader.blocking(move || best.search(&on, &kept, &projected, room).context(|| format!("index {}", best.index.name))).await;
                 drop(turn);
                 match read {
-                    Ok(found) => Some(Arc::new(found)),
+                    Ok(found) if scan.pays(expected, &found) => Some(Arc::new(found)),
+                    Ok(found) => {
+                        tracing::debug!("index {} of {} is not used: its {} rows lie in too many stripes", index.name, partition.key, found.note.rows);
+                        None
+                    }
                     Err(error) => {
                         indexes.spoilt(&index, &error);
                         None

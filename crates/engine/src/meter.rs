@@ -58,6 +58,12 @@ impl Meter {
         Reading { cpu: inner.cpu + cpu, wall: inner.wall + wall }
     }
 
+    /// Processor time of the polls that are over.
+    #[must_use]
+    pub fn spent(&self) -> Duration {
+        self.inner().cpu
+    }
+
     /// Time in which work waited for its turn, in seconds of this machine as all that it measures.
     pub fn waited(&self, time: Duration) {
         self.inner().wall += time;

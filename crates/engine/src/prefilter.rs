@@ -20,10 +20,10 @@ use skytether_common::Result;
 use crate::reader::{Part, Partition, Reader};
 
 /// Of the rows of a slice at most one in so many may pass.
-const FEW: u64 = 8;
+pub(crate) const FEW: u64 = 8;
 
 /// Slices of fewer rows are decoded as quickly as they are looked into.
-const LEAST: u64 = 8192;
+pub(crate) const LEAST: u64 = 8192;
 
 /// Where more did, so many slices are decoded without a try.
 const PAUSE: u32 = 15;
@@ -62,6 +62,11 @@ impl Prefilter {
         let read = Arc::new(schema.project(&columns).ok()?);
         let condition = state.create_physical_expr(condition, &DFSchema::try_from(read).ok()?).ok()?;
         Some(Self { columns, condition, pause: AtomicU32::new(0) })
+    }
+
+    /// The stored columns that are decoded first.
+    pub(crate) fn columns(&self) -> &[usize] {
+        &self.columns
     }
 
     /// The rows of a slice that pass, where they are few; `None` where it is as well to decode all.

@@ -55,6 +55,12 @@ impl Partition {
         self.metadata.pick(n, places).filter(|picked| picked.bytes() as f64 <= len as f64 * WORTH_PICKING)
     }
 
+    /// The bytes of slice `n` that are read for the columns at `places` of its group, ascending.
+    pub(crate) fn ranges_read(&self, n: usize, places: &[usize]) -> Option<Vec<Range<u64>>> {
+        let len = self.metadata.slices.get(n)?.len;
+        Some(self.picked(n, places).map_or_else(|| std::iter::once(0..len).collect(), |picked| picked.ranges().to_vec()))
+    }
+
     /// How many bytes of slice `n` are read for the columns at `places` of its group.
     pub(crate) fn bytes_read(&self, n: usize, places: &[usize]) -> Option<u64> {
         let len = self.metadata.slices.get(n)?.len;

@@ -190,8 +190,8 @@ impl SliceScanExec {
         let mut left = sized.iter();
         let surveyed = |run: Run| {
             let stripes = left.by_ref().take(run.len());
-            let rows = |n: u32| self.found().and_then(|found| found.rows(n)).map(|rows| rows.len() as u64).or_else(|| metadata.stripe_rows(n as usize));
-            let rows_and_bytes = stripes.map(|(n, _)| Some((rows(*n)?, read(*n as usize)?)));
+            // All rows, also where an index says which of them are wanted: whoever is handed the stripe unpacks all, and what the drive passes over is soon measured.
+            let rows_and_bytes = stripes.map(|(n, _)| Some((metadata.stripe_rows(*n as usize)?, read(*n as usize)?)));
             let (rows, bytes) = rows_and_bytes.collect::<Option<Vec<_>>>()?.into_iter().fold((0, 0), |(rows, bytes), (r, b)| (rows + r, bytes + b));
             Some(Stripe { stripe: run.number(), rows, bytes })
         };

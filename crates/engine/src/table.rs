@@ -117,8 +117,12 @@ impl PartitionTable {
                 Shape::Dense(Arc::new(Dense { n_cells, block, projection: projection.clone(), genes, cells, wanted_genes, wanted_cells, nonzero_only }))
             }
         };
+        let first = if self.view == View::Stored && limit.is_none() { Prefilter::new(state, &self.partition, filters, &projection) } else { None };
         let found = match self.view {
-            View::Stored => indexed::search(&self.ticket.reader, &self.partition, filters, &kept, &projection).await,
+            View::Stored => {
+                let first = first.as_ref().map(|first| first.columns().len());
+                indexed::search(&self.ticket.reader, &self.partition, filters, &kept, &projection, first).await
+            }
             View::Rows | View::Dense => None,
         };
         if let Some(found) = &found {
@@ -140,7 +144,6 @@ impl PartitionTable {
         let schema = Arc::new(self.schema.project(&projection)?);
         let partitions = state.config().target_partitions();
         let reader = Arc::clone(&self.ticket.reader);
-        let first = if self.view == View::Stored && limit.is_none() { Prefilter::new(state, &self.partition, filters, &projection) } else { None };
         let scan = SliceScanExec::new(reader, Arc::clone(&self.partition), shape, projection, schema, stripes, pruned, partitions, limit);
         Ok(scan.indexed(found).first(first))
     }

@@ -1,11 +1,13 @@
 //! A fleet in one process: a directory with `fleet.json`, `LOCK`, `drives/0..` and `spill/` for what queries put aside.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use skytether_common::units::counted;
 use skytether_common::{Error, Kind, Result};
 use skytether_drive::{Drive, DriveOptions, Storage, linked};
 use skytether_host::{Founding, Host, HostOptions, Lost, Scheme};
@@ -123,7 +125,7 @@ impl Embedded {
         if options.hosts.is_some_and(|hosts| hosts != host.hosts()) {
             let own = match host.hosts() {
                 0 => "drives on hosts that nobody named".to_owned(),
-                hosts => format!("drives on {hosts} hosts"),
+                hosts => format!("drives on {}", counted(hosts as u64, "host")),
             };
             return Err(Error::invalid(format!("the fleet at {} has {own}: open it without a number of hosts, or make another fleet", path.display())));
         }
@@ -153,7 +155,7 @@ impl Embedded {
                 };
                 if !empty {
                     return Err(Error::invalid(format!(
-                        "{} is not empty: a blank drive takes the place of {name} when what is there was moved away, and the fleet opened again",
+                        "{} is not empty: move what is there away; then `skytether repair --replace {name}` makes a blank drive there",
                         dir.display()
                     )));
                 }
@@ -256,7 +258,7 @@ fn lost(path: &Path, sign: &str) -> Error {
     let file = path.join("fleet.json");
     let begun = begun(path).unwrap_or_default();
     let dense = begun.iter().enumerate().all(|(at, n)| at == *n);
-    let ids: Option<Vec<String>> = begun.iter().map(|n| id_of(&drive_dir(path, *n))).collect();
+    let ids: Option<Vec<Uuid>> = begun.iter().map(|n| Some(identity_of(&drive_dir(path, *n))?.id)).collect();
     let text = match ids {
         // The order of the directories is the order of the ids.
         Some(ids) if dense && !ids.is_empty() => format!(
@@ -289,10 +291,42 @@ fn begun(path: &Path) -> Result<Vec<usize>> {
     Ok(numbers)
 }
 
-/// The id that the drive in `dir` says it has; only for a text.
-fn id_of(dir: &Path) -> Option<String> {
-    let identity: serde_json::Value = serde_json::from_slice(&fs::read(dir.join("drive.json")).ok()?).ok()?;
-    identity["id"].as_str().and_then(|id| id.parse::<Uuid>().ok()).map(|id| id.to_string())
+/// Who the drive in `dir` says it is, if it can be read; the drive is not opened.
+fn identity_of(dir: &Path) -> Option<DriveIdentity> {
+    serde_json::from_slice(&fs::read(dir.join("drive.json")).ok()?).ok()
+}
+
+/// The numbers of the directories in which the drives of `fleet` are, in its order. A drive is known by its id, in whichever directory below `drives/` it was put; one that is in none keeps its number, unless another one is there now.
+pub(crate) fn places(path: &Path, fleet: &FleetFile) -> Result<Vec<usize>> {
+    let holds = |n: usize, id: &Uuid| identity_of(&drive_dir(path, n)).is_some_and(|found| found.id == *id);
+    let known: Vec<usize> = (0..fleet.drives.len()).map(|at| fleet.place(at)).collect();
+    if fleet.drives.iter().zip(&known).all(|(id, n)| holds(*n, id)) {
+        return Ok(known);
+    }
+    let there: BTreeMap<Uuid, usize> = begun(path)?.into_iter().filter_map(|n| Some((identity_of(&drive_dir(path, n))?.id, n))).collect();
+    // Of two copies of a drive the one in its own place counts.
+    let found = |(id, n): (&Uuid, &usize)| if holds(*n, id) { Some(*n) } else { there.get(id).copied() };
+    let found: Vec<Option<usize>> = fleet.drives.iter().zip(&known).map(found).collect();
+    let mut taken: BTreeSet<usize> = found.iter().flatten().copied().collect();
+    let mut places = Vec::with_capacity(known.len());
+    for (found, own) in found.into_iter().zip(&known) {
+        let free = || if taken.contains(own) { known.iter().copied().find(|n| !taken.contains(n)) } else { Some(*own) };
+        let place = found.or_else(free).unwrap_or(*own);
+        taken.insert(place);
+        places.push(place);
+    }
+    Ok(places)
+}
+
+/// `fleet`, whose drives are in the directories of these numbers now; kept where that is news.
+fn placed(path: &Path, fleet: FleetFile, places: Vec<usize>) -> Result<FleetFile> {
+    if (0..fleet.drives.len()).all(|at| fleet.place(at) == places[at]) {
+        return Ok(fleet);
+    }
+    tracing::info!("drives of the fleet at {} are in other directories than before", path.display());
+    let fleet = FleetFile::new(fleet.drives.into_iter().zip(places).collect());
+    write(path, &fleet)?;
+    Ok(fleet)
 }
 
 fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Opened> {
@@ -324,11 +358,13 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
                 && n != fleet.drives.len()
             {
                 return Err(Error::invalid(format!(
-                    "the fleet at {} has {} drives, not {n}: open it without a number, or make another fleet",
+                    "the fleet at {} has {}, not {n}: open it without a number, or make another fleet",
                     path.display(),
-                    fleet.drives.len()
+                    counted(fleet.drives.len() as u64, "drive")
                 )));
             }
+            let places = places(path, &fleet)?;
+            let fleet = placed(path, fleet, places)?;
             let devices = devices.of(fleet.drives.len())?;
             used = devices.iter().cloned().map(like).collect();
             let mut drives = Vec::with_capacity(fleet.drives.len());
@@ -341,7 +377,7 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
                 }
             }
             if drives.is_empty() && !missing.is_empty() {
-                return Err(missing.swap_remove(0).error);
+                return Err(Lost::needed(&missing, |one| format!("drive {}", fleet.place(one.place))));
             }
             drives
         }
@@ -383,16 +419,24 @@ pub(crate) fn drive_dir(path: &Path, n: usize) -> PathBuf {
     path.join("drives").join(n.to_string())
 }
 
-fn open_known(path: &Path, n: usize, id: Uuid, options: DriveOptions) -> Result<Arc<Drive>> {
+/// The drive with this id, which is in the directory of number `n`, if it is anywhere.
+///
+/// # Errors
+/// `Unavailable` where it is missing, whether nothing or another drive is there, which is left alone; as [`Drive::open`].
+pub(crate) fn open_known(path: &Path, n: usize, id: Uuid, options: DriveOptions) -> Result<Arc<Drive>> {
     let dir = drive_dir(path, n);
     if !dir.join("drive.json").try_exists().map_err(|e| Error::io("look for", &dir, e))? {
-        return Err(Error::unavailable(format!("drive {n} of the fleet is missing: there is no drive in {}; bring it back", dir.display())));
+        return Err(Error::unavailable(format!("it is missing: there is no drive in {}", dir.display())));
     }
-    let drive = Drive::open(&dir, None, options)?;
-    if drive.info().id != id {
-        return Err(Error::invalid(format!("{} holds another fleet's drive ({} instead of {id}): bring the right one back", dir.display(), drive.info().id)));
+    if let Some(other) = identity_of(&dir).filter(|other| other.id != id) {
+        return Err(Error::unavailable(format!(
+            "it is missing: {} holds a drive that is not of this fleet, {} ({}); move that one away first",
+            dir.display(),
+            other.name,
+            other.id
+        )));
     }
-    Ok(drive)
+    Drive::open(&dir, None, options)
 }
 
 fn make(path: &Path, n: usize, options: DriveOptions) -> Result<Arc<Drive>> {
@@ -442,7 +486,7 @@ pub(crate) fn write(path: &Path, fleet: &FleetFile) -> Result<()> {
 
 /// The fleet's lock, held as long as this lives.
 #[derive(Debug)]
-struct Lock {
+pub(crate) struct Lock {
     file: File,
 }
 
@@ -456,7 +500,7 @@ impl Drop for Lock {
 }
 
 impl Lock {
-    fn take(path: &Path) -> Result<Self> {
+    pub(crate) fn take(path: &Path) -> Result<Self> {
         let name = path.join("LOCK");
         let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&name).map_err(|e| Error::io("open", &name, e))?;
         match file.try_lock() {

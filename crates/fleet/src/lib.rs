@@ -9,6 +9,7 @@ mod embedded;
 mod export;
 pub mod files;
 pub mod generate;
+mod glance;
 mod grown;
 mod indexes;
 mod profiles;
@@ -50,8 +51,8 @@ impl Fleet {
     ///
     /// # Errors
     /// `Conflict` while another process has it open (its number is in the text); `NotFound` where there is no fleet; `Invalid` for another
-    /// number of drives than it has, for what is no device profile, and for what is a host's address; `Corrupt` where `fleet.json` is damaged or gone; `Unsupported` for a newer format and for what this version does not have; `Unavailable` for a drive
-    /// that is missing.
+    /// number of drives than it has, for what is no device profile, and for what is a host's address; `Corrupt` where `fleet.json` is damaged or gone; `Unsupported` for a newer format and for what this version does not have; `Unavailable`, naming them all,
+    /// where more drives are missing than the fleet survives: [`Fleet::glance`] shows which are there.
     pub async fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         Self::open_with(path, options, HostOptions::default()).await
     }
@@ -63,6 +64,14 @@ impl Fleet {
     pub async fn open_with(path: impl AsRef<Path>, options: &OpenOptions, host: HostOptions) -> Result<Self> {
         let embedded = embedded::Embedded::open(path.as_ref(), options, host).await?;
         Ok(Self(Inner::Embedded(std::sync::Arc::new(embedded))))
+    }
+
+    /// How the drives of the embedded fleet at `path` are, also where so many are lost that it can't be opened: those that are there with what they hold, the others with the reason why they are not.
+    ///
+    /// # Errors
+    /// `Conflict` while somebody has it open; `NotFound`, `Corrupt` and `Unsupported` where `fleet.json` can't be read.
+    pub async fn glance(path: impl AsRef<Path>) -> Result<Vec<DriveStatus>> {
+        glance::glance(path.as_ref()).await
     }
 
     /// Connects to a host: `grpc://host:port`, or just `host:port`.

@@ -46,6 +46,14 @@ struct Holder {
     since: u64,
 }
 
+impl Holder {
+    /// Who it is, for whoever finds it in the place of another one.
+    fn told(&self) -> String {
+        let ago = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs().saturating_sub(self.since));
+        format!("another host (process {}, {}) has this fleet, begun {} ago", self.process, self.host, human_seconds(ago as f64))
+    }
+}
+
 /// What a refusal says, behind the drive's name. Clients of a host are told by it, too, whatever wire is between.
 const REFUSES: &str = "takes no changes from this host any more";
 
@@ -80,10 +88,27 @@ impl Fence {
         Holder { format: FORMAT, term, host: self.host, process: std::process::id(), since: self.since }
     }
 
+    /// Which other host `drive` takes changes from in the place of this one, if there is one: it began after this one.
+    ///
+    /// # Errors
+    /// What the drive says.
+    pub(crate) async fn other_at(&self, drive: &dyn Cse) -> Result<Option<String>> {
+        let term = self.term.load(Ordering::SeqCst);
+        if term == 0 || !drive.away() {
+            return Ok(None);
+        }
+        let bytes = match drive.get(&Key::new(HOST_KEY)?).await {
+            // This host's own record takes its place with the next change.
+            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt) => return Ok(None),
+            got => got?,
+        };
+        let other = serde_json::from_slice::<Holder>(&bytes).ok().filter(|other| other.host != self.host && other.term >= term);
+        Ok(other.map(|other| other.told()))
+    }
+
     /// This host is not the one that `drive` takes changes from; remembered.
     fn refused(&self, drive: &str, other: &Holder) -> Error {
-        let ago = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs().saturating_sub(other.since));
-        let who = format!("another host (process {}, {}) has this fleet, begun {} ago", other.process, other.host, human_seconds(ago as f64));
+        let who = other.told();
         if self.lost.set(who.clone()).is_ok() {
             tracing::error!("{who}: this one changes nothing any more");
         }

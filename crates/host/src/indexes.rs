@@ -163,7 +163,10 @@ impl Catalog {
             let index = record.indexes.remove(at);
             last = self.commit_indexes(&mut record, version).await?;
             if last.is_none() {
-                return self.undefine(&record, &index).await;
+                let undefined = self.undefine(&record, &index).await;
+                // One of the name may have been made since.
+                self.follow_indexes(&record).await;
+                return undefined;
             }
         }
         Err(always_changing(&old.dataset, last))
@@ -200,6 +203,7 @@ impl Catalog {
                 Err(e) if asked.dataset.is_none() && matches!(e.kind(), Kind::NotFound | Kind::Unsupported | Kind::Corrupt) => continue,
                 Err(e) => return Err(e),
             };
+            let mut again = false;
             for index in &record.indexes {
                 let mut info =
                     IndexInfo { dataset: name.clone(), index: index.clone(), state: String::new(), done: 0.0, rows: 0, bytes: 0, drives: BTreeMap::new() };
@@ -217,12 +221,14 @@ impl Catalog {
                     let says = match state {
                         // It has one of that name that was dropped while it was away.
                         Ok(Some(state)) if state.definition.as_ref().is_some_and(|is| *is != index.definition()) => {
+                            again = true;
                             phases.push(Phase::Waiting);
                             self.retold(&record, index, at, slot, false).await
                         }
                         Ok(Some(state)) => {
                             if state.phase == Phase::Failed {
                                 // Its definition may be what is damaged.
+                                again = true;
                                 self.retold(&record, index, at, slot, false).await;
                             }
                             stripes = (stripes.0 + u64::from(state.stripes.0), stripes.1 + u64::from(state.stripes.1));
@@ -233,6 +239,7 @@ impl Catalog {
                             format!("{}{why}", word(state.phase))
                         }
                         Ok(None) => {
+                            again = true;
                             phases.push(Phase::Waiting);
                             self.retold(&record, index, at, slot, true).await
                         }
@@ -261,6 +268,9 @@ impl Catalog {
                 };
                 infos.push(info);
             }
+            if again {
+                self.follow_indexes(&record).await;
+            }
         }
         Ok(infos)
     }
@@ -287,24 +297,77 @@ impl Catalog {
         }
     }
 
-    /// Tells the drives that are here of the indexes in `record`, as far as they don't know.
+    /// Tells the drives that are here of the indexes in `record`, as far as they don't know. What others have dropped or made meanwhile is so afterwards.
     ///
     /// # Errors
     /// The first that a drive gave; the others were told all the same.
     pub(crate) async fn define_indexes(&self, record: &RootRecord) -> Result<()> {
-        let mut first = None;
+        let (told, done) = self.tell_indexes(record).await;
+        if told {
+            self.follow_indexes(record).await;
+        }
+        done
+    }
+
+    /// Tells the drives that are here of the indexes in `record`; whether there was something to tell, and the first error that a drive gave.
+    async fn tell_indexes(&self, record: &RootRecord) -> (bool, Result<()>) {
+        let (mut told, mut done) = (false, Ok(()));
         for index in &record.indexes {
-            for (at, slot) in self.parts(record, index)? {
-                if let Err(e) = self.define_at(record, index, at, slot, false).await.or_else(|e| self.may_lose(at, e)) {
-                    first.get_or_insert(e);
+            let parts = match self.parts(record, index) {
+                Ok(parts) => parts,
+                Err(e) => return (told, done.and(Err(e))),
+            };
+            for (at, slot) in parts {
+                match self.define_at(record, index, at, slot, false).await {
+                    Ok(new) => told |= new,
+                    // It may have taken it all the same.
+                    Err(e) => (told, done) = (true, done.and(self.may_lose(at, e))),
                 }
             }
         }
-        first.map_or(Ok(()), Err)
+        (told, done)
+    }
+
+    /// Looks at the root record again, after drives were told what `record` says, until nothing has changed: between the two others may have dropped an index, or made another one of its name, of which drives would have what
+    /// they were told last. Nothing depends on it, as for [`Self::remind_of_indexes`].
+    async fn follow_indexes(&self, record: &RootRecord) {
+        let mut known = record.clone();
+        for _ in 0..ATTEMPTS {
+            match self.catch_up_with_indexes(&known).await {
+                Ok(Some(now)) => known = now,
+                Ok(None) => return,
+                Err(e) => {
+                    tracing::warn!("drives may have been told of indexes of {} that are no more: {}", record.name, e.full_text());
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Has drives do what has become of the indexes since they were told what `known` says; what there is now, if that is something else.
+    async fn catch_up_with_indexes(&self, known: &RootRecord) -> Result<Option<RootRecord>> {
+        let now = match self.read_versioned(&known.name).await? {
+            // A home that does not have it yet.
+            Some((now, _)) if now.change < known.change => return Ok(None),
+            Some((now, _)) if now.generation == known.generation => now,
+            // It was dropped, or replaced, or moved by somebody who tells drives of the new generation: of this one nothing is to be left.
+            _ => RootRecord { indexes: Vec::new(), ..known.clone() },
+        };
+        if now.indexes == known.indexes {
+            return Ok(None);
+        }
+        let is_gone = |index: &&IndexRecord| !now.indexes.iter().any(|there| there.name == index.name && there.table == index.table);
+        let gone: Vec<&IndexRecord> = known.indexes.iter().filter(is_gone).collect();
+        for index in gone {
+            self.undefine(known, index).await?;
+        }
+        self.tell_indexes(&now).await.1?;
+        Ok(Some(now))
     }
 
     /// Tells a drive of an index, in place of what it was told before, under that name, of one that is not that. A drive that was told the same is told `again` only if that is asked for.
-    async fn define_at(&self, record: &RootRecord, index: &IndexRecord, at: usize, slot: u32, again: bool) -> Result<()> {
+    /// Whether it was told.
+    async fn define_at(&self, record: &RootRecord, index: &IndexRecord, at: usize, slot: u32, again: bool) -> Result<bool> {
         let key = &partition(&record.partition(&index.table, slot), &index.name).key()?;
         let (drive, definition) = (&self.drives()[at], index.definition());
         let (mut expect, mut left) = (Expect::Absent, ATTEMPTS);
@@ -312,14 +375,14 @@ impl Catalog {
             let put = Op::Put { key: key.clone(), value: definition.encode()?.into(), expect };
             let conflict = match self.ask(at, "build an index", drive.apply(vec![put])).await {
                 Err(e) if e.kind() == Kind::Conflict => e,
-                done => return done.map(drop),
+                done => return done.map(|_| true),
             };
             // The drive writes it again with all that it builds.
             left -= 1;
             let there = self.ask(at, "tell an index's definition", drive.stat(key)).await?;
             let Some(there) = there.filter(|_| left > 0) else { return Err(conflict) };
             match self.ask(at, "tell an index's definition", drive.get(key)).await.and_then(|bytes| Definition::decode(&bytes)) {
-                Ok(is) if is == definition && !again => return Ok(()),
+                Ok(is) if is == definition && !again => return Ok(false),
                 Ok(_) => {}
                 Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported | Kind::NotFound) => {}
                 Err(e) => return Err(e),
@@ -330,7 +393,7 @@ impl Catalog {
 
     /// Tells a drive of an index, and says what that is to those who list it.
     async fn retold(&self, record: &RootRecord, index: &IndexRecord, at: usize, slot: u32, again: bool) -> String {
-        self.define_at(record, index, at, slot, again).await.map_or_else(|e| e.full_text(), |()| word(Phase::Waiting).to_owned())
+        self.define_at(record, index, at, slot, again).await.map_or_else(|e| e.full_text(), |_| word(Phase::Waiting).to_owned())
     }
 
     /// The drives that are here and have a partition of an index's table, with its slot.

@@ -77,8 +77,11 @@ impl From<&RootRecord> for DatasetInfo {
 pub struct Listing {
     /// In order of their names.
     pub datasets: Vec<DatasetInfo>,
-    /// Drives that did not tell, with the reason: data sets whose root records they hold are missing above.
+    /// Drives that are lost or did not tell, with the reason: data sets whose root records they hold may be missing above, unless it is `whole`.
     pub silent: BTreeMap<String, String>,
+    /// Whether no data set is missing above: other drives have all root records that the silent ones have.
+    #[serde(default)]
+    pub whole: bool,
 }
 
 impl Catalog {
@@ -87,7 +90,7 @@ impl Catalog {
     /// # Errors
     /// The first error of a drive that does not tell what it holds.
     pub async fn list(&self) -> Result<Vec<DatasetInfo>> {
-        let (found, silent) = self.gather().await;
+        let Gathered { found, silent, .. } = self.gather().await;
         match silent.into_values().next().filter(|_| self.check_presence().is_err() || !self.presence().is_redundant()) {
             Some(error) => Err(error),
             None => Ok(found),
@@ -96,14 +99,22 @@ impl Catalog {
 
     /// As [`Self::list`], but a drive that does not answer hides only the data sets whose root records it holds.
     pub async fn listing(&self) -> Listing {
-        let (datasets, silent) = self.gather().await;
-        let silent = silent.into_iter().map(|(drive, error)| (self.drives()[drive].info().name.clone(), error.full_text())).collect();
-        Listing { datasets, silent }
+        let Gathered { found, silent, unread } = self.gather().await;
+        let presence = self.presence();
+        let name = |at: usize| self.drives()[at].info().name.clone();
+        // A drive that is not lost and does not tell may be one too many.
+        let told = silent.keys().all(|at| presence.is_lost(*at));
+        let (lost, covered) = (presence.lost(), presence.is_redundant() && self.check_presence().is_ok());
+        let whole = (silent.is_empty() && lost.is_empty()) || (told && !unread && covered);
+        let mut silent: BTreeMap<String, String> = silent.into_iter().map(|(at, error)| (name(at), error.full_text())).collect();
+        // Also those that tell, and are not used.
+        silent.extend(lost.into_iter().map(|at| (name(at), presence.why(at).unwrap_or_default())));
+        Listing { datasets: found, silent, whole }
     }
 
     /// What can be listed, and the errors of the drives that don't tell.
-    async fn gather(&self) -> (Vec<DatasetInfo>, BTreeMap<usize, Error>) {
-        let (mut names, mut silent) = (BTreeSet::new(), BTreeMap::new());
+    async fn gather(&self) -> Gathered {
+        let (mut names, mut silent, mut unread) = (BTreeSet::new(), BTreeMap::new(), false);
         let members = self.presence().members();
         for (drive, told) in members.iter().copied().zip(join_all(members.iter().map(|drive| self.names_at(*drive))).await) {
             match told {
@@ -132,9 +143,22 @@ impl Catalog {
                     tracing::warn!("{e}");
                     found.push(DatasetInfo::broken(name, &e));
                 }
-                Err(e) => drop(silent.insert(home, e)),
+                Err(e) => {
+                    unread = true;
+                    silent.insert(home, e);
+                }
             }
         }
-        (found, silent)
+        Gathered { found, silent, unread }
     }
+}
+
+/// What drives told of their data sets.
+struct Gathered {
+    /// In order of their names.
+    found: Vec<DatasetInfo>,
+    /// The errors of the drives that did not tell.
+    silent: BTreeMap<usize, Error>,
+    /// Whether a drive named a data set whose root record nobody told.
+    unread: bool,
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use skytether_common::units::counted;
 use skytether_common::{Error, Key, Kind, Result};
 use skytether_redundancy::Scheme;
 use skytether_store::{Expect, Op};
@@ -22,7 +23,7 @@ use crate::growth::seats::Seat;
 use crate::options::HostOptions;
 use crate::redundant::Lost;
 use crate::redundant::domains::{Domains, Spread};
-use crate::redundant::gone::Gone;
+use crate::redundant::gone::{Gone, advice};
 use crate::redundant::rejoin::newest;
 use crate::redundant::stored::code;
 use crate::session::Host;
@@ -196,7 +197,7 @@ impl Host {
     /// has and that are not named here at all. Nothing is collected then.
     ///
     /// # Errors
-    /// As there; the error of the first of `lost` where the fleet can't lose any; Unavailable where more are lost than it survives.
+    /// As there; that of the first of `lost`, naming all, where the fleet can't lose any; Unavailable where more are lost than it survives.
     pub async fn join_without(mut drives: Vec<Arc<dyn Cse>>, lost: Vec<Lost>, options: HostOptions, founding: Founding) -> Result<(Self, u64)> {
         let scheme = options.redundancy;
         let storages = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Storage>).collect();
@@ -211,8 +212,9 @@ impl Host {
         let lost: Vec<Lost> = lost.into_iter().filter(|lost| newest.is_none_or(|newest| newest.drives.iter().any(|member| member.id == lost.id))).collect();
         let membership = newest.filter(|membership| membership.homes > 1);
         let Some(membership) = membership else {
-            if let Some(first) = lost.into_iter().next() {
-                return Err(first.error);
+            if !lost.is_empty() {
+                let known = |one: &Lost| newest.and_then(|newest| newest.drives.iter().find(|member| member.id == one.id));
+                return Err(Lost::needed(&lost, |one| known(one).map_or_else(|| format!("drive {}", one.place), |member| member.name.clone())));
             }
             return Self::joined(drives, Vec::new(), options, founding, scheme).await;
         };
@@ -220,10 +222,9 @@ impl Host {
         let given: Vec<Uuid> = drives.iter().map(|drive| drive.info().id).collect();
         let mut missing = Vec::new();
         for member in membership.drives.iter().filter(|member| !given.contains(&member.id)) {
-            let (place, text) = why
-                .remove(&member.id)
-                .map_or((usize::MAX, "it is not among the drives that the host was given".to_owned()), |lost| (lost.place, lost.error.full_text()));
-            tracing::warn!("{} is lost: {text}", member.name);
+            let (place, text) =
+                why.remove(&member.id).map_or_else(|| (usize::MAX, not_given(&member.id, &options.silent)), |lost| (lost.place, lost.error.full_text()));
+            tracing::warn!("{} is lost: {text}; {}", member.name, advice(&member.id, &member.name, founding == Founding::KnownList));
             missing.push((place, Arc::new(Gone::new(member.id, &member.name, text))));
         }
         let gone = missing.iter().map(|(_, gone)| Arc::clone(gone)).collect();
@@ -239,6 +240,12 @@ impl Host {
         let fence = Fence::new();
         let fenced: Vec<_> = drives.into_iter().map(|drive| fence.around(drive)).collect();
         let host = Self::new(fenced.iter().map(|drive| Arc::clone(drive) as _).collect(), options)?;
+        for (at, drive) in host.drives().iter().enumerate() {
+            // What is known of it says more than that it does not answer.
+            if let Some(gone) = gone.iter().find(|gone| gone.info().id == drive.info().id) {
+                host.catalog().presence().lose(at, gone.why());
+            }
+        }
         host.set_gone(gone);
         host.set_fence(Arc::clone(&fence));
         host.set_kept(founding == Founding::KnownList);
@@ -277,6 +284,14 @@ impl Host {
             0
         };
         Ok((host, deleted))
+    }
+}
+
+/// Why a drive of this id is not there that nobody named, where nobody answered at the addresses `silent`.
+fn not_given(id: &Uuid, silent: &[String]) -> String {
+    match silent {
+        [] => format!("it is missing: the host was given no drive of its id, {id}"),
+        _ => format!("it is missing: no drive that answers has its id, {id}, and nobody answers at {}", silent.join(", ")),
     }
 }
 
@@ -437,7 +452,12 @@ impl Catalog {
         if membership.homes < 2 || found.iter().all(Option::is_none) {
             return Ok(());
         }
-        let told: Vec<Result<Option<Membership>>> = found.iter().cloned().map(Ok).collect();
+        // One that did not answer is not blank: nobody knows what is on it.
+        let told = found.iter().enumerate().map(|(at, own)| match own {
+            None if self.presence().is_lost(at) => Err(Error::unavailable("it did not name its fleet")),
+            own => Ok(own.clone()),
+        });
+        let told: Vec<Result<Option<Membership>>> = told.collect();
         let blank = |at: &usize| found[*at].is_none() && !self.presence().is_lost(*at);
         let mut known = found.iter().enumerate().filter(|(at, own)| own.is_some() && !self.presence().is_lost(*at)).map(|(at, _)| at);
         // What is away may have what the others lack.
@@ -485,9 +505,9 @@ impl Catalog {
         let (missing, foreign) = (list("missing", &members, &ours), list("not of this fleet", &ours, &members));
         if !missing.is_empty() || !foreign.is_empty() {
             return Err(Error::invalid(format!(
-                "the {} drives given are not the fleet of {} drives that {by} belongs to{missing}{foreign}: start the host with exactly that fleet's drives",
+                "the drives given, {} of them, are not the fleet of {} that {by} belongs to{missing}{foreign}: start the host with exactly that fleet's drives",
                 ours.len(),
-                members.len()
+                counted(members.len() as u64, "drive")
             )));
         }
         // One with an older record may have missed that a drive came or left.

@@ -51,6 +51,8 @@ pub struct HostOptions {
     pub redundancy: Scheme,
     /// The hosts that the drives of a fleet that is founded now are on, by the drives' ids: those that are lost together. Nothing where nobody knows; data sets can't be on two levels then.
     pub hosts: BTreeMap<Uuid, String>,
+    /// Addresses at which nobody answered when the drives were connected: those that are lost may have been there. Only for texts.
+    pub silent: Vec<String>,
     /// Which work may move.
     pub moving: Moving,
     /// How patient a host is with drives whose work moves, and what it holds of theirs; of `memory` a quarter of [`Self::memory_limit`] at most.
@@ -73,6 +75,7 @@ impl Default for HostOptions {
             slices: SliceOptions::default(),
             redundancy: Scheme::None,
             hosts: BTreeMap::new(),
+            silent: Vec::new(),
             moving: Moving::default(),
             limits: Limits { silence: SILENCE, ..Limits::default() },
         }

@@ -12,7 +12,7 @@ use datafusion::physical_plan::metrics::BaselineMetrics;
 use futures::StreamExt;
 use skytether_common::{DatasetName, Error, Generation, Kind, Result};
 use skytether_wire::size::batch_bytes;
-use skytether_wire::{Annotation, Cse, Delivery, DeliveryStream, SubPlan};
+use skytether_wire::{Annotation, Cse, Delivery, DeliveryStream, SubPlan, WorkAbove};
 
 use crate::catalog::{Catalog, within};
 use crate::expected::Estimate;
@@ -73,9 +73,9 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// But for so many bytes that were sent to the drive.
-    pub(crate) fn without(self, received: u64) -> Self {
-        Self { received: self.received.saturating_sub(received), ..self }
+    /// But for so many bytes that were sent to the drive, and that came of slices that it handed out: these are counted by themselves.
+    pub(crate) fn without(self, received: u64, handed: u64) -> Self {
+        Self { received: self.received.saturating_sub(received), sent: self.sent.saturating_sub(handed), ..self }
     }
 }
 
@@ -138,6 +138,22 @@ impl Reading {
             a.rows_out += batch.num_rows() as u64;
             a.bytes_sent += bytes;
         });
+    }
+
+    /// So many bytes of a slice have come as they are stored. The drive read them for this level, and not for the sub-plan that it counts for.
+    pub(crate) fn handed(&self, bytes: u64) {
+        self.note.update(|a| {
+            a.bytes_read += bytes;
+            a.bytes_sent += bytes;
+        });
+    }
+
+    /// This level has done `above` in the place of the drive, in all; of the time, `new` was not told yet.
+    pub(crate) fn worked(&self, above: WorkAbove, new: Duration) {
+        if !new.is_zero() {
+            self.metrics.elapsed_compute().add_duration(new);
+        }
+        self.note.update(|a| a.above = above);
     }
 
     /// Rows go to whoever reads the scan.

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use skytether_common::units::{counted, human_bytes, human_seconds};
+use skytether_common::units::{counted, human_bytes, human_count, human_seconds};
 use skytether_plan::describe;
 use skytether_wire::annotation::IndexNote;
-use skytether_wire::{Annotation, OperatorNote, Rung};
+use skytether_wire::{Annotation, OperatorNote, Rung, WorkAbove};
 
 use crate::expected::Estimate;
 use crate::tree::Tree;
@@ -23,7 +23,7 @@ pub struct DriveReceipt {
     pub name: String,
     /// The lowest rung that ran there.
     pub rung: Option<Rung>,
-    /// Slices that were read.
+    /// Slices that it read and worked off.
     pub slices: u64,
     /// Slices that statistics excluded.
     pub slices_pruned: u64,
@@ -38,7 +38,7 @@ pub struct DriveReceipt {
     pub rows_read: Option<u64>,
     /// Rows that came back.
     pub rows_out: u64,
-    /// Bytes read from its store.
+    /// Bytes read from its store, also those of slices that it handed out as they are.
     pub bytes_read: u64,
     /// Bytes of results that it sent.
     pub bytes_sent: u64,
@@ -65,6 +65,9 @@ pub struct DriveReceipt {
     /// Bytes that other drives read for this.
     #[serde(default)]
     pub bytes_decoded: u64,
+    /// What the level above it worked off in its place: the host, or the branch that it is below.
+    #[serde(default, skip_serializing_if = "WorkAbove::is_none")]
+    pub above: WorkAbove,
     /// The indexes that it used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<IndexNote>,
@@ -99,6 +102,7 @@ impl DriveReceipt {
         add(&mut self.slices_decoded, a.slices_decoded);
         add(&mut self.slices_within, a.slices_within);
         add(&mut self.bytes_decoded, a.bytes_decoded);
+        self.above.add(a.above);
         for one in &a.indexes {
             match self.indexes.iter_mut().find(|own| own.name == one.name) {
                 Some(own) => {
@@ -210,6 +214,9 @@ pub struct Receipt {
     pub host_peak_memory: u64,
     /// What ran on the host, from the root of its plan down.
     pub host: Vec<HostOperator>,
+    /// What the host worked off of what drives handed it: slices as they are stored, and rows that were filtered. Its seconds are among those of the operators in `host` that take the drives' rows, its bytes among those that drives read.
+    #[serde(default)]
+    pub host_work: WorkAbove,
     /// Why parts of the query stayed on the host.
     pub notes: Vec<String>,
 }
@@ -258,10 +265,11 @@ impl fmt::Display for Receipt {
         let (said, steps) = (notes.join("; "), if self.host.len() == 1 { "step" } else { "steps" });
         writeln!(
             f,
-            "{} host: {} of work in {} {steps}",
+            "{} host: {} of work in {} {steps}{}",
             if self.drives.is_empty() && notes.is_empty() { "└─" } else { "├─" },
             human_seconds(host),
-            self.host.len()
+            self.host.len(),
+            handed_to_host(&self.host_work).map(|text| format!("; {text}")).unwrap_or_default()
         )?;
         for (i, note) in notes.iter().enumerate() {
             let last = self.drives.is_empty() && i + 1 == notes.len();
@@ -272,11 +280,42 @@ impl fmt::Display for Receipt {
     }
 }
 
+/// What the host did in the place of drives, if it did anything.
+fn handed_to_host(work: &WorkAbove) -> Option<String> {
+    if work.is_none() {
+        return None;
+    }
+    let seconds = human_seconds(work.seconds);
+    Some(if work.slices > 0 {
+        let (slices, rows) = (counted(work.slices, "slice"), counted(work.rows_read, "row"));
+        format!("{seconds} of it for {slices} that drives handed out ({}, {rows} read)", human_bytes(work.bytes_read))
+    } else {
+        format!("{seconds} of it for rows that drives had filtered")
+    })
+}
+
+/// How a drive that others stood for was made up for.
+fn decoded(drive: &DriveReceipt) -> String {
+    let (mut slices, bytes) = (counted(drive.slices_decoded, "slice"), human_bytes(drive.bytes_decoded));
+    if drive.slices_within > 0 {
+        slices.push_str(&format!(" ({} of them within its host)", drive.slices_within));
+    }
+    match (drive.slices_decoded, drive.bytes_decoded) {
+        (0, 0) => "none of its slices was needed".to_owned(),
+        // Copies of metadata.
+        (0, _) => format!("none of its slices was needed, {bytes} of other drives read"),
+        (_, 0) => format!("{slices} decoded, from what was read of other drives before"),
+        _ => format!("{slices} decoded from {bytes} of other drives"),
+    }
+}
+
 /// A line per drive, and below a branch those of its drives. `kept`: whether the host kept something, which is told elsewhere, as `said`.
 fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kept: bool, said: &str) -> fmt::Result {
     for (i, d) in drives.iter().enumerate() {
         let last = i + 1 == drives.len();
         let rung = match d.rung {
+            // All of it where the drive was gone before, a part where it went in the middle.
+            Some(_) if d.stood_for.is_some() => "not all of it ran here",
             // What the host kept is told above.
             Some(Rung::Full) if kept => "its whole sub-plan ran here",
             Some(Rung::Full) => "everything ran here",
@@ -292,9 +331,10 @@ fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kep
             unread.push(format!("{} told by metadata", d.slices_told));
         }
         let unread = if unread.is_empty() { String::new() } else { format!(" ({})", unread.join(", ")) };
+        let handed = if d.above.slices > 0 { format!(" and {} handed out", human_count(d.above.slices)) } else { String::new() };
         writeln!(
             f,
-            "{indent}{} {}{}: {rung}; {}{unread}, {} read, {}, {} sent, {}",
+            "{indent}{} {}{}: {rung}; {}{handed}{unread}, {} read, {}, {} sent, {}",
             if last { "└─" } else { "├─" },
             d.name,
             d.profile.as_ref().map(|profile| format!(" ({profile})")).unwrap_or_default(),
@@ -321,15 +361,7 @@ fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kep
             )?;
         }
         if let Some(why) = &d.stood_for {
-            let (mut slices, bytes) = (counted(d.slices_decoded, "slice"), human_bytes(d.bytes_decoded));
-            if d.slices_within > 0 {
-                slices.push_str(&format!(" ({} of them within its host)", d.slices_within));
-            }
-            writeln!(
-                f,
-                "{inner}{} run on the host in its place: {slices} decoded from {bytes} of other drives, because {why}",
-                if d.below.is_empty() { "└─" } else { "├─" }
-            )?;
+            writeln!(f, "{inner}{} run on the host in its place: {}, because {why}", if d.below.is_empty() { "└─" } else { "├─" }, decoded(d))?;
         }
         levels(f, &d.below, &inner, kept, said)?;
     }

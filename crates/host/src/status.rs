@@ -11,6 +11,7 @@ use skytether_wire::CseInfo;
 use tokio::time::MissedTickBehavior;
 
 use crate::catalog::{Catalog, within};
+use crate::redundant::gone::advice;
 use crate::session::Host;
 
 /// One drive as the host sees it.
@@ -26,8 +27,14 @@ pub struct DriveStatus {
     pub host: Option<String>,
     /// What it holds, if it answers.
     pub usage: Option<Usage>,
-    /// Why it does not, or why it is not used although it does.
+    /// Why it is lost: why it does not answer, or is not used although it does.
     pub error: Option<String>,
+    /// Whether it is lost because it is blank: it is in the place of one that was lost, and nothing was rebuilt on it yet.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub blank: bool,
+    /// Which other host it takes changes from, where that is not the one that was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fenced: Option<String>,
     /// Values of this drive that were met damaged since the host began, and not mended since: a scrub mends them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub damaged: u64,
@@ -38,6 +45,10 @@ pub struct DriveStatus {
 
 fn is_zero(n: &u64) -> bool {
     *n == 0
+}
+
+fn is_not(holds: &bool) -> bool {
+    !*holds
 }
 
 /// A data set whose root record can't be read.
@@ -53,27 +64,58 @@ impl Host {
     /// All drives, each with its usage or the reason why it does not tell, and with the data sets that are damaged at it.
     pub async fn status(&self) -> Vec<DriveStatus> {
         let presence = self.catalog().presence();
-        join_all(self.drives().iter().enumerate().filter(|(at, _)| !presence.is_outside(*at)).map(|(at, drive)| async move {
-            let info = drive.info().clone();
-            let mut found = None;
-            let asked = async {
-                let deadline = self.options().storage_deadline;
-                let there = within(deadline, &info.name, "say who it is", drive.present()).await?;
-                found = (there.id != info.id).then_some(there);
-                let usage = within(deadline, &info.name, "say how much it holds", drive.usage()).await?;
-                Ok::<_, Error>((usage, self.catalog().unreadable_at(at).await?))
+        join_all((0..self.drives().len()).filter(|at| !presence.is_outside(*at)).map(|at| self.status_of(at))).await
+    }
+
+    async fn status_of(&self, at: usize) -> DriveStatus {
+        let (drive, presence) = (&self.drives()[at], self.catalog().presence());
+        let info = drive.info().clone();
+        let mut found = None;
+        let asked = async {
+            let deadline = self.options().storage_deadline;
+            let there = within(deadline, &info.name, "say who it is", drive.present()).await?;
+            found = (there.id != info.id).then_some(there);
+            let usage = within(deadline, &info.name, "say how much it holds", drive.usage()).await?;
+            let unreadable = match self.catalog().unreadable_at(at).await {
+                // With too many others lost nobody can tell which data sets there are; that this drive is here can be told all the same.
+                Err(_) if self.catalog().check_presence().is_err() => Vec::new(),
+                told => told?,
             };
-            let asked = asked.await;
-            let damaged = self.cover().damaged(at);
-            let host = presence.domains().and_then(|domains| domains.name(at).map(str::to_owned));
-            match asked {
-                Ok((usage, unreadable)) => {
-                    DriveStatus { info, found: None, host, usage: Some(usage), error: self.catalog().presence().why(at), damaged, unreadable }
-                }
-                Err(e) => DriveStatus { info, found, host, usage: None, error: Some(e.full_text()), damaged, unreadable: Vec::new() },
+            Ok::<_, Error>((usage, unreadable, self.other_host(at).await))
+        };
+        let asked = asked.await;
+        let damaged = self.cover().damaged(at);
+        let host = presence.domains().and_then(|domains| domains.name(at).map(str::to_owned));
+        match asked {
+            Ok((usage, unreadable, fenced)) => {
+                let (error, blank) = (presence.why(at), presence.is_blank(at));
+                DriveStatus { info, found: None, host, usage: Some(usage), error, blank, fenced, damaged, unreadable }
             }
-        }))
-        .await
+            Err(e) => {
+                let error = if found.is_some() { e.full_text() } else { self.why_lost(at, &e) };
+                DriveStatus { info, found, host, usage: None, error: Some(error), blank: false, fenced: None, damaged, unreadable: Vec::new() }
+            }
+        }
+    }
+
+    /// Why drive `at` is lost, which answered with `error`, and what to do about it.
+    fn why_lost(&self, at: usize, error: &Error) -> String {
+        let (drive, presence) = (&self.drives()[at], self.catalog().presence());
+        let info = drive.info();
+        let (id, name) = (&info.id, &info.name);
+        // With too many lost nothing can be rebuilt, and without redundancy neither.
+        let spared = presence.is_redundant() && self.catalog().check_presence().is_ok();
+        if self.gone().iter().any(|(gone, _)| gone == id) {
+            let why = presence.why(at).unwrap_or_else(|| error.full_text());
+            return format!("{why}; {}", if spared { advice(id, name, self.is_kept()) } else { "bring it back".to_owned() });
+        }
+        let why = error.full_text();
+        if spared && drive.away() {
+            return format!(
+                "{why}, or have all of it rebuilt on a blank drive at its address (`skytether drive serve --data NEW --name {name} --replace {id}`, then `skytether repair`)"
+            );
+        }
+        why
     }
 
     /// Asks each drive for a sign of life as often as `every` says, for ever: connections log the loss and the return of a drive, which they would

@@ -4,7 +4,7 @@ use std::fmt;
 
 use skytether_common::units::{human_bytes, human_seconds};
 use skytether_plan::figures::shortened;
-use skytether_wire::{Annotation, OperatorNote};
+use skytether_wire::{Annotation, OperatorNote, WorkAbove};
 
 use crate::receipt::{HostOperator, Receipt, ScanReceipt, ShippedReceipt, natural, telling};
 
@@ -199,6 +199,7 @@ fn drive_branches(scan: &ScanReceipt) -> Vec<Branch> {
     let mut annotations: Vec<_> = scan.annotations.iter().collect();
     annotations.sort_by_key(|a| natural(&a.cse));
     let mut branches: Vec<_> = annotations.iter().map(|a| of_drive(a)).collect();
+    branches.extend(of_host(scan));
     // Drives that ran the same operators are told of together; others optimised for themselves in another way.
     let mut groups: Vec<Vec<&Annotation>> = Vec::new();
     for annotation in annotations.into_iter().filter(|a| !a.operators.is_empty()) {
@@ -217,6 +218,22 @@ fn drive_branches(scan: &ScanReceipt) -> Vec<Branch> {
         branches.push(Branch { title, below, ..Branch::default() });
     }
     branches
+}
+
+/// What the host worked off of what drives handed it.
+fn of_host(scan: &ScanReceipt) -> Option<Branch> {
+    let mut work = WorkAbove::default();
+    scan.annotations.iter().for_each(|a| work.add(a.above));
+    if work.is_none() {
+        return None;
+    }
+    let mut more = Vec::new();
+    if work.slices > 0 {
+        more.push(format!("{} rows read", work.rows_read));
+        more.push(format!("{} slices that drives handed out", work.slices));
+        more.push(format!("{} of them", human_bytes(work.bytes_read)));
+    }
+    Some(Branch { title: "the host in the place of drives".to_owned(), seconds: human_seconds(work.seconds), more, ..Branch::default() })
 }
 
 fn of_drive(a: &Annotation) -> Branch {

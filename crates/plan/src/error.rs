@@ -97,6 +97,7 @@ fn kind_of(error: &DataFusionError) -> Kind {
             | SchemaError::DuplicateUnqualifiedField { .. }
             | SchemaError::FieldNotFound { .. } => Kind::Invalid,
         },
+        D::Internal(text) if call_text(text).is_some() => Kind::Invalid,
         D::NotImplemented(_) => Kind::Unsupported,
         D::IoError(_) => Kind::Unavailable,
         D::Context(_, inner) | D::Diagnostic(_, inner) => kind_of(inner),
@@ -130,11 +131,37 @@ fn text_of(error: &DataFusionError) -> String {
         _ => {}
     }
     let text = error.strip_backtrace();
+    if let Some(text) = call_text(&text) {
+        return text;
+    }
     let classes =
         ["Error during planning: ", "Execution error: ", "This feature is not implemented: ", "Resources exhausted: ", "Schema error: ", "Substrait error: "];
     let text = classes.iter().find_map(|class| text.strip_prefix(class)).unwrap_or(&text);
     // A setting that nobody can change here, and the catalog of names that have none (`table '@.@.trips' not found`).
     text.replace(" or disable the datafusion.sql_parser.enable_ident_normalization configuration", "").replace("'@.@.", "'")
+}
+
+/// What is wrong with the arguments of a call, out of what the engine says of it: of a function with several forms it tells why each of them does not fit, and calls that a bug of its own.
+fn call_text(text: &str) -> Option<String> {
+    let (before, why) = text.split_once("' failed to match any signature, errors: ")?;
+    let (_, name) = before.rsplit_once("Function '")?;
+    let (why, rest) = why.split_once("\nThis issue was likely").unwrap_or((why, ""));
+    // "Function 'sum' expects 1 arguments but received 3", once for each form.
+    let number = |words: &str| words.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<usize>().ok();
+    let numbers: Vec<_> = why.split(" expects ").skip(1).filter(|words| words.contains(" arguments but received ")).filter_map(number).collect();
+    let forms = why.matches("Error during planning: ").count() + why.matches("Internal error: ").count();
+    if let (Some(least), Some(most), Some(received)) =
+        (numbers.iter().min(), numbers.iter().max(), why.split_once(" but received ").and_then(|(_, words)| number(words)))
+        && numbers.len() >= forms
+    {
+        let takes = if least == most { format!("{least} argument{}", if *least == 1 { "" } else { "s" }) } else { format!("{least} to {most} arguments") };
+        return Some(format!("{name} takes {takes}, not {received}"));
+    }
+    let call = rest.split_once("argument types '").and_then(|(_, call)| call.split_once("'. You might"));
+    Some(match call {
+        Some((call, _)) => format!("{name} does not take arguments of these types: {call}"),
+        None => format!("{name} does not take arguments of these types"),
+    })
 }
 
 /// Where the text of a query goes wrong.
@@ -213,6 +240,32 @@ mod tests {
             assert_eq!(from_datafusion(error).kind(), kind);
         }
         assert_eq!(from_datafusion(DataFusionError::Plan("No field named x.".into())).to_string(), "no field named x");
+    }
+
+    #[test]
+    fn calls_with_other_arguments_are_the_querys_fault() {
+        let form = |why: &str| format!("Error during planning: {why}");
+        let failed = |name: &str, forms: &[String]| {
+            let all = forms.join(",");
+            DataFusionError::Internal(format!("Function '{name}' failed to match any signature, errors: {all}"))
+        };
+        // As the planner of SQL passes it on.
+        let planned = |error: DataFusionError, call: &str| {
+            let text = "You might need to add explicit type casts.\n\tCandidate functions:\n\tsum(Int64)";
+            DataFusionError::Plan(format!("{error}. No function matches the given name and argument types '{call}'. {text}"))
+        };
+        let expects = |n: usize, got: usize| form(&format!("Function 'f' expects {n} arguments but received {got}"));
+        let unfit = || form("Internal error: Function 'f' requires Decimal, but received String");
+        for (error, text) in [
+            (planned(failed("sum", &[expects(1, 3), expects(1, 3)]), "sum(Int64, Int64, Int64)"), "sum takes 1 argument, not 3"),
+            (failed("sum", &[expects(1, 2)]), "sum takes 1 argument, not 2"),
+            (failed("round", &[expects(1, 3), expects(2, 3)]), "round takes 1 to 2 arguments, not 3"),
+            (planned(failed("sum", &[unfit(), unfit()]), "sum(Utf8)"), "sum does not take arguments of these types: sum(Utf8)"),
+            (failed("round", &[expects(1, 2), unfit()]), "round does not take arguments of these types"),
+        ] {
+            let ours = from_datafusion(error);
+            assert_eq!((ours.kind(), ours.to_string().as_str()), (Kind::Invalid, text));
+        }
     }
 
     #[test]

@@ -58,6 +58,36 @@ pub struct IndexNote {
     pub covers: bool,
 }
 
+/// What the level above a CSE worked off in its place: slices that it handed out as they are stored, and rows that it had filtered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WorkAbove {
+    /// Slices that were handed out and worked off there. They are not among those of the CSE.
+    pub slices: u64,
+    /// Rows of them that were looked at, also those that were passed over for a condition.
+    pub rows_read: u64,
+    /// Bytes of them, as they are stored. The CSE read them too, so that its own figure has them as well.
+    pub bytes_read: u64,
+    /// Seconds of processor time, for these slices and for rows that were filtered below.
+    pub seconds: f64,
+}
+
+impl WorkAbove {
+    /// Adds what was done in another part, or for another CSE.
+    pub fn add(&mut self, other: Self) {
+        self.slices = self.slices.saturating_add(other.slices);
+        self.rows_read = self.rows_read.saturating_add(other.rows_read);
+        self.bytes_read = self.bytes_read.saturating_add(other.bytes_read);
+        self.seconds += other.seconds;
+    }
+
+    /// Whether there was nothing to work off.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// The most indexes that an annotation tells of.
 const MAX_INDEXES: usize = 16;
 
@@ -73,7 +103,7 @@ pub struct Annotation {
     /// The rung that ran; `None` where nothing ran, and for a rung that this version does not know.
     #[serde(deserialize_with = "known_rung")]
     pub rung: Option<Rung>,
-    /// Slices that were read.
+    /// Slices that were read, and worked off here.
     pub slices: u64,
     /// Slices that statistics showed to hold nothing of interest.
     pub slices_pruned: u64,
@@ -85,7 +115,7 @@ pub struct Annotation {
     pub rows_read: Option<u64>,
     /// Rows that left the CSE.
     pub rows_out: u64,
-    /// Bytes read from the store.
+    /// Bytes read from the store, also those of slices that were handed out as they are.
     pub bytes_read: u64,
     /// Bytes of the sub-plan that came in.
     pub bytes_received: u64,
@@ -117,6 +147,9 @@ pub struct Annotation {
     /// The indexes that were used.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<IndexNote>,
+    /// What the level above did in the place of the CSE; that level writes it.
+    #[serde(skip_serializing_if = "WorkAbove::is_none")]
+    pub above: WorkAbove,
     /// What happened at the CSEs below, where this one is a host of others; their figures of slices and bytes read are in its own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub below: Vec<Annotation>,
@@ -153,6 +186,7 @@ impl Annotation {
         self.slices_decoded = sum(self.slices_decoded, other.slices_decoded);
         self.slices_within = sum(self.slices_within, other.slices_within);
         self.bytes_decoded = sum(self.bytes_decoded, other.bytes_decoded);
+        self.above.add(other.above);
         if self.operators.is_empty() {
             self.operators = other.operators;
         }
@@ -177,14 +211,15 @@ impl Annotation {
     /// and operators bounded in length and number, depths of a tree, and times that are times.
     #[must_use]
     pub fn taken_from(self, cse: &str) -> Self {
-        self.taken(cse.to_owned(), MAX_LEVELS)
+        // What the host did itself nobody else tells it.
+        Self { above: WorkAbove::default(), ..self }.taken(cse.to_owned(), MAX_LEVELS)
     }
 
     fn taken(mut self, cse: String, levels: u32) -> Self {
         self.cse = cse;
         self.below.truncate(if levels > 0 { MAX_BELOW } else { 0 });
         self.below = self.below.into_iter().map(|one| (shortened(&one.cse, MAX_NAME), one)).map(|(cse, one)| one.taken(cse, levels - 1)).collect();
-        self.seconds = time(self.seconds);
+        (self.seconds, self.above.seconds) = (time(self.seconds), time(self.above.seconds));
         self.reason = self.reason.map(|reason| shortened(&reason, MAX_REASON));
         self.profile = self.profile.map(|profile| shortened(&profile, MAX_NAME));
         self.operators.truncate(MAX_OPERATORS);
@@ -245,10 +280,13 @@ mod tests {
             reason: Some("r".repeat(1 << 20)),
             operators: vec![operator; 10_000],
             rows_out: u64::MAX,
+            above: WorkAbove { slices: 7, seconds: f64::INFINITY, ..WorkAbove::default() },
+            below: vec![Annotation { above: WorkAbove { slices: 3, seconds: -1.0, ..WorkAbove::default() }, ..Annotation::default() }],
             ..Annotation::default()
         };
         let taken = hostile.taken_from("drive-1");
         assert_eq!((taken.cse.as_str(), taken.seconds, taken.operators.len()), ("drive-1", 0.0, MAX_OPERATORS));
+        assert!(taken.above.is_none() && taken.below[0].above == WorkAbove { slices: 3, ..WorkAbove::default() }, "{:?}", taken.below);
         assert!(taken.reason.unwrap().chars().count() == MAX_REASON);
         for (at, operator) in taken.operators.iter().enumerate() {
             assert!(operator.name.len() <= MAX_NAME && operator.detail.len() <= MAX_DETAIL && !operator.detail.contains('\u{1b}'));

@@ -12,7 +12,7 @@ pub mod size;
 pub mod subplan;
 pub mod verify;
 
-pub use annotation::{Annotation, OperatorNote};
+pub use annotation::{Annotation, OperatorNote, WorkAbove};
 pub use cse::{Cse, CseInfo, Delivery, DeliveryStream, Storage};
 pub use session::{Opened, Session};
 pub use skytether_adapt::message::Rung;

@@ -21,6 +21,9 @@ const THOROUGH: u32 = 3;
 /// A load that changed by this factor is a reason to plan at once.
 const LOAD_JUMP: f64 = 1.5;
 
+/// A number of groups that changed by this factor is one as well.
+const COUNT_JUMP: f64 = 2.0;
+
 /// Seconds for which the level above is taken not to listen once it says so.
 const DEAF: Seconds = 0.04;
 
@@ -83,22 +86,33 @@ impl<B> Query<B> {
             let (before, now) = (self.planned_load[at], self.cost.load(at));
             now > before * LOAD_JUMP || now * LOAD_JUMP < before
         });
+        let counted = self.miscounted();
         let left = (self.planned_at + self.plan.end - self.now).max(0.0);
         // Where nothing happens there is nothing new to think about.
         let every = ((left * PLAN_SHARE).max(PLAN_EVERY.0) * f64::from(1 << self.idle.min(5))).min(PLAN_EVERY.1);
         let since = self.now - self.planned_at;
-        if since >= every || ((self.dirty || jumped) && since >= PLAN_EVERY.0) || self.plans == 0 {
+        // Nothing is begun by a plan that took a million groups for a thousand: its states would take the link for long.
+        if since >= every || ((self.dirty || jumped) && since >= PLAN_EVERY.0) || counted || self.plans == 0 {
             self.give_up_the_silent(out);
             if self.ended {
                 return;
             }
-            self.replan(jumped, out);
+            self.replan(jumped || counted, out);
         }
         while let Some(cse) = self.touched.pop_first() {
             self.feed(cse, out);
         }
         self.hand_over(out);
         self.wake = Some(self.now + if self.dirty { PLAN_EVERY.0 } else { every });
+    }
+
+    /// Whether there are so many more or fewer groups than the plan reckoned with that another may be the right one.
+    fn miscounted(&self) -> bool {
+        let counted = self.cost.groups_are_known().then(|| self.cost.groups());
+        match (self.planned_groups, counted) {
+            (Some(before), Some(now)) => now > before * COUNT_JUMP || now * COUNT_JUMP < before,
+            (before, now) => before.is_some() != now.is_some(),
+        }
     }
 
     fn give_up_the_silent(&mut self, out: &mut Vec<Action<B>>) {
@@ -196,6 +210,7 @@ impl<B> Query<B> {
 
     fn replan(&mut self, jumped: bool, out: &mut Vec<Action<B>>) {
         self.cost.forget(self.now);
+        self.planned_groups = self.cost.groups_are_known().then(|| self.cost.groups());
         let parts: Vec<Part> = (0..self.cses.len()).map(|cse| self.part(cse)).collect();
         let waiting: f64 = self.waiting.values().map(|waiting| waiting.above).sum();
         let coming: f64 = self.cses.iter().enumerate().map(|(at, book)| f64::from(book.raw_open) * parts[at].raw.above).sum();

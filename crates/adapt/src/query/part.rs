@@ -143,8 +143,8 @@ impl<B> Query<B> {
         let lanes = own.epochs.iter().filter_map(|id| self.epochs.get(id)).filter(|open| open.rung != Rung::Raw);
         let each = lanes.map(|open| {
             let load = self.cost.slice(cse, open.rung, (own.rows, own.bytes));
-            // Of what has just been given nothing was heard yet.
-            let unheard = if open.running.is_empty() && open.rows_done == 0.0 { FIRST * load.wall - (self.now - open.heard) } else { 0.0 };
+            // Of what has just been given nothing was heard yet; what is late by so much may take as much longer.
+            let unheard = if open.running.is_empty() && open.rows_done == 0.0 { (FIRST * load.wall - (self.now - open.heard)).abs() } else { 0.0 };
             self.remaining(open).fold(unheard, f64::max)
         });
         each.fold(0.0, f64::max)

@@ -438,8 +438,33 @@ fn a_fleet_with_redundancy_answers_without_a_drive() {
         std::fs::rename(&drive, &away).unwrap();
         assert_eq!([sum("d.kept"), sum("d.copied")], whole, "without {n}");
         let status = run(&["status", "--fleet", text(&at)]).code(1);
-        assert!(status.err.contains("is lost"), "{status:?}");
+        assert!(status.err.contains(&format!("drive-{n} is lost: it is missing: ")) && status.err.contains(&format!("--replace drive-{n}`")), "{status:?}");
+        let list = run(&["ls", "--fleet", text(&at)]).code(0);
+        assert!(list.out.contains("d.kept") && list.out.contains("d.copied") && list.err.contains(&format!("drive-{n} is lost; the list is whole")), "{list:?}");
         std::fs::rename(&away, &drive).unwrap();
         run(&["status", "--fleet", text(&at)]).code(0);
+    }
+}
+
+#[test]
+fn status_shows_the_drives_of_a_fleet_that_can_not_be_opened() {
+    for redundancy in ["none", "replicas:2"] {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("fleet");
+        run(&["init", text(&at), "--drives", "5", "--redundancy", redundancy]).code(0);
+        for n in [2, 4] {
+            std::fs::rename(at.join("drives").join(n.to_string()), dir.path().join(n.to_string())).unwrap();
+        }
+        let said = run(&["ls", "--fleet", text(&at)]).fails(1);
+        let status = run(&["status", "--fleet", text(&at)]).code(1);
+        for told in [&said, &status.err] {
+            assert!(told.contains("2 drives are lost") && told.contains("drive-2 (") && told.contains("drive-4 (") && told.contains("bring"), "{told}");
+        }
+        for n in 0..5 {
+            let line = status.out.lines().find(|line| line.starts_with(&format!("drive-{n} "))).unwrap_or_else(|| panic!("{status:?}"));
+            assert!(line.contains(if n == 2 || n == 4 { " lost " } else { " up " }), "{line}");
+        }
+        let told = run(&["status", "--fleet", text(&at), "--format", "json"]).code(1).out;
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&told).unwrap().as_array().unwrap().len(), 5, "{told}");
     }
 }

@@ -68,9 +68,9 @@ fn four_drives_and_a_host_answer_as_an_embedded_fleet_and_a_dead_drive_is_named(
     // What the other drives keep is listed all the same.
     let list = run(&["ls", "--fleet", &host.url]).code(1);
     let listed = ["d.t", "d.names", "d.a", "d.b", "d.c", "d.e", "d.f", "d.g", "d.h", "d.i"].iter().filter(|name| list.out.contains(**name)).count();
-    assert!(listed > 0 && list.err.contains("this list may lack data sets, since drive-2 does not tell"), "{list:?}");
+    assert!(listed > 0 && list.err.contains("this list may lack data sets, since drive-2 is lost: "), "{list:?}");
     let status = run(&["status", "--fleet", &host.url]).code(1);
-    assert!(status.out.lines().any(|line| line.contains("drive-2") && line.contains("silent")) && status.err.contains("drive-2"), "{status:?}");
+    assert!(status.out.lines().any(|line| line.contains("drive-2") && line.contains(" lost ")) && status.err.contains("drive-2"), "{status:?}");
     assert_eq!(status.out.lines().filter(|line| line.contains(" up ")).count(), 3, "{}", status.out);
     let told = run(&["status", "--fleet", &host.url, "--format", "json"]).code(1).out;
     let silent: Vec<Value> = serde_json::from_str::<Vec<Value>>(&told).unwrap().into_iter().filter(|d| !d["error"].is_null()).collect();
@@ -160,7 +160,7 @@ fn a_frozen_drive_is_named_and_comes_back() {
     let said = run(all).fails(1);
     assert!(said.contains("drive-1") && !said.contains("drive-0") && said.contains("did not answer for 2.0 s"), "{said}");
     let status = run(&["status", "--fleet", &host.url]).code(1);
-    assert!(status.out.lines().any(|line| line.contains("drive-1") && line.contains("silent")) && status.err.contains("drive-1"), "{status:?}");
+    assert!(status.out.lines().any(|line| line.contains("drive-1") && line.contains(" lost ")) && status.err.contains("drive-1"), "{status:?}");
 
     drives[1].thaw();
     assert_eq!(run(all).code(0).out, before.out);
@@ -224,8 +224,16 @@ fn served_drives_with_redundancy_may_die_and_a_host_begins_without_them() {
     let without = run(&["sql", sql, "--fleet", &host.url, "--format", "csv", "--receipt"]).code(0);
     assert_eq!(without.out, whole);
     assert!(without.err.contains("run on the host in its place"), "{}", without.err);
+    // All data sets are listed without it, and told is what to do.
+    let list = run(&["ls", "--fleet", &host.url]).code(0);
+    assert!(list.out.contains("d.t") && list.err.contains("drive-1 is lost; the list is whole"), "{list:?}");
+    let status = run(&["status", "--fleet", &host.url]).code(1);
+    assert!(status.err.contains("drive-1 is lost: ") && status.err.contains("--name drive-1 --replace "), "{status:?}");
     host.kill();
     let host = serve();
+    let status = run(&["status", "--fleet", &host.url]).code(1);
+    assert!(status.err.contains("it is missing: no drive that answers has its id") && status.err.contains(&address), "{status:?}");
+    assert!(status.err.contains("`skytether repair --replace drive-1 --with ADDR`") && !status.err.contains("it is blank"), "{status:?}");
     assert_eq!(run(&["sql", sql, "--fleet", &host.url, "--format", "csv"]).code(0).out, whole);
     run(&["ingest", &files[0], "--to", "d.t", "--replace", "--fleet", &host.url]).code(0);
     let less = run(&["sql", sql, "--fleet", &host.url, "--format", "csv"]).code(0).out;

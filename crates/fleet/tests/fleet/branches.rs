@@ -110,6 +110,25 @@ async fn states_become_fewer_in_the_middle_and_receipts_show_every_level() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_branch_works_off_itself_is_in_its_figures_and_not_in_the_hosts() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = tree(dir.path(), Moving::Always(Policy::Static(Rung::Full)), Moving::Always(Policy::Static(Rung::Raw))).await;
+    fill(&host, &batches(30, 1000)).await;
+    let (_, receipt) = ask(&host, "SELECT grp, sum(n), avg(x), min(name) FROM lab.plain GROUP BY grp").await.unwrap();
+    for name in ["left", "right"] {
+        let drive = receipt.drives.iter().find(|drive| drive.name == name).unwrap();
+        assert!(drive.below.iter().all(|below| below.slices == 0 && below.bytes_read >= below.above.bytes_read), "{drive:?}");
+        assert!(drive.slices > 0 && drive.slices == drive.below.iter().map(|below| below.above.slices).sum::<u64>(), "{drive:?}");
+        assert!(drive.below.iter().map(|below| below.above.seconds).sum::<f64>() > 0.0, "{drive:?}");
+        assert_eq!(drive.bytes_read, drive.below.iter().map(|below| below.bytes_read).sum::<u64>());
+        assert!(drive.bytes_read > 0 && drive.rows_read.is_some_and(|rows| rows > 0), "{drive:?}");
+    }
+    let slices: u64 = receipt.drives.iter().map(|drive| drive.slices).sum();
+    assert_eq!(Some(slices), receipt.drives.iter().map(|drive| drive.slices_total).sum::<Option<u64>>());
+    assert!(receipt.host_work.is_none(), "{:?}", receipt.host_work);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn drives_of_many_speeds_work_in_one_tree() {
     let dir = tempfile::tempdir().unwrap();
     let rows = batches(30, 1000);

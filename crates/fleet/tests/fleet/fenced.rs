@@ -87,6 +87,10 @@ async fn the_older_host_changes_nothing_and_the_newer_one_all() {
         let index = NewIndex { dataset: name("lab.t"), table: "data".into(), name: None, columns: vec!["x".into()], include: Vec::new() };
         fenced(&older.catalog().create_index(&index).await.unwrap_err());
         assert_eq!(stored(&drives).await, before, "{redundancy}");
+        // It says so to whoever asks how it is.
+        let taken = older.status().await;
+        assert!(taken.iter().all(|drive| drive.error.is_none() && drive.fenced.as_ref().is_some_and(|who| who.contains("another host (process "))), "{taken:?}");
+        assert!(newer.status().await.iter().all(|drive| drive.error.is_none() && drive.fenced.is_none()));
         // It may still be asked, and sees what the newer one does.
         assert_eq!(rows(&older, "lab.t").await.unwrap(), "2000");
         store(&newer, "lab.t", 200).await.unwrap();
@@ -153,6 +157,9 @@ async fn a_drive_that_was_away_meanwhile_is_taken_over_before_it_is_written_to()
         let here = connected(&drives[..2]).await;
         Host::join(here, options("replicas:2"), Founding::EmptyDrives).await.unwrap().0
     };
+    let status = newer.status().await;
+    let told: Vec<&str> = status.iter().filter_map(|drive| drive.error.as_deref()).collect();
+    assert!(told.len() == 1 && told[0].contains("the host was given no drive of its id") && told[0].contains("--replace drive-2 --with ADDR"), "{status:?}");
     // The older one has that drive alone to itself: whatever it does, the others have a say in it.
     drives[2] = serve_drive_at(&address, dir.path(), 2);
     fenced(&store(&older, "lab.t", 100).await.unwrap_err());

@@ -1,21 +1,24 @@
 //! Indexes that drives build: the same answers with them as without, whatever becomes of them.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use arrow::array::{
     ArrayRef, BooleanArray, Date32Array, Decimal128Array, DictionaryArray, Float32Array, Int64Array, StringArray, TimestampMicrosecondArray, UInt64Array,
 };
 use arrow::datatypes::Int32Type;
 use arrow::record_batch::RecordBatch;
-use skytether_common::{Kind, PartitionName};
+use skytether_common::{Kind, PartitionName, Result};
 use skytether_drive::{Cse, Drive, DriveOptions};
 use skytether_fleet::{
     Cut, DatasetKind, Fleet, GrowthOptions, HostOptions, IndexInfo, ListIndexes, NewIndex, OldIndex, Placement, QueryOptions, Receipt, RepairOptions,
 };
 use skytether_host::{Founding, Host};
+use skytether_store::before::Before;
 use skytether_store::disk::{DiskStore, DriveIdentity};
+use skytether_store::memory::MemoryStore;
 use skytether_store::{Expect, Op, SliceStore};
 use skytether_wire::CseInfo;
 use uuid::Uuid;
@@ -482,4 +485,98 @@ async fn drives_are_told_of_their_indexes_though_another_one_is_lost() {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
     assert_eq!(uses, 4, "{:?}", fleet.indexes(&ListIndexes::default()).await);
+}
+
+/// A store in which something happens once, just before it takes the definition of an index.
+#[derive(Default)]
+struct Interrupted {
+    inner: MemoryStore,
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl fmt::Debug for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Interrupted")
+    }
+}
+
+impl Before for Interrupted {
+    fn behind(&self) -> Result<&dyn SliceStore> {
+        Ok(&self.inner)
+    }
+
+    fn applies(&self, batch: &[Op]) -> Result<()> {
+        let is_definition = |key| PartitionName::parse(key).is_some_and(|(at, slice)| slice.is_none() && skytether_index::of_partition(&at).is_some());
+        if batch.iter().any(|op| matches!(op, Op::Put { key, .. } if is_definition(key))) {
+            let meanwhile = self.meanwhile.lock().unwrap().take();
+            if let Some(meanwhile) = meanwhile {
+                meanwhile();
+            }
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_is_dropped_before_drives_are_told_of_it_stays_dropped() {
+    let stores: Vec<Arc<Interrupted>> = (0..2).map(|_| Arc::default()).collect();
+    let drive = |(n, store): (usize, &Arc<Interrupted>)| {
+        let info =
+            CseInfo { id: Uuid::from_u128(n as u128 + 1), name: format!("drive-{n}"), format: skytether_drive::drive::FORMAT, memory_limit: 0, profile: None };
+        let options = DriveOptions { memory_limit: 64 << 20, index_free: 0.0, ..DriveOptions::default() };
+        Drive::new(Arc::clone(store) as Arc<dyn SliceStore>, info, options).unwrap() as Arc<dyn Cse>
+    };
+    let drives = stores.iter().enumerate().map(drive).collect();
+    let host = Host::join(drives, HostOptions::default(), Founding::EmptyDrives).await.unwrap().0;
+    let rows = batches(6, 1000);
+    let mut writer = host.writer(&name("lab.t"), DatasetKind::Table, false).await.unwrap();
+    writer.write_table("data", Placement::Spread, rows[0].schema(), rows.into_iter().map(Ok)).await.unwrap();
+    writer.commit().await.unwrap();
+    let before: Vec<u64> = stores.iter().map(|store| store.usage().unwrap().keys).collect();
+    let by = |column: &str| NewIndex { name: Some("i".into()), ..new("lab.t", &[column], &[]) };
+    let interrupt = |other: Option<NewIndex>| {
+        let (catalog, runtime) = (host.catalog().clone(), tokio::runtime::Handle::current());
+        let meanwhile = move || {
+            runtime.block_on(async {
+                catalog.drop_index(&old("lab.t", "i")).await.unwrap();
+                if let Some(other) = other {
+                    catalog.create_index(&other).await.unwrap();
+                }
+            });
+        };
+        // A table of a single slice is on one of them.
+        let meanwhile = Arc::new(Mutex::new(Some(meanwhile)));
+        for store in &stores {
+            let meanwhile = Arc::clone(&meanwhile);
+            let once = move || {
+                let meanwhile = meanwhile.lock().unwrap().take();
+                if let Some(meanwhile) = meanwhile {
+                    meanwhile();
+                }
+            };
+            *store.meanwhile.lock().unwrap() = Some(Box::new(once));
+        }
+    };
+
+    interrupt(None);
+    host.catalog().create_index(&by("x")).await.unwrap();
+    assert!(host.catalog().indexes(&ListIndexes::default()).await.unwrap().is_empty());
+    for (drive, (store, before)) in host.drives().iter().zip(stores.iter().zip(&before)) {
+        assert!(drive.indexes().await.unwrap().is_empty(), "{:?}", drive.indexes().await);
+        assert_eq!(store.usage().unwrap().keys, *before);
+    }
+
+    // Nor is it the old one where another one has its name.
+    interrupt(Some(by("n")));
+    host.catalog().create_index(&by("x")).await.unwrap();
+    let mut told = 0;
+    for drive in host.drives() {
+        for state in drive.indexes().await.unwrap() {
+            assert_eq!(state.definition.unwrap().columns, ["n"]);
+            told += 1;
+        }
+    }
+    assert!(told > 0);
+    let listed = host.catalog().indexes(&ListIndexes::default()).await.unwrap();
+    assert_eq!((listed.len(), listed[0].index.columns.as_slice()), (1, &["n".to_owned()][..]));
 }

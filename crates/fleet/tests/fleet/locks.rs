@@ -56,10 +56,10 @@ async fn a_missing_or_foreign_drive_and_a_newer_format_are_told() {
     let away = one.path().join("away");
     fs::rename(drive(&one, "1"), &away).unwrap();
     let error = open(one.path(), 2).await.unwrap_err();
-    assert!(error.kind() == Kind::Unavailable && error.to_string().contains("drive 1"), "{error}");
+    assert!(error.kind() == Kind::Unavailable && error.to_string().contains("1 drive is lost") && error.to_string().contains("drive-1 ("), "{error}");
     fs::rename(drive(&two, "1"), drive(&one, "1")).unwrap();
     let error = open(one.path(), 2).await.unwrap_err();
-    assert!(error.to_string().contains("another fleet's drive"), "{error}");
+    assert!(error.to_string().contains("not of this fleet"), "{error}");
     fs::remove_dir_all(drive(&one, "1")).unwrap();
     fs::rename(&away, drive(&one, "1")).unwrap();
     drop(open(one.path(), 2).await.unwrap());

@@ -16,6 +16,7 @@ mod levels_model;
 mod locks;
 mod lost;
 mod mended;
+mod missing;
 mod moved;
 mod moving;
 mod moving_faults;

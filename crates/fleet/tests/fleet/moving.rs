@@ -13,9 +13,10 @@ use skytether_common::Kind;
 use skytether_fleet::{Cut, Fleet, HostOptions, Moving, OpenOptions, QueryOptions, Receipt};
 use skytether_slice::SliceOptions;
 
+use crate::receipts::{assert_each_once, slices};
 use crate::served::{serve_drive_at, serve_host_with};
 use crate::tables::{QUERIES, assert_as_reference};
-use crate::util::{Random, batches, ingest, lines, query};
+use crate::util::{Random, batches, ingest, lines, name, query};
 
 const POLICIES: [Policy; 4] = [Policy::Adaptive, Policy::Static(Rung::Full), Policy::Static(Rung::Filter), Policy::Static(Rung::Raw)];
 
@@ -73,6 +74,55 @@ async fn receipts_say_what_ran_where() {
         moved.push(receipt.drives.iter().map(|drive| drive.bytes_sent).sum::<u64>());
     }
     assert!(moved[0] < moved[1] && moved[0] < moved[2], "states are the least that moves: {moved:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_drives_hand_out_they_have_read_and_the_host_has_worked_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 2, Moving::Never).await;
+    ingest(&fleet, "lab.plain", &batches(8, 500), false).await.unwrap();
+    let (slices, stored) = (slices(&fleet, "lab.plain").await, fleet.describe(&name("lab.plain")).await.unwrap().bytes());
+    drop(fleet);
+    // All columns and all rows.
+    let sql = "SELECT grp, sum(n), max(id), min(name), avg(x) FROM lab.plain GROUP BY grp ORDER BY grp";
+    for policy in POLICIES {
+        let fleet = open(dir.path(), 2, Moving::Always(policy)).await;
+        let (_, receipt) = answer(&fleet, sql).await;
+        let (work, what) = (receipt.host_work, format!("{policy:?}"));
+        assert_each_once(&receipt, slices, &what);
+        match policy {
+            Policy::Static(Rung::Raw) => {
+                assert_eq!((work.slices, work.rows_read), (slices, 4000), "{receipt}");
+                assert!(receipt.drives.iter().all(|drive| drive.slices == 0 && drive.above.bytes_read > 0), "{receipt}");
+                assert!(work.bytes_read > stored / 2 && work.bytes_read <= stored, "{work:?} of {stored} bytes");
+                assert!(receipt.bytes_read < 3 * stored, "{} of {stored} bytes", receipt.bytes_read);
+                let (text, tree) = (receipt.to_string(), receipt.tree());
+                assert!(text.contains("that drives handed out (") && !text.contains(", 0 B read"), "{text}");
+                assert!(tree.contains("the host in the place of drives"), "{tree}");
+            }
+            // Only their rows were aggregated here.
+            Policy::Static(Rung::Filter) => {
+                assert!(work.slices == 0 && work.seconds > 0.0, "{work:?}");
+                assert!(receipt.to_string().contains("for rows that drives had filtered"), "{receipt}");
+            }
+            Policy::Static(Rung::Full) => assert!(work.is_none() && !receipt.to_string().contains("of it for"), "{receipt}"),
+            Policy::Adaptive => {}
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_handed_out_counts_also_if_nobody_reads_to_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 2, Moving::Always(Policy::Static(Rung::Raw))).await;
+    ingest(&fleet, "lab.plain", &batches(20, 500), false).await.unwrap();
+    let mut query = fleet.sql("SELECT * FROM lab.plain WHERE n > 0", &QueryOptions::default()).await.unwrap();
+    let handle = query.receipt.clone();
+    query.stream.next().await.unwrap().unwrap();
+    drop(query);
+    let receipt = handle.receipt();
+    assert!(!receipt.finished && receipt.bytes_read > 0, "{receipt}");
+    assert!(receipt.drives.iter().any(|drive| drive.bytes_read > 0 && drive.bytes_sent > 0), "{receipt}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

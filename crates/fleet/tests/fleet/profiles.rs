@@ -7,7 +7,7 @@ use skytether_common::{Kind, Result};
 use skytether_fleet::{Cut, Fleet, HostOptions, OpenOptions, Profiles, QueryOptions};
 use skytether_slice::SliceOptions;
 
-use crate::receipts::receipt;
+use crate::receipts::{assert_each_once, receipt, slices};
 use crate::util::{CUTS, batches, ingest, query};
 
 /// Slower than the machine in everything, but not so much that tests would wait for it.
@@ -92,9 +92,17 @@ async fn explain_says_what_is_expected_of_each_drive_and_then_what_happened() {
     let told = receipt(&fleet, sql, Cut::Adaptive).await;
     let estimate = told.scans[0].estimate.as_ref().unwrap_or_else(|| panic!("{told}"));
     let happened = estimate.happened.as_ref().unwrap();
-    let slices = |shares: &[skytether_host::DriveShare]| shares.iter().map(|share| share.slices + share.handed_out).collect::<Vec<_>>();
-    assert_eq!(slices(&estimate.expected.drives), slices(&happened.drives), "whoever did them, these are the slices");
+    let parts = |shares: &[skytether_host::DriveShare]| shares.iter().map(|share| share.slices + share.handed_out).collect::<Vec<_>>();
+    assert_eq!(parts(&estimate.expected.drives), parts(&happened.drives), "whoever did them, these are the slices");
     assert!(happened.seconds > 0.0 && estimate.expected.seconds > 0.0);
+    let all = slices(&fleet, "lab.t").await;
+    assert_each_once(&told, all, "adaptive");
+    assert!(told.drives[1].above.slices > 0 && told.host_work.seconds > 0.0, "{told}");
+    assert!(told.to_string().contains("that drives handed out ("), "{told}");
+    let raw = receipt(&fleet, "SELECT count(*) AS n, avg(x) AS x, max(name) FROM lab.t", Cut::Raw).await;
+    assert_each_once(&raw, all, "raw");
+    assert_eq!((raw.host_work.slices, raw.host_work.rows_read), (all, 30_000), "{raw}");
+    assert!(raw.drives.iter().all(|drive| drive.bytes_read > 0 && drive.slices == 0), "{raw}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

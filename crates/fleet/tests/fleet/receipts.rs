@@ -150,6 +150,25 @@ pub(crate) fn assert_adds_up(receipt: &Receipt, slices: u64, what: &str) {
     assert_eq!(receipt.host.iter().find(|o| !o.plumbing && o.note.rows_out.is_some()).unwrap().note.rows_out, Some(receipt.rows), "{what}");
 }
 
+/// That each slice of a finished query over `slices` of them was worked off in one place, and that bytes of slices that drives handed out are among those that they read.
+pub(crate) fn assert_each_once(receipt: &Receipt, slices: u64, what: &str) {
+    assert!(receipt.finished, "{what}");
+    for drive in &receipt.drives {
+        let seen = drive.slices + drive.above.slices + drive.slices_pruned + drive.slices_told;
+        assert_eq!(drive.slices_total, Some(seen), "{what}: {drive:?}");
+        assert!(drive.bytes_read >= drive.above.bytes_read && drive.bytes_sent >= drive.above.bytes_read, "{what}: {drive:?}");
+    }
+    assert_eq!(receipt.drives.iter().filter_map(|drive| drive.slices_total).sum::<u64>(), slices, "{what}");
+    let work = receipt.host_work;
+    assert_eq!(work.slices, receipt.drives.iter().map(|drive| drive.above.slices).sum::<u64>(), "{what}");
+    assert_eq!(receipt.bytes_read, receipt.drives.iter().map(|drive| drive.bytes_read).sum::<u64>(), "{what}");
+    assert_eq!(work.slices > 0, work.bytes_read > 0, "{what}: {work:?}");
+    assert!(work.slices == 0 || work.seconds > 0.0 && work.rows_read > 0, "{what}: {work:?}");
+    // It is among what the host's operators took; these count nanoseconds.
+    let scans: f64 = receipt.host.iter().filter(|operator| operator.scan.is_some()).map(|operator| operator.note.seconds).sum();
+    assert!(scans >= work.seconds * 0.99, "{what}: {scans} s, {work:?}");
+}
+
 /// Queries that read both tables of [`assert_adds_up`]'s tests to their ends, and how often they read each.
 pub(crate) const ADDED: [(&str, [u64; 2]); 8] = [
     ("SELECT grp, avg(x) FROM lab.t WHERE n > 0 GROUP BY grp", [1, 0]),

@@ -99,6 +99,8 @@ async fn survives(redundancy: &str, drives: usize, sets: &[Vec<usize>], cuts: &[
         for (n, drive) in receipt.drives.iter().enumerate() {
             assert_eq!(drive.name, format!("drive-{n}"));
             assert_eq!(drive.stood_for.is_some(), lost.contains(&n), "{redundancy} without {lost:?}: {drive:?}");
+            // Also where they were decoded for a query before.
+            assert_eq!(drive.slices_decoded > 0, lost.contains(&n), "{redundancy} without {lost:?}: {drive:?}");
         }
         let told = receipt.to_string();
         assert!(told.contains("run on the host in its place") && told.contains(&format!("drive-{} is lost", lost[0])), "{told}");

@@ -224,9 +224,13 @@ impl Worker for Work {
         let below = self.state().below.clone();
         let sum = |of: fn(&Annotation) -> u64| below.iter().map(of).fold(0, u64::saturating_add);
         Annotation {
-            slices: sum(|one| one.slices),
+            // What drives handed out was worked off here, and is theirs no more.
+            slices: sum(|one| one.slices.saturating_add(one.above.slices)),
             slices_told: sum(|one| one.slices_told),
-            rows_read: below.iter().map(|one| one.rows_read).try_fold(0u64, |all, rows| Some(all.saturating_add(rows?))),
+            rows_read: below
+                .iter()
+                .map(|one| Some(one.rows_read?.saturating_add(one.above.rows_read)))
+                .try_fold(0u64, |all, rows| Some(all.saturating_add(rows?))),
             bytes_read: sum(|one| one.bytes_read),
             below,
             ..own

@@ -19,7 +19,7 @@ use skytether_engine::meter::Meter;
 use skytether_engine::remote::RemoteStore;
 use skytether_engine::threads::{Threads, alone};
 use skytether_engine::{Engine, Reader};
-use skytether_wire::{Cse, Storage, SubPlan};
+use skytether_wire::{Annotation, Cse, Storage, SubPlan};
 use tokio::sync::OnceCell;
 
 use super::kept::Kept;
@@ -85,6 +85,8 @@ pub(super) struct Above {
     lanes: usize,
     slices: Mutex<Option<Queue<Fed>>>,
     rows: Mutex<Option<Queue<Kept>>>,
+    /// Those of all lanes.
+    meters: Mutex<Vec<Arc<Meter>>>,
 }
 
 impl fmt::Debug for Above {
@@ -96,7 +98,8 @@ impl fmt::Debug for Above {
 impl Above {
     /// The work for the drive that `engine` reads: `plan` up to `top`, in so many `lanes` each for slices and for rows.
     pub(super) fn new(engine: Arc<EngineAbove>, plan: SubPlan, tell: Tell, top: Rung, lanes: usize) -> Arc<Self> {
-        Arc::new(Self { engine, plan, top, divided: OnceCell::new(), tell, lanes, slices: Mutex::default(), rows: Mutex::default() })
+        let (slices, rows, meters) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Arc::new(Self { engine, plan, top, divided: OnceCell::new(), tell, lanes, slices, rows, meters })
     }
 
     /// The sub-plan as this side runs it.
@@ -118,6 +121,16 @@ impl Above {
         planned.await.cloned()
     }
 
+    /// Processor time that its lanes have had.
+    pub(super) fn time(&self) -> Duration {
+        self.meters.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|meter| meter.spent()).sum()
+    }
+
+    /// What was read for it, and what lanes over slices did that are over; nothing where it has had nothing to do.
+    pub(super) fn told(&self) -> Option<Annotation> {
+        self.divided.get().map(|divided| divided.annotation())
+    }
+
     /// Reads a stripe as it is stored.
     ///
     /// # Errors
@@ -133,7 +146,7 @@ impl Above {
             let queue = Queue::new(Arc::clone(&self.tell));
             for _ in 0..self.lanes {
                 let (top, line) = (self.top, queue.line());
-                self.start(move |divided, meter| divided.lane(top, Arc::new(Stored(line.metered(Arc::clone(&meter)))), meter));
+                self.start(Some(top), move |divided, meter| divided.lane(top, Arc::new(Stored(line.metered(Arc::clone(&meter)))), meter));
             }
             queue
         });
@@ -147,7 +160,7 @@ impl Above {
             let queue = Queue::new(Arc::clone(&self.tell));
             for _ in 0..self.lanes {
                 let line = queue.line();
-                self.start(move |divided, meter| {
+                self.start(None, move |divided, meter| {
                     let (schema, line) = (divided.schema(Rung::Filter), line.metered(Arc::clone(&meter)));
                     // Whoever asks for the next rows is done with those before.
                     let rows = stream::unfold(line, |line| async move {
@@ -163,9 +176,11 @@ impl Above {
         queue.push(epoch, batches);
     }
 
-    /// Starts a lane, which does not keep this alive: what feeds it ends with this, and so does it.
-    fn start(self: &Arc<Self>, lane: impl FnOnce(&Divided, Arc<Meter>) -> Result<Lane> + Send + 'static) {
+    /// Starts a lane, which does not keep this alive: what feeds it ends with this, and so does it. If it reads slices, the rung says how far.
+    fn start(self: &Arc<Self>, reads: Option<Rung>, lane: impl FnOnce(&Divided, Arc<Meter>) -> Result<Lane> + Send + 'static) {
         let (above, tell) = (Arc::clone(self), Arc::clone(&self.tell));
+        let meter = Arc::new(Meter::default());
+        self.meters.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&meter));
         tokio::spawn(async move {
             let divided = above.divided().await;
             drop(above);
@@ -173,15 +188,19 @@ impl Above {
                 Ok(divided) => {
                     let gives = Arc::clone(&tell);
                     let work = alone(move || {
-                        let mut lane = lane(&divided, Arc::new(Meter::default()))?;
-                        futures::executor::block_on(async {
+                        let mut lane = lane(&divided, meter)?;
+                        let over = futures::executor::block_on(async {
                             while let Some(batch) = lane.next().await? {
                                 if !gives(Worked::Rows(batch)) {
                                     break;
                                 }
                             }
-                            Ok(())
-                        })
+                            Ok::<_, Error>(())
+                        });
+                        if let Some(rung) = reads {
+                            divided.ended(rung, &lane);
+                        }
+                        over
                     });
                     work.await
                 }

@@ -1,13 +1,14 @@
 //! The task's view of a drive: its session, the names of its slices, and what it did.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use skytether_adapt::message::{Completed, CseId, Down, EpochId, Rung, Slice, SliceCost, SliceId, Up};
 use skytether_common::{Error, Result};
+use skytether_engine::feed::Fed;
 use skytether_wire::session::Stripe;
-use skytether_wire::{Annotation, Cse, SubPlan};
+use skytether_wire::{Annotation, Cse, SubPlan, WorkAbove};
 use tokio::sync::mpsc;
 
 use super::above::Above;
@@ -36,6 +37,8 @@ pub(super) struct Drive {
     pub(super) top: Rung,
     /// At which rung the machine takes epochs to be open.
     pub(super) opened: HashMap<EpochId, Rung>,
+    /// Epochs that it was asked for and has not ended. One that was given up stays: whoever hangs owes it still.
+    pub(super) owes: HashSet<EpochId>,
     /// Stripes by the numbers of their slices, from `first` on.
     pub(super) stripes: Vec<u32>,
     pub(super) first: u32,
@@ -48,16 +51,31 @@ pub(super) struct Drive {
     pub(super) told: Option<Annotation>,
     /// What was seen of the sessions before the last one, which told nothing.
     pub(super) before: Seen,
+    /// Of the processor time that what it handed out took here, what the receipt has.
+    pub(super) told_above: Duration,
     pub(super) handed_out: Handed,
 }
 
 /// What went up from a drive otherwise than as states.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Handed {
+    /// As the machine counts them: runs of small ones are one.
     pub(super) slices: u64,
+    /// All bytes of slices that came as they are stored, also of those that were not worked off in the end.
     pub(super) bytes: u64,
     pub(super) filtered: u64,
     pub(super) full: u64,
+    /// What is stored of `slices`: how many slices, and their bytes.
+    stored: (u64, u64),
+}
+
+impl Handed {
+    /// So many `slices` of the machine's are worked off here: these.
+    pub(super) fn take(&mut self, slices: u64, stored: &[Fed]) {
+        self.slices += slices;
+        self.stored.0 += stored.iter().map(Fed::slices).sum::<u64>();
+        self.stored.1 += stored.iter().map(Fed::bytes).sum::<u64>();
+    }
 }
 
 impl Drive {
@@ -133,20 +151,41 @@ impl Drive {
         }
     }
 
+    /// Takes note of what the drive has ended.
+    pub(super) fn heard_of(&mut self, up: &Up) {
+        match up {
+            Up::EpochDone(end) => drop(self.owes.remove(&end.epoch)),
+            Up::Refused { epoch, .. } | Up::Failed { epoch: Some(epoch), .. } => drop(self.owes.remove(epoch)),
+            _ => {}
+        }
+    }
+
+    /// What this level has worked off in the place of this drive, in so much time.
+    fn worked_above(&self, time: Duration) -> WorkAbove {
+        let (slices, bytes_read) = self.handed_out.stored;
+        let rows_read = self.above.told().and_then(|told| told.rows_read).unwrap_or(0);
+        WorkAbove { slices, rows_read, bytes_read, seconds: time.as_secs_f64() }
+    }
+
+    /// Writes into the receipt what this level has worked off so far in the place of this drive.
+    pub(super) fn tell_above(&mut self) {
+        let time = self.above.time();
+        let new = time.saturating_sub(self.told_above);
+        self.told_above = time;
+        self.reading.worked(self.worked_above(time), new);
+    }
+
     /// Writes into the receipt what this drive did, as `told` by itself.
-    pub(super) fn note(&self, told: Option<Annotation>) {
+    pub(super) fn note(&mut self, told: Option<Annotation>) {
         if self.whole {
             return;
         }
+        self.tell_above();
+        let above = self.worked_above(self.told_above);
+        let read = self.above.told().unwrap_or_default();
         let Handed { slices, bytes, filtered, full, .. } = self.handed_out;
-        let all = slices + filtered + full;
-        let mut reasons = Vec::new();
-        if slices > 0 {
-            reasons.push(format!("{slices} of {all} slices were handed to the host as they are stored"));
-        }
-        if filtered > 0 {
-            reasons.push(format!("{filtered} of {all} slices were filtered here and aggregated on the host"));
-        }
+        // Beside slices the drive read metadata and names for this level. What came until now is in the receipt, unless what the drive tells takes its place.
+        let more = read.bytes_read.max(bytes).saturating_sub(if told.is_some() { 0 } else { bytes });
         let rung = if slices > 0 {
             Rung::Raw
         } else if filtered > 0 {
@@ -154,13 +193,35 @@ impl Drive {
         } else {
             self.top
         };
-        let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
         self.reading.end(told, self.before, |annotation| {
             // What a session that broke has worked off is counted here.
             annotation.slices = annotation.slices.max(filtered + full);
+            annotation.slices_told = annotation.slices_told.saturating_add(read.slices_told);
+            // It may have read some ahead that were handed out then: whoever worked a slice off has it.
+            if let Some(all) = annotation.slices_total {
+                let others = annotation.slices_pruned.saturating_add(annotation.slices_told).saturating_add(above.slices);
+                annotation.slices = annotation.slices.min(all.saturating_sub(others));
+            }
             annotation.rung = Some(rung);
-            annotation.reason = reason;
-            annotation.bytes_sent += bytes;
+            annotation.reason = reason(annotation.slices, above.slices, (filtered, full));
+            annotation.bytes_read = annotation.bytes_read.saturating_add(more);
+            annotation.bytes_sent = annotation.bytes_sent.saturating_add(more);
+            annotation.above = above;
         });
     }
+}
+
+/// Why less than everything ran at a drive that worked `own` slices off and handed `handed` out; the machine knows of so many slices that it filtered, and that it worked off in full.
+fn reason(own: u64, handed: u64, (filtered, full): (u64, u64)) -> Option<String> {
+    let all = own.saturating_add(handed);
+    let mut reasons = Vec::new();
+    if handed > 0 {
+        reasons.push(format!("{handed} of {all} slices were handed to the host as they are stored"));
+    }
+    if filtered > 0 {
+        // The machine may count several small ones as one.
+        let share = filtered as f64 / (filtered + full) as f64;
+        reasons.push(format!("{:.0} of {all} slices were filtered here and aggregated on the host", own as f64 * share));
+    }
+    (!reasons.is_empty()).then(|| reasons.join("; "))
 }

@@ -97,7 +97,7 @@ impl Task {
         let survey = drive.surveyed(&survey, cse, first)?;
         if drive.sessions > 0 {
             // The plan of this one was sent already: it tells of that itself.
-            drive.before = drive.reading.seen().without(drive.plan.bytes() as u64);
+            drive.before = drive.reading.seen().without(drive.plan.bytes() as u64, drive.handed_out.bytes);
         }
         drive.sessions += 1;
         drive.silent = false;
@@ -140,6 +140,7 @@ impl Task {
                     source.progress(at, running, *load, *slack);
                     done.iter().for_each(|cost| source.done(*cost));
                 }
+                drive.heard_of(&up);
                 let up = drive.to_slices(up);
                 self.handle(Event::Up { cse, up });
             }
@@ -194,8 +195,9 @@ impl Task {
         let happened = self.happened();
         let deadline = tokio::time::sleep(LAST_WORDS);
         tokio::pin!(deadline);
-        // One that was not heard of for long has its slices covered by others, and nothing to say.
-        let speaks = |drive: &Drive| !drive.whole && !drive.silent && drive.told.is_none() && drive.sessions > 0 && drive.heard.elapsed() < LAST_WORDS / 2;
+        // One that owes something and was not heard of for long has its slices covered by others, and nothing to say. Who handed all of its slices out had nothing to say until now.
+        let well = |drive: &Drive| drive.owes.is_empty() || drive.heard.elapsed() < LAST_WORDS / 2;
+        let speaks = |drive: &Drive| !drive.whole && !drive.silent && drive.told.is_none() && drive.sessions > 0 && well(drive);
         while self.drives.iter().any(speaks) {
             tokio::select! {
                 Some(what) = said.recv() => {

@@ -1,6 +1,6 @@
 //! The task of a scan whose work moves: what drives say becomes events of the machine, and its actions are carried out.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -259,6 +259,7 @@ impl Task {
             stored: Vec::new(),
             top: self.top,
             opened: HashMap::new(),
+            owes: HashSet::new(),
             stripes: Vec::new(),
             first: 0,
             places: HashMap::new(),
@@ -267,6 +268,7 @@ impl Task {
             whole: false,
             told: None,
             before: Seen::default(),
+            told_above: Duration::ZERO,
             handed_out: Handed::default(),
         }
     }
@@ -399,6 +401,7 @@ impl Task {
             Order::Open { rung, slices, close } => {
                 // Of the work that the machine knows nothing is left above the rung that is wanted.
                 drive.opened.insert(down.epoch, rung);
+                drive.owes.insert(down.epoch);
                 Order::Open { rung: rung.min(top), slices: drive.to_stripes(&slices), close }
             }
             Order::Feed { slices } => Order::Feed { slices: drive.to_stripes(&slices) },
@@ -442,7 +445,9 @@ impl Task {
         match fed {
             Ok(fed) => {
                 let bytes = fed.bytes();
-                self.drives[at].handed_out.bytes += bytes;
+                let drive = &mut self.drives[at];
+                drive.handed_out.bytes += bytes;
+                drive.reading.handed(bytes);
                 self.handle(Event::Batch { cse, epoch, number, bytes, batch: Batch::Stored(fed) });
                 let Some(fetching) = self.fetching.get_mut(&epoch) else { return };
                 fetching.came += 1;
@@ -494,7 +499,7 @@ impl Task {
         let has_upper = self.query.cost().has_upper();
         match rung {
             Rung::Raw => {
-                drive.handed_out.slices += covered;
+                drive.handed_out.take(covered, &stored);
                 drive.above.slices(epoch, stored);
             }
             Rung::Filter if has_upper => {
@@ -539,10 +544,12 @@ impl Task {
                 Worked::Rows(batch) => self.pass(at, batch),
                 Worked::Epoch(epoch, cpu) => {
                     self.worked(epoch, cpu);
+                    self.drives[at].tell_above();
                     self.handle(Event::Worked { epoch, cpu, filtered: None, held: None });
                 }
                 Worked::Over(over) => {
                     self.left = self.left.saturating_sub(1);
+                    self.drives[at].tell_above();
                     if let Err(error) = over {
                         self.outcome = Some(Err((Some(at), error)));
                     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use datafusion::execution::memory_pool::PeakRecordingPool;
 use datafusion::physical_plan::ExecutionPlan;
 use skytether_plan::{Cut, figures};
-use skytether_wire::{Annotation, OperatorNote, Rung};
+use skytether_wire::{Annotation, OperatorNote, Rung, WorkAbove};
 
 use super::{HostOperator, Receipt, ScanReceipt, ShippedReceipt, add, among, sort, telling};
 use crate::expected::Estimate;
@@ -175,8 +175,10 @@ fn sum_up(receipt: &mut Receipt, cut: Cut) {
         d.reason = d.reason.take().or_else(|| why.clone());
     }
     sort(&mut receipt.drives);
-    (receipt.bytes_read, receipt.bytes_moved) = (0, receipt.bytes_metadata);
+    (receipt.bytes_read, receipt.bytes_moved, receipt.host_work) = (0, receipt.bytes_metadata, WorkAbove::default());
     for d in &receipt.drives {
+        // What branches worked off of their drives' is in the figures of the branches.
+        receipt.host_work.add(d.above);
         add(&mut receipt.bytes_read, d.bytes_read);
         add(&mut receipt.bytes_moved, d.bytes_sent);
     }
@@ -272,6 +274,41 @@ mod tests {
         assert!(text.contains("drive-9: only read here") && text.contains("0.46% of what is stored"), "{text}");
         let tiny = Receipt { bytes_stored: 2_000, ..receipt };
         assert!(!tiny.to_string().contains('%'), "{tiny}");
+    }
+
+    #[test]
+    fn what_drives_handed_out_is_the_hosts_work_and_is_counted_once() {
+        let collector = Collector::new(Instant::now(), Cut::Adaptive);
+        let scan = collector.scan("a.b".into(), Rung::Full, "TableScan".into(), Some(0));
+        let above = WorkAbove { slices: 7, rows_read: 70, bytes_read: 600, seconds: 0.25 };
+        let branch = Annotation { below: vec![Annotation { above, ..annotation("a", Rung::Raw, 1) }], ..annotation("left", Rung::Full, 1) };
+        for told in [Annotation { above, ..annotation("drive-0", Rung::Raw, 600) }, Annotation { above, ..annotation("drive-1", Rung::Raw, 600) }, branch] {
+            collector.begin(scan, told);
+        }
+        let receipt = collector.receipt();
+        assert_eq!(receipt.host_work, WorkAbove { slices: 14, rows_read: 140, bytes_read: 1200, seconds: 0.5 });
+        assert_eq!(receipt.bytes_read, 3000, "the drives read these bytes, and nobody else");
+        assert_eq!(receipt.host_work, collector.receipt().host_work, "however often it is asked");
+        let text = receipt.to_string();
+        assert!(text.contains("500.0 ms of it for 14 slices that drives handed out (1.17 KiB, 140 rows read)"), "{text}");
+        assert_eq!(receipt.to_json()["host_work"]["slices"], 14);
+    }
+
+    #[test]
+    fn what_stood_for_a_drive_is_told_as_it_was() {
+        for (slices, bytes, says) in [
+            (3, 2048, "3 slices decoded from 2.00 KiB of other drives, because"),
+            (3, 0, "3 slices decoded, from what was read of other drives before, because"),
+            (0, 2048, "none of its slices was needed, 2.00 KiB of other drives read, because"),
+            (0, 0, "none of its slices was needed, because"),
+        ] {
+            let collector = Collector::new(Instant::now(), Cut::Full);
+            let scan = collector.scan("a.b".into(), Rung::Full, "TableScan".into(), Some(0));
+            let stood_for = Some("drive-0 is lost".to_owned());
+            collector.begin(scan, Annotation { stood_for, slices_decoded: slices, bytes_decoded: bytes, ..annotation("drive-0", Rung::Full, 1) });
+            let text = collector.receipt().to_string();
+            assert!(text.contains(says), "{text}");
+        }
     }
 
     #[test]

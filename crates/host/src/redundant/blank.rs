@@ -10,7 +10,7 @@ use crate::catalog::{Catalog, within};
 use crate::membership::{MEMBERSHIP_KEY, Membership, REPLACED_FORMAT};
 
 /// Why a blank drive is not used.
-const BLANK: &str = "it is blank, in the place of one that was lost: `skytether repair` rebuilds what was on it";
+pub(super) const BLANK: &str = "it is blank, in the place of one that was lost: `skytether repair` rebuilds what was on it";
 
 /// Why a drive that was replaced is not used.
 const REPLACED: &str = "another drive took its place while it was away: it is not of this fleet any more";

@@ -5,7 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use skytether_common::{Error, Key, Result};
+use skytether_common::units::counted;
+use skytether_common::{Error, Key, Kind, Result};
 use skytether_index::State;
 use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Storage, SubPlan, Verified, Verify};
@@ -20,6 +21,29 @@ pub struct Lost {
     pub place: usize,
     /// Why.
     pub error: Error,
+}
+
+impl Lost {
+    /// What a fleet is told that can't be opened without any of `lost`, of which there is one at least: it names them all, by the names that `name` gives.
+    #[must_use]
+    pub fn needed(lost: &[Self], name: impl Fn(&Self) -> String) -> Error {
+        let kind = lost.first().map_or(Kind::Unavailable, |first| first.error.kind());
+        let each: Vec<_> = lost.iter().map(|one| format!("{} ({}): {}", name(one), one.id, one.error.full_text())).collect();
+        let (verb, them) = if lost.len() == 1 { ("is", "it") } else { ("are", "them") };
+        let (count, each) = (counted(lost.len() as u64, "drive"), each.join("; "));
+        Error::new(kind, format!("{count} {verb} lost, and without {them} this fleet can't be opened: {each}; bring {them} back (`skytether status` shows which drives are there)"))
+    }
+}
+
+/// What to do about a drive that is not there, in a fleet that can do without it: in one whose directory has its drives (`kept`), or in one of served drives.
+pub(crate) fn advice(id: &Uuid, name: &str, kept: bool) -> String {
+    if kept {
+        format!("bring its directory back, or have a blank drive made there on which all of it is rebuilt (`skytether repair --replace {name}`)")
+    } else {
+        format!(
+            "start the host with its address, too, or have all of it rebuilt on a blank drive (`skytether drive serve --data NEW --name {name} --replace {id}`, then `skytether repair --replace {name} --with ADDR`)"
+        )
+    }
 }
 
 /// In the place of a drive that is not there: knows its name, and refuses everything, until another is put in its place.
@@ -49,6 +73,11 @@ impl Gone {
             )));
         }
         self.successor.set(drive).map_err(|_| Error::conflict(format!("there is another drive in the place of {} already", own.name)))
+    }
+
+    /// Why it is not there.
+    pub(crate) fn why(&self) -> &str {
+        &self.why
     }
 
     /// Whether somebody is in its place.

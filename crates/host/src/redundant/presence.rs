@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use skytether_common::units::counted;
 use skytether_common::{Error, Result};
 use skytether_redundancy::Scheme;
 use tokio::sync::{Mutex as Turn, MutexGuard as InTurn, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use uuid::Uuid;
 
+use super::blank::BLANK;
 use super::coder::Over;
 use super::domains::Domains;
 use super::stored::code;
@@ -234,6 +236,11 @@ impl Presence {
         self.state().lost.get(at).cloned().flatten()
     }
 
+    /// Whether drive `at` is there, and is not used because it is blank.
+    pub(crate) fn is_blank(&self, at: usize) -> bool {
+        self.state().lost.get(at).is_some_and(|why| why.as_deref() == Some(BLANK))
+    }
+
     /// Whether drive `at` is not to be used.
     pub(crate) fn is_lost(&self, at: usize) -> bool {
         self.state().lost.get(at).is_some_and(Option::is_some)
@@ -319,12 +326,11 @@ impl Presence {
         if survives {
             return Ok(());
         }
+        // Where drives are on hosts, how many must be back depends on which.
+        let back = if domains.is_some() { "enough".to_owned() } else { (lost.len() + 1).saturating_sub(homes).to_string() };
         let survived = domains.and_then(|domains| domains.survival()).unwrap_or_else(|| (homes - 1).to_string());
         let told: Vec<_> = lost.iter().map(|at| format!("{} ({})", name(*at), self.why(*at).unwrap_or_default())).collect();
-        Err(Error::unavailable(format!(
-            "{} drives are lost, but this fleet survives the loss of {survived}: bring back one of {}",
-            lost.len(),
-            told.join(", ")
-        )))
+        let (count, verb) = (counted(lost.len() as u64, "drive"), if lost.len() == 1 { "is" } else { "are" });
+        Err(Error::unavailable(format!("{count} {verb} lost, but this fleet survives the loss of {survived}: bring back {back} of {}", told.join(", "))))
     }
 }

@@ -40,10 +40,10 @@ impl Tally {
         Figures { slices: figure(&self.slices), within: figure(&self.within), bytes: figure(&self.bytes) }
     }
 
-    /// A slice was decoded, from so many bytes.
+    /// A slice was decoded, from so many bytes that were read for it: none where somebody else decoded it, at the same time or before.
     fn decoded(&self, read: u64, within: bool) {
-        self.slices.fetch_add(u64::from(read > 0), Ordering::Relaxed);
-        self.within.fetch_add(u64::from(read > 0 && within), Ordering::Relaxed);
+        self.slices.fetch_add(1, Ordering::Relaxed);
+        self.within.fetch_add(u64::from(within), Ordering::Relaxed);
         self.bytes.fetch_add(read, Ordering::Relaxed);
     }
 }

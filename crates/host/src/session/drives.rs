@@ -8,6 +8,7 @@ use skytether_wire::{Cse, Storage};
 use uuid::Uuid;
 
 use super::Host;
+use crate::catalog::within;
 use crate::fence::Fence;
 use crate::moving::above::EngineAbove;
 use crate::redundant::covered::Covered;
@@ -49,6 +50,12 @@ impl Host {
     pub(crate) fn set_fence(&self, fence: Arc<Fence>) {
         // It is set once, by who made the host.
         let _ = self.0.fence.set(fence);
+    }
+
+    /// Which other host drive `at` takes changes from in the place of this one, if there is one and the drive says so.
+    pub(crate) async fn other_host(&self, at: usize) -> Option<String> {
+        let (drive, fence) = (&self.drives()[at], self.0.fence.get()?);
+        within(self.options().storage_deadline, &drive.info().name, "name its host", fence.other_at(drive.as_ref())).await.ok().flatten()
     }
 
     /// `drive`, with the condition on which this host's others take changes from it.
