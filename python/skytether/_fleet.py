@@ -358,7 +358,7 @@ class Fleet(Growth):
         self._inner.drop(name)
 
     def status(self) -> list[dict[str, Any]]:
-        """The drives, a dict each: `info` and `usage` (what it is and holds), or `error` (why it does not answer)."""
+        """The drives, a dict each: `info` and `usage` (what it is and holds), or `error` (why it is lost, and what to do); `blank` where nothing was rebuilt on it yet, and `fenced` where another host has the fleet."""
         return json.loads(self._inner.status())
 
     def create_index(

@@ -88,6 +88,18 @@ def test_a_lost_drive_is_replaced(fleet: Path) -> None:
         bare.repair()
 
 
+def test_all_drives_that_are_missing_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "bare"
+    with skytether.open(path, drives=3) as bare:
+        bare.ingest(table(500), "lab.t")
+    for drive in (0, 2):
+        shutil.rmtree(path / "drives" / str(drive))
+    status = command("status", "--fleet", str(path), module="skytether._cli")
+    assert status.returncode == 1 and [line.split()[1] for line in status.stdout.splitlines()[1:]] == ["lost", "up", "lost"]
+    with pytest.raises(skytether.UnavailableError, match=r"2 drives are lost.*drive-0 \(.*drive-2 \("):
+        skytether.open(path)
+
+
 def test_the_commands_tell_by_their_exit_status(fleet: Path) -> None:
     at = ["--fleet", str(fleet)]
     assert command("scrub", *at, module="skytether._cli").returncode == 0
@@ -101,6 +113,10 @@ def test_the_commands_tell_by_their_exit_status(fleet: Path) -> None:
     shutil.rmtree(fleet / "drives" / "2")
     lost = command("repair", *at, module="skytether._cli")
     assert lost.returncode == 1 and "drive-2 is lost" in lost.stdout and "lost still: drive-2" in lost.stderr
+    status = command("status", *at, module="skytether._cli")
+    assert status.returncode == 1 and "drive-2 is lost: it is missing: there is no drive in" in status.stderr and "`skytether repair --replace drive-2`" in status.stderr
+    listed = command("ls", *at, module="skytether._cli")
+    assert listed.returncode == 0 and "lab.small" in listed.stdout and "drive-2 is lost; the list is whole" in listed.stderr
     rebuilt = command("repair", "--replace", "drive-2", *at, module="skytether._cli")
     assert rebuilt.returncode == 0 and "drive-2 rebuilt" in rebuilt.stdout
     assert command("status", *at, module="skytether._cli").returncode == 0

@@ -121,10 +121,30 @@ impl ScanPlanner {
             work: work(&scan.sub_plan, tables, table.rows, table.matrix.is_some())?,
             policy,
             host: options.profile(),
-            profiles: targets.iter().map(|target| profile_of(target.drive.info())).collect(),
+            profiles: self.profiles(targets),
             limits: Limits { memory: options.limits.memory.min((options.memory_limit / 4) as u64), ..options.limits },
             engines: engines.collect::<Result<_>>()?,
         }))
+    }
+
+    /// What is taken for the devices of `targets`. Where some are lost, the others read for two: themselves, and who decodes what the lost ones had. So as long as all is
+    /// read, that takes a share of their disks; and who stands for a lost one is as quick as this host, and reads no faster than the slowest of the others can send.
+    fn profiles(&self, targets: &[Target]) -> Vec<Profile> {
+        let presence = self.host.catalog().presence();
+        let is_lost: Vec<bool> = targets.iter().map(|target| presence.is_lost(target.at)).collect();
+        let own: Vec<Profile> = targets.iter().map(|target| profile_of(target.drive.info())).collect();
+        let lost = is_lost.iter().filter(|lost| **lost).count();
+        let living = || own.iter().zip(&is_lost).filter(|(_, lost)| !**lost).map(|(profile, _)| profile);
+        if lost == 0 || lost == targets.len() {
+            return own;
+        }
+        let share = 1.0 / (1.0 + lost as f64);
+        let rate = living().map(|profile| profile.disk_bytes_per_s.min(profile.link_bytes_per_s())).fold(f64::INFINITY, f64::min);
+        let stand_in = Profile { disk_bytes_per_s: rate * share, ..self.host.options().profile() };
+        own.iter()
+            .zip(&is_lost)
+            .map(|(profile, lost)| if *lost { stand_in } else { Profile { disk_bytes_per_s: profile.disk_bytes_per_s * share, ..*profile } })
+            .collect()
     }
 
     /// The drives that take part, each with what its sub-plan may see: its partition of the table, and its copies of the small tables

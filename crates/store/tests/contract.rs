@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use common::{bytes, everything, key, options};
 use proptest::prelude::*;
-use skytether_common::{Key, Kind, Result};
+use skytether_common::{Kind, Result};
 use skytether_store::before::Before;
 use skytether_store::disk::{DiskStore, Sync};
 use skytether_store::fault::FaultStore;

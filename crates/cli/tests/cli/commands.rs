@@ -465,6 +465,6 @@ fn status_shows_the_drives_of_a_fleet_that_can_not_be_opened() {
             assert!(line.contains(if n == 2 || n == 4 { " lost " } else { " up " }), "{line}");
         }
         let told = run(&["status", "--fleet", text(&at), "--format", "json"]).code(1).out;
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&told).unwrap().as_array().unwrap().len(), 5, "{told}");
+        assert_eq!(serde_json::from_str::<Value>(&told).unwrap().as_array().unwrap().len(), 5, "{told}");
     }
 }

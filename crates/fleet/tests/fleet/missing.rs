@@ -94,9 +94,9 @@ async fn a_fleets_own_drives_may_be_in_any_of_its_directories() {
     for redundancy in ["none", "ec:2+1"] {
         let dir = tempfile::tempdir().unwrap();
         let ids = filled(dir.path(), 3, redundancy).await;
-        let turn = |from: usize, to: usize| fs::rename(dir_of(dir.path(), from), dir_of(dir.path(), to)).unwrap();
+        let turn = |moves: [(usize, usize); 4]| moves.iter().for_each(|(from, to)| fs::rename(dir_of(dir.path(), *from), dir_of(dir.path(), *to)).unwrap());
         // Two are exchanged, and one is where none was.
-        (turn(0, 9), turn(2, 0), turn(9, 2), turn(1, 7));
+        turn([(0, 9), (2, 0), (9, 2), (1, 7)]);
         for _ in 0..2 {
             let fleet = open(dir.path(), 3, "none").await.unwrap();
             let status = fleet.status().await.unwrap();
@@ -108,7 +108,7 @@ async fn a_fleets_own_drives_may_be_in_any_of_its_directories() {
         let list: serde_json::Value = serde_json::from_str(&list).unwrap();
         assert_eq!(list["places"], serde_json::json!([2, 7, 0]), "{list}");
         // Back in their places.
-        (turn(0, 9), turn(2, 0), turn(9, 2), turn(7, 1));
+        turn([(0, 9), (2, 0), (9, 2), (7, 1)]);
         assert_eq!(value(&open(dir.path(), 3, "none").await.unwrap(), COUNT).await.unwrap(), "6000");
     }
 }
@@ -141,7 +141,8 @@ async fn a_drive_that_is_not_of_the_fleet_is_named_and_left_alone() {
     let fleet = open(one.path(), 3, "none").await.unwrap();
     let status = fleet.status().await.unwrap();
     assert_eq!(lost(&status), [1], "{status:?}");
-    for says in ["drives/1 holds a drive that is not of this fleet", &others[1].to_string(), "move that one away first"] {
+    let other = others[1].to_string();
+    for says in ["drives/1 holds a drive that is not of this fleet", other.as_str(), "move that one away first"] {
         assert!(why(&status[1]).contains(says), "{}", why(&status[1]));
     }
     assert_eq!(value(&fleet, COUNT).await.unwrap(), "6000");
