@@ -299,8 +299,9 @@ class Dataset:
         transform: Literal["log1p_cp10k"] | None = _AS_STORED,
         corr_method: Literal["benjamini-hochberg", "bonferroni"] = "benjamini-hochberg",
         layer: str | None = None,
+        overlap: bool = False,
     ) -> RankResult:
-        """Compares two sets of cells gene by gene, like ``scipy.stats.ttest_ind``. The sets may overlap.
+        """Compares two sets of cells gene by gene, like ``scipy.stats.ttest_ind``.
 
         Parameters
         ----------
@@ -312,6 +313,13 @@ class Dataset:
             As in `rank_genes_groups`. Left out, the values are compared as they are stored, with a warning if they are counts.
         corr_method, layer
             As in `rank_genes_groups`.
+        overlap
+            Whether cells may be in both sets. The test takes the sets for independent, which they are not then: p-values come out too large or too small.
+
+        Raises
+        ------
+        InvalidError
+            Cells are in both sets without `overlap`, or both sets are the same cells; and as in `rank_genes_groups`.
         """
         from . import _select
 
@@ -330,17 +338,17 @@ class Dataset:
         for label, chosen in ((label_a, in_a), (label_b, in_b)):
             if chosen.sum() < 2:
                 raise InvalidError(f"{label!r} has {chosen.sum()} cells: a t-test needs at least two on each side")
-        overlap = bool((in_a & in_b).any())
+        both = self._in_both(in_a, in_b, overlap)
         codes = np.where(in_a, 0, np.where(in_b, 1, -1)).astype(np.int32)
         names = [label_a, label_b]
-        if overlap:  # a cell is in one group only: those in both sets get one of their own
-            codes[in_a & in_b] = 2
+        if both.any():  # a cell is in one group only: those in both sets get one of their own
+            codes[both] = 2
             names = ["first alone", "second alone", "both"]
         spec = _internal.moments_spec(self.name, matrix, transform, None, (names, codes))
         return self._rank(
             spec,
             matrix,
-            {"method": method, "reference": label_b, "groups": [label_a], "correction": corr_method, "overlap": [label_a, label_b] if overlap else None},
+            {"method": method, "reference": label_b, "groups": [label_a], "correction": corr_method, "overlap": [label_a, label_b] if both.any() else None},
             {"groupby": None, "reference": label_b, "method": method, **self._place(matrix), "corr_method": corr_method, "transform": transform},
             None,
             None,
@@ -348,6 +356,20 @@ class Dataset:
         )
 
     # ---- inside
+
+    def _in_both(self, a: np.ndarray, b: np.ndarray, may_overlap: bool) -> np.ndarray:
+        """A mask of the cells in both sets, which are an error unless there `may_overlap`."""
+        both = a & b
+        if not both.any():
+            return both
+        if both.sum() == a.sum() == b.sum():
+            raise InvalidError(f"both sets are the same {int(both.sum()):,} cells of {self.name}: there is nothing to compare")
+        if not may_overlap:
+            count, first = int(both.sum()), str(self.obs_names[int(np.argmax(both))])
+            told = f"cell {first!r} of {self.name} is" if count == 1 else f"{count:,} cells of {self.name} are"
+            some = "" if count == 1 else f" ({first!r} is the first)"
+            raise InvalidError(f"{told} in both sets{some}, and a t-test compares independent ones: leave such cells out of one of them, or say overlap=True to mean it")
+        return both
 
     def _rank(
         self, spec: str, matrix: str, options: dict[str, Any], params: dict[str, Any], n_genes: int | None, order: list[str] | None, double: bool = False

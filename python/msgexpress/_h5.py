@@ -60,8 +60,10 @@ def open_file(path: str) -> h5py.File:
         if os.path.getsize(path) == 0:
             raise CorruptError(f"{path}: the file is empty")
         raise InvalidError(f"{path} is no HDF5 file (h5ad and 10x .h5 are)")
-    with reading(path, "the file"):
+    try:
         return h5py.File(path, "r")
+    except (OSError, RuntimeError) as e:
+        raise CorruptError(f"{path} is truncated or not an HDF5 file ({_first_line(e)}): fetch or write it again") from e
 
 
 class Vector:

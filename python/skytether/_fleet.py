@@ -94,6 +94,10 @@ def open(  # noqa: A001 - the name users expect
     UnavailableError
         Drives are missing, and more of them than the fleet's redundancy survives.
     """
+    if drives is not None and not hasattr(drives, "__index__"):
+        raise InvalidError(
+            f"drives is {drives!r}, and must be a number: open() is for drives in a directory; served drives have a host (skytether host serve --drives ADDR,ADDR), which connect(\"HOST:PORT\") reaches"
+        )
     waited = time.monotonic() + PATIENCE
     while os.path.realpath(path) in _lent and time.monotonic() < waited:
         time.sleep(0.01)

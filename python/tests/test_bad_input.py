@@ -42,7 +42,7 @@ def test_a_truncated_h5ad_is_corrupt_and_what_was_there_stays(db, h5ad, tmp_path
     for share in (0.02, 0.3, 0.6, 0.99):
         cut = tmp_path / "cut.h5ad"
         cut.write_bytes(whole[: int(len(whole) * share)])
-        with pytest.raises(skytether.CorruptError, match="cut.h5ad"):
+        with pytest.raises(skytether.CorruptError, match=r"cut\.h5ad is truncated or not an HDF5 file \(.*fetch"):
             db.ingest(cut, "t/x", replace=True)
     assert db["t/x"].to_anndata().X.sum() == counts(300, 400).sum()
 

@@ -177,7 +177,7 @@ def test_ttest_equals_scipy(db, equal_var):
         ({"n": [1, 2, 3, 4]}, list(range(40, 60)), (n > 0) & (n < 5), n >= 40),
     ]
     for a, b, in_a, in_b in pairs:
-        res = ds.ttest(a, b, equal_var=equal_var, transform=None)
+        res = ds.ttest(a, b, equal_var=equal_var, transform=None, overlap=bool((in_a & in_b).any()))
         x, y = adata.X.toarray()[in_a], adata.X.toarray()[in_b]
         with np.errstate(invalid="ignore"):
             wanted = scipy.stats.ttest_ind(x, y, equal_var=equal_var)
@@ -188,6 +188,20 @@ def test_ttest_equals_scipy(db, equal_var):
         np.testing.assert_allclose(frame["pct_nz_group"], (x > 0).mean(axis=0))
         np.testing.assert_allclose(frame["pct_nz_reference"], (y > 0).mean(axis=0))
         assert res.params["transform"] is None
+
+
+def test_sets_with_cells_in_common_are_refused_unless_that_is_meant(db):
+    ds = db.ingest(normalised(rich()), "t/x")
+    n = np.arange(60)
+    with pytest.raises(skytether.InvalidError, match=r"10 cells of t/x are in both sets \('cell-20' is the first\).*overlap=True"):
+        ds.ttest(n < 30, n >= 20, transform=None)
+    with pytest.raises(skytether.InvalidError, match="cell 'cell-29' of t/x is in both sets, and"):
+        ds.ttest(n < 30, n >= 29, transform=None)
+    for overlap in (False, True):
+        with pytest.raises(skytether.InvalidError, match="both sets are the same 30 cells of t/x: there is nothing to compare"):
+            ds.ttest(n < 30, list(range(30)), transform=None, overlap=overlap)
+    # Some in common with `rest` are none: a group's own cells are not in it.
+    assert ds.rank_genes_groups("type", transform=None).groups
 
 
 def test_student_of_groups_equals_scipy(db):

@@ -187,6 +187,8 @@ def test_errors(fleet, tmp_path):
         skytether.open(tmp_path / "other", redundancy="replicas:one")
     with pytest.raises(skytether.InvalidError, match="needs 5 drives"):
         skytether.open(tmp_path / "other", drives=4, redundancy="ec:4+1")
+    with pytest.raises(skytether.InvalidError, match="must be a number.*connect"):
+        skytether.open(tmp_path / "other", drives=["127.0.0.1:1"])
     with pytest.raises(skytether.SkytetherError):
         skytether.connect("grpc://127.0.0.1:1")
     fleet.close()

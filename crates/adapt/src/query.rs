@@ -220,6 +220,8 @@ struct Epoch {
     given: u32,
     closing: bool,
     hedge: bool,
+    /// Whether it was opened to find out how many groups there are.
+    probes: bool,
     /// How busy its CSE was when it was opened.
     load: f64,
     takes: BTreeMap<u32, Vec<SliceId>>,

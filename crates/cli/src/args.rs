@@ -22,7 +22,7 @@ use crate::index::Index;
     about,
     propagate_version = true,
     max_term_width = 110,
-    after_help = "Results go to stdout, everything else to stderr. Exit status: 0 done, 1 the work failed, 2 the call was wrong.\n\n\
+    after_help = "Results go to stdout, everything else to stderr. Exit status: 0 done, 1 the work failed, 2 the call was wrong, 130 Ctrl-C was pressed.\n\n\
 Example:\n  skytether init fleet --drives 4\n  skytether ingest trips.parquet --to taxi.trips --fleet fleet\n  skytether sql \"SELECT count(*) FROM taxi.trips\" --fleet fleet --receipt"
 )]
 pub(crate) struct Cli {
@@ -200,7 +200,7 @@ pub(crate) struct HostServe {
     /// Addresses of served drives; semicolons between those that are on different hosts ("a:1,a:2;b:1,b:2"), where the drives become a fleet now that is to know its hosts, as `ec:K+M/k+m` needs it.
     #[arg(long, value_name = "ADDR,ADDR,...", value_delimiter = ',')]
     pub(crate) drives: Vec<String>,
-    /// How data sets survive the loss of drives, unless their ingest says otherwise, if the served drives are empty and become a fleet now: `none`, `replicas:R`, `ec:K+M`, or `ec:K+M/k+m` across hosts (those that semicolons in --drives say, or else those of the addresses) and across the drives of each.
+    /// How data sets survive the loss of drives, unless their ingest says otherwise, if the served drives are empty and become a fleet now: `none`, `replicas:R`, `ec:K+M`, or `ec:K+M/k+m` across hosts (those that semicolons in --drives say, or else those of the addresses) and across the drives of each. A fleet that is there keeps its own: any other one but `none` is refused.
     #[arg(long, value_name = "SCHEME", default_value = "none", value_parser = scheme, conflicts_with_all = ["fleet", "as_drive"])]
     pub(crate) redundancy: Scheme,
     /// Be one drive of another host, under this name, instead of a host of queries: name the address that is printed among the --drives of that host. It must have drives of its own (--drives), which

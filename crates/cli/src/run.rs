@@ -308,11 +308,7 @@ async fn ingest(args: Ingest, stop: &Arc<Stop>) -> Result<(), Failure> {
     let count = progress.counter();
     stop.begin_writing();
     let asked = Arc::clone(stop);
-    let batches = table.batches.map(move |batch| {
-        let batch = asked.go_on(batch)?;
-        count(batch.num_rows());
-        Ok(batch)
-    });
+    let batches = table.batches.map(move |batch| asked.go_on(batch).inspect(|batch| count(batch.num_rows())));
     let options = IngestOptions { replace: args.replace, partition_by: args.partition_by, redundancy: args.redundancy };
     let done = fleet.ingest_table(&to, table.schema, batches, options).await;
     progress.finish();

@@ -338,6 +338,13 @@ pub(crate) fn homes_of(scheme: Scheme) -> (u32, Option<Spread>) {
     }
 }
 
+/// What a host is told that is to serve a fleet of another redundancy.
+fn other_redundancy(own: Scheme, asked: Scheme) -> Error {
+    Error::conflict(format!(
+        "the fleet of these drives has redundancy {own}, not {asked}, and keeps it: start the host without a redundancy, and say {asked} when a data set is ingested that is to have it (redundancy=, in the shell --redundancy)"
+    ))
+}
+
 /// What a fleet is told that is to store something on two levels, and whose drives are on no hosts that anybody named.
 pub(crate) fn no_hosts(scheme: Scheme) -> Error {
     Error::invalid(format!(
@@ -378,6 +385,10 @@ impl Catalog {
         let membership = match self.agreed(&found)? {
             Some(membership) => {
                 membership.plays(role)?;
+                // Before anything is changed: the host that has these drives keeps them. Whoever names the fleet by its directory checks it in that one's words.
+                if scheme != Scheme::None && scheme != membership.redundancy && founding != Founding::KnownList {
+                    return Err(other_redundancy(membership.redundancy, scheme));
+                }
                 membership.clone()
             }
             None => {

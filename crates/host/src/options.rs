@@ -47,7 +47,7 @@ pub struct HostOptions {
     pub spill_below: Option<PathBuf>,
     /// How tables and matrices are cut into slices.
     pub slices: SliceOptions,
-    /// How data sets are kept from loss in a fleet that is founded now, unless their ingest says otherwise. A fleet that is there keeps to its own.
+    /// How data sets are kept from loss in a fleet that is founded now, unless their ingest says otherwise. A fleet that is there keeps to its own, which this must be unless it is `None`.
     pub redundancy: Scheme,
     /// The hosts that the drives of a fleet that is founded now are on, by the drives' ids: those that are lost together. Nothing where nobody knows; data sets can't be on two levels then.
     pub hosts: BTreeMap<Uuid, String>,

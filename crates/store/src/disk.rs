@@ -391,7 +391,8 @@ fn recover(files: &Files, mut rows: Vec<(u64, u64, String)>) -> Result<Recovery>
         let found_len = len_of(*number);
         if found_len != Some(*len) {
             let file = files.path(*number);
-            tracing::warn!(key, file = %file.display(), expected = len, found = ?found_len, "a value is missing or has the wrong length; drop its data set and ingest it again");
+            // No warning: other drives may have what it takes to mend it, which this one can't know. Whoever reads or scrubs it does, and says so.
+            tracing::info!(key, file = %file.display(), expected = len, found = ?found_len, "a value is missing or has the wrong length; `skytether scrub` mends it where other drives have what that takes");
             recovery.damaged.push(Damaged { key: key.clone(), file, expected_len: *len, found_len });
         }
     }

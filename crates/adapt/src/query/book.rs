@@ -169,6 +169,7 @@ impl<B> Query<B> {
         let id = EpochId(self.next_epoch);
         self.next_epoch += 1;
         self.ledger.open(id, CseId(cse as u32), rung);
+        let probes = self.is_probe(rung);
         self.epochs.insert(
             id,
             Epoch {
@@ -179,6 +180,7 @@ impl<B> Query<B> {
                 given: 0,
                 closing: close.drained,
                 hedge,
+                probes,
                 load: self.cost.load(cse),
                 takes: Default::default(),
                 running: Vec::new(),

@@ -71,7 +71,7 @@ impl<B> Query<B> {
     /// Has epochs done again whose drive will keep everybody waiting.
     pub(super) fn hedge(&mut self, parts: &[Part], above: &Above, out: &mut Vec<Action<B>>) {
         let others = self.plan.end;
-        let (mut again, mut give_up) = (Vec::new(), Vec::new());
+        let (mut again, mut give_up, mut forgone) = (Vec::new(), Vec::new(), Vec::new());
         for (id, open) in &self.epochs {
             let stuck = open.rung != Rung::Raw
                 && !open.hedge
@@ -94,12 +94,19 @@ impl<B> Query<B> {
             let handing = f64::from(self.cses[open.cse].raw_left) * raw.wall / cores;
             let full = self.shares[open.cse].below == 0 && handing > 0.5 * others && part.busy + handing > HANDS_FULL * others;
             let saves = self.remaining(open).sum::<f64>() > HEDGE * n * raw.wall;
-            if full && saves {
+            // What was to be found out is known from elsewhere, and nothing of the kind is wanted: its states would be more bytes than its slices are.
+            let pointless = open.probes && !self.is_probe(open.rung) && self.cses[open.cse].rung != Some(open.rung) && close.bytes > n * raw.bytes;
+            if pointless && saves {
+                forgone.push(*id);
+            } else if full && saves {
                 give_up.push((*id, open.cse));
             } else if !self.fed && ends > others + HEDGE * elsewhere + 0.002 {
                 // Nobody is kept waiting as long as more is to come.
                 again.push((*id, open.cse, open.slices.keys().copied().collect::<Vec<_>>()));
             }
+        }
+        for id in forgone {
+            self.abandon(id, out);
         }
         for (id, cse) in give_up {
             self.abandon(id, out);

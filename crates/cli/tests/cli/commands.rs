@@ -4,7 +4,7 @@ use arrow::array::{ArrayRef, Int64Array, StringArray};
 use arrow::record_batch::RecordBatch;
 use serde_json::{Value, json};
 
-use crate::util::{arrow_file, file, fleet, parquet, rows, run, run_and_leave, run_with, run_with_files, text};
+use crate::util::{arrow_file, file, fleet, parquet, rows, run, run_and_interrupt, run_and_leave, run_with, run_with_files, text};
 
 const CSV: &str = "k,v\na,1\n\"b, c\",2\nü,\n";
 
@@ -285,6 +285,15 @@ fn a_reader_that_leaves_is_success() {
 }
 
 #[test]
+fn ctrl_c_ends_a_query_with_a_line_that_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = fleet(dir.path(), "2");
+    run(&["ingest", &parquet(dir.path(), "t.parquet", &rows(0, 50_000)), "--to", "d.t", "--fleet", &at]).code(0);
+    let done = run_and_interrupt(&["sql", "SELECT v, k, noise FROM d.t", "--fleet", &at, "--format", "csv"]).code(130);
+    assert!(done.out == "v,k,noise\n" && done.err == "stopped\n", "{done:?}");
+}
+
+#[test]
 fn more_files_than_a_process_may_open_are_one_table() {
     let dir = tempfile::tempdir().unwrap();
     let at = fleet(dir.path(), "2");
@@ -467,4 +476,27 @@ fn status_shows_the_drives_of_a_fleet_that_can_not_be_opened() {
         let told = run(&["status", "--fleet", text(&at), "--format", "json"]).code(1).out;
         assert_eq!(serde_json::from_str::<Value>(&told).unwrap().as_array().unwrap().len(), 5, "{told}");
     }
+}
+
+#[test]
+fn what_a_scrub_can_mend_is_no_reason_to_drop_anything() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("fleet");
+    run(&["init", text(&at), "--drives", "3", "--redundancy", "ec:2+1"]).code(0);
+    run(&["ingest", &parquet(dir.path(), "t.parquet", &rows(0, 5000)), "--to", "d.t", "--fleet", text(&at)]).code(0);
+    let mut values = Vec::new();
+    for n in 0..3 {
+        for below in std::fs::read_dir(at.join("drives").join(n.to_string()).join("slices")).unwrap() {
+            values.extend(std::fs::read_dir(below.unwrap().path()).unwrap().map(|file| file.unwrap().path()));
+        }
+    }
+    // A slice or its parity.
+    let longest = values.iter().max_by_key(|file| std::fs::metadata(file).unwrap().len()).unwrap();
+    let len = std::fs::metadata(longest).unwrap().len();
+    std::fs::OpenOptions::new().write(true).open(longest).unwrap().set_len(len - 1).unwrap();
+    let asked = run(&["sql", "SELECT sum(v) AS s FROM d.t", "--fleet", text(&at), "--format", "csv"]).code(0);
+    assert!(asked.out == "s\n12497500\n" && !asked.err.contains("drop"), "{asked:?}");
+    let mended = run(&["scrub", "--fleet", text(&at)]).code(0);
+    assert!(mended.out.contains("1 damaged, all mended") && !mended.err.contains("drop"), "{mended:?}");
+    assert!(run(&["scrub", "--fleet", text(&at)]).code(0).out.contains("nothing is damaged"));
 }

@@ -89,6 +89,7 @@ fn four_drives_and_a_host_answer_as_an_embedded_fleet_and_a_dead_drive_is_named(
             for says in [format!("drive drive-2 at {address} is lost: "), format!("drive drive-2 at {address} is back")] {
                 assert_eq!(done.err.matches(&says).count(), 1, "{}", done.err);
             }
+            assert!(!done.err.contains('\u{1b}'), "a log in a file has no colours: {}", done.err);
         }
         assert!(done.out.is_empty() && done.err.trim_end().ends_with("stopped"), "{done:?}");
     }
@@ -140,6 +141,9 @@ fn a_host_whose_port_is_taken_leaves_the_drives_to_the_one_that_has_it() {
     let host = Served::start(&["host", "serve", "--drives", &addresses, "--listen", "127.0.0.1:0"]);
     let said = run(&["host", "serve", "--drives", &addresses, "--listen", host.address()]).fails(1);
     assert!(said.contains(host.address()) && said.contains("another port") && said.lines().count() == 1, "{said}");
+    // Nor is a host one of the drives of another.
+    let said = run(&["host", "serve", "--drives", host.address(), "--listen", "127.0.0.1:0"]).fails(1);
+    assert!(said.contains(&format!("a host listens at {}, and no drive", host.address())) && said.contains(&format!("--fleet {}", host.address())), "{said}");
     run(&["ingest", &file(dir.path(), "t.csv", "v\n1\n2\n"), "--to", "d.t", "--fleet", &host.url]).code(0);
     assert_eq!(run(&["sql", "SELECT sum(v) AS s FROM d.t", "--fleet", &host.url, "--format", "csv"]).code(0).out, "s\n3\n");
 }
@@ -229,6 +233,11 @@ fn served_drives_with_redundancy_may_die_and_a_host_begins_without_them() {
     assert!(list.out.contains("d.t") && list.err.contains("drive-1 is lost; the list is whole"), "{list:?}");
     let status = run(&["status", "--fleet", &host.url]).code(1);
     assert!(status.err.contains("drive-1 is lost: ") && status.err.contains("--name drive-1 --replace "), "{status:?}");
+    // Another redundancy is refused before the host that has the drives loses them.
+    let said = run(&["host", "serve", "--drives", &addresses, "--redundancy", "replicas:2", "--listen", "127.0.0.1:0"]).fails(1);
+    assert!(said.contains("has redundancy ec:2+1, not replicas:2") && said.contains("without a redundancy"), "{said}");
+    run(&["ingest", &files[0], "--to", "d.other", "--fleet", &host.url]).code(0);
+    run(&["drop", "d.other", "--fleet", &host.url]).code(0);
     host.kill();
     let host = serve();
     let status = run(&["status", "--fleet", &host.url]).code(1);

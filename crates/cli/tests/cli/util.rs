@@ -117,6 +117,30 @@ pub(crate) fn run_and_leave(args: &[&str], lines: usize) -> Done {
     Done { code, bytes: Vec::new(), out, err: String::from_utf8(err).unwrap() }
 }
 
+/// Runs the command, reads a line of what it prints, and presses Ctrl-C. The command must print more than a pipe holds.
+#[track_caller]
+pub(crate) fn run_and_interrupt(args: &[&str]) -> Done {
+    let mut child = Killed(command(args).spawn().unwrap());
+    let err = drain(child.0.stderr.take().unwrap());
+    let mut read = BufReader::with_capacity(16, child.0.stdout.take().unwrap());
+    let mut out = String::new();
+    read.read_line(&mut out).unwrap();
+    send(&child.0, libc::SIGINT);
+    // What it wrote before may be read; it need not be.
+    let rest = drain(read);
+    let bytes = rest.recv_timeout(PATIENCE).expect("Ctrl-C does not end it");
+    let err = err.recv_timeout(PATIENCE).unwrap();
+    let code = child.0.wait().unwrap().code();
+    Done { code, bytes, out, err: String::from_utf8(err).unwrap() }
+}
+
+/// Sends a signal to a process that was not awaited yet.
+#[track_caller]
+fn send(child: &Child, signal: libc::c_int) {
+    // SAFETY: kill(2) takes no memory; the process is our child and was not awaited, so that the number is still its own.
+    assert_eq!(unsafe { libc::kill(child.id() as libc::pid_t, signal) }, 0);
+}
+
 /// A process that is killed, and awaited, with its owner.
 struct Killed(Child);
 
@@ -178,8 +202,7 @@ impl Served {
 
     #[track_caller]
     fn signal(&self, signal: libc::c_int) {
-        // SAFETY: kill(2) takes no memory; the process is our child and was not awaited, so that the number is still its own.
-        assert_eq!(unsafe { libc::kill(self.child.0.id() as libc::pid_t, signal) }, 0);
+        send(&self.child.0, signal);
     }
 
     /// Holds it where it is: its sockets stay open, and nobody answers on them.

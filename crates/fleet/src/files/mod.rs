@@ -388,6 +388,22 @@ mod tests {
     }
 
     #[test]
+    fn half_a_file_is_told_as_such_with_the_cause() {
+        let columns = [("v", std::sync::Arc::new(arrow::array::Int64Array::from_iter_values(0..1000)) as arrow::array::ArrayRef)];
+        let batch = RecordBatch::try_from_iter(columns).unwrap();
+        let mut whole = Vec::new();
+        let mut writer = parquet::arrow::ArrowWriter::try_new(&mut whole, batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        for len in [3, whole.len() / 2, whole.len() - 1] {
+            let (_d, path) = write("half.parquet", &whole[..len]);
+            let error = open(&[&path]).and_then(rows).unwrap_err();
+            let text = error.full_text();
+            assert!(error.kind() == skytether_common::Kind::Corrupt && text.contains("half.parquet is truncated or no Parquet file: "), "{len}: {text}");
+        }
+    }
+
+    #[test]
     fn what_the_system_can_not_read_is_not_corrupt() {
         for name in ["a.parquet", "a.arrow", "a.csv", "a.jsonl"] {
             let dir = tempfile::tempdir().unwrap();

@@ -21,7 +21,7 @@ use super::{BATCH_ROWS, Batches};
 
 /// Errors of a binary format: the bytes are not what was written, unless the system could not read them.
 fn corrupt(path: &Path, what: &str, failure: &Failure, e: impl std::error::Error + Send + Sync + 'static) -> Error {
-    failure.or(path, Error::corrupt(format!("{} is no readable {what} file", path.display())).because(e))
+    failure.or(path, Error::corrupt(format!("{} is truncated or no {what} file", path.display())).because(e))
 }
 
 /// Ends `batches` at the first error, which becomes what `wrong` says, given the number of rows before; unless the system is to blame.
@@ -146,7 +146,7 @@ fn open_arrow(path: &Path) -> Result<(Ipc, Failure)> {
         && !start.starts_with(b"ARROW1")
         && u64::from(u32::from_le_bytes(*length)) > bytes
     {
-        return Err(Error::corrupt(format!("{} is no readable Arrow IPC file: its first message would be longer than the file", path.display())));
+        return Err(Error::corrupt(format!("{} is truncated or no Arrow IPC file: its first message would be longer than the file", path.display())));
     }
     let opened = if start.starts_with(b"ARROW1") { FileReader::try_new(file, None).map(Ipc::File) } else { StreamReader::try_new(file, None).map(Ipc::Stream) };
     Ok((opened.map_err(|e| corrupt(path, "Arrow IPC", &failure, e))?, failure))

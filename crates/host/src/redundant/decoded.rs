@@ -203,12 +203,10 @@ impl Cover {
         self.repairing.try_lock().ok()
     }
 
-    /// The value of `key` at drive `at` could not be had.
-    pub(super) fn met(&self, key: &Key, at: usize) {
+    /// The value of `key` at drive `at` could not be had; whether that is news.
+    pub(super) fn met(&self, key: &Key, at: usize) -> bool {
         let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
-        if met.len() < MET {
-            met.insert(key.clone(), at);
-        }
+        met.len() < MET && met.insert(key.clone(), at).is_none()
     }
 
     /// What lies under `key` is as it should be again.

@@ -14,6 +14,7 @@ use skytether_wire::{Cse, CseInfo, Storage, Verified, Verify};
 
 use super::decoded::{Cover, Made, Parts, parts};
 use super::stored::{Level, Part};
+use super::window::damaged;
 
 /// How much was read elsewhere for a drive.
 #[derive(Debug, Default)]
@@ -98,11 +99,11 @@ impl Rebuilt {
                     Some(_) => self.tally.decoded(read, within),
                     None => drop(self.tally.bytes.fetch_add(read, Ordering::Relaxed)),
                 }
-                if matches!(because.kind(), Kind::Corrupt | Kind::NotFound) {
-                    self.cover.met(key, self.at);
-                }
-                if because.kind() == Kind::Corrupt {
-                    tracing::warn!("{}: {because}; it was made from what other drives have", self.info().name);
+                let news = matches!(because.kind(), Kind::Corrupt | Kind::NotFound) && self.cover.met(key, self.at);
+                // Once: whoever asks gets the right answer, and `status` tells of it until it is mended.
+                if news && because.kind() == Kind::Corrupt {
+                    let damaged = damaged(&because.full_text());
+                    tracing::warn!("{key} at {} {damaged}; it was made from what other drives have, and `skytether scrub` mends it", self.info().name);
                 }
                 Ok(value)
             }
@@ -172,7 +173,7 @@ impl Storage for Rebuilt {
                     return match self.cover.decode_parts(key, &partition, n, &map, ranges).await {
                         Ok(Parts { parts, read, within }) => {
                             if matches!(e.kind(), Kind::Corrupt | Kind::NotFound) {
-                                self.cover.met(key, self.at);
+                                let _known = self.cover.met(key, self.at);
                             }
                             self.tally.decoded(read, within);
                             Ok(parts)

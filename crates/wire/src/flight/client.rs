@@ -227,6 +227,18 @@ fn unknown_outcome(peer: &Peer, what: &str) -> Error {
     Error::unavailable(format!("{}: nobody can know whether the batch was carried out, since its answer is garbled ({what}): read its keys to see", peer.title))
 }
 
+/// Whether an introduction is that of a host: JSON that names its drives.
+fn is_host(answer: &[u8]) -> bool {
+    serde_json::from_slice::<serde_json::Value>(answer).is_ok_and(|said| said.get("instance").is_some() && said.get("drives").is_some())
+}
+
+/// What is told who names a host where a drive is wanted.
+fn of_host(address: &str) -> Error {
+    Error::invalid(format!(
+        "a host listens at {address}, and no drive: name the addresses of drives here (`skytether drive serve` prints them); the host's fleet is asked with --fleet {address}, in Python with connect({address:?}); and a host that is to be one drive of another is started with --as-drive"
+    ))
+}
+
 /// A request with the drive that it is meant for and the interval at which signs of life are wanted.
 fn request<T>(message: T, peer: &Peer) -> Request<T> {
     let mut request = Request::new(message);
@@ -249,6 +261,7 @@ async fn act(client: &FlightServiceClient<Channel>, peer: &Peer, action: &'stati
                 Some(&ANSWER_ALIVE) => {}
                 Some(&ANSWER_VALUE) => return Ok(answer.body.slice(1..)),
                 _ if action == "apply" => return Err(unknown_outcome(peer, "it has no known form")),
+                _ if action == "info" && is_host(&answer.body) => return Err(of_host(&peer.address)),
                 _ => return Err(Error::corrupt(format!("{}: the answer to `{action}` has no known form", peer.title))),
             },
             None => return Err(Error::unavailable(format!("{}: closed the connection before it answered `{action}`", peer.title))),
