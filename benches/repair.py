@@ -30,7 +30,7 @@ DEVICES: tuple[tuple[str, str | None], ...] = (
     ("this machine", None),
     (
         "links of 2.5 Gb/s alone",
-        f"speed_per_core = 1000.0\ncores = 64\nmemory_bytes = 1073741824\ndisk_bytes_per_s = 1e12\ndisk_seek_s = 0.0\nlink_bits_per_s = {particles.LINK}\nlink_latency_s = {particles.LATENCY}\n",
+        f"speed_per_core = 1.0\ncores = 64\nmemory_bytes = 1073741824\ndisk_bytes_per_s = 1e12\ndisk_seek_s = 0.0\nlink_bits_per_s = {particles.LINK}\nlink_latency_s = {particles.LATENCY}\n",
     ),
     ("envoy drives with seeks", particles.PROFILE),
 )

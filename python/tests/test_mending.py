@@ -77,6 +77,8 @@ def test_a_lost_drive_is_replaced(fleet: Path) -> None:
     with skytether.open(fleet) as opened:
         with pytest.raises(skytether.InvalidError, match="not lost"):
             opened.repair("drive-0")
+        with pytest.raises(skytether.InvalidError, match="spare can't take the place of drive-1: .* leave the address out"):
+            opened.repair("drive-1", address="spare")
         report = opened.repair("drive-1", rate=1000)
         assert report["drives"] == ["drive-1"] and report["rebuilt"] > 0 and report["left"] == [] and report["lost"] == {}
         assert report["bytes_read"] == report["bytes_least"]

@@ -53,6 +53,7 @@ def test_a_profile_is_a_file_and_a_list_says_how_many_drives(tmp_path):
     with skytether.open(tmp_path / "fleet", profile=[file, "newport"], slice_rows=100) as fleet:
         fleet.ingest(TABLE, "d.t")
         assert profiles(fleet) == ["tardy", "newport"]
+        assert [drive["info"]["device"] for drive in fleet.status()] == ["tardy", "newport"]
         assert [drive["info"]["memory_limit"] for drive in fleet.status()] == [64 << 20, 8 << 30]
     with skytether.open(tmp_path / "fleet", profile=file, memory_per_drive=32 << 20) as fleet:
         assert [drive["info"]["memory_limit"] for drive in fleet.status()] == [32 << 20, 32 << 20]
@@ -66,6 +67,8 @@ def test_a_profile_is_a_file_and_a_list_says_how_many_drives(tmp_path):
         ("envy", ["'envy'|\"envy\"", "envoy, newport, server, unlimited"]),
         (TARDY.replace("cores = 2", "cores = 0"), ["cores is 0, but must be from 1 to 65536"]),
         (TARDY + "wheels = 4\n", ["wheels"]),
+        (TARDY.replace("cores = 2\n", ""), ["own profile: missing field `cores`: add a line"]),
+        (TARDY.replace("0.5", "2.0"), ["speed_per_core is 2, but", "say 1 at most"]),
         (["envoy", "envoy", "envoy"], ["3 profiles for 2 drives"]),
         (["envoy", TARDY.replace("cores", "kernels")], ["drive 1", "kernels"]),
         ({2: "envoy"}, ["drive 2", "drives 0 to 1"]),

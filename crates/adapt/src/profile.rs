@@ -31,7 +31,7 @@ pub struct Profile {
 /// A profile that can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// Not TOML, or with unknown, missing or wrongly typed keys.
+    /// Not TOML, or with unknown or wrongly typed keys.
     #[error("cannot read device profile {name}")]
     Syntax {
         /// The profile.
@@ -39,6 +39,14 @@ pub enum ProfileError {
         /// What the parser says, with the line.
         #[source]
         cause: toml::de::Error,
+    },
+    /// A key is not there. Of its own, since the parser says it of the first line, which it is not about.
+    #[error("device profile {name}: missing field `{key}`: add a line `{key} = ...`")]
+    Missing {
+        /// The profile.
+        name: String,
+        /// The key.
+        key: String,
     },
     /// A value that no device has.
     #[error("device profile {name}: {key} is {value}, but must be {must}")]
@@ -65,15 +73,26 @@ pub enum ProfileError {
     Print(#[from] toml::ser::Error),
 }
 
+impl ProfileError {
+    fn parsing(name: &str, cause: toml::de::Error) -> Self {
+        let key = cause.message().strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')).map(str::to_owned);
+        let name = name.to_owned();
+        match key {
+            Some(key) => Self::Missing { name, key },
+            None => Self::Syntax { name, cause },
+        }
+    }
+}
+
 const SHIPPED: &str = include_str!("profiles.toml");
 
 impl Profile {
     /// Reads a profile; `name` is for errors.
     ///
     /// # Errors
-    /// [`ProfileError::Syntax`], [`ProfileError::Value`].
+    /// [`ProfileError::Syntax`], [`ProfileError::Missing`], [`ProfileError::Value`].
     pub fn parse(name: &str, text: &str) -> Result<Self, ProfileError> {
-        let profile: Self = toml::from_str(text).map_err(|cause| ProfileError::Syntax { name: name.to_owned(), cause })?;
+        let profile: Self = toml::from_str(text).map_err(|cause| ProfileError::parsing(name, cause))?;
         profile.checked(name)
     }
 
@@ -180,7 +199,7 @@ mod tests {
         let with = |from: &str, to: &str| GOOD.replace(from, to);
         for (text, says) in [
             (format!("{GOOD}disk_mb_per_s = 3\n"), "disk_mb_per_s"),
-            (with("cores = 4\n", ""), "cores"),
+            (with("cores = 4\n", ""), "missing field `cores`: add a line `cores = ...`"),
             (with("cores = 4", "cores = 0"), "cores is 0, but must be from 1 to 65536"),
             (with("cores = 4", "cores = 2.5"), "cores"),
             (with("speed_per_core = 0.5", "speed_per_core = -1.0"), "speed_per_core is -1, but must be a number above 0"),
@@ -196,6 +215,7 @@ mod tests {
                 whole = format!("{whole}: {cause}");
             }
             assert!(whole.contains("mine") && whole.contains(says), "{text}\n{whole}");
+            assert!(!whole.contains("missing field") || !whole.contains("line 1"), "{whole}");
         }
         let error = Profile::shipped("envy").unwrap_err().to_string();
         assert!(error.contains("envy") && error.contains("envoy, newport, server, unlimited"), "{error}");

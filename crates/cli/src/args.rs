@@ -123,7 +123,7 @@ pub(crate) struct DriveServe {
     pub(crate) replace: Option<uuid::Uuid>,
     /// The device that the drive is to be like: its processor, memory, disk and link bound what the drive does. A shipped profile (envoy, newport, server, unlimited) or a TOML file of your own;
     /// `skytether calibrate` measures whether it is kept to.
-    #[arg(long, value_name = "NAME|FILE", default_value = "unlimited", value_parser = device())]
+    #[arg(long, value_name = "NAME|FILE", default_value = "unlimited", value_parser = enforced())]
     pub(crate) profile: Profile,
     /// How many times their processor time slices may take before the drive takes on no more, and gives back what it has not begun: whoever asked reads them and works them off instead.
     #[arg(long, value_name = "TIMES", default_value_t = 32.0, value_parser = times)]
@@ -156,6 +156,14 @@ fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Profiles that a drive here can be made to keep to.
+fn enforced() -> impl TypedValueParser<Value = Profile> {
+    clap::builder::StringValueParser::new().try_map(|given| {
+        let device = Device::given(&given).and_then(|device| device.map(Device::enforceable).transpose()).map_err(|e| e.full_text())?;
+        Ok::<_, String>(Profile { given, device })
+    })
+}
+
 /// Profiles by name, file or text.
 fn device() -> impl TypedValueParser<Value = Profile> {
     clap::builder::StringValueParser::new().try_map(|given| Device::given(&given).map(|device| Profile { given, device }).map_err(|e| e.full_text()))
@@ -163,7 +171,7 @@ fn device() -> impl TypedValueParser<Value = Profile> {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A profile is TOML with units in its keys:\n\n  speed_per_core = 0.0667        # of a core of this machine\n  cores = 2\n  memory_bytes = 1073741824      # for queries\n  disk_bytes_per_s = 261000000.0 # reading on\n  \
+    after_help = "A profile is TOML with units in its keys:\n\n  speed_per_core = 0.0667        # of a core of this machine: 1 at most\n  cores = 2\n  memory_bytes = 1073741824      # for queries\n  disk_bytes_per_s = 261000000.0 # reading on\n  \
 disk_seek_s = 0.0085           # moving elsewhere; may be left out\n  link_bits_per_s = 2.5e9        # in each direction\n  link_latency_s = 0.0002        # one way; may be left out\n\n\
 Exit status 1 if a figure that was got is more than 20% off what was asked. A machine gives no more than it has: ask for less, and let it be idle meanwhile."
 )]
@@ -195,7 +203,7 @@ pub(crate) struct HostServe {
     #[arg(long, value_name = "DIR")]
     pub(crate) fleet: Option<PathBuf>,
     /// The devices that the embedded drives are to be like: a profile for all, or one for each in order. Served drives have profiles of their own (`drive serve --profile`).
-    #[arg(long, value_name = "NAME|FILE,...", value_delimiter = ',', value_parser = device(), conflicts_with = "drives")]
+    #[arg(long, value_name = "NAME|FILE,...", value_delimiter = ',', value_parser = enforced(), conflicts_with = "drives")]
     pub(crate) profile: Vec<Profile>,
     /// Addresses of served drives; semicolons between those that are on different hosts ("a:1,a:2;b:1,b:2"), where the drives become a fleet now that is to know its hosts, as `ec:K+M/k+m` needs it.
     #[arg(long, value_name = "ADDR,ADDR,...", value_delimiter = ',')]

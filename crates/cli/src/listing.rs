@@ -5,6 +5,7 @@ use skytether_common::units::{counted, human_bytes};
 use skytether_common::{Error, Result};
 use skytether_fleet::Calibration;
 use skytether_host::{DatasetInfo, DriveStatus};
+use skytether_wire::CseInfo;
 
 use crate::output::columns;
 
@@ -66,10 +67,7 @@ pub(crate) fn drives(found: &[DriveStatus]) -> String {
                 cells.insert(1, d.host.clone().unwrap_or_else(|| "-".into()));
             }
             if like_devices {
-                cells.insert(
-                    2 + usize::from(on_hosts),
-                    there.profile.map_or_else(|| "-".into(), |profile| profile.shipped_as().unwrap_or_else(|| "own".into())),
-                );
+                cells.insert(2 + usize::from(on_hosts), device(there));
             }
             cells
         })
@@ -91,6 +89,12 @@ pub(crate) fn drives(found: &[DriveStatus]) -> String {
         text.push_str(&format!("{} has damaged values ({} were met since the host began): `skytether scrub` mends them\n", drive.info.name, drive.damaged));
     }
     text
+}
+
+/// The device that a drive is like, by the name that receipts call it by.
+fn device(info: &CseInfo) -> String {
+    let shipped = || Some(info.profile?.shipped_as().unwrap_or_else(|| "own profile".into()));
+    info.device.clone().or_else(shipped).unwrap_or_else(|| "-".into())
 }
 
 /// What is wrong with the drives and their host: a sentence for each drive that is lost, and before them one if another host has the fleet.

@@ -105,7 +105,7 @@ pub struct Drive {
 }
 
 impl Drive {
-    /// A drive over `store`, known as `info` says. The memory limit and the profile in `info` become those of `options`.
+    /// A drive over `store`, known as `info` says. The memory limit, the profile and its name in `info` become those of `options`.
     ///
     /// Its processor, disk and memory are those of the device in `options`; its link is where somebody is at the other end: in [`serve`], and in [`crate::throttle::linked`] for who
     /// uses it in the same process.
@@ -114,7 +114,8 @@ impl Drive {
     /// Internal only, where DataFusion does not take our functions.
     pub fn new(store: Arc<dyn SliceStore>, info: CseInfo, options: DriveOptions) -> Result<Arc<Self>> {
         let profile = options.device.as_ref().map(|device| device.profile);
-        let info = CseInfo { memory_limit: options.memory_limit, profile, ..info };
+        let device = options.device.as_ref().map(|device| device.name.clone());
+        let info = CseInfo { memory_limit: options.memory_limit, profile, device: device.clone(), ..info };
         let limit = usize::try_from(options.memory_limit).unwrap_or(usize::MAX);
         // The tracking names the largest users of memory in the error when it is spent.
         let pool = TrackConsumersPool::new(GreedyMemoryPool::new(limit), NonZeroUsize::MIN.saturating_add(2));
@@ -145,7 +146,6 @@ impl Drive {
             leave_free: options.index_free,
         };
         let indexes = Arc::new(Builder::begin(open.as_ref(), ground));
-        let device = options.device.map(|device| device.name);
         let epochs = EPOCHS.saturating_mul(u32::try_from(options.max_concurrent).unwrap_or(u32::MAX));
         let sessions = Sessions::new(Arc::clone(&engine), info.memory_limit, device.clone(), Bounds { epochs, load: options.max_load });
         Ok(Arc::new(Self { info, indexes, store, shared, engine, sessions, pool, processor, device }))
@@ -158,7 +158,7 @@ impl Drive {
     pub fn open(dir: &Path, create: Option<DriveIdentity>, options: DriveOptions) -> Result<Arc<Self>> {
         let store = DiskStore::open(dir, OpenOptions { create, ..OpenOptions::default() })?;
         let DriveIdentity { id, name } = store.identity().clone();
-        Self::new(Arc::new(store), CseInfo { id, name, format: FORMAT, memory_limit: options.memory_limit, profile: None }, options)
+        Self::new(Arc::new(store), CseInfo { id, name, format: FORMAT, memory_limit: options.memory_limit, profile: None, device: None }, options)
     }
 
     /// The drive's store, for who runs in the same process. Reading from it takes the time of the device's disk.

@@ -20,7 +20,7 @@ use std::path::Path;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use skytether_common::{DatasetName, Result};
+use skytether_common::{DatasetName, Error, Result};
 use skytether_host::{Host, RemoteHost, RootRecord};
 
 pub use calibrate::{Calibration, calibrate};
@@ -249,10 +249,16 @@ impl Fleet {
     /// Rebuilds on blank drives what was on the lost ones in whose place they are; see [`Host::repair`]. In an embedded fleet those that are named get a blank one first, where their directory is gone or empty.
     ///
     /// # Errors
-    /// As there; `Invalid` where there is something else in a drive's directory.
+    /// As there; `Invalid` where there is something else in a drive's directory, and for an address where the fleet is in a directory.
     pub async fn repair(&self, options: &RepairOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<RepairReport> {
         match &self.0 {
             Inner::Embedded(fleet) => {
+                if let Some(address) = &options.address {
+                    return Err(Error::invalid(format!(
+                        "{address} can't take the place of {}: a fleet in a directory makes the blank drive itself, where the lost one's directory was; leave the address out (address=, in the shell --with)",
+                        options.drives.join(", ")
+                    )));
+                }
                 fleet.replace(&options.drives).await?;
                 fleet.host().repair(options, tell).await
             }

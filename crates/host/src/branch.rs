@@ -74,7 +74,7 @@ impl Branch {
             return Err(e);
         }
         let memory_limit = host.options().memory_limit as u64;
-        let info = CseInfo { id: membership.fleet, name: name.to_owned(), format: FORMAT, memory_limit, profile };
+        let info = CseInfo { id: membership.fleet, name: name.to_owned(), format: FORMAT, memory_limit, profile, device: None };
         let placed = Arc::new(Placed::new(info, drives));
         let store = RemoteStore::new(Arc::clone(&placed) as Arc<dyn Storage>, host.options().storage_deadline);
         let reader = Reader::new(Arc::new(store)).waiting_on(Arc::new(Threads::new(READERS)));

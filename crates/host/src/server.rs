@@ -170,7 +170,9 @@ impl HostService {
                     if let Some(address) = &options.address {
                         let drive = FlightCse::connect(address, ConnectOptions::default()).await?;
                         // Where it was put already, by a repair that did not end, it goes on.
-                        host.put_in_place(drive).or_else(|e| if e.kind() == skytether_common::Kind::Conflict { Ok(()) } else { Err(e) })?;
+                        let put = host.put_in_place(drive).or_else(|e| if e.kind() == skytether_common::Kind::Conflict { Ok(()) } else { Err(e) });
+                        // By what it was given as: its id says nothing to whoever gave that.
+                        put.map_err(|e| e.while_doing(format!("{address} can't take the place of {}", options.drives.join(", "))))?;
                     }
                     host.repair(&options, tell.as_ref()).await
                 })))

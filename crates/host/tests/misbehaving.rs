@@ -226,7 +226,7 @@ async fn garbage_is_what_no_root_record_names_and_nothing_else() {
 fn a_host_refuses_no_drive_and_one_drive_twice() {
     let deadline = Duration::from_secs(1);
     assert_eq!(Catalog::new(vec![], deadline).unwrap_err().kind(), Kind::Invalid);
-    let info = CseInfo { id: Uuid::from_u128(1), name: "drive-0".into(), format: 1, memory_limit: 1, profile: None };
+    let info = CseInfo { id: Uuid::from_u128(1), name: "drive-0".into(), format: 1, memory_limit: 1, profile: None, device: None };
     let drive: Arc<dyn Storage> = Arc::new(TestDrive {
         info,
         store: MemoryStore::new(),
@@ -296,7 +296,7 @@ fn again(drives: &[&Arc<TestDrive>]) -> Vec<Arc<dyn Cse>> {
 }
 
 fn another(id: u128, name: &str) -> Arc<TestDrive> {
-    let info = CseInfo { id: Uuid::from_u128(id), name: name.into(), format: 1, memory_limit: 1 << 20, profile: None };
+    let info = CseInfo { id: Uuid::from_u128(id), name: name.into(), format: 1, memory_limit: 1 << 20, profile: None, device: None };
     Arc::new(TestDrive {
         info,
         store: MemoryStore::new(),

@@ -35,6 +35,9 @@ pub struct CseInfo {
     /// What it is made of, where it was told; it then works as fast as this says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
+    /// What that is called, as annotations call it: by its file, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
 }
 
 /// The storage half of a CSE: the operations of [`skytether_store::SliceStore`], possibly far away.

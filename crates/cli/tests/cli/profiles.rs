@@ -44,8 +44,26 @@ fn an_embedded_fleet_is_served_under_profiles() {
     assert_eq!(status[0]["info"]["profile"]["cores"], 4);
     let table = run(&["status", "--fleet", &host.url]).code(0).out;
     let cells: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().take(3).collect()).collect();
-    assert_eq!(cells, [["drive", "state", "profile"], ["drive-0", "up", "server"], ["drive-1", "up", "own"]]);
+    assert_eq!(cells, [["drive", "state", "profile"], ["drive-0", "up", "server"], ["drive-1", "up", "tardy"]]);
     assert_eq!(status[1]["info"]["profile"]["memory_bytes"], 67_108_864);
+    assert_eq!(status[1]["info"]["device"], "tardy");
+}
+
+#[test]
+fn cores_that_are_faster_than_this_machines_are_refused_where_a_drive_is_to_have_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = file(dir.path(), "swift.toml", &TARDY.replace("0.5", "2"));
+    let data = dir.path().join("drive-0");
+    let fleet = dir.path().join("fleet");
+    run(&["init", text(&fleet), "--drives", "1"]).code(0);
+    for args in [
+        &["drive", "serve", "--data", text(&data), "--profile", &own, "--listen", "127.0.0.1:0"][..],
+        &["host", "serve", "--fleet", text(&fleet), "--profile", &own, "--listen", "127.0.0.1:0"],
+    ] {
+        let said = run(args).fails(2);
+        assert!(said.contains("device profile swift: speed_per_core is 2, but") && said.contains("say 1 at most"), "{said}");
+    }
+    assert!(!data.exists());
 }
 
 #[test]

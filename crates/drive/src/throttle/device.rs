@@ -32,6 +32,20 @@ impl Device {
         Ok((!device.profile.is_unlimited()).then_some(device))
     }
 
+    /// The same, for who makes a drive like it: a drive can be slowed down, and no more.
+    ///
+    /// # Errors
+    /// Invalid where its cores are faster than this machine's.
+    pub fn enforceable(self) -> Result<Self> {
+        let (name, speed) = (&self.name, self.profile.speed_per_core);
+        if speed > 1.0 {
+            return Err(Error::invalid(format!(
+                "device profile {name}: speed_per_core is {speed}, but a drive's cores can't be made faster than this machine's: say 1 at most (`skytether calibrate` tells what is kept to)"
+            )));
+        }
+        Ok(self)
+    }
+
     fn own(given: &str, shipped: &str) -> Result<Self> {
         let parse = |name: &str, text: &str| match Profile::parse(name, text) {
             Ok(profile) => Ok(Self { name: name.to_owned(), profile }),
@@ -72,6 +86,14 @@ mod tests {
         let file = dir.path().join("a=b.toml");
         std::fs::write(&file, OWN).unwrap();
         assert_eq!(Device::given(file.to_str().unwrap()).unwrap().unwrap(), Device { name: "a=b".into(), ..own });
+    }
+
+    #[test]
+    fn nothing_is_made_faster_than_the_machine() {
+        let with = |speed: &str| Device::given(&OWN.replace("0.5", speed)).unwrap().unwrap().enforceable();
+        assert!(with("0.5").is_ok() && with("1.0").is_ok());
+        let error = with("2.0").unwrap_err();
+        assert!(error.kind() == Kind::Invalid && error.to_string().contains("speed_per_core is 2, but"), "{error}");
     }
 
     #[test]

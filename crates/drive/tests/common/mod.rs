@@ -125,7 +125,7 @@ pub fn fill(store: &dyn SliceStore) {
 }
 
 pub fn info() -> CseInfo {
-    CseInfo { id: Uuid::from_u128(2), name: "drive-2".into(), format: 1, memory_limit: 0, profile: None }
+    CseInfo { id: Uuid::from_u128(2), name: "drive-2".into(), format: 1, memory_limit: 0, profile: None, device: None }
 }
 
 pub fn drive_over(store: Arc<dyn SliceStore>, options: DriveOptions) -> Arc<Drive> {

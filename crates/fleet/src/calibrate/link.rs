@@ -46,7 +46,7 @@ impl Drop for Server {
 impl Ends {
     pub(super) async fn connect(device: Option<&Device>, served: bool) -> Result<Self> {
         let source = |profile| {
-            let info = CseInfo { id: Uuid::new_v4(), name: "source".into(), format: 1, memory_limit: 0, profile };
+            let info = CseInfo { id: Uuid::new_v4(), name: "source".into(), format: 1, memory_limit: 0, profile, device: None };
             Arc::new(Source { info }) as Arc<dyn Cse>
         };
         let (device, plain) = (source(device.map(|device| device.profile)), source(None));

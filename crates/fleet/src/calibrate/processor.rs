@@ -56,8 +56,9 @@ impl Work {
             Some(device) => {
                 let unlimited = |e| Error::internal("the shipped device profiles can't be read").because(e);
                 let all = Profile::shipped("unlimited").map_err(unlimited)?;
-                let own =
-                    Profile { speed_per_core: device.profile.speed_per_core, cores: device.profile.cores, memory_bytes: device.profile.memory_bytes, ..all };
+                // A drive is never made faster than the machine; that it was asked for is told with what is got.
+                let speed_per_core = device.profile.speed_per_core.min(1.0);
+                let own = Profile { speed_per_core, cores: device.profile.cores, memory_bytes: device.profile.memory_bytes, ..all };
                 Profiles::Every(own.print().map_err(unlimited)?)
             }
         };

@@ -347,7 +347,7 @@ fn drives_of(dir: &Path, capacities: [Option<u64>; 2]) -> Vec<Arc<dyn Cse>> {
         let options = skytether_store::disk::OpenOptions { create, capacity: capacities[n], ..skytether_store::disk::OpenOptions::default() };
         let store = DiskStore::open(&dir.join(n.to_string()), options).unwrap();
         let DriveIdentity { id, name } = store.identity().clone();
-        let info = CseInfo { id, name, format: skytether_drive::drive::FORMAT, memory_limit: 0, profile: None };
+        let info = CseInfo { id, name, format: skytether_drive::drive::FORMAT, memory_limit: 0, profile: None, device: None };
         Drive::new(Arc::new(store), info, DriveOptions { memory_limit: 64 << 20, index_free: 0.0, ..DriveOptions::default() }).unwrap() as Arc<dyn Cse>
     };
     (0..2).map(drive).collect()
@@ -521,8 +521,14 @@ impl Before for Interrupted {
 async fn an_index_that_is_dropped_before_drives_are_told_of_it_stays_dropped() {
     let stores: Vec<Arc<Interrupted>> = (0..2).map(|_| Arc::default()).collect();
     let drive = |(n, store): (usize, &Arc<Interrupted>)| {
-        let info =
-            CseInfo { id: Uuid::from_u128(n as u128 + 1), name: format!("drive-{n}"), format: skytether_drive::drive::FORMAT, memory_limit: 0, profile: None };
+        let info = CseInfo {
+            id: Uuid::from_u128(n as u128 + 1),
+            name: format!("drive-{n}"),
+            format: skytether_drive::drive::FORMAT,
+            memory_limit: 0,
+            profile: None,
+            device: None,
+        };
         let options = DriveOptions { memory_limit: 64 << 20, index_free: 0.0, ..DriveOptions::default() };
         Drive::new(Arc::clone(store) as Arc<dyn SliceStore>, info, options).unwrap() as Arc<dyn Cse>
     };

@@ -70,7 +70,14 @@ impl Drives {
     pub(crate) fn new(count: usize) -> Self {
         let stores: Vec<Arc<MemoryStore>> = (0..count).map(|_| Arc::default()).collect();
         let drive = |(n, store): (usize, &Arc<MemoryStore>)| {
-            let info = CseInfo { id: uuid::Uuid::from_u128(n as u128 + 1), name: format!("drive-{n}"), format: 1, memory_limit: 64 << 20, profile: None };
+            let info = CseInfo {
+                id: uuid::Uuid::from_u128(n as u128 + 1),
+                name: format!("drive-{n}"),
+                format: 1,
+                memory_limit: 64 << 20,
+                profile: None,
+                device: None,
+            };
             Drive::new(Arc::clone(store) as _, info, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap()
         };
         Self { drives: stores.iter().enumerate().map(drive).collect(), stores, fails: Arc::default() }

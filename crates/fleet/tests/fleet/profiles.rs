@@ -122,6 +122,9 @@ async fn profiles_that_do_not_fit_are_told_and_make_nothing() {
     assert!(!path.exists());
     wrong(Some(2), each(&["envoy", "speed_per_core = 1"]), &["drive 1", "own profile", "cores"]).await;
     assert!(!path.exists());
+    let swift = TARDY.replace("speed_per_core = 0.4", "speed_per_core = 2.0");
+    wrong(Some(2), each(&["envoy", &swift]), &["drive 1", "speed_per_core is 2, but"]).await;
+    assert!(!path.exists());
     wrong(Some(2), each(&["envoy", "envoy", "server"]), &["3 profiles for 2 drives"]).await;
     assert!(!path.join("drives").join("0").exists());
     wrong(Some(2), Profiles::Some(BTreeMap::from([(2, "envoy".into())])), &["for drive 2", "drives 0 to 1"]).await;

@@ -343,7 +343,9 @@ async fn served_drives_are_replaced_at_their_address_and_at_another() {
     let wrong = blank_at("127.0.0.1:0", &dir.path().join("wrong"), 0, uuid::Uuid::new_v4());
     let with = |address: &str| RepairOptions { drives: vec!["drive-0".into()], address: Some(address.to_owned()), ..RepairOptions::default() };
     let error = fleet.repair(&with(&wrong.address), &|_| ()).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    let told = error.to_string();
+    assert!(error.kind() == Kind::Invalid && told.contains(&format!("{} can't take the place of drive-0", wrong.address)), "{told}");
+    assert!(told.contains(&format!("missing is drive-0 ({})", ids[0])) && told.contains("drive serve --data NEW --replace ID"), "{told}");
     let new = blank_at("127.0.0.1:0", &dir.path().join("new-0"), 0, ids[0]);
     let report = repair(&fleet, with(&new.address)).await;
     assert!(report.drives == ["drive-0"] && report.left.is_empty(), "{report}");

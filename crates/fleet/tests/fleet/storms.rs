@@ -117,7 +117,7 @@ impl Storm {
 
     fn drive(seed: u64, n: usize, sky: &Arc<Sky>) -> Arc<Drive> {
         let id = uuid::Uuid::from_u128(u128::from(seed) << 16 | n as u128 + 1);
-        let info = CseInfo { id, name: sky.name.clone(), format: 1, memory_limit: 64 << 20, profile: None };
+        let info = CseInfo { id, name: sky.name.clone(), format: 1, memory_limit: 64 << 20, profile: None, device: None };
         Drive::new(Arc::clone(sky) as _, info, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap()
     }
 

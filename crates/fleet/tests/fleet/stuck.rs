@@ -88,7 +88,14 @@ impl Stores {
     /// Drives that know nothing of what others have read of these stores.
     fn drives(&self) -> Vec<Arc<dyn Cse>> {
         let drive = |(n, store): (usize, &Arc<Hanging>)| {
-            let info = CseInfo { id: uuid::Uuid::from_u128(n as u128 + 1), name: format!("drive-{n}"), format: 1, memory_limit: 64 << 20, profile: None };
+            let info = CseInfo {
+                id: uuid::Uuid::from_u128(n as u128 + 1),
+                name: format!("drive-{n}"),
+                format: 1,
+                memory_limit: 64 << 20,
+                profile: None,
+                device: None,
+            };
             Drive::new(Arc::clone(store) as _, info, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap() as Arc<dyn Cse>
         };
         self.0.iter().enumerate().map(drive).collect()

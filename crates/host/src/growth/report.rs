@@ -109,7 +109,8 @@ mod tests {
     #[test]
     fn a_report_tells_what_moved_and_no_bound_that_slices_can_not_keep() {
         // Long slices: fewer bytes moved than would have if slices could be divided.
-        let report = GrowthReport { datasets: 1, bytes_moved: 5 << 20, bytes_least: 21 << 18, linked: 3, added: vec!["drive-4".into()], ..GrowthReport::default() };
+        let report =
+            GrowthReport { datasets: 1, bytes_moved: 5 << 20, bytes_least: 21 << 18, linked: 3, added: vec!["drive-4".into()], ..GrowthReport::default() };
         let text = report.to_string();
         assert!(text.contains("drive-4 added; 5.00 MiB of 1 data set moved, 3 values stayed where they were, "), "{text}");
         assert!(!text.contains("at least"), "{text}");

@@ -57,7 +57,7 @@ pub(crate) struct Gone {
 
 impl Gone {
     pub(crate) fn new(id: Uuid, name: &str, why: String) -> Self {
-        Self { info: CseInfo { id, name: name.to_owned(), format: 1, memory_limit: 256 << 20, profile: None }, why, successor: OnceLock::new() }
+        Self { info: CseInfo { id, name: name.to_owned(), format: 1, memory_limit: 256 << 20, profile: None, device: None }, why, successor: OnceLock::new() }
     }
 
     /// Puts `drive` in its place, which has its id.

@@ -44,7 +44,17 @@ impl Host {
     pub fn put_in_place(&self, drive: Arc<dyn Cse>) -> Result<()> {
         let id = drive.info().id;
         let gone = self.0.gone.get().into_iter().flatten().find(|gone| gone.info().id == id);
-        gone.ok_or_else(|| Error::invalid(format!("drive {id} is not one that was missing when the host began")))?.succeed(drive)
+        gone.ok_or_else(|| self.nobodys(&drive.info().name))?.succeed(drive)
+    }
+
+    /// What is told of a drive that is in nobody's place.
+    fn nobodys(&self, name: &str) -> Error {
+        let gone: Vec<_> = self.gone().into_iter().map(|(id, name)| format!("{name} ({id})")).collect();
+        let what = match gone.as_slice() {
+            [] => "no drive is missing that was when the host began".to_owned(),
+            some => format!("missing is {}: make a blank one with that id (`skytether drive serve --data NEW --replace ID`)", some.join(", ")),
+        };
+        Error::invalid(format!("the drive {name} that is there was made in the place of no drive that is missing; {what}"))
     }
 
     pub(crate) fn set_fence(&self, fence: Arc<Fence>) {

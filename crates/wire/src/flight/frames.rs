@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn another_protocol_is_refused_with_both_numbers() {
-        let info = CseInfo { id: Uuid::from_u128(4), name: "drive-0".into(), format: 1, memory_limit: 5, profile: None };
+        let info = CseInfo { id: Uuid::from_u128(4), name: "drive-0".into(), format: 1, memory_limit: 5, profile: None, device: None };
         let bytes = encode_info(&info).unwrap();
         assert!(!String::from_utf8_lossy(&bytes).contains("profile"), "drives without one say what they have always said");
         assert_eq!(decode_info(&bytes).unwrap(), info);
