@@ -451,6 +451,15 @@ mod tests {
     }
 
     #[test]
+    fn nobody_works_to_save_next_to_nothing_of_the_link() {
+        let thin = Above { link: 1e7, ..ABOVE };
+        for (bytes, works) in [(0.999e6, false), (0.9e6, true)] {
+            let plan = divide(&thin, &[part(4e-3, bytes)], None, false);
+            assert_eq!(plan.shares[0].below > 500, works, "{bytes}: {plan:?}");
+        }
+    }
+
+    #[test]
     fn an_overloaded_drive_gets_the_help() {
         let plan = divide(&ABOVE, &[part(4e-3, 1e3), part(32e-3, 1e3)], None, false);
         assert!(plan.shares[0].below > 600 && plan.shares[1].below < 120, "{plan:?}");

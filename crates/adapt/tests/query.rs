@@ -103,6 +103,34 @@ fn how_many_groups_there_are_is_found_out_with_one_slice_for_each_core() {
 }
 
 #[test]
+fn who_is_to_find_out_what_another_has_found_out_stops_where_that_gains_time() {
+    for (states, stops) in [(10, false), (ROWS, true)] {
+        let (mut query, actions) = query(Policy::Adaptive, 100, &[None, None], 2, 0.1 * THIN);
+        let [(first, epoch, Rung::Full, slices), (other, its, Rung::Full, _)] = &opened(&actions)[..] else { panic!("{actions:?}") };
+        query.handle(0.015, up(*other, beat(*its, &[(100 * *other, 0.001)])));
+        let found = Completed {
+            epoch: *epoch,
+            rung: Rung::Full,
+            slices: slices.iter().map(|slice| SliceId(*slice)).collect(),
+            batches: 0,
+            rows: u64::from(states),
+            bytes: 32 * u64::from(states),
+            cpu: 0.01,
+            wall: 0.01,
+            bytes_read: 0,
+        };
+        let mut actions = query.handle(0.02, up(*first, Up::EpochDone(found)));
+        // With the next plan, not with the one after that: nothing is begun by the one that knew nothing of it.
+        let begun = opened(&actions);
+        assert_eq!(begun.iter().any(|(_, _, rung, _)| *rung == Rung::Full), !stops, "{states}: {begun:?}");
+        actions.extend(wait(&mut query, 0.03));
+        let cancelled =
+            |action: &Action<u32>| matches!(action, Action::Send { cse, down: Down { epoch, order: Order::Cancel, .. } } if (cse.0, epoch) == (*other, its));
+        assert_eq!(actions.iter().any(cancelled), stops, "{states}: {actions:?}");
+    }
+}
+
+#[test]
 fn a_refusal_names_the_rung_that_is_asked_next() {
     let (mut query, actions) = query(Policy::Adaptive, 100, &[None], 2, THIN);
     let first = opened(&actions).into_iter().find(|(_, _, rung, _)| *rung == Rung::Full).unwrap();
