@@ -452,9 +452,8 @@ mod tests {
 
     #[test]
     fn nobody_works_to_save_next_to_nothing_of_the_link() {
-        let thin = Above { link: 1e7, ..ABOVE };
-        for (bytes, works) in [(0.999e6, false), (0.9e6, true)] {
-            let plan = divide(&thin, &[part(4e-3, bytes)], None, false);
+        for (bytes, works) in [(0.992e6, false), (0.9e6, true)] {
+            let plan = divide(&ABOVE, &[Part { link: 1e7, ..part(4e-3, bytes) }], None, false);
             assert_eq!(plan.shares[0].below > 500, works, "{bytes}: {plan:?}");
         }
     }
