@@ -328,8 +328,8 @@ pub struct Query<B> {
     planned_at: Seconds,
     plans: u32,
     planned_load: Vec<f64>,
-    /// How many groups the plan reckoned with; nothing where nobody had counted any.
-    planned_groups: Option<f64>,
+    /// How many groups the plan reckoned with.
+    planned_groups: f64,
     dirty: bool,
     /// Whether a plan knew of all drives what they have.
     whole: bool,
@@ -368,7 +368,7 @@ impl<B> Query<B> {
             planned_at: f64::NEG_INFINITY,
             plans: 0,
             planned_load: loads,
-            planned_groups: None,
+            planned_groups: 0.0,
             dirty: true,
             whole: false,
             idle: 0,

@@ -21,7 +21,7 @@ const THOROUGH: u32 = 3;
 /// A load that changed by this factor is a reason to plan at once.
 const LOAD_JUMP: f64 = 1.5;
 
-/// A number of groups that changed by this factor is one as well.
+/// So many times more groups are one as well.
 const COUNT_JUMP: f64 = 2.0;
 
 /// Seconds for which the level above is taken not to listen once it says so.
@@ -106,13 +106,9 @@ impl<B> Query<B> {
         self.wake = Some(self.now + if self.dirty { PLAN_EVERY.0 } else { every });
     }
 
-    /// Whether there are so many more or fewer groups than the plan reckoned with that another may be the right one.
+    /// Whether so many more groups were counted than the plan reckoned with that what it has drives begin may be wrong. Where there are fewer, it is as right as it was.
     fn miscounted(&self) -> bool {
-        let counted = self.cost.groups_are_known().then(|| self.cost.groups());
-        match (self.planned_groups, counted) {
-            (Some(before), Some(now)) => now > before * COUNT_JUMP || now * COUNT_JUMP < before,
-            (before, now) => before.is_some() != now.is_some(),
-        }
+        self.cost.groups_are_known() && self.cost.groups() > COUNT_JUMP * self.planned_groups
     }
 
     fn give_up_the_silent(&mut self, out: &mut Vec<Action<B>>) {
@@ -210,7 +206,7 @@ impl<B> Query<B> {
 
     fn replan(&mut self, jumped: bool, out: &mut Vec<Action<B>>) {
         self.cost.forget(self.now);
-        self.planned_groups = self.cost.groups_are_known().then(|| self.cost.groups());
+        self.planned_groups = self.cost.groups();
         let parts: Vec<Part> = (0..self.cses.len()).map(|cse| self.part(cse)).collect();
         let waiting: f64 = self.waiting.values().map(|waiting| waiting.above).sum();
         let coming: f64 = self.cses.iter().enumerate().map(|(at, book)| f64::from(book.raw_open) * parts[at].raw.above).sum();
