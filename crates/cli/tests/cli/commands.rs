@@ -449,7 +449,10 @@ fn a_fleet_with_redundancy_answers_without_a_drive() {
         let status = run(&["status", "--fleet", text(&at)]).code(1);
         assert!(status.err.contains(&format!("drive-{n} is lost: it is missing: ")) && status.err.contains(&format!("--replace drive-{n}`")), "{status:?}");
         let list = run(&["ls", "--fleet", text(&at)]).code(0);
-        assert!(list.out.contains("d.kept") && list.out.contains("d.copied") && list.err.contains(&format!("drive-{n} is lost; the list is whole")), "{list:?}");
+        assert!(
+            list.out.contains("d.kept") && list.out.contains("d.copied") && list.err.contains(&format!("drive-{n} is lost; the list is whole")),
+            "{list:?}"
+        );
         std::fs::rename(&away, &drive).unwrap();
         run(&["status", "--fleet", text(&at)]).code(0);
     }

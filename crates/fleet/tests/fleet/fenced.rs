@@ -89,7 +89,10 @@ async fn the_older_host_changes_nothing_and_the_newer_one_all() {
         assert_eq!(stored(&drives).await, before, "{redundancy}");
         // It says so to whoever asks how it is.
         let taken = older.status().await;
-        assert!(taken.iter().all(|drive| drive.error.is_none() && drive.fenced.as_ref().is_some_and(|who| who.contains("another host (process "))), "{taken:?}");
+        assert!(
+            taken.iter().all(|drive| drive.error.is_none() && drive.fenced.as_ref().is_some_and(|who| who.contains("another host (process "))),
+            "{taken:?}"
+        );
         assert!(newer.status().await.iter().all(|drive| drive.error.is_none() && drive.fenced.is_none()));
         // It may still be asked, and sees what the newer one does.
         assert_eq!(rows(&older, "lab.t").await.unwrap(), "2000");

@@ -108,7 +108,6 @@ async fn what_can_not_be_planned_says_so_as_it_does_over_whole_tables() {
         ("SELECT upper FROM lab.wide", "c299"),
         ("SELECT c1 FROM lab.wide a JOIN lab.other b ON a.id = b.id", "mbiguous"),
         ("SELECT a.c1 FROM lab.wide a JOIN lab.other b USING (nix)", "nix"),
-        ("SELECT sum(word) FROM lab.wide", "sum"),
     ] {
         let expected = match context.sql(&unqualified(sql)).await {
             Ok(frame) => frame.into_optimized_plan().unwrap_err(),
@@ -121,6 +120,9 @@ async fn what_can_not_be_planned_says_so_as_it_does_over_whole_tables() {
         let (_, told) = expected.split_once(": ").unwrap();
         assert!(unqualified(&error).to_lowercase().contains(&told.lines().next().unwrap().to_lowercase()), "{sql}: {error}\nwhere the engine says\n{expected}");
     }
+    // The engine calls this a bug of its own.
+    let error = query(&fleet, "SELECT sum(word) FROM lab.wide", Cut::Adaptive).await.unwrap_err().to_string();
+    assert!(error.contains("sum does not take arguments of these types: sum(Utf8)"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

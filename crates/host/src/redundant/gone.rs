@@ -31,7 +31,12 @@ impl Lost {
         let each: Vec<_> = lost.iter().map(|one| format!("{} ({}): {}", name(one), one.id, one.error.full_text())).collect();
         let (verb, them) = if lost.len() == 1 { ("is", "it") } else { ("are", "them") };
         let (count, each) = (counted(lost.len() as u64, "drive"), each.join("; "));
-        Error::new(kind, format!("{count} {verb} lost, and without {them} this fleet can't be opened: {each}; bring {them} back (`skytether status` shows which drives are there)"))
+        Error::new(
+            kind,
+            format!(
+                "{count} {verb} lost, and without {them} this fleet can't be opened: {each}; bring {them} back (`skytether status` shows which drives are there)"
+            ),
+        )
     }
 }
 
