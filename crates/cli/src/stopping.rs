@@ -3,7 +3,7 @@
 //! Most commands end at once, as the signal by itself would end them. An ingest that writes takes back what it wrote first, which the line can say then; one that has all of its rows
 //! on their way ends as if nothing had happened, since nobody could say whether a commit that was cut off is there. A second Ctrl-C ends that, too, at once.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -58,13 +58,17 @@ impl Stop {
 
     /// Ends the program, unless an ingest writes, which is asked to.
     fn pressed(&self) {
-        let Some(line) = self.last_words() else { return };
-        if std::io::stderr().is_terminal() {
+        let line = self.last_words();
+        // Whoever read what is said here may have been ended by the same Ctrl-C: that must not keep this program alive.
+        let mut stderr = std::io::stderr();
+        if stderr.is_terminal() {
             // Behind the ^C that terminals show, or a line of progress.
-            eprintln!();
+            let _ = writeln!(stderr);
         }
-        eprintln!("{line}");
-        std::process::exit(i32::from(STOPPED));
+        let _ = writeln!(stderr, "{}", line.unwrap_or("stopping: what was written is taken back; press Ctrl-C again to end at once"));
+        if line.is_some() {
+            std::process::exit(i32::from(STOPPED));
+        }
     }
 
     /// What to say before the program ends; nothing where it is to go on until the ingest has ended.

@@ -296,16 +296,27 @@ fn identity_of(dir: &Path) -> Option<DriveIdentity> {
     serde_json::from_slice(&fs::read(dir.join("drive.json")).ok()?).ok()
 }
 
-/// The numbers of the directories in which the drives of `fleet` are, in its order. A drive is known by its id, in whichever directory below `drives/` it was put; one that is in none keeps its number, unless another one is there now.
+/// The numbers of the directories in which the drives of `fleet` are, in its order. A drive is known by its id, in whichever directory below `drives/` it was put, if it was moved out of its own: an empty
+/// directory may be a disk that is not mounted, of which an old copy lies elsewhere. One that is in none keeps its number, unless another one is there now.
 pub(crate) fn places(path: &Path, fleet: &FleetFile) -> Result<Vec<usize>> {
     let holds = |n: usize, id: &Uuid| identity_of(&drive_dir(path, n)).is_some_and(|found| found.id == *id);
     let known: Vec<usize> = (0..fleet.drives.len()).map(|at| fleet.place(at)).collect();
     if fleet.drives.iter().zip(&known).all(|(id, n)| holds(*n, id)) {
         return Ok(known);
     }
-    let there: BTreeMap<Uuid, usize> = begun(path)?.into_iter().filter_map(|n| Some((identity_of(&drive_dir(path, n))?.id, n))).collect();
-    // Of two copies of a drive the one in its own place counts.
-    let found = |(id, n): (&Uuid, &usize)| if holds(*n, id) { Some(*n) } else { there.get(id).copied() };
+    let mut there: BTreeMap<Uuid, Vec<usize>> = BTreeMap::new();
+    for n in begun(path)? {
+        if let Some(found) = identity_of(&drive_dir(path, n)) {
+            there.entry(found.id).or_default().push(n);
+        }
+    }
+    // What is left in its own directory can't be read or is not mounted; of two copies nobody knows which one is the newer.
+    let moved = |n: usize| matches!(drive_dir(path, n).try_exists(), Ok(false)) || identity_of(&drive_dir(path, n)).is_some();
+    let elsewhere = |id: &Uuid| match there.get(id).map(Vec::as_slice) {
+        Some([n]) => Some(*n),
+        _ => None,
+    };
+    let found = |(id, n): (&Uuid, &usize)| if holds(*n, id) { Some(*n) } else { elsewhere(id).filter(|_| moved(*n)) };
     let found: Vec<Option<usize>> = fleet.drives.iter().zip(&known).map(found).collect();
     let mut taken: BTreeSet<usize> = found.iter().flatten().copied().collect();
     let mut places = Vec::with_capacity(known.len());

@@ -350,6 +350,8 @@ impl Catalog {
             // A home that does not have it yet.
             Some((now, _)) if now.change < known.change => return Ok(None),
             Some((now, _)) if now.generation == known.generation => now,
+            // Nor may a home that was away have the record of a new data set. What is left of one that was dropped goes when the fleet is opened.
+            None if self.presence().is_redundant() => return Ok(None),
             // It was dropped, or replaced, or moved by somebody who tells drives of the new generation: of this one nothing is to be left.
             _ => RootRecord { indexes: Vec::new(), ..known.clone() },
         };

@@ -196,7 +196,8 @@ impl Task {
         let deadline = tokio::time::sleep(LAST_WORDS);
         tokio::pin!(deadline);
         // One that owes something and was not heard of for long has its slices covered by others, and nothing to say. Who handed all of its slices out had nothing to say until now.
-        let well = |drive: &Drive| drive.owes.is_empty() || drive.heard.elapsed() < LAST_WORDS / 2;
+        let asked = Instant::now();
+        let well = |drive: &Drive| drive.heard.elapsed() < LAST_WORDS / 2 || (drive.owes.is_empty() && asked.elapsed() < LAST_WORDS / 2);
         let speaks = |drive: &Drive| !drive.whole && !drive.silent && drive.told.is_none() && drive.sessions > 0 && well(drive);
         while self.drives.iter().any(speaks) {
             tokio::select! {
@@ -212,6 +213,8 @@ impl Task {
                         }
                     }
                 }
+                // Who says nothing is looked at again, too.
+                () = tokio::time::sleep(LAST_WORDS / 8) => {}
                 () = &mut deadline => break,
             }
         }
