@@ -123,7 +123,7 @@ pub(crate) struct DriveServe {
     pub(crate) replace: Option<uuid::Uuid>,
     /// The device that the drive is to be like: its processor, memory, disk and link bound what the drive does. A shipped profile (envoy, newport, server, unlimited) or a TOML file of your own;
     /// `skytether calibrate` measures whether it is kept to.
-    #[arg(long, value_name = "NAME|FILE", default_value = "unlimited", value_parser = enforced())]
+    #[arg(long, value_name = "NAME|FILE", default_value = "unlimited", value_parser = device(Device::enforced))]
     pub(crate) profile: Profile,
     /// How many times their processor time slices may take before the drive takes on no more, and gives back what it has not begun: whoever asked reads them and works them off instead.
     #[arg(long, value_name = "TIMES", default_value_t = 32.0, value_parser = times)]
@@ -156,17 +156,9 @@ fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Profiles that a drive here can be made to keep to.
-fn enforced() -> impl TypedValueParser<Value = Profile> {
-    clap::builder::StringValueParser::new().try_map(|given| {
-        let device = Device::given(&given).and_then(|device| device.map(Device::enforceable).transpose()).map_err(|e| e.full_text())?;
-        Ok::<_, String>(Profile { given, device })
-    })
-}
-
-/// Profiles by name, file or text.
-fn device() -> impl TypedValueParser<Value = Profile> {
-    clap::builder::StringValueParser::new().try_map(|given| Device::given(&given).map(|device| Profile { given, device }).map_err(|e| e.full_text()))
+/// Profiles by name, file or text, which `read` reads: [`Device::given`] any, [`Device::enforced`] those that a drive here can be made to keep to.
+fn device(read: fn(&str) -> skytether_common::Result<Option<Device>>) -> impl TypedValueParser<Value = Profile> {
+    clap::builder::StringValueParser::new().try_map(move |given| read(&given).map(|device| Profile { given, device }).map_err(|e| e.full_text()))
 }
 
 #[derive(Debug, Args)]
@@ -177,7 +169,7 @@ Exit status 1 if a figure that was got is more than 20% off what was asked. A ma
 )]
 pub(crate) struct Calibrate {
     /// The profile: a shipped one (envoy, newport, server, unlimited), or a TOML file of your own.
-    #[arg(long, value_name = "NAME|FILE", value_parser = device())]
+    #[arg(long, value_name = "NAME|FILE", value_parser = device(Device::given))]
     pub(crate) profile: Profile,
     /// Where to make a directory to work in, which is removed afterwards (default: the system's for temporary files). It takes some 50 MiB.
     #[arg(long, value_name = "DIR")]
@@ -203,7 +195,7 @@ pub(crate) struct HostServe {
     #[arg(long, value_name = "DIR")]
     pub(crate) fleet: Option<PathBuf>,
     /// The devices that the embedded drives are to be like: a profile for all, or one for each in order. Served drives have profiles of their own (`drive serve --profile`).
-    #[arg(long, value_name = "NAME|FILE,...", value_delimiter = ',', value_parser = enforced(), conflicts_with = "drives")]
+    #[arg(long, value_name = "NAME|FILE,...", value_delimiter = ',', value_parser = device(Device::enforced), conflicts_with = "drives")]
     pub(crate) profile: Vec<Profile>,
     /// Addresses of served drives; semicolons between those that are on different hosts ("a:1,a:2;b:1,b:2"), where the drives become a fleet now that is to know its hosts, as `ec:K+M/k+m` needs it.
     #[arg(long, value_name = "ADDR,ADDR,...", value_delimiter = ',')]

@@ -54,7 +54,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Err(run::Failure::Work(e)) => fail(&e, FAILED),
         Err(run::Failure::Call(e)) => fail(&e, WRONG_CALL),
         Err(run::Failure::Stopped(line)) => {
-            let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{line}\n"));
+            stopping::say(line);
             stopping::STOPPED
         }
     }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use skytether_common::units::{counted, human_bytes};
 use skytether_common::{Error, Result};
+use skytether_drive::Device;
 use skytether_fleet::Calibration;
 use skytether_host::{DatasetInfo, DriveStatus};
 use skytether_wire::CseInfo;
@@ -93,7 +94,7 @@ pub(crate) fn drives(found: &[DriveStatus]) -> String {
 
 /// The device that a drive is like, by the name that receipts call it by.
 fn device(info: &CseInfo) -> String {
-    let shipped = || Some(info.profile?.shipped_as().unwrap_or_else(|| "own profile".into()));
+    let shipped = || Some(info.profile?.shipped_as().unwrap_or_else(|| Device::NAMELESS.into()));
     info.device.clone().or_else(shipped).unwrap_or_else(|| "-".into())
 }
 

@@ -15,6 +15,11 @@ pub(crate) const STOPPED: u8 = 130;
 /// What is said of an ingest that has written nothing, or has taken it back.
 pub(crate) const NOTHING_STORED: &str = "stopped: nothing was stored";
 
+/// `line` on stderr, if anybody reads that still: whoever did may have been ended by the same Ctrl-C, which must not keep this program alive.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// Whether somebody pressed Ctrl-C, and what is to come of it.
 #[derive(Debug)]
 pub(crate) struct Stop {
@@ -59,13 +64,11 @@ impl Stop {
     /// Ends the program, unless an ingest writes, which is asked to.
     fn pressed(&self) {
         let line = self.last_words();
-        // Whoever read what is said here may have been ended by the same Ctrl-C: that must not keep this program alive.
-        let mut stderr = std::io::stderr();
-        if stderr.is_terminal() {
+        if std::io::stderr().is_terminal() {
             // Behind the ^C that terminals show, or a line of progress.
-            let _ = writeln!(stderr);
+            say("");
         }
-        let _ = writeln!(stderr, "{}", line.unwrap_or("stopping: what was written is taken back; press Ctrl-C again to end at once"));
+        say(line.unwrap_or("stopping: what was written is taken back; press Ctrl-C again to end at once"));
         if line.is_some() {
             std::process::exit(i32::from(STOPPED));
         }

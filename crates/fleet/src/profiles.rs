@@ -40,12 +40,11 @@ impl Profiles {
     /// The devices that they mean.
     ///
     /// # Errors
-    /// As [`Device::given`] and [`Device::enforceable`]; which drive it is for is in the text, where that is not every one.
+    /// As [`Device::enforced`]; which drive it is for is in the text, where that is not every one.
     pub(crate) fn read(&self) -> Result<Devices> {
-        let device = |given: &str| Device::given(given)?.map(Device::enforceable).transpose();
-        let of = |n: usize, given: &String| device(given).map_err(|e| e.while_doing(format!("drive {n}")));
+        let of = |n: usize, given: &String| Device::enforced(given).map_err(|e| e.while_doing(format!("drive {n}")));
         Ok(match self {
-            Self::Every(given) => Devices::Every(device(given)?),
+            Self::Every(given) => Devices::Every(Device::enforced(given)?),
             Self::Each(given) => Devices::Each(given.iter().enumerate().map(|(n, given)| of(n, given)).collect::<Result<_>>()?),
             Self::Some(given) => Devices::Some(given.iter().map(|(n, given)| Ok((*n, of(*n, given)?))).collect::<Result<_>>()?),
         })

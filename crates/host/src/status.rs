@@ -30,7 +30,7 @@ pub struct DriveStatus {
     /// Why it is lost: why it does not answer, or is not used although it does.
     pub error: Option<String>,
     /// Whether it is lost because it is blank: it is in the place of one that was lost, and nothing was rebuilt on it yet.
-    #[serde(default, skip_serializing_if = "is_not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blank: bool,
     /// Which other host it takes changes from, where that is not the one that was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,10 +45,6 @@ pub struct DriveStatus {
 
 fn is_zero(n: &u64) -> bool {
     *n == 0
-}
-
-fn is_not(holds: &bool) -> bool {
-    !*holds
 }
 
 /// A data set whose root record can't be read.

@@ -5,9 +5,6 @@ use std::path::Path;
 use skytether_adapt::profile::{Profile, ProfileError};
 use skytether_common::{Error, Result};
 
-/// What TOML text is called where it came without a name.
-const NAMELESS: &str = "own profile";
-
 /// A device by its name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Device {
@@ -18,6 +15,9 @@ pub struct Device {
 }
 
 impl Device {
+    /// What a profile is called that has no name.
+    pub const NAMELESS: &str = "own profile";
+
     /// The device that `given` means: the name of a shipped profile, the path of a TOML file, or a profile's TOML text (which has a `=`, or several lines).
     /// `None` for `unlimited`, which bounds nothing.
     ///
@@ -32,18 +32,19 @@ impl Device {
         Ok((!device.profile.is_unlimited()).then_some(device))
     }
 
-    /// The same, for who makes a drive like it: a drive can be slowed down, and no more.
+    /// As [`Self::given`], for who makes a drive like it: a drive can be slowed down, and no more.
     ///
     /// # Errors
-    /// Invalid where its cores are faster than this machine's.
-    pub fn enforceable(self) -> Result<Self> {
-        let (name, speed) = (&self.name, self.profile.speed_per_core);
-        if speed > 1.0 {
-            return Err(Error::invalid(format!(
-                "device profile {name}: speed_per_core is {speed}, but a drive's cores can't be made faster than this machine's: say 1 at most (`skytether calibrate` tells what is kept to)"
-            )));
+    /// As there; Invalid where its cores are faster than this machine's.
+    pub fn enforced(given: &str) -> Result<Option<Self>> {
+        let device = Self::given(given)?;
+        match &device {
+            Some(Self { name, profile }) if profile.speed_per_core > 1.0 => Err(Error::invalid(format!(
+                "device profile {name}: speed_per_core is {}, but a drive's cores can't be made faster than this machine's: say 1 at most (`skytether calibrate` tells what is kept to)",
+                profile.speed_per_core
+            ))),
+            _ => Ok(device),
         }
-        Ok(self)
     }
 
     fn own(given: &str, shipped: &str) -> Result<Self> {
@@ -54,7 +55,7 @@ impl Device {
             Err(wrong) => Err(Error::invalid(wrong.to_string())),
         };
         if given.contains(['\n', '=']) && !Path::new(given).exists() {
-            return parse(NAMELESS, given);
+            return parse(Self::NAMELESS, given);
         }
         let path = Path::new(given);
         match std::fs::read_to_string(path) {
@@ -81,7 +82,7 @@ mod tests {
         assert_eq!(Device::given("unlimited").unwrap(), None);
         assert_eq!(Device::given(&Profile::shipped("unlimited").unwrap().print().unwrap()).unwrap(), None, "whatever it is called");
         let own = Device::given(OWN).unwrap().unwrap();
-        assert_eq!((own.name.as_str(), own.profile.cores), (NAMELESS, 4));
+        assert_eq!((own.name.as_str(), own.profile.cores), (Device::NAMELESS, 4));
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a=b.toml");
         std::fs::write(&file, OWN).unwrap();
@@ -90,7 +91,7 @@ mod tests {
 
     #[test]
     fn nothing_is_made_faster_than_the_machine() {
-        let with = |speed: &str| Device::given(&OWN.replace("0.5", speed)).unwrap().unwrap().enforceable();
+        let with = |speed: &str| Device::enforced(&OWN.replace("0.5", speed));
         assert!(with("0.5").is_ok() && with("1.0").is_ok());
         let error = with("2.0").unwrap_err();
         assert!(error.kind() == Kind::Invalid && error.to_string().contains("speed_per_core is 2, but"), "{error}");
@@ -106,8 +107,8 @@ mod tests {
             assert!(says.iter().all(|says| text.contains(says)), "{given}: {text}");
         };
         wrong("envy", &["\"envy\"", "no file", "envoy, newport, server, unlimited"]);
-        wrong("cores = 2", &[NAMELESS, "missing field"]);
-        wrong(&OWN.replace("cores = 4", "cores = 0"), &[NAMELESS, "cores is 0, but must be from 1 to 65536"]);
+        wrong("cores = 2", &[Device::NAMELESS, "missing field"]);
+        wrong(&OWN.replace("cores = 4", "cores = 0"), &[Device::NAMELESS, "cores is 0, but must be from 1 to 65536"]);
         let file = dir.path().join("mine.toml");
         std::fs::write(&file, OWN.replace("cores", "kernels")).unwrap();
         wrong(file.to_str().unwrap(), &["profile mine", "kernels"]);

@@ -11,7 +11,7 @@ use arrow::array::{
 use arrow::datatypes::Int32Type;
 use arrow::record_batch::RecordBatch;
 use skytether_common::{Kind, PartitionName, Result};
-use skytether_drive::{Cse, Drive, DriveOptions};
+use skytether_drive::{Cse, DriveOptions};
 use skytether_fleet::{
     Cut, DatasetKind, Fleet, GrowthOptions, HostOptions, IndexInfo, ListIndexes, NewIndex, OldIndex, Placement, QueryOptions, Receipt, RepairOptions,
 };
@@ -20,11 +20,10 @@ use skytether_store::before::Before;
 use skytether_store::disk::{DiskStore, DriveIdentity};
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Expect, Op, SliceStore};
-use skytether_wire::CseInfo;
 use uuid::Uuid;
 
 use crate::redundancy::{bring_back, dir_of, lose};
-use crate::util::{CUTS, batches, ingest, lines, name, open, query, usage};
+use crate::util::{CUTS, batches, drive_over, ingest, lines, name, open, query, usage};
 
 fn new(dataset: &str, columns: &[&str], include: &[&str]) -> NewIndex {
     let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
@@ -346,9 +345,7 @@ fn drives_of(dir: &Path, capacities: [Option<u64>; 2]) -> Vec<Arc<dyn Cse>> {
         let create = Some(DriveIdentity { id: Uuid::from_u128(n as u128 + 1), name: format!("drive-{n}") });
         let options = skytether_store::disk::OpenOptions { create, capacity: capacities[n], ..skytether_store::disk::OpenOptions::default() };
         let store = DiskStore::open(&dir.join(n.to_string()), options).unwrap();
-        let DriveIdentity { id, name } = store.identity().clone();
-        let info = CseInfo { id, name, format: skytether_drive::drive::FORMAT, memory_limit: 0, profile: None, device: None };
-        Drive::new(Arc::new(store), info, DriveOptions { memory_limit: 64 << 20, index_free: 0.0, ..DriveOptions::default() }).unwrap() as Arc<dyn Cse>
+        drive_over(n, Arc::new(store), DriveOptions { memory_limit: 64 << 20, index_free: 0.0, ..DriveOptions::default() }) as Arc<dyn Cse>
     };
     (0..2).map(drive).collect()
 }
@@ -521,16 +518,8 @@ impl Before for Interrupted {
 async fn an_index_that_is_dropped_before_drives_are_told_of_it_stays_dropped() {
     let stores: Vec<Arc<Interrupted>> = (0..2).map(|_| Arc::default()).collect();
     let drive = |(n, store): (usize, &Arc<Interrupted>)| {
-        let info = CseInfo {
-            id: Uuid::from_u128(n as u128 + 1),
-            name: format!("drive-{n}"),
-            format: skytether_drive::drive::FORMAT,
-            memory_limit: 0,
-            profile: None,
-            device: None,
-        };
         let options = DriveOptions { memory_limit: 64 << 20, index_free: 0.0, ..DriveOptions::default() };
-        Drive::new(Arc::clone(store) as Arc<dyn SliceStore>, info, options).unwrap() as Arc<dyn Cse>
+        drive_over(n, Arc::clone(store) as Arc<dyn SliceStore>, options) as Arc<dyn Cse>
     };
     let drives = stores.iter().enumerate().map(drive).collect();
     let host = Host::join(drives, HostOptions::default(), Founding::EmptyDrives).await.unwrap().0;

@@ -11,10 +11,9 @@ use skytether_fleet::{Cut, DatasetKind, GrowthOptions, GrowthReport, HostOptions
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Op, SliceStore, Version};
-use skytether_wire::CseInfo;
 use skytether_wire::decorated::{Decorated, Decorator};
 
-use crate::util::{batches, lines, name};
+use crate::util::{batches, drive_over, lines, name};
 
 /// The record of the fleet, and that of its host.
 pub(crate) const FLEET: &str = "skytether-fleet";
@@ -69,17 +68,8 @@ pub(crate) struct Drives {
 impl Drives {
     pub(crate) fn new(count: usize) -> Self {
         let stores: Vec<Arc<MemoryStore>> = (0..count).map(|_| Arc::default()).collect();
-        let drive = |(n, store): (usize, &Arc<MemoryStore>)| {
-            let info = CseInfo {
-                id: uuid::Uuid::from_u128(n as u128 + 1),
-                name: format!("drive-{n}"),
-                format: 1,
-                memory_limit: 64 << 20,
-                profile: None,
-                device: None,
-            };
-            Drive::new(Arc::clone(store) as _, info, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap()
-        };
+        let drive =
+            |(n, store): (usize, &Arc<MemoryStore>)| drive_over(n, Arc::clone(store) as _, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() });
         Self { drives: stores.iter().enumerate().map(drive).collect(), stores, fails: Arc::default() }
     }
 

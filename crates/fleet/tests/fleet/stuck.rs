@@ -6,15 +6,15 @@ use std::time::Duration;
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{Key, Kind, PartitionName, Result};
-use skytether_drive::{Drive, DriveOptions};
+use skytether_drive::DriveOptions;
 use skytether_fleet::{DatasetKind, HostOptions, Moving, Placement, QueryOptions, Receipt};
 use skytether_host::{Branch, Founding, Host};
 use skytether_store::SliceStore;
 use skytether_store::before::Before;
 use skytether_store::memory::MemoryStore;
-use skytether_wire::{Cse, CseInfo};
+use skytether_wire::Cse;
 
-use crate::util::{batches, lines, name};
+use crate::util::{batches, drive_over, lines, name};
 
 /// A store of which the first slice that is read once it is armed never comes, however often it is asked for, until it is let go.
 #[derive(Debug, Default)]
@@ -88,15 +88,7 @@ impl Stores {
     /// Drives that know nothing of what others have read of these stores.
     fn drives(&self) -> Vec<Arc<dyn Cse>> {
         let drive = |(n, store): (usize, &Arc<Hanging>)| {
-            let info = CseInfo {
-                id: uuid::Uuid::from_u128(n as u128 + 1),
-                name: format!("drive-{n}"),
-                format: 1,
-                memory_limit: 64 << 20,
-                profile: None,
-                device: None,
-            };
-            Drive::new(Arc::clone(store) as _, info, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap() as Arc<dyn Cse>
+            drive_over(n, Arc::clone(store) as _, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }) as Arc<dyn Cse>
         };
         self.0.iter().enumerate().map(drive).collect()
     }

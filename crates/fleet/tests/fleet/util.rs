@@ -7,8 +7,12 @@ use arrow::array::{ArrayRef, Float64Array, Int32Array, Int64Array, StringArray};
 use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use skytether_common::{DatasetName, Result};
+use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::{Cut, Fleet, HostOptions, IngestReport, OpenOptions, QueryOptions};
 use skytether_slice::SliceOptions;
+use skytether_store::SliceStore;
+use skytether_wire::CseInfo;
+use uuid::Uuid;
 
 pub(crate) const CUTS: [Cut; 4] = [Cut::Adaptive, Cut::Full, Cut::Filter, Cut::Raw];
 
@@ -26,6 +30,14 @@ pub(crate) async fn open_with_slices(path: &Path, drives: usize, slices: SliceOp
     // Plans depend on it.
     host.threads = 2;
     Fleet::open_with(path, &OpenOptions { drives: Some(drives), memory_per_drive: Some(64 << 20), ..OpenOptions::default() }, host).await
+}
+
+/// Drive `n` over `store`: its name and its id follow from the number.
+pub(crate) fn drive_over(n: usize, store: Arc<dyn SliceStore>, options: DriveOptions) -> Arc<Drive> {
+    let memory_limit = options.memory_limit;
+    let id = Uuid::from_u128(n as u128 + 1);
+    let info = CseInfo { id, name: format!("drive-{n}"), format: skytether_drive::drive::FORMAT, memory_limit, profile: None, device: None };
+    Drive::new(store, info, options).unwrap()
 }
 
 /// Batch `at` of a table of `rows` rows each, with texts, gaps and repeated values.
