@@ -40,7 +40,7 @@ mod loading;
 pub mod meter;
 mod prefilter;
 mod prepared;
-mod prune;
+pub mod prune;
 mod ranges;
 pub mod reader;
 pub mod remote;

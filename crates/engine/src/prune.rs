@@ -51,28 +51,31 @@ pub(crate) fn positions(mask: &BooleanArray) -> Vec<u32> {
     mask.values().set_indices().filter_map(|i| u32::try_from(i).ok()).collect()
 }
 
+/// Of the containers of `statistics`, those in which all `filters`, over columns of `schema`, may hold somewhere; nothing where that can't be told.
+pub fn kept(state: &dyn Session, schema: &Schema, filters: &[Expr], statistics: &impl PruningStatistics) -> Option<Vec<bool>> {
+    let known: Vec<Expr> = parts(filters).filter(|e| refers_to(e, |name| schema.index_of(name).is_ok())).cloned().collect();
+    let filter = conjunction(known)?;
+    // Only the columns that it is about: planners look through all of a schema.
+    let columns: BTreeSet<usize> = filter.column_refs().into_iter().filter_map(|c| schema.index_of(&c.name).ok()).collect();
+    let file = schema.project(&columns.into_iter().collect::<Vec<_>>()).map(Arc::new).ok()?;
+    let named = DFSchema::try_from(Arc::clone(&file)).ok()?;
+    let kept = state
+        .create_physical_expr(filter, &named)
+        .and_then(|filter| PruningPredicateBuilder::new().with_file_schema(file).try_build(filter))
+        .and_then(|predicate| predicate.prune(statistics));
+    match kept {
+        Ok(kept) => (kept.len() == statistics.num_containers()).then_some(kept),
+        Err(error) => {
+            tracing::debug!(%error, "cannot prune by these filters");
+            None
+        }
+    }
+}
+
 /// The stripes in which `filters` (over the partition's stored columns) may hold somewhere.
 pub(crate) fn stripes(state: &dyn Session, partition: &Partition, filters: &[Expr]) -> Vec<bool> {
     let metadata = &partition.metadata;
-    let all = vec![true; metadata.stripes()];
-    let known: Vec<Expr> = parts(filters).filter(|e| refers_to(e, |name| metadata.schema.index_of(name).is_ok())).cloned().collect();
-    let Some(filter) = conjunction(known) else { return all };
-    // Only the columns that it is about: planners look through all of a schema.
-    let columns: BTreeSet<usize> = filter.column_refs().into_iter().filter_map(|c| metadata.schema.index_of(&c.name).ok()).collect();
-    let Ok(file) = metadata.schema.project(&columns.into_iter().collect::<Vec<_>>()).map(Arc::new) else { return all };
-    let Ok(schema) = DFSchema::try_from(Arc::clone(&file)) else { return all };
-    let kept = state
-        .create_physical_expr(filter, &schema)
-        .and_then(|filter| PruningPredicateBuilder::new().with_file_schema(file).try_build(filter))
-        .and_then(|predicate| predicate.prune(&Statistics(partition)));
-    match kept {
-        Ok(kept) if kept.len() == all.len() => kept,
-        Ok(_) => all,
-        Err(error) => {
-            tracing::debug!(%error, partition = %partition.key, "cannot prune by these filters");
-            all
-        }
-    }
+    kept(state, &metadata.schema, filters, &Statistics(partition)).unwrap_or_else(|| vec![true; metadata.stripes()])
 }
 
 /// The stripes whose range of `column` (UInt32) holds one of the ascending `wanted`.

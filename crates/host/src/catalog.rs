@@ -24,9 +24,13 @@ use crate::redundant::decoded::Cover;
 use crate::redundant::presence::Presence;
 pub use crate::redundant::stored::RedundancyRecord;
 
+pub(crate) mod bounds;
 mod homes;
+mod remembered;
 
+pub use bounds::Bounds;
 pub(crate) use homes::overtaken;
+use remembered::Remembered;
 
 /// The newest root record that this version reads, and the one that it writes of data sets with redundancy on two levels.
 pub const ROOT_FORMAT: u32 = 3;
@@ -85,6 +89,9 @@ pub struct PartitionRecord {
     pub slices: u32,
     /// Bytes of its slices and of its metadata slice.
     pub bytes: u64,
+    /// Between which values its columns lie; not known of matrices and parities, and of partitions that were written before it was kept.
+    #[serde(default, skip_serializing_if = "Bounds::is_empty")]
+    pub bounds: Bounds,
 }
 
 /// One table of a data set.
@@ -323,6 +330,7 @@ pub struct Catalog {
     cover: Option<Arc<Cover>>,
     presence: Arc<Presence>,
     deadline: Duration,
+    remembered: Arc<Remembered>,
 }
 
 impl Catalog {
@@ -350,7 +358,7 @@ impl Catalog {
                 return Err(Error::invalid(format!("{other} and {} are the same drive ({})", drive.info().name, drive.info().id)));
             }
         }
-        Ok(Self { drives: Arc::new(Growing::new(drives)), cover, presence, deadline })
+        Ok(Self { drives: Arc::new(Growing::new(drives)), cover, presence, deadline, remembered: Arc::default() })
     }
 
     /// The drives, in the host's order.

@@ -51,14 +51,21 @@ impl TableRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::PartitionRecord;
+    use crate::catalog::{Bounds, PartitionRecord};
     use skytether_plan::partition::KeyType;
     use uuid::Uuid;
 
     fn record() -> TableRecord {
         let keys = [Key { column: "day".into(), of: KeyType::Date }, Key { column: "city".into(), of: KeyType::Text }];
         // Not in the order of their slots.
-        let partitions = [1u32, 0].map(|slot| PartitionRecord { drive: Uuid::from_u128(slot.into()), slot, rows: u64::from(slot) * 5, slices: 1, bytes: 9 });
+        let partitions = [1u32, 0].map(|slot| PartitionRecord {
+            drive: Uuid::from_u128(slot.into()),
+            slot,
+            rows: u64::from(slot) * 5,
+            slices: 1,
+            bytes: 9,
+            bounds: Bounds::default(),
+        });
         let partitioned_by = Some(PartitionedBy::new(&keys).unwrap());
         TableRecord {
             placement: Placement::Spread,

@@ -114,6 +114,8 @@ pub(crate) struct ScanParts {
     pub(crate) text: String,
     pub(crate) plan: Outgoing,
     pub(crate) targets: Vec<Target>,
+    /// What is said of drives that have a part of the table and are not asked, as nothing there can match.
+    pub(crate) unasked: Vec<Annotation>,
     pub(crate) schema: SchemaRef,
     /// About what all drives give together.
     pub(crate) given: Given,
@@ -127,8 +129,11 @@ pub(crate) struct ScanParts {
 
 impl DriveScanExec {
     pub(crate) fn new(context: QueryContext, parts: ScanParts) -> Self {
-        let ScanParts { of_cut, dataset, table, rung, text, plan, targets, schema, given, beside, order, moves } = parts;
+        let ScanParts { of_cut, dataset, table, rung, text, plan, targets, unasked, schema, given, beside, order, moves } = parts;
         let number = context.collector.scan(table.clone(), rung, text.clone(), of_cut.and_then(|n| u32::try_from(n).ok()));
+        for one in unasked {
+            context.collector.begin(number, one);
+        }
         let properties = PlanProperties::new(
             EquivalenceProperties::new_with_orderings(schema, order),
             Partitioning::UnknownPartitioning(targets.len().max(1)),

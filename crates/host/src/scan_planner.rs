@@ -8,8 +8,9 @@ use async_trait::async_trait;
 use datafusion::catalog::Session;
 use datafusion::error::Result as DfResult;
 use datafusion::execution::session_state::SessionState;
+use datafusion::logical_expr::expr_rewriter::unnormalize_col;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
+use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
@@ -18,8 +19,10 @@ use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{DatasetName, Error, PartitionName, Result};
 use skytether_plan::error::{from_datafusion, to_datafusion};
 use skytether_plan::{Cut, CutPlan, DriveScan, Placement, describe, rungs};
-use skytether_wire::{CseInfo, Rung};
+use skytether_wire::{Annotation, CseInfo, Rung};
 
+use crate::catalog::bounds::may_match;
+use crate::catalog::{Bounds, PartitionRecord};
 use crate::estimate::Estimates;
 use crate::moving::work::{share_read, work};
 use crate::options::{Moving, UNKNOWN};
@@ -28,7 +31,7 @@ use crate::scan::{DriveScanExec, Moves, QueryContext, ScanParts, Target};
 use crate::session::Host;
 use crate::shipped::Beside;
 use crate::sub_plan::Outgoing;
-use crate::tables::{Named, NamedTables};
+use crate::tables::{Named, NamedTables, View};
 
 /// Makes [`DriveScanExec`]s of [`DriveScan`]s.
 pub(crate) struct ScanPlanner {
@@ -67,8 +70,9 @@ impl ScanPlanner {
         // The sub-plan calls tables as drives do.
         let tables = std::iter::once(&named).chain(&others).map(|named| Ok((named.at_drives(), named.estimated()?)));
         let tables = tables.collect::<Result<Estimates>>()?;
-        let targets = self.targets(named, &others)?;
-        let moves = if others.is_empty() { self.moves(scan, named, &tables, &targets)? } else { None };
+        let mut targets = self.targets(named, &others)?;
+        let unasked = if others.is_empty() { self.leave_out(scan, named, &mut targets)? } else { Vec::new() };
+        let moves = if others.is_empty() && !targets.is_empty() { self.moves(scan, named, &tables, &targets)? } else { None };
         let parts = ScanParts {
             of_cut: reasons::scan_number(&self.cut, scan),
             dataset: named.record.name.clone(),
@@ -77,6 +81,7 @@ impl ScanPlanner {
             text: describe::sub_plan(scan),
             plan: Outgoing::new(Arc::clone(&scan.sub_plan), Arc::clone(&self.state))?,
             targets,
+            unasked,
             schema: Arc::clone(scan.schema().inner()),
             given: tables.given(&scan.sub_plan),
             beside: Beside::new(inputs, scan),
@@ -147,6 +152,46 @@ impl ScanPlanner {
             .collect()
     }
 
+    /// Takes those out of `targets` of which the root record says that nothing there can match: what is said of them instead.
+    fn leave_out(&self, scan: &DriveScan, named: &Named, targets: &mut Vec<Target>) -> Result<Vec<Annotation>> {
+        let table = named.table()?;
+        if named.view != View::Stored || scan.placement != Placement::Spread {
+            return Ok(Vec::new());
+        }
+        let filters = conditions(&scan.sub_plan);
+        if filters.is_empty() {
+            return Ok(Vec::new());
+        }
+        let records: Vec<Option<&PartitionRecord>> =
+            targets.iter().map(|target| table.partitions.iter().find(|part| part.drive == target.drive.info().id)).collect();
+        let nothing = Bounds::default();
+        let bounds: Vec<&Bounds> = records.iter().map(|record| record.map_or(&nothing, |record| &record.bounds)).collect();
+        let mut kept = may_match(self.state.as_ref(), &named.schema, &filters, &bounds);
+        // An aggregate has a result of no rows as well, which is a drive's to give.
+        if !empties(&scan.sub_plan)
+            && !kept.contains(&true)
+            && let Some(first) = kept.first_mut()
+        {
+            *first = true;
+        }
+        let unasked = targets.iter().zip(&records).zip(&kept).filter(|(_, kept)| !**kept).map(|((target, record), _)| {
+            let slices = record.map_or(0, |record| u64::from(record.slices));
+            Annotation {
+                cse: target.drive.info().name.clone(),
+                rung: Some(scan.rung),
+                slices_pruned: slices,
+                slices_total: Some(slices),
+                rows_read: Some(0),
+                reason: Some("not asked: the bounds in the root record tell that nothing there can match".to_owned()),
+                ..Annotation::default()
+            }
+        });
+        let unasked = unasked.collect();
+        let mut kept = kept.into_iter();
+        targets.retain(|_| kept.next().unwrap_or(true));
+        Ok(unasked)
+    }
+
     /// The drives that take part, each with what its sub-plan may see: its partition of the table, and its copies of the small tables
     /// about cells and genes; of the tables in `others`, which are partitioned like the first, the partition that lies beside it.
     fn targets(&self, named: &Named, others: &[&Arc<Named>]) -> Result<Vec<Target>> {
@@ -192,6 +237,38 @@ impl ScanPlanner {
                 Ok(Target { drive: Arc::clone(&self.host.drives()[at]), at, partitions: visible, with })
             })
             .collect()
+    }
+}
+
+/// What must hold of each row of the only table that `plan` reads, before anything is made of it.
+fn conditions(plan: &LogicalPlan) -> Vec<Expr> {
+    fn of_scan(plan: &LogicalPlan) -> Option<Vec<Expr>> {
+        match plan {
+            LogicalPlan::TableScan(scan) => Some(scan.filters.clone()),
+            // It renames no column, and by what table they are called makes no difference here.
+            LogicalPlan::SubqueryAlias(alias) => of_scan(&alias.input),
+            LogicalPlan::Filter(filter) => of_scan(&filter.input).map(|mut all| {
+                all.push(filter.predicate.clone());
+                all
+            }),
+            _ => None,
+        }
+    }
+    match (of_scan(plan), plan.inputs().as_slice()) {
+        (Some(all), _) => all.into_iter().map(unnormalize_col).collect(),
+        (None, [input]) => conditions(input),
+        _ => Vec::new(),
+    }
+}
+
+/// Whether `plan` gives no rows where its table has none.
+fn empties(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::TableScan(_) => true,
+        LogicalPlan::SubqueryAlias(_) | LogicalPlan::Filter(_) | LogicalPlan::Projection(_) | LogicalPlan::Sort(_) | LogicalPlan::Limit(_) => {
+            plan.inputs().into_iter().all(empties)
+        }
+        _ => false,
     }
 }
 

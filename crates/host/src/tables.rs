@@ -159,10 +159,9 @@ impl NamedTables {
         let record = match self.records.get(&name) {
             Some(record) => Arc::clone(record),
             None => {
-                let (record, bytes) = catalog.read(&name).await?;
+                let (record, bytes) = catalog.recall(&name).await?;
                 collector.metadata(bytes);
                 collector.stored(record.bytes());
-                let record = Arc::new(record);
                 self.records.insert(name.clone(), Arc::clone(&record));
                 record
             }

@@ -19,7 +19,9 @@ use skytether_wire::size::batch_bytes;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use uuid::Uuid;
 
-use crate::catalog::{Catalog, DatasetKind, MatrixRecord, PLAIN_FORMAT, PartitionRecord, REDUNDANT_FORMAT, ROOT_FORMAT, RootRecord, TableRecord, overtaken};
+use crate::catalog::{
+    Bounds, Catalog, DatasetKind, MatrixRecord, PLAIN_FORMAT, PartitionRecord, REDUNDANT_FORMAT, ROOT_FORMAT, RootRecord, TableRecord, overtaken,
+};
 use crate::dealt::Dealt;
 use crate::fence::is_refusal;
 use crate::indexes::IndexRecord;
@@ -119,7 +121,10 @@ impl<'a> PartitionWriter<'a> {
 
     /// Writes the metadata slice; a record per copy.
     pub(crate) fn finish(self, catalog: &Catalog) -> Result<Vec<PartitionRecord>> {
-        let metadata = self.metadata.finish()?.encode()?;
+        let metadata = self.metadata.finish()?;
+        // Who has a copy of everything can be asked for it, and is one alone.
+        let bounds = if self.drives.len() == 1 { Bounds::of(&metadata) } else { Bounds::default() };
+        let metadata = metadata.encode()?;
         let key = self.name.key()?;
         let bytes = self.bytes + metadata.len() as u64;
         let holders = self.coder.map_or_else(|| self.drives.clone(), |coder| coder.holders(self.name.slot));
@@ -128,7 +133,7 @@ impl<'a> PartitionWriter<'a> {
             .iter()
             .map(|drive| {
                 let drive = catalog.drives()[*drive].info().id;
-                Ok(PartitionRecord { drive, slot: self.name.slot, rows: self.rows, slices: self.slices, bytes })
+                Ok(PartitionRecord { drive, slot: self.name.slot, rows: self.rows, slices: self.slices, bytes, bounds: bounds.clone() })
             })
             .collect()
     }

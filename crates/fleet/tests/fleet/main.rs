@@ -10,6 +10,7 @@ mod explain;
 mod expression;
 mod fenced;
 mod growth;
+mod in_order;
 mod indexes;
 mod levels;
 mod levels_model;

@@ -125,6 +125,30 @@ pub(crate) async fn retire(host: &Host, drive: usize) -> Result<GrowthReport> {
     host.resize(Vec::new(), &GrowthOptions { retire: vec![format!("drive-{drive}")], ..GrowthOptions::default() }, &|_| {}).await
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_host_has_written_is_what_is_read() {
+    for redundancy in ["none", "ec:2+1"] {
+        let drives = Drives::new(3);
+        let before = drives.host(&[0, 1, 2], redundancy).await.unwrap();
+        store(&before, "lab.t", 40).await.unwrap();
+        // It remembers the root record from the first on.
+        for _ in 0..3 {
+            assert_eq!(rows(&before, "lab.t").await.unwrap(), holds(40));
+        }
+        let after = drives.host(&[0, 1, 2], redundancy).await.unwrap();
+        for rows_of in [300, 7] {
+            store(&after, "lab.t", rows_of).await.unwrap();
+            for host in [&before, &after, &before] {
+                assert_eq!(rows(host, "lab.t").await.unwrap(), holds(rows_of), "{redundancy}");
+            }
+        }
+        after.catalog().drop_dataset(&name("lab.t")).await.unwrap();
+        for host in [&before, &after] {
+            assert_eq!(rows(host, "lab.t").await.unwrap_err().kind(), Kind::NotFound, "{redundancy}");
+        }
+    }
+}
+
 const BEFORE: [(&str, usize); 4] = [("lab.a", 300), ("lab.b", 40), ("lab.c", 700), ("lab.d", 5)];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,6 +3,7 @@
 //! Of several homes the first one that is here decides who is first: a change is a compare-and-set there, and then made at the others. Drives that are lost are noted before the first change that is made without them
 //! (`redundant::rejoin`), so that nobody takes theirs for the truth when they are back.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -128,6 +129,43 @@ impl Catalog {
         }
         self.check_presence()?;
         Err(trouble.unwrap_or_else(|| Error::internal(format!("the root record of {name} has no home"))))
+    }
+
+    /// As [`Self::read`], for queries; how many bytes were fetched is nothing where the record is remembered, and its home says that it has that still.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn recall(&self, name: &DatasetName) -> Result<(Arc<RootRecord>, u64)> {
+        let homes = self.homes_here(name)?;
+        let home = homes.first().copied().unwrap_or(0);
+        let failed = |e: Error| e.while_doing(format!("cannot read the root record of {name} at {}", self.drives()[home].info().name));
+        if self.remembered.has(home, name) {
+            match self.ask(home, "look up a root record", self.drives()[home].stat(&name.root_key())).await {
+                Ok(Some(entry)) => {
+                    if let Some(record) = self.remembered.get(home, name, &(entry.version, entry.len, entry.crc32c)) {
+                        return Ok((record, 0));
+                    }
+                }
+                Ok(None) => {}
+                Err(e) if e.kind() == Kind::Unavailable => self.may_lose(home, failed(e))?,
+                Err(_) => {}
+            }
+        } else {
+            match self.read_at(home, name).await {
+                Ok(Some((bytes, version))) => {
+                    if let Ok(record) = RootRecord::decode(name, &bytes) {
+                        let (record, len) = (Arc::new(record), bytes.len() as u64);
+                        self.remembered.put(home, (version, len, crc32c(&bytes)), &record);
+                        return Ok((record, len));
+                    }
+                }
+                Err(e) if e.kind() == Kind::Unavailable => self.may_lose(home, failed(e))?,
+                // What is to be said of that, and where else it may lie, is known there.
+                Ok(None) | Err(_) => {}
+            }
+        }
+        self.remembered.forget(name);
+        self.read(name).await.map(|(record, len)| (Arc::new(record), len))
     }
 
     /// Whether drive `at`, which this host takes for one of the fleet, is none any more, as others know.

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::plan::{Job, Planner, TablePlan};
 use super::replaced::Replaced;
 use super::report::GrowthReport;
-use crate::catalog::{Catalog, PLAIN_FORMAT, PartitionRecord, REDUNDANT_FORMAT, RootRecord, TableRecord};
+use crate::catalog::{Bounds, Catalog, PLAIN_FORMAT, PartitionRecord, REDUNDANT_FORMAT, RootRecord, TableRecord};
 use crate::fence::is_refusal;
 use crate::redundant::Progress;
 use crate::redundant::mend::is;
@@ -381,7 +381,9 @@ impl<'a> Mover<'a> {
             }
             let slices = u32::try_from(part.metadata.slices.len()).map_err(|_| Error::exhausted("a partition would have too many slices"))?;
             let bytes = part.metadata.slices.iter().map(|slice| slice.len).sum::<u64>() + metadata.len() as u64;
-            partitions.push(PartitionRecord { drive: self.host.drives()[part.at].info().id, slot: part.slot, rows: part.metadata.rows, slices, bytes });
+            let drive = self.host.drives()[part.at].info().id;
+            let bounds = if table.placement == Placement::Spread { Bounds::of(&part.metadata) } else { Bounds::default() };
+            partitions.push(PartitionRecord { drive, slot: part.slot, rows: part.metadata.rows, slices, bytes, bounds });
         }
         let redundancy = match (&table.redundancy, plan.stored_map(&ids)?) {
             (Some(before), Some(map)) => {
@@ -392,7 +394,7 @@ impl<'a> Mover<'a> {
                 for (slot, (slices, bytes)) in plan.parities.iter().enumerate() {
                     if slot == 0 || *slices > 0 {
                         let bytes = bytes + if slot == 0 { map.len() as u64 } else { 0 };
-                        parity.push(PartitionRecord { drive: ids[slot], slot: slot as u32, rows: 0, slices: *slices, bytes });
+                        parity.push(PartitionRecord { drive: ids[slot], slot: slot as u32, rows: 0, slices: *slices, bytes, bounds: Bounds::default() });
                     }
                 }
                 Some(RedundancyRecord { scheme: before.scheme, drives: ids, parity, hosts: Vec::new(), inner: Vec::new() })

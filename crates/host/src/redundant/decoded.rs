@@ -525,6 +525,8 @@ impl Cover {
         }
         let bytes = match self.ahead.take(at, &key).await {
             Some(bytes) => bytes,
+            // It may be lost since, which is why it did not come.
+            None if self.presence.is_lost(at) => return Err(Error::unavailable(self.lost(at))),
             None => self.ask(at, "read a shard", drive.get(&key)).await.map_err(could_not)?,
         };
         if bytes.len() as u64 != shard.len || crc32c(&bytes) != shard.crc32c {

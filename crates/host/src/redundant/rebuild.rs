@@ -18,13 +18,12 @@ use skytether_redundancy::map::Place;
 use skytether_redundancy::repair::{Drive, reads};
 use skytether_slice::Metadata;
 use skytether_store::{Expect, Op};
-use skytether_wire::Verify;
-use skytether_wire::verify::{Expected, Item, Pace};
+use skytether_wire::verify::Pace;
 
 mod copies;
 
-use super::ahead::WINDOW;
 use super::decoded::Cover;
+use super::in_order;
 use super::mend::role;
 use super::report::{Progress, RepairOptions, RepairReport};
 use super::stored::{Level, Part, RedundancyRecord, StoredMap, parity_of};
@@ -33,6 +32,12 @@ use crate::session::Host;
 
 /// Groups that are read and decoded at the same time.
 const GROUPS: usize = 8;
+
+/// Bytes of shards that wait for others of their groups at most, unless a quarter of the host's memory is less: twice what is read for nobody in particular, which is a row or two of each of some drives and as far apart as shards of a group are.
+const MOST_WAITING: u64 = 384 << 20;
+
+/// Groups whose shards are read along at a time.
+const ALONG: usize = 1024;
 
 /// Bytes that may be on their way to a drive beside those that wait for more: batches.
 const SENDS: usize = 2;
@@ -70,7 +75,6 @@ struct Rebuild<'a> {
 #[derive(Default)]
 struct Batch {
     ops: Vec<Op>,
-    items: Vec<Item>,
     bytes: usize,
 }
 
@@ -357,6 +361,23 @@ impl Rebuild<'_> {
         groups: Vec<(u32, Vec<u32>)>,
         how: &Making,
     ) -> Result<bool> {
+        for some in groups.chunks(ALONG) {
+            if !self.some_made(record, partition, level, wanted, some, how).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    async fn some_made(
+        &mut self,
+        record: &RootRecord,
+        partition: &PartitionName,
+        level: &Level,
+        wanted: &BTreeMap<u32, Vec<usize>>,
+        groups: &[(u32, Vec<u32>)],
+        how: &Making,
+    ) -> Result<bool> {
         let cover = Arc::clone(self.cover);
         // In tasks of their own, which go on while what was made is written.
         let of = |(group, chosen): (u32, Vec<u32>)| {
@@ -370,19 +391,11 @@ impl Rebuild<'_> {
                 (group, places, made)
             })
         };
-        // What a window of groups takes is read ahead, the next one's while this one is decoded.
-        let windows = if self.hurries { self.windows(partition, level, &groups) } else { Vec::new() };
-        let mut begins: VecDeque<u32> = windows.iter().skip(1).map(|(first, _)| *first).collect();
-        let mut windows = windows.into_iter().map(|(_, shards)| cover.read_ahead(shards));
-        let mut kept: VecDeque<_> = windows.by_ref().take(2).collect();
-        let mut making = stream::iter(groups).map(of).buffered(GROUPS);
+        // What goes as fast as it can is read along as it lies on the drives.
+        let _reading = self.hurries.then(|| cover.read_in_order(self.shards(partition, level, groups), self.room()));
+        let mut making = stream::iter(groups.to_vec()).map(of).buffered(GROUPS);
         while let Some(made) = making.next().await {
             let (group, shards, made) = made.map_err(|e| Error::internal("a group could not be made").because(e))?;
-            if begins.front() == Some(&group) {
-                begins.pop_front();
-                kept.pop_front();
-                kept.extend(windows.next());
-            }
             let Some(members) = level.map().group(group as usize) else { continue };
             let (values, read) = match made {
                 Ok(made) => made,
@@ -411,27 +424,23 @@ impl Rebuild<'_> {
         Ok(true)
     }
 
-    /// The shards that are to be read for some groups, in windows of so many bytes, each with its first group.
-    fn windows(&self, partition: &PartitionName, level: &Level, groups: &[(u32, Vec<u32>)]) -> Vec<(u32, Vec<(usize, Key)>)> {
-        let mut windows: Vec<(u32, Vec<(usize, Key)>)> = Vec::new();
-        let mut bytes = WINDOW;
-        for (group, chosen) in groups {
-            let Some(members) = level.map().group(*group as usize) else { continue };
-            let (all, need) = (members.all(), members.data.len());
-            if bytes >= WINDOW {
-                windows.push((*group, Vec::new()));
-                bytes = 0;
-            }
-            let Some((_, shards)) = windows.last_mut() else { continue };
-            for at in chosen {
-                let Some(shard) = all.get(*at as usize) else { continue };
-                if let (Some(drive), Ok(key)) = (self.cover.at(level, shard), level.key(partition, shard, role(*at as usize, need))) {
-                    shards.push((drive, key));
-                    bytes += shard.len;
-                }
-            }
-        }
-        windows
+    /// The shards that are to be read for some groups.
+    fn shards(&self, partition: &PartitionName, level: &Level, groups: &[(u32, Vec<u32>)]) -> Vec<in_order::Shard> {
+        let of = |(due, (group, chosen)): (usize, &(u32, Vec<u32>))| {
+            let members = level.map().group(*group as usize);
+            let shard = |at: &u32| {
+                let members = members?;
+                let shard = members.all().get(*at as usize)?;
+                in_order::Shard::of(level, partition, shard, role(*at as usize, members.data.len()), self.cover.at(level, shard)?, due)
+            };
+            chosen.iter().filter_map(shard).collect::<Vec<_>>()
+        };
+        groups.iter().enumerate().flat_map(of).collect()
+    }
+
+    /// Bytes of shards that are read for groups that are made later.
+    fn room(&self) -> u64 {
+        MOST_WAITING.min(self.host.options().memory_limit as u64 / 4) / 2
     }
 
     async fn is_still(&self, record: &RootRecord) -> Result<bool> {
@@ -446,33 +455,21 @@ impl Rebuild<'_> {
     async fn put(&mut self, at: usize, key: Key, value: Bytes) -> Result<()> {
         let batch = self.batches.entry(at).or_default();
         batch.bytes += value.len();
-        let expected = Expected { len: value.len() as u64, crc32c: skytether_common::checksum::crc32c(&value) };
-        batch.items.push(Item { key: key.clone(), expected: Some(expected), summed: None });
         // Only repairs write there.
         batch.ops.push(Op::Put { key, value, expect: Expect::Any });
         if batch.bytes >= BATCH || batch.ops.len() >= OPS { self.send(at).await } else { Ok(()) }
     }
 
-    /// Sends what waits for a drive, and has it verified there, beside what is made next.
+    /// Sends what waits for a drive, beside what is made next. Reading it back would ask the drive's memory, not its disk: that is for scrubs.
     async fn send(&mut self, at: usize) -> Result<()> {
-        let Some(Batch { ops, mut items, bytes }) = self.batches.remove(&at) else { return Ok(()) };
-        // As they lie there.
-        items.sort_by(|a, b| a.key.cmp(&b.key));
+        let Some(Batch { ops, bytes }) = self.batches.remove(&at) else { return Ok(()) };
         while self.sending.get(&at).is_some_and(|sending| sending.len() >= SENDS) {
             self.sent(at).await?;
         }
         let cover = Arc::clone(self.cover);
         let sending = SpawnedTask::spawn(async move {
-            let name = cover.name(at).to_owned();
-            cover
-                .ask(at, "take what was rebuilt", cover.drives[at].apply(ops))
-                .await
-                .map_err(|e| e.while_doing(format!("{name} could not take what was rebuilt")))?;
-            let verified = cover.verify(at, Verify { items, ..Verify::default() }).await?;
-            if !verified.found.is_empty() {
-                return Err(Error::corrupt(format!("{name} can't give {} of the values that it took just now: is its disk broken?", verified.found.len())));
-            }
-            Ok(bytes as u64)
+            let took = cover.ask(at, "take what was rebuilt", cover.drives[at].apply(ops)).await;
+            took.map_err(|e| e.while_doing(format!("{} could not take what was rebuilt", cover.name(at)))).map(|_| bytes as u64)
         });
         self.sending.entry(at).or_default().push_back(sending);
         Ok(())

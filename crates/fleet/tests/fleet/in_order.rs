@@ -1,0 +1,143 @@
+//! What drives read for others comes in the order in which it lies there, also where groups take it in another; and a drive that falls silent meanwhile holds nobody up.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use skytether_common::{Error, Key, PartitionName, Result};
+use skytether_drive::{Cse, Drive, DriveOptions, Storage};
+use skytether_fleet::{Cut, DatasetKind, HostOptions, Placement, QueryOptions, RepairOptions};
+use skytether_host::{Founding, Host};
+use skytether_store::memory::MemoryStore;
+use skytether_wire::decorated::{Decorated, Decorator};
+
+use crate::mended::options;
+use crate::util::{batches, drive_over, lines, name};
+
+/// A way to a drive that notes which slices are asked for, and after so many of them does not answer any more.
+#[derive(Debug)]
+struct Noting {
+    drive: Arc<Drive>,
+    asked: Mutex<Vec<(PartitionName, u32)>>,
+    left: AtomicUsize,
+}
+
+#[async_trait]
+impl Decorator for Noting {
+    fn behind(&self) -> &dyn Cse {
+        self.drive.as_ref()
+    }
+
+    async fn get(&self, key: &Key) -> Result<Bytes> {
+        if let Some((partition, Some(number))) = PartitionName::parse(key) {
+            self.asked.lock().unwrap().push((partition, number));
+            if self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err() {
+                return Err(Error::unavailable("it does not answer"));
+            }
+        }
+        self.drive.get(key).await
+    }
+}
+
+struct Drives(Vec<Arc<Noting>>);
+
+impl Drives {
+    fn new(count: usize) -> Self {
+        Self((0..count).map(Self::blank).collect())
+    }
+
+    fn blank(n: usize) -> Arc<Noting> {
+        let options = DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() };
+        Arc::new(Noting { drive: drive_over(n, Arc::new(MemoryStore::default()), options), asked: Mutex::default(), left: AtomicUsize::new(usize::MAX) })
+    }
+
+    /// A host with so much memory.
+    async fn host(&self, redundancy: &str, memory_limit: usize) -> Host {
+        let mut options = HostOptions { memory_limit, ..options(redundancy) };
+        options.slices.target_bytes = 16 << 10;
+        let ways = self.0.iter().map(|drive| Arc::new(Decorated(Way(Arc::clone(drive)))) as Arc<dyn Cse>);
+        Host::join(ways.collect(), options, Founding::EmptyDrives).await.unwrap().0
+    }
+
+    /// How many slices drive `n` was asked for since this was asked, and for how many of them a disk moves its head.
+    fn ways(&self, n: usize) -> (usize, usize) {
+        let asked = std::mem::take(&mut *self.0[n].asked.lock().unwrap());
+        let moves = |pair: &&[(PartitionName, u32)]| pair[0].0 != pair[1].0 || pair[0].1.abs_diff(pair[1].1) > 2;
+        (asked.len(), asked.windows(2).filter(moves).count())
+    }
+}
+
+#[derive(Debug)]
+struct Way(Arc<Noting>);
+
+#[async_trait]
+impl Decorator for Way {
+    fn behind(&self) -> &dyn Cse {
+        self.0.drive.as_ref()
+    }
+
+    async fn get(&self, key: &Key) -> Result<Bytes> {
+        self.0.get(key).await
+    }
+}
+
+const SQL: &str = "SELECT count(*), sum(id), sum(n), sum(x), count(name), max(grp) FROM lab.t";
+
+async fn answer(host: &Host) -> Vec<String> {
+    let query = host.sql(SQL, &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await.unwrap();
+    lines(&query.collect().await.unwrap())
+}
+
+async fn filled(redundancy: &str, drives: &Drives) -> Vec<String> {
+    let host = drives.host(redundancy, 256 << 20).await;
+    let mut writer = host.writer(&name("lab.t"), DatasetKind::Table, false).await.unwrap();
+    let rows = batches(60, 3000);
+    writer.write_table("data", Placement::Spread, rows[0].schema(), rows.into_iter().map(Ok)).await.unwrap();
+    writer.commit().await.unwrap();
+    answer(&host).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebuild_and_who_stands_for_a_drive_read_along() {
+    let mut drives = Drives::new(5);
+    let due = filled("ec:4+1", &drives).await;
+    drives.0[2] = Drives::blank(2);
+
+    // All that drive 2 had is decoded, with all the others have; they read for themselves beside that.
+    let host = drives.host("ec:4+1", 256 << 20).await;
+    (0..5).for_each(|n| drop(drives.ways(n)));
+    assert_eq!(answer(&host).await, due);
+    for n in [0, 1, 3, 4] {
+        let (asked, moved) = drives.ways(n);
+        assert!(asked > 50 && 4 * moved < asked, "drive-{n}: {moved} of {asked}");
+    }
+
+    // Of the little memory a sixty-fourth may wait of each drive.
+    let host = drives.host("ec:4+1", 32 << 20).await;
+    (0..5).for_each(|n| drop(drives.ways(n)));
+    let report = host.repair(&RepairOptions::default(), &|_| ()).await.unwrap();
+    assert_eq!((report.drives.as_slice(), report.bytes_read, report.left.len()), (&["drive-2".to_owned()][..], report.bytes_least, 0), "{report:?}");
+    for n in [0, 1, 3, 4] {
+        let (asked, moved) = drives.ways(n);
+        assert!(asked > 60 && 4 * moved < asked, "drive-{n}: {moved} of {asked}");
+    }
+    assert_eq!(answer(&host).await, due);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drive_that_is_lost_in_the_middle_holds_nobody_up() {
+    for after in [0, 1, 20, 60] {
+        let mut drives = Drives::new(6);
+        let due = filled("ec:3+2", &drives).await;
+        drives.0[1] = Drives::blank(1);
+        let host = drives.host("ec:3+2", 64 << 20).await;
+        drives.0[4].left.store(after, Ordering::SeqCst);
+        let repair = tokio::time::timeout(Duration::from_secs(120), host.repair(&RepairOptions::default(), &|_| ())).await;
+        let report = repair.expect("it waits for a drive that is lost").unwrap_or_else(|e| panic!("after {after}: {}", e.full_text()));
+        assert_eq!((report.drives.as_slice(), report.left.len()), (&["drive-1".to_owned()][..], 0), "after {after}: {report:?}");
+        let asked = tokio::time::timeout(Duration::from_secs(120), answer(&host)).await;
+        assert_eq!(asked.expect("it waits for a drive that is lost"), due, "after {after}");
+    }
+}
