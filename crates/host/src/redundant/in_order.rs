@@ -1,4 +1,4 @@
-//! Shards that are wanted one group after the other, read in the order in which they lie on their drives, before they are asked for.
+//! Shards that a rebuild wants one group after the other, read in the order in which they lie on their drives, before they are asked for.
 //!
 //! The slices of a group lie up to some dozens apart on each drive, as groups are formed of slices of like length: read group by group they cost a disk a seek each, which is twice as long as a slice takes. So each drive is read along: of each of its files (the slices of a
 //! partition, its parities) a [row](ROW) at a time, the file first whose next shard is due first. What is read waits until its group takes it. How much may wait has a [bound](Reading::want): up to half of it is read for nobody in particular, and beyond that what a group waits for further on, with all before it; a
@@ -172,41 +172,21 @@ fn in_order(shards: Vec<Shard>, most: u64) -> Vec<Shard> {
 struct Expected {
     shard: (usize, Key),
     reading: Arc<Reading>,
-    due: usize,
 }
 
 /// Shards that are being read; what nobody has taken is forgotten with this.
 pub(super) struct InOrder {
     /// Nobody's drives stay open for what nobody has asked for.
     cover: Weak<Cover>,
-    /// As they are due.
-    shards: VecDeque<Expected>,
+    shards: Vec<Expected>,
     _tasks: Vec<SpawnedTask<()>>,
-}
-
-impl InOrder {
-    /// Forgets what was due before `due`: nobody will take it any more.
-    pub(super) fn passed(&mut self, due: usize) {
-        let over = self.shards.partition_point(|expected| expected.due < due);
-        let over: Vec<Expected> = self.shards.drain(..over).collect();
-        self.forget(over.iter());
-    }
-
-    fn forget<'a>(&self, over: impl Iterator<Item = &'a Expected>) {
-        if let Some(cover) = self.cover.upgrade() {
-            cover.ahead.forget(over.map(|expected| (&expected.shard, &expected.reading)));
-        }
-    }
-
-    #[cfg(test)]
-    pub(super) fn nothing() -> Self {
-        Self { cover: Weak::new(), shards: VecDeque::new(), _tasks: Vec::new() }
-    }
 }
 
 impl Drop for InOrder {
     fn drop(&mut self) {
-        self.forget(self.shards.iter());
+        if let Some(cover) = self.cover.upgrade() {
+            cover.ahead.forget(self.shards.iter().map(|expected| (&expected.shard, &expected.reading)));
+        }
     }
 }
 
@@ -225,7 +205,7 @@ impl Cover {
             let mut queue: VecDeque<(Key, oneshot::Sender<Came>)> = VecDeque::with_capacity(shards.len());
             for (n, shard) in shards.into_iter().enumerate() {
                 let (send, receive) = oneshot::channel();
-                let expected = Expected { shard: (at, shard.key.clone()), reading: Arc::clone(&reading), due: shard.due };
+                let expected = Expected { shard: (at, shard.key.clone()), reading: Arc::clone(&reading) };
                 if self.ahead.expect(&expected.shard, Coming { receive, reading: Arc::clone(&reading), n }) {
                     all.push(expected);
                 }
@@ -234,8 +214,7 @@ impl Cover {
             let cover = Arc::downgrade(self);
             tasks.push(SpawnedTask::spawn(async move { read_along(&cover, at, &reading, queue).await }));
         }
-        all.sort_by_key(|expected| expected.due);
-        InOrder { cover: Arc::downgrade(self), shards: all.into(), _tasks: tasks }
+        InOrder { cover: Arc::downgrade(self), shards: all, _tasks: tasks }
     }
 }
 

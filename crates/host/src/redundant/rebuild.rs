@@ -40,10 +40,10 @@ const MOST_WAITING: u64 = 384 << 20;
 const ALONG: usize = 1024;
 
 /// Bytes that may be on their way to a drive beside those that wait for more: batches.
-const SENDS: usize = 2;
+const SENDS: usize = 4;
 
 /// Bytes that go to the drive at a time.
-const BATCH: usize = 16 << 20;
+const BATCH: usize = 8 << 20;
 
 /// Changes that go to the drive at a time.
 const OPS: usize = 256;
