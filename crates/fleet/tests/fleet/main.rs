@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod branches;
+mod coming;
 mod commits;
 mod crashes;
 mod dialect;

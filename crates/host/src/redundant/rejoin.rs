@@ -100,12 +100,14 @@ impl Catalog {
         if !self.presence().lost().is_empty() {
             self.rejoin(LOOK.1).await?;
         }
+        // One that comes meanwhile was not asked, and is not lost for that.
+        let members = self.presence().members();
         let told = self.told(self.deadline().min(ANSWER)).await?;
         let Some(newest) = self.newest_of(&told) else { return Ok(()) };
         self.learn(newest);
         self.lose_strangers(newest, &told);
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
-        for (at, told) in told.into_iter().enumerate() {
+        for (at, told) in told.into_iter().enumerate().filter(|(at, _)| members.contains(at)) {
             if self.presence().is_lost(at) || self.presence().is_outside(at) {
                 continue;
             }
@@ -324,6 +326,7 @@ impl Catalog {
     /// As [`Self::change_membership`], unless somebody else was quicker at a drive; whether that was not so. What an attempt before left is written to all drives, `again`.
     async fn change_membership_once(&self, change: impl Fn(&mut Membership) -> bool, again: bool) -> Result<bool> {
         let key = Key::new(MEMBERSHIP_KEY)?;
+        let members = self.presence().members();
         let told = self.told(self.deadline()).await?;
         let known = self.newest_of(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
         let mut membership = known.clone();
@@ -336,6 +339,10 @@ impl Catalog {
         membership.change = highest(&told).max(known.change) + 1;
         let value = membership.encode()?;
         let all: Vec<usize> = (0..told.len()).filter(|at| !self.presence().is_outside(*at)).collect();
+        if all.iter().any(|at| !members.contains(at)) {
+            // It came meanwhile, and was not asked.
+            return Ok(false);
+        }
         // Before any of them knows.
         if let Some(at) = all.iter().find(|at| !takes(**at) && !self.presence().is_lost(**at)) {
             let error = Error::unavailable(format!("{} could not take a note about its fleet: try again", self.drives()[*at].info().name));

@@ -1,0 +1,116 @@
+//! Drives that come to a fleet while others look around in it.
+
+use std::mem::take;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use skytether_common::{Key, Result};
+use skytether_drive::{Cse, Drive, DriveOptions, Storage};
+use skytether_fleet::{DatasetKind, GrowthOptions};
+use skytether_host::{Founding, Host};
+use skytether_store::memory::MemoryStore;
+use skytether_store::{Op, Version};
+use skytether_wire::decorated::{Decorated, Decorator};
+use tokio::sync::oneshot::{Receiver, Sender, channel};
+
+use crate::mended::{holds, options, rows, store};
+use crate::util::{drive_over, name};
+
+/// Where somebody waits, who says so, and goes on when told.
+type Stop = Mutex<Option<(Sender<()>, Receiver<()>)>>;
+
+/// A way to a drive on which whoever next reads what it knows of its fleet, or writes that, can be stopped.
+#[derive(Debug)]
+struct Way {
+    drive: Arc<Drive>,
+    reading: Stop,
+    writing: Stop,
+}
+
+impl Way {
+    fn blank(n: usize) -> Arc<Self> {
+        let options = DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() };
+        Arc::new(Self { drive: drive_over(n, Arc::new(MemoryStore::default()), options), reading: Stop::default(), writing: Stop::default() })
+    }
+}
+
+/// When the next one is there, and lets it go on.
+fn stop(at: &Stop) -> (Receiver<()>, Sender<()>) {
+    let ((there, is_there), (go, may_go)) = (channel(), channel());
+    *at.lock().unwrap() = Some((there, may_go));
+    (is_there, go)
+}
+
+async fn pass(at: &Stop, key: &Key) {
+    if key.as_str() != "skytether-fleet" {
+        return;
+    }
+    let stop = take(&mut *at.lock().unwrap());
+    if let Some((there, may_go)) = stop {
+        there.send(()).unwrap();
+        may_go.await.unwrap();
+    }
+}
+
+#[derive(Debug)]
+struct Stopping(Arc<Way>);
+
+#[async_trait]
+impl Decorator for Stopping {
+    fn behind(&self) -> &dyn Cse {
+        self.0.drive.as_ref()
+    }
+
+    async fn get(&self, key: &Key) -> Result<Bytes> {
+        pass(&self.0.reading, key).await;
+        self.0.drive.get(key).await
+    }
+
+    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        for op in &batch {
+            if let Op::Put { key, .. } = op {
+                pass(&self.0.writing, key).await;
+            }
+        }
+        self.0.drive.apply(batch).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_looks_around_while_a_drive_comes_does_not_take_it_for_lost() {
+    let ways: Vec<Arc<Way>> = (0..4).map(Way::blank).collect();
+    let way = |n: usize| Arc::new(Decorated(Stopping(Arc::clone(&ways[n])))) as Arc<dyn Cse>;
+    let (host, _) = Host::join((0..3).map(way).collect(), options("ec:2+1"), Founding::EmptyDrives).await.unwrap();
+    store(&host, "lab.t", 200).await.unwrap();
+
+    // It is in the list of drives, and not of the fleet yet.
+    let (coming, comes) = stop(&ways[3].writing);
+    let growing = tokio::spawn({
+        let (host, new) = (host.clone(), vec![way(3)]);
+        async move { host.resize(new, &GrowthOptions::default(), &|_| ()).await.map(drop) }
+    });
+    coming.await.unwrap();
+    let (looking, looks) = stop(&ways[0].reading);
+    let writing = tokio::spawn({
+        let host = host.clone();
+        async move { host.writer(&name("lab.u"), DatasetKind::Table, false).await.map(drop) }
+    });
+    looking.await.unwrap();
+    comes.send(()).unwrap();
+    let is_here = async {
+        while host.members().len() < 4 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), is_here).await.unwrap();
+    looks.send(()).unwrap();
+
+    writing.await.unwrap().unwrap_or_else(|e| panic!("{}", e.full_text()));
+    growing.await.unwrap().unwrap_or_else(|e| panic!("{}", e.full_text()));
+    // Nothing is moved while one is lost.
+    let again = host.resize(Vec::new(), &GrowthOptions::default(), &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    assert!(again.drives.len() == 4 && again.drives.iter().all(|load| load.after > 0), "{again}");
+    assert_eq!(rows(&host, "lab.t").await.unwrap(), holds(200));
+}
