@@ -49,7 +49,7 @@ mod scan;
 pub mod session;
 mod shipped;
 mod spawned;
-mod statistics;
+pub mod statistics;
 mod stripe;
 mod table;
 pub mod threads;

@@ -30,9 +30,7 @@ pub(crate) fn of(partition: &Partition, schema: &SchemaRef, stripes: &[u32]) -> 
             if !known || array.data_type() != field.data_type() {
                 return None;
             }
-            let first = compute::sort_to_indices(&array, Some(SortOptions { descending, nulls_first: false }), Some(1)).ok()?;
-            let at = first.values().first().copied().filter(|&at| array.is_valid(at as usize))?;
-            ScalarValue::try_from_array(&array, at as usize).ok().filter(is_value)
+            extreme(&array, descending).filter(is_value)
         };
         if let Some(min) = bound(stats.min(field.name()), false) {
             column.min_value = Precision::Exact(min);
@@ -42,6 +40,14 @@ pub(crate) fn of(partition: &Partition, schema: &SchemaRef, stripes: &[u32]) -> 
         }
     }
     statistics
+}
+
+/// The least of `values`, or the greatest; NULL is neither.
+#[must_use]
+pub fn extreme(values: &ArrayRef, greatest: bool) -> Option<ScalarValue> {
+    let first = compute::sort_to_indices(values, Some(SortOptions { descending: greatest, nulls_first: false }), Some(1)).ok()?;
+    let at = first.values().first().copied().filter(|&at| values.is_valid(at as usize))?;
+    ScalarValue::try_from_array(values, at as usize).ok()
 }
 
 fn exact(counts: &UInt64Array) -> Option<usize> {

@@ -8,13 +8,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_common::{Error, Key, PartitionName, Result};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
-use skytether_fleet::{Cut, DatasetKind, HostOptions, Placement, QueryOptions, RepairOptions};
+use skytether_fleet::{Cut, HostOptions, QueryOptions, RepairOptions};
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
 use skytether_wire::decorated::{Decorated, Decorator};
 
-use crate::mended::options;
-use crate::util::{batches, drive_over, lines, name};
+use crate::mended::{options, store};
+use crate::util::{drive_over, lines};
 
 /// A way to a drive that notes which slices are asked for, and after so many of them does not answer any more.
 #[derive(Debug)]
@@ -24,20 +24,24 @@ struct Noting {
     left: AtomicUsize,
 }
 
+#[derive(Debug)]
+struct Way(Arc<Noting>);
+
 #[async_trait]
-impl Decorator for Noting {
+impl Decorator for Way {
     fn behind(&self) -> &dyn Cse {
-        self.drive.as_ref()
+        self.0.drive.as_ref()
     }
 
     async fn get(&self, key: &Key) -> Result<Bytes> {
+        let Noting { drive, asked, left } = &*self.0;
         if let Some((partition, Some(number))) = PartitionName::parse(key) {
-            self.asked.lock().unwrap().push((partition, number));
-            if self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err() {
+            asked.lock().unwrap().push((partition, number));
+            if left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err() {
                 return Err(Error::unavailable("it does not answer"));
             }
         }
-        self.drive.get(key).await
+        drive.get(key).await
     }
 }
 
@@ -69,20 +73,6 @@ impl Drives {
     }
 }
 
-#[derive(Debug)]
-struct Way(Arc<Noting>);
-
-#[async_trait]
-impl Decorator for Way {
-    fn behind(&self) -> &dyn Cse {
-        self.0.drive.as_ref()
-    }
-
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        self.0.get(key).await
-    }
-}
-
 const SQL: &str = "SELECT count(*), sum(id), sum(n), sum(x), count(name), max(grp) FROM lab.t";
 
 async fn answer(host: &Host) -> Vec<String> {
@@ -92,10 +82,7 @@ async fn answer(host: &Host) -> Vec<String> {
 
 async fn filled(redundancy: &str, drives: &Drives) -> Vec<String> {
     let host = drives.host(redundancy, 256 << 20).await;
-    let mut writer = host.writer(&name("lab.t"), DatasetKind::Table, false).await.unwrap();
-    let rows = batches(60, 3000);
-    writer.write_table("data", Placement::Spread, rows[0].schema(), rows.into_iter().map(Ok)).await.unwrap();
-    writer.commit().await.unwrap();
+    store(&host, "lab.t", 45_000).await.unwrap();
     answer(&host).await
 }
 
@@ -107,7 +94,9 @@ async fn a_rebuild_reads_drives_along() {
 
     // Of the little memory a sixty-fourth may wait of each drive.
     let host = drives.host("ec:4+1", 32 << 20).await;
-    (0..5).for_each(|n| drop(drives.ways(n)));
+    for n in 0..5 {
+        let _before = drives.ways(n);
+    }
     let report = host.repair(&RepairOptions::default(), &|_| ()).await.unwrap();
     assert_eq!((report.drives.as_slice(), report.bytes_read, report.left.len()), (&["drive-2".to_owned()][..], report.bytes_least, 0), "{report:?}");
     for n in [0, 1, 3, 4] {

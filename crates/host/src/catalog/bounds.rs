@@ -3,16 +3,18 @@
 //! The metadata slices have the same for each stripe, but they are where the slices are. With this a host knows, when it has read the root record, which drives have nothing that a query wants, and doesn't ask them.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, StringArray, new_null_array};
-use arrow::compute::{SortOptions, cast, sort_to_indices, take};
-use arrow::datatypes::{DataType, Schema};
+use arrow::array::{Array, ArrayRef};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::catalog::Session;
-use datafusion::common::pruning::PruningStatistics;
-use datafusion::common::{Column, ScalarValue};
+use datafusion::common::pruning::PrunableStatistics;
+use datafusion::common::stats::Precision;
+use datafusion::common::{Column, ScalarValue, Statistics};
 use datafusion::logical_expr::Expr;
 use serde::{Deserialize, Serialize};
 use skytether_engine::prune::kept;
+use skytether_engine::statistics::extreme;
 use skytether_slice::{Layout, Metadata};
 
 /// Tables of more columns have no bounds in root records, which each query reads.
@@ -32,8 +34,10 @@ impl Bounds {
             return Self::default();
         }
         let bound = |name: &String, t: &DataType| {
-            let (least, most) = (metadata.stats.min(name)?, metadata.stats.max(name)?);
-            Some([text(&extreme(&least, t, false)?)?, text(&extreme(&most, t, true)?)?])
+            // Columns with a NaN have none.
+            let is_known = |values: &ArrayRef| values.data_type() == t && values.null_count() == 0;
+            let (least, most) = (metadata.stats.min(name).filter(is_known)?, metadata.stats.max(name).filter(is_known)?);
+            Some([text(&extreme(&least, false)?)?, text(&extreme(&most, true)?)?])
         };
         let is_ordered = |t: &DataType| t.is_numeric() || t.is_temporal();
         Self(
@@ -45,6 +49,19 @@ impl Bounds {
         )
     }
 
+    /// What is known of those columns of `schema` that are named `about`.
+    fn statistics(&self, schema: &Schema, about: &HashSet<&str>) -> Statistics {
+        let mut statistics = Statistics::new_unknown(schema);
+        for (field, column) in schema.fields().iter().zip(&mut statistics.column_statistics) {
+            if let Some([least, most]) = self.0.get(field.name()).filter(|_| about.contains(field.name().as_str())) {
+                // What does not fit the type is not known.
+                let value = |text: &String| ScalarValue::try_from_string(text.clone(), field.data_type()).map_or(Precision::Absent, Precision::Exact);
+                (column.min_value, column.max_value) = (value(least), value(most));
+            }
+        }
+        statistics
+    }
+
     /// Whether nothing is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -52,78 +69,29 @@ impl Bounds {
     }
 }
 
-/// The least or the greatest of `values`, of which each is to be known, as an array of one. Columns with a NaN have none.
-fn extreme(values: &ArrayRef, t: &DataType, greatest: bool) -> Option<ArrayRef> {
-    if values.data_type() != t || values.is_empty() || values.null_count() > 0 {
-        return None;
-    }
-    let first = sort_to_indices(values, Some(SortOptions { descending: greatest, nulls_first: false }), Some(1)).ok()?;
-    take(values, &first, None).ok()
-}
-
 /// A value as text, if it can be had back from that.
-fn text(value: &ArrayRef) -> Option<String> {
-    let text = cast(value, &DataType::Utf8).ok()?;
-    let same = cast(&text, value.data_type()).is_ok_and(|back| back.as_ref() == value.as_ref());
-    same.then(|| text.as_string_opt::<i32>().filter(|text| text.is_valid(0)).map(|text| text.value(0).to_owned()))?
+fn text(value: &ScalarValue) -> Option<String> {
+    let ScalarValue::Utf8(Some(text)) = value.cast_to(&DataType::Utf8).ok()? else { return None };
+    let back = ScalarValue::try_from_string(text.clone(), &value.data_type()).ok()?;
+    (back == *value).then_some(text)
 }
 
 /// Of partitions of a table of `schema` with these bounds, those in which all `filters` may hold somewhere.
-pub(crate) fn may_match(state: &dyn Session, schema: &Schema, filters: &[Expr], bounds: &[&Bounds]) -> Vec<bool> {
+pub(crate) fn may_match(state: &dyn Session, schema: &SchemaRef, filters: &[Expr], bounds: &[&Bounds]) -> Vec<bool> {
+    let all = || vec![true; bounds.len()];
     if bounds.iter().all(|bounds| bounds.is_empty()) {
-        return vec![true; bounds.len()];
+        return all();
     }
-    kept(state, schema, filters, &Partitions { schema, bounds }).unwrap_or_else(|| vec![true; bounds.len()])
-}
-
-/// Partitions as DataFusion asks for their statistics.
-struct Partitions<'a> {
-    schema: &'a Schema,
-    bounds: &'a [&'a Bounds],
-}
-
-impl Partitions<'_> {
-    fn values(&self, column: &Column, which: usize) -> Option<ArrayRef> {
-        let t = self.schema.field_with_name(&column.name).ok()?.data_type();
-        let texts: StringArray = self.bounds.iter().map(|bounds| bounds.0.get(&column.name).map(|both| both[which].as_str())).collect();
-        // What does not fit the type is not known.
-        Some(cast(&texts, t).unwrap_or_else(|_| new_null_array(t, texts.len())))
-    }
-}
-
-impl PruningStatistics for Partitions<'_> {
-    fn min_values(&self, column: &Column) -> Option<ArrayRef> {
-        self.values(column, 0)
-    }
-
-    fn max_values(&self, column: &Column) -> Option<ArrayRef> {
-        self.values(column, 1)
-    }
-
-    fn num_containers(&self) -> usize {
-        self.bounds.len()
-    }
-
-    fn null_counts(&self, _: &Column) -> Option<ArrayRef> {
-        None
-    }
-
-    fn row_counts(&self) -> Option<ArrayRef> {
-        None
-    }
-
-    fn contained(&self, _: &Column, _: &HashSet<ScalarValue>) -> Option<BooleanArray> {
-        None
-    }
+    let about: HashSet<&str> = filters.iter().flat_map(Expr::column_refs).map(Column::name).collect();
+    let statistics = bounds.iter().map(|bounds| Arc::new(bounds.statistics(schema, &about))).collect();
+    kept(state, schema, filters, &PrunableStatistics::new(statistics, Arc::clone(schema))).unwrap_or_else(all)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use arrow::array::{ArrayRef, Date32Array, Decimal128Array, Float32Array, Float64Array, Int64Array, TimestampMicrosecondArray, UInt64Array};
+    use arrow::array::{Date32Array, Decimal128Array, Float32Array, Float64Array, Int64Array, TimestampMicrosecondArray, UInt64Array};
     use arrow::record_batch::RecordBatch;
-    use datafusion::prelude::{Expr, SessionContext, col, lit};
+    use datafusion::prelude::{SessionContext, col, lit};
     use skytether_slice::{MetadataBuilder, SliceOptions, TableSlicer};
 
     use super::*;
@@ -142,7 +110,7 @@ mod tests {
         Bounds::of(&metadata.finish().unwrap())
     }
 
-    fn one(column: impl arrow::array::Array + 'static) -> RecordBatch {
+    fn one(column: impl Array + 'static) -> RecordBatch {
         RecordBatch::try_from_iter_with_nullable([("c", Arc::new(column) as ArrayRef, true)]).unwrap()
     }
 
@@ -187,7 +155,7 @@ mod tests {
     #[test]
     fn old_records_and_wide_tables_have_none() {
         let nothing: Bounds = Bounds::default();
-        let schema = Schema::new(vec![arrow::datatypes::Field::new("c", DataType::Int64, true)]);
+        let schema = Arc::new(Schema::new(vec![arrow::datatypes::Field::new("c", DataType::Int64, true)]));
         let known = bounds(&[one(Int64Array::from(vec![1, 2]))]);
         let state = SessionContext::new().state();
         assert_eq!(may_match(&state, &schema, &[col("c").gt(lit(5i64))], &[&nothing, &known]), [true, false]);

@@ -369,6 +369,7 @@ impl Rebuild<'_> {
         Ok(true)
     }
 
+    /// As [`Self::made`], of groups that are not too many for what is read along to be noted.
     async fn some_made(
         &mut self,
         record: &RootRecord,
