@@ -268,7 +268,8 @@ impl<'a> State<'a> {
             let load = |drive: &usize| (sum(&self.loads, *drive), *drive);
             let (Some(from), Some(to)) = (givers.iter().copied().max_by_key(load), takers.iter().copied().min_by_key(load)) else { break };
             let (high, low) = (sum(&self.loads, from), sum(&self.loads, to));
-            if (high as f64) <= upper && (low as f64) >= lower {
+            // Those that could not give or take any more are not among them: who is left may be even, or the other way round.
+            if high <= low || ((high as f64) <= upper && (low as f64) >= lower) {
                 break;
             }
             let moved = (0..2).any(|role| {

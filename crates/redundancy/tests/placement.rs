@@ -307,3 +307,28 @@ fn what_is_several_slices_stays_together_and_what_is_one_evens_out_with_others()
     }
     assert_eq!((others, moved), (vec![3 * MAX; 4], 3));
 }
+
+#[test]
+fn groups_that_leave_no_choice_beside_others_that_are_uneven_stay_apart() {
+    for seed in 0..3000 {
+        let mut random = Random(seed);
+        let mut below = |n: u64| random.next() % n;
+        let drives = 3 + below(4) as usize;
+        let mut units = Units::default();
+        let mut at = Vec::new();
+        for group in 0..1 + below(8) as u32 {
+            let first = below(drives as u64) as u32;
+            for shard in 0..3 {
+                let drive = (first + shard) % drives as u32;
+                units.push(if shard < 2 { Role::Data } else { Role::Parity }, drive, 1 + below(100), [group]);
+                at.push(group);
+            }
+        }
+        let others: Vec<u64> = (0..drives).map(|_| below(300)).collect();
+        let before = units.loads(drives).unwrap().map(|loads| loads.iter().sum::<u64>());
+        let placed = units.balance(&vec![Drive::Here; drives], &others, 0.05).unwrap();
+        assert_eq!([&placed.data, &placed.parity].map(|loads| loads.iter().sum::<u64>()), before, "{seed}");
+        let places: BTreeSet<(u32, u32)> = at.iter().copied().zip(placed.now.iter().copied()).collect();
+        assert_eq!(places.len(), at.len(), "{seed}: two shards of a group on one drive");
+    }
+}
