@@ -4,7 +4,7 @@ Five drives like Envoy's compute module, each with a disk that takes 8 ms to mov
 
 - **ours**: an embedded fleet with that profile. Drives are as slow as the profile says: two cores of a fifteenth of this machine's.
 - **pyarrow** and **DuckDB**, on the host at this machine's full speed, over the file that `skytether export` writes. Its bytes lie where the fleet's slices lie: byte ranges are reads of the slices that they touch, at the drive that has each. Reads of a drive wait for one another at its disk
-  (a seek unless they follow on the last one, two slices to and fro counting as following, as for our own drives; then the bytes at the disk's rate), and then at its link (the bytes at its rate, and its latency). Drives work side by side, and all reads of a program go as it asks for them. What handing
+  (a seek unless they follow on the last one, or are asked for while one that they follow on waits, two slices to and fro counting as following, as for our own drives; then the bytes at the disk's rate), and then at its link (the bytes at its rate, and its latency). Drives work side by side, and all reads of a program go as it asks for them. What handing
   out takes of a drive's processor is not paid for, which is in their favour.
   Both skip row groups by the bounds in the file's footer. C2's own reader did not have that: it read the metadata at the end of each row group, a seek each.
 - **units** is that reader: pyarrow again, which first reads the last kilobytes of every slice, all at once, and then the row groups that may match.
@@ -50,6 +50,9 @@ link_bits_per_s = {LINK}
 link_latency_s = {LATENCY}
 """
 
+#: Requests out of order that a disk reads with one way of its head.
+QUEUE = 16
+
 #: Bytes of a slice's end that tell its metadata.
 TAIL = 2048
 
@@ -61,18 +64,26 @@ class Drive:
         self.lock = threading.Lock()
         self.disk = self.link = 0.0
         self.at = -10
+        self.waiting: list[tuple[int, float, int]] = []
         self.reads = self.seeks = self.bytes = 0
 
     def book(self, slice_: int, size: int) -> float:
         """When `size` bytes of a slice of this drive, counted among its own, will have come."""
         with self.lock:
             now = time.monotonic()
+            self.waiting = [waits for waits in self.waiting if waits[1] > now]
             follows = abs(slice_ - self.at) <= 2
-            self.at = slice_
+            # With one that waits, as one of those that a disk's queue holds.
+            behind = 0 if follows else 1 + max((behind for at, _, behind in self.waiting if abs(slice_ - at) <= 2), default=-1)
+            joins = 0 < behind < QUEUE
+            self.at = self.at if joins else slice_
+            follows = follows or joins
             self.reads += 1
             self.seeks += not follows
             self.bytes += size
-            self.disk = max(now, self.disk) + (0.0 if follows else SEEK) + size / DISK
+            begins = max(now, self.disk)
+            self.waiting.append((slice_, begins, behind if joins else 0))
+            self.disk = begins + (0.0 if follows else SEEK) + size / DISK
             self.link = max(self.disk, self.link) + 8 * size / LINK
             return self.link + 2 * LATENCY
 

@@ -87,6 +87,7 @@ mod sub_plan;
 pub mod substrait;
 pub mod table_scan;
 mod tables;
+mod travelling;
 mod tree;
 mod turns;
 mod unnested;

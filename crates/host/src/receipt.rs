@@ -62,7 +62,7 @@ pub struct DriveReceipt {
     /// Those of them for which nothing but drives of its own host was read, where redundancy is on two levels.
     #[serde(default)]
     pub slices_within: u64,
-    /// Bytes that other drives read for this.
+    /// Bytes of other drives that this was made from: read for it, or for the query as well.
     #[serde(default)]
     pub bytes_decoded: u64,
     /// What the level above it worked off in its place: the host, or the branch that it is below.

@@ -7,12 +7,13 @@
 //! | `stored` | what is stored: parity partitions, the code map beside its drives, copies of metadata |
 //! | `coder` | the code groups of a table while it is written |
 //! | `rebuilt` | a drive's values, those that it can't give from copies or decoded |
-//! | `decoded` | a slice from the other shards of its group, and a bounded memory of those |
+//! | `decoded`, `copied` | a slice from the other shards of its group, and a bounded memory of those; what others have copies of |
 //! | `stand_in` | an engine over such values in this process |
 //! | `covered` | a drive, and what stands for it |
 //! | `held` | rows of a sub-plan that may have to be run again by the stand-in |
 //! | `gone` | a drive that is not there at all |
 //! | `ahead`, `in_order` | shards read before they are asked for: those that the next slices of a query take, and all that a rebuild takes |
+//! | `shared` | slices that a query and decoding both want, read once |
 //! | `scrub`, `window` | every value verified where it lies, parities compared with data by sums of digests |
 //! | `mend`, `report` | damaged values made anew; what a scrub tells |
 //! | `rebuild`, `blank` | a blank drive in the place of a lost one: who it is, and all made anew on it |
@@ -22,6 +23,7 @@
 pub(crate) mod ahead;
 mod blank;
 pub(crate) mod coder;
+mod copied;
 pub(crate) mod covered;
 pub(crate) mod decoded;
 pub mod domains;
@@ -36,6 +38,7 @@ mod rebuilt;
 pub(crate) mod rejoin;
 pub(crate) mod report;
 pub(crate) mod scrub;
+mod shared;
 mod stand_in;
 pub(crate) mod stored;
 mod window;

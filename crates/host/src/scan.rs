@@ -88,6 +88,8 @@ pub struct DriveScanExec {
 pub(crate) struct Moves {
     pub(crate) work: Work,
     pub(crate) policy: Policy,
+    /// Whether that follows from what is estimated.
+    pub(crate) estimated: bool,
     pub(crate) host: Profile,
     pub(crate) profiles: Vec<Profile>,
     pub(crate) limits: Limits,
@@ -222,7 +224,7 @@ impl DriveScanExec {
 
     /// What it is expected to take, before anything is asked of a drive; nothing where its work does not move by the cost model.
     pub(crate) fn expected(&self) -> Option<Division> {
-        let moves = self.moves.as_ref().filter(|moves| moves.policy == Policy::Adaptive)?;
+        let moves = self.moves.as_ref().filter(|moves| moves.estimated)?;
         if moves.parts.iter().map(|(slices, ..)| *slices as usize).sum::<usize>() > MOST {
             return None;
         }

@@ -178,7 +178,7 @@ impl Host {
         let base = base_state(&options)?;
         let pool = &base.runtime_env().memory_pool;
         let presence = Arc::new(Presence::new(drives.len()));
-        let cover = Cover::new(drives, presence, options.storage_deadline, Arc::clone(pool));
+        let cover = Cover::new(drives, presence, &options, Arc::clone(pool));
         let drives: Vec<Arc<dyn Cse>> = cover.drives().map(|at| Arc::new(Covered::new(&cover, at)) as _).collect();
         let storages = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Storage>).collect();
         let catalog = Catalog::of_host(storages, &cover)?;

@@ -1,9 +1,10 @@
 //! A store on a disk of some rate and seek time.
 //!
 //! There is one disk with one head, and one request at a time. The slices of a partition lie one behind the other, as they were written. What is read ahead of the head costs the way there, at the
-//! disk's rate, where that is less than a seek; all else costs a seek. A slice that is at most [`NEAR`] from the last one costs no way at all, in either direction: two readers of one partition
-//! come in any order, and a disk's own queue and read-ahead put that right. Only reading costs: values that are written, the index and its listings are free.
+//! disk's rate, where that is less than a seek; all else costs a seek. A slice that is at most [`NEAR`] from the last one costs no way at all, in either direction, and so does one that is
+//! asked for while one so near to it still waits, and is read with that: requests come in any order, and a disk's own queue and read-ahead put that right. Only reading costs: values that are written, the index and its listings are free.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,6 +18,9 @@ use skytether_store::{Entry, Op, SliceStore, Usage, Version};
 
 /// So many slices before or behind the last one a disk reads without a seek.
 const NEAR: u32 = 2;
+
+/// So many are read with one way that were not asked for in order: what a disk's queue holds.
+const QUEUE: u32 = 16;
 
 /// What is owed is paid from here on; less is not worth a timer, and is not forgotten.
 const WORTH_WAITING: Duration = Duration::from_micros(100);
@@ -41,6 +45,20 @@ impl Place {
         let file = if slice.is_some() { text.split_inclusive(';').next().unwrap_or(text) } else { text };
         Self { file: file.to_owned(), slice: slice.unwrap_or(0), offset: 0 }
     }
+
+    fn is_near(&self, other: &Self) -> bool {
+        self.file == other.file && self.slice.abs_diff(other.slice) <= NEAR
+    }
+}
+
+/// A request that waits.
+#[derive(Debug)]
+struct Waiting {
+    place: Place,
+    /// When the disk comes to it.
+    begins: Duration,
+    /// How many are read with the same way before it.
+    behind: u32,
 }
 
 /// Where the head is, and when the disk is free.
@@ -48,7 +66,18 @@ impl Place {
 struct Head {
     at: Option<Place>,
     busy: Servers,
+    /// What waits.
+    waiting: VecDeque<Waiting>,
     seeks: u64,
+}
+
+impl Head {
+    /// Books what takes so long, for a request that came at `now`; when the disk is done.
+    fn book(&mut self, place: Place, now: Duration, cost: Duration, behind: u32) -> Duration {
+        let done = self.busy.book(now.saturating_sub(FOLLOWS), cost);
+        self.waiting.push_back(Waiting { place, begins: done.saturating_sub(cost), behind });
+        done
+    }
 }
 
 /// A store whose reads take as long as on a disk; see [the room](self).
@@ -65,7 +94,7 @@ impl SlowDisk {
     /// `inner` on the disk of `profile`.
     #[must_use]
     pub fn new(inner: Arc<dyn SliceStore>, profile: &Profile) -> Self {
-        let head = Mutex::new(Head { at: None, busy: Servers::new(1), seeks: 0 });
+        let head = Mutex::new(Head { at: None, busy: Servers::new(1), waiting: VecDeque::new(), seeks: 0 });
         Self { inner, start: Instant::now(), bytes_per_s: profile.disk_bytes_per_s, seek: takes(profile.disk_seek_s, 1.0), head }
     }
 
@@ -85,11 +114,21 @@ impl SlowDisk {
     fn book(&self, key: &Key, ranges: &[Range<u64>], now: Duration) -> Duration {
         let place = Place::of(key);
         let mut head = self.head();
+        let over = head.waiting.iter().take_while(|waits| waits.begins <= now).count();
+        head.waiting.drain(..over);
+        let follows = head.at.as_ref().is_some_and(|at| at.is_near(&place));
+        if let (false, [range]) = (follows, ranges)
+            && range.start == 0
+            && let Some(behind) = head.waiting.iter().filter(|waits| waits.place.is_near(&place)).map(|waits| waits.behind + 1).max()
+            && behind < QUEUE
+        {
+            return head.book(place, now, takes(range.end as f64, self.bytes_per_s), behind);
+        }
         let mut cost = Duration::ZERO;
         for range in ranges {
             let to = Place { offset: range.start, ..place.clone() };
             let way = match &head.at {
-                Some(at) if at.file != to.file || at.slice.abs_diff(to.slice) > NEAR => self.seek,
+                Some(at) if !at.is_near(&to) => self.seek,
                 Some(at) if at.slice == to.slice && to.offset < at.offset => self.seek,
                 Some(at) if at.slice == to.slice => self.seek.min(takes((to.offset - at.offset) as f64, self.bytes_per_s)),
                 Some(_) => self.seek.min(takes(to.offset as f64, self.bytes_per_s)),
@@ -99,7 +138,7 @@ impl SlowDisk {
             cost += way + takes(range.end.saturating_sub(range.start) as f64, self.bytes_per_s);
             head.at = Some(Place { offset: range.end, ..to });
         }
-        head.busy.book(now.saturating_sub(FOLLOWS), cost)
+        head.book(place, now, cost, 0)
     }
 
     /// Waits until the disk would have read `ranges` for a request that came at `asked`, or leaves that to who [defers](skytether_pace::wait::deferred) it.
@@ -179,6 +218,33 @@ mod tests {
             disk.book(&key(at), ranges, now) + FOLLOWS - now
         };
         reads.iter().enumerate().map(took).collect()
+    }
+
+    #[test]
+    fn what_is_asked_for_while_its_neighbour_waits_is_read_with_that() {
+        let slice = |n: u32| PartitionName::parse(&key("d/s/0000000000000001.data.0")).unwrap().0.slice_key(n).unwrap();
+        let (disk, one) = (disk(), 0..1000u64);
+        let book = |n: u32, now: Duration| disk.book(&slice(n), std::slice::from_ref(&one), now + FOLLOWS) - now;
+        let begin = MS(1000);
+        // Two partitions' worth of requests at once, out of order: three ways, and a millisecond each.
+        assert_eq!([0, 40, 80].map(|n| book(n, begin)), [MS(6), MS(12), MS(18)]);
+        assert_eq!([41, 82, 39, 43].map(|n| book(n, begin)), [MS(19), MS(20), MS(21), MS(22)]);
+        assert_eq!(disk.accounted().1, 3);
+        // What is being read does not wait any more; the head is where the last way led.
+        assert_eq!(book(1, begin), MS(28));
+        assert_eq!((book(81, begin + MS(17)), disk.accounted().1), (MS(12), 4));
+        // A queue is not endless: two that go on side by side move it to and fro.
+        let later = MS(2000);
+        for n in 0..64 {
+            (book(100 + n, later), book(300 + n, later));
+        }
+        let seeks = disk.accounted().1 - 4;
+        assert!((4..=12).contains(&seeks), "{seeks}");
+        // One that goes on by itself does not.
+        for n in 0..64 {
+            book(500 + n, MS(4000));
+        }
+        assert_eq!(disk.accounted().1, 4 + seeks + 1);
     }
 
     #[test]

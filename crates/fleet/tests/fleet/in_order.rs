@@ -1,14 +1,17 @@
-//! Rebuilds read drives along as slices lie there, although groups take them in another order; and a drive that falls silent meanwhile holds nobody up.
+//! Rebuilds read drives along as slices lie there, although groups take them in another order, and a drive that falls silent meanwhile holds nobody up; what a query and decoding both want is read once.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use skytether_adapt::message::Rung;
+use skytether_adapt::query::Policy;
 use skytether_common::{Error, Key, PartitionName, Result};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
-use skytether_fleet::{Cut, HostOptions, QueryOptions, RepairOptions};
+use skytether_fleet::{Cut, HostOptions, Moving, QueryOptions, RepairOptions};
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
 use skytether_wire::decorated::{Decorated, Decorator};
@@ -59,7 +62,10 @@ impl Drives {
 
     /// A host with so much memory.
     async fn host(&self, redundancy: &str, memory_limit: usize) -> Host {
-        let mut options = HostOptions { memory_limit, ..options(redundancy) };
+        self.host_with(HostOptions { memory_limit, ..options(redundancy) }).await
+    }
+
+    async fn host_with(&self, mut options: HostOptions) -> Host {
         options.slices.target_bytes = 16 << 10;
         let ways = self.0.iter().map(|drive| Arc::new(Decorated(Way(Arc::clone(drive)))) as Arc<dyn Cse>);
         Host::join(ways.collect(), options, Founding::EmptyDrives).await.unwrap().0
@@ -104,6 +110,29 @@ async fn a_rebuild_reads_drives_along() {
         assert!(asked > 20 && 4 * moved < asked, "drive-{n}: {moved} of {asked}");
     }
     assert_eq!(answer(&host).await, due);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_query_reads_and_decoding_takes_is_read_once() {
+    let mut drives = Drives::new(5);
+    let due = filled("ec:4+1", &drives).await;
+    drives.0.remove(2);
+    let handing_out = HostOptions { moving: Moving::Always(Policy::Static(Rung::Raw)), ..options("ec:4+1") };
+    let host = drives.host_with(handing_out).await;
+    // Where the groups are is known when a slice of them was decoded.
+    let few = host.sql("SELECT count(*) FROM lab.t WHERE id < 8000", &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await.unwrap();
+    assert_eq!(lines(&few.collect().await.unwrap()), ["8000"]);
+    let slices = |drive: &Noting| {
+        let asked = std::mem::take(&mut *drive.asked.lock().unwrap());
+        asked.into_iter().filter(|(partition, _)| !partition.table.starts_with("parity/")).collect::<Vec<_>>()
+    };
+    assert!(drives.0.iter().all(|drive| slices(drive).len() < 12));
+    assert_eq!(answer(&host).await, due);
+    for drive in &drives.0 {
+        let slices = slices(drive);
+        let once = slices.iter().collect::<HashSet<_>>().len();
+        assert!(once > 20 && slices.len() <= once + once / 8, "{}: {} of {once}", drive.drive.info().name, slices.len());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -52,12 +52,14 @@ impl Bounds {
     /// What is known of those columns of `schema` that are named `about`.
     fn statistics(&self, schema: &Schema, about: &HashSet<&str>) -> Statistics {
         let mut statistics = Statistics::new_unknown(schema);
-        for (field, column) in schema.fields().iter().zip(&mut statistics.column_statistics) {
-            if let Some([least, most]) = self.0.get(field.name()).filter(|_| about.contains(field.name().as_str())) {
-                // What does not fit the type is not known.
-                let value = |text: &String| ScalarValue::try_from_string(text.clone(), field.data_type()).map_or(Precision::Absent, Precision::Exact);
-                (column.min_value, column.max_value) = (value(least), value(most));
-            }
+        for (field, column) in schema.fields().iter().zip(&mut statistics.column_statistics).filter(|(field, _)| about.contains(field.name().as_str())) {
+            let both = self.0.get(field.name());
+            // What is not known, or does not fit the type, is a NULL of that type: beside others' values no other stands for it.
+            let value = |which: usize| {
+                let value = both.and_then(|both| ScalarValue::try_from_string(both[which].clone(), field.data_type()).ok());
+                value.or_else(|| ScalarValue::try_from(field.data_type()).ok()).map_or(Precision::Absent, Precision::Exact)
+            };
+            (column.min_value, column.max_value) = (value(0), value(1));
         }
         statistics
     }

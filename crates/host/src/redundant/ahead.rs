@@ -19,20 +19,30 @@ use super::in_order::{Coming, Reading};
 use super::mend::role;
 use super::stored::{Level, Part, StoredMap};
 
-/// Requests for shards that a drive has before it.
+/// Requests for shards that a drive has before it: many, so that one that reads for a sub-plan of its own as well reads both in rows.
 const DEPTH: usize = 16;
 
-/// Bytes of shards that are read ahead at a time.
-const WINDOW: u64 = 48 << 20;
+/// Bytes of slices that are read ahead at a time, and of parities, which lie elsewhere on a disk: many at a time are few ways of the head.
+const WINDOW: [(Kind, u64); 2] = [(Kind::Parities, 64 << 20), (Kind::Slices, 36 << 20)];
+
+/// The most slices of which the shards are read ahead at a time.
+const MOST_SLICES: u32 = 64;
 
 /// Shards that may be read ahead and not be taken.
 const MOST: usize = 512;
 
 /// How long shards that nobody takes are kept: a query may end before it comes to them.
-const KEPT: Duration = Duration::from_secs(5);
+const KEPT: Duration = Duration::from_secs(10);
 
 /// Tables whose slices are asked for one after the other.
 const FOLLOWED: usize = 256;
+
+/// What is read ahead by itself: slices need not be, where a query reads them all anyway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    Slices,
+    Parities,
+}
 
 /// What is read ahead.
 #[derive(Default)]
@@ -45,7 +55,7 @@ pub(super) struct Ahead {
     /// Held of each drive by the window that is read there: two at a time would be two ways of the head for each shard.
     turns: Mutex<HashMap<usize, Arc<tokio::sync::Mutex<()>>>>,
     /// Of each partition the number of the slice that was decoded last, and of the first that nothing was read ahead for.
-    followed: Mutex<HashMap<PartitionName, (u32, u32)>>,
+    followed: Mutex<HashMap<(PartitionName, Kind), (u32, u32)>>,
 }
 
 /// Shards that are being read ahead; what nobody has taken is forgotten with this.
@@ -124,17 +134,18 @@ impl Ahead {
     }
 
     /// Notes that slice `number` of a partition is decoded; from which slice on to read ahead, if it is time to.
-    fn follow(&self, partition: &PartitionName, number: u32, most: u32) -> Option<u32> {
+    fn follow(&self, partition: &PartitionName, kind: Kind, number: u32, most: u32) -> Option<u32> {
+        let what = (partition.clone(), kind);
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
-        if followed.len() >= FOLLOWED && !followed.contains_key(partition) {
+        if followed.len() >= FOLLOWED && !followed.contains_key(&what) {
             followed.clear();
         }
-        let (last, until) = followed.get(partition).copied().unwrap_or((u32::MAX, 0));
+        let (last, until) = followed.get(&what).copied().unwrap_or((u32::MAX, 0));
         // Lanes side by side don't come in order to the slice.
         let follows = number == 0 || (last != u32::MAX && number.abs_diff(last) <= most);
         let due = follows && (number == 0 || number >= until || until - number <= most / 2);
         let from = if number >= until || number == 0 { number } else { until };
-        followed.insert(partition.clone(), (number, if due { from + most } else { until }));
+        followed.insert(what, (number, if due { from + most } else { until }));
         due.then_some(from)
     }
 }
@@ -167,7 +178,7 @@ impl Cover {
                         // What can't be read is read once more by who wants it, and is told there.
                         if !send.is_closed()
                             && let Some(cover) = cover.upgrade()
-                            && let Ok(bytes) = cover.ask(at, "read a shard", cover.drives[at].get(&key)).await
+                            && let Ok(bytes) = cover.for_decoding(at, &key).await
                         {
                             let _ = send.send(bytes);
                         }
@@ -179,8 +190,8 @@ impl Cover {
         Window { cover: Arc::downgrade(self), shards: begun, _reading: of.into_iter().map(read).collect() }
     }
 
-    /// The shards that decoding slice `number` of a partition takes, and their bytes; nothing where not enough of its group is here.
-    fn shards_for(&self, partition: &PartitionName, number: u32, map: &Arc<StoredMap>) -> Option<(Vec<(usize, Key)>, u64)> {
+    /// The shards of a kind that decoding slice `number` of a partition takes, and their bytes; nothing where not enough of its group is here.
+    fn shards_for(&self, partition: &PartitionName, kind: Kind, number: u32, map: &Arc<StoredMap>) -> Option<(Vec<(usize, Key)>, u64)> {
         let (part, table) = Part::parse(partition);
         Level::all(map).into_iter().find_map(|level| {
             let place = level.find(part, partition.slot, number)?;
@@ -189,19 +200,33 @@ impl Cover {
             // As `gather_at` begins.
             let order = (0..all.len()).map(|at| (at + place.group as usize) % all.len()).filter(|at| *at != place.shard as usize);
             let here = order.filter_map(|at| Some((at, self.at(&level, &all[at]).filter(|at| !self.presence.is_lost(*at))?))).take(need);
-            let shards: Vec<_> = here.filter_map(|(at, drive)| Some((drive, level.key(&table, &all[at], role(at, need)).ok()?, all[at].len))).collect();
-            let bytes = shards.iter().map(|(.., len)| len).sum();
-            (shards.len() == need).then(|| (shards.into_iter().map(|(at, key, _)| (at, key)).collect(), bytes))
+            let here: Vec<_> = here.collect();
+            if here.len() < need {
+                return None;
+            }
+            let kind_of = |at: usize| if level.part(&all[at], role(at, need)).0 == Part::Slice { Kind::Slices } else { Kind::Parities };
+            let here = here.into_iter().filter(|(at, _)| kind_of(*at) == kind);
+            let shards: Option<Vec<_>> = here.map(|(at, drive)| Some(((drive, level.key(&table, &all[at], role(at, need)).ok()?), all[at].len))).collect();
+            let (shards, lens): (Vec<_>, Vec<u64>) = shards?.into_iter().unzip();
+            Some((shards, lens.iter().sum()))
         })
     }
 
     /// Slice `number` of a partition is to be decoded: where those before it were, shards for those after it are read ahead.
     pub(super) fn look_ahead(self: &Arc<Self>, partition: &PartitionName, number: u32, map: &Arc<StoredMap>) {
-        let Some((_, bytes)) = self.shards_for(partition, number, map) else { return };
-        let most = u32::try_from((WINDOW / bytes.max(1)).clamp(1, 64)).unwrap_or(1);
-        let Some(from) = self.ahead.follow(partition, number, most) else { return };
-        let shards: Vec<_> =
-            (from..from.saturating_add(most)).filter_map(|number| self.shards_for(partition, number, map)).flat_map(|(shards, _)| shards).collect();
+        for (kind, room) in WINDOW {
+            if kind == Kind::Parities || !self.shared.is_read(partition) {
+                self.look_ahead_for(partition, kind, number, map, room);
+            }
+        }
+    }
+
+    fn look_ahead_for(self: &Arc<Self>, partition: &PartitionName, kind: Kind, number: u32, map: &Arc<StoredMap>, room: u64) {
+        let Some((_, bytes @ 1..)) = self.shards_for(partition, kind, number, map) else { return };
+        let most = u32::try_from(room / bytes).unwrap_or(u32::MAX).clamp(1, MOST_SLICES);
+        let Some(from) = self.ahead.follow(partition, kind, number, most) else { return };
+        let next = from..from.saturating_add(most);
+        let shards: Vec<_> = next.filter_map(|number| self.shards_for(partition, kind, number, map)).flat_map(|(shards, _)| shards).collect();
         let window = self.read_ahead(shards);
         if let (false, Ok(runtime)) = (window.shards.is_empty(), tokio::runtime::Handle::try_current()) {
             self.ahead.windows().push_back((Instant::now() + KEPT, window));
@@ -230,11 +255,11 @@ mod tests {
     fn what_is_asked_for_in_a_row_is_read_ahead_once() {
         let ahead = Ahead::default();
         let partition = |slot| PartitionName { dataset: "lab.t".parse().unwrap(), generation: Generation(1), table: "data".into(), slot };
-        assert_eq!(ahead.follow(&partition(0), 0, 8), Some(0));
-        let due: Vec<_> = (1..20).filter_map(|number| ahead.follow(&partition(0), number, 8).map(|from| (number, from))).collect();
+        assert_eq!(ahead.follow(&partition(0), Kind::Slices, 0, 8), Some(0));
+        let due: Vec<_> = (1..20).filter_map(|number| ahead.follow(&partition(0), Kind::Slices, number, 8).map(|from| (number, from))).collect();
         assert_eq!(due, [(4, 8), (12, 16)], "each slice once, half a window before it is wanted");
         // One by one, from anywhere, is nothing that follows.
-        assert_eq!([500, 30, 900].map(|number| ahead.follow(&partition(1), number, 8)), [None; 3]);
-        assert_eq!(ahead.follow(&partition(1), 901, 8), Some(901));
+        assert_eq!([500, 30, 900].map(|number| ahead.follow(&partition(1), Kind::Slices, number, 8)), [None; 3]);
+        assert_eq!(ahead.follow(&partition(1), Kind::Slices, 901, 8), Some(901));
     }
 }

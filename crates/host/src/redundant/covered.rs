@@ -233,7 +233,13 @@ impl Storage for Covered {
     }
 
     async fn get(&self, key: &Key) -> Result<Bytes> {
-        if self.covers(key) { self.0.rebuilt.get(key).await } else { self.drive().get(key).await }
+        if !self.covers(key) {
+            return self.drive().get(key).await;
+        }
+        if let (Some((partition, Some(_))), false) = (PartitionName::parse(key), self.0.rebuilt.cover.presence.lost().is_empty()) {
+            self.0.rebuilt.cover.shared.reads(&partition);
+        }
+        self.0.rebuilt.get(key).await
     }
 
     async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {

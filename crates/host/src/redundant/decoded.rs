@@ -21,9 +21,11 @@ use tokio::sync::OnceCell;
 use super::ahead::Ahead;
 use super::mend::role;
 use super::presence::Presence;
+use super::shared::Shared;
 use super::stored::{Level, Part, StoredMap, parity_of};
 use crate::catalog::within;
 use crate::growing::Growing;
+use crate::options::HostOptions;
 
 /// Threads that decode.
 const THREADS: usize = 4;
@@ -39,6 +41,9 @@ const MET: usize = 10_000;
 
 /// Bytes of decoded slices that are kept.
 const VALUES: usize = 64 << 20;
+
+/// Bytes of slices that are kept for a second reader, unless a quarter of the host's memory is less.
+const SHARED: usize = 256 << 20;
 
 /// A value, and the bytes that were read to make it if it had to be made.
 #[derive(Debug, Clone)]
@@ -91,11 +96,15 @@ pub(crate) struct Cover {
     pub(super) waiting: Arc<Threads>,
     pub(super) pool: Arc<dyn MemoryPool>,
     maps: Mutex<HashMap<Key, Option<Arc<StoredMap>>>>,
+    /// Held while one of them is looked for: who else wants it waits.
+    looking: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<()>>>>,
     values: Mutex<Values>,
     /// What was met damaged, or missing, at drives that are here, and was not mended since.
     met: Mutex<BTreeMap<Key, usize>>,
     /// What is read before it is asked for.
     pub(super) ahead: Ahead,
+    /// What queries read that is wanted for decoding, too, and the other way round.
+    pub(super) shared: Arc<Shared>,
     /// Held while drives are rebuilt.
     repairing: tokio::sync::Mutex<()>,
 }
@@ -115,20 +124,22 @@ struct Values {
 }
 
 impl Cover {
-    /// Of these drives; storage operations may take as long as `deadline`, engines get their memory from `pool`.
-    pub(crate) fn new(drives: Vec<Arc<dyn Cse>>, presence: Arc<Presence>, deadline: Duration, pool: Arc<dyn MemoryPool>) -> Arc<Self> {
+    /// Of these drives, for a host with these options; engines get their memory from `pool`.
+    pub(crate) fn new(drives: Vec<Arc<dyn Cse>>, presence: Arc<Presence>, options: &HostOptions, pool: Arc<dyn MemoryPool>) -> Arc<Self> {
         let (threads, waiting) = (Threads::new(THREADS), Arc::new(Threads::new(WAITING)));
         Arc::new(Self {
             drives: Growing::new(drives),
             presence,
-            deadline,
+            deadline: options.storage_deadline,
             threads,
             waiting,
             pool,
             maps: Mutex::default(),
+            looking: Mutex::default(),
             values: Mutex::default(),
             met: Mutex::default(),
             ahead: Ahead::default(),
+            shared: Shared::new(SHARED.min(options.memory_limit / 4)),
             repairing: tokio::sync::Mutex::default(),
         })
     }
@@ -159,11 +170,28 @@ impl Cover {
         asked
     }
 
+    /// As [`Self::map`], if that is known.
+    pub(super) fn known_map(&self, partition: &PartitionName) -> Option<Option<Arc<StoredMap>>> {
+        let key = parity_of(&Part::parse(partition).1, 0).key().ok()?;
+        self.maps.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
+    }
+
     /// The code map of the table that `partition` is a part of, data or parities; `None` where it has none.
     pub(crate) async fn map(&self, partition: &PartitionName) -> Result<Option<Arc<StoredMap>>> {
+        if let Some(known) = self.known_map(partition) {
+            return Ok(known);
+        }
         let key = parity_of(&Part::parse(partition).1, 0).key()?;
-        if let Some(known) = self.maps.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
-            return Ok(known.clone());
+        let looking = {
+            let mut looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+            if looking.len() >= MAPS {
+                looking.clear();
+            }
+            Arc::clone(looking.entry(key.clone()).or_default())
+        };
+        let _looking = looking.lock().await;
+        if let Some(known) = self.known_map(partition) {
+            return Ok(known);
         }
         let here = self.presence.here();
         let asked = join_all(here.iter().map(|at| self.ask(*at, "look for a code map", self.drives[*at].stat(&key)))).await;
@@ -231,25 +259,6 @@ impl Cover {
     /// Decodes on a thread of its own.
     pub(super) async fn decoding<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
         self.threads.run(work).await
-    }
-
-    /// A copy of the value of `key` from any drive but `not`.
-    ///
-    /// # Errors
-    /// `NotFound` where no drive has it; Unavailable where none does and some could not say.
-    pub(super) async fn copy(&self, key: &Key, not: usize) -> Result<Made> {
-        let mut trouble: Vec<String> = self.presence.lost().into_iter().map(|at| self.lost(at)).collect();
-        for at in self.presence.here().into_iter().filter(|at| *at != not) {
-            match self.ask(at, "read a copy", self.drives[at].get(key)).await {
-                Ok(value) => return Ok(Made { read: value.len() as u64, value, within: false }),
-                Err(e) if e.kind() == Kind::NotFound => {}
-                Err(e) => trouble.push(e.full_text()),
-            }
-        }
-        if trouble.is_empty() {
-            return Err(Error::not_found(format!("no drive has a copy of {key}")));
-        }
-        Err(Error::unavailable(format!("no drive that is here has a copy of {key}: {}", trouble.join("; "))))
     }
 
     /// What to say of a drive that is lost.
@@ -527,7 +536,10 @@ impl Cover {
             Some(bytes) => bytes,
             // It may be lost since, which is why it did not come.
             None if self.presence.is_lost(at) => return Err(Error::unavailable(self.lost(at))),
-            None => self.ask(at, "read a shard", drive.get(&key)).await.map_err(could_not)?,
+            None => {
+                self.shared.expect(at, &key).await;
+                self.for_decoding(at, &key).await.map_err(could_not)?
+            }
         };
         if bytes.len() as u64 != shard.len || crc32c(&bytes) != shard.crc32c {
             return Err(Error::corrupt(format!("{} gave another {key} than its group was made of", self.name(at))));

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_index::State;
 use skytether_store::{Entry, Op, Usage, Version};
@@ -31,7 +30,7 @@ pub(super) struct Figures {
     pub(super) slices: u64,
     /// Those of them for which nothing but drives of the same host was read, on two levels.
     pub(super) within: u64,
-    /// Bytes that other drives read for them.
+    /// Bytes of other drives that they were made from: read for it, or for a query as well.
     pub(super) bytes: u64,
 }
 
@@ -74,12 +73,20 @@ impl Rebuilt {
         &self.cover.drives[self.at]
     }
 
+    fn is_here(&self) -> Result<()> {
+        if self.cover.presence.is_lost(self.at) { Err(Error::unavailable(self.cover.lost(self.at))) } else { Ok(()) }
+    }
+
     /// Asks the drive itself, if it is here.
     async fn itself<T>(&self, what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
-        if self.cover.presence.is_lost(self.at) {
-            return Err(Error::unavailable(self.cover.lost(self.at)));
-        }
+        self.is_here()?;
         self.cover.ask(self.at, what, work).await
+    }
+
+    /// The value of `key` from the drive itself, if it is here.
+    async fn for_query(&self, key: &Key) -> Result<Bytes> {
+        self.is_here()?;
+        self.cover.for_query(self.at, key).await
     }
 
     /// The value of `key` of a partition, from elsewhere; `because` the drive itself said so.
@@ -122,12 +129,8 @@ impl Rebuilt {
             let shard = Level::all(&map).into_iter().find_map(|level| level.map().shard(level.find(part, partition.slot, n)?).copied());
             return Ok(shard.map(|shard| Entry { key: key.clone(), version: version(shard.crc32c), len: shard.len, crc32c: shard.crc32c }));
         }
-        match self.cover.copy(key, self.at).await {
-            Ok(Made { value, read, .. }) => {
-                self.tally.bytes.fetch_add(read, Ordering::Relaxed);
-                let sum = crc32c(&value);
-                Ok(Some(Entry { key: key.clone(), version: version(sum), len: value.len() as u64, crc32c: sum }))
-            }
+        match self.cover.copy_known(key, self.at).await {
+            Ok(entry) => Ok(Some(Entry { version: version(entry.crc32c), ..entry })),
             Err(e) if e.kind() == Kind::NotFound => Ok(None),
             Err(e) => Err(e),
         }
@@ -154,7 +157,7 @@ impl Storage for Rebuilt {
     }
 
     async fn get(&self, key: &Key) -> Result<Bytes> {
-        match self.itself("read a value", self.drive().get(key)).await {
+        match self.for_query(key).await {
             Err(e) if covers(&e) => match PartitionName::parse(key) {
                 Some((partition, number)) => self.elsewhere(key, &partition, number, e).await,
                 None => Err(e),
