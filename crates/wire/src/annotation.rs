@@ -141,7 +141,7 @@ pub struct Annotation {
     /// Those of them for which nothing but drives of the same host was read, where redundancy is on two levels.
     #[serde(skip_serializing_if = "is_none")]
     pub slices_within: u64,
-    /// Bytes that other drives read for this.
+    /// Bytes of other drives that this was made from: read for it, or for the query as well.
     #[serde(skip_serializing_if = "is_none")]
     pub bytes_decoded: u64,
     /// The indexes that were used.
