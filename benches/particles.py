@@ -73,16 +73,17 @@ class Drive:
             now = time.monotonic()
             self.waiting = [waits for waits in self.waiting if waits[1] > now]
             follows = abs(slice_ - self.at) <= 2
-            # With one that waits, as one of those that a disk's queue holds.
-            behind = 0 if follows else 1 + max((behind for at, _, behind in self.waiting if abs(slice_ - at) <= 2), default=-1)
-            joins = 0 < behind < QUEUE
-            self.at = self.at if joins else slice_
-            follows = follows or joins
+            # Or it is read with one that waits, as many as a disk's queue holds.
+            behind = 1 + max((before for at, _, before in self.waiting if abs(slice_ - at) <= 2), default=QUEUE)
+            if not follows and behind < QUEUE:
+                follows = True
+            else:
+                self.at, behind = slice_, 0
             self.reads += 1
             self.seeks += not follows
             self.bytes += size
             begins = max(now, self.disk)
-            self.waiting.append((slice_, begins, behind if joins else 0))
+            self.waiting.append((slice_, begins, behind))
             self.disk = begins + (0.0 if follows else SEEK) + size / DISK
             self.link = max(self.disk, self.link) + 8 * size / LINK
             return self.link + 2 * LATENCY

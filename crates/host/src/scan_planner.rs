@@ -32,7 +32,7 @@ use crate::session::Host;
 use crate::shipped::Beside;
 use crate::sub_plan::Outgoing;
 use crate::tables::{Named, NamedTables, View};
-use crate::travelling::is_worked_off_above;
+use crate::travelling::{is_worked_off_above, parities};
 
 /// Makes [`DriveScanExec`]s of [`DriveScan`]s.
 pub(crate) struct ScanPlanner {
@@ -122,19 +122,19 @@ impl ScanPlanner {
             let part = table.partitions.iter().find(|partition| partition.drive == id);
             part.map_or((0, 0, 0), |part| (part.slices, part.rows, (part.bytes as f64 * read) as u64))
         });
+        let presence = self.host.catalog().presence();
+        let lost: Vec<bool> = targets.iter().map(|target| presence.is_lost(target.at)).collect();
         let mut moves = Moves {
             parts: parts.collect(),
             work: work(&scan.sub_plan, tables, table.rows, table.matrix.is_some())?,
             policy,
             estimated: policy == Policy::Adaptive,
             host: options.profile(),
-            profiles: self.profiles(targets),
+            profiles: self.profiles(targets, &lost),
             limits: Limits { memory: options.limits.memory.min((options.memory_limit / 4) as u64), ..options.limits },
             engines: engines.collect::<Result<_>>()?,
         };
         if let (Moving::AsNeeded, Policy::Adaptive, Some(redundancy)) = (options.moving, policy, &table.redundancy) {
-            let presence = self.host.catalog().presence();
-            let lost: Vec<bool> = targets.iter().map(|target| presence.is_lost(target.at)).collect();
             if is_worked_off_above(redundancy.scheme, &lost, read, &moves) {
                 moves.policy = Policy::Static(Rung::Raw);
             }
@@ -142,22 +142,19 @@ impl ScanPlanner {
         Ok(Some(moves))
     }
 
-    /// What is taken for the devices of `targets`. Where some are lost, the others read for two: themselves, and who decodes what the lost ones had. Slices are read once for both, but parities are read besides, of which each of
+    /// What is taken for the devices of `targets`. Where some, as `is_lost` says, are lost, the others read for two: themselves, and who decodes what the lost ones had. Slices are read once for both, but parities are read besides, of which each of
     /// those that are here has its share; and who stands for a lost one is as quick as this host, and reads no faster than the slowest of the others can send.
-    fn profiles(&self, targets: &[Target]) -> Vec<Profile> {
-        let presence = self.host.catalog().presence();
-        let is_lost: Vec<bool> = targets.iter().map(|target| presence.is_lost(target.at)).collect();
+    fn profiles(&self, targets: &[Target], is_lost: &[bool]) -> Vec<Profile> {
         let own: Vec<Profile> = targets.iter().map(|target| profile_of(target.drive.info())).collect();
-        let lost = is_lost.iter().filter(|lost| **lost).count();
-        let living = || own.iter().zip(&is_lost).filter(|(_, lost)| !**lost).map(|(profile, _)| profile);
-        if lost == 0 || lost == targets.len() {
+        let living = || own.iter().zip(is_lost).filter(|(_, lost)| !**lost).map(|(profile, _)| profile);
+        if is_lost.iter().all(|lost| *lost == is_lost[0]) {
             return own;
         }
-        let share = 1.0 / (1.0 + lost as f64 / (targets.len() - lost) as f64);
+        let share = 1.0 / (1.0 + parities(is_lost));
         let rate = living().map(|profile| profile.disk_bytes_per_s.min(profile.link_bytes_per_s())).fold(f64::INFINITY, f64::min);
         let stand_in = Profile { disk_bytes_per_s: rate * share, ..self.host.options().profile() };
         own.iter()
-            .zip(&is_lost)
+            .zip(is_lost)
             .map(|(profile, lost)| if *lost { stand_in } else { Profile { disk_bytes_per_s: profile.disk_bytes_per_s * share, ..*profile } })
             .collect()
     }

@@ -19,6 +19,12 @@ const AS_LONG: f64 = 1.25;
 /// The least share of slices that a query reads: of fewer columns only those travel.
 const NEARLY_ALL: f64 = 0.75;
 
+/// How much more than its own slices each of the drives that are here reads and sends, where so many of all are `lost`: its share of the parities.
+pub(crate) fn parities(lost: &[bool]) -> f64 {
+    let count = lost.iter().filter(|lost| **lost).count();
+    count as f64 / (lost.len() - count).max(1) as f64
+}
+
 /// Whether all drives are to hand out what they have, of which those that `lost` says are lost; a query of them reads the share `read` of their slices' bytes. Not where that would take longer, as this host is slow at it, or links are that send what need not travel.
 pub(crate) fn is_worked_off_above(scheme: Scheme, lost: &[bool], read: f64, moves: &Moves) -> bool {
     let Some(code) = scheme.code().filter(|_| scheme.inner().is_none()) else { return false };
@@ -27,8 +33,7 @@ pub(crate) fn is_worked_off_above(scheme: Scheme, lost: &[bool], read: f64, move
     if count < 1.0 || travel < MOST || read < NEARLY_ALL {
         return false;
     }
-    // Each of those that are here has its share of the parities.
-    let parities = count / (lost.len() as f64 - count).max(1.0);
+    let parities = parities(lost);
     let model = CostModel::new(moves.work.clone(), moves.host, &moves.profiles, PRIORS);
     let (mut host, mut handing_out, mut working) = (0.0, 0.0f64, 0.0f64);
     for (at, ((_, rows, bytes), lost)) in moves.parts.iter().zip(lost).enumerate() {

@@ -7,8 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_common::{Key, Result};
-use skytether_drive::{Cse, Drive, DriveOptions, Storage};
+use skytether_drive::{Cse, Drive, Storage};
 use skytether_fleet::{DatasetKind, GrowthOptions};
+use skytether_host::membership::MEMBERSHIP_KEY;
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Op, Version};
@@ -16,7 +17,7 @@ use skytether_wire::decorated::{Decorated, Decorator};
 use tokio::sync::oneshot::{Receiver, Sender, channel};
 
 use crate::mended::{holds, options, rows, store};
-use crate::util::{drive_over, name};
+use crate::util::{name, small_drive};
 
 /// Where somebody waits, who says so, and goes on when told.
 type Stop = Mutex<Option<(Sender<()>, Receiver<()>)>>;
@@ -30,9 +31,9 @@ struct Way {
 }
 
 impl Way {
-    fn blank(n: usize) -> Arc<Self> {
-        let options = DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() };
-        Arc::new(Self { drive: drive_over(n, Arc::new(MemoryStore::default()), options), reading: Stop::default(), writing: Stop::default() })
+    fn blank(n: usize) -> Arc<Decorated<Self>> {
+        let drive = small_drive(n, Arc::new(MemoryStore::default()));
+        Arc::new(Decorated(Self { drive, reading: Stop::default(), writing: Stop::default() }))
     }
 }
 
@@ -44,7 +45,7 @@ fn stop(at: &Stop) -> (Receiver<()>, Sender<()>) {
 }
 
 async fn pass(at: &Stop, key: &Key) {
-    if key.as_str() != "skytether-fleet" {
+    if key.as_str() != MEMBERSHIP_KEY {
         return;
     }
     let stop = take(&mut *at.lock().unwrap());
@@ -54,45 +55,42 @@ async fn pass(at: &Stop, key: &Key) {
     }
 }
 
-#[derive(Debug)]
-struct Stopping(Arc<Way>);
-
 #[async_trait]
-impl Decorator for Stopping {
+impl Decorator for Way {
     fn behind(&self) -> &dyn Cse {
-        self.0.drive.as_ref()
+        self.drive.as_ref()
     }
 
     async fn get(&self, key: &Key) -> Result<Bytes> {
-        pass(&self.0.reading, key).await;
-        self.0.drive.get(key).await
+        pass(&self.reading, key).await;
+        self.drive.get(key).await
     }
 
     async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
         for op in &batch {
             if let Op::Put { key, .. } = op {
-                pass(&self.0.writing, key).await;
+                pass(&self.writing, key).await;
             }
         }
-        self.0.drive.apply(batch).await
+        self.drive.apply(batch).await
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_looks_around_while_a_drive_comes_does_not_take_it_for_lost() {
-    let ways: Vec<Arc<Way>> = (0..4).map(Way::blank).collect();
-    let way = |n: usize| Arc::new(Decorated(Stopping(Arc::clone(&ways[n])))) as Arc<dyn Cse>;
+    let ways: Vec<_> = (0..4).map(Way::blank).collect();
+    let way = |n: usize| Arc::clone(&ways[n]) as Arc<dyn Cse>;
     let (host, _) = Host::join((0..3).map(way).collect(), options("ec:2+1"), Founding::EmptyDrives).await.unwrap();
     store(&host, "lab.t", 200).await.unwrap();
 
     // It is in the list of drives, and not of the fleet yet.
-    let (coming, comes) = stop(&ways[3].writing);
+    let (coming, comes) = stop(&ways[3].0.writing);
     let growing = tokio::spawn({
         let (host, new) = (host.clone(), vec![way(3)]);
         async move { host.resize(new, &GrowthOptions::default(), &|_| ()).await.map(drop) }
     });
     coming.await.unwrap();
-    let (looking, looks) = stop(&ways[0].reading);
+    let (looking, looks) = stop(&ways[0].0.reading);
     let writing = tokio::spawn({
         let host = host.clone();
         async move { host.writer(&name("lab.u"), DatasetKind::Table, false).await.map(drop) }

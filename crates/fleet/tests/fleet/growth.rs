@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use skytether_common::{Kind, PartitionName, Result};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_fleet::{Cut, Fleet, GrowthOptions, GrowthReport, HostOptions, IngestOptions, OpenOptions, ScrubOptions};
+use skytether_host::membership::MEMBERSHIP_KEY;
 use skytether_host::{Founding, Host, RootRecord};
 use skytether_store::disk::DriveIdentity;
 use skytether_store::{Op, Version};
@@ -398,7 +399,7 @@ impl Decorator for Stopping {
     async fn apply(&self, ops: Vec<Op>) -> Result<Vec<Version>> {
         if self.changes.fetch_add(1, Ordering::SeqCst) == self.stop {
             let what = match &ops[0] {
-                Op::Put { key, .. } if key.as_str() == "skytether-fleet" => "member",
+                Op::Put { key, .. } if key.as_str() == MEMBERSHIP_KEY => "member",
                 Op::Put { key, .. } if !key.as_str().contains('.') => "commit",
                 Op::Put { .. } => "copy",
                 Op::Link { .. } => "link",

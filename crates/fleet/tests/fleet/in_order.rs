@@ -10,14 +10,14 @@ use bytes::Bytes;
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::Policy;
 use skytether_common::{Error, Key, PartitionName, Result};
-use skytether_drive::{Cse, Drive, DriveOptions, Storage};
+use skytether_drive::{Cse, Drive, Storage};
 use skytether_fleet::{Cut, HostOptions, Moving, QueryOptions, RepairOptions};
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
 use skytether_wire::decorated::{Decorated, Decorator};
 
 use crate::mended::{options, store};
-use crate::util::{drive_over, lines};
+use crate::util::{lines, small_drive};
 
 /// A way to a drive that notes which slices are asked for, and after so many of them does not answer any more.
 #[derive(Debug)]
@@ -27,37 +27,42 @@ struct Noting {
     left: AtomicUsize,
 }
 
-#[derive(Debug)]
-struct Way(Arc<Noting>);
-
-#[async_trait]
-impl Decorator for Way {
-    fn behind(&self) -> &dyn Cse {
-        self.0.drive.as_ref()
-    }
-
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        let Noting { drive, asked, left } = &*self.0;
-        if let Some((partition, Some(number))) = PartitionName::parse(key) {
-            asked.lock().unwrap().push((partition, number));
-            if left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err() {
-                return Err(Error::unavailable("it does not answer"));
-            }
-        }
-        drive.get(key).await
+impl Noting {
+    /// The slices that it was asked for since this was asked.
+    fn taken(&self) -> Vec<(PartitionName, u32)> {
+        std::mem::take(&mut *self.asked.lock().unwrap())
     }
 }
 
-struct Drives(Vec<Arc<Noting>>);
+#[async_trait]
+impl Decorator for Noting {
+    fn behind(&self) -> &dyn Cse {
+        self.drive.as_ref()
+    }
+
+    async fn get(&self, key: &Key) -> Result<Bytes> {
+        if let Some((partition, Some(number))) = PartitionName::parse(key) {
+            self.asked.lock().unwrap().push((partition, number));
+            if self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err() {
+                return Err(Error::unavailable("it does not answer"));
+            }
+        }
+        self.drive.get(key).await
+    }
+}
+
+type Way = Arc<Decorated<Noting>>;
+
+struct Drives(Vec<Way>);
 
 impl Drives {
     fn new(count: usize) -> Self {
         Self((0..count).map(Self::blank).collect())
     }
 
-    fn blank(n: usize) -> Arc<Noting> {
-        let options = DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() };
-        Arc::new(Noting { drive: drive_over(n, Arc::new(MemoryStore::default()), options), asked: Mutex::default(), left: AtomicUsize::new(usize::MAX) })
+    fn blank(n: usize) -> Way {
+        let drive = small_drive(n, Arc::new(MemoryStore::default()));
+        Arc::new(Decorated(Noting { drive, asked: Mutex::default(), left: AtomicUsize::new(usize::MAX) }))
     }
 
     /// A host with so much memory.
@@ -67,13 +72,13 @@ impl Drives {
 
     async fn host_with(&self, mut options: HostOptions) -> Host {
         options.slices.target_bytes = 16 << 10;
-        let ways = self.0.iter().map(|drive| Arc::new(Decorated(Way(Arc::clone(drive)))) as Arc<dyn Cse>);
+        let ways = self.0.iter().map(|way| Arc::clone(way) as Arc<dyn Cse>);
         Host::join(ways.collect(), options, Founding::EmptyDrives).await.unwrap().0
     }
 
     /// How many slices drive `n` was asked for since this was asked, and for how many of them a disk moves its head.
     fn ways(&self, n: usize) -> (usize, usize) {
-        let asked = std::mem::take(&mut *self.0[n].asked.lock().unwrap());
+        let asked = self.0[n].0.taken();
         let moves = |pair: &&[(PartitionName, u32)]| pair[0].0 != pair[1].0 || pair[0].1.abs_diff(pair[1].1) > 2;
         (asked.len(), asked.windows(2).filter(moves).count())
     }
@@ -122,16 +127,13 @@ async fn what_a_query_reads_and_decoding_takes_is_read_once() {
     // Where the groups are is known when a slice of them was decoded.
     let few = host.sql("SELECT count(*) FROM lab.t WHERE id < 8000", &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await.unwrap();
     assert_eq!(lines(&few.collect().await.unwrap()), ["8000"]);
-    let slices = |drive: &Noting| {
-        let asked = std::mem::take(&mut *drive.asked.lock().unwrap());
-        asked.into_iter().filter(|(partition, _)| !partition.table.starts_with("parity/")).collect::<Vec<_>>()
-    };
-    assert!(drives.0.iter().all(|drive| slices(drive).len() < 12));
+    let slices = |way: &Way| way.0.taken().into_iter().filter(|(partition, _)| !partition.table.starts_with("parity/")).collect::<Vec<_>>();
+    assert!(drives.0.iter().all(|way| slices(way).len() < 12));
     assert_eq!(answer(&host).await, due);
-    for drive in &drives.0 {
-        let slices = slices(drive);
+    for way in &drives.0 {
+        let slices = slices(way);
         let once = slices.iter().collect::<HashSet<_>>().len();
-        assert!(once > 20 && slices.len() <= once + once / 8, "{}: {} of {once}", drive.drive.info().name, slices.len());
+        assert!(once > 20 && slices.len() <= once + once / 8, "{}: {} of {once}", way.info().name, slices.len());
     }
 }
 
@@ -142,7 +144,7 @@ async fn a_drive_that_is_lost_in_the_middle_holds_nobody_up() {
         let due = filled("ec:3+2", &drives).await;
         drives.0[1] = Drives::blank(1);
         let host = drives.host("ec:3+2", 64 << 20).await;
-        drives.0[4].left.store(after, Ordering::SeqCst);
+        drives.0[4].0.left.store(after, Ordering::SeqCst);
         let repair = tokio::time::timeout(Duration::from_secs(120), host.repair(&RepairOptions::default(), &|_| ())).await;
         let report = repair.expect("it waits for a drive that is lost").unwrap_or_else(|e| panic!("after {after}: {}", e.full_text()));
         assert_eq!((report.drives.as_slice(), report.left.len()), (&["drive-1".to_owned()][..], 0), "after {after}: {report:?}");

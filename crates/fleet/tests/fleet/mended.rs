@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use skytether_common::{Error, Kind, Result};
-use skytether_drive::{Cse, Drive, DriveOptions, Storage};
+use skytether_drive::{Cse, Drive, Storage};
 use skytether_fleet::{Cut, DatasetKind, GrowthOptions, GrowthReport, HostOptions, Placement, QueryOptions, Scheme};
+pub(crate) use skytether_host::membership::MEMBERSHIP_KEY as FLEET;
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Op, SliceStore, Version};
 use skytether_wire::decorated::{Decorated, Decorator};
 
-use crate::util::{batches, drive_over, lines, name};
+use crate::util::{batches, lines, name, small_drive};
 
-/// The record of the fleet, and that of its host.
-pub(crate) const FLEET: &str = "skytether-fleet";
+/// The record of the fleet's host.
 const HOST: &str = "skytether-fleet-host";
 
 /// Which change a drive does not answer: the next one of this key, made all the same or not.
@@ -68,8 +68,7 @@ pub(crate) struct Drives {
 impl Drives {
     pub(crate) fn new(count: usize) -> Self {
         let stores: Vec<Arc<MemoryStore>> = (0..count).map(|_| Arc::default()).collect();
-        let drive =
-            |(n, store): (usize, &Arc<MemoryStore>)| drive_over(n, Arc::clone(store) as _, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() });
+        let drive = |(n, store): (usize, &Arc<MemoryStore>)| small_drive(n, Arc::clone(store) as _);
         Self { drives: stores.iter().enumerate().map(drive).collect(), stores, fails: Arc::default() }
     }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{Key, Kind, PartitionName, Result};
-use skytether_drive::DriveOptions;
 use skytether_fleet::{DatasetKind, HostOptions, Moving, Placement, QueryOptions, Receipt};
 use skytether_host::{Branch, Founding, Host};
 use skytether_store::SliceStore;
@@ -14,7 +13,7 @@ use skytether_store::before::Before;
 use skytether_store::memory::MemoryStore;
 use skytether_wire::Cse;
 
-use crate::util::{batches, drive_over, lines, name};
+use crate::util::{batches, lines, name, small_drive};
 
 /// A store of which the first slice that is read once it is armed never comes, however often it is asked for, until it is let go.
 #[derive(Debug, Default)]
@@ -87,9 +86,7 @@ impl Stores {
 
     /// Drives that know nothing of what others have read of these stores.
     fn drives(&self) -> Vec<Arc<dyn Cse>> {
-        let drive = |(n, store): (usize, &Arc<Hanging>)| {
-            drive_over(n, Arc::clone(store) as _, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }) as Arc<dyn Cse>
-        };
+        let drive = |(n, store): (usize, &Arc<Hanging>)| small_drive(n, Arc::clone(store) as _) as Arc<dyn Cse>;
         self.0.iter().enumerate().map(drive).collect()
     }
 }

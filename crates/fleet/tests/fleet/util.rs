@@ -40,6 +40,11 @@ pub(crate) fn drive_over(n: usize, store: Arc<dyn SliceStore>, options: DriveOpt
     Drive::new(store, info, options).unwrap()
 }
 
+/// As [`drive_over`], with little memory.
+pub(crate) fn small_drive(n: usize, store: Arc<dyn SliceStore>) -> Arc<Drive> {
+    drive_over(n, store, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() })
+}
+
 /// Batch `at` of a table of `rows` rows each, with texts, gaps and repeated values.
 pub(crate) fn batch(at: usize, rows: usize) -> RecordBatch {
     let ids: Vec<i64> = (at * rows..(at + 1) * rows).map(|i| i as i64).collect();

@@ -261,6 +261,14 @@ impl Cover {
         self.threads.run(work).await
     }
 
+    /// Checks that drive `at` is not lost.
+    ///
+    /// # Errors
+    /// Unavailable, saying why it is.
+    pub(super) fn is_here(&self, at: usize) -> Result<()> {
+        if self.presence.is_lost(at) { Err(Error::unavailable(self.lost(at))) } else { Ok(()) }
+    }
+
     /// What to say of a drive that is lost.
     pub(super) fn lost(&self, at: usize) -> String {
         format!("{} is lost ({})", self.name(at), self.presence.why(at).unwrap_or_default())
@@ -518,9 +526,7 @@ impl Cover {
         let Some(at) = self.at(level, shard) else {
             return Err(Error::unavailable(format!("drive {id} is not among this host's drives")));
         };
-        if self.presence.is_lost(at) {
-            return Err(Error::unavailable(self.lost(at)));
-        }
+        self.is_here(at)?;
         let (key, drive) = (level.key(table, shard, role)?, &self.drives[at]);
         let could_not = |e: Error| e.while_doing(format!("{} could not give {key}", self.name(at)));
         if let Some(blocks) = blocks {
@@ -534,9 +540,9 @@ impl Cover {
         }
         let bytes = match self.ahead.take(at, &key).await {
             Some(bytes) => bytes,
-            // It may be lost since, which is why it did not come.
-            None if self.presence.is_lost(at) => return Err(Error::unavailable(self.lost(at))),
             None => {
+                // It may be lost since, which is why it did not come.
+                self.is_here(at)?;
                 self.shared.expect(at, &key).await;
                 self.for_decoding(at, &key).await.map_err(could_not)?
             }

@@ -73,20 +73,10 @@ impl Rebuilt {
         &self.cover.drives[self.at]
     }
 
-    fn is_here(&self) -> Result<()> {
-        if self.cover.presence.is_lost(self.at) { Err(Error::unavailable(self.cover.lost(self.at))) } else { Ok(()) }
-    }
-
     /// Asks the drive itself, if it is here.
     async fn itself<T>(&self, what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
-        self.is_here()?;
+        self.cover.is_here(self.at)?;
         self.cover.ask(self.at, what, work).await
-    }
-
-    /// The value of `key` from the drive itself, if it is here.
-    async fn for_query(&self, key: &Key) -> Result<Bytes> {
-        self.is_here()?;
-        self.cover.for_query(self.at, key).await
     }
 
     /// The value of `key` of a partition, from elsewhere; `because` the drive itself said so.
@@ -157,7 +147,7 @@ impl Storage for Rebuilt {
     }
 
     async fn get(&self, key: &Key) -> Result<Bytes> {
-        match self.for_query(key).await {
+        match self.cover.for_query(self.at, key).await {
             Err(e) if covers(&e) => match PartitionName::parse(key) {
                 Some((partition, number)) => self.elsewhere(key, &partition, number, e).await,
                 None => Err(e),

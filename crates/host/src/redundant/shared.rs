@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use skytether_common::{Error, Key, PartitionName, Result};
+use skytether_common::{Key, PartitionName, Result};
 use tokio::sync::{Notify, OnceCell};
 
 use super::decoded::Cover;
@@ -28,7 +28,7 @@ const KEPT: Duration = Duration::from_secs(5);
 /// Partitions at drives of which it is known how far queries are.
 const FOLLOWED: usize = 4096;
 
-/// Who reads a slice. Each reads it once.
+/// Who reads a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reader {
     /// A query, which wants what is in it.
@@ -263,13 +263,11 @@ impl Cover {
 
     /// The value of `key` at drive `at`. Who waited for somebody else to read it is told if the drive is lost since.
     async fn from_drive(&self, at: usize, what: &str, key: &Key) -> Result<Bytes> {
-        if self.presence.is_lost(at) {
-            return Err(Error::unavailable(self.lost(at)));
-        }
+        self.is_here(at)?;
         self.ask(at, what, self.drives[at].get(key)).await
     }
 
-    /// Whether slices are decoded from one of several groups' worth: with more drives lost each is wanted more than twice.
+    /// Whether slices may be wanted more than twice: with several drives lost several of a group are decoded.
     fn is_wanted_more(&self) -> bool {
         self.presence.lost().len() > 1
     }
@@ -277,8 +275,9 @@ impl Cover {
     /// The value of `key` at drive `at`, as the drive gives it, for a query.
     ///
     /// # Errors
-    /// As the drive's storage.
+    /// As the drive's storage; Unavailable where it is lost.
     pub(super) async fn for_query(&self, at: usize, key: &Key) -> Result<Bytes> {
+        self.is_here(at)?;
         let read = || self.from_drive(at, "read a value", key);
         match PartitionName::parse(key) {
             Some((partition, Some(number))) if self.is_wanted_twice(&partition, number) => {
@@ -295,7 +294,7 @@ impl Cover {
     /// The shard under `key` at drive `at`, as the drive gives it, for decoding.
     ///
     /// # Errors
-    /// As the drive's storage.
+    /// As the drive's storage; Unavailable where it is lost.
     pub(super) async fn for_decoding(&self, at: usize, key: &Key) -> Result<Bytes> {
         let read = || self.from_drive(at, "read a shard", key);
         match PartitionName::parse(key) {
@@ -312,7 +311,7 @@ impl Cover {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use skytether_common::Generation;
+    use skytether_common::{Error, Generation};
 
     use super::*;
 
