@@ -12,6 +12,9 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	  if command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$p; break; fi; done)
 export PROTOC := $(CURDIR)/$(BIN)/protoc
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# A registry that does not answer for a moment is asked again.
+export PIP_RETRIES := 10
+export CARGO_NET_RETRY := 10
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock
 

@@ -83,10 +83,10 @@ def with_threads(path: Path, drives: int, memory_limit: int, spill_limit: int | 
     return skytether.Fleet(skytether._internal.Fleet.open(str(path), drives, "none", "unlimited", True, None, memory_limit, spill_limit, None, threads))
 
 
-def device(speed: float, cores: int = 1, gigabits: float = 10.0) -> str:
+def device(speed: float, cores: int = 1, gigabits: float = 10.0, disk: float = 2e9) -> str:
     """The profile of a device: a core's speed in those of this machine, cores, its link. That it has one lets the work of a query move."""
     return (
-        f"speed_per_core = {speed}\ncores = {cores}\nmemory_bytes = 268435456\ndisk_bytes_per_s = 2e9\nlink_bits_per_s = {gigabits * 1e9}\n"
+        f"speed_per_core = {speed}\ncores = {cores}\nmemory_bytes = 268435456\ndisk_bytes_per_s = {disk}\nlink_bits_per_s = {gigabits * 1e9}\n"
     )
 
 

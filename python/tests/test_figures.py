@@ -58,7 +58,7 @@ def test_tables_have_our_figures_beside_the_published_ones(out):
     # Two processes with ten slices each, of which five are shown apart.
     assert all(row["slices"] == "10" and 0 < float(row["least"]) <= float(row["median"]) <= float(row["most"]) for row in places)
     # Envoy is this machine's processor, 15 times slower: nothing else can make it so much slower.
-    assert float(places[3]["median"]) > 3 * float(places[2]["median"])
+    assert float(places[3]["least"]) > 3 * float(places[2]["least"])
 
     assert all(float(row["projection"]) > 0 and float(row["MB of both"]) < float(row["MB of projection"]) for row in read(out, "figure7"))
 

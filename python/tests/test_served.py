@@ -85,7 +85,7 @@ def test_hostile_bytes_leave_drives_and_host_serving(served, what):
     host = served.url.removeprefix("grpc://").split(":")
     for address in (served.drives[1], (host[0], int(host[1]))):
         for closes in (True, False):
-            with socket.create_connection(address, timeout=10) as line:
+            with socket.create_connection(address, timeout=60) as line:
                 try:
                     line.sendall(HOSTILE[what])
                     if closes:

@@ -360,9 +360,8 @@ async fn a_disk_that_fails_for_a_moment_costs_a_moment() {
     let store = Arc::new(store);
     let drive = drive_over(Arc::clone(&store) as _, DriveOptions::default());
     define(&drive).await;
-    let state = settled(&drive).await;
-    assert!(state.phase == Phase::Failed && store.injected() == 1, "{state:?}");
     assert_eq!(ready(&drive).await.rows, SALES as u64);
+    assert_eq!(store.injected(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -69,7 +69,7 @@ pub struct Sessions {
     epochs: AtomicU32,
     bounds: Bounds,
     /// How many times their processor time slices took of late, and since when that is known.
-    load: Mutex<Option<(Instant, f64)>>,
+    load: Mutex<Option<Load>>,
 }
 
 /// From where on a CSE refuses work, whatever memory it has.
@@ -81,8 +81,21 @@ pub struct Bounds {
     pub load: f64,
 }
 
+/// How busy lanes found the CSE.
+#[derive(Debug, Clone, Copy)]
+struct Load {
+    /// When it was told last.
+    at: Instant,
+    now: f64,
+    /// What was measured before that; 1 where nothing was for long.
+    before: f64,
+}
+
 /// How long a load counts that nobody has measured again.
 const LOAD_COUNTS: Duration = Duration::from_secs(1);
+
+/// How long a load counts as the one before: slices take that long on a CSE that is as busy as one has to be to refuse work.
+const LOAD_STAYS: Duration = Duration::from_secs(30);
 
 impl Sessions {
     /// Of a CSE whose `engine` may hold `memory_limit` bytes.
@@ -91,13 +104,29 @@ impl Sessions {
         Arc::new(Self { engine, memory_limit, device, epochs: AtomicU32::new(0), bounds, load: Mutex::default() })
     }
 
-    fn known_load(&self) -> MutexGuard<'_, Option<(Instant, f64)>> {
+    fn known_load(&self) -> MutexGuard<'_, Option<Load>> {
         self.load.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How busy the CSE is, as far as its lanes noticed of late.
+    /// How busy the CSE is, as far as its lanes noticed of late. What one measurement says, of a millisecond perhaps, and the one before it did not, is no reason to refuse work for seconds.
     fn load(&self) -> f64 {
-        self.known_load().filter(|(since, _)| since.elapsed() < LOAD_COUNTS).map_or(1.0, |(_, load)| load)
+        self.known_load().filter(|load| load.at.elapsed() < LOAD_COUNTS).map_or(1.0, |load| load.now.min(load.before))
+    }
+
+    /// A lane measured this load, or tells what was measured before.
+    fn notice(&self, load: f64) {
+        let (mut known, at) = (self.known_load(), Instant::now());
+        let before = match *known {
+            Some(last) if last.at.elapsed() < LOAD_STAYS => {
+                if last.now == load {
+                    last.before
+                } else {
+                    last.now
+                }
+            }
+            _ => 1.0,
+        };
+        *known = Some(Load { at, now: load, before });
     }
 
     /// Waits for orders about the stripes of `worker`, which `plan` is to be worked off over.
@@ -409,7 +438,7 @@ impl Lane {
         let shared = &self.shared;
         let said = shared.state().machine.slice_done(shared.now(), self.epoch, cost, pending, &*shared.worker);
         if let Some(Up::Progress { load, .. }) = &said {
-            *shared.sessions.known_load() = Some((Instant::now(), *load));
+            shared.sessions.notice(*load);
         }
         // The last one to end an epoch that others wait for.
         shared.changed.notify_waiters();

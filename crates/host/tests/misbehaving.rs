@@ -142,13 +142,14 @@ impl Cse for TestDrive {
 }
 
 async fn fleet() -> (Host, Vec<Arc<TestDrive>>, DatasetName) {
+    fleet_with(Duration::from_millis(300)).await
+}
+
+/// A fleet whose drives may take so long for what they are asked to store.
+async fn fleet_with(storage_deadline: Duration) -> (Host, Vec<Arc<TestDrive>>, DatasetName) {
     let drives: Vec<_> = (0..2).map(|n| another(n + 1, &format!("drive-{n}"))).collect();
-    let mut options = HostOptions {
-        storage_deadline: Duration::from_millis(300),
-        begin_deadline: Duration::from_millis(300),
-        silence_deadline: Duration::from_millis(300),
-        ..HostOptions::default()
-    };
+    let mut options =
+        HostOptions { storage_deadline, begin_deadline: Duration::from_millis(300), silence_deadline: Duration::from_millis(300), ..HostOptions::default() };
     options.slices.target_bytes = 4 << 10;
     let (host, _) = Host::join(drives.iter().map(|d| Arc::clone(d) as Arc<dyn Cse>).collect(), options, Founding::EmptyDrives).await.unwrap();
     let name: DatasetName = "lab.t".parse().unwrap();
@@ -249,7 +250,7 @@ fn slices_of(drives: &[Arc<TestDrive>], prefix: &str) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_stops_waiting_for_a_commit_does_not_stop_it() {
-    let (host, drives, _) = fleet().await;
+    let (host, drives, _) = fleet_with(Duration::from_secs(60)).await;
     let name: DatasetName = "lab.left".parse().unwrap();
     let (begun, leave) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     for drive in &drives {
@@ -263,13 +264,16 @@ async fn who_stops_waiting_for_a_commit_does_not_stop_it() {
     assert!(committing.await.unwrap_err().is_cancelled());
     leave.add_permits(1);
     // The record comes with the commit's own task, which the drive's deadline bounds.
-    let record = loop {
-        match host.catalog().read(&name).await {
-            Ok((record, _)) => break record,
-            Err(e) => assert_eq!(e.kind(), Kind::NotFound),
+    let comes = async {
+        loop {
+            match host.catalog().read(&name).await {
+                Ok((record, _)) => break record,
+                Err(e) => assert_eq!(e.kind(), Kind::NotFound),
+            }
+            tokio::task::yield_now().await;
         }
-        tokio::task::yield_now().await;
     };
+    let record = tokio::time::timeout(Duration::from_secs(60), comes).await.expect("the commit was stopped");
     assert_eq!(record.tables["data"].rows, 2);
     assert_eq!(slices_of(&drives, "lab/left/"), slices, "slices of a committed data set were deleted");
 }

@@ -16,13 +16,13 @@ use crate::util::{batches, lines, name};
 const RECORD: &str = "skytether-fleet-host";
 
 fn options(redundancy: &str) -> HostOptions {
-    let mut options = HostOptions { storage_deadline: Duration::from_secs(5), redundancy: redundancy.parse::<Scheme>().unwrap(), ..HostOptions::default() };
+    let mut options = HostOptions { storage_deadline: Duration::from_secs(30), redundancy: redundancy.parse::<Scheme>().unwrap(), ..HostOptions::default() };
     options.slices.target_bytes = 16 << 10;
     options
 }
 
 async fn connected(drives: &[Server]) -> Vec<Arc<dyn Cse>> {
-    let options = ConnectOptions { idle_timeout: Duration::from_secs(2), ..ConnectOptions::default() };
+    let options = ConnectOptions { idle_timeout: Duration::from_secs(20), ..ConnectOptions::default() };
     let mut all: Vec<Arc<dyn Cse>> = Vec::new();
     for drive in drives {
         all.push(FlightCse::connect(&drive.address, options.clone()).await.unwrap());

