@@ -108,24 +108,26 @@ async fn init(args: Init) -> Result<(), Failure> {
 }
 
 /// Until Ctrl-C or, on Unix, SIGTERM.
-async fn interrupted() {
+fn interrupts() -> impl Future<Output = ()> + Send {
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};
-        match signal(SignalKind::terminate()) {
-            Ok(mut term) => {
-                tokio::select! {
-                    _ = tokio::signal::ctrl_c() => {}
-                    _ = term.recv() => {}
+        // From here on, and not from when somebody first waits.
+        let (int, term) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+        async move {
+            match (int, term) {
+                (Ok(mut int), Ok(mut term)) => {
+                    tokio::select! {
+                        _ = int.recv() => {}
+                        _ = term.recv() => {}
+                    }
                 }
-            }
-            Err(_) => {
-                let _ = tokio::signal::ctrl_c().await;
+                _ => drop(tokio::signal::ctrl_c().await),
             }
         }
     }
     #[cfg(not(unix))]
-    {
+    async {
         let _ = tokio::signal::ctrl_c().await;
     }
 }
@@ -160,9 +162,9 @@ async fn drive_serve(args: DriveServe) -> Result<(), Failure> {
         // Whoever mistyped the directory of a drive that exists sees it here.
         eprintln!("made a new drive in {}", args.data.display());
     }
-    let at = address(&listener)?;
+    let (at, stop) = (address(&listener)?, interrupts());
     say(&format!("{} serves {} at {at}", drive_name(&drive), args.data.display()))?;
-    serve_until_interrupted(skytether_drive::serve(drive, listener, interrupted())).await
+    serve_until_interrupted(skytether_drive::serve(drive, listener, stop)).await
 }
 
 fn drive_name(drive: &std::sync::Arc<Drive>) -> String {
@@ -181,10 +183,7 @@ fn hosts(given: &[String], redundancy: skytether_host::Scheme) -> Result<Vec<(St
             }
             let own = match (grouped, redundancy.inner()) {
                 (true, _) => Some(format!("host-{host}")),
-                (false, Some(_)) => {
-                    let bare = at.rsplit_once("://").map_or(at, |(_, rest)| rest);
-                    Some(bare.rsplit_once(':').map_or(bare, |(host, _)| host).to_owned())
-                }
+                (false, Some(_)) => Some(skytether_host::host_of(at).to_owned()),
                 (false, None) => None,
             };
             drives.push((at.to_owned(), own));
@@ -237,9 +236,9 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
             let listener = listen(&args.listen).await?;
             let link = args.link.map(|gbit| (gbit * 1e9, 0.0));
             let branch = Branch::open(name, drives, options, Founding::EmptyDrives, link).await?;
-            let at = address(&listener)?;
+            let (at, stop) = (address(&listener)?, interrupts());
             say(&format!("{name} serves {} as one at {at}", counted(hosts.len() as u64, "drive")))?;
-            return serve_until_interrupted(skytether_wire::flight::serve(branch, listener, interrupted())).await;
+            return serve_until_interrupted(skytether_wire::flight::serve(branch, listener, stop)).await;
         }
         // First, so that where the port is taken, by another host of the same drives perhaps, that one keeps them.
         let listener = listen(&args.listen).await?;
@@ -260,12 +259,12 @@ async fn host_serve(args: HostServe) -> Result<(), Failure> {
         };
         (host, what, listener, None)
     };
-    let at = address(&listener)?;
+    let (at, stop) = (address(&listener)?, interrupts());
     say(&format!("host serves {what} at {at}"))?;
     let watching = host.clone();
     let serving = async move {
         tokio::select! {
-            served = skytether_host::server::serve(host, listener, interrupted()) => served,
+            served = skytether_host::server::serve(host, listener, stop) => served,
             never = watching.watch(WATCH) => match never {},
         }
     };

@@ -148,19 +148,19 @@ impl Embedded {
                 let fleet = read(&path.join("fleet.json"))?;
                 let n = fleet.drives.iter().position(|other| *other == id).ok_or_else(|| Error::internal(format!("drive {id} is not in fleet.json")))?;
                 let dir = drive_dir(&path, fleet.place(n));
-                let empty = match fs::read_dir(&dir) {
-                    Ok(mut entries) => entries.next().is_none(),
-                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => true,
-                    Err(e) => return Err(Error::io("open", &dir, e)),
-                };
-                if !empty {
-                    return Err(Error::invalid(format!(
-                        "{} is not empty: move what is there away; then `skytether repair --replace {name}` makes a blank drive there",
-                        dir.display()
-                    )));
-                }
                 let options = options.get(n).cloned().unwrap_or_default();
-                Drive::open(&dir, Some(DriveIdentity { id, name }), options)
+                let occupied = || {
+                    let dir = dir.display();
+                    Error::invalid(format!("{dir} is not empty: move what is there away; then `skytether repair --replace {name}` makes a blank drive there"))
+                };
+                if dir.join("drive.json").exists() {
+                    return Err(occupied());
+                }
+                // What the making of a drive left that was cut off is no obstacle.
+                Drive::open(&dir, Some(DriveIdentity { id, name: name.clone() }), options).map_err(|e| match e.kind() {
+                    Kind::Invalid | Kind::Corrupt => occupied().because(e),
+                    _ => e,
+                })
             };
             let drive = tokio::task::spawn_blocking(made).await.map_err(|e| Error::internal("making a drive stopped").because(e))??;
             self.host.put_in_place(linked(drive))?;

@@ -290,11 +290,20 @@ async fn what_is_not_to_be_repaired_is_refused_and_what_is_lost_is_told() {
     let error = fleet.repair(&replacing(&[3]), &|_| ()).await.unwrap_err();
     assert!(error.kind() == Kind::Invalid && error.to_string().contains("is not empty"), "{error}");
     fs::remove_file(dir_of(dir.path(), 3).join("letter")).unwrap();
+    cut_off(&dir_of(dir.path(), 3));
     let report = repair(&fleet, replacing(&[3])).await;
     assert!(report.left.len() == 1 && report.left[0].contains("lab/bare/") && report.left[0].contains("was on drive-3 alone"), "{report}");
     assert_eq!(value(&fleet, "SELECT count(*) FROM lab.t").await.unwrap(), "6000");
     let error = query(&fleet, "SELECT sum(n) FROM lab.bare", Cut::Full).await.unwrap_err();
     assert!(matches!(error.kind(), Kind::NotFound | Kind::Corrupt | Kind::Unavailable), "{}", error.full_text());
+}
+
+/// What the making of a drive leaves that is killed before its end.
+pub(crate) fn cut_off(dir: &Path) {
+    ["slices", "tmp"].iter().for_each(|name| fs::create_dir_all(dir.join(name)).unwrap());
+    fs::write(dir.join("LOCK"), "").unwrap();
+    fs::write(dir.join("index.redb"), "half").unwrap();
+    fs::write(dir.join("tmp").join("drive.json"), "{").unwrap();
 }
 
 /// Drive `n`, blank, with the id of another, at an address.
