@@ -30,7 +30,13 @@ class Growth:
     _inner: _internal.Fleet
 
     def add_drives(
-        self, count: int | None = None, *, addresses: str | Sequence[str] | None = None, rate: float | None = None, progress: Callable[[int, int], None] | None = None,
+        self,
+        count: int | None = None,
+        *,
+        addresses: str | Sequence[str] | None = None,
+        host: str | None = None,
+        rate: float | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> dict[str, Any]:
         """Takes blank drives into the fleet and gives them their share of every table, so that all drives are within 5% of the mean. Queries and ingests go on meanwhile. What was cut off goes on with `balance`.
 
@@ -40,6 +46,8 @@ class Growth:
             How many drives an embedded fleet gets, below its directory (default: 1).
         addresses
             Of a fleet behind a host: the address, or addresses, of the blank drives. They must be among the host's drives when it is started again.
+        host
+            The host that the new drives are on, in a fleet that knows its hosts (default: that of their addresses, if the fleet has drives there; of an embedded fleet the one with the fewest drives).
         rate
             How fast slices may be moved, over all drives together, in MB/s (default: as fast as it goes).
         progress
@@ -64,7 +72,7 @@ class Growth:
             raise InvalidError("either a number of drives to make or addresses of drives, not both")
         if count is not None and count < 1:
             raise InvalidError(f"{count} drives can't be added: give 1 or more")
-        return self._resize(0 if given else 1 if count is None else count, given, [], rate, progress)
+        return self._resize(0 if given else 1 if count is None else count, given, [], rate, progress, host)
 
     def retire(self, drives: str | Sequence[str], *, rate: float | None = None, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
         """Moves all that is on drives to the others, makes anew what was on lost ones, and goes on without them; those that are here are wiped. Queries and ingests go on meanwhile; an ingest that began before and ends after is told to begin again.
@@ -108,6 +116,12 @@ class Growth:
         return self._resize(0, [], [], rate, progress)
 
     def _resize(
-        self, count: int, addresses: list[str], retire: list[str], rate: float | None, progress: Callable[[int, int], None] | None
+        self,
+        count: int,
+        addresses: list[str],
+        retire: list[str],
+        rate: float | None,
+        progress: Callable[[int, int], None] | None,
+        host: str | None = None,
     ) -> dict[str, Any]:
-        return json.loads(self._inner.resize(count, addresses, retire, bytes_per_s(rate), progress))
+        return json.loads(self._inner.resize(count, addresses, retire, bytes_per_s(rate), progress, host))

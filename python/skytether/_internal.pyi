@@ -62,7 +62,13 @@ class Fleet:
     def scrub(self, datasets: list[str], bytes_per_s: int | None, check: bool, progress: Callable[[int, int], None] | None) -> str: ...
     def repair(self, drives: list[str], address: str | None, bytes_per_s: int | None, progress: Callable[[int, int], None] | None) -> str: ...
     def resize(
-        self, count: int, addresses: list[str], retire: list[str], bytes_per_s: int | None, progress: Callable[[int, int], None] | None
+        self,
+        count: int,
+        addresses: list[str],
+        retire: list[str],
+        bytes_per_s: int | None,
+        progress: Callable[[int, int], None] | None,
+        host: str | None = None,
     ) -> str: ...
     def ingest_files(
         self, source: str, name: str, replace: bool, partition_by: list[str], redundancy: str | None, progress: Callable[[int], None] | None,

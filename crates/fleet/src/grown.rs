@@ -26,6 +26,7 @@ impl Embedded {
             .map_err(|_| Error::conflict("drives of this fleet are being added, retired or balanced at this moment: wait until that is done"))?;
         let mut new: Vec<Arc<dyn Cse>> = Vec::new();
         if options.count > 0 {
+            self.host().check_resize(options.count, options).await?;
             for drive in self.make(options.count).await? {
                 new.push(linked(drive));
             }
@@ -87,12 +88,11 @@ impl Embedded {
 /// The drive in a directory, made where there is none; nothing where there is something else, or one that somebody uses.
 fn open(dir: &Path, name: String, like: DriveOptions) -> Result<Option<Arc<Drive>>> {
     let begun = dir.join("drive.json").try_exists().map_err(|e| Error::io("look for", dir, e))?;
-    if !begun && std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Ok(None);
-    }
     match Drive::open(dir, (!begun).then(|| DriveIdentity { id: Uuid::new_v4(), name }), like) {
         Ok(drive) => Ok(Some(drive)),
         Err(e) if begun && matches!(e.kind(), Kind::Conflict | Kind::Corrupt | Kind::Unsupported) => Ok(None),
+        // What the making of a drive left that was cut off is no obstacle, anything else is.
+        Err(e) if !begun && matches!(e.kind(), Kind::Invalid | Kind::Corrupt) => Ok(None),
         Err(e) => Err(e),
     }
 }

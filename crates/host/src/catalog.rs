@@ -223,7 +223,7 @@ impl RootRecord {
     /// Bytes stored for the data set on all drives together.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let parity = self.tables.values().filter_map(|t| t.redundancy.as_ref()).flat_map(|r| r.parity.iter().chain(&r.inner));
+        let parity = self.tables.values().filter_map(|t| t.redundancy.as_ref()).flat_map(RedundancyRecord::partitions);
         self.tables.values().flat_map(|t| &t.partitions).chain(parity).map(|p| p.bytes).sum()
     }
 

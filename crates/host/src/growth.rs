@@ -5,10 +5,16 @@
 //! | [`seats`] | which drives root records lie on |
 //! | `members` | who becomes a member of the fleet, and who ceases to be |
 //! | `plan` | where the parts of a table are to lie |
+//! | `housed` | the same on two levels: every part stays on its host |
+//! | `coded` | what becomes of its parities and code maps |
+//! | `homed` | which host a drive that comes is on, and whether hosts have enough drives without those that leave |
 //! | `mover` | a data set as a new generation of the same content, over other drives |
 //! | `replaced` | the generations before, which queries may read still |
 //! | `report` | what is asked for, and what is told |
 
+mod coded;
+mod homed;
+mod housed;
 pub(crate) mod members;
 mod mover;
 mod plan;
@@ -20,15 +26,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use skytether_common::{Error, Kind, Result};
+use skytether_common::{Error, Result};
 use skytether_wire::Cse;
 
 use crate::catalog::within;
 use crate::redundant::Progress;
 use crate::redundant::presence::Presence;
 use crate::redundant::rejoin::newest;
-use crate::redundant::stored::code;
 use crate::session::Host;
+pub use homed::host_of;
 use mover::Mover;
 pub use report::{GrowthOptions, GrowthReport, Load};
 
@@ -58,7 +64,6 @@ impl Host {
         catalog.look_around().await?;
         // What was cut off before.
         catalog.tell_all().await?;
-        self.grows().await?;
         let (leaving, left) = self.places_of(&options.retire)?;
         for at in &left {
             // One that left as it should is none of the fleet's any more.
@@ -71,12 +76,16 @@ impl Host {
         }
         let before = Mover::new(self, BTreeSet::new(), None, tell).loads().await?;
         let had = presence.members();
-        self.enough(&leaving, new.len()).await?;
-        let mut added = Vec::new();
-        for drive in new {
+        let hosts = self.hosts_for(new.len(), &leaving, options)?;
+        self.enough(&leaving, &hosts).await?;
+        let (mut added, mut on) = (Vec::new(), Vec::new());
+        for (drive, host) in new.into_iter().zip(hosts) {
             let name = drive.info().name.clone();
-            if self.adopt(drive).await? {
+            if self.adopt(drive, &host).await? {
                 tracing::info!("{name} came to the fleet");
+                if !host.is_empty() {
+                    on.push(format!("{name} on {host}"));
+                }
                 added.push(name);
             }
         }
@@ -91,6 +100,9 @@ impl Host {
             let _closed = Closed::new(presence, &leaving);
             self.moved(&leaving, options, tell).await?
         };
+        if !on.is_empty() {
+            report.notes.push(format!("came: {}", on.join(", ")));
+        }
         let after = Mover::new(self, BTreeSet::new(), None, tell).loads().await?;
         let load = |loads: &[u64], at: usize| loads.get(at).copied().unwrap_or(0);
         let all: BTreeSet<usize> = had.iter().copied().chain(presence.members()).collect();
@@ -105,6 +117,9 @@ impl Host {
             let what = "are partitioned by key and stay on as many drives as they were written to: ingest them again to have them on all";
             report.notes.push(format!("{} of tables {what}", skytether_common::units::human_bytes(report.pinned)));
         }
+        if presence.domains().is_some() && report.off_after > plan::TOLERANCE {
+            report.notes.push("what has redundancy on two levels stays on its hosts: drives of hosts that have fewer of them have more".to_owned());
+        }
         report.added = added;
         report.retired = leaving.iter().chain(&left).map(|at| self.drives()[*at].info().name.clone()).collect();
         if !report.retired.is_empty() && !self.is_kept() {
@@ -112,6 +127,15 @@ impl Host {
         }
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)
+    }
+
+    /// Checks what [`Self::resize`] would refuse of `count` drives that come before anything changes.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn check_resize(&self, count: usize, options: &GrowthOptions) -> Result<()> {
+        let (leaving, _) = self.places_of(&options.retire)?;
+        self.enough(&leaving, &self.hosts_for(count, &leaving, options)?).await
     }
 
     /// Empties drives, ends their membership, and balances the rest.
@@ -149,32 +173,6 @@ impl Host {
             return Ok(mover.report);
         }
         Err(Error::conflict("ingests write to the drives that are to leave all the time: retire them again when these are over"))
-    }
-
-    /// Checks that nothing is stored that can't be moved, or would be worth less afterwards: what is on two levels.
-    async fn grows(&self) -> Result<()> {
-        let catalog = self.catalog();
-        if catalog.presence().domains().is_none() {
-            return Ok(());
-        }
-        for name in catalog.names().await? {
-            match catalog.read(&name).await {
-                Ok((record, _)) => {
-                    if let Some(scheme) =
-                        record.tables.values().filter_map(|table| table.redundancy.as_ref()).map(|r| r.scheme).find(|scheme| scheme.inner().is_some())
-                    {
-                        return Err(Error::unsupported(format!(
-                            "{name} has redundancy {scheme}, and what is on two levels can't be moved yet: drop it, or ingest it again with redundancy on one level, before drives come or go"
-                        )));
-                    }
-                }
-                Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt | Kind::Unsupported) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Err(Error::unsupported(
-            "the drives of this fleet are on hosts that its record names, and drives can't come to such a fleet or leave it yet: found another, and ingest there",
-        ))
     }
 
     /// The ids of the drives of the fleet, lost or not.
@@ -237,38 +235,6 @@ impl Host {
             };
         }
         Ok((leaving, left))
-    }
-
-    /// Checks that enough drives are left without these, and with so many more, for the fleet and for each data set.
-    async fn enough(&self, leaving: &BTreeSet<usize>, more: usize) -> Result<()> {
-        let (catalog, presence) = (self.catalog(), self.catalog().presence());
-        if leaving.is_empty() {
-            return Ok(());
-        }
-        let left = presence.members().into_iter().filter(|at| !leaving.contains(at)).count() + more;
-        if left == 0 {
-            return Err(Error::invalid("a fleet keeps one drive at least"));
-        }
-        let too_few = |e: Error| Error::invalid(format!("without the drives that are to leave there would be {left}: add others first")).because(e);
-        code(presence.scheme(), left).map_err(too_few)?;
-        for name in catalog.names().await? {
-            match catalog.read(&name).await {
-                Ok((record, _)) => {
-                    for redundancy in record.tables.values().filter_map(|table| table.redundancy.as_ref()) {
-                        code(redundancy.scheme, left).map_err(|e| too_few(e.while_doing(name.to_string())))?;
-                    }
-                }
-                Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt | Kind::Unsupported) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        if presence.homes() > left {
-            return Err(Error::invalid(format!(
-                "root records lie on {} drives, and without those that are to leave there would be {left}: add others first",
-                presence.homes()
-            )));
-        }
-        Ok(())
     }
 }
 

@@ -98,7 +98,7 @@ pub use catalog::{Catalog, DatasetKind, RootRecord};
 pub use client::RemoteHost;
 pub use expected::{Division, DriveShare, Estimate};
 pub use explain::Explanation;
-pub use growth::{GrowthOptions, GrowthReport, Load};
+pub use growth::{GrowthOptions, GrowthReport, Load, host_of};
 pub use indexes::{IndexInfo, IndexRecord, ListIndexes, NewIndex, OldIndex};
 pub use listing::{DatasetInfo, Listing};
 pub use membership::{Founding, Membership};

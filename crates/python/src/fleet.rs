@@ -375,6 +375,8 @@ impl PyFleet {
     }
 
     /// Takes drives in, lets drives go, and moves what that takes; the report as JSON.
+    #[pyo3(signature = (count, addresses, retire, bytes_per_s, progress, host = None))]
+    #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
     fn resize(
         &self,
         py: Python<'_>,
@@ -383,8 +385,9 @@ impl PyFleet {
         retire: Vec<String>,
         bytes_per_s: Option<u64>,
         progress: Progress,
+        host: Option<String>,
     ) -> PyResult<String> {
-        let (fleet, options) = (self.fleet()?, GrowthOptions { count, addresses, retire, bytes_per_s });
+        let (fleet, options) = (self.fleet()?, GrowthOptions { count, addresses, host, retire, bytes_per_s });
         block(py, async move {
             let told = Told::new(progress);
             let tell = |far: &Far| told.tell(far);

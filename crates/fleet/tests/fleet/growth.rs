@@ -12,8 +12,9 @@ use async_trait::async_trait;
 use skytether_common::{Kind, PartitionName, Result};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_fleet::{Cut, Fleet, GrowthOptions, GrowthReport, HostOptions, IngestOptions, OpenOptions, ScrubOptions};
+use skytether_host::catalog::{PartitionRecord, RedundancyRecord};
 use skytether_host::membership::MEMBERSHIP_KEY;
-use skytether_host::{Founding, Host, RootRecord};
+use skytether_host::{Founding, Host, RootRecord, Scheme};
 use skytether_store::disk::DriveIdentity;
 use skytether_store::{Op, Version};
 use skytether_wire::decorated::{Decorated, Decorator};
@@ -23,7 +24,7 @@ use crate::scrub::values;
 use crate::util::{batches, ingest, name, query, usage, value};
 
 /// A fleet of small slices, of as many drives as it has.
-async fn reopen(path: &Path) -> Fleet {
+pub(crate) async fn reopen(path: &Path) -> Fleet {
     let mut host = HostOptions { threads: 2, ..HostOptions::default() };
     host.slices.target_bytes = 8 << 10;
     let options = OpenOptions { memory_per_drive: Some(64 << 20), ..OpenOptions::default() };
@@ -34,20 +35,20 @@ async fn open(path: &Path, drives: usize, redundancy: &str) -> Fleet {
     crate::redundancy::open(path, drives, redundancy).await.unwrap()
 }
 
-fn adding(count: usize) -> GrowthOptions {
+pub(crate) fn adding(count: usize) -> GrowthOptions {
     GrowthOptions { count, ..GrowthOptions::default() }
 }
 
-fn retiring(drives: &[usize]) -> GrowthOptions {
+pub(crate) fn retiring(drives: &[usize]) -> GrowthOptions {
     GrowthOptions { retire: drives.iter().map(|n| format!("drive-{n}")).collect(), ..GrowthOptions::default() }
 }
 
-async fn resize(fleet: &Fleet, options: &GrowthOptions) -> GrowthReport {
+pub(crate) async fn resize(fleet: &Fleet, options: &GrowthOptions) -> GrowthReport {
     fleet.resize(options, &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.full_text()))
 }
 
 /// No drive is further off the mean than 5%, and what slices are too long for; and no more moved than had to, and a slice per drive for data and parities of each table.
-fn balanced(report: &GrowthReport, tables: u64) {
+pub(crate) fn balanced(report: &GrowthReport, tables: u64) {
     let now: Vec<u64> = report.drives.iter().filter(|load| !report.retired.contains(&load.drive)).map(|load| load.after).collect();
     let mean = now.iter().sum::<u64>() as f64 / now.len() as f64;
     for load in &now {
@@ -59,7 +60,7 @@ fn balanced(report: &GrowthReport, tables: u64) {
     assert!(report.left.is_empty() && report.drives.iter().all(|load| load.after == 0 || !report.retired.contains(&load.drive)), "{report}");
 }
 
-async fn clean(fleet: &Fleet, what: &str) {
+pub(crate) async fn clean(fleet: &Fleet, what: &str) {
     let report = fleet.scrub(&ScrubOptions::default(), &|_| ()).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
     assert!(report.damaged == 0 && report.skipped.is_empty() && report.unverified == 0, "{what}: {report}");
     assert!(fleet.status().await.unwrap().iter().all(|drive| drive.error.is_none()), "{what}");
@@ -73,8 +74,23 @@ fn places(dir: &Path) -> Vec<usize> {
     if places.is_empty() { (0..count).collect() } else { places }
 }
 
+/// The drives that have what lies under the key of partition `slot` itself: as many as may be lost after its own; on two levels m after it on its host, and m + 1 of each of the M hosts after that.
+fn holders(redundancy: &RedundancyRecord, slot: usize) -> Vec<uuid::Uuid> {
+    let RedundancyRecord { scheme, drives, hosts, .. } = redundancy;
+    let Scheme::Levels(outer, inner) = scheme else {
+        return (0..=scheme.tolerates()).map(|further| drives[(slot + further) % drives.len()]).collect();
+    };
+    let count = hosts.iter().max().unwrap() + 1;
+    let of = |further: u32| {
+        let own: Vec<usize> = (0..drives.len()).filter(|at| hosts[*at] == (hosts[slot] + further) % count).collect();
+        let first = own.iter().position(|at| *at == slot).unwrap_or(slot % own.len());
+        (0..=inner.parity()).map(move |at| own[(first + at) % own.len()])
+    };
+    (0..=outer.parity() as u32).flat_map(of).map(|at| drives[at]).collect()
+}
+
 /// Every value on the drives of a closed fleet is one that a root record names there, all that these name is there, root records lie on so many drives each, and all other drives are empty.
-fn no_leaks(dir: &Path, homes: usize, what: &str) {
+pub(crate) fn no_leaks(dir: &Path, homes: usize, what: &str) {
     let mut found: Vec<(uuid::Uuid, PartitionName, Option<u32>)> = Vec::new();
     let mut records: BTreeMap<String, (RootRecord, usize)> = BTreeMap::new();
     let members = places(dir);
@@ -106,25 +122,30 @@ fn no_leaks(dir: &Path, homes: usize, what: &str) {
     for (id, partition, number) in found {
         let (record, _) = records.get(&partition.dataset.to_string()).unwrap_or_else(|| panic!("{what}: a part of {} is left", partition.dataset));
         assert_eq!(partition.generation, record.generation, "{what}: a part of an old generation of {}", record.name);
-        let (title, parity) = partition.table.strip_prefix("parity/").map_or((partition.table.as_str(), false), |title| (title, true));
-        let table = record.table(title).unwrap();
-        let parts = table.redundancy.as_ref().filter(|_| parity).map_or(&table.partitions, |redundancy| &redundancy.parity);
+        let of = |kind: &str| partition.table.strip_prefix(kind);
+        let table = record.table(of("parity/").or(of("inner-parity/")).unwrap_or(&partition.table)).unwrap();
+        let redundancy = || table.redundancy.as_ref().unwrap();
+        let parts = match (of("parity/"), of("inner-parity/")) {
+            (Some(_), _) => &redundancy().parity,
+            (_, Some(_)) => &redundancy().inner,
+            _ => &table.partitions,
+        };
         let own = parts.iter().any(|p| p.drive == id && p.slot == partition.slot);
         if number.is_some() {
             assert!(own, "{what}: {id} has slices of {partition:?}");
             *slices.entry((id, partition)).or_default() += 1;
         } else {
-            let copy = table
-                .redundancy
-                .as_ref()
-                .is_some_and(|r| (0..=r.scheme.tolerates()).any(|further| r.drives[(partition.slot as usize + further) % r.drives.len()] == id));
+            let copy = table.redundancy.as_ref().is_some_and(|r| holders(r, partition.slot as usize).contains(&id));
             assert!(own || copy, "{what}: {id} has the metadata of {partition:?}");
         }
     }
     for (record, _) in records.values() {
         for (title, table) in &record.tables {
-            let parities = table.redundancy.iter().flat_map(|r| &r.parity).map(|p| (p, format!("parity/{title}")));
-            for (p, title) in table.partitions.iter().map(|p| (p, title.clone())).chain(parities) {
+            let parities = table.redundancy.iter().flat_map(|r| {
+                let of = |parts: &[PartitionRecord], kind: &str| parts.iter().map(|p| (p.clone(), format!("{kind}/{title}"))).collect::<Vec<_>>();
+                of(&r.parity, "parity").into_iter().chain(of(&r.inner, "inner-parity"))
+            });
+            for (p, title) in table.partitions.iter().map(|p| (p.clone(), title.clone())).chain(parities) {
                 let there = slices.get(&(p.drive, record.partition(&title, p.slot))).copied().unwrap_or(0);
                 assert_eq!(there, p.slices, "{what}: {} {title} {}", record.name, p.slot);
             }
@@ -133,7 +154,7 @@ fn no_leaks(dir: &Path, homes: usize, what: &str) {
 }
 
 /// What is balanced stays, but for a few slices: which of many small tables has one too many depends on where the others' were when it was looked at.
-fn settled(again: &GrowthReport) {
+pub(crate) fn settled(again: &GrowthReport) {
     let all: u64 = again.drives.iter().map(|load| load.after).sum();
     assert!(again.bytes_moved * 20 <= all, "what is balanced stays: {again}");
     assert!(again.off_after <= again.off_before + 0.01, "{again}");
@@ -354,8 +375,9 @@ async fn what_can_not_be_done_is_refused_and_changes_nothing() {
     refused(retiring(&[0]), Kind::Invalid, "add others first").await;
     refused(retiring(&[7]), Kind::Invalid, "there is no drive").await;
     refused(GrowthOptions { addresses: vec!["127.0.0.1:1".into()], ..GrowthOptions::default() }, Kind::Invalid, "below it").await;
-    // With one more there is one to take the place; with two gone there is not.
-    resize(&fleet, &adding(2)).await;
+    // With one more there is one to take the place; with two gone there is not. Where the making of a drive was cut off, one is made.
+    crate::replaced::cut_off(&dir_of(dir.path(), 3));
+    assert_eq!(resize(&fleet, &adding(2)).await.added, ["drive-3", "drive-4"]);
     resize(&fleet, &retiring(&[0])).await;
     resize(&fleet, &adding(1)).await;
     let bare = IngestOptions { redundancy: Some("none".parse().unwrap()), partition_by: vec!["id".into()], ..IngestOptions::default() };
@@ -381,6 +403,7 @@ async fn what_can_not_be_done_is_refused_and_changes_nothing() {
 const DIR: &str = "SKYTETHER_TEST_GROWTH_DIR";
 const STOP: &str = "SKYTETHER_TEST_GROWTH_STOP";
 const LEAVE: &str = "SKYTETHER_TEST_GROWTH_LEAVE";
+const COUNT: &str = "SKYTETHER_TEST_GROWTH_COUNT";
 
 /// A drive that never carries out change number `stop` of all drives, and says so.
 #[derive(Debug)]
@@ -419,7 +442,7 @@ fn say(what: &str) {
     out.flush().unwrap();
 }
 
-/// Not a test by itself: what the killed process does, to a fleet of three drives, or of four of which one leaves.
+/// Not a test by itself: what the killed process does, to a fleet of so many drives, of which one leaves, or to which another comes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child() {
     let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
@@ -428,7 +451,7 @@ async fn child() {
     let changes = Arc::new(AtomicUsize::new(0));
     let options = || DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() };
     let decorated = |drive: Arc<Drive>| Arc::new(Decorated(Stopping { drive, changes: Arc::clone(&changes), stop })) as Arc<dyn Cse>;
-    let count = if leave { 4 } else { 3 };
+    let count = std::env::var(COUNT).unwrap().parse().unwrap();
     let drives: Vec<Arc<Drive>> = (0..count).map(|n| Drive::open(&dir_of(&dir, n), None, options()).unwrap()).collect();
     let mut ids: Vec<uuid::Uuid> = drives.iter().map(|drive| drive.info().id).collect();
     let mut host = HostOptions::default();
@@ -437,7 +460,7 @@ async fn child() {
     let (new, options) = if leave {
         (Vec::new(), retiring(&[1]))
     } else {
-        let new = Drive::open(&dir_of(&dir, 3), Some(DriveIdentity { id: uuid::Uuid::new_v4(), name: "drive-3".into() }), options()).unwrap();
+        let new = Drive::open(&dir_of(&dir, count), Some(DriveIdentity { id: uuid::Uuid::new_v4(), name: format!("drive-{count}") }), options()).unwrap();
         // As an embedded fleet does it.
         ids.push(new.info().id);
         fs::write(dir.join("fleet.json"), serde_json::to_vec(&serde_json::json!({"format": 1, "drives": ids})).unwrap()).unwrap();
@@ -448,12 +471,13 @@ async fn child() {
 }
 
 /// Runs the child and kills it where it stops; where that is.
-fn run_and_kill(dir: &Path, stop: usize, leave: bool) -> String {
+fn run_and_kill(dir: &Path, stop: usize, leave: bool, count: usize) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "growth::child", "--nocapture", "--test-threads=1"])
         .env(DIR, dir)
         .env(STOP, stop.to_string())
         .env(LEAVE, if leave { "1" } else { "0" })
+        .env(COUNT, count.to_string())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -480,20 +504,23 @@ fn copy_all(from: &Path, to: &Path) {
 /// Kills a growth or a retirement before one after the other of its changes, or before every so many of them, and does it again.
 async fn killed_everywhere(redundancy: &str, leave: bool, every: usize) {
     let first = tempfile::tempdir().unwrap();
-    let fleet = open(first.path(), 3, redundancy).await;
+    let scheme = redundancy.parse::<Scheme>().unwrap();
+    let levels = scheme.inner().is_some();
+    let (drives, homes) = if levels { (crate::levels::DRIVES, 4) } else { (3, scheme.tolerates() + 1) };
+    let fleet = if levels { crate::levels::open(first.path()).await.unwrap() } else { open(first.path(), drives, redundancy).await };
     ingest(&fleet, "lab.a", &batches(3, 500), false).await.unwrap();
     ingest(&fleet, "lab.b", &batches(2, 400), false).await.unwrap();
     if leave {
         resize(&fleet, &adding(1)).await;
     }
     drop(fleet);
-    let homes = redundancy.parse::<skytether_host::Scheme>().unwrap().tolerates() + 1;
+    let count = drives + usize::from(leave);
     let sql = ["SELECT count(*), sum(id), sum(n), min(name) FROM lab.a", "SELECT count(*), sum(id), sum(n), min(name) FROM lab.b"];
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     for stop in (0..1000).step_by(every) {
         let dir = tempfile::tempdir().unwrap();
         copy_all(first.path(), dir.path());
-        let at = run_and_kill(dir.path(), stop, leave);
+        let at = run_and_kill(dir.path(), stop, leave, count);
         let what = format!("{redundancy}, killed before {at} (change {stop})");
         let fleet = reopen(dir.path()).await;
         for (sql, due) in sql.iter().zip(["1500", "800"]) {
@@ -506,14 +533,14 @@ async fn killed_everywhere(redundancy: &str, leave: bool, every: usize) {
         drop(fleet);
         no_leaks(dir.path(), homes, &what);
         let fleet = reopen(dir.path()).await;
-        let again = match (leave, has("drive-3"), has("drive-1")) {
+        let again = match (leave, has(&format!("drive-{drives}")), has("drive-1")) {
             (false, false, _) => adding(1),
             (true, _, true) => retiring(&[1]),
             _ => GrowthOptions::default(),
         };
         let report = resize(&fleet, &again).await;
         assert!(report.left.is_empty(), "{what}: {report}");
-        assert_eq!(fleet.status().await.unwrap().len(), if leave { 3 } else { 4 }, "{what}");
+        assert_eq!(fleet.status().await.unwrap().len(), drives + usize::from(!leave), "{what}");
         ingest(&fleet, "lab.b", &batches(2, 400), true).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
         clean(&fleet, &what).await;
         drop(fleet);
@@ -547,6 +574,16 @@ async fn a_retirement_that_is_killed_goes_on() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retirement_with_redundancy_that_is_killed_goes_on() {
     killed_everywhere("replicas:2", true, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_growth_on_two_levels_that_is_killed_goes_on() {
+    killed_everywhere(crate::levels::SCHEME, false, 13).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retirement_on_two_levels_that_is_killed_goes_on() {
+    killed_everywhere(crate::levels::SCHEME, true, 13).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,6 +11,7 @@ mod explain;
 mod expression;
 mod fenced;
 mod growth;
+mod housed;
 mod in_order;
 mod indexes;
 mod levels;

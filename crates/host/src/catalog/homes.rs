@@ -10,9 +10,11 @@ use bytes::Bytes;
 use skytether_common::checksum::crc32c;
 use skytether_common::{DatasetName, Error, Generation, Key, Kind, Result};
 use skytether_store::{Expect, Op, Version};
+use uuid::Uuid;
 
 use super::{Catalog, RootRecord, rendezvous_order};
 use crate::fence::is_refusal;
+use crate::growth::seats::Seats;
 use crate::membership::{MEMBERSHIP_KEY, Membership};
 use crate::redundant::domains::Domains;
 
@@ -48,22 +50,29 @@ enum Decides {
 impl Catalog {
     /// The drives that hold the root record of `name`, whether they are here or not, the one that decides first.
     pub(crate) fn homes(&self, name: &DatasetName) -> Vec<usize> {
-        self.homes_where(name, self.presence().homes(), self.presence().domains().as_deref())
+        self.homes_where(name, self.presence().homes(), self.presence().seats().as_deref(), self.presence().domains().as_deref())
     }
 
-    /// Those that it would have if records lay on so many drives, and on such hosts.
-    pub(crate) fn homes_where(&self, name: &DatasetName, number: usize, domains: Option<&Domains>) -> Vec<usize> {
-        let mut homes = match self.presence().seats() {
-            Some(seats) => seats.order(name.root_key().as_str()).iter().filter_map(|id| self.drives().iter().position(|d| d.info().id == *id)).collect(),
+    /// Those that it would have if records lay on so many drives, on these seats and on such hosts.
+    pub(crate) fn homes_where(&self, name: &DatasetName, number: usize, seats: Option<&Seats>, domains: Option<&Domains>) -> Vec<usize> {
+        let key = name.root_key();
+        let (mut homes, seated) = match seats {
+            Some(seats) => {
+                let (order, seated) = seats.order(key.as_str());
+                let place = |id: &Uuid| self.drives().iter().position(|drive| drive.info().id == *id);
+                let seated = order[..seated].iter().filter_map(place).count();
+                (order.iter().filter_map(place).collect(), seated)
+            }
             None => {
                 let members = self.presence().members();
                 let ids: Vec<_> = members.iter().map(|at| self.drives()[*at].info().id).collect();
-                let order = rendezvous_order(name.root_key().as_str(), ids.iter());
-                order.into_iter().map(|at| members[at]).collect::<Vec<_>>()
+                let order = rendezvous_order(key.as_str(), ids.iter());
+                (order.into_iter().map(|at| members[at]).collect::<Vec<_>>(), members.len())
             }
         };
         if let Some(domains) = domains {
-            return domains.homes(&homes, number);
+            // A drive that came has no seat, so that no record has to move when it comes.
+            return domains.homes(&homes[..seated.max(number).min(homes.len())], number);
         }
         homes.truncate(number);
         homes

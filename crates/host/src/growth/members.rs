@@ -13,6 +13,7 @@ use super::seats::Seats;
 use crate::catalog::{Catalog, RootRecord, within};
 use crate::fence::HOST_KEY;
 use crate::membership::{GROWN_FORMAT, MEMBERSHIP_KEY, Member, Membership};
+use crate::redundant::domains::Domains;
 use crate::session::Host;
 
 /// Keys that are deleted at a time.
@@ -24,11 +25,11 @@ impl Host {
         self.catalog().newest_of(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))
     }
 
-    /// Takes a blank drive into the fleet. Nothing lies on it yet, so that nothing is to be looked for there. Whether it was not of it before.
+    /// Takes a blank drive into the fleet, as one of `host` where drives are on hosts. Nothing lies on it yet, so that nothing is to be looked for there. Whether it was not of it before.
     ///
     /// # Errors
     /// `Invalid` for a drive that holds data, or is of another fleet, or has the name of another one; `Unsupported` for the drives of a branch.
-    pub(crate) async fn adopt(&self, drive: Arc<dyn Cse>) -> Result<bool> {
+    pub(crate) async fn adopt(&self, drive: Arc<dyn Cse>, host: &str) -> Result<bool> {
         let (catalog, presence) = (self.catalog(), self.catalog().presence());
         let (id, name) = (drive.info().id, drive.info().name.clone());
         // One that came before, of which a note failed, or that has left and is blank again, has its place.
@@ -56,7 +57,7 @@ impl Host {
             return Err(Error::invalid(format!("{name} ({id}) holds data ({}): a drive that comes to a fleet must be blank", entry.key)));
         }
         let at = before.map_or_else(|| self.push_drive(Arc::clone(&drive)), Ok)?;
-        let member = Member { id, name: name.clone(), incarnation: 0, host: String::new() };
+        let member = Member { id, name: name.clone(), incarnation: 0, host: host.to_owned() };
         let grown = move |membership: &mut Membership| {
             let new = membership.drives.iter().all(|member| member.id != id);
             if new {
@@ -140,18 +141,20 @@ impl Host {
         let change = |membership: &mut Membership| {
             let before = membership.drives.len();
             membership.seated();
-            membership.drives.retain(|member| !ids.contains(&member.id));
+            let (gone, stay) = std::mem::take(&mut membership.drives).into_iter().partition(|member| ids.contains(&member.id));
+            membership.drives = stay;
             membership.absent.retain(|id| !ids.contains(id));
-            ids.iter().for_each(|id| membership.unseat(id));
+            let gone: Vec<Member> = gone;
+            // Also of those that ceased to be members when that was cut off.
+            ids.iter().for_each(|id| membership.unseat(id, gone.iter().find(|member| member.id == *id).map_or("", |member| &member.host)));
             membership.format = membership.format.max(GROWN_FORMAT);
             membership.drives.len() < before
         };
         change(&mut after);
-        let homes = presence.homes();
         let seats = Seats::of(&after).ok_or_else(|| Error::internal("a fleet without seats"))?;
+        let domains = Domains::of(&after, catalog.ids());
         for (name, value) in &records {
-            for id in seats.order(name.root_key().as_str()).into_iter().take(homes) {
-                let at = self.drives().iter().position(|drive| drive.info().id == id).ok_or_else(|| Error::internal(format!("no drive has the id {id}")))?;
+            for at in catalog.homes_where(name, presence.homes(), Some(&seats), domains.as_ref()) {
                 if presence.is_lost(at) {
                     continue;
                 }
@@ -167,6 +170,7 @@ impl Host {
             return Err(e);
         }
         presence.seat(Some(seats));
+        presence.house(domains);
         for at in leaving {
             presence.leave(*at);
         }

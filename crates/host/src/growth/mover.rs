@@ -13,16 +13,15 @@ use skytether_common::{Context, DatasetName, Error, Generation, Key, Kind, Parti
 use skytether_plan::Placement;
 use skytether_store::{Expect, Op, Version};
 use skytether_wire::verify::Pace;
-use uuid::Uuid;
 
 use super::plan::{Job, Planner, TablePlan};
 use super::replaced::Replaced;
 use super::report::GrowthReport;
-use crate::catalog::{Bounds, Catalog, PLAIN_FORMAT, PartitionRecord, REDUNDANT_FORMAT, RootRecord, TableRecord};
+use crate::catalog::{Bounds, Catalog, PartitionRecord, RootRecord, TableRecord};
 use crate::fence::is_refusal;
 use crate::redundant::Progress;
 use crate::redundant::mend::is;
-use crate::redundant::stored::{RedundancyRecord, holders, parity_of};
+use crate::redundant::stored::{RedundancyRecord, parity_of};
 use crate::session::{Host, new_generation};
 
 /// Slices that are read at the same time.
@@ -123,7 +122,7 @@ impl<'a> Mover<'a> {
     }
 
     fn count_table(&self, table: &TableRecord, loads: &mut [u64], more: bool) {
-        for p in table.partitions.iter().chain(table.redundancy.iter().flat_map(|redundancy| &redundancy.parity)) {
+        for p in table.partitions.iter().chain(table.redundancy.iter().flat_map(RedundancyRecord::partitions)) {
             if let Some(load) = self.host.drives().iter().position(|drive| drive.info().id == p.drive).and_then(|at| loads.get_mut(at)) {
                 *load = if more { load.saturating_add(p.bytes) } else { load.saturating_sub(p.bytes) };
             }
@@ -228,7 +227,7 @@ impl<'a> Mover<'a> {
             Err(e) => return Err(e),
         };
         let pinned = record.tables.values().filter(|table| table.partitioned_by.is_some());
-        let parities = |table: &TableRecord| table.redundancy.iter().flat_map(|r| &r.parity).map(|p| p.bytes).sum::<u64>();
+        let parities = |table: &TableRecord| table.redundancy.iter().flat_map(RedundancyRecord::partitions).map(|p| p.bytes).sum::<u64>();
         self.pinned.insert(record.name.clone(), pinned.map(|table| table.partitions.iter().map(|p| p.bytes).sum::<u64>() + parities(table)).sum());
         self.report.longest = self.report.longest.max(plans.iter().map(|plan| plan.longest).max().unwrap_or(0));
         if !plans.iter().any(|plan| plan.changed) {
@@ -260,8 +259,7 @@ impl<'a> Mover<'a> {
                 }
             }
         }
-        let format = if tables.values().any(|table: &TableRecord| table.redundancy.is_some()) { REDUNDANT_FORMAT } else { PLAIN_FORMAT };
-        let mut now = RootRecord { format, generation: next, content: Some(record.written()), tables, ..record.clone() };
+        let mut now = RootRecord { generation: next, content: Some(record.written()), tables, ..record.clone() };
         let (version, before) = match self.ready(record, &mut now).await {
             Ok(Some(found)) => found,
             Ok(None) => {
@@ -301,7 +299,8 @@ impl<'a> Mover<'a> {
 
     async fn plan(&mut self, record: &RootRecord, next: Generation) -> Result<Vec<TablePlan>> {
         let targets: Vec<usize> = self.host.catalog().presence().here().into_iter().filter(|at| !self.leaving.contains(at)).collect();
-        let planner = Planner { host: self.host, targets: &targets, leaving: &self.leaving };
+        let domains = self.host.catalog().presence().domains();
+        let planner = Planner { host: self.host, targets: &targets, leaving: &self.leaving, domains: domains.as_deref() };
         let mut others = self.loads.clone();
         let mut plans = Vec::with_capacity(record.tables.len());
         for (title, table) in &record.tables {
@@ -366,15 +365,13 @@ impl<'a> Mover<'a> {
     /// Writes a table as planned; its record.
     async fn carry_out(&mut self, table: &TableRecord, plan: &TablePlan, record: &RootRecord, next: Generation) -> Result<TableRecord> {
         self.jobs(&plan.jobs).await?;
-        let ids: Vec<Uuid> = plan.drives.iter().map(|at| self.host.drives()[*at].info().id).collect();
         let name = |slot: u32| PartitionName { dataset: record.name.clone(), generation: next, table: plan.title.clone(), slot };
-        let survives = table.redundancy.as_ref().map_or(0, |redundancy| redundancy.scheme.tolerates());
         let mut partitions = Vec::with_capacity(plan.parts.len());
         for part in &plan.parts {
             let metadata = part.metadata.encode()?;
             let at: Vec<usize> = match table.placement {
                 Placement::Everywhere => vec![part.at],
-                Placement::Spread => holders(part.slot, plan.drives.len(), survives).map(|place| plan.drives[place]).collect(),
+                Placement::Spread => plan.holders(part.slot),
             };
             for to in at {
                 self.put(to, name(part.slot).key()?, &metadata).await?;
@@ -385,19 +382,14 @@ impl<'a> Mover<'a> {
             let bounds = if table.placement == Placement::Spread { Bounds::of(&part.metadata) } else { Bounds::default() };
             partitions.push(PartitionRecord { drive, slot: part.slot, rows: part.metadata.rows, slices, bytes, bounds });
         }
-        let redundancy = match (&table.redundancy, plan.stored_map(&ids)?) {
-            (Some(before), Some(map)) => {
-                for place in holders(0, plan.drives.len(), survives) {
-                    self.put(plan.drives[place], parity_of(&name(0), 0).key()?, &map).await?;
+        let redundancy = match (&table.redundancy, &plan.stored) {
+            (Some(before), Some(stored)) => {
+                let map = stored.encode()?;
+                for to in plan.holders(0) {
+                    self.put(to, parity_of(&name(0), 0).key()?, &map).await?;
                 }
-                let mut parity = Vec::new();
-                for (slot, (slices, bytes)) in plan.parities.iter().enumerate() {
-                    if slot == 0 || *slices > 0 {
-                        let bytes = bytes + if slot == 0 { map.len() as u64 } else { 0 };
-                        parity.push(PartitionRecord { drive: ids[slot], slot: slot as u32, rows: 0, slices: *slices, bytes, bounds: Bounds::default() });
-                    }
-                }
-                Some(RedundancyRecord { scheme: before.scheme, drives: ids, parity, hosts: Vec::new(), inner: Vec::new() })
+                let hosts = stored.within.as_ref().map_or_else(Vec::new, |within| within.hosts.clone());
+                Some(RedundancyRecord::new(before.scheme, stored.drives.clone(), hosts, &plan.parities, map.len() as u64))
             }
             _ => None,
         };

@@ -1,17 +1,18 @@
 //! Where the parts of a table are to lie.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use skytether_common::{Context, Error, Generation, PartitionName, Result};
 use skytether_plan::Placement;
-use skytether_redundancy::balance::Units;
 use skytether_redundancy::map::{CodeMap, Role, Shard};
-use skytether_redundancy::repair::Drive;
 use skytether_slice::Metadata;
 use uuid::Uuid;
 
+use super::housed::{Housing, Piece, balanced};
 use crate::catalog::{RootRecord, TableRecord};
-use crate::redundant::stored::{StoredMap, parity_of};
+use crate::redundant::domains::Domains;
+use crate::redundant::stored::{Level, Part, StoredMap};
 use crate::session::Host;
 
 /// How far off the mean a drive may be, as a share.
@@ -34,7 +35,7 @@ pub(crate) struct Job {
 
 /// A partition as it is to be.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct Partition {
     /// The drive that manages it.
     pub(crate) at: usize,
     pub(crate) slot: u32,
@@ -47,10 +48,11 @@ pub(crate) struct TablePlan {
     pub(crate) title: String,
     /// Its drives, in order of their slots; of tables that lie everywhere, those that have them.
     pub(crate) drives: Vec<usize>,
-    pub(crate) parts: Vec<Part>,
-    /// Its parities: how many there are on each of its drives, and their bytes.
-    pub(crate) parities: Vec<(u32, u64)>,
-    pub(crate) map: Option<CodeMap>,
+    pub(crate) parts: Vec<Partition>,
+    /// Its parities across drives or hosts, and those within hosts: how many there are on each of its drives, and their bytes.
+    pub(crate) parities: [Vec<(u32, u64)>; 2],
+    /// Its code map.
+    pub(crate) stored: Option<StoredMap>,
     pub(crate) jobs: Vec<Job>,
     /// Whether anything is to be elsewhere than it is.
     pub(crate) changed: bool,
@@ -66,6 +68,8 @@ pub(crate) struct Planner<'a> {
     /// The drives that are to have all.
     pub(crate) targets: &'a [usize],
     pub(crate) leaving: &'a BTreeSet<usize>,
+    /// The hosts that drives are on, where the fleet knows them.
+    pub(crate) domains: Option<&'a Domains>,
 }
 
 impl Planner<'_> {
@@ -115,13 +119,13 @@ impl Planner<'_> {
                 let n = u32::try_from(n).map_err(|_| Error::corrupt("a partition has too many slices"))?;
                 jobs.push(Job { from, to: *to, was: (record.partition(title, slot), n), becomes: (becomes.clone(), n), len: slice.len, crc32c: slice.crc32c });
             }
-            parts.push(Part { at: *to, slot: 0, metadata: metadata.clone() });
+            parts.push(Partition { at: *to, slot: 0, metadata: metadata.clone() });
         }
         let mut was: Vec<usize> = have.into_iter().map(|(at, _)| at).collect();
         let mut now = drives.clone();
         was.sort_unstable();
         now.sort_unstable();
-        Ok(TablePlan { title: title.to_owned(), drives, parts, parities: Vec::new(), map: None, jobs, changed: was != now, least, longest: 0 })
+        Ok(TablePlan { title: title.to_owned(), drives, parts, parities: Default::default(), stored: None, jobs, changed: was != now, least, longest: 0 })
     }
 
     async fn spread(&self, record: &RootRecord, title: &str, table: &TableRecord, next: Generation, others: &[u64]) -> Result<TablePlan> {
@@ -147,15 +151,31 @@ impl Planner<'_> {
             Some(map) => map.drives.iter().map(|id| self.place(id, record)).collect::<Result<_>>()?,
             None => old.clone(),
         };
-        let drives = if by_key { self.instead(record, title, &base)? } else { self.more(&base) };
-        let planned = Planned { record, title, next, partitions: &partitions, old: &old, metas: &metas, map: map.as_deref(), base: &base, drives: &drives };
+        let housing = map.as_ref().and_then(|map| map.within.as_ref()).map(|within| self.housing(record, &base, within)).transpose()?;
+        let drives = if by_key { self.instead(record, title, &base, housing.as_ref())? } else { self.more(&base, housing.as_ref()) };
+        let hosts = housing.as_ref().map_or_else(|| Ok(Vec::new()), |housing| housing.enough(record, title, &drives))?;
+        let ids: Vec<Uuid> = drives.iter().map(|at| self.host.drives()[*at].info().id).collect();
+        let planned = Planned {
+            record,
+            title,
+            next,
+            partitions: &partitions,
+            old: &old,
+            metas: &metas,
+            map: map.as_ref(),
+            base: &base,
+            drives: &drives,
+            ids: &ids,
+            hosts: &hosts,
+        };
         let (now, least) = if by_key {
             (planned.substituted(), None)
         } else {
-            let (units, states) = planned.units()?;
-            let others: Vec<u64> = planned.locals().iter().map(|at| others.get(*at).copied().unwrap_or(0)).collect();
-            let placed = units.balance(&states, &others, TOLERANCE).map_err(|e| e.while_doing(format!("{} {title} can't be moved", record.name)))?;
-            (placed.now, Some(units.least(&states, TOLERANCE)?))
+            let (pieces, locals) = (planned.pieces()?, planned.locals());
+            let others: Vec<u64> = locals.iter().map(|at| others.get(*at).copied().unwrap_or(0)).collect();
+            let on: Vec<u32> = locals.iter().map(|at| housing.as_ref().and_then(|housing| housing.number(*at)).unwrap_or(0)).collect();
+            let placed = balanced(&pieces, drives.len(), &on, &others).map_err(|e| e.while_doing(format!("{} {title} can't be moved", record.name)))?;
+            (placed.0, Some(placed.1))
         };
         let mut plan = planned.laid_out(&now, by_key || table.matrix.is_some(), by_key)?;
         // Of tables that are partitioned by key only that moves which must.
@@ -163,25 +183,27 @@ impl Planner<'_> {
         Ok(plan)
     }
 
-    /// The drives of a table: those that it has, without those that leave, and all others.
-    fn more(&self, base: &[usize]) -> Vec<usize> {
+    /// The drives of a table: those that it has, without those that leave, and all others; on two levels all others of its hosts.
+    fn more(&self, base: &[usize], housing: Option<&Housing>) -> Vec<usize> {
         let mut drives: Vec<usize> = base.iter().copied().filter(|at| !self.leaving.contains(at)).collect();
-        drives.extend(self.targets.iter().filter(|at| !base.contains(at)));
+        drives.extend(self.targets.iter().filter(|at| !base.contains(at) && housing.is_none_or(|housing| housing.number(**at).is_some())));
         drives
     }
 
-    /// The drives of a table that is partitioned by key: others in the places of those that leave, so that rows stay in their partitions.
-    fn instead(&self, record: &RootRecord, title: &str, base: &[usize]) -> Result<Vec<usize>> {
-        let mut free = self.targets.iter().copied().filter(|at| !base.contains(at));
+    /// The drives of a table that is partitioned by key: others in the places of those that leave, so that rows stay in their partitions, and on two levels in their hosts.
+    fn instead(&self, record: &RootRecord, title: &str, base: &[usize], housing: Option<&Housing>) -> Result<Vec<usize>> {
+        let mut free: Vec<usize> = self.targets.iter().copied().filter(|at| !base.contains(at)).collect();
         let place = |at: &usize| {
             if !self.leaving.contains(at) {
                 return Ok(*at);
             }
-            free.next().ok_or_else(|| {
+            let fits = free.iter().position(|other| housing.is_none_or(|housing| housing.number(*other) == housing.number(*at)));
+            fits.map(|n| free.remove(n)).ok_or_else(|| {
                 Error::unsupported(format!(
-                    "{} {title} is partitioned by key over {} drives, and which row is where follows from their number: add a drive before one of them is retired, or drop it, and ingest it again afterwards",
+                    "{} {title} is partitioned by key over {} drives, and which row is where follows from their number: add a drive{} before one of them is retired, or drop it, and ingest it again afterwards",
                     record.name,
-                    base.len()
+                    base.len(),
+                    if housing.is_some() { " on the same host, or on one that takes its place," } else { "" }
                 ))
             })
         };
@@ -190,18 +212,22 @@ impl Planner<'_> {
 }
 
 /// A spread table whose places are being decided. Drives are numbered as in `drives`, those that leave behind them.
-struct Planned<'a> {
-    record: &'a RootRecord,
-    title: &'a str,
+pub(super) struct Planned<'a> {
+    pub(super) record: &'a RootRecord,
+    pub(super) title: &'a str,
     next: Generation,
     partitions: &'a [&'a crate::catalog::PartitionRecord],
     /// The drives of the partitions.
     old: &'a [usize],
     metas: &'a [Metadata],
-    map: Option<&'a StoredMap>,
+    map: Option<&'a Arc<StoredMap>>,
     /// The drives of the code map, or of the partitions.
     base: &'a [usize],
-    drives: &'a [usize],
+    pub(super) drives: &'a [usize],
+    /// Their ids.
+    pub(super) ids: &'a [Uuid],
+    /// On two levels their hosts.
+    pub(super) hosts: &'a [u32],
 }
 
 impl Planned<'_> {
@@ -216,38 +242,43 @@ impl Planned<'_> {
         self.drives.iter().copied().chain(self.gone()).collect()
     }
 
-    /// The stripes of all partitions in order, and the parities of all groups, with where they are; and which drives leave.
-    fn units(&self) -> Result<(Units, Vec<Drive>)> {
+    /// The stripes of all partitions in order, and the parities of all groups, those across drives or hosts before those within hosts, with where they are.
+    fn pieces(&self) -> Result<Vec<Piece>> {
         let locals = self.locals();
         let local: HashMap<usize, u32> = locals.iter().zip(0..).map(|(at, n)| (*at, n)).collect();
         let at = |drive: usize| local.get(&drive).copied().ok_or_else(|| Error::internal("a drive of a table is not among its drives"));
-        let mut units = Units::default();
+        // On two levels all stays on its host, so that only groups within hosts say what may not lie together.
+        let level = self.map.map(|map| Level::within(map).unwrap_or_else(|| Level::across(map)));
+        let group = |part: Part, slot: u32, number: u32| {
+            let place = level.as_ref().and_then(|level| level.find(part, slot, number));
+            place.map(|place| place.group).ok_or_else(|| Error::corrupt(format!("a value of {} {} is in no code group", self.record.name, self.title)))
+        };
+        let mut pieces = Vec::new();
         for ((p, old), meta) in self.partitions.iter().zip(self.old).zip(self.metas) {
             for stripe in 0..meta.stripes() {
                 let numbers = meta.slice_of(stripe, 0)..meta.slice_of(stripe, meta.groups.len());
                 let len = meta.slices.get(numbers.clone()).unwrap_or_default().iter().map(|slice| slice.len).sum();
                 let mut groups = Vec::new();
-                if let Some(map) = self.map {
+                if self.map.is_some() {
                     for n in numbers {
-                        let place = u32::try_from(n).ok().and_then(|n| map.map.find(Role::Data, p.slot, n));
-                        groups
-                            .push(place.ok_or_else(|| Error::corrupt(format!("slice {n} of {} {} is in no code group", self.record.name, self.title)))?.group);
+                        let n = u32::try_from(n).map_err(|_| Error::corrupt("a partition has too many slices"))?;
+                        groups.push(group(Part::Slice, p.slot, n)?);
                     }
                 }
-                units.push(Role::Data, at(*old)?, len, groups);
+                pieces.push(Piece { role: Role::Data, at: at(*old)?, len, groups });
             }
         }
-        for (group, members) in self.map.iter().flat_map(|map| map.map.iter().enumerate()) {
-            for shard in members.parity {
-                units.push(Role::Parity, at(self.on(shard)?)?, shard.len, [group as u32]);
-            }
+        let Some(stored) = self.map else { return Ok(pieces) };
+        let outer = stored.map.iter().flat_map(|members| members.parity).map(|shard| (Part::Parity, shard));
+        let inner = stored.within.iter().flat_map(|within| within.map.iter()).flat_map(|members| members.parity).map(|shard| (Part::Inner, shard));
+        for (part, shard) in outer.chain(inner) {
+            pieces.push(Piece { role: Role::Parity, at: at(self.on(shard)?)?, len: shard.len, groups: vec![group(part, shard.home, shard.number)?] });
         }
-        let states = (0..locals.len()).map(|n| if n < self.drives.len() { Drive::Here } else { Drive::Retiring }).collect();
-        Ok((units, states))
+        Ok(pieces)
     }
 
     /// The drive of a shard.
-    fn on(&self, shard: &Shard) -> Result<usize> {
+    pub(super) fn on(&self, shard: &Shard) -> Result<usize> {
         self.base.get(shard.drive as usize).copied().ok_or_else(|| Error::corrupt("a code map names a drive that it does not count"))
     }
 
@@ -258,7 +289,8 @@ impl Planned<'_> {
             own.or_else(|| self.base.iter().position(|at| *at == drive)).unwrap_or(0) as u32
         };
         let data = self.old.iter().zip(self.metas).flat_map(|(old, meta)| std::iter::repeat_n(place(*old), meta.stripes()));
-        let shards = self.map.iter().flat_map(|map| map.map.iter()).flat_map(|members| members.parity);
+        let maps = self.map.iter().flat_map(|map| [Some(&map.map), map.within.as_ref().map(|within| &within.map)]).flatten();
+        let shards = maps.flat_map(CodeMap::iter).flat_map(|members| members.parity);
         let parity = shards.map(|shard| place(self.base.get(shard.drive as usize).copied().unwrap_or(usize::MAX)));
         data.chain(parity).collect()
     }
@@ -307,43 +339,21 @@ impl Planned<'_> {
                 }
                 longest = longest.max(len);
             }
-            parts.push(Part { at: *at, slot, metadata });
+            parts.push(Partition { at: *at, slot, metadata });
         }
-        let mut parities = vec![(0u32, 0u64); self.drives.len()];
-        let mut map = None;
-        if let Some(stored) = self.map {
-            let mut groups: Vec<(Vec<Shard>, Vec<Shard>)> = Vec::with_capacity(stored.map.len());
-            for members in stored.map.iter() {
-                let mut data = Vec::with_capacity(members.data.len());
-                for shard in members.data {
-                    let (slot, number) = *named
-                        .get(&(shard.home, shard.number))
-                        .ok_or_else(|| Error::corrupt(format!("a code group of {} {} has a slice that no partition counts", self.record.name, self.title)))?;
-                    data.push(Shard { drive: slot, home: slot, number, ..*shard });
-                }
-                let mut parity = Vec::with_capacity(members.parity.len());
-                for shard in members.parity {
-                    let (from, to) = (self.on(shard)?, next_place()?);
-                    let at = *self.drives.get(to as usize).ok_or_else(|| Error::internal("a parity is to lie on no drive"))?;
-                    changed |= at != from;
-                    longest = longest.max(shard.len);
-                    let (count, bytes) = &mut parities[to as usize];
-                    let was = parity_of(&self.record.partition(self.title, 0), shard.home);
-                    let becomes = parity_of(&self.name(0), to);
-                    jobs.push(Job { from, to: at, was: (was, shard.number), becomes: (becomes, *count), len: shard.len, crc32c: shard.crc32c });
-                    parity.push(Shard { drive: to, home: to, number: *count, ..*shard });
-                    *count += 1;
-                    *bytes += shard.len;
-                }
-                groups.push((data, parity));
-            }
-            map = Some(CodeMap::new(stored.map.code(), groups.iter().map(|(data, parity)| (data.as_slice(), parity.as_slice())))?);
+        let (mut parities, mut stored) = (Default::default(), None);
+        if let Some(map) = self.map {
+            let coded = self.coded(map, &named, next_place)?;
+            changed |= coded.changed;
+            longest = longest.max(coded.longest);
+            jobs.extend(coded.jobs);
+            (parities, stored) = (coded.parities, Some(coded.stored));
         }
         let title = self.title.to_owned();
-        Ok(TablePlan { title, drives: self.drives.to_vec(), parts, parities, map, jobs, changed, least: 0, longest })
+        Ok(TablePlan { title, drives: self.drives.to_vec(), parts, parities, stored, jobs, changed, least: 0, longest })
     }
 
-    fn name(&self, slot: u32) -> PartitionName {
+    pub(super) fn name(&self, slot: u32) -> PartitionName {
         PartitionName { dataset: self.record.name.clone(), generation: self.next, table: self.title.to_owned(), slot }
     }
 }
@@ -354,9 +364,9 @@ impl TablePlan {
         self.jobs.iter().filter(|job| job.from != job.to).map(|job| job.len).sum()
     }
 
-    /// The code map as it is stored.
-    pub(crate) fn stored_map(&self, ids: &[Uuid]) -> Result<Option<bytes::Bytes>> {
-        let Some(map) = &self.map else { return Ok(None) };
-        StoredMap { drives: ids.to_vec(), map: map.clone(), within: None }.encode().map(Some)
+    /// The drives that have what lies under the key of partition `slot` itself.
+    pub(crate) fn holders(&self, slot: u32) -> Vec<usize> {
+        let places = self.stored.as_ref().map_or_else(|| vec![slot as usize], |stored| stored.holders(slot));
+        places.into_iter().filter_map(|place| self.drives.get(place).copied()).collect()
     }
 }

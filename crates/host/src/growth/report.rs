@@ -15,6 +15,9 @@ pub struct GrowthOptions {
     /// The addresses of blank served drives that come to the fleet of a host.
     #[serde(default)]
     pub addresses: Vec<String>,
+    /// The host that the drives that come are on, in a fleet that knows its hosts; `None` for that of their addresses, if the fleet has drives there, and for the one with the fewest where there are no addresses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// The drives that leave it, by names or ids.
     #[serde(default)]
     pub retire: Vec<String>,

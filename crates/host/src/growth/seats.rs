@@ -36,16 +36,17 @@ impl Seats {
         Some(Self { seats: membership.seats.clone(), rest })
     }
 
-    /// The drives in the order in which they are homes of what lies under `key`: each once, those without a seat last.
-    pub(crate) fn order(&self, key: &str) -> Vec<Uuid> {
+    /// The drives in the order in which they are homes of what lies under `key`: each once, those without a seat last; how many have one.
+    pub(crate) fn order(&self, key: &str) -> (Vec<Uuid>, usize) {
         let mut order: Vec<Uuid> = Vec::with_capacity(self.seats.len() + self.rest.len());
-        let seated = rendezvous_order(key, self.seats.iter().map(|seat| &seat.id)).into_iter().map(|at| self.seats[at].drive);
-        for drive in seated.chain(self.rest.iter().copied()) {
-            if !order.contains(&drive) {
-                order.push(drive);
+        for at in rendezvous_order(key, self.seats.iter().map(|seat| &seat.id)) {
+            if !order.contains(&self.seats[at].drive) {
+                order.push(self.seats[at].drive);
             }
         }
-        order
+        let seated = order.len();
+        order.extend(&self.rest);
+        (order, seated)
     }
 }
 
@@ -57,13 +58,24 @@ impl Membership {
         }
     }
 
-    /// Hands the seats of drive `id`, which is no member any more, to others: to those with the fewest, and of these to the first.
-    pub(crate) fn unseat(&mut self, id: &Uuid) {
+    /// Gives each drive that has none a seat of its own.
+    pub(crate) fn seat_all(&mut self) {
+        let seated: Vec<Uuid> = self.seats.iter().map(|seat| seat.drive).collect();
+        let rest = self.drives.iter().map(|member| member.id).filter(|id| !seated.contains(id));
+        self.seats.extend(rest.map(|id| Seat { id, drive: id }));
+    }
+
+    /// Hands the seats of drive `id` of `host`, which is no member any more, to others: to those with the fewest, and of these to the first. Of drives on hosts, one of the same host has them if there is any, and otherwise one of the host with the
+    /// fewest, so that as many hosts have seats as before, on as many drives.
+    pub(crate) fn unseat(&mut self, id: &Uuid, host: &str) {
         for at in 0..self.seats.len() {
             if self.seats[at].drive == *id {
                 let has = |drive: &Uuid| self.seats.iter().filter(|seat| seat.drive == *drive).count();
-                let next = self.drives.iter().map(|member| member.id).filter(|other| other != id).min_by_key(|other| has(other));
-                if let Some(next) = next {
+                let on = |host: &str| self.drives.iter().filter(|other| other.host == host && has(&other.id) > 0).count();
+                let others = self.drives.iter().filter(|other| other.id != *id);
+                // Where nobody knows hosts, all are on one.
+                let next = others.min_by_key(|other| (other.host != host, has(&other.id) > 0, on(&other.host), has(&other.id)));
+                if let Some(next) = next.map(|other| other.id) {
                     self.seats[at].drive = next;
                 }
             }
@@ -74,6 +86,7 @@ impl Membership {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::membership::Member;
 
     fn id(n: u128) -> Uuid {
         Uuid::from_u128(n)
@@ -92,12 +105,37 @@ mod tests {
         let founded: Vec<Uuid> = [1, 2, 3].map(id).into();
         for n in 0..200 {
             let key = format!("lab/d{n}");
-            let order = before.order(&key);
+            let (order, seated) = before.order(&key);
+            assert_eq!(seated, 3);
             // As fleets without seats have it.
             assert_eq!(order, rendezvous_order(&key, founded.iter()).into_iter().map(|at| founded[at]).collect::<Vec<_>>());
-            assert_eq!(more.order(&key), [order.clone(), vec![id(9)]].concat());
-            assert_eq!(fewer.order(&key), order.iter().map(|d| if *d == id(2) { id(9) } else { *d }).collect::<Vec<_>>());
-            assert_eq!(least.order(&key).len(), 2);
+            assert_eq!(more.order(&key), ([order.clone(), vec![id(9)]].concat(), 3));
+            assert_eq!(fewer.order(&key).0, order.iter().map(|d| if *d == id(2) { id(9) } else { *d }).collect::<Vec<_>>());
+            assert_eq!((least.order(&key).0.len(), least.order(&key).1), (2, 2));
         }
+    }
+
+    #[test]
+    fn seats_stay_on_their_host_or_go_to_the_one_with_the_fewest() {
+        let member = |n: u128, host: &str| Member { id: id(n), name: format!("drive-{n}"), incarnation: 0, host: host.into() };
+        let hosts = |of: &[(&str, &[u128])]| of.iter().flat_map(|(host, drives)| drives.iter().map(|n| member(*n, host))).collect::<Vec<_>>();
+        let mut fleet: Membership =
+            serde_json::from_value(serde_json::json!({"format": 6, "fleet": id(77), "drives": hosts(&[("a", &[1, 2]), ("b", &[3, 4]), ("c", &[5, 6])])}))
+                .unwrap();
+        fleet.seated();
+        // One for each host that was there, and two of a new one.
+        fleet.drives.extend(hosts(&[("a", &[11]), ("b", &[12]), ("c", &[13]), ("d", &[21, 22])]));
+        let leave = |fleet: &mut Membership, gone: &[(u128, &str)]| {
+            fleet.drives.retain(|member| gone.iter().all(|(n, _)| member.id != id(*n)));
+            gone.iter().for_each(|(n, host)| fleet.unseat(&id(*n), host));
+            let mut of: Vec<Uuid> = fleet.seats.iter().map(|seat| seat.drive).collect();
+            of.sort_unstable();
+            of
+        };
+        let of = |drives: &[u128]| drives.iter().map(|n| id(*n)).collect::<Vec<_>>();
+        assert_eq!(leave(&mut fleet, &[(5, "c")]), of(&[1, 2, 3, 4, 6, 13]));
+        assert_eq!(leave(&mut fleet, &[(3, "b"), (4, "b"), (12, "b")]), of(&[1, 2, 6, 13, 21, 22]));
+        fleet.seat_all();
+        assert_eq!(fleet.seats.len(), 7);
     }
 }

@@ -15,7 +15,7 @@ use skytether_redundancy::{Code, Scheme, code};
 use uuid::Uuid;
 
 use super::stored::{Part, RedundancyRecord, StoredMap, Within, holders, level_holders, parity_of};
-use crate::catalog::{Bounds, Catalog, PartitionRecord};
+use crate::catalog::Catalog;
 use crate::outbox::Outbox;
 
 /// Bytes of slices that wait for others of their group, about: larger windows waste less.
@@ -245,15 +245,7 @@ impl<'a> Coder<'a> {
         for at in self.holders(0) {
             self.outbox.put(at, key.clone(), map.clone())?;
         }
-        let records = |level: usize, map: u64| {
-            let record = |(slot, (drive, (slices, bytes))): (usize, (&Uuid, &(u32, u64)))| {
-                let bytes = bytes + if slot == 0 { map } else { 0 };
-                PartitionRecord { drive: *drive, slot: slot as u32, rows: 0, slices: *slices, bytes, bounds: Bounds::default() }
-            };
-            drives.iter().zip(&state.parities[level]).enumerate().map(record).filter(|p| p.slices > 0 || (level == 0 && p.slot == 0)).collect()
-        };
-        let (parity, inner) = (records(0, map.len() as u64), records(1, 0));
-        Ok(RedundancyRecord { scheme: self.over.scheme, parity, hosts: self.over.hosts.clone(), inner, drives: drives.clone() })
+        Ok(RedundancyRecord::new(self.over.scheme, drives, self.over.hosts.clone(), &state.parities, map.len() as u64))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A *host* is a name that the membership record gives to drives: those that are in one box. A fleet whose record gives none has none, and stores nothing on two levels.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use skytether_common::units::counted;
@@ -87,14 +87,22 @@ impl Domains {
         by_host
     }
 
-    /// The homes of a root record, of all drives in `order`: so many of the first hosts in this order, and so many of the first drives of each of them. They are in `order`, and its first is among them; so are the first two.
+    /// The homes of a root record, of all drives in `order`: so many of the first hosts in this order, and so many of the first drives of each of them. They are in `order`, and its first is among them; so are the first two. Hosts with fewer drives than that come into it
+    /// only where there are too few others.
     pub(crate) fn homes(&self, order: &[usize], flat: usize) -> Vec<usize> {
         let Some(spread) = self.spread else { return order.iter().take(flat).copied().collect() };
+        let full = |host: &u32| order.iter().filter(|at| self.host(**at) == Some(*host)).count() >= spread.drives as usize;
+        let hosts: BTreeSet<u32> = order.iter().filter_map(|at| self.host(*at)).filter(full).collect();
+        let few = hosts.len() < spread.hosts as usize;
         let mut counts: Vec<(Option<u32>, u32)> = Vec::new();
         let mut homes = Vec::new();
         for (rank, at) in order.iter().enumerate() {
             // A drive of which nobody knows the host is one by itself.
             let host = self.host(*at);
+            if !few && host.is_none_or(|host| !hosts.contains(&host)) {
+                homes.extend((rank < flat).then_some(*at));
+                continue;
+            }
             let known = counts.iter().position(|(other, _)| host.is_some() && *other == host);
             let here = match known {
                 Some(known) => &mut counts[known],
@@ -186,6 +194,16 @@ mod tests {
         }
         assert!(domains.survives(&[0, 3, 6, 1, 2], 2) && !domains.survives(&[0, 3, 1, 4], 2));
         assert_eq!(domains.homes(&[4, 2, 8, 0, 1], 3), [4, 2, 8, 1]);
+    }
+
+    #[test]
+    fn a_host_with_too_few_drives_is_no_home_that_counts() {
+        let domains =
+            Domains { of: [0, 0, 1, 1, 2].map(Some).into(), names: ["a", "b", "c"].map(String::from).into(), spread: Some(Spread { hosts: 2, drives: 2 }) };
+        assert_eq!(domains.homes(&[4, 0, 1, 2, 3], 1), [4, 0, 1, 2, 3]);
+        assert_eq!(domains.homes(&[0, 4, 2, 1, 3], 1), [0, 2, 1, 3]);
+        // Better than nothing.
+        assert_eq!(domains.homes(&[4, 0, 1], 1), [4, 0, 1]);
     }
 
     #[test]

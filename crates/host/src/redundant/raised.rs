@@ -12,6 +12,7 @@ use super::domains::{Domains, Spread};
 use super::rejoin::ANSWER;
 use crate::catalog::{Catalog, RootRecord};
 use crate::fence::is_refusal;
+use crate::growth::seats::Seats;
 use crate::membership::{Membership, REDUNDANT_FORMAT, homes_of};
 
 /// Records that are copied at the same time.
@@ -43,6 +44,10 @@ impl Wanted {
             return false;
         }
         (membership.homes, membership.spread) = (membership.homes.max(self.homes), self.wider(membership));
+        if membership.spread.is_some() && !membership.seats.is_empty() {
+            // Those that came since may be all that a host has more than one of.
+            membership.seat_all();
+        }
         membership.format = membership.format.max(REDUNDANT_FORMAT);
         true
     }
@@ -51,6 +56,7 @@ impl Wanted {
 /// Where root records lie by a membership record.
 struct Homes {
     number: usize,
+    seats: Option<Seats>,
     domains: Option<Domains>,
 }
 
@@ -101,7 +107,7 @@ impl Catalog {
             }
         }
         let newest = self.newest_of(&told).ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
-        let homes = |of: &Membership| Homes { number: of.homes as usize, domains: Domains::of(of, self.ids()) };
+        let homes = |of: &Membership| Homes { number: of.homes as usize, seats: Seats::of(of), domains: Domains::of(of, self.ids()) };
         let mut after = newest.clone();
         wanted.put_into(&mut after);
         let (before, after) = (homes(newest), homes(&after));
@@ -128,8 +134,8 @@ impl Catalog {
         }
         let mut copies = Vec::new();
         for name in names {
-            let had = self.homes_where(&name, before.number, before.domains.as_ref());
-            let new = self.homes_where(&name, after.number, after.domains.as_ref()).into_iter().filter(|at| !had.contains(at));
+            let had = self.homes_where(&name, before.number, before.seats.as_ref(), before.domains.as_ref());
+            let new = self.homes_where(&name, after.number, after.seats.as_ref(), after.domains.as_ref()).into_iter().filter(|at| !had.contains(at));
             copies.extend(new.map(|at| (at, name.clone(), had.clone())));
         }
         for some in copies.chunks(COPIES) {

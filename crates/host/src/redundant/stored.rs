@@ -15,7 +15,7 @@ use skytether_redundancy::map::{CodeMap, Place, Role, Shard};
 use skytether_redundancy::{Code, Scheme};
 use uuid::Uuid;
 
-use crate::catalog::PartitionRecord;
+use crate::catalog::{Bounds, PartitionRecord};
 
 /// What the names of tables of parities begin with; no other table's does.
 pub(crate) const PARITY: &str = "parity/";
@@ -44,6 +44,25 @@ pub struct RedundancyRecord {
 }
 
 impl RedundancyRecord {
+    /// Of a table with so many `parities` (and so many bytes of them) on each of `drives`, across drives or hosts and within hosts, and a code map of `map` bytes. `hosts` are there on two levels only.
+    pub(crate) fn new(scheme: Scheme, drives: Vec<Uuid>, hosts: Vec<u32>, parities: &[Vec<(u32, u64)>; 2], map: u64) -> Self {
+        let records = |level: usize| {
+            let record = |(slot, (drive, (slices, bytes))): (usize, (&Uuid, &(u32, u64)))| {
+                // The code map lies beside the first ones.
+                let bytes = bytes + if (level, slot) == (0, 0) { map } else { 0 };
+                PartitionRecord { drive: *drive, slot: slot as u32, rows: 0, slices: *slices, bytes, bounds: Bounds::default() }
+            };
+            drives.iter().zip(&parities[level]).enumerate().map(record).filter(|p| p.slices > 0 || (level, p.slot) == (0, 0)).collect()
+        };
+        let (parity, inner) = (records(0), records(1));
+        Self { scheme, drives, parity, hosts, inner }
+    }
+
+    /// Its parities, on either level.
+    pub(crate) fn partitions(&self) -> impl Iterator<Item = &PartitionRecord> {
+        self.parity.iter().chain(&self.inner)
+    }
+
     /// The drives that have what lies under the key of partition `slot` itself: its own, and M more; on two levels m more of its host, and m + 1 of M more hosts.
     pub(crate) fn holders(&self, slot: u32) -> impl Iterator<Item = Uuid> + '_ {
         let places = match self.scheme {
