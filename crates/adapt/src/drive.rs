@@ -276,6 +276,12 @@ impl Drive {
         self.epochs.iter().filter(|(_, epoch)| epoch.rung != Rung::Raw && !epoch.stopping).flat_map(|(id, epoch)| epoch.queue.iter().map(|slice| (*id, *slice)))
     }
 
+    /// Slices that wait or are being worked off, of all epochs.
+    #[must_use]
+    pub fn unfinished(&self) -> usize {
+        self.epochs.values().map(|epoch| epoch.queue.len() + epoch.running.len()).sum()
+    }
+
     /// The scan of `epoch` asks for its next slice.
     pub fn next(&mut self, now: Seconds, epoch: EpochId) -> Next {
         let Some(epoch) = self.epochs.get_mut(&epoch) else { return Next::End };

@@ -1,5 +1,7 @@
 //! The machine of the level above, message by message. Whole runs are in `skytether-sim`.
 
+use std::collections::{BTreeMap, VecDeque};
+
 use skytether_adapt::ledger::Dropped;
 use skytether_adapt::message::{Completed, CseId, Down, EpochId, Order, Rung, Slice, SliceCost, SliceId, Up, Why};
 use skytether_adapt::profile::Profile;
@@ -140,6 +142,71 @@ fn a_refusal_names_the_rung_that_is_asked_next() {
     let then = opened(&actions);
     assert!(!then.is_empty() && then.iter().all(|(_, _, rung, _)| *rung <= Rung::Filter), "{then:?}");
     assert!(then.iter().any(|(_, _, _, slices)| slices.contains(&first.3[0])), "what was refused is asked again: {then:?}");
+    // The time that it named is kept, and then it is asked for all again.
+    for (_, epoch, rung, slices) in then {
+        query.handle(0.41, up(0, end(epoch, rung, &slices)));
+    }
+    let before = opened(&wait(&mut query, 0.51));
+    assert!(before.iter().all(|(_, _, rung, _)| *rung <= Rung::Filter), "{before:?}");
+    let mut full = false;
+    let mut open = before;
+    for step in 0..40 {
+        let now = 0.52 + 0.01 * f64::from(step);
+        let mut more = Vec::new();
+        for (_, epoch, rung, slices) in std::mem::take(&mut open) {
+            full |= rung == Rung::Full;
+            more.extend(query.handle(now, up(0, end(epoch, rung, &slices))));
+        }
+        more.extend(wait(&mut query, now + 0.009));
+        open = opened(&more);
+    }
+    assert!(full, "nothing more is ever asked of it than it took once");
+}
+
+#[test]
+fn a_drive_that_gets_busy_has_work_taken_away_and_gets_more_when_it_is_not_any_more() {
+    let (mut query, mut actions) = query(Policy::Adaptive, 400, &[None, None], 2, 3e9);
+    let mut queues: BTreeMap<u32, (EpochId, VecDeque<u32>)> = BTreeMap::new();
+    let (mut taken, mut done) = ([0; 3], [0; 3]);
+    // Drive 0 is idle, so busy that handing out is quicker, and idle again; a slice takes a drive a millisecond, or as many as its load says.
+    for step in 0..240 {
+        let (phase, now) = (step / 80, 0.01 + 0.001 * step as f64);
+        let load = if phase == 1 { 20 } else { 1 };
+        let mut answers = Vec::new();
+        for action in &actions {
+            let Action::Send { cse, down: Down { epoch, number, order } } = action else { continue };
+            match order {
+                // Links are quick.
+                Order::Open { rung: Rung::Raw, slices, .. } => {
+                    answers.push((cse.0, end(*epoch, Rung::Raw, &slices.iter().map(|slice| slice.0).collect::<Vec<_>>())))
+                }
+                Order::Open { slices, .. } => drop(queues.insert(cse.0, (*epoch, slices.iter().map(|slice| slice.0).collect()))),
+                Order::Feed { slices } => queues.get_mut(&cse.0).unwrap().1.extend(slices.iter().map(|slice| slice.0)),
+                Order::Take { slices } => {
+                    taken[phase] += slices.len();
+                    let queue = &mut queues.get_mut(&cse.0).unwrap().1;
+                    let (gives, keeps) = queue.iter().partition(|slice| slices.contains(&SliceId(**slice)));
+                    *queue = keeps;
+                    let gives: VecDeque<u32> = gives;
+                    answers.push((cse.0, Up::Taken { epoch: *epoch, number: *number, slices: gives.into_iter().map(SliceId).collect() }));
+                }
+                _ => {}
+            }
+        }
+        actions = answers.into_iter().flat_map(|(cse, answer)| query.handle(now, up(cse, answer))).collect();
+        for (cse, (epoch, queue)) in &mut queues {
+            let load = if *cse == 0 { load } else { 1 };
+            let over: Vec<u32> = if step % load == 0 { queue.pop_front().into_iter().collect() } else { Vec::new() };
+            done[phase] += if *cse == 0 { over.len() } else { 0 };
+            let costs = over.into_iter().map(|slice| SliceCost { slice: SliceId(slice), cpu: 0.001, rows_out: 0, bytes_out: 0 }).collect();
+            let waits = queue.is_empty();
+            let says = Up::Progress { epoch: *epoch, done: costs, running: vec![], load: load as f64, waits, pending_rows: 10, pending_bytes: 320, slack: 0.0 };
+            actions.extend(query.handle(now, up(*cse, says)));
+        }
+        actions.extend(wait(&mut query, now));
+    }
+    assert!(taken[0] == 0 && taken[1] > 0, "{taken:?} taken");
+    assert!(done[0] > 40 && done[1] < 10 && done[2] > 40, "{done:?} done there");
 }
 
 #[test]

@@ -35,8 +35,11 @@ const WAITING: u32 = 4 << 10;
 /// Bytes that a lane needs at least: a decoded batch, and what its operators hold for it.
 const LANE: u64 = 4 << 20;
 
-/// After running out of memory at a rung the drive takes less, for so long.
+/// When to ask again where nothing is known of what there is to do.
 const RELIEF: Seconds = 2.0;
+
+/// Who asked is not sent away for longer.
+const LONGEST_RELIEF: Seconds = 30.0;
 
 /// What works off the slices of a session: the engine of a drive, or the CSEs below a level in the middle. As [`Meters`] it tells how busy it is.
 #[async_trait]
@@ -70,6 +73,7 @@ pub struct Sessions {
     bounds: Bounds,
     /// How many times their processor time slices took of late, and since when that is known.
     load: Mutex<Option<Load>>,
+    backlog: Mutex<Backlog>,
 }
 
 /// From where on a CSE refuses work, whatever memory it has.
@@ -80,6 +84,19 @@ pub struct Bounds {
     /// How many times their processor time slices may take.
     pub load: f64,
 }
+
+/// What all sessions of a CSE have to work off still.
+#[derive(Debug, Clone, Copy, Default)]
+struct Backlog {
+    slices: usize,
+    /// Core seconds of a slice, the last ones counting most.
+    cost: Option<f64>,
+    /// Slices that are worked off at a time.
+    lanes: usize,
+}
+
+/// How much the last slice's cost counts beside those before.
+const LAST: f64 = 0.2;
 
 /// How busy lanes found the CSE.
 #[derive(Debug, Clone, Copy)]
@@ -101,7 +118,20 @@ impl Sessions {
     /// Of a CSE whose `engine` may hold `memory_limit` bytes.
     #[must_use]
     pub fn new(engine: Arc<Engine>, memory_limit: u64, device: Option<String>, bounds: Bounds) -> Arc<Self> {
-        Arc::new(Self { engine, memory_limit, device, epochs: AtomicU32::new(0), bounds, load: Mutex::default() })
+        Arc::new(Self { engine, memory_limit, device, epochs: AtomicU32::new(0), bounds, load: Mutex::default(), backlog: Mutex::default() })
+    }
+
+    fn backlog(&self) -> MutexGuard<'_, Backlog> {
+        self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Seconds until what is waiting is worked off, by what slices cost of late and by how busy the CSE is.
+    fn relief(&self) -> Seconds {
+        let Backlog { slices, cost, lanes } = *self.backlog();
+        match cost {
+            Some(cost) if slices > 0 => (slices as f64 * cost * self.load() / lanes.max(1) as f64).clamp(HEARTBEAT.as_secs_f64(), LONGEST_RELIEF),
+            _ => RELIEF,
+        }
     }
 
     fn known_load(&self) -> MutexGuard<'_, Option<Load>> {
@@ -143,7 +173,7 @@ impl Sessions {
             sessions: Arc::clone(self),
             worker,
             began: Instant::now(),
-            state: Mutex::new(State { machine: Machine::new(), epochs: BTreeMap::new(), rows_out: 0, bytes_out: 0, ended: false }),
+            state: Mutex::new(State { machine: Machine::new(), epochs: BTreeMap::new(), rows_out: 0, bytes_out: 0, ended: false, unfinished: 0 }),
             changed: Notify::new(),
             exhausted: AtomicBool::new(false),
             ups,
@@ -212,6 +242,8 @@ struct State {
     rows_out: u64,
     bytes_out: u64,
     ended: bool,
+    /// How many of its slices are in the backlog.
+    unfinished: usize,
 }
 
 /// An epoch at work.
@@ -238,9 +270,18 @@ impl Shared {
             max_load: self.sessions.bounds.load,
             memory_used: self.sessions.engine.memory(),
             memory_limit: self.sessions.memory_limit,
-            relief: RELIEF,
+            relief: self.sessions.relief(),
             ..Pressure::NONE
         }
+    }
+
+    /// Keeps the backlog up to date.
+    fn count(&self, state: &mut State) {
+        let now = if state.ended { 0 } else { state.machine.unfinished() };
+        let mut backlog = self.sessions.backlog();
+        backlog.slices = (backlog.slices + now).saturating_sub(state.unfinished);
+        backlog.lanes = self.worker.lanes();
+        state.unfinished = now;
     }
 
     fn say(&self, up: Up) {
@@ -293,6 +334,7 @@ impl Shared {
             run.lanes.iter().for_each(AbortHandle::abort);
             self.worker.forgotten(epoch);
         }
+        self.count(&mut state);
         self.worker.ahead(&[]);
     }
 
@@ -326,13 +368,19 @@ impl Shared {
                 }
             }
         }
+        self.count(&mut state);
         self.ahead(&state);
     }
 
     /// Whether what runs may go on.
     fn reconsider(&self) {
         let pressure = self.pressure();
-        let said = self.state().machine.reconsider(&pressure);
+        let said = {
+            let mut state = self.state();
+            let said = state.machine.reconsider(&pressure);
+            self.count(&mut state);
+            said
+        };
         if !said.is_empty() {
             self.changed.notify_waiters();
         }
@@ -365,6 +413,7 @@ impl Shared {
                 if let Some(up) = state.machine.finished(self.now(), epoch, totals) {
                     self.say(up);
                 }
+                self.count(&mut state);
             }
             Err(error) => self.failed(&mut state, epoch, rung, error),
         }
@@ -378,12 +427,14 @@ impl Shared {
         let kind = error.kind();
         let error = Arc::new(self.sessions.engine.named(error));
         let _ = self.ups.send(Ok(Message::Trouble { epoch, error }));
-        let Some(failed) = state.machine.failed(epoch, !kind.is_lasting()) else { return };
+        let failed = state.machine.failed(epoch, !kind.is_lasting());
+        self.count(state);
+        let Some(failed) = failed else { return };
         if kind == Kind::Exhausted {
             // Less of the sub-plan needs less memory: rows hold no states, and handing slices out holds next to nothing.
             let accepts = if rung == Rung::Full && self.worker.divided().has_upper() { Rung::Filter } else { Rung::Raw };
             self.exhausted.store(true, Ordering::Relaxed);
-            self.say(Up::Refused { epoch, accepts: Some(accepts), again: RELIEF, why: Why::Memory });
+            self.say(Up::Refused { epoch, accepts: Some(accepts), again: self.sessions.relief(), why: Why::Memory });
         } else {
             self.say(failed);
         }
@@ -436,7 +487,16 @@ impl Lane {
     /// A slice is done, at `cost` (in seconds of the device's cores); `pending` are the states that the epoch holds, and their bytes.
     pub fn done(&self, cost: SliceCost, pending: (u64, u64)) {
         let shared = &self.shared;
-        let said = shared.state().machine.slice_done(shared.now(), self.epoch, cost, pending, &*shared.worker);
+        let said = {
+            let mut state = shared.state();
+            let said = state.machine.slice_done(shared.now(), self.epoch, cost, pending, &*shared.worker);
+            shared.count(&mut state);
+            said
+        };
+        {
+            let mut backlog = shared.sessions.backlog();
+            backlog.cost = Some(backlog.cost.map_or(cost.cpu, |before| before + LAST * (cost.cpu - before)));
+        }
         if let Some(Up::Progress { load, .. }) = &said {
             shared.sessions.notice(*load);
         }

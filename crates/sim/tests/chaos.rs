@@ -1,11 +1,12 @@
-//! Ten thousand runs to which a lot happens.
+//! More than ten thousand runs to which a lot happens.
 
 use skytether_adapt::query::Policy;
 use skytether_sim::chaos::{check, must_answer, scenario};
 use skytether_sim::fleet::Outcome;
 use skytether_sim::parallel::parallel;
 
-const RUNS: usize = 10_000;
+/// So many that ten thousand of them are answered: of the others every reader of some slice died.
+const RUNS: usize = 10_600;
 
 #[test]
 fn every_run_ends_with_the_right_answer_but_for_those_whose_slices_died_with_their_drives() {
@@ -19,6 +20,7 @@ fn every_run_ends_with_the_right_answer_but_for_those_whose_slices_died_with_the
     let lost_causes = count(&|seed, run| !must_answer(&scenario(seed).0, &run.readers));
     let answered = count(&|_, run| run.answer.is_some());
     assert!(answered + lost_causes >= RUNS && lost_causes < RUNS / 20, "{answered} answered, {lost_causes} may fail");
+    assert!(answered >= 10_000, "{answered} answered");
     assert!(RUNS - answered > 50, "some must fail, and name who is lost: {answered} answered");
     let survived = count(&|seed, run| run.answer.is_some() && scenario(seed).0.drives.iter().any(|drive| drive.kills.iter().any(|(at, _)| *at < run.end)));
     let without = count(&|seed, run| {

@@ -183,30 +183,47 @@ pub(crate) async fn filled(host: Host) -> Vec<Vec<String>> {
     whole
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_that_dies_in_the_middle_changes_no_answer() {
+/// Queries over fleets of which drives die after so many of their breaths, `lost` of each round.
+async fn die_in_the_middle(redundancy: &str, breaths: &[usize], lost: impl Fn(usize) -> Vec<usize>) {
     let dir = tempfile::tempdir().unwrap();
-    let first = host(dir.path(), BTreeMap::new(), Moving::AsNeeded).await.unwrap();
-    let whole = filled(first).await;
+    let fleet = async |breaths, moving| host_over(dir.path(), (DRIVES, None), redundancy, breaths, moving).await.unwrap();
+    let whole = filled(fleet(BTreeMap::new(), Moving::AsNeeded).await).await;
     let mut stood_for = 0;
     let movings = [Moving::AsNeeded, Moving::Never, Moving::Always(Policy::Adaptive), Moving::Always(Policy::Static(Rung::Raw))];
-    for (round, breath) in [0, 1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 24].into_iter().enumerate() {
-        let (moving, lost) = (movings[round % movings.len()], (round + round / movings.len()) % DRIVES);
+    for (round, breath) in breaths.iter().copied().enumerate() {
+        let (moving, lost) = (movings[round % movings.len()], lost(round));
         for (at, (sql, whole)) in QUERIES.iter().zip(&whole).enumerate() {
-            let left = Arc::new(AtomicUsize::new(usize::MAX));
-            let host = host(dir.path(), BTreeMap::from([(lost, Arc::clone(&left))]), moving).await.unwrap();
-            left.store(breath, Ordering::SeqCst);
+            let lives: BTreeMap<usize, Arc<AtomicUsize>> = lost.iter().map(|n| (*n, Arc::new(AtomicUsize::new(usize::MAX)))).collect();
+            let host = fleet(lives.clone(), moving).await;
+            // Not all at the same moment.
+            lives.values().enumerate().for_each(|(n, left)| left.store(breath + n, Ordering::SeqCst));
             let cut = CUTS[(at + round) % CUTS.len()];
-            let (own, receipt) =
-                answer(&host, sql, cut).await.unwrap_or_else(|e| panic!("{moving:?}, {cut}, drive-{lost} after {breath}: {sql}: {}", e.full_text()));
-            assert_eq!(&own, whole, "{moving:?}, {cut}, drive-{lost} after {breath}: {sql}");
-            stood_for += receipt.drives.iter().filter(|d| d.stood_for.is_some()).inspect(|d| assert_eq!(d.name, format!("drive-{lost}"))).count();
-            // And it stays away.
-            left.store(0, Ordering::SeqCst);
-            assert_eq!(&answer(&host, sql, Cut::Full).await.unwrap().0, whole);
+            let what = format!("{redundancy}, {moving:?}, {cut}, {lost:?} after {breath}: {sql}");
+            let (own, receipt) = answer(&host, sql, cut).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+            assert_eq!(&own, whole, "{what}");
+            let names: Vec<String> = lost.iter().map(|n| format!("drive-{n}")).collect();
+            stood_for += receipt.drives.iter().filter(|d| d.stood_for.is_some()).inspect(|d| assert!(names.contains(&d.name), "{d:?}")).count();
+            // And they stay away.
+            lives.values().for_each(|left| left.store(0, Ordering::SeqCst));
+            assert_eq!(&answer(&host, sql, Cut::Full).await.unwrap().0, whole, "{what}");
         }
     }
-    assert!(stood_for > 20, "{stood_for}");
+    assert!(stood_for > breaths.len(), "{stood_for}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drive_that_dies_in_the_middle_changes_no_answer() {
+    die_in_the_middle("ec:2+1", &[0, 1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 24], |round| vec![(round + round / 4) % DRIVES]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drive_that_dies_in_the_middle_of_copies_changes_no_answer() {
+    die_in_the_middle("replicas:2", &[0, 1, 3, 6, 10, 17], |round| vec![(round + round / 4) % DRIVES]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_drives_that_die_in_the_middle_change_no_answer() {
+    die_in_the_middle("ec:2+2", &[0, 1, 2, 4, 7, 12], |round| vec![round % DRIVES, (round + 1 + round % 3) % DRIVES]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use async_trait::async_trait;
 use skytether_common::{Kind, PartitionName, Result};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
-use skytether_fleet::{Cut, Fleet, GrowthOptions, GrowthReport, HostOptions, IngestOptions, OpenOptions, ScrubOptions};
+use skytether_fleet::{Cut, Fleet, GrowthOptions, GrowthReport, HostOptions, IngestOptions, OpenOptions, RepairOptions, ScrubOptions};
 use skytether_host::catalog::{PartitionRecord, RedundancyRecord};
 use skytether_host::membership::MEMBERSHIP_KEY;
 use skytether_host::{Founding, Host, RootRecord, Scheme};
@@ -398,6 +398,28 @@ async fn what_can_not_be_done_is_refused_and_changes_nothing() {
     resize(&fleet, &retiring(&[2])).await;
     assert_eq!(value(&fleet, "SELECT count(*) FROM lab.keyed").await.unwrap(), "6000");
     clean(&fleet, "without the lost one").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rate_is_kept_where_drives_come_and_leave_and_are_rebuilt() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 4, "ec:2+1").await;
+    ingest(&fleet, "lab.t", &batches(24, 1500), false).await.unwrap();
+    let total = fleet.describe(&name("lab.t")).await.unwrap().bytes();
+    // A fifth of it goes to the one that comes, and another fifth is on one that leaves.
+    let rate = total / 6;
+    let kept = |seconds: f64, bytes: u64| assert!(bytes > total / 10 && seconds > 0.7 * bytes as f64 / rate as f64, "{bytes} of {total} in {seconds} s");
+    for options in [adding(1), retiring(&[0])] {
+        let report = resize(&fleet, &GrowthOptions { bytes_per_s: Some(rate), ..options }).await;
+        kept(report.seconds, report.bytes_moved);
+    }
+    drop(fleet);
+    lose(dir.path(), &[1]);
+    let fleet = reopen(dir.path()).await;
+    let options = RepairOptions { bytes_per_s: Some(rate), ..crate::replaced::replacing(&[1]) };
+    let report = fleet.repair(&options, &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    kept(report.seconds, report.bytes_read);
+    clean(&fleet, "at a rate").await;
 }
 
 const DIR: &str = "SKYTETHER_TEST_GROWTH_DIR";

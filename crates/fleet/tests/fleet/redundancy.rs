@@ -126,6 +126,46 @@ async fn one_copy_of_two_may_be_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_copies_of_three_may_be_lost() {
+    survives("replicas:3", 4, &subsets(4, 2), &[Cut::Adaptive]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn living_drives_work_as_ever_and_what_is_missing_is_decoded_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
+    ingest(&fleet, "lab.t", &batches(20, 1000), false).await.unwrap();
+    let sql = "SELECT grp, count(*), sum(n), sum(id), max(x), min(name) FROM lab.t GROUP BY grp ORDER BY grp";
+    let full = QueryOptions { cut: Cut::Full, ..QueryOptions::default() };
+    let ask = async |fleet: &Fleet| {
+        let query = fleet.sql(sql, &full).await.unwrap();
+        let handle = query.receipt.clone();
+        (lines(&query.collect().await.unwrap()), handle.receipt())
+    };
+    let (whole, before) = ask(&fleet).await;
+    let record = fleet.describe(&name("lab.t")).await.unwrap();
+    let ids: Vec<uuid::Uuid> = fleet.status().await.unwrap().iter().map(|drive| drive.info.id).collect();
+    let slices = |n: usize| record.tables["data"].partitions.iter().filter(|p| p.drive == ids[n]).map(|p| u64::from(p.slices)).sum::<u64>();
+    drop(fleet);
+    for lost in 0..4 {
+        lose(dir.path(), &[lost]);
+        let fleet = open(dir.path(), 4, "none").await.unwrap();
+        let (rows, after) = ask(&fleet).await;
+        assert_eq!(rows, whole, "without {lost}");
+        for (n, (was, is)) in before.drives.iter().zip(&after.drives).enumerate() {
+            if n == lost {
+                assert!(slices(n) > 5 && is.slices_decoded == slices(n), "{} of {} slices were decoded", is.slices_decoded, slices(n));
+            } else {
+                assert_eq!((was.rung, was.slices, was.slices_pruned, is.above.slices), (is.rung, is.slices, is.slices_pruned, 0), "{is:?}");
+                assert_eq!(is.slices_decoded, 0);
+            }
+        }
+        drop(fleet);
+        bring_back(dir.path(), &[lost]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_two_drives_of_six_may_be_lost() {
     let sets = subsets(6, 2);
     assert_eq!(sets.len(), 6 + 15);

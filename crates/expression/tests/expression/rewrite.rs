@@ -1,10 +1,8 @@
 //! The rewrite from the dense view to its sparse rows: which plans it changes and how, and that the answers stay.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{Data, entries, session};
+use crate::common::{Data, entries, session};
 use datafusion::catalog::TableProvider;
 use datafusion::common::TableReference;
 use datafusion::common::tree_node::Transformed;

@@ -1,15 +1,13 @@
 //! Indexes of one drive: what becomes of them where space is short, where the table is another one, and where nobody wants them any more.
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::common::*;
 use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 use arrow::compute::concat_batches;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use common::*;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_drive::{Drive, DriveOptions, Storage};
 use skytether_index::{Definition, Phase, State};

@@ -1,17 +1,15 @@
 //! Sub-plans over a drive's slices, in this process.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::common::*;
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::{DataType, Float64Type, Int64Type, UInt32Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use common::*;
 use futures::StreamExt;
 use skytether_common::{Key, Kind, Result};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};

@@ -1,8 +1,6 @@
 //! Plans as text: what comes in, what goes down (after its journey as bytes), what stays above.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use datafusion::arrow::record_batch::RecordBatch;
 use skytether_plan::{Cut, codec, describe, shipped};
 

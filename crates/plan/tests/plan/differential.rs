@@ -1,8 +1,6 @@
 //! Every query gives the same answer uncut and cut in each way, over one, two and five drives.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use datafusion::arrow::array::{Array, AsArray};
 use datafusion::arrow::datatypes::{DataType, Float32Type, Float64Type};
 use datafusion::arrow::record_batch::RecordBatch;

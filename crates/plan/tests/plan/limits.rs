@@ -1,10 +1,8 @@
 //! What must not grow: sub-plans of wide tables, of long conditions, of deep expressions.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::*;
+use crate::common::*;
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::arrow::record_batch::RecordBatch;
 use skytether_plan::{Cut, DriveScan, codec, partial};

@@ -1,11 +1,9 @@
 //! `moments`, `cell_moments` and `t_test` through DataFusion, against a model of the dense values.
 
-mod common;
-
 use std::error::Error as StdError;
 use std::sync::Arc;
 
-use common::{Data, Entry, entries, session};
+use crate::common::{Data, Entry, entries, session};
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
 use datafusion::arrow::datatypes::Float64Type;
 use datafusion::datasource::MemTable;

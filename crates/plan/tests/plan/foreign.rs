@@ -18,10 +18,7 @@ use prost::Message;
 use skytether_common::{Error, Kind, Result};
 use skytether_plan::foreign::{Foreign, Limits, Names};
 
-#[path = "common/mutation.rs"]
-mod mutation;
-
-use mutation::{Dice, count_panics, panics};
+use crate::common::mutation::{Dice, count_panics, panics};
 
 const LIMITS: Limits = Limits { bytes: 1 << 20, relations: 300, depth: 60, expressions: 5000, levels: 100 };
 

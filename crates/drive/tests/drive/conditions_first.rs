@@ -1,12 +1,10 @@
 //! Columns of conditions are decoded first, and the others only where few rows pass: the answers are what they are without, and so are the errors.
 
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::*;
 use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 use arrow::record_batch::RecordBatch;
-use common::*;
 use skytether_drive::{Drive, DriveOptions};
 use skytether_store::memory::MemoryStore;
 

@@ -1,16 +1,14 @@
 //! The same drive behind a connection: the same answers, and what can go wrong between.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::*;
 use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::{Action, Ticket};
 use async_trait::async_trait;
 use bytes::Bytes;
-use common::*;
 use futures::StreamExt;
 use skytether_common::{Key, Kind, Result};
 use skytether_drive::{Cse, DriveOptions, Storage, serve};

@@ -15,10 +15,7 @@ use prost::Message;
 use skytether_common::{Kind, Result};
 use skytether_plan::foreign::{Foreign, Limits, Names};
 
-#[path = "common/proto.rs"]
-mod proto;
-
-use proto::*;
+use crate::proto::*;
 
 /// As the host's.
 const LIMITS: Limits = Limits { bytes: 16 << 20, relations: 1000, depth: 200, expressions: 1 << 18, levels: 500 };

@@ -1,11 +1,9 @@
 //! Drives that are to be like some device give the same answers as others, later, and say what they are.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::sync::Arc;
 
-use common::*;
+use crate::common::*;
 use skytether_adapt::profile::Profile;
 use skytether_common::Kind;
 use skytether_drive::{Cse, Device, Drive, DriveOptions, Storage, linked};

@@ -1,9 +1,7 @@
 //! Bytes of strangers give errors: of the right kind, with a name, and never a panic.
 
-mod common;
-
-use common::mutation::{Dice, count_panics, panics};
-use common::*;
+use crate::common::mutation::{Dice, count_panics, panics};
+use crate::common::*;
 use datafusion_substrait::substrait::proto::extensions::AdvancedExtension;
 use datafusion_substrait::substrait::proto::rel::RelType;
 use datafusion_substrait::substrait::proto::{Plan, Rel, RelRoot, WriteRel, plan_rel};

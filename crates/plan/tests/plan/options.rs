@@ -14,10 +14,7 @@ use skytether_common::{Error, Kind, Result};
 use skytether_plan::error::from_datafusion;
 use skytether_plan::foreign::{Foreign, Limits, Names};
 
-#[path = "common/proto.rs"]
-mod proto;
-
-use proto::*;
+use crate::proto::*;
 
 const LIMITS: Limits = Limits { bytes: 1 << 20, relations: 100, depth: 50, expressions: 5000, levels: 100 };
 

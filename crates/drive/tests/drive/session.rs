@@ -1,18 +1,16 @@
 //! Sub-plans that are worked off slice by slice: what a drive says, and in which order.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::common::*;
 use arrow::array::{AsArray, Int64Array, new_null_array};
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
-use common::*;
 use datafusion::execution::memory_pool::MemoryConsumer;
 use futures::StreamExt;
-use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, Rung, SliceId, Up};
+use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, Rung, SliceId, Up, Why};
 use skytether_adapt::profile::Profile;
 use skytether_common::{Key, Result};
 use skytether_drive::{Cse, Device, DriveOptions};
@@ -242,4 +240,57 @@ async fn a_slow_device_says_how_long_its_own_queue_is_and_no_more() {
     let most = loads.iter().copied().fold(1.0, f64::max);
     loads.sort_by(f64::total_cmp);
     assert!(loads.len() >= 10 && most > 1.2 && loads[loads.len() / 2] < 40.0, "{loads:?}");
+}
+
+/// Opens an epoch over these slices, which stays open.
+fn opening(epoch: u32, rung: Rung, slices: &[SliceId]) -> Down {
+    Down { epoch: EpochId(epoch), number: 0, order: Order::Open { rung, slices: slices.to_vec(), close: CloseAfter::TOLD } }
+}
+
+/// The refusal of an epoch: the rung that is taken, when to ask again, and why.
+async fn refusal(messages: &mut (impl futures::Stream<Item = Result<Message>> + Unpin), refused: u32) -> (Option<Rung>, f64, Why) {
+    loop {
+        match tokio::time::timeout(Duration::from_secs(60), messages.next()).await.expect("the drive is silent").unwrap().unwrap() {
+            Message::Up(Up::Refused { epoch, accepts, again, why }) if epoch == EpochId(refused) => return (accepts, again, why),
+            Message::Up(Up::Accepted { epoch } | Up::EpochDone(Completed { epoch, .. })) | Message::Batch { epoch, .. } => {
+                assert_ne!(epoch, EpochId(refused), "it was to be refused")
+            }
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drive_without_memory_or_time_refuses_and_says_what_it_takes() {
+    for why in [Why::Memory, Why::Speed] {
+        let store = Arc::new(MemoryStore::default());
+        store_numbers(store.as_ref());
+        let busy = if why == Why::Speed { 1.0 } else { f64::INFINITY };
+        let drive = drive_over(store as _, DriveOptions { threads: LANES, memory_limit: 64 << 20, max_load: busy, ..DriveOptions::default() });
+        let Opened::Session(Session { survey, orders, mut messages, .. }) = drive.open(sub_plan("SELECT sum(id) FROM shop.sales.data").await).await.unwrap()
+        else {
+            panic!("a sum of a table is worked off slice by slice");
+        };
+        let slices: Vec<_> = survey.iter().map(|stripe| SliceId(stripe.stripe)).collect();
+        let hog = MemoryConsumer::new("somebody else").register(drive.memory());
+        if why == Why::Memory {
+            hog.grow(60 << 20);
+        }
+        orders.send(opening(0, Rung::Full, &slices)).unwrap();
+        let (accepts, again, said) = refusal(&mut messages, 0).await;
+        assert!(said == why && accepts == Some(Rung::Raw) && again > 0.0, "{accepts:?} in {again} s, as {said:?}");
+        // What it says that it takes, it takes.
+        orders.send(opening(1, Rung::Raw, &slices[..2])).unwrap();
+        orders.send(Down { epoch: EpochId(1), number: 1, order: Order::Close { drain: true } }).unwrap();
+        loop {
+            match tokio::time::timeout(Duration::from_secs(60), messages.next()).await.expect("the drive is silent").unwrap().unwrap() {
+                Message::Up(Up::EpochDone(end)) => {
+                    assert_eq!((end.epoch, end.slices.len()), (EpochId(1), 2));
+                    break;
+                }
+                Message::Up(Up::Refused { epoch, .. }) => panic!("{epoch:?} was refused, too"),
+                _ => {}
+            }
+        }
+    }
 }

@@ -1,0 +1,10 @@
+//! The public behaviour of `skytether-drive`: one program, so that what it stands on is compiled and linked once.
+
+mod common;
+
+mod conditions_first;
+mod engine;
+mod flight;
+mod indexes;
+mod profiles;
+mod session;

@@ -1,0 +1,15 @@
+//! The public behaviour of `skytether-plan`: one program, so that what it stands on is compiled and linked once.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/proto.rs"]
+mod proto;
+
+mod differential;
+mod expressions;
+mod foreign;
+mod foreign_limits;
+mod hostile;
+mod limits;
+mod options;
+mod snapshots;
