@@ -369,13 +369,19 @@ fn create(dir: &Path, index_path: &Path, identity: &DriveIdentity, sync: bool, h
         fs::remove_file(index_path).map_err(|e| Error::io("remove", index_path, e))?;
     }
     let bytes = directory::encode_identity(identity)?;
-    let index = Index::create(index_path, sync, hook, crc32c(&bytes))?;
+    let index = Index::create(index_path, sync, hook.clone(), crc32c(&bytes))?;
     if sync {
-        sync_directory(dir)?;
+        sync_directory(dir, &hook)?;
     }
-    directory::write_identity(dir, &bytes, sync)?;
-    if sync && let Some(parent) = dir.canonicalize().ok().as_deref().and_then(Path::parent) {
-        sync_directory(parent)?;
+    directory::write_identity(dir, &bytes, sync, &hook)?;
+    if sync && let Ok(dir) = dir.canonicalize() {
+        for (above, parent) in dir.ancestors().skip(1).enumerate() {
+            match sync_directory(parent, &hook) {
+                // Those above were perhaps made just now as well; where they may not be read, somebody else has made them.
+                Err(_) if above > 0 => break,
+                done => done?,
+            }
+        }
     }
     Ok((bytes, index))
 }

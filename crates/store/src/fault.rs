@@ -25,10 +25,12 @@ pub enum Operation {
     List,
     /// [`SliceStore::usage`].
     Usage,
+    /// Any of these.
+    Any,
 }
 
 impl Operation {
-    const ALL: [Operation; 5] = [Operation::Apply, Operation::Get, Operation::Stat, Operation::List, Operation::Usage];
+    const ALL: [Operation; 6] = [Operation::Apply, Operation::Get, Operation::Stat, Operation::List, Operation::Usage, Operation::Any];
 }
 
 /// Which of the operations that a [`Rule`] is about fail; they are counted from 1.
@@ -154,9 +156,12 @@ impl<S: SliceStore> FaultStore<S> {
 
     /// Counts the operation, and says what happens to it and a number to draw from.
     fn draw(&self, operation: Operation, concerns: impl Fn(&str) -> bool) -> Option<(Fault, u64)> {
-        self.counts[operation as usize].fetch_add(1, Ordering::Relaxed);
+        for counted in [operation, Operation::Any] {
+            self.counts[counted as usize].fetch_add(1, Ordering::Relaxed);
+        }
         let mut hit = None;
-        for armed in self.rules().iter_mut().filter(|armed| armed.rule.operation == operation && concerns(&armed.rule.prefix)) {
+        let is_about = |rule: &Rule| (rule.operation == operation || rule.operation == Operation::Any) && concerns(&rule.prefix);
+        for armed in self.rules().iter_mut().filter(|armed| is_about(&armed.rule)) {
             armed.seen += 1;
             let n = armed.seen;
             let hits = match armed.rule.when {
@@ -280,6 +285,20 @@ mod tests {
         assert_eq!(store.stat(&key("b")).unwrap(), None);
         store.apply(vec![put("a", b"3")]).unwrap();
         assert_eq!((store.count(Operation::Apply), store.count(Operation::Get), store.injected()), (3, 1, 1));
+    }
+
+    #[test]
+    fn a_rule_about_any_operation_counts_them_together() {
+        let store = FaultStore::new(MemoryStore::new()).with(Rule::new(Operation::Any, When::From(3), Fault::Fail(Kind::Unavailable)));
+        store.apply(vec![put("a", b"1")]).unwrap();
+        store.get(&key("a")).unwrap();
+        store.stat(&key("a")).unwrap_err();
+        store.list("", None, 1).unwrap_err();
+        store.usage().unwrap_err();
+        assert_eq!(store.apply(vec![put("b", b"1")]).unwrap_err().kind(), Kind::Unavailable);
+        store.heal();
+        assert_eq!(store.stat(&key("b")).unwrap(), None);
+        assert_eq!((store.count(Operation::Any), store.count(Operation::Apply), store.injected()), (7, 2, 4));
     }
 
     #[test]

@@ -9,8 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::Mutex;
 
-use bytes::Bytes;
-use common::{assert_no_leaks, bytes, delete, everything, files, identity, key, open, put};
+use common::{assert_no_leaks, bytes, contents, delete, everything, files, identity, key, open, put};
 use skytether_common::Kind;
 use skytether_common::checksum::crc32c;
 use skytether_store::disk::crash::{CrashPoint, Fate, Step};
@@ -66,19 +65,6 @@ fn new_batch() -> Vec<Op> {
     let (len, crc32c) = (kept.len() as u64, crc32c(&kept));
     let link = Op::Link { key: key("linked"), from: key("keep"), len, crc32c, expect: Expect::Any };
     vec![put("replace", bytes(4, 300)), delete("remove"), put("add/1", bytes(5, 100_000)), put("add/2", b"".as_slice()), link]
-}
-
-fn contents(batches: &[Vec<Op>]) -> Vec<(String, Bytes)> {
-    let mut all = std::collections::BTreeMap::new();
-    for op in batches.iter().flatten() {
-        match op {
-            Op::Put { key, value, .. } => all.insert(key.as_str().to_owned(), value.clone()),
-            Op::Delete { key, .. } => all.remove(key.as_str()),
-            Op::Check { .. } => continue,
-            Op::Link { key, from, .. } => all.insert(key.as_str().to_owned(), all[from.as_str()].clone()),
-        };
-    }
-    all.into_iter().collect()
 }
 
 fn open_with(dir: &Path, at: &Arc<At>) -> DiskStore {

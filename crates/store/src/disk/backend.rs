@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use redb::StorageBackend;
@@ -14,6 +14,7 @@ use super::crash::{Hook, Step};
 /// `index.redb`. Takes no lock of its own: whoever has the drive's `LOCK` has the index.
 #[derive(Debug)]
 pub(super) struct IndexFile {
+    path: PathBuf,
     file: File,
     sync: bool,
     hook: Hook,
@@ -21,7 +22,7 @@ pub(super) struct IndexFile {
 
 impl IndexFile {
     pub(super) fn open(path: &Path, sync: bool, hook: Hook) -> io::Result<Self> {
-        Ok(Self { file: File::options().read(true).write(true).open(path)?, sync, hook })
+        Ok(Self { path: path.to_owned(), file: File::options().read(true).write(true).open(path)?, sync, hook })
     }
 }
 
@@ -41,7 +42,11 @@ impl StorageBackend for IndexFile {
 
     fn sync_data(&self) -> io::Result<()> {
         self.hook.before(Step::SyncIndex)?;
-        if self.sync { self.file.sync_data() } else { Ok(()) }
+        if self.sync {
+            self.file.sync_data()?;
+            self.hook.flushed(&self.path);
+        }
+        Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {

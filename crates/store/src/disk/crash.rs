@@ -1,7 +1,8 @@
-//! Failing on purpose: a hook before every step that reaches the disk, so that tests can stop a batch at each of them.
+//! Failing on purpose: a hook before every step that reaches the disk, so that tests can stop a batch at each of them, and one after every flush, so that they know what outlives a loss of power.
 
 use std::fmt::Debug;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -45,6 +46,9 @@ pub enum Fate {
 pub trait CrashPoint: Send + Sync + Debug {
     /// Called before `step` is done.
     fn before(&self, step: Step) -> Fate;
+
+    /// Called after `path` was flushed: what was written to the file, or the names in the directory, outlive a loss of power from now on.
+    fn flushed(&self, _path: &Path) {}
 }
 
 /// The hook as the store holds it; once crashed, it stays crashed.
@@ -81,6 +85,13 @@ impl Hook {
                 self.crashed.store(true, Ordering::SeqCst);
                 Err(io::Error::other(format!("stopped at crash point {step:?}")))
             }
+        }
+    }
+
+    /// Tells that `path` was flushed.
+    pub(super) fn flushed(&self, path: &Path) {
+        if let Some(point) = &self.point {
+            point.flushed(path);
         }
     }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Result};
 use uuid::Uuid;
 
+use super::crash::Hook;
 use super::files::sync_directory;
 
 /// The format of a drive's directory that this version writes and reads.
@@ -69,15 +70,19 @@ pub(super) fn read_identity(path: &Path) -> Result<Option<(Vec<u8>, DriveIdentit
 }
 
 /// Writes `drive.json` through `tmp/`, durably.
-pub(super) fn write_identity(dir: &Path, bytes: &[u8], sync: bool) -> Result<()> {
+pub(super) fn write_identity(dir: &Path, bytes: &[u8], sync: bool, hook: &Hook) -> Result<()> {
     let (aside, path) = (dir.join("tmp").join("drive.json"), dir.join("drive.json"));
     let written = File::create(&aside).and_then(|mut file| {
         file.write_all(bytes)?;
-        if sync { file.sync_all() } else { Ok(()) }
+        if sync {
+            file.sync_all()?;
+            hook.flushed(&aside);
+        }
+        Ok(())
     });
     written.map_err(|e| Error::io("write", &aside, e))?;
     fs::rename(&aside, &path).map_err(|e| Error::io("create", &path, e))?;
-    if sync { sync_directory(dir) } else { Ok(()) }
+    if sync { sync_directory(dir, hook) } else { Ok(()) }
 }
 
 /// The drive is ours as long as this lives.

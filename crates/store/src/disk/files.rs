@@ -92,7 +92,11 @@ impl Files {
                 self.hook.before(Step::SyncValue).map_err(|e| Error::io("flush", path, e))?;
             }
             if self.sync {
-                together(&open, |(path, file)| file.sync_data().map_err(|e| Error::io("flush", path, e)))?;
+                together(&open, |(path, file)| {
+                    file.sync_data().map_err(|e| Error::io("flush", path, e))?;
+                    self.hook.flushed(path);
+                    Ok(())
+                })?;
             }
         }
         Ok(())
@@ -142,9 +146,9 @@ impl Files {
         self.hook.before(Step::SyncDirectories).map_err(|e| Error::io("flush", &self.slices, e))?;
         if self.sync {
             let directories: Vec<_> = touched.iter().map(|hh| self.directory(*hh)).collect();
-            together(&directories, |path| sync_directory(path))?;
+            together(&directories, |path| sync_directory(path, &self.hook))?;
             if new_directories {
-                sync_directory(&self.slices)?;
+                sync_directory(&self.slices, &self.hook)?;
             }
         }
         for hh in touched {
@@ -278,9 +282,12 @@ pub(super) fn make_directory(path: &Path) -> Result<()> {
 }
 
 /// Makes the names in a directory durable.
-pub(super) fn sync_directory(path: &Path) -> Result<()> {
-    File::open(path).and_then(|dir| dir.sync_all()).map_err(|e| Error::io("flush", path, e))
+pub(super) fn sync_directory(path: &Path, hook: &Hook) -> Result<()> {
+    File::open(path).and_then(|dir| dir.sync_all()).map_err(|e| Error::io("flush", path, e))?;
+    hook.flushed(path);
+    Ok(())
 }
+
 /// What is the matter with a value's file that the system can't read. Where the medium gives an input/output error (`EIO`), this value is damaged, and not the drive away: others can be read, and this one mended.
 fn unread(path: &Path, e: std::io::Error) -> Error {
     match e.raw_os_error() {

@@ -1,6 +1,7 @@
 //! What the tests of the disk store share.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -68,4 +69,18 @@ pub fn bytes(seed: u64, len: usize) -> Bytes {
         })
         .collect::<Vec<_>>()
         .into()
+}
+
+/// What a store holds after these batches.
+pub fn contents(batches: &[Vec<Op>]) -> Vec<(String, Bytes)> {
+    let mut all = BTreeMap::new();
+    for op in batches.iter().flatten() {
+        match op {
+            Op::Put { key, value, .. } => all.insert(key.as_str().to_owned(), value.clone()),
+            Op::Delete { key, .. } => all.remove(key.as_str()),
+            Op::Check { .. } => continue,
+            Op::Link { key, from, .. } => all.insert(key.as_str().to_owned(), all[from.as_str()].clone()),
+        };
+    }
+    all.into_iter().collect()
 }

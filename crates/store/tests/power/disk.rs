@@ -1,0 +1,243 @@
+//! A disk that keeps what was flushed, and of the rest what it happens to have written when the power goes.
+//!
+//! Contents and names are apart, as they are on file systems: what was written to a file is kept from the flush of that file on, and its name from the flush of the directory on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+/// What disks write whole or not at all.
+const SECTOR: usize = 512;
+
+/// What a name stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Node {
+    Directory,
+    /// A file by its number: two names of one file have the same.
+    File(u64),
+}
+
+/// A change of what is in a file.
+#[derive(Debug, Clone)]
+pub(crate) enum Change {
+    /// It has this length from now on; what is new of it is zeros.
+    Len(usize),
+    /// These bytes lie there from now on.
+    Bytes { at: usize, bytes: Vec<u8> },
+}
+
+impl Change {
+    fn make(&self, content: &mut Vec<u8>) {
+        match self {
+            Self::Len(len) => content.resize(*len, 0),
+            Self::Bytes { at, bytes } => lay(content, *at, bytes),
+        }
+    }
+}
+
+/// Puts `bytes` there; what lies beyond the end is not there.
+fn lay(content: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(room) = content.get_mut(at..) {
+        let len = room.len().min(bytes.len());
+        room[..len].copy_from_slice(&bytes[..len]);
+    }
+}
+
+/// What happened to a directory.
+#[derive(Debug, Clone)]
+pub(crate) enum Event {
+    /// The name stands for this from now on, or for nothing.
+    Name { path: PathBuf, node: Option<Node> },
+    /// A file changed.
+    Change { file: u64, change: Change },
+    /// The file, or the directory, of this name was flushed.
+    Flushed(PathBuf),
+}
+
+/// What is left of all that was not flushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leaves {
+    Nothing,
+    /// All of it: the process ends, and the machine does not.
+    All,
+    /// Each name as it was or as it is, and of what was written pieces: as drawn.
+    Some,
+    /// The same of names, and each file as it was at some time since its flush.
+    Earlier,
+}
+
+#[derive(Debug, Clone, Default)]
+struct File {
+    kept: Vec<u8>,
+    /// What was not flushed, in order.
+    pending: Vec<Change>,
+}
+
+impl File {
+    fn settle(&mut self) {
+        for change in self.pending.drain(..) {
+            change.make(&mut self.kept);
+        }
+    }
+
+    fn after(&self, leaves: Leaves, random: &mut Random) -> Vec<u8> {
+        let mut content = self.kept.clone();
+        let first = match leaves {
+            Leaves::Nothing => 0,
+            Leaves::All => self.pending.len(),
+            Leaves::Earlier => random.below(self.pending.len() + 1),
+            Leaves::Some => {
+                self.pieces(&mut content, random);
+                0
+            }
+        };
+        self.pending[..first].iter().for_each(|change| change.make(&mut content));
+        content
+    }
+
+    /// Makes changes in part. Lengths are the file system's own records, of which it keeps the order; what was written comes to the disk in any.
+    fn pieces(&self, content: &mut Vec<u8>, random: &mut Random) {
+        let mut lens = random.below(self.pending.iter().filter(|change| matches!(change, Change::Len(_))).count() + 1);
+        for change in &self.pending {
+            match change {
+                Change::Len(_) if lens == 0 => {}
+                Change::Len(_) => {
+                    lens -= 1;
+                    change.make(content);
+                }
+                Change::Bytes { at, bytes } => match random.below(4) {
+                    0 => {}
+                    1 => lay(content, *at, bytes),
+                    2 => lay(content, *at, &bytes[..random.below(bytes.len())]),
+                    _ => {
+                        let mut from = 0;
+                        while from < bytes.len() {
+                            let to = (from + SECTOR - (at + from) % SECTOR).min(bytes.len());
+                            if random.below(2) == 0 {
+                                lay(content, at + from, &bytes[from..to]);
+                            }
+                            from = to;
+                        }
+                    }
+                },
+            }
+        }
+    }
+}
+
+/// A directory on such a disk.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Disk {
+    kept: BTreeMap<PathBuf, Node>,
+    now: BTreeMap<PathBuf, Node>,
+    files: BTreeMap<u64, File>,
+    /// Whether it says that it flushes, and does not.
+    pub(crate) lies: bool,
+}
+
+impl Disk {
+    pub(crate) fn apply(&mut self, event: &Event) {
+        match event {
+            Event::Name { path, node: Some(node) } => {
+                self.now.insert(path.clone(), *node);
+            }
+            Event::Name { path, node: None } => {
+                self.now.remove(path);
+            }
+            Event::Change { file, change } => self.files.entry(*file).or_default().pending.push(change.clone()),
+            Event::Flushed(_) if self.lies => {}
+            Event::Flushed(path) => match self.now.get(path) {
+                Some(Node::File(file)) => self.files.entry(*file).or_default().settle(),
+                // The directory itself has no name here.
+                Some(Node::Directory) | None => self.settle_names(path),
+            },
+        }
+    }
+
+    fn settle_names(&mut self, dir: &Path) {
+        self.kept.retain(|path, _| !is_in(path, dir));
+        let now = self.now.iter().filter(|(path, _)| is_in(path, dir));
+        self.kept.extend(now.map(|(path, node)| (path.clone(), *node)));
+    }
+
+    /// What `path` stands for.
+    pub(crate) fn node(&self, path: &str) -> Option<Node> {
+        self.now.get(Path::new(path)).copied()
+    }
+
+    /// What is found after the power went, or the process ended.
+    pub(crate) fn after(&self, leaves: Leaves, random: &mut Random) -> Image {
+        let mut image = Image::default();
+        let mut contents: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        // Directories come before what is in them.
+        let paths: BTreeSet<&PathBuf> = self.kept.keys().chain(self.now.keys()).collect();
+        for path in paths {
+            let (kept, now) = (self.kept.get(path), self.now.get(path));
+            let node = match leaves {
+                Leaves::Nothing => kept,
+                Leaves::All => now,
+                Leaves::Some | Leaves::Earlier if kept == now || random.below(2) == 0 => now,
+                Leaves::Some | Leaves::Earlier => kept,
+            };
+            let is_held = is_in(path, Path::new("")) || path.parent().is_some_and(|parent| image.directories.contains(parent));
+            match node.filter(|_| is_held) {
+                None => {}
+                Some(Node::Directory) => {
+                    image.directories.insert(path.clone());
+                }
+                Some(Node::File(file)) => {
+                    let content = contents.entry(*file).or_insert_with(|| self.files.get(file).map(|file| file.after(leaves, random)).unwrap_or_default());
+                    image.files.insert(path.clone(), content.clone());
+                }
+            }
+        }
+        image
+    }
+}
+
+/// Whether `path` is a name in `dir` itself.
+fn is_in(path: &Path, dir: &Path) -> bool {
+    path.parent() == Some(dir)
+}
+
+/// What is found in a directory.
+#[derive(Debug, Clone, Default, Hash)]
+pub(crate) struct Image {
+    directories: BTreeSet<PathBuf>,
+    files: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+impl Image {
+    pub(crate) fn write(&self, to: &Path) {
+        for path in &self.directories {
+            fs::create_dir_all(to.join(path)).unwrap();
+        }
+        for (path, content) in &self.files {
+            fs::write(to.join(path), content).unwrap();
+        }
+    }
+
+    pub(crate) fn file(&self, path: &str) -> Option<&[u8]> {
+        self.files.get(Path::new(path)).map(Vec::as_slice)
+    }
+
+    /// Tells it from others.
+    pub(crate) fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// SplitMix64, from a seed.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ z >> 31) >> 11) as usize % bound
+    }
+}
