@@ -50,7 +50,10 @@ pub enum Answer {
 /// Memory that is kept free for handing out slices, as a share.
 const RESERVE: f64 = 0.1;
 
-/// Whether to take an epoch on at `rung` that needs `memory` bytes at most to begin with.
+/// What filters and projects holds no state: it needs room for a few batches only, so many times less.
+const STATELESS: u64 = 8;
+
+/// Whether to take an epoch on at `rung`; to begin with, one at `full` needs `memory` bytes at most.
 #[must_use]
 pub fn admit(rung: Rung, memory: u64, pressure: &Pressure) -> Answer {
     let again = pressure.relief.clamp(0.001, 60.0);
@@ -60,9 +63,10 @@ pub fn admit(rung: Rung, memory: u64, pressure: &Pressure) -> Answer {
         return if free == 0 { Answer::Refuse { accepts: None, again, why: Why::Memory } } else { Answer::Accept };
     }
     let usable = (pressure.memory_limit as f64 * (1.0 - RESERVE)) as u64;
-    if pressure.memory_used.saturating_add(memory) > usable {
-        // What filters and projects holds no state: it needs room for a few batches only.
-        let accepts = if rung == Rung::Full && pressure.memory_used.saturating_add(memory / 8) <= usable { Rung::Filter } else { Rung::Raw };
+    let fits = |bytes: u64| pressure.memory_used.saturating_add(bytes) <= usable;
+    let stateless = memory / STATELESS;
+    if !fits(if rung == Rung::Filter { stateless } else { memory }) {
+        let accepts = if rung == Rung::Full && fits(stateless) { Rung::Filter } else { Rung::Raw };
         return Answer::Refuse { accepts: Some(accepts), again, why: Why::Memory };
     }
     if pressure.epochs >= pressure.max_epochs {
@@ -169,7 +173,7 @@ impl Drive {
         Self::default()
     }
 
-    /// Takes a message in; `memory` is what an epoch needs to begin with.
+    /// Takes a message in; `memory` is what an epoch at `full` needs to begin with.
     pub fn order(&mut self, now: Seconds, down: Down, memory: u64, pressure: &Pressure) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.ended.contains(&down.epoch) {

@@ -173,7 +173,7 @@ pub enum Action<B> {
         /// Seconds for which it has done nothing.
         seconds: Seconds,
     },
-    /// Something did not count. For receipts; nothing is to be done.
+    /// Something did not count. Where it is [garbage](Dropped::Garbage), what was open at its CSE is given up, as for [`Self::Stuck`]; otherwise nothing is to be done.
     Dropped {
         /// The epoch.
         epoch: EpochId,
@@ -538,10 +538,8 @@ impl<B> Query<B> {
             Verdict::Dropped(why) => {
                 out.push(Action::Dropped { epoch, why });
                 match why {
-                    Dropped::Garbage => {
-                        self.abandon(epoch, out);
-                        self.struck(cse.0 as usize, out);
-                    }
+                    // Who says such a thing says nothing that can be believed: whoever carries messages is to speak to it in another session, or to whoever stands for it.
+                    Dropped::Garbage => self.lost(cse.0 as usize, true, out),
                     Dropped::Overlap => self.abandon(epoch, out),
                     Dropped::Unknown | Dropped::Late | Dropped::Revoked => {}
                 }

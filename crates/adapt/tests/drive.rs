@@ -103,7 +103,9 @@ fn who_is_short_of_something_names_what_is_possible() {
     let refuse = |accepts, why| Answer::Refuse { accepts, again: 0.1, why };
     assert_eq!(admit(Rung::Full, 800, &calm), Answer::Accept);
     assert_eq!(admit(Rung::Full, 950, &calm), refuse(Some(Rung::Filter), Why::Memory));
-    assert_eq!(admit(Rung::Filter, 950, &calm), refuse(Some(Rung::Raw), Why::Memory));
+    assert_eq!(admit(Rung::Filter, 950, &calm), Answer::Accept, "what it names it takes");
+    assert_eq!(admit(Rung::Full, 8000, &calm), refuse(Some(Rung::Raw), Why::Memory), "rows need some room as well");
+    assert_eq!(admit(Rung::Filter, 8000, &calm), refuse(Some(Rung::Raw), Why::Memory));
     assert_eq!(admit(Rung::Full, 0, &Pressure { epochs: 2, ..calm }), refuse(Some(Rung::Raw), Why::Queue));
     assert_eq!(admit(Rung::Full, 0, &Pressure { load: 8.0, ..calm }), refuse(Some(Rung::Raw), Why::Speed));
     assert_eq!(admit(Rung::Raw, 950, &Pressure { load: 8.0, epochs: 9, ..calm }), Answer::Accept, "handing out is always possible");

@@ -164,6 +164,19 @@ fn a_refusal_names_the_rung_that_is_asked_next() {
 }
 
 #[test]
+fn a_fixed_rung_that_is_refused_gives_way_to_the_one_that_is_taken() {
+    let (mut query, mut actions) = query(Policy::Static(Rung::Full), 4, &[None], 2, THIN);
+    for (now, asked, takes) in [(0.02, Rung::Full, Rung::Filter), (0.12, Rung::Filter, Rung::Raw)] {
+        let (_, epoch, rung, slices) = opened(&actions)[0].clone();
+        assert_eq!(rung, asked);
+        actions = query.handle(now, up(0, Up::Refused { epoch, accepts: Some(takes), again: 0.5, why: Why::Memory }));
+        actions.extend(wait(&mut query, now + 0.05));
+        let then = opened(&actions);
+        assert!(then.iter().any(|(_, _, _, again)| again.contains(&slices[0])) && then.iter().all(|(_, _, rung, _)| *rung == takes), "{then:?}");
+    }
+}
+
+#[test]
 fn a_drive_that_gets_busy_has_work_taken_away_and_gets_more_when_it_is_not_any_more() {
     let (mut query, mut actions) = query(Policy::Adaptive, 400, &[None, None], 2, 3e9);
     let mut queues: BTreeMap<u32, (EpochId, VecDeque<u32>)> = BTreeMap::new();

@@ -95,6 +95,16 @@ struct Backlog {
     lanes: usize,
 }
 
+impl Backlog {
+    /// Seconds until it is worked off where slices take `load` times their processor time; a guess where nothing is known of them.
+    fn relief(self, load: f64) -> Seconds {
+        match self.cost {
+            Some(cost) if self.slices > 0 => (self.slices as f64 * cost * load / self.lanes.max(1) as f64).clamp(HEARTBEAT.as_secs_f64(), LONGEST_RELIEF),
+            _ => RELIEF,
+        }
+    }
+}
+
 /// How much the last slice's cost counts beside those before.
 const LAST: f64 = 0.2;
 
@@ -127,11 +137,8 @@ impl Sessions {
 
     /// Seconds until what is waiting is worked off, by what slices cost of late and by how busy the CSE is.
     fn relief(&self) -> Seconds {
-        let Backlog { slices, cost, lanes } = *self.backlog();
-        match cost {
-            Some(cost) if slices > 0 => (slices as f64 * cost * self.load() / lanes.max(1) as f64).clamp(HEARTBEAT.as_secs_f64(), LONGEST_RELIEF),
-            _ => RELIEF,
-        }
+        let backlog = *self.backlog();
+        backlog.relief(self.load())
     }
 
     fn known_load(&self) -> MutexGuard<'_, Option<Load>> {
@@ -522,5 +529,26 @@ impl Lane {
             run.totals.batches - 1
         };
         self.shared.batches.send((Ok(Message::Batch { epoch: self.epoch, number, rung: self.rung, batch }), room)).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_waits_the_later_to_ask_again() {
+        let relief = |slices, cost, lanes, load| Backlog { slices, cost, lanes }.relief(load);
+        let near = |given: f64, wanted: f64| assert!((given / wanted - 1.0).abs() < 1e-12, "{given} s, not {wanted} s");
+        for (slices, wanted) in [(10, 0.2), (100, 2.0), (1000, 20.0)] {
+            near(relief(slices, Some(0.02), 1, 1.0), wanted);
+        }
+        // More cores are through it sooner, busy ones later.
+        near(relief(100, Some(0.02), 4, 1.0), 0.5);
+        near(relief(100, Some(0.02), 4, 8.0), 4.0);
+        near(relief(100, Some(0.02), 0, 1.0), 2.0);
+        // Nobody is to ask all the time, nor to be sent away for good.
+        assert_eq!((relief(1, Some(1e-6), 1, 1.0), relief(1_000_000, Some(0.02), 1, 1.0)), (HEARTBEAT.as_secs_f64(), LONGEST_RELIEF));
+        assert_eq!((relief(1000, None, 1, 8.0), relief(0, Some(0.02), 1, 8.0)), (RELIEF, RELIEF), "a guess");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::array::ArrayRef;
-use arrow::compute::cast;
+use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::error::Result as DfResult;
@@ -277,5 +277,7 @@ pub(crate) fn adapt(batch: &RecordBatch, schema: &SchemaRef, name: &str) -> Resu
 }
 
 fn retype(column: &ArrayRef, wanted: &DataType) -> Result<ArrayRef, arrow::error::ArrowError> {
-    if column.data_type() == wanted { Ok(Arc::clone(column)) } else { cast(column, wanted) }
+    // What does not fit is no NULL.
+    let strict = CastOptions { safe: false, ..CastOptions::default() };
+    if column.data_type() == wanted { Ok(Arc::clone(column)) } else { cast_with_options(column, wanted, &strict) }
 }

@@ -148,6 +148,11 @@ pub trait Cse: Storage {
         let _ = (plan, why);
     }
 
+    /// Whoever asked it to run `plan` got something that makes no sense: rows of other columns, or of slices that it was not asked for. Who knows of somebody that can stand for it has that run the plan when it is opened again.
+    fn garbled(&self, plan: &SubPlan, why: &str) {
+        let _ = (plan, why);
+    }
+
     /// Whether [`Self::execute`] and its messages end with an error of their own when the CSE shows no sign of life, so that whoever reads
     /// them needs no deadline: then silence means slow work and not death. False unless said.
     fn watched(&self) -> bool {

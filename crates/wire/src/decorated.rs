@@ -109,4 +109,8 @@ impl<D: Decorator> Cse for Decorated<D> {
     fn stuck(&self, plan: &SubPlan, why: &str) {
         self.0.behind().stuck(plan, why);
     }
+
+    fn garbled(&self, plan: &SubPlan, why: &str) {
+        self.0.behind().garbled(plan, why);
+    }
 }

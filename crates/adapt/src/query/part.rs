@@ -110,6 +110,8 @@ impl<B> Query<B> {
         let has_upper = self.cost.has_upper();
         let offered = match self.policy {
             Policy::Static(Rung::Raw) => vec![],
+            // Who says that it takes rows only is asked for these before it hands out.
+            Policy::Static(Rung::Full) if reach == Some(Rung::Filter) => vec![Rung::Filter],
             Policy::Static(rung) => vec![rung],
             Policy::Adaptive if has_upper => vec![Rung::Full, Rung::Filter],
             Policy::Adaptive => vec![Rung::Full],

@@ -122,6 +122,10 @@ impl Gated {
         self.more.notify_all();
     }
 
+    fn close(&self) {
+        *self.let_in.lock().unwrap() = 0;
+    }
+
     fn wait(&self, key: &Key) {
         if key.as_str().contains(';') {
             let closed = |let_in: &mut usize| *let_in == 0;
@@ -293,4 +297,55 @@ async fn a_drive_without_memory_or_time_refuses_and_says_what_it_takes() {
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_more_a_drive_has_before_it_the_later_it_says_to_ask_again() {
+    /// Those that such a drive takes on.
+    const EPOCHS: u32 = 16;
+    // Sixty times slower than this machine: what waits there is worth waiting for.
+    let store = Arc::new(Gated::default());
+    store_numbers(store.as_ref());
+    let slow = Profile { speed_per_core: 1.0 / 60.0, cores: 1, ..Profile::shipped("server").unwrap() };
+    let device = Some(Device { name: "slow".to_owned(), profile: slow });
+    let drive = drive_over(Arc::clone(&store) as _, DriveOptions { device, max_concurrent: 1, ..DriveOptions::default() });
+    let Opened::Session(Session { survey, orders, mut messages, .. }) =
+        drive.open(sub_plan("SELECT count(*), sum(id) FROM shop.sales.data").await).await.unwrap()
+    else {
+        panic!("a sum of a table is worked off slice by slice");
+    };
+    let slices: Vec<_> = survey.iter().map(|stripe| SliceId(stripe.stripe)).collect();
+    assert!(slices.len() >= 10, "{survey:?}");
+    // One slice shows what slices take.
+    store.open(1000);
+    orders.send(opening(0, Rung::Full, &slices[..1])).unwrap();
+    orders.send(Down { epoch: EpochId(0), number: 1, order: Order::Close { drain: true } }).unwrap();
+    let mut cost = None;
+    loop {
+        match tokio::time::timeout(Duration::from_secs(60), messages.next()).await.expect("the drive is silent").unwrap().unwrap() {
+            Message::Up(Up::Progress { done, .. }) => cost = cost.or(done.first().map(|done| done.cpu)),
+            Message::Up(Up::EpochDone(_)) => break,
+            _ => {}
+        }
+    }
+    let cost = cost.expect("a slice that is done has its cost");
+    // From now on nothing is done: as many epochs as it takes have one other slice each, and then all others.
+    store.close();
+    for epoch in 1..=EPOCHS {
+        orders.send(opening(epoch, Rung::Full, &slices[1..2])).unwrap();
+    }
+    orders.send(opening(EPOCHS + 1, Rung::Full, &slices)).unwrap();
+    let few = refusal(&mut messages, EPOCHS + 1).await;
+    for epoch in 1..=EPOCHS {
+        orders.send(Down { epoch: EpochId(epoch), number: 1, order: Order::Feed { slices: slices[1..].to_vec() } }).unwrap();
+    }
+    orders.send(opening(EPOCHS + 2, Rung::Full, &slices)).unwrap();
+    let many = refusal(&mut messages, EPOCHS + 2).await;
+    store.open(1 << 20);
+    for ((accepts, again, why), waiting) in [(few, 1), (many, slices.len() - 1)] {
+        assert_eq!((accepts, why), (Some(Rung::Raw), Why::Queue));
+        let seconds = f64::from(EPOCHS) * waiting as f64 * cost;
+        assert!((again - seconds.clamp(0.05, 30.0)).abs() < 1e-9, "{again} s for {seconds} s of work");
+    }
+    assert!(many.1 > few.1, "{} s, and then {} s", few.1, many.1);
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use skytether_adapt::message::Rung;
 use skytether_common::{Kind, Result};
 use skytether_fleet::{Cut, Fleet, HostOptions, OpenOptions, Profiles, QueryOptions};
 use skytether_slice::SliceOptions;
@@ -103,6 +104,45 @@ async fn explain_says_what_is_expected_of_each_drive_and_then_what_happened() {
     assert_each_once(&raw, all, "raw");
     assert_eq!((raw.host_work.slices, raw.host_work.rows_read), (all, 30_000), "{raw}");
     assert!(raw.drives.iter().all(|drive| drive.bytes_read > 0 && drive.slices == 0), "{raw}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_work_takes_is_learnt_of_each_drive_while_it_runs_and_shown_beside_what_was_expected() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = async |profile| {
+        let host = HostOptions { slices: SliceOptions { target_bytes: 16 << 10, ..SliceOptions::default() }, ..HostOptions::default() };
+        Fleet::open_with(dir.path().join("fleet"), &OpenOptions { drives: Some(2), profile, ..OpenOptions::default() }, host).await.unwrap()
+    };
+    let fleet = open(Profiles::default()).await;
+    ingest(&fleet, "lab.t", &batches(60, 1000), false).await.unwrap();
+    drop(fleet);
+    // One ten times as fast as the other, behind links through which no slice had better go.
+    let far = TARDY.replace("8e9", "2e5");
+    let fleet = open(each(&[&far.replace("0.4", "0.5"), &far.replace("0.4", "0.05")])).await;
+    // The same operators over the same columns, of which the prior says the same; what they compute is another thing.
+    let digest = |text: &str| (0..12).fold(text.to_owned(), |text, _| format!("md5({text})"));
+    let light = "SELECT count(*) FROM lab.t WHERE name <> 'a' AND name <> 'b'".to_owned();
+    let heavy = format!("SELECT count(*) FROM lab.t WHERE {} <> 'a' AND {} <> 'b'", digest("name"), digest("name || 'b'"));
+    let mut learnt = Vec::new();
+    for sql in [light, heavy] {
+        let told = receipt(&fleet, &sql, Cut::Adaptive).await;
+        let estimate = told.scans[0].estimate.as_ref().unwrap_or_else(|| panic!("{told}"));
+        let happened = estimate.happened.as_ref().unwrap_or_else(|| panic!("{told}"));
+        let [expected, happened] = [&estimate.expected, happened].map(|division| {
+            assert!(division.drives.len() == 2 && division.drives.iter().all(|drive| drive.rung == Some(Rung::Full) && drive.slices > 8), "{told}");
+            [division.drives[0].seconds_per_slice, division.drives[1].seconds_per_slice]
+        });
+        let text = told.tree();
+        assert!(text.contains("expected: ") && text.contains("; took ") && text.contains("; happened: "), "{text}");
+        learnt.push((expected, happened));
+    }
+    let [(expected, light), (too, heavy)] = learnt[..] else { panic!("two queries") };
+    for at in 0..2 {
+        assert!(too[at] < 2.0 * expected[at] && expected[at] < 2.0 * too[at], "drive {at}: {expected:?} s and {too:?} s were expected");
+        assert!(heavy[at] > 4.0 * light[at] && heavy[at] > 4.0 * too[at], "drive {at}: {heavy:?} s for what is heavy, {light:?} s for what is light");
+    }
+    // Other things on this machine may hold one up more than the other.
+    assert!(expected[1] > 5.0 * expected[0] && heavy[1] > 2.0 * heavy[0], "{expected:?} s were expected, {heavy:?} s it took");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arrow::datatypes::SchemaRef;
 use skytether_adapt::message::{Completed, CseId, Down, EpochId, Rung, Slice, SliceCost, SliceId, Up};
 use skytether_common::{Error, Result};
 use skytether_engine::feed::Fed;
@@ -35,6 +36,8 @@ pub(super) struct Drive {
     pub(super) stored: Vec<Slice>,
     /// How much of the sub-plan is wanted.
     pub(super) top: Rung,
+    /// The columns of rows at `filter`, where those are others, as its session announced them.
+    pub(super) lower: Option<SchemaRef>,
     /// At which rung the machine takes epochs to be open.
     pub(super) opened: HashMap<EpochId, Rung>,
     /// Epochs that it was asked for and has not ended. One that was given up stays: whoever hangs owes it still.
@@ -129,6 +132,14 @@ impl Drive {
 
     fn slices(&self, stripes: Vec<SliceId>) -> Vec<SliceId> {
         stripes.into_iter().map(|stripe| self.slice(stripe)).collect()
+    }
+
+    /// The columns that rows of `epoch` are to have, where those at `full` are `schema`; `None` where it was not asked for, so that they count for nothing.
+    pub(super) fn columns(&self, epoch: EpochId, has_upper: bool, schema: &SchemaRef) -> Option<SchemaRef> {
+        match self.opened.get(&epoch)? {
+            Rung::Filter if has_upper => self.lower.clone(),
+            _ => Some(Arc::clone(schema)),
+        }
     }
 
     /// A message with slices where the drive names stripes.

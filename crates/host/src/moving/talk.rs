@@ -18,7 +18,7 @@ use super::drive::Drive;
 use super::kept::Kept;
 use super::task::{Batch, Heard, Task, waiting};
 use crate::expected::Estimate;
-use crate::reading::check;
+use crate::reading::{adapt, check};
 
 /// How long drives may take to tell what they did, once nothing more is asked of them.
 const LAST_WORDS: Duration = Duration::from_secs(6);
@@ -90,6 +90,7 @@ impl Task {
             _ => &session.schema,
         };
         check(given, &self.schema, &name)?;
+        drive.lower.clone_from(&session.lower);
         let survey = match &self.source {
             Some(source) => source.survey(at),
             None => session.survey,
@@ -127,8 +128,20 @@ impl Task {
         Ok(())
     }
 
+    /// What drive `at` said makes no sense: nothing more is heard of it in this session, and the next order opens another, with whoever stands for it if somebody does. What was open there is lost.
+    pub(super) fn garbled(&mut self, at: usize, error: Error) {
+        let drive = &mut self.drives[at];
+        drive.cse.garbled(&drive.plan, &error.full_text());
+        drive.trouble = Some(Arc::new(error));
+        if drive.orders.take().is_some() {
+            drive.sessions += 1;
+        }
+        drive.silent = true;
+    }
+
     pub(super) fn message(&mut self, at: usize, session: u32, message: Option<Result<Message>>) {
         let cse = CseId(at as u32);
+        let has_upper = self.query.cost().has_upper();
         let drive = &mut self.drives[at];
         if drive.sessions != session {
             return;
@@ -145,6 +158,18 @@ impl Task {
                 self.handle(Event::Up { cse, up });
             }
             Some(Ok(Message::Batch { epoch, number, batch, .. })) => {
+                // Once it counts nobody else can be asked.
+                let fits = match drive.columns(epoch, has_upper, &self.schema) {
+                    Some(columns) => adapt(&batch, &columns, &drive.cse.info().name),
+                    None => Ok(batch),
+                };
+                let batch = match fits {
+                    Ok(batch) => batch,
+                    Err(error) => {
+                        self.garbled(at, Error::corrupt(error.full_text()));
+                        return self.handle(Event::Lost { cse, again: true });
+                    }
+                };
                 let bytes = batch_bytes(&batch);
                 drive.reading.came(&batch, bytes);
                 // An epoch of states may be all that a drive has; all others are small, and what is aggregated here is so at once.

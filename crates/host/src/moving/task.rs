@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use futures::FutureExt;
+use skytether_adapt::ledger::Dropped;
 use skytether_adapt::message::{Completed, CseId, Down, EpochId, Order, Rung, SliceCost, SliceId, Up};
 use skytether_adapt::query::{Action, Event, Policy, Query, Setup};
 use skytether_adapt::work;
@@ -258,6 +259,7 @@ impl Task {
             is_surveyed: false,
             stored: Vec::new(),
             top: self.top,
+            lower: None,
             opened: HashMap::new(),
             owes: HashSet::new(),
             stripes: Vec::new(),
@@ -348,9 +350,16 @@ impl Task {
                     drive.sessions += 1;
                 }
             }
-            Action::Dropped { epoch, .. } => {
+            Action::Dropped { epoch, why } => {
                 if let Some(fetching) = self.fetching.remove(&epoch) {
                     fetching.tasks.iter().for_each(AbortHandle::abort);
+                }
+                let of = self.drives.iter().position(|drive| drive.opened.contains_key(&epoch));
+                if let (Dropped::Garbage, Some(at)) = (why, of) {
+                    let name = &self.drives[at].cse.info().name;
+                    let text =
+                        format!("{name} told of slices or rows that it was not asked for in the middle of a query: do host and drive have the same version?");
+                    self.garbled(at, Error::corrupt(text));
                 }
             }
             Action::Finish => self.outcome = Some(Ok(())),

@@ -136,10 +136,9 @@ impl Covered {
             return Some(cover.lost(*at));
         }
         let plans = self.plans();
-        if plans.open.contains(&plan) {
-            return Some(format!("{} has not answered", self.info().name));
-        }
-        plans.failed.iter().find(|(failed, _)| *failed == plan).map(|(_, why)| why.clone())
+        let failed = plans.failed.iter().find(|(failed, _)| *failed == plan).map(|(_, why)| why.clone());
+        // The session that it failed in may not be over yet.
+        failed.or_else(|| plans.open.contains(&plan).then(|| format!("{} has not answered", self.info().name)))
     }
 
     /// The drive failed with a plan; the text says so.
@@ -181,7 +180,8 @@ impl Covered {
         let open = Open { covered: self.clone(), number };
         let messages = stream::unfold(Some((session.messages, open)), |state| async move {
             let (mut messages, open) = state?;
-            match messages.next().await? {
+            let next = messages.next().await;
+            match next.unwrap_or_else(|| Err(Error::unavailable(format!("{} ended its answer without finishing it", open.covered.info().name)))) {
                 Ok(Message::Trouble { error, .. }) if covers(&error) => {
                     let why = open.covered.failed(open.number, &error);
                     Some((Err(Error::unavailable(why)), None))
@@ -190,6 +190,8 @@ impl Covered {
                     open.covered.failed(open.number, &error);
                     Some((Err(error), None))
                 }
+                // Its last word.
+                Ok(done @ Message::Done(_)) => Some((Ok(done), None)),
                 message => Some((message, Some((messages, open)))),
             }
         });
@@ -306,6 +308,13 @@ impl Cse for Covered {
 
     fn watched(&self) -> bool {
         self.drive().watched()
+    }
+
+    fn garbled(&self, plan: &SubPlan, why: &str) {
+        if self.is_redundant() {
+            // What is read of it is verified, so that it is not lost for that.
+            self.failed(hash(plan), &Error::corrupt(why));
+        }
     }
 
     fn stuck(&self, plan: &SubPlan, why: &str) {

@@ -11,6 +11,7 @@ use skytether_wire::size::batch_bytes;
 use skytether_wire::{Delivery, DeliveryStream};
 
 use super::rebuilt::covers;
+use crate::reading::adapt;
 
 /// Bytes of rows that are held back at most; where there are more, they go out and the drive may not be lost any more.
 const HELD: u64 = 16 << 20;
@@ -22,7 +23,11 @@ pub(super) type Again = Box<dyn FnOnce(Error) -> BoxFuture<'static, Result<Deliv
 
 struct Held {
     name: String,
+    /// The columns that were announced.
+    schema: SchemaRef,
     messages: Messages,
+    /// The epoch of which rows came and not the end.
+    epoch: Option<u32>,
     /// Rows that came, in order, with their bytes.
     rows: VecDeque<Delivery>,
     bytes: u64,
@@ -32,7 +37,8 @@ struct Held {
 /// What `stream`, the answer of the drive called `name`, gives; where that fails before anything was handed on, what `again` gives.
 pub(super) fn held(name: &str, stream: DeliveryStream, again: Again) -> DeliveryStream {
     let schema: SchemaRef = stream.schema;
-    let held = Held { name: name.to_owned(), messages: stream.messages, rows: VecDeque::new(), bytes: 0, again: Some(again) };
+    let (name, announced) = (name.to_owned(), SchemaRef::clone(&schema));
+    let held = Held { name, schema: announced, messages: stream.messages, epoch: None, rows: VecDeque::new(), bytes: 0, again: Some(again) };
     let messages = stream::unfold(held, |mut held| async move {
         let next = held.next().await?;
         Some((next, held))
@@ -41,6 +47,24 @@ pub(super) fn held(name: &str, stream: DeliveryStream, again: Again) -> Delivery
 }
 
 impl Held {
+    /// Whether `message` can follow what came.
+    fn check(&mut self, message: &Delivery) -> Result<()> {
+        match message {
+            Delivery::Batch { epoch, batch } => {
+                self.epoch = Some(*epoch);
+                adapt(batch, &self.schema, &self.name).map(drop).map_err(|e| Error::corrupt(e.full_text()))
+            }
+            Delivery::EpochComplete { epoch } => {
+                self.epoch = self.epoch.filter(|open| open != epoch);
+                Ok(())
+            }
+            Delivery::Done(_) => match self.epoch {
+                Some(epoch) => Err(Error::corrupt(format!("{} finished without completing epoch {epoch}: its rows can't be counted", self.name))),
+                None => Ok(()),
+            },
+        }
+    }
+
     async fn next(&mut self) -> Option<Result<Delivery>> {
         loop {
             if self.again.is_none()
@@ -48,8 +72,11 @@ impl Held {
             {
                 return Some(Ok(first));
             }
-            let cut_off = || Error::unavailable(format!("{} ended its answer without finishing it", self.name));
-            match self.messages.next().await {
+            let next = match self.messages.next().await {
+                Some(Ok(message)) if self.again.is_some() => Some(self.check(&message).map(|()| message)),
+                next => next,
+            };
+            match next {
                 Some(Ok(message)) if self.again.is_none() => return Some(Ok(message)),
                 Some(Ok(message)) => {
                     if let Delivery::Batch { batch, .. } = &message {
@@ -65,7 +92,7 @@ impl Held {
                 ended => {
                     let error = match ended {
                         Some(Err(error)) => error,
-                        _ => cut_off(),
+                        _ => Error::unavailable(format!("{} ended its answer without finishing it", self.name)),
                     };
                     match self.again.take() {
                         Some(again) if covers(&error) => {
