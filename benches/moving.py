@@ -1,7 +1,7 @@
 """Work that moves, in real time: the adaptive cut beside the static ones, over drives that are made slow by device profiles.
 
 Each point is a kind of query, a device, a link and a number of drives. Every choice runs in turn on the same fleet, several times, so that noise of the machine meets all of them; the answers are compared.
-`python benches/moving.py [--points 12] [--repeat 3]` prints a table and writes bench-out/moving.csv for `regret real`, which puts the simulated times of the same points beside it. What the simulator must know of a query (costs per row, slices, what is selected)
+`python benches/moving.py [--points 12] [--repeat 3] [--moments]` prints a table and writes bench-out/moving.csv for `regret real`, which puts the simulated times of the same points beside it. What the simulator must know of a query (costs per row, slices, what is selected)
 comes from other runs (`calibrate`): static choices over drives behind a quick link, and a query that reads no slice. So the simulated times are predictions.
 
 The drives share this machine's cores with the host, so points are chosen whose drives together need less than a core of it.
@@ -241,6 +241,34 @@ def reading(path: Path, kind: str, slower: float) -> float:
     return max(statistics.median(all_of_it[1:]) - statistics.median(none[1:]), 0.0) * 2 / slower / moved
 
 
+def matrix_moments(out: Path, repeat: int) -> None:
+    """What moments of a matrix's genes cost, for `regret calibrate`: a row as moving.csv has them. Slices are of a megabyte, 7% of 50,000 cells not zero. What reading and planning cost is taken from the other queries."""
+    sys.path.insert(0, str(HERE / "figures"))
+    import samples
+    import skytether
+    from clocks import AGGREGATES, SCANS, least, once
+
+    genes, cells = 4_000, 50_000
+    place = samples.expression_fleet(data.OUT, genes, cells, cells, None)
+    with skytether.open(place, profile=profile(PLANNED, 10.0)) as fleet:
+        query = samples.moments(cells)
+        full = least([once(fleet, query) for _ in range(repeat + 1)][1:])
+        filtered = once(fleet, query, "filter").receipt
+    notes, sent = ([note for scan in receipt["scans"] for note in scan["annotations"]] for receipt in (full.receipt, filtered))
+    rows, slices, states = (sum(note[key] for note in notes) for key in ("rows_read", "slices", "rows_out"))
+    found = {
+        "kind": "moments", "drives": 1, "slower": PLANNED, "link_bits_per_s": 10e9, "load": "idle", "policy": "full", "slice_rows": round(rows / slices),
+        "slice_bytes": round(sum(note["bytes_read"] for note in notes) / slices), "slices": slices, "lower_s_per_row": full.of(SCANS) / rows, "upper_s_per_row": full.of(AGGREGATES) / rows, "selected": 1.0,
+        "row_bytes": sum(note["bytes_sent"] for note in sent) / sum(note["rows_out"] for note in sent), "groups": genes, "state_bytes": sum(note["bytes_sent"] for note in notes) / states,
+        "merge_s_per_state": seconds(full.receipt["host"], "AggregateExec", "RepartitionExec") / states, "read_s_per_byte": "", "session_s": "",
+    }  # fmt: skip
+    with out.open("w", newline="") as file:
+        writer = csv.DictWriter(file, found)
+        writer.writeheader()
+        writer.writerow(found)
+    print("  ".join(f"{key} {value}" for key, value in found.items()), f"\n{out}")
+
+
 def same(one: Any, other: Any) -> bool:
     """Whether two tables have the same rows, in any order; sums of floating-point numbers may differ by the order of adding up."""
     import numpy as np
@@ -323,7 +351,11 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--out", type=Path, default=data.OUT / "moving.csv", help="where what was measured goes")
+    parser.add_argument("--moments", action="store_true", help="only what moments of a matrix cost, into bench-out/moments.csv")
     options = parser.parse_args()
+    data.OUT.mkdir(parents=True, exist_ok=True)
+    if options.moments:
+        return matrix_moments(data.OUT / "moments.csv", options.repeat)
     points = [p for p in POINTS if not options.only or options.only in p[0]][: options.points]
     out = options.out
     out.parent.mkdir(parents=True, exist_ok=True)

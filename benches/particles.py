@@ -295,7 +295,7 @@ def compare(rows: int, repeat: int, lost: bool, index: bool, line: Callable[...,
 def without_a_drive(place: Path, repeat: int, line: Callable[..., None]) -> list[dict[str, Any]]:
     """The same searches by the whole fleet and by what is left of it."""
     results = []
-    for t, _ in ENERGIES[:-1]:
+    for t, _ in ENERGIES:
         took = {}
         for which in ("all", "four"):
             aside = place / "away"

@@ -1,7 +1,9 @@
-"""Repair of a lost drive, beside what links and disks allow.
+"""Repair of a lost drive, beside what links and disks allow; what a scrub moves, and how even drives are.
 
 Five drives like Envoy's compute module, with links of 2.5 Gb/s and disks of 261 MB/s that take 8 ms to move elsewhere, hold particles with ec:4+1. One is lost, and rebuilt on a blank one (`skytether repair`): each of the other four reads all that it has, once, and the blank one is written what the lost one had. So every link carries about as many bytes as were lost, all at
 the same time, and what the links allow is their rate. The same repair is measured without any profile (what this machine's processor and disk allow), over links alone (without slow processors and disks), with disks, and with the whole device.
+
+Then the whole fleet is scrubbed: what moved, beside what was read and verified. And a copy of it gets a drive, and loses another one: how far the drive with the most and the one with the least are from their mean, of what is stored, after each.
 
 `python benches/repair.py [--rows 50M] [--repeat 3]`, or `python benches/run.py repair`, prints seconds and rates.
 """
@@ -9,6 +11,7 @@ the same time, and what the links allow is their rate. The same repair is measur
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics
 import sys
@@ -85,6 +88,36 @@ def compare(rows: int, repeat: int, line: Line) -> None:
             line(what, shown, compared)
         else:
             line(what, shown, compared, ">= 70%", share >= 0.7)
+    tended(path, line)
+
+
+def uneven(fleet: Any) -> float:
+    """How far from their mean the drives are at most, in bytes stored."""
+    stored = [drive["usage"]["value_bytes"] for drive in fleet.status()]
+    mean = statistics.mean(stored)
+    return max(max(stored) - mean, mean - min(stored)) / mean
+
+
+def tended(path: Path, line: Line) -> None:
+    """A scrub of the fleet; then a copy of it grows and shrinks."""
+    import skytether
+
+    aside = path.with_name(path.name + "_grown")
+    shutil.rmtree(aside, ignore_errors=True)
+    shutil.copytree(path, aside, copy_function=lambda a, b: os.link(a, b) if "slices" in Path(a).parts else shutil.copy2(a, b))
+    try:
+        with skytether.open(aside) as fleet:
+            report = fleet.scrub()
+            assert not report["damaged"] and not report["skipped"] and report["bytes_verified"] > 0, report
+            less = 1 - report["bytes_moved"] / report["bytes_verified"]
+            line("scrub", f"{report['bytes_moved'] / 1e3:.0f} kB", f"moved of {report['bytes_verified'] / 1e6:,.0f} MB that were verified: {less:.3%} less", ">= 99%", less >= 0.99)
+            for what, change in (("as ingested and repaired", None), ("one drive added", lambda: fleet.add_drives(1)), ("another one retired", lambda: fleet.retire("drive-0"))):
+                told = change() if change else None
+                moved = f"; {told['bytes_moved'] / 1e6:,.0f} MB moved" if told else ""
+                off = uneven(fleet)
+                line(f"balance, {what}", f"{off:.1%}", f"from the mean at most, over {len(fleet.status())} drives{moved}", "<= 5%", off <= 0.05)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def main() -> None:

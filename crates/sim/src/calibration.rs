@@ -1,6 +1,6 @@
 //! What queries really cost: taken from runs that `benches/moving.py` measured, and kept beside this file (`calibration.csv`).
 //!
-//! `regret calibrate bench-out/moving.csv > crates/sim/calibration.csv` takes them anew. A query's costs are the medians over the points at which it was calibrated. No run of them is one of those that `regret real`
+//! `regret calibrate bench-out/moving.csv bench-out/moments.csv > crates/sim/calibration.csv` takes them anew. A query's costs are the medians over the points at which it was calibrated. No run of them is one of those that `regret real`
 //! compares. What planners believe is not here: that is priors and what a planner can know, as on hosts, so that whoever decides has to find out how far the world is from that.
 
 use std::fmt::Write as _;
@@ -23,9 +23,9 @@ pub struct Costs {
     pub row_bytes: f64,
     /// Bytes of a state, and seconds to merge one; 0 where there are none.
     pub state: (f64, f64),
-    /// Seconds to read a byte of a slice from a drive's disk, and to verify it.
+    /// Seconds to read a byte of a slice from a drive's disk, and to verify it; 0 where it was not measured of this query.
     pub read: f64,
-    /// Seconds that a drive plans.
+    /// Seconds that a drive plans; 0 where it was not measured of this query.
     pub session: f64,
 }
 
@@ -56,13 +56,13 @@ pub fn known(name: &str) -> Option<&'static Costs> {
 /// What reading a byte costs a drive, in the median of all queries that were measured.
 #[must_use]
 pub fn read() -> f64 {
-    median(KNOWN.iter().map(|costs| costs.read).collect()).unwrap_or(0.0)
+    median(KNOWN.iter().map(|costs| costs.read).filter(|read| *read > 0.0).collect()).unwrap_or(0.0)
 }
 
 /// The same of what a drive plans.
 #[must_use]
 pub fn session() -> Option<f64> {
-    median(KNOWN.iter().map(|costs| costs.session).collect())
+    median(KNOWN.iter().map(|costs| costs.session).filter(|session| *session > 0.0).collect())
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {

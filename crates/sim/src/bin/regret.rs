@@ -67,9 +67,14 @@ fn run(arguments: &[String]) -> Result<String, String> {
             Ok(if word == "beside_csv" { csv(&rows) } else { table(rows) })
         }
         "calibrate" => {
-            let path = arguments.get(1).ok_or(USAGE)?;
-            let text = std::fs::read_to_string(path).map_err(|error| format!("{path} can't be read: {error}"))?;
-            calibrate(&text).map_err(|error| format!("{path}: {error}"))
+            let mut lines: Vec<String> = Vec::new();
+            for path in arguments.get(1..).filter(|paths| !paths.is_empty()).ok_or(USAGE)? {
+                let text = std::fs::read_to_string(path).map_err(|error| format!("{path} can't be read: {error}"))?;
+                let found = calibrate(&text).map_err(|error| format!("{path}: {error}"))?;
+                // Each file has the header.
+                lines.extend(found.lines().skip(usize::from(!lines.is_empty())).map(str::to_owned));
+            }
+            Ok(lines.join("\n"))
         }
         "point" => {
             let ground = Ground { seed: number(arguments, 2, 1)?, links: number(arguments, 3, 1.0)?, ..Ground::default() };
