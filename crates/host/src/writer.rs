@@ -270,13 +270,19 @@ impl DatasetWriter {
                 let drives = self.order(placement, !keys.is_empty())?;
                 let coder = if placement == Placement::Spread { self.coder(outbox, table, &drives)? } else { None };
                 let partitions = self.deal(outbox, table, placement, &drives, coder.as_ref(), schema);
-                let mut dealt = Dealt::new(placement, partitions, keys, || TableSlicer::new(schema.clone(), self.slices.clone()));
-                let mut memory_bytes = 0;
-                for batch in receive {
-                    memory_bytes += batch_bytes(&batch);
-                    dealt.push(&batch)?;
-                }
-                let mut record = dealt.finish(&self.catalog, memory_bytes)?;
+                let cut = || {
+                    let mut dealt = Dealt::new(placement, partitions, keys, || TableSlicer::new(schema.clone(), self.slices.clone()));
+                    let mut memory_bytes = 0;
+                    for batch in receive {
+                        memory_bytes += batch_bytes(&batch);
+                        dealt.push(&batch)?;
+                    }
+                    dealt.finish(&self.catalog, memory_bytes)
+                };
+                let mut record = match &coder {
+                    Some(coder) => coder.beside(cut)?,
+                    None => cut()?,
+                };
                 record.redundancy = coder.map(|coder| coder.finish(&self.catalog)).transpose()?;
                 Ok(record)
             });

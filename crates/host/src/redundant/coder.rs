@@ -1,8 +1,11 @@
 //! The code groups of a table while it is written: slices wait until a group of them is complete, and its parities go out with the slices.
 //!
+//! Who cuts rows into slices by one thread has them made by another one ([`Coder::beside`]).
+//!
 //! On two levels each slice waits twice: for others of a group across hosts, and for others of a group within its host, as the parities of the former do.
 
 use std::collections::HashMap;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -20,6 +23,9 @@ use crate::outbox::Outbox;
 
 /// Bytes of slices that wait for others of their group, about: larger windows waste less.
 const WINDOW: usize = 96 << 20;
+
+/// Groups that wait for the thread that makes parities.
+const GROUPS: usize = 2;
 
 /// A slice that waits, with its partition; its bytes are those that were sent.
 #[derive(Debug, Clone)]
@@ -46,6 +52,8 @@ pub(crate) struct Coder<'a> {
     /// A partition of the table; which one does not matter.
     table: PartitionName,
     state: Mutex<State>,
+    /// To the thread that makes parities, while there is one.
+    apart: Mutex<Option<SyncSender<Work>>>,
 }
 
 /// Who forms groups.
@@ -115,14 +123,42 @@ impl<'a> Coder<'a> {
         let parities = || vec![(0, 0); drives];
         let state =
             State { former, waiting: 0, groups: [Vec::new(), Vec::new()], parities: [parities(), parities()], made: HashMap::new(), pending: Vec::new() };
-        Ok(Self { outbox, over, code, table, state: Mutex::new(state) })
+        Ok(Self { outbox, over, code, table, state: Mutex::new(state), apart: Mutex::new(None) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Slice `number` of partition `slot` goes out. What it completes is encoded by this thread.
+    fn apart(&self) -> MutexGuard<'_, Option<SyncSender<Work>>> {
+        self.apart.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does `work`, which pushes slices, while a thread of its own makes their parities.
+    ///
+    /// # Errors
+    /// Those of `work`, and why parities can't be made.
+    pub(crate) fn beside<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        /// That no more comes, however `work` ends: the thread would wait for ever.
+        struct Last<'c, 'a>(&'c Coder<'a>);
+        impl Drop for Last<'_, '_> {
+            fn drop(&mut self) {
+                self.0.apart().take();
+            }
+        }
+        let (send, receive) = sync_channel(GROUPS);
+        *self.apart() = Some(send);
+        std::thread::scope(|scope| {
+            let last = Last(self);
+            let worker = scope.spawn(move || receive.into_iter().try_for_each(|work| self.encode_one(work)));
+            let done = work();
+            drop(last);
+            let encoded = worker.join().unwrap_or_else(|_| Err(Error::internal("the thread that makes parities stopped")));
+            encoded.and(done)
+        })
+    }
+
+    /// Slice `number` of partition `slot` goes out. What it completes is encoded by this thread, or by that of [`Self::beside`].
     ///
     /// # Errors
     /// As [`Outbox::put`] and [`Grouper::push`].
@@ -139,14 +175,23 @@ impl<'a> Coder<'a> {
             }
             work
         };
-        self.encode_all(work)
+        let apart = self.apart().clone();
+        match apart {
+            // What stopped it, it says itself.
+            Some(apart) => work.into_iter().try_for_each(|work| apart.send(work).map_err(|_| Error::unavailable("no more parities can be made"))),
+            None => self.encode_all(work),
+        }
     }
 
     fn encode_all(&self, work: Vec<Work>) -> Result<()> {
-        work.into_iter().try_for_each(|work| match work {
+        work.into_iter().try_for_each(|work| self.encode_one(work))
+    }
+
+    fn encode_one(&self, work: Work) -> Result<()> {
+        match work {
             Work::Outer(outer) => self.encode(outer),
             Work::Inner(inner) => self.encode_within(inner),
-        })
+        }
     }
 
     /// Makes and sends the parities of a group across drives or hosts, and what waited for them.
