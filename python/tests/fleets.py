@@ -27,6 +27,7 @@ class Served:
 
     def __init__(self, place: Path, drives: int = 4, *options: object) -> None:
         self.processes: list[subprocess.Popen[str]] = []
+        self.place = place
         self.errors = place / "stderr"
         try:
             self.drives = [self.start("drive", "serve", "--data", place / f"drive-{n}") for n in range(drives)]
@@ -49,10 +50,22 @@ class Served:
         process.stdout.close()
         self.url = self.host(*options)
 
-    def start(self, *arguments: object) -> tuple[str, int]:
+    def strike(self, n: int) -> None:
+        """Kills drive `n`, or the host, which is the last one: by SIGKILL, which a process that is stopped dies of as well."""
+        process = self.processes[n]
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+    def restart(self, n: int, *options: object) -> None:
+        """Starts drive `n`, which was killed, on its directory and at its address again."""
+        self.start("drive", "serve", "--data", self.place / f"drive-{n}", *options, listen="{}:{}".format(*self.drives[n]))
+        self.processes[n] = self.processes.pop()
+
+    def start(self, *arguments: object, listen: str = "127.0.0.1:0") -> tuple[str, int]:
         """Starts the command and waits for the address that it prints."""
         with open(self.errors, "a") as errors:
-            process = subprocess.Popen([PROGRAM, *map(str, arguments), "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=errors, text=True)
+            process = subprocess.Popen([PROGRAM, *map(str, arguments), "--listen", listen], stdout=subprocess.PIPE, stderr=errors, text=True)
         self.processes.append(process)
         line = process.stdout.readline()
         found = re.search(r"grpc://([\d.]+):(\d+)$", line.strip())

@@ -255,23 +255,26 @@ async fn found(path: &Path, drives: &[Arc<Drive>]) -> Result<()> {
 
 /// `fleet.json` is gone, and `sign` shows that there was a fleet.
 fn lost(path: &Path, sign: &str) -> Error {
-    let file = path.join("fleet.json");
+    Error::corrupt(format!("{} is missing although {sign}: {}", path.join("fleet.json").display(), anew(path)))
+}
+
+/// What to do where `fleet.json` is gone or can't be read.
+fn anew(path: &Path) -> String {
     let begun = begun(path).unwrap_or_default();
     let dense = begun.iter().enumerate().all(|(at, n)| at == *n);
     let ids: Option<Vec<Uuid>> = begun.iter().map(|n| Some(identity_of(&drive_dir(path, *n))?.id)).collect();
-    let text = match ids {
+    match ids {
         // The order of the directories is the order of the ids.
         Some(ids) if dense && !ids.is_empty() => format!(
             "bring it back, or write it anew if all drives are still in their places: {{\"format\": {DENSE_FORMAT}, \"drives\": [{}]}}",
             ids.iter().map(|id| format!("\"{id}\"")).collect::<Vec<_>>().join(", ")
         ),
         _ => "bring it and the drives that are missing back".to_owned(),
-    };
-    Error::corrupt(format!("{} is missing although {sign}: {text}", file.display()))
+    }
 }
 
 /// The numbers of the directories that hold a drive, in order.
-fn begun(path: &Path) -> Result<Vec<usize>> {
+pub(crate) fn begun(path: &Path) -> Result<Vec<usize>> {
     let dir = path.join("drives");
     let entries = match fs::read_dir(&dir) {
         Ok(entries) => entries,
@@ -292,7 +295,7 @@ fn begun(path: &Path) -> Result<Vec<usize>> {
 }
 
 /// Who the drive in `dir` says it is, if it can be read; the drive is not opened.
-fn identity_of(dir: &Path) -> Option<DriveIdentity> {
+pub(crate) fn identity_of(dir: &Path) -> Option<DriveIdentity> {
     serde_json::from_slice(&fs::read(dir.join("drive.json")).ok()?).ok()
 }
 
@@ -464,7 +467,7 @@ pub(crate) fn read(file: &Path) -> Result<FleetFile> {
         format: u32,
     }
     let bytes = fs::read(file).map_err(|e| Error::io("read", file, e))?;
-    let corrupt = |e| Error::corrupt(format!("{} is damaged", file.display())).because(e);
+    let corrupt = |e| Error::corrupt(format!("{} is damaged: {}", file.display(), anew(file.parent().unwrap_or(file)))).because(e);
     let head: Head = serde_json::from_slice(&bytes).map_err(corrupt)?;
     if head.format > FORMAT {
         return Err(Error::unsupported(format!(

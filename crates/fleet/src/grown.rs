@@ -11,7 +11,7 @@ use skytether_host::{GrowthOptions, GrowthReport, Progress};
 use skytether_store::disk::DriveIdentity;
 use uuid::Uuid;
 
-use crate::embedded::{Embedded, FleetFile, MAX_DRIVES, drive_dir, read, write};
+use crate::embedded::{Embedded, FleetFile, MAX_DRIVES, begun, drive_dir, identity_of, read, write};
 
 impl Embedded {
     /// Makes drives and takes them in, and lets drives go; see [`skytether_host::Host::resize`].
@@ -41,13 +41,36 @@ impl Embedded {
     pub(crate) async fn keep_list(&self) -> Result<()> {
         let fleet = read(&self.path().join("fleet.json"))?;
         let members = self.host().members();
-        if fleet.drives.iter().all(|id| members.contains(id)) {
-            return Ok(());
+        let before: Vec<(Uuid, usize)> = fleet.drives.iter().enumerate().map(|(at, id)| (*id, fleet.place(at))).collect();
+        let mut drives = before.clone();
+        for id in members.iter().filter(|id| !fleet.drives.contains(id)) {
+            self.name_again(*id, &members, &mut drives)?;
         }
-        let Some(listed) = self.host().listed().await? else { return Ok(()) };
-        let stays = |id: &Uuid| members.contains(id) || listed.contains(id);
-        let drives: Vec<(Uuid, usize)> = fleet.drives.iter().enumerate().filter(|(_, id)| stays(id)).map(|(at, id)| (*id, fleet.place(at))).collect();
-        if drives.len() < fleet.drives.len() { write(self.path(), &FleetFile::new(drives)) } else { Ok(()) }
+        if drives.iter().any(|(id, _)| !members.contains(id))
+            && let Some(listed) = self.host().listed().await?
+        {
+            drives.retain(|(id, _)| members.contains(id) || listed.contains(id));
+        }
+        if drives == before { Ok(()) } else { write(self.path(), &FleetFile::new(drives)) }
+    }
+
+    /// Puts a drive of the fleet into the list that does not name it, since a disk or somebody changed it: in the place of what is none of its drives and nowhere, or else where the drive lies.
+    fn name_again(&self, id: Uuid, members: &[Uuid], drives: &mut Vec<(Uuid, usize)>) -> Result<()> {
+        let there = |place: usize| identity_of(&drive_dir(self.path(), place)).map(|found| found.id);
+        let own = begun(self.path())?.into_iter().find(|place| there(*place) == Some(id));
+        let is_its = |place: usize| own.map_or_else(|| there(place).is_none(), |own| own == place);
+        match (drives.iter().position(|(other, place)| !members.contains(other) && is_its(*place)), own) {
+            (Some(at), _) => drives[at].0 = id,
+            (None, Some(own)) if drives.iter().any(|(_, place)| *place == own) => return Ok(()),
+            (None, Some(own)) => drives.push((id, own)),
+            (None, None) => {
+                let is_free = |place: &usize| drives.iter().all(|(_, other)| other != place) && !drive_dir(self.path(), *place).exists();
+                let free = (0..=MAX_DRIVES).find(is_free);
+                drives.extend(free.map(|place| (id, place)));
+            }
+        }
+        tracing::warn!("{} did not name drive {id}, which is of this fleet: it does now", self.path().join("fleet.json").display());
+        Ok(())
     }
 
     /// So many blank drives, which `fleet.json` names.

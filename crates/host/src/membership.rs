@@ -222,8 +222,8 @@ impl Host {
         let given: Vec<Uuid> = drives.iter().map(|drive| drive.info().id).collect();
         let mut missing = Vec::new();
         for member in membership.drives.iter().filter(|member| !given.contains(&member.id)) {
-            let (place, text) =
-                why.remove(&member.id).map_or_else(|| (usize::MAX, not_given(&member.id, &options.silent)), |lost| (lost.place, lost.error.full_text()));
+            let silent = || (usize::MAX, not_given(&member.id, &options.silent, founding));
+            let (place, text) = why.remove(&member.id).map_or_else(silent, |lost| (lost.place, lost.error.full_text()));
             tracing::warn!("{} is lost: {text}; {}", member.name, advice(&member.id, &member.name, founding == Founding::KnownList));
             missing.push((place, Arc::new(Gone::new(member.id, &member.name, text))));
         }
@@ -288,8 +288,12 @@ impl Host {
 }
 
 /// Why a drive of this id is not there that nobody named, where nobody answered at the addresses `silent`.
-fn not_given(id: &Uuid, silent: &[String]) -> String {
+fn not_given(id: &Uuid, silent: &[String], founding: Founding) -> String {
     match silent {
+        // Whoever keeps the list puts it right when the fleet is open.
+        _ if founding == Founding::KnownList => {
+            format!("it is missing: `fleet.json` did not name it (its id is {id}), and does again: open the fleet once more")
+        }
         [] => format!("it is missing: the host was given no drive of its id, {id}"),
         _ => format!("it is missing: no drive that answers has its id, {id}, and nobody answers at {}", silent.join(", ")),
     }

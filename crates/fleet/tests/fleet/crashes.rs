@@ -1,158 +1,270 @@
-//! Killed before any change that an ingest makes on a drive, a fleet reopens with the data set absent, old or whole, and nothing leaks.
+//! Killed before any change that it makes on a drive, whatever works on a fleet leaves data sets absent, old or whole, and done again it comes to its end; nothing leaks.
 
-use std::io::{BufRead, BufReader, Write};
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use async_trait::async_trait;
-use skytether_common::Result;
-use skytether_drive::{Cse, Drive, DriveOptions, Storage};
-use skytether_fleet::{DatasetKind, HostOptions, Placement};
-use skytether_host::Host;
-use skytether_store::{Op, Version};
-use skytether_wire::decorated::{Decorated, Decorator};
+use bytes::Bytes;
+use skytether_drive::{Drive, DriveOptions, Storage};
+use skytether_fleet::{Cut, Fleet, RepairOptions};
+use skytether_host::Scheme;
+use skytether_store::disk::DriveIdentity;
 
-use crate::util::{batch, batches, ingest, name, open, usage, value};
+use crate::growth::{clean, no_leaks, reopen};
+use crate::killed::{BATCHES, Job, MANY, ROWS, VICTIM, killed_at};
+use crate::redundancy::{dir_of, open};
+use crate::replaced::{parts, repair};
+use crate::scrub::{all, files, mended, values};
+use crate::util::{batches, ingest, name, query, usage, value};
 
-const DIR: &str = "SKYTETHER_TEST_CRASH_DIR";
-const STOP: &str = "SKYTETHER_TEST_CRASH_STOP";
-const DRIVES: usize = 3;
-const BATCHES: usize = 6;
-const ROWS: usize = 200;
-/// More batches of changes than an ingest of this size sends.
-const MANY: usize = 100;
+/// How many drives fleets have here.
+const DRIVES: usize = 4;
 
-/// A drive that never carries out change number `stop` of all drives, and says aloud what that would have been.
-#[derive(Debug)]
-struct Stopping {
-    drive: Arc<Drive>,
-    changes: Arc<AtomicUsize>,
-    stop: usize,
+fn homes(redundancy: &str) -> usize {
+    redundancy.parse::<Scheme>().unwrap().tolerates() + 1
 }
 
-#[async_trait]
-impl Decorator for Stopping {
-    fn behind(&self) -> &dyn Cse {
-        self.drive.as_ref()
+/// A closed fleet with a data set that nobody touches, and one of so many rows for the jobs, if any; what the first one takes alone.
+async fn begun(redundancy: &str, rows: Option<usize>) -> (tempfile::TempDir, (u64, u64)) {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), DRIVES, redundancy).await.unwrap();
+    ingest(&fleet, "lab.bystander", &batches(2, 300), false).await.unwrap();
+    let alone = usage(&fleet).await;
+    if let Some(rows) = rows {
+        ingest(&fleet, VICTIM, &batches(1, rows), false).await.unwrap();
     }
-
-    async fn apply(&self, ops: Vec<Op>) -> Result<Vec<Version>> {
-        if self.changes.fetch_add(1, Ordering::SeqCst) == self.stop {
-            let what = match &ops[0] {
-                Op::Delete { .. } => "deletion",
-                Op::Put { key, .. } if key.as_str() == "lab/victim" => "commit",
-                Op::Put { .. } | Op::Link { .. } | Op::Check { .. } => "slices",
-            };
-            say(what);
-            std::future::pending::<()>().await;
-        }
-        self.drive.apply(ops).await
-    }
-}
-
-fn say(what: &str) {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "\nat {what}").unwrap();
-    out.flush().unwrap();
-}
-
-fn drive(dir: &Path, n: usize) -> Arc<Drive> {
-    Drive::open(&dir.join("drives").join(n.to_string()), None, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap()
-}
-
-/// Not a test by itself: what the killed process does.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn child() {
-    let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
-    let stop = std::env::var(STOP).unwrap().parse().unwrap();
-    let changes = Arc::new(AtomicUsize::new(0));
-    let drives = (0..DRIVES).map(|n| Arc::new(Decorated(Stopping { drive: drive(&dir, n), changes: Arc::clone(&changes), stop })) as Arc<dyn Cse>).collect();
-    let mut options = HostOptions::default();
-    // Many small slices, so that lanes send more than once.
-    options.slices.target_bytes = 8 << 10;
-    let host = Host::new(drives, options).unwrap();
-    let mut writer = host.writer(&name("lab.victim"), DatasetKind::Table, true).await.unwrap();
-    writer.write_table("data", Placement::Spread, batch(0, 1).schema(), (0..BATCHES).map(|at| Ok(batch(at, ROWS)))).await.unwrap();
-    writer.commit().await.unwrap();
-    say("end");
-}
-
-/// Runs the child and kills it where it stops; where that is.
-fn run_and_kill(dir: &Path, stop: usize) -> String {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "crashes::child", "--nocapture", "--test-threads=1"])
-        .env(DIR, dir)
-        .env(STOP, stop.to_string())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let at =
-        BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::<_, std::io::Error>::ok).find_map(|l| l.strip_prefix("at ").map(str::to_owned));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    at.expect("the child failed")
+    (dir, alone)
 }
 
 async fn keys_on_disk(dir: &Path) -> u64 {
     let mut keys = 0;
     for n in 0..DRIVES {
-        keys += drive(dir, n).usage().await.unwrap().keys;
+        keys += Drive::open(&dir_of(dir, n), None, DriveOptions::default()).unwrap().usage().await.unwrap().keys;
     }
     keys
 }
 
-/// Kills an ingest before each of its changes in turn. `old` is how many rows there are before, if any.
-async fn kill_everywhere(old: Option<usize>) {
-    let dir = tempfile::tempdir().unwrap();
-    let fleet = open(dir.path(), DRIVES).await.unwrap();
-    ingest(&fleet, "lab.bystander", &batches(2, 300), false).await.unwrap();
-    let alone = usage(&fleet).await;
+/// How many rows the data set of the jobs has, if it is there.
+async fn rows(fleet: &Fleet) -> Option<usize> {
+    let there = fleet.list().await.unwrap().iter().any(|d| d.name == name(VICTIM));
+    if there { Some(value(fleet, &format!("SELECT count(*) FROM {VICTIM}")).await.unwrap().parse().unwrap()) } else { None }
+}
+
+/// With the data set of the jobs gone, there is what there was before, and that is whole.
+async fn alone_again(dir: &Path, fleet: Fleet, redundancy: &str, alone: (u64, u64), what: &str) {
+    assert_eq!(usage(&fleet).await, alone, "{what}");
+    assert_eq!(value(&fleet, "SELECT count(*) FROM lab.bystander").await.unwrap(), "600", "{what}");
+    clean(&fleet, what).await;
     drop(fleet);
-    let (mut places, mut collected) = (Vec::new(), 0);
-    for stop in 0..MANY {
-        let fleet = open(dir.path(), DRIVES).await.unwrap();
-        if let Some(rows) = old {
-            ingest(&fleet, "lab.victim", &batches(1, rows), false).await.unwrap();
-        }
-        drop(fleet);
-        let at = run_and_kill(dir.path(), stop);
-        let left = keys_on_disk(dir.path()).await;
-        let fleet = open(dir.path(), DRIVES).await.unwrap();
-        let deleted = left - usage(&fleet).await.0;
+    no_leaks(dir, homes(redundancy), what);
+}
+
+/// Kills an ingest before each of its changes. `old` is how many rows there are before, if any.
+async fn killed_ingest(redundancy: &str, old: Option<usize>) {
+    let (first, alone) = begun(redundancy, old).await;
+    let mut collected = 0;
+    let look = async |dir: &Path, _: usize, at: &str, what: &str| {
+        let left = keys_on_disk(dir).await;
+        let fleet = reopen(dir).await;
+        // A root record that one of its homes did not get is brought there.
+        let deleted = left.saturating_sub(usage(&fleet).await.0);
         collected += deleted;
-        let there = fleet.list().await.unwrap().iter().any(|d| d.name == name("lab.victim"));
-        let rows = if there { Some(value(&fleet, "SELECT count(*) FROM lab.victim").await.unwrap().parse::<usize>().unwrap()) } else { None };
-        let expected = if at == "deletion" || at == "end" { Some(BATCHES * ROWS) } else { old };
-        assert_eq!(rows, expected, "killed before {at} (change {stop})");
+        let new = Some(BATCHES * ROWS);
+        let due = match at {
+            "deletion" | "end" => vec![new],
+            // The first home decides, and the others follow.
+            "commit" if homes(redundancy) > 1 => vec![old, new],
+            _ => vec![old],
+        };
+        let now = rows(&fleet).await;
+        assert!(due.contains(&now), "{what}: {now:?}, not one of {due:?}");
         if at == "deletion" {
-            assert!(deleted > 0, "killed before a deletion, and nothing was left to collect");
+            assert!(deleted > 0, "{what}: nothing was left to collect");
         }
-        if there {
-            fleet.drop_dataset(&name("lab.victim")).await.unwrap();
-        }
-        assert_eq!(usage(&fleet).await, alone, "killed before {at} (change {stop})");
-        assert_eq!(value(&fleet, "SELECT count(*) FROM lab.bystander").await.unwrap(), "600");
-        places.push(at);
-        if places.last().is_some_and(|at| at == "end") {
-            break;
-        }
-    }
-    let count = |what: &str| places.iter().filter(|at| *at == what).count();
-    assert_eq!((count("commit"), count("end")), (1, 1), "{places:?}");
-    assert!(count("slices") >= DRIVES, "every lane should send: {places:?}");
+        ingest(&fleet, VICTIM, &batches(BATCHES, ROWS), true).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+        assert_eq!(rows(&fleet).await, new, "{what}");
+        fleet.drop_dataset(&name(VICTIM)).await.unwrap();
+        alone_again(dir, fleet, redundancy, alone, what).await;
+    };
+    let places = killed_at(first.path(), Job::Ingest, 0..MANY, redundancy, look).await;
+    let count = |what: &str| places.get(what).copied().unwrap_or(0);
+    // With parities, which come from a thread of their own, not every run sends as many batches of slices: the commit may be any of some numbers.
+    assert!(count("commit") == 1 || homes(redundancy) > 1, "{places:?}");
+    assert!(count("slices") >= 3, "lanes should send: {places:?}");
     assert_eq!(count("deletion") > 0, old.is_some(), "{places:?}");
     assert!(collected > 0, "no kill left anything behind: {places:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_ingest_is_absent_or_whole_and_leaves_nothing() {
-    kill_everywhere(None).await;
+    killed_ingest("none", None).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_ingest_with_redundancy_is_absent_or_whole_and_leaves_nothing() {
+    killed_ingest("ec:2+1", None).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_replacement_leaves_the_old_or_the_new() {
-    kill_everywhere(Some(70)).await;
+    killed_ingest("none", Some(70)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_replacement_with_redundancy_leaves_the_old_or_the_new() {
+    killed_ingest("ec:2+1", Some(70)).await;
+}
+
+/// Kills a drop before each of its changes.
+async fn killed_drop(redundancy: &str) {
+    let (first, alone) = begun(redundancy, Some(1500)).await;
+    let mut collected = 0;
+    let look = async |dir: &Path, stop: usize, at: &str, what: &str| {
+        let left = keys_on_disk(dir).await;
+        let fleet = reopen(dir).await;
+        collected += left.saturating_sub(usage(&fleet).await.0);
+        let now = rows(&fleet).await;
+        match at {
+            // Where one of several homes has the root record still, it counts.
+            "drop" if stop == 0 || homes(redundancy) > 1 => assert!(now == Some(1500) || (now.is_none() && stop > 0), "{what}: {now:?}"),
+            _ => assert_eq!(now, None, "{what}"),
+        }
+        if now.is_some() {
+            fleet.drop_dataset(&name(VICTIM)).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+        }
+        assert_eq!(rows(&fleet).await, None, "{what}");
+        alone_again(dir, fleet, redundancy, alone, what).await;
+        // It may be written anew under its name.
+        let fleet = reopen(dir).await;
+        ingest(&fleet, VICTIM, &batches(1, 70), false).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+        assert_eq!(rows(&fleet).await, Some(70), "{what}");
+    };
+    let places = killed_at(first.path(), Job::Drop, 0..MANY, redundancy, look).await;
+    assert_eq!(places.get("drop"), Some(&homes(redundancy)), "{places:?}");
+    assert!(places.get("deletion").is_some_and(|count| *count >= 3), "every drive should delete: {places:?}");
+    assert!(collected > 0, "no kill left anything behind: {places:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_drop_leaves_all_or_nothing() {
+    killed_drop("none").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_drop_with_redundancy_leaves_all_or_nothing() {
+    killed_drop("ec:2+1").await;
+}
+
+/// The files of those values of a drive whose keys are `wanted`.
+fn files_of(dir: &Path, drive: usize, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let all = files(dir, drive);
+    let of = |value: &Bytes| all.iter().find(|file| *value == fs::read(file).unwrap()).unwrap().clone();
+    values(dir, drive).iter().filter(|(key, _)| wanted(key.as_str())).map(|(_, value)| of(value)).collect()
+}
+
+fn flip_a_bit(file: &Path) {
+    let mut bytes = fs::read(file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 8;
+    fs::write(file, bytes).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_scrub_makes_nothing_worse_and_another_one_mends_the_rest() {
+    const SQL: &str = "SELECT grp, count(*), sum(id), sum(n), min(x), max(name) FROM lab.t GROUP BY grp ORDER BY grp";
+    let first = tempfile::tempdir().unwrap();
+    let fleet = open(first.path(), DRIVES, "ec:2+1").await.unwrap();
+    ingest(&fleet, "lab.t", &batches(8, 1000), false).await.unwrap();
+    let whole = query(&fleet, SQL, Cut::Full).await.unwrap();
+    drop(fleet);
+    let before: Vec<_> = (0..DRIVES).map(|n| values(first.path(), n)).collect();
+    // All on one drive, so that no group has lost more than it survives.
+    let is_parity = |key: &str| key.contains("parity%2F");
+    let slices = files_of(first.path(), 1, |key| key.contains(';') && !is_parity(key));
+    let parities = files_of(first.path(), 1, |key| key.contains(';') && is_parity(key));
+    let metadata = files_of(first.path(), 1, |key| key.contains('.') && !key.contains(';'));
+    flip_a_bit(&slices[0]);
+    fs::remove_file(&slices[1]).unwrap();
+    let cut_off = fs::read(&slices[2]).unwrap();
+    fs::write(&slices[2], &cut_off[..cut_off.len() / 2]).unwrap();
+    flip_a_bit(&parities[0]);
+    flip_a_bit(&metadata[0]);
+    let damaged = 5;
+    let look = async |dir: &Path, stop: usize, _: &str, what: &str| {
+        let fleet = reopen(dir).await;
+        assert_eq!(query(&fleet, SQL, Cut::Full).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text())), whole, "{what}");
+        // What was mended before stays mended.
+        let report = mended(&fleet, what).await;
+        assert_eq!(report.damaged as usize, damaged - stop, "{what}: {report}");
+        assert_eq!(query(&fleet, SQL, Cut::Full).await.unwrap(), whole, "{what}");
+        drop(fleet);
+        no_leaks(dir, 2, what);
+        assert!((0..DRIVES).all(|n| values(dir, n) == before[n]), "{what}: something is not what it was");
+    };
+    let places = killed_at(first.path(), Job::Scrub, 0..=damaged, "ec:2+1", look).await;
+    assert_eq!(places, BTreeMap::from([("end".to_owned(), 1), ("slices".to_owned(), damaged)]));
+}
+
+/// Kills a repair before some of its changes, of a drive that is blank already (`made`), or is gone and gets a blank one in its place.
+async fn killed_repair(made: bool, stops: impl Iterator<Item = usize>) {
+    let first = tempfile::tempdir().unwrap();
+    let fleet = open(first.path(), DRIVES, "ec:2+1").await.unwrap();
+    ingest(&fleet, "lab.a", &batches(6, 600), false).await.unwrap();
+    ingest(&fleet, "lab.b", &batches(2, 400), false).await.unwrap();
+    crate::expression::write(&fleet, "blood.tiny").await;
+    let ask = async |fleet: &Fleet, what: &str| {
+        let mut answers = Vec::new();
+        for sql in [
+            "SELECT grp, count(*), sum(id), min(x), max(name) FROM lab.a GROUP BY grp ORDER BY grp",
+            "SELECT count(*), sum(n) FROM lab.b",
+            "SELECT gene, cell, value FROM blood.tiny.x WHERE value > 3 ORDER BY gene, cell",
+            "SELECT o.cell_type, count(*), max(o.cell) FROM blood.tiny.obs o GROUP BY o.cell_type ORDER BY o.cell_type",
+        ] {
+            answers.push(query(fleet, sql, Cut::Full).await.unwrap_or_else(|e| panic!("{what}: {sql}: {}", e.full_text())));
+        }
+        answers
+    };
+    let whole = ask(&fleet, "at first").await;
+    let id = fleet.status().await.unwrap()[2].info.id;
+    drop(fleet);
+    let before = parts(first.path(), 2);
+    fs::remove_dir_all(dir_of(first.path(), 2)).unwrap();
+    if made {
+        let identity = DriveIdentity { id, name: "drive-2".into() };
+        drop(Drive::open(&dir_of(first.path(), 2), Some(identity), DriveOptions::default()).unwrap());
+    }
+    let mut kept = 0;
+    let look = async |dir: &Path, _: usize, at: &str, what: &str| {
+        let fleet = reopen(dir).await;
+        assert_eq!(ask(&fleet, what).await, whole, "{what}");
+        let status = fleet.status().await.unwrap();
+        let error = status[2].error.as_deref();
+        assert!(error.is_none_or(|e| e.contains("it is blank") && at != "end"), "{what}: {status:?}");
+        let report = repair(&fleet, RepairOptions::default()).await;
+        assert!(report.left.is_empty() && report.lost.is_empty() && report.drives.len() == usize::from(error.is_some()), "{what}: {report}");
+        kept += report.kept;
+        assert_eq!(ask(&fleet, what).await, whole, "{what}");
+        // Killed while it noted everywhere that the drive is whole again, it leaves older copies of the fleet's record; the newest counts, and a scrub brings the others up to it.
+        let scrubbed = all(&fleet).await;
+        assert!(scrubbed.left() == 0 && scrubbed.found.iter().all(|found| found.key == "skytether-fleet" && found.what.contains("older")), "{what}: {scrubbed}");
+        assert!(scrubbed.damaged == 0 || at == "member", "{what}: {scrubbed}");
+        clean(&fleet, what).await;
+        drop(fleet);
+        no_leaks(dir, 2, what);
+        assert!(parts(dir, 2) == before, "{what}: drive 2 is not what it was");
+    };
+    let places = killed_at(first.path(), Job::Repair, stops, if made { "blank" } else { "gone" }, look).await;
+    assert!(places.contains_key("slices") && places.contains_key("member"), "{places:?}");
+    assert!(kept > 0, "nothing was there that a repair before had made: {places:?}");
+}
+
+// Between them they are killed before each change.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_repair_of_a_blank_drive_goes_on_where_it_was() {
+    killed_repair(true, (0..MANY).step_by(2)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_replacement_of_a_drive_goes_on_as_a_repair() {
+    killed_repair(false, (1..MANY).step_by(2)).await;
 }

@@ -2,23 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use async_trait::async_trait;
-use skytether_common::{Kind, PartitionName, Result};
-use skytether_drive::{Cse, Drive, DriveOptions, Storage};
+use skytether_common::{Kind, PartitionName};
+use skytether_drive::{Drive, DriveOptions, Storage};
 use skytether_fleet::{Cut, Fleet, GrowthOptions, GrowthReport, HostOptions, IngestOptions, OpenOptions, RepairOptions, ScrubOptions};
 use skytether_host::catalog::{PartitionRecord, RedundancyRecord};
-use skytether_host::membership::MEMBERSHIP_KEY;
-use skytether_host::{Founding, Host, RootRecord, Scheme};
-use skytether_store::disk::DriveIdentity;
-use skytether_store::{Op, Version};
-use skytether_wire::decorated::{Decorated, Decorator};
+use skytether_host::{RootRecord, Scheme};
 
+use crate::killed::{Job, MANY, killed_at};
 use crate::redundancy::{answers, bring_back, dir_of, fill, lose};
 use crate::scrub::values;
 use crate::util::{batches, ingest, name, query, usage, value};
@@ -422,109 +415,8 @@ async fn a_rate_is_kept_where_drives_come_and_leave_and_are_rebuilt() {
     clean(&fleet, "at a rate").await;
 }
 
-const DIR: &str = "SKYTETHER_TEST_GROWTH_DIR";
-const STOP: &str = "SKYTETHER_TEST_GROWTH_STOP";
-const LEAVE: &str = "SKYTETHER_TEST_GROWTH_LEAVE";
-const COUNT: &str = "SKYTETHER_TEST_GROWTH_COUNT";
-
-/// A drive that never carries out change number `stop` of all drives, and says so.
-#[derive(Debug)]
-struct Stopping {
-    drive: Arc<Drive>,
-    changes: Arc<AtomicUsize>,
-    stop: usize,
-}
-
-#[async_trait]
-impl Decorator for Stopping {
-    fn behind(&self) -> &dyn Cse {
-        self.drive.as_ref()
-    }
-
-    async fn apply(&self, ops: Vec<Op>) -> Result<Vec<Version>> {
-        if self.changes.fetch_add(1, Ordering::SeqCst) == self.stop {
-            let what = match &ops[0] {
-                Op::Put { key, .. } if key.as_str() == MEMBERSHIP_KEY => "member",
-                Op::Put { key, .. } if !key.as_str().contains('.') => "commit",
-                Op::Put { .. } => "copy",
-                Op::Link { .. } => "link",
-                Op::Check { .. } => "condition",
-                Op::Delete { .. } => "deletion",
-            };
-            say(what);
-            std::future::pending::<()>().await;
-        }
-        self.drive.apply(ops).await
-    }
-}
-
-fn say(what: &str) {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "\nat {what}").unwrap();
-    out.flush().unwrap();
-}
-
-/// Not a test by itself: what the killed process does, to a fleet of so many drives, of which one leaves, or to which another comes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn child() {
-    let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
-    let stop = std::env::var(STOP).unwrap().parse().unwrap();
-    let leave = std::env::var(LEAVE).unwrap() == "1";
-    let changes = Arc::new(AtomicUsize::new(0));
-    let options = || DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() };
-    let decorated = |drive: Arc<Drive>| Arc::new(Decorated(Stopping { drive, changes: Arc::clone(&changes), stop })) as Arc<dyn Cse>;
-    let count = std::env::var(COUNT).unwrap().parse().unwrap();
-    let drives: Vec<Arc<Drive>> = (0..count).map(|n| Drive::open(&dir_of(&dir, n), None, options()).unwrap()).collect();
-    let mut ids: Vec<uuid::Uuid> = drives.iter().map(|drive| drive.info().id).collect();
-    let mut host = HostOptions::default();
-    host.slices.target_bytes = 8 << 10;
-    let (host, _) = Host::join(drives.into_iter().map(decorated).collect(), host, Founding::KnownList).await.unwrap();
-    let (new, options) = if leave {
-        (Vec::new(), retiring(&[1]))
-    } else {
-        let new = Drive::open(&dir_of(&dir, count), Some(DriveIdentity { id: uuid::Uuid::new_v4(), name: format!("drive-{count}") }), options()).unwrap();
-        // As an embedded fleet does it.
-        ids.push(new.info().id);
-        fs::write(dir.join("fleet.json"), serde_json::to_vec(&serde_json::json!({"format": 1, "drives": ids})).unwrap()).unwrap();
-        (vec![decorated(new)], GrowthOptions::default())
-    };
-    host.resize(new, &options, &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
-    say("end");
-}
-
-/// Runs the child and kills it where it stops; where that is.
-fn run_and_kill(dir: &Path, stop: usize, leave: bool, count: usize) -> String {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "growth::child", "--nocapture", "--test-threads=1"])
-        .env(DIR, dir)
-        .env(STOP, stop.to_string())
-        .env(LEAVE, if leave { "1" } else { "0" })
-        .env(COUNT, count.to_string())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let at = BufReader::new(child.stdout.take().unwrap()).lines().map_while(std::result::Result::ok).find_map(|l| l.strip_prefix("at ").map(str::to_owned));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    at.unwrap_or_else(|| panic!("the child failed at change {stop}"))
-}
-
-fn copy_all(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy_all(&entry.path(), &to);
-        } else {
-            fs::copy(entry.path(), to).unwrap();
-        }
-    }
-}
-
-/// Kills a growth or a retirement before one after the other of its changes, or before every so many of them, and does it again.
-async fn killed_everywhere(redundancy: &str, leave: bool, every: usize) {
+/// Kills a growth or a retirement before every so many of its changes, and does it again.
+async fn killed_everywhere(redundancy: &str, job: Job, every: usize) {
     let first = tempfile::tempdir().unwrap();
     let scheme = redundancy.parse::<Scheme>().unwrap();
     let levels = scheme.inner().is_some();
@@ -532,29 +424,24 @@ async fn killed_everywhere(redundancy: &str, leave: bool, every: usize) {
     let fleet = if levels { crate::levels::open(first.path()).await.unwrap() } else { open(first.path(), drives, redundancy).await };
     ingest(&fleet, "lab.a", &batches(3, 500), false).await.unwrap();
     ingest(&fleet, "lab.b", &batches(2, 400), false).await.unwrap();
+    let leave = job == Job::Retire;
     if leave {
         resize(&fleet, &adding(1)).await;
     }
     drop(fleet);
-    let count = drives + usize::from(leave);
     let sql = ["SELECT count(*), sum(id), sum(n), min(name) FROM lab.a", "SELECT count(*), sum(id), sum(n), min(name) FROM lab.b"];
-    let mut places: BTreeMap<String, usize> = BTreeMap::new();
-    for stop in (0..1000).step_by(every) {
-        let dir = tempfile::tempdir().unwrap();
-        copy_all(first.path(), dir.path());
-        let at = run_and_kill(dir.path(), stop, leave, count);
-        let what = format!("{redundancy}, killed before {at} (change {stop})");
-        let fleet = reopen(dir.path()).await;
+    let look = async |dir: &Path, _: usize, _: &str, what: &str| {
+        let fleet = reopen(dir).await;
         for (sql, due) in sql.iter().zip(["1500", "800"]) {
             assert!(value(&fleet, sql).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text())).starts_with(due), "{what}");
         }
         // What was begun may be there, whole.
         let names: Vec<String> = fleet.status().await.unwrap().into_iter().map(|drive| drive.info.name).collect();
         let has = |name: &str| names.iter().any(|other| other == name);
-        clean(&fleet, &what).await;
+        clean(&fleet, what).await;
         drop(fleet);
-        no_leaks(dir.path(), homes, &what);
-        let fleet = reopen(dir.path()).await;
+        no_leaks(dir, homes, what);
+        let fleet = reopen(dir).await;
         let again = match (leave, has(&format!("drive-{drives}")), has("drive-1")) {
             (false, false, _) => adding(1),
             (true, _, true) => retiring(&[1]),
@@ -564,48 +451,42 @@ async fn killed_everywhere(redundancy: &str, leave: bool, every: usize) {
         assert!(report.left.is_empty(), "{what}: {report}");
         assert_eq!(fleet.status().await.unwrap().len(), drives + usize::from(!leave), "{what}");
         ingest(&fleet, "lab.b", &batches(2, 400), true).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
-        clean(&fleet, &what).await;
+        clean(&fleet, what).await;
         drop(fleet);
-        no_leaks(dir.path(), homes, &what);
-        *places.entry(at.clone()).or_default() += 1;
-        if at == "end" {
-            break;
-        }
-    }
-    // Each kind of change was there, and the end.
-    for kind in ["member", "commit", "copy", "link", "deletion", "end"] {
-        assert!(places.contains_key(kind) || (every > 1 && kind != "end"), "{places:?}");
-    }
+        no_leaks(dir, homes, what);
+    };
+    let places = killed_at(first.path(), job, (0..MANY).step_by(every), redundancy, look).await;
+    assert!(places.len() > 1, "nothing was changed: {places:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_growth_that_is_killed_goes_on() {
-    killed_everywhere("none", false, 2).await;
+    killed_everywhere("none", Job::Grow, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_growth_with_redundancy_that_is_killed_goes_on() {
-    killed_everywhere("replicas:2", false, 3).await;
+    killed_everywhere("replicas:2", Job::Grow, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retirement_that_is_killed_goes_on() {
-    killed_everywhere("none", true, 2).await;
+    killed_everywhere("none", Job::Retire, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retirement_with_redundancy_that_is_killed_goes_on() {
-    killed_everywhere("replicas:2", true, 3).await;
+    killed_everywhere("replicas:2", Job::Retire, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_growth_on_two_levels_that_is_killed_goes_on() {
-    killed_everywhere(crate::levels::SCHEME, false, 13).await;
+    killed_everywhere(crate::levels::SCHEME, Job::Grow, 13).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retirement_on_two_levels_that_is_killed_goes_on() {
-    killed_everywhere(crate::levels::SCHEME, true, 13).await;
+    killed_everywhere(crate::levels::SCHEME, Job::Retire, 13).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

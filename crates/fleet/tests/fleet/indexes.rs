@@ -25,12 +25,12 @@ use uuid::Uuid;
 use crate::redundancy::{bring_back, dir_of, lose};
 use crate::util::{CUTS, batches, drive_over, ingest, lines, name, open, query, usage};
 
-fn new(dataset: &str, columns: &[&str], include: &[&str]) -> NewIndex {
+pub(crate) fn new(dataset: &str, columns: &[&str], include: &[&str]) -> NewIndex {
     let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     NewIndex { dataset: name(dataset), table: "data".into(), name: None, columns: owned(columns), include: owned(include) }
 }
 
-fn old(dataset: &str, index: &str) -> OldIndex {
+pub(crate) fn old(dataset: &str, index: &str) -> OldIndex {
     OldIndex { dataset: name(dataset), name: index.to_owned() }
 }
 
@@ -340,7 +340,7 @@ async fn lost_drives_are_stood_for_without_indexes_and_repaired_ones_build_their
 }
 
 /// Two drives over directories, of which each may be full at some bytes.
-fn drives_of(dir: &Path, capacities: [Option<u64>; 2]) -> Vec<Arc<dyn Cse>> {
+pub(crate) fn drives_of(dir: &Path, capacities: [Option<u64>; 2]) -> Vec<Arc<dyn Cse>> {
     let drive = |n: usize| {
         let create = Some(DriveIdentity { id: Uuid::from_u128(n as u128 + 1), name: format!("drive-{n}") });
         let options = skytether_store::disk::OpenOptions { create, capacity: capacities[n], ..skytether_store::disk::OpenOptions::default() };

@@ -52,7 +52,7 @@ pub(crate) fn put(fleet: &Path, drive: usize, key: &Key, value: Option<Bytes>) {
 }
 
 /// That all is mended, that a second scrub finds nothing, and that all values are what they were.
-async fn mended(fleet: &Fleet, what: &str) -> ScrubReport {
+pub(crate) async fn mended(fleet: &Fleet, what: &str) -> ScrubReport {
     let report = all(fleet).await;
     assert!(report.left() == 0 && report.skipped.is_empty() && report.unverified == 0, "{what}: {report}");
     let again = all(fleet).await;

@@ -1,5 +1,5 @@
-//! Seeded storms: hosts and drives die, answers get lost, disks are full, at any step of ingest, replacement, drop, scrub, repair, growth and retirement, and hosts take the fleet from one another. After each, every data set is as it was or as it was to be,
-//! whole, and nothing is left behind.
+//! Seeded storms: hosts and drives die, drives flap and are slow, answers get lost, disks are full, at any step of ingest, replacement, drop, scrub (which has something to mend), repair, growth and retirement, and hosts take the fleet from one another. After
+//! each, every data set is as it was or as it was to be, whole, and nothing is left behind.
 //!
 //! Drives are real ones over stores in memory; each host sees them through [`Link`]s, which end with it: what a dead host has still under way reaches no drive. A storm follows from its seed but for the order in which threads come to
 //! the drives. `SKYTETHER_STORMS=FROM..TO` runs other seeds than the tests do; `benches/storms.py` runs ten thousand.
@@ -7,8 +7,8 @@
 mod weather;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow::array::{ArrayRef, Int64Array};
@@ -36,6 +36,15 @@ const FLEET: &str = "skytether-fleet";
 
 /// What is done in a storm.
 const STEPS: usize = 6;
+
+/// Of what fleets are made: their redundancy, how many drives and hosts they begin with, and how many drives may be lost.
+const FLEETS: [(&str, usize, usize, u64); 5] = [("none", 3, 0, 0), ("replicas:2", 3, 0, 1), ("ec:2+1", 4, 0, 1), ("ec:2+2", 4, 0, 2), ("ec:2+1/2+1", 9, 3, 3)];
+
+/// What strikes may befall.
+const WORK: [&str; 9] = ["ingest", "replacement", "drop", "two writers", "two hosts", "scrub", "repair", "growth", "retirement"];
+
+/// Which strikes befell which work, how often.
+type Tally = BTreeMap<(&'static str, &'static str), u64>;
 
 /// Data sets of a fleet.
 const NAMES: [&str; 3] = ["lab.a", "lab.b", "lab.c"];
@@ -80,6 +89,11 @@ struct Storm {
     skies: Vec<Arc<Sky>>,
     drives: Vec<Arc<Drive>>,
     founders: usize,
+    /// How many hosts they are on, if it is known.
+    hosts: usize,
+    /// A drive that has something damaged, until that is mended.
+    damaged: Option<usize>,
+    tally: Tally,
     /// A drive that was lost for good, and is blank until it is rebuilt.
     blank: Option<usize>,
     weather: Arc<Weather>,
@@ -94,7 +108,7 @@ struct Storm {
 impl Storm {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
-        let (redundancy, drives, most) = [("none", 3, 0), ("replicas:2", 3, 1), ("ec:2+1", 4, 1), ("ec:2+2", 4, 2)][random.below(4)];
+        let (redundancy, drives, hosts, most) = FLEETS[random.below(FLEETS.len())];
         let weather = Arc::new(Weather { most: AtomicU64::new(most), ..Weather::default() });
         let skies: Vec<_> = (0..drives + SPARES).map(|n| Sky::new(format!("drive-{n}"))).collect();
         let founders = drives;
@@ -106,6 +120,9 @@ impl Storm {
             skies,
             drives,
             founders,
+            hosts,
+            damaged: None,
+            tally: Tally::new(),
             blank: None,
             weather,
             known: BTreeMap::new(),
@@ -136,6 +153,12 @@ impl Storm {
         (0..self.drives.len()).filter(|at| newest.drives.iter().any(|member| member.id == self.drives[*at].info().id)).collect()
     }
 
+    /// The host of a drive; spare ones come to the first.
+    fn box_of(&self, at: usize) -> String {
+        let each = self.founders / self.hosts.max(1);
+        format!("host-{}", if at < self.founders { at / each } else { 0 })
+    }
+
     fn link(&self, at: usize, life: &Arc<Life>) -> Arc<dyn Cse> {
         let (drive, sky) = (Arc::clone(&self.drives[at]), Arc::clone(&self.skies[at]));
         Arc::new(Decorated(Link { drive, sky, life: Arc::clone(life), weather: Arc::clone(&self.weather) }))
@@ -147,6 +170,9 @@ impl Storm {
         let drives = self.members().into_iter().map(|at| self.link(at, &life)).collect();
         let mut options = HostOptions { storage_deadline: Duration::from_secs(20), redundancy: self.redundancy.parse().unwrap(), ..HostOptions::default() };
         options.slices.target_bytes = 1 << 10;
+        if self.hosts > 0 {
+            options.hosts = self.drives[..self.founders].iter().enumerate().map(|(at, drive)| (drive.info().id, self.box_of(at))).collect();
+        }
         let host = tokio::select! {
             joined = Host::join(drives, options, Founding::EmptyDrives) => joined?.0,
             () = life.over() => return Err(Error::unavailable("the host died while it began")),
@@ -160,22 +186,30 @@ impl Storm {
         let mut all = BTreeMap::new();
         for _ in 0..strikes {
             let after = self.random.below(2) == 0;
-            let strike = match self.random.below(8) {
+            let strike = match self.random.below(11) {
                 0..=2 => Strike::Host { after },
                 3 | 4 => Strike::Drive { after },
                 5 => Strike::Answer,
                 6 => Strike::Full,
-                _ => Strike::Once,
+                7 => Strike::Once,
+                8 => Strike::Slow,
+                _ => Strike::Flaps(1 + self.random.below(6) as u64),
             };
-            all.insert(asked + self.random.below(90) as u64, strike);
+            // Some steps are over after fifty requests, and some take hundreds.
+            let within = 60 << self.random.below(4);
+            all.insert(asked + self.random.below(within) as u64, strike);
         }
         *self.weather.strikes.lock().unwrap() = all;
     }
 
     /// No more strikes; what befell is noted. Drives come back, but for those that the fleet does without, if they are to stay away.
-    fn calm(&mut self, back: bool) {
+    fn calm(&mut self, back: bool, work: &'static str) {
         self.weather.strikes.lock().unwrap().clear();
+        self.skies.iter().for_each(|sky| sky.flaps.store(0, Ordering::SeqCst));
         let struck = std::mem::take(&mut *self.weather.struck.lock().unwrap());
+        for strike in &struck {
+            *self.tally.entry((work, strike.name())).or_default() += 1;
+        }
         if !struck.is_empty() {
             self.log.push(format!("  struck: {struck:?}"));
         }
@@ -184,7 +218,7 @@ impl Storm {
         } else {
             self.log.push(format!("  away: {:?}", self.away()));
         }
-        let lost = self.away().into_iter().chain(self.blank).collect::<BTreeSet<_>>().len();
+        let lost = self.away().into_iter().chain(self.blank).chain(self.damaged).collect::<BTreeSet<_>>().len();
         self.weather.gone.store(lost as u64, Ordering::SeqCst);
     }
 
@@ -264,6 +298,15 @@ impl Storm {
         let name = NAMES[self.random.below(NAMES.len())];
         let before = self.known.get(name).copied();
         let what = self.what();
+        let mut work = WORK[match what {
+            0..=4 => usize::from(before.is_some()),
+            5 => 2,
+            6 | 7 => 3,
+            8 => 4,
+            9 => 5,
+            10 => 6,
+            _ => 7,
+        }];
         let strikes = self.random.below(4);
         // A host that begins is struck as well.
         let early = self.random.below(3) == 0;
@@ -273,7 +316,7 @@ impl Storm {
             self.brew(strikes);
         }
         self.log.push(format!(
-            "{what} {name} {before:?} -> {one}; strikes: {strikes}{}; {}",
+            "{work} {name} {before:?} -> {one}; strikes: {strikes}{}; {}",
             if early { ", also while it begins" } else { "" },
             self.redundancy
         ));
@@ -321,11 +364,20 @@ impl Storm {
                         let scrubbed = async { host.host.scrub(&ScrubOptions::default(), &|_| ()).await };
                         let report = tokio::select! { done = scrubbed => done, () = host.life.over() => Err(Error::unavailable("the host died")) };
                         match report {
-                            Ok(report) => self.log.push(format!("  {report}")),
+                            Ok(report) => {
+                                self.log.push(format!("  {report}"));
+                                if report.left() == 0 && report.skipped.is_empty() {
+                                    self.damaged = None;
+                                }
+                            }
                             Err(e) => self.log.push(format!("  {}", e.full_text())),
                         }
                     }
-                    _ => self.other_drives(&host, what).await,
+                    _ => {
+                        if self.other_drives(&host, what).await {
+                            work = WORK[8];
+                        }
+                    }
                 }
             }
         }
@@ -333,7 +385,7 @@ impl Storm {
             self.blank = None;
         }
         let back = self.random.below(3) > 0;
-        self.calm(back);
+        self.calm(back, work);
         let host = self.host().await.unwrap_or_else(|e| panic!("{}\nno host can begin: {}", self.log.join("\n"), e.full_text()));
         self.settle(&host.host, name, &may).await;
         for other in NAMES.iter().filter(|other| **other != name) {
@@ -347,9 +399,18 @@ impl Storm {
 
     /// What is done next: see [`Self::step`]. A drive that was lost for good is rebuilt before another one can be; it is lost when all others are here and know all.
     fn what(&mut self) -> usize {
-        let what = self.random.below(15);
+        let what = self.random.below(17);
         match what {
+            // A name that nothing has is free for an ingest.
+            15 | 16 if self.blank.is_none() && self.damaged.is_none() => 5,
             _ if self.blank.is_some() => 10,
+            _ if self.damaged.is_some() => 9,
+            9 => {
+                if self.redundancy != "none" && self.away().is_empty() {
+                    self.damage();
+                }
+                9
+            }
             10 | 11 if self.redundancy == "none" || !self.away().is_empty() => 12,
             10 | 11 => {
                 let members: Vec<usize> = self.members().into_iter().collect();
@@ -364,8 +425,25 @@ impl Storm {
         }
     }
 
-    /// Repair, growth and retirement.
-    async fn other_drives(&mut self, host: &Living, what: usize) {
+    /// Something of a drive is damaged, or lost: slices, parity, or a root record.
+    fn damage(&mut self) {
+        let members: Vec<usize> = self.members().into_iter().collect();
+        let at = members[self.random.below(members.len())];
+        let entries = self.skies[at].store.list("", None, usize::MAX).unwrap();
+        let keys: Vec<_> = entries.into_iter().map(|entry| entry.key).filter(|key| key.as_str().contains('/')).collect();
+        if keys.is_empty() {
+            return;
+        }
+        let (key, lost) = (&keys[self.random.below(keys.len())], self.random.below(2) == 0);
+        self.skies[at].damage(key, lost);
+        self.damaged = Some(at);
+        self.weather.gone.fetch_add(1, Ordering::SeqCst);
+        self.log.push(format!("drive-{at}: {key} is {}", if lost { "lost" } else { "damaged" }));
+    }
+
+    /// Repair, growth and retirement; whether it is the latter.
+    async fn other_drives(&mut self, host: &Living, what: usize) -> bool {
+        let mut retires = false;
         let members = self.members();
         let told = match what {
             10 => {
@@ -389,7 +467,9 @@ impl Storm {
                     }
                 };
                 self.log.push(format!("  {} come, {retire:?} leave", new.len()));
-                let options = GrowthOptions { retire, ..GrowthOptions::default() };
+                retires = new.is_empty();
+                let to = (self.hosts > 0 && !retires).then(|| self.box_of(self.founders));
+                let options = GrowthOptions { retire, host: to, ..GrowthOptions::default() };
                 let resized = async { host.host.resize(new, &options, &|_| ()).await.map(|report| format!("{report}")) };
                 tokio::select! { done = resized => done, () = host.life.over() => Err(Error::unavailable("the host died")) }
             }
@@ -398,6 +478,7 @@ impl Storm {
             Ok(report) => format!("  {}", report.lines().last().unwrap_or_default()),
             Err(e) => format!("  {}", e.full_text()),
         });
+        retires
     }
 
     /// What may be there after two writers: what the one that won wrote, or, where neither knows, anything of it.
@@ -428,7 +509,8 @@ impl Storm {
         for _ in 0..STEPS {
             self.step().await;
         }
-        self.calm(true);
+        self.calm(true, WORK[0]);
+        self.damaged = None;
         let host = self.host().await.unwrap_or_else(|e| panic!("{}\n{}", self.log.join("\n"), e.full_text()));
         if self.blank.take().is_some() {
             let report = host.host.repair(&RepairOptions::default(), &|_| ()).await.unwrap_or_else(|e| panic!("{}\n{}", self.log.join("\n"), e.full_text()));
@@ -462,9 +544,10 @@ fn seeds() -> std::ops::Range<u64> {
 fn after_every_storm_all_is_old_or_new_and_nothing_leaks() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (next, struck) = (Arc::new(AtomicU64::new(seeds().start)), Arc::new(AtomicU64::new(0)));
+    let tally = Arc::new(Mutex::new(Tally::new()));
     let lanes: Vec<_> = (0..2)
         .map(|_| {
-            let (next, struck) = (Arc::clone(&next), Arc::clone(&struck));
+            let (next, struck, tally) = (Arc::clone(&next), Arc::clone(&struck), Arc::clone(&tally));
             runtime.spawn(async move {
                 loop {
                     let seed = next.fetch_add(1, Ordering::SeqCst);
@@ -475,6 +558,9 @@ fn after_every_storm_all_is_old_or_new_and_nothing_leaks() {
                         let mut storm = Storm::new(seed);
                         storm.rage().await;
                         struck.fetch_add(storm.log.iter().filter(|line| line.contains("struck")).count() as u64, Ordering::SeqCst);
+                        for (what, times) in storm.tally {
+                            *tally.lock().unwrap().entry(what).or_default() += times;
+                        }
                     };
                     let limit = Duration::from_secs(120);
                     let ended =
@@ -493,7 +579,18 @@ fn after_every_storm_all_is_old_or_new_and_nothing_leaks() {
             lane.await.unwrap();
         }
     });
-    let steps = (seeds().end - seeds().start) * STEPS as u64;
-    println!("{} of {steps} steps were struck", struck.load(Ordering::SeqCst));
-    assert!(struck.load(Ordering::SeqCst) * 4 > steps, "storms that strike nothing show nothing");
+    let seeds = seeds().end - seeds().start;
+    let (steps, struck) = (seeds * STEPS as u64, struck.load(Ordering::SeqCst));
+    println!("{struck} of {steps} steps were struck");
+    let tally = tally.lock().unwrap();
+    println!("{:<12}{}", "", Strike::NAMES.map(|name| format!("{name:>16}")).concat());
+    let counts = WORK.map(|work| Strike::NAMES.map(|strike| tally.get(&(work, strike)).copied().unwrap_or_default()));
+    for (work, counts) in WORK.iter().zip(&counts) {
+        println!("{work:<12}{}", counts.map(|count| format!("{count:>16}")).concat());
+    }
+    // Every work is struck, and by every strike something; in ten times as many storms as the tests have, everything by everything.
+    let least = if seeds < 10 * SEEDS.end { 0 } else { 1 };
+    assert!(seeds < SEEDS.end || counts.iter().all(|of| of.iter().sum::<u64>() > 0 && of.iter().all(|count| *count >= least)), "{counts:?}");
+    assert!(seeds < SEEDS.end || (0..Strike::NAMES.len()).all(|strike| counts.iter().map(|of| of[strike]).sum::<u64>() > 0), "{counts:?}");
+    assert!(struck * 4 > steps, "storms that strike nothing show nothing");
 }

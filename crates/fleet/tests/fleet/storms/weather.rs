@@ -1,8 +1,9 @@
 //! What befalls the drives and hosts of a storm, and where it strikes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use skytether_common::{Error, Key, Result};
 use skytether_drive::{Cse, Drive, Storage};
 use skytether_store::before::Before;
 use skytether_store::memory::MemoryStore;
-use skytether_store::{Op, SliceStore, Version};
+use skytether_store::{Expect, Op, SliceStore, Version};
 use skytether_wire::decorated::Decorator;
 use skytether_wire::{DeliveryStream, Opened, SubPlan};
 use tokio::sync::Notify;
@@ -28,7 +29,32 @@ pub(super) enum Strike {
     Full,
     /// The drive fails this once.
     Once,
+    /// The drive fails so many more times, and is back then by itself.
+    Flaps(u64),
+    /// The drive takes its time.
+    Slow,
 }
+
+impl Strike {
+    /// All names, in the order of the table that is printed at the end.
+    pub(super) const NAMES: [&'static str; 7] = ["host dies", "drive is gone", "answer is lost", "disk is full", "fails once", "flaps", "is slow"];
+
+    /// What it is called there.
+    pub(super) fn name(self) -> &'static str {
+        Self::NAMES[match self {
+            Strike::Host { .. } => 0,
+            Strike::Drive { .. } => 1,
+            Strike::Answer => 2,
+            Strike::Full => 3,
+            Strike::Once => 4,
+            Strike::Flaps(_) => 5,
+            Strike::Slow => 6,
+        }]
+    }
+}
+
+/// How long a drive takes then: many times what it takes otherwise, and far from any deadline.
+const SLOW: Duration = Duration::from_millis(40);
 
 /// What is to befall whom: counted are the changes and reads of all hosts.
 #[derive(Debug, Default)]
@@ -49,8 +75,8 @@ impl Weather {
         let most = self.most.load(Ordering::SeqCst);
         let counts = match strike {
             Strike::Drive { .. } => true,
-            Strike::Answer | Strike::Once => most > 0,
-            Strike::Host { .. } | Strike::Full => false,
+            Strike::Answer | Strike::Once | Strike::Flaps(_) => most > 0,
+            Strike::Host { .. } | Strike::Full | Strike::Slow => false,
         };
         if counts {
             self.gone.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |gone| (gone < most.max(1)).then_some(gone + 1)).ok()?;
@@ -66,11 +92,24 @@ pub(super) struct Sky {
     pub(super) name: String,
     pub(super) store: MemoryStore,
     pub(super) gone: AtomicBool,
+    /// How many more requests fail.
+    pub(super) flaps: AtomicU64,
+    /// What its disk can't read, until it is written anew.
+    damaged: Mutex<BTreeSet<String>>,
 }
 
 impl Sky {
     pub(super) fn new(name: String) -> Arc<Self> {
-        Arc::new(Self { name, store: MemoryStore::new(), gone: AtomicBool::new(false) })
+        Arc::new(Self { name, store: MemoryStore::new(), gone: AtomicBool::new(false), flaps: AtomicU64::new(0), damaged: Mutex::default() })
+    }
+
+    /// Damages what lies under `key`: its bytes are not what they were, or it is no longer there.
+    pub(super) fn damage(&self, key: &Key, lost: bool) {
+        if lost {
+            self.store.apply(vec![Op::Delete { key: key.clone(), expect: Expect::Any }]).unwrap();
+        } else {
+            self.damaged.lock().unwrap().insert(key.as_str().to_owned());
+        }
     }
 
     /// What it has under `key`, whether it is gone or not.
@@ -82,6 +121,22 @@ impl Sky {
 impl Before for Sky {
     fn behind(&self) -> Result<&dyn SliceStore> {
         if self.gone.load(Ordering::SeqCst) { Err(Error::unavailable(format!("{} is gone", self.name))) } else { Ok(&self.store) }
+    }
+
+    fn applies(&self, batch: &[Op]) -> Result<()> {
+        self.behind()?;
+        let mut damaged = self.damaged.lock().unwrap();
+        for op in batch.iter().filter(|op| !matches!(op, Op::Check { .. })) {
+            damaged.remove(op.key().as_str());
+        }
+        Ok(())
+    }
+
+    fn reads(&self, key: &Key) -> Result<()> {
+        if self.damaged.lock().unwrap().contains(key.as_str()) {
+            return Err(Error::corrupt(format!("the value of key {key} does not match its checksum")));
+        }
+        Ok(())
     }
 }
 
@@ -123,6 +178,9 @@ impl Link {
     async fn asked<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         self.living()?;
         let lost = || Error::unavailable(format!("{} was lost", self.sky.name));
+        if self.sky.flaps.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |flaps| flaps.checked_sub(1)).is_ok() {
+            return Err(lost());
+        }
         match self.weather.strike() {
             None => work.await,
             Some(Strike::Host { after }) => {
@@ -145,6 +203,14 @@ impl Link {
             }
             Some(Strike::Full) => Err(Error::exhausted(format!("{} is full", self.sky.name))),
             Some(Strike::Once) => Err(lost()),
+            Some(Strike::Flaps(times)) => {
+                self.sky.flaps.store(times, Ordering::SeqCst);
+                Err(lost())
+            }
+            Some(Strike::Slow) => {
+                tokio::time::sleep(SLOW).await;
+                work.await
+            }
         }
     }
 }
