@@ -2,7 +2,9 @@
 
 The same particles (`skytether generate particles`, Parquet) are ingested into new embedded fleets of five drives, in turn: without redundancy, with ec:4+1 and with ec:3+2, each time in a process of its own. Told are seconds, processor time of all threads, and bytes stored: an ingest with parities writes a quarter (two thirds) more bytes, which is in its seconds, too.
 
-`python benches/encode.py [--rows 16M] [--repeat 13]`, or `python benches/run.py encode`.
+With `--envoy` the drives are like Envoy's compute module (`particles.PROFILE`): their processors verify what comes, and their links take the parities as well.
+
+`python benches/encode.py [--rows 16M] [--repeat 13] [--envoy]`, or `python benches/run.py encode`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import data  # noqa: E402
+import particles  # noqa: E402
 
 DRIVES = 5
 ROWS = 16_000_000
@@ -28,8 +31,8 @@ SCHEMES = ("none", "ec:4+1", "ec:3+2")
 #: One ingest, in a process of its own: seconds, processor seconds, bytes stored.
 ONE = """
 import json, os, sys, time, skytether
-source, place, scheme, drives = sys.argv[1:]
-with skytether.open(place, drives=int(drives), redundancy=scheme) as fleet:
+source, place, scheme, drives, profile = sys.argv[1:]
+with skytether.open(place, drives=int(drives), redundancy=scheme, profile=profile) as fleet:
     began, used = time.perf_counter(), os.times()
     fleet.ingest(source, "vpic.particles")
     took, now = time.perf_counter() - began, os.times()
@@ -38,20 +41,20 @@ print(json.dumps({"seconds": took, "cpu": now.user + now.system - used.user - us
 """
 
 
-def ingested(source: Path, scheme: str) -> dict[str, float]:
+def ingested(source: Path, scheme: str, profile: str = "unlimited") -> dict[str, float]:
     """One ingest into a fleet that did not exist before and does not afterwards."""
     place = data.OUT / "fleet_encode"
     shutil.rmtree(place, ignore_errors=True)
     # What an earlier one wrote is not written back while this one is looked at.
     os.sync()
-    done = subprocess.run([sys.executable, "-c", ONE, str(source), str(place), scheme, str(DRIVES)], capture_output=True, text=True, timeout=1800)
+    done = subprocess.run([sys.executable, "-c", ONE, str(source), str(place), scheme, str(DRIVES), profile], capture_output=True, text=True, timeout=1800)
     shutil.rmtree(place, ignore_errors=True)
     if done.returncode != 0:
         raise SystemExit(f"ingest with {scheme} failed:\n{done.stderr[-3000:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def compare(rows: int, repeat: int, line: Callable[..., None]) -> None:
+def compare(rows: int, repeat: int, line: Callable[..., None], profile: str = "unlimited") -> None:
     """A line per scheme."""
     import skytether
 
@@ -59,12 +62,12 @@ def compare(rows: int, repeat: int, line: Callable[..., None]) -> None:
     source = data.OUT / f"particles_{rows}_encode.parquet"
     if not source.exists():
         skytether.generate_particles(source, rows)
-    print(f"\ningest of {rows:,} particles ({source.stat().st_size / 1e6:,.0f} MB of Parquet) into {DRIVES} drives")
-    ingested(source, SCHEMES[0])
+    print(f"\ningest of {rows:,} particles ({source.stat().st_size / 1e6:,.0f} MB of Parquet) into {DRIVES} drives{' like Envoy' if profile == particles.PROFILE else ''}")
+    ingested(source, SCHEMES[0], profile)
     runs: dict[str, list[dict[str, float]]] = {scheme: [] for scheme in SCHEMES}
     for _ in range(repeat):
         for scheme, told in runs.items():
-            told.append(ingested(source, scheme))
+            told.append(ingested(source, scheme, profile))
 
     def median(scheme: str, what: str) -> float:
         return statistics.median(run[what] for run in runs[scheme])
@@ -84,12 +87,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--repeat", type=int, default=13)
+    parser.add_argument("--envoy", action="store_true", help="drives like Envoy's compute module")
     args = parser.parse_args()
 
     def line(what: str, value: str, compared: str = "", wanted: str = "", ok: bool | None = None) -> None:
         print(f"  {what:<10} {value:>10}  {compared:<70} {wanted:<8} {'' if ok is None else 'ok' if ok else 'MISSED'}", flush=True)
 
-    compare(args.rows, args.repeat, line)
+    compare(args.rows, args.repeat, line, particles.PROFILE if args.envoy else "unlimited")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,9 @@ import skytether
 OPTIONS = ("--redundancy", "ec:2+1", "--slice-rows", 500)
 DRIVES = 4
 
+#: Several rounds, each with deadlines of its own, which are to say what hangs before this does.
+pytestmark = pytest.mark.timeout(900)
+
 #: How errors name a host that is dead, and how those who write through it tell that they reach no drive any more.
 HOST = ("the host at ", "drives are lost")
 

@@ -4,6 +4,7 @@
 //! learnt apart: how far processor times of this kind of work on this device are from the prior (steady), and how much longer than its processor time a
 //! slice takes there (load, which changes). What comes out per row is learnt from whoever ran the rung. Nothing of it needs an earlier run.
 
+use crate::kinds::{Had, Kinds};
 use crate::learn::{Load, Robust};
 use crate::message::{Rung, Seconds, Slice, SliceCost};
 use crate::profile::Profile;
@@ -36,6 +37,8 @@ pub struct CloseLoad {
 #[derive(Debug, Clone)]
 struct Cse {
     profile: Profile,
+    /// How far kinds of operators were from their priors there before this query.
+    kinds: Kinds,
     raw: Robust,
     filter: Robust,
     full: Robust,
@@ -99,6 +102,7 @@ impl CostModel {
             .iter()
             .map(|profile| Cse {
                 profile: *profile,
+                kinds: Kinds::default(),
                 raw: Robust::default(),
                 filter: Robust::default(),
                 full: Robust::default(),
@@ -123,6 +127,30 @@ impl CostModel {
             groups: None,
             groups_rows: 0.0,
             told: false,
+        }
+    }
+
+    /// The same, of whose CSEs is known what kinds of operators take there, as far as `kinds` tells.
+    #[must_use]
+    pub fn with_kinds(mut self, kinds: &[Kinds]) -> Self {
+        self.cses.iter_mut().zip(kinds).for_each(|(cse, kinds)| cse.kinds = *kinds);
+        self
+    }
+
+    /// What kinds of operators take on `cse`, if the work that it did at `rung` was shared out among them as `had` tells; what was known before where too little was measured.
+    #[must_use]
+    pub fn kinds(&self, cse: usize, rung: Rung, had: &[Had]) -> Kinds {
+        let own = &self.cses[cse];
+        let measured = match rung {
+            Rung::Raw => return own.kinds,
+            // Without anything above there is but one rung, whatever it was called.
+            Rung::Full if !self.has_upper() && !own.full.is_known() => &own.filter,
+            Rung::Filter => &own.filter,
+            Rung::Full => &own.full,
+        };
+        match measured.value().filter(|_| measured.is_known()) {
+            Some(factor) => own.kinds.learnt(&self.priors, factor, had),
+            None => own.kinds,
         }
     }
 
@@ -206,19 +234,24 @@ impl CostModel {
         rows * self.filtered().0
     }
 
-    /// Seconds of a core of this machine for `lower` and `upper` over a row of a slice.
-    fn seconds_per_row(&self) -> (f64, f64) {
+    /// Seconds of a core of this machine for `lower` and `upper` over a row of a slice, where kinds of operators take what `kinds` says.
+    fn seconds_per_row(&self, kinds: &Kinds) -> (f64, f64) {
         let (share, _) = self.filtered();
-        let lower = self.work.lower.iter().map(|operator| operator.seconds_per_row(&self.priors)).sum();
-        let upper = self.work.upper.iter().map(|operator| match (operator.kind, self.groups) {
-            (Kind::HashAggregate { .. }, Some(groups)) => Operator { kind: Kind::HashAggregate { groups }, ..*operator }.seconds_per_row(&self.priors),
-            _ => operator.seconds_per_row(&self.priors),
-        });
+        let lower = self.work.lower.iter().map(|operator| kinds.seconds_per_row(operator, &self.priors)).sum();
+        let upper = self.upper().map(|operator| kinds.seconds_per_row(&operator, &self.priors));
         (lower, upper.sum::<f64>() * share)
     }
 
-    fn prior(&self, rung: Rung, rows: f64, bytes_out: f64, bytes: f64) -> Seconds {
-        let (lower, upper) = self.seconds_per_row();
+    /// The operators of `upper`, with as many groups as are known of.
+    pub fn upper(&self) -> impl Iterator<Item = Operator> {
+        self.work.upper.iter().map(|operator| match (operator.kind, self.groups) {
+            (Kind::HashAggregate { .. }, Some(groups)) => Operator { kind: Kind::HashAggregate { groups }, ..*operator },
+            _ => *operator,
+        })
+    }
+
+    fn prior(&self, cse: usize, rung: Rung, rows: f64, bytes_out: f64, bytes: f64) -> Seconds {
+        let (lower, upper) = self.seconds_per_row(&self.cses[cse].kinds);
         let transfer = self.priors.transfer_s_per_byte;
         match rung {
             Rung::Raw => bytes * transfer,
@@ -256,12 +289,12 @@ impl CostModel {
         let (rows, bytes) = slice;
         let own = &self.cses[cse];
         let out = self.bytes_out(rung, slice);
-        let cpu = self.prior(rung, rows, out, bytes) / own.profile.speed_per_core * self.factor(cse, rung);
+        let cpu = self.prior(cse, rung, rows, out, bytes) / own.profile.speed_per_core * self.factor(cse, rung);
         SliceLoad { cpu, wall: cpu * own.load.value(), bytes: out, above: self.above(rung, rows, out) }
     }
 
     fn above(&self, rung: Rung, rows: f64, out: f64) -> Seconds {
-        let (lower, upper) = self.seconds_per_row();
+        let (lower, upper) = self.seconds_per_row(&Kinds::default());
         let transfer = out * self.priors.transfer_s_per_byte;
         let work = match rung {
             Rung::Raw => rows * (lower + upper),
@@ -309,7 +342,7 @@ impl CostModel {
         if streams {
             self.selected(rows, cost.rows_out as f64, cost.bytes_out as f64);
         }
-        let prior = self.prior(rung, rows, cost.bytes_out as f64, bytes) / self.cses[cse].profile.speed_per_core;
+        let prior = self.prior(cse, rung, rows, cost.bytes_out as f64, bytes) / self.cses[cse].profile.speed_per_core;
         let own = &mut self.cses[cse];
         match rung {
             Rung::Raw => own.raw.add(cost.cpu / prior),
@@ -454,7 +487,7 @@ impl CostModel {
         if let (Rung::Raw, Some((out_rows, out_bytes))) = (rung, out) {
             self.selected(rows, out_rows as f64, out_bytes as f64);
         }
-        let (lower, upper) = self.seconds_per_row();
+        let (lower, upper) = self.seconds_per_row(&Kinds::default());
         let work = match rung {
             Rung::Raw => rows * (lower + upper),
             Rung::Filter => rows * upper,
@@ -478,13 +511,17 @@ impl CostModel {
         // More rows say more; what few rows say of many groups is little.
         if rows >= 0.5 * self.groups_rows {
             self.groups_rows = rows.max(self.groups_rows);
-            let before = self.seconds_per_row();
+            let per_row = |model: &Self, kinds: &Kinds| {
+                let (lower, upper) = model.seconds_per_row(kinds);
+                lower + upper
+            };
+            let all: Vec<Kinds> = [Kinds::default()].into_iter().chain(self.cses.iter().map(|cse| cse.kinds)).collect();
+            let before: Vec<f64> = all.iter().map(|kinds| per_row(self, kinds)).collect();
             self.groups = Some(groups);
             // What was measured stays what it was, whatever is thought of groups now.
-            let after = self.seconds_per_row();
-            let more = (after.0 + after.1) / (before.0 + before.1);
-            self.host_factor.predicted(more);
-            self.cses.iter_mut().for_each(|cse| cse.full.predicted(more));
+            let more: Vec<f64> = all.iter().zip(before).map(|(kinds, before)| per_row(self, kinds) / before).collect();
+            self.host_factor.predicted(more[0]);
+            self.cses.iter_mut().zip(&more[1..]).for_each(|(cse, more)| cse.full.predicted(*more));
         }
     }
 

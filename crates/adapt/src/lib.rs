@@ -7,6 +7,7 @@
 //! - [`profile`]: what a device is made of;
 //! - [`work`]: what a sub-plan does, and priors of what that takes;
 //! - [`cost`]: what it costs on a device, from priors and from what was measured;
+//! - [`kinds`]: what each kind of operator takes on a device, from one query to the next;
 //! - [`plan`]: the best division of what is left, as a fluid;
 //! - [`ledger`]: which slice is covered by which epoch, exactly once;
 //! - [`query`]: the machine of the level above;
@@ -14,6 +15,7 @@
 
 pub mod cost;
 pub mod drive;
+pub mod kinds;
 pub mod learn;
 pub mod ledger;
 pub mod message;

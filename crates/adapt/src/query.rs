@@ -18,6 +18,7 @@ pub use forecast::{Expectation, Forecast, forecast};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::cost::CostModel;
+use crate::kinds::Kinds;
 use crate::learn::Rate;
 use crate::ledger::{Dropped, Ledger, Verdict};
 use crate::message::{CseId, Down, EpochId, Rung, Seconds, Slice, SliceId, Up};
@@ -72,6 +73,8 @@ pub struct Setup {
     pub limits: Limits,
     /// Priors of the cost model.
     pub priors: Priors,
+    /// How far kinds of operators are from these at each CSE, as queries before have shown; none where nothing is known.
+    pub kinds: Vec<Kinds>,
     /// Whether slices come by [`Event::More`] until [`Event::NoMore`], as from a level above that feeds an epoch.
     pub fed: bool,
 }
@@ -355,7 +358,7 @@ impl<B> Query<B> {
         Self {
             policy: setup.policy,
             limits: setup.limits,
-            cost: CostModel::new(setup.work, setup.host, &setup.cses, setup.priors),
+            cost: CostModel::new(setup.work, setup.host, &setup.cses, setup.priors).with_kinds(&setup.kinds),
             ledger: Ledger::new(),
             slices: Vec::new(),
             cses,

@@ -29,6 +29,7 @@ fn query(policy: Policy, slices: u32, copies: &[Option<u32>], retries: u32, link
         policy,
         limits: Limits { retries, silence: 1.0, pause: 0.1, ..Limits::default() },
         priors: PRIORS,
+        kinds: Vec::new(),
         fed: false,
     });
     let mut actions = Vec::new();

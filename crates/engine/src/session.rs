@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,10 @@ const WAITING: u32 = 4 << 10;
 
 /// Bytes that a lane needs at least: a decoded batch, and what its operators hold for it.
 const LANE: u64 = 4 << 20;
+
+/// Into how many parts [`LANE`] is divided of which one is left where rows still fit, and where only slices as they are stored do ([`skytether_adapt::drive::admit`] wants an eighth for rows).
+const ROWS_LEFT: u64 = 2;
+const SLICES_LEFT: u64 = 16;
 
 /// When to ask again where nothing is known of what there is to do.
 const RELIEF: Seconds = 2.0;
@@ -182,7 +186,7 @@ impl Sessions {
             began: Instant::now(),
             state: Mutex::new(State { machine: Machine::new(), epochs: BTreeMap::new(), rows_out: 0, bytes_out: 0, ended: false, unfinished: 0 }),
             changed: Notify::new(),
-            exhausted: AtomicBool::new(false),
+            exhausted: AtomicU64::new(0),
             ups,
             batches,
             room: Arc::new(Semaphore::new(WAITING as usize)),
@@ -228,8 +232,8 @@ struct Shared {
     state: Mutex<State>,
     /// Slices came or went, or an epoch is closing.
     changed: Notify,
-    /// Whether a lane ran out of memory at `full`.
-    exhausted: AtomicBool,
+    /// How much less than [`LANE`] for each lane fits after one ran out of memory, as a divisor: less than at `full`, or than at `filter`; 0 where none did.
+    exhausted: AtomicU64,
     ups: mpsc::UnboundedSender<Result<Message>>,
     /// As many as have room.
     batches: mpsc::UnboundedSender<(Result<Message>, OwnedSemaphorePermit)>,
@@ -348,9 +352,9 @@ impl Shared {
     fn order(self: &Arc<Self>, down: Down) {
         let lanes = self.worker.lanes();
         let mut pressure = self.pressure();
-        if self.exhausted.load(Ordering::Relaxed) {
-            // What did not fit once will not fit again: rows only.
-            pressure.memory_used = pressure.memory_used.max((pressure.memory_limit / 10 * 9).saturating_sub(LANE * lanes as u64 / 2));
+        // What did not fit once will not fit again.
+        if let Some(left) = (LANE * lanes as u64).checked_div(self.exhausted.load(Ordering::Relaxed)) {
+            pressure.memory_used = pressure.memory_used.max((pressure.memory_limit / 10 * 9).saturating_sub(left));
         }
         let mut state = self.state();
         if state.ended {
@@ -440,7 +444,7 @@ impl Shared {
         if kind == Kind::Exhausted {
             // Less of the sub-plan needs less memory: rows hold no states, and handing slices out holds next to nothing.
             let accepts = if rung == Rung::Full && self.worker.divided().has_upper() { Rung::Filter } else { Rung::Raw };
-            self.exhausted.store(true, Ordering::Relaxed);
+            self.exhausted.fetch_max(if accepts == Rung::Filter { ROWS_LEFT } else { SLICES_LEFT }, Ordering::Relaxed);
             self.say(Up::Refused { epoch, accepts: Some(accepts), again: self.sessions.relief(), why: Why::Memory });
         } else {
             self.say(failed);

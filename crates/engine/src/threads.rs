@@ -33,6 +33,12 @@ impl Threads {
     }
 }
 
+/// That the system gave no thread.
+#[must_use]
+pub fn no_more(cause: std::io::Error) -> Error {
+    Error::exhausted("the system has no more threads: let this process have more").because(cause)
+}
+
 /// Runs `work`, which may block, on a thread of its own within the present runtime. The thread goes on where nobody waits for it any more.
 ///
 /// # Errors
@@ -52,7 +58,7 @@ pub async fn alone<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 
         .name("skytether-above".to_owned())
         .stack_size(STACK)
         .spawn(run)
-        .map_err(|e| Error::exhausted("the system has no more threads: let this process have more").because(e))?;
+        .map_err(no_more)?;
     receiver.await.unwrap_or_else(|e| Err(Error::internal("a thread ended without an answer").because(e)))
 }
 

@@ -148,7 +148,8 @@ impl Embedded {
                 let fleet = read(&path.join("fleet.json"))?;
                 let n = fleet.drives.iter().position(|other| *other == id).ok_or_else(|| Error::internal(format!("drive {id} is not in fleet.json")))?;
                 let dir = drive_dir(&path, fleet.place(n));
-                let options = options.get(n).cloned().unwrap_or_default();
+                // One that was named again after a crash is like the last of those that were.
+                let options = options.get(n).or(options.last()).cloned().unwrap_or_default();
                 let occupied = || {
                     let dir = dir.display();
                     Error::invalid(format!("{dir} is not empty: move what is there away; then `skytether repair --replace {name}` makes a blank drive there"))
@@ -385,8 +386,8 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
             for (place, (id, device)) in fleet.drives.iter().zip(devices).enumerate() {
                 match open_known(path, fleet.place(place), *id, like(device)) {
                     Ok(drive) => drives.push(drive),
-                    // Whether the fleet survives that the others know.
-                    Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound) => missing.push(Lost { id: *id, place, error }),
+                    // Whether the fleet survives that the others know. What says that it is of a newer version may be damaged, and is left as it is either way.
+                    Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound | Kind::Unsupported) => missing.push(Lost { id: *id, place, error }),
                     Err(error) => return Err(error),
                 }
             }

@@ -65,7 +65,7 @@ impl Branch {
     pub async fn open(name: &str, mut drives: Vec<Arc<dyn Cse>>, options: HostOptions, founding: Founding, link: Option<(f64, f64)>) -> Result<Arc<Self>> {
         drives.sort_by_key(|drive| drive.info().id);
         let profile = together(&drives, &options, link);
-        let fence = Fence::new();
+        let fence = Fence::new(options.ids.id());
         let fenced: Vec<_> = drives.into_iter().map(|drive| fence.around(drive)).collect();
         let drives: Vec<Arc<dyn Cse>> = fenced.iter().map(|drive| Arc::clone(drive) as _).collect();
         let host = Host::new(drives.clone(), options)?;

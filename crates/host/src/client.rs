@@ -26,6 +26,7 @@ use uuid::Uuid;
 use crate::catalog::{Catalog, DatasetKind, RootRecord};
 use crate::explain::Explanation;
 use crate::growth::{GrowthOptions, GrowthReport};
+use crate::ids::Ids;
 use crate::indexes::{IndexInfo, ListIndexes, NewIndex, OldIndex};
 use crate::listing::{DatasetInfo, Listing};
 use crate::long_work::Said;
@@ -34,7 +35,7 @@ use crate::plain::Door;
 use crate::protocol::{HostInfo, Last, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, decode_schema, for_instance};
 use crate::receipt::{Receipt, ReceiptHandle, Source};
 use crate::redundant::{Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
-use crate::session::{Query, new_generation};
+use crate::session::Query;
 use crate::status::DriveStatus;
 use crate::substrait::Asked;
 use crate::table_scan::TableScan;
@@ -360,7 +361,7 @@ impl RemoteHost {
         // Only a start of the host that falls into this ingest may have lost slices of it.
         let (info, catalog) = self.behind().await?;
         let slices = SliceOptions { target_bytes: info.slice_bytes, max_rows: info.slice_rows, zstd_level: info.zstd_level };
-        DatasetWriter::begin(catalog, slices, name.clone(), kind, replace, new_generation()).await
+        DatasetWriter::begin(catalog, slices, name.clone(), kind, replace, Ids::random().generation()).await
     }
 }
 

@@ -98,7 +98,10 @@ impl fmt::Display for Estimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let took = self.happened.as_ref().map(|happened| format!("; took {}", human_seconds(happened.seconds))).unwrap_or_default();
         write!(f, "expected: {}{took}", human_seconds(self.expected.seconds))?;
-        for (at, share) in self.expected.drives.iter().enumerate() {
+        // Partitions lie on the drives from the data set's home on; people look for drive-0 first, and for drive-2 before drive-10.
+        let mut shares: Vec<(usize, &DriveShare)> = self.expected.drives.iter().enumerate().collect();
+        shares.sort_by_key(|(_, share)| (share.name.len(), share.name.as_str()));
+        for (at, share) in shares {
             write!(f, "\n{}: {share}", share.name)?;
             if let Some(happened) = self.happened.as_ref().and_then(|happened| happened.drives.get(at)) {
                 write!(f, "; happened: {happened}")?;

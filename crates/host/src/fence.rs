@@ -74,9 +74,10 @@ pub(crate) struct Fence {
 }
 
 impl Fence {
-    pub(crate) fn new() -> Arc<Self> {
+    /// A host of this id, which nobody else has.
+    pub(crate) fn new(host: Uuid) -> Arc<Self> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        Arc::new(Self { host: Uuid::new_v4(), since, term: AtomicU64::new(0), lost: OnceLock::new() })
+        Arc::new(Self { host, since, term: AtomicU64::new(0), lost: OnceLock::new() })
     }
 
     /// `drive`, with a condition on what this host changes there.
@@ -225,8 +226,10 @@ impl Held {
     /// Whether the drive refused a batch for want of this host's record, and not for one of its own conditions: because another host is there, which is the error, or because the drive has none.
     async fn is_without(&self) -> Result<bool> {
         let found = self.holder().await?;
+        let term = self.fence.term.load(Ordering::SeqCst);
         match &found {
-            Some((Some(other), _)) if other.host != self.fence.host => return Err(self.fence.refused(self.name(), other)),
+            // One of a lower term was there before: the drive has forgotten that this host took it over, as a disk does that acknowledged what it had not written.
+            Some((Some(other), _)) if other.host != self.fence.host && other.term >= term => return Err(self.fence.refused(self.name(), other)),
             _ => {}
         }
         let mut laid = self.laid.lock().await;

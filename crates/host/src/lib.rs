@@ -21,6 +21,7 @@
 //! | `dense`, `cells` | grouped moments over the dense view, and what the host must know of cells |
 //! | [`scan`], `reading`, `scan_planner`, `sub_plan`, `shipped` | the operator that reads from drives; how it reads what one gives; how it is made of a sub-plan; what it sends; small tables beside it |
 //! | `estimate`, `join_filter`, `key_filters` | which side of a join is small; what of its keys goes to the drives |
+//! | [`ids`] | where ids, generations' numbers and seeds come from |
 //! | [`growth`], `growing` | drives that come and go, and what moves then |
 //! | [`redundant`] | data sets that survive the loss of drives, and who stands for a lost one |
 //! | [`plain`] | a table as one Parquet file: its slices as they are stored |
@@ -49,6 +50,7 @@ mod few_columns;
 mod flight_sql;
 mod growing;
 pub mod growth;
+pub mod ids;
 mod in_parts;
 pub mod indexes;
 mod join_filter;
@@ -99,6 +101,7 @@ pub use client::RemoteHost;
 pub use expected::{Division, DriveShare, Estimate};
 pub use explain::Explanation;
 pub use growth::{GrowthOptions, GrowthReport, Load, host_of};
+pub use ids::Ids;
 pub use indexes::{IndexInfo, IndexRecord, ListIndexes, NewIndex, OldIndex};
 pub use listing::{DatasetInfo, Listing};
 pub use membership::{Founding, Membership};

@@ -20,6 +20,7 @@ use crate::catalog::{Catalog, within};
 use crate::fence::{Fence, take_over};
 use crate::growth::members::{is_forgotten, wipe};
 use crate::growth::seats::Seat;
+use crate::ids::Ids;
 use crate::options::HostOptions;
 use crate::redundant::Lost;
 use crate::redundant::domains::{Domains, Spread};
@@ -237,7 +238,7 @@ impl Host {
 
     async fn joined(drives: Vec<Arc<dyn Cse>>, gone: Vec<Arc<Gone>>, options: HostOptions, founding: Founding, scheme: Scheme) -> Result<(Self, u64)> {
         let deadline = options.storage_deadline;
-        let fence = Fence::new();
+        let fence = Fence::new(options.ids.id());
         let fenced: Vec<_> = drives.into_iter().map(|drive| fence.around(drive)).collect();
         let host = Self::new(fenced.iter().map(|drive| Arc::clone(drive) as _).collect(), options)?;
         for (at, drive) in host.drives().iter().enumerate() {
@@ -251,7 +252,7 @@ impl Host {
         host.set_kept(founding == Founding::KnownList);
         let catalog = host.catalog();
         let hosts = host.options().hosts.clone();
-        let known = catalog.establish(founding, &Role::Fleet, scheme, &hosts).await?;
+        let known = catalog.establish(founding, &Role::Fleet, scheme, &hosts, &host.options().ids).await?;
         let missed = take_over(&fence, &fenced, deadline).await?;
         catalog.rejoin(deadline).await?;
         // The host before may still change what is there, so that it is not to be relied on, and nothing is garbage for want of a record.
@@ -368,11 +369,11 @@ impl Catalog {
     /// `Invalid` where drives are missing or belong to another fleet, by name and id, and where drives hold data and don't know their
     /// fleet; `Conflict` while another host puts a fleet together from them; `Corrupt`, `Unsupported`, `Unavailable`.
     pub async fn establish_membership(&self, founding: Founding, role: &Role) -> Result<Membership> {
-        self.establish(founding, role, Scheme::None, &BTreeMap::new()).await
+        self.establish(founding, role, Scheme::None, &BTreeMap::new(), &Ids::random()).await
     }
 
     /// The same; what is founded stores data sets with `scheme` from now on, and its drives are on these `hosts`. Of a fleet that may lose drives, drives may be lost.
-    pub(crate) async fn establish(&self, founding: Founding, role: &Role, scheme: Scheme, hosts: &BTreeMap<Uuid, String>) -> Result<Membership> {
+    pub(crate) async fn establish(&self, founding: Founding, role: &Role, scheme: Scheme, hosts: &BTreeMap<Uuid, String>, ids: &Ids) -> Result<Membership> {
         let told = self.told(self.deadline()).await?;
         let homes = newest(&told).map_or(1, |membership| membership.homes as usize);
         let mut found = Vec::with_capacity(told.len());
@@ -414,7 +415,7 @@ impl Catalog {
                     Role::Branch(name) => (BRANCH_FORMAT, Some(name.clone())),
                 };
                 let (homes, spread) = homes_of(scheme);
-                let (fleet, redundancy) = (Uuid::new_v4(), scheme);
+                let (fleet, redundancy) = (ids.id(), scheme);
                 let founded = Membership { format, fleet, drives, branch, homes, spread, redundancy, absent: Vec::new(), seats: Vec::new(), change: 0 };
                 if let Scheme::Levels(outer, inner) = scheme {
                     let all: Vec<usize> = (0..self.drives().len()).collect();

@@ -12,6 +12,8 @@ use skytether_redundancy::Scheme;
 use skytether_slice::SliceOptions;
 use uuid::Uuid;
 
+use crate::ids::Ids;
+
 /// Which work may move between drives and host while a query runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Moving {
@@ -57,6 +59,8 @@ pub struct HostOptions {
     pub moving: Moving,
     /// How patient a host is with drives whose work moves, and what it holds of theirs; of `memory` a quarter of [`Self::memory_limit`] at most.
     pub limits: Limits,
+    /// Where ids come from.
+    pub ids: Ids,
 }
 
 /// Seconds without a sign of life after which a drive that has work is taken for lost; it gives one every 50 ms, but may be short of time.
@@ -78,6 +82,7 @@ impl Default for HostOptions {
             silent: Vec::new(),
             moving: Moving::default(),
             limits: Limits { silence: SILENCE, ..Limits::default() },
+            ids: Ids::random(),
         }
     }
 }

@@ -20,6 +20,7 @@ use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::stream::{RecordBatchReceiverStream, RecordBatchStreamAdapter};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties};
 use futures::stream;
+use skytether_adapt::kinds::Kinds;
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy, Setup};
 use skytether_adapt::work::{PRIORS, Work};
@@ -92,6 +93,8 @@ pub(crate) struct Moves {
     pub(crate) estimated: bool,
     pub(crate) host: Profile,
     pub(crate) profiles: Vec<Profile>,
+    /// How far kinds of operators are from their priors at each of them, as queries before have shown.
+    pub(crate) kinds: Vec<Kinds>,
     pub(crate) limits: Limits,
     /// The slices, rows and bytes of each drive's part, as root records have them; of the bytes those of the columns that are read, if all are alike.
     pub(crate) parts: Vec<(u32, u64, u64)>,
@@ -102,7 +105,16 @@ pub(crate) struct Moves {
 impl Moves {
     /// What its machine starts from.
     fn setup(&self) -> Setup {
-        Setup { work: self.work.clone(), host: self.host, cses: self.profiles.clone(), policy: self.policy, limits: self.limits, priors: PRIORS, fed: false }
+        Setup {
+            work: self.work.clone(),
+            host: self.host,
+            cses: self.profiles.clone(),
+            policy: self.policy,
+            limits: self.limits,
+            priors: PRIORS,
+            kinds: self.kinds.clone(),
+            fed: false,
+        }
     }
 }
 

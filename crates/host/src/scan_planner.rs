@@ -14,6 +14,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
+use skytether_adapt::kinds::Kinds;
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{DatasetName, Error, PartitionName, Result};
@@ -24,6 +25,7 @@ use skytether_wire::{Annotation, CseInfo, Rung};
 use crate::catalog::bounds::may_match;
 use crate::catalog::{Bounds, PartitionRecord};
 use crate::estimate::Estimates;
+use crate::moving::above::EngineAbove;
 use crate::moving::work::{share_read, work};
 use crate::options::{Moving, UNKNOWN};
 use crate::reasons;
@@ -124,7 +126,11 @@ impl ScanPlanner {
         });
         let presence = self.host.catalog().presence();
         let lost: Vec<bool> = targets.iter().map(|target| presence.is_lost(target.at)).collect();
+        let engines: Vec<Arc<EngineAbove>> = engines.collect::<Result<_>>()?;
+        // Who stands for a lost drive is another device.
+        let kinds = engines.iter().zip(&lost).map(|(engine, lost)| if *lost { Kinds::default() } else { engine.kinds() });
         let mut moves = Moves {
+            kinds: kinds.collect(),
             parts: parts.collect(),
             work: work(&scan.sub_plan, tables, table.rows, table.matrix.is_some())?,
             policy,
@@ -132,7 +138,7 @@ impl ScanPlanner {
             host: options.profile(),
             profiles: self.profiles(targets, &lost),
             limits: Limits { memory: options.limits.memory.min((options.memory_limit / 4) as u64), ..options.limits },
-            engines: engines.collect::<Result<_>>()?,
+            engines,
         };
         if let (Moving::AsNeeded, Policy::Adaptive, Some(redundancy)) = (options.moving, policy, &table.redundancy) {
             if is_worked_off_above(redundancy.scheme, &lost, read, &moves) {

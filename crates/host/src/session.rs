@@ -22,7 +22,7 @@ use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use skytether_common::{DatasetName, Error, Generation, Result};
+use skytether_common::{DatasetName, Error, Result};
 use skytether_engine::threads::Threads;
 use skytether_expression::CellSource;
 use skytether_plan::error::from_datafusion;
@@ -295,7 +295,7 @@ impl Host {
     /// # Errors
     /// As [`DatasetWriter::begin`].
     pub async fn writer(&self, name: &DatasetName, kind: DatasetKind, replace: bool) -> Result<DatasetWriter> {
-        DatasetWriter::begin(self.0.catalog.clone(), self.0.options.slices.clone(), name.clone(), kind, replace, new_generation()).await
+        DatasetWriter::begin(self.0.catalog.clone(), self.0.options.slices.clone(), name.clone(), kind, replace, self.0.options.ids.generation()).await
     }
 
     /// Reads tables as plain files.
@@ -493,11 +493,6 @@ impl Host {
         let physical = planner.create_physical_plan(&super_plan, &state).await.map_err(from_datafusion)?;
         Ok(Planned { optimised, cut, physical, state, collector, running: None })
     }
-}
-
-/// Draws a generation's number.
-pub(crate) fn new_generation() -> Generation {
-    Generation(Uuid::new_v4().as_u64_pair().1)
 }
 
 /// Threads that wait for slices that drives hand out.

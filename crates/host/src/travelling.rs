@@ -34,7 +34,7 @@ pub(crate) fn is_worked_off_above(scheme: Scheme, lost: &[bool], read: f64, move
         return false;
     }
     let parities = parities(lost);
-    let model = CostModel::new(moves.work.clone(), moves.host, &moves.profiles, PRIORS);
+    let model = CostModel::new(moves.work.clone(), moves.host, &moves.profiles, PRIORS).with_kinds(&moves.kinds);
     let (mut host, mut handing_out, mut working) = (0.0, 0.0f64, 0.0f64);
     for (at, ((_, rows, bytes), lost)) in moves.parts.iter().zip(lost).enumerate() {
         let (slice, profile) = ((*rows as f64, *bytes as f64), &moves.profiles[at]);
@@ -67,6 +67,7 @@ mod tests {
             estimated: true,
             host,
             profiles: vec![profile; drives as usize],
+            kinds: Vec::new(),
             limits: Limits::default(),
             parts: vec![(1000, 50_000_000 / drives, 1_000_000_000 / drives); drives as usize],
             engines: Vec::new(),

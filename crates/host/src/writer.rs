@@ -8,6 +8,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Generation, Kind, PartitionName, Result};
+use skytether_engine::threads;
 use skytether_index::INDEX;
 use skytether_matrix::Transposed;
 use skytether_plan::Placement;
@@ -266,7 +267,7 @@ impl DatasetWriter {
     ) -> Result<TableRecord> {
         let (send, receive) = sync_channel::<RecordBatch>(2);
         std::thread::scope(|scope| {
-            let encoder = scope.spawn(move || -> Result<TableRecord> {
+            let encoder = std::thread::Builder::new().name("encoder".to_owned()).spawn_scoped(scope, move || -> Result<TableRecord> {
                 let drives = self.order(placement, !keys.is_empty())?;
                 let coder = if placement == Placement::Spread { self.coder(outbox, table, &drives)? } else { None };
                 let partitions = self.deal(outbox, table, placement, &drives, coder.as_ref(), schema);
@@ -286,6 +287,7 @@ impl DatasetWriter {
                 record.redundancy = coder.map(|coder| coder.finish(&self.catalog)).transpose()?;
                 Ok(record)
             });
+            let encoder = encoder.map_err(threads::no_more)?;
             let mut read = Ok(());
             for batch in batches {
                 let batch = batch.and_then(|b| conform(&self.name, table, schema, b));

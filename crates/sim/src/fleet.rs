@@ -309,6 +309,7 @@ pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome
         policy,
         limits: fleet.limits,
         priors: PRIORS,
+        kinds: Vec::new(),
         fed: fleet.fed,
     });
     let mut world = World {

@@ -378,12 +378,18 @@ fn create(dir: &Path, index_path: &Path, identity: &DriveIdentity, sync: bool, h
         for (above, parent) in dir.ancestors().skip(1).enumerate() {
             match sync_directory(parent, &hook) {
                 // Those above were perhaps made just now as well; where they may not be read, somebody else has made them.
-                Err(_) if above > 0 => break,
+                Err(e) if above > 0 && is_forbidden(&e) => break,
                 done => done?,
             }
         }
     }
     Ok((bytes, index))
+}
+
+/// Whether the system allows it to somebody else only.
+fn is_forbidden(error: &Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    cause.is_some_and(|cause| matches!(cause.kind(), std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem | std::io::ErrorKind::Unsupported))
 }
 
 /// Compares the files with the index's rows (number, length, key), and removes what no row names.

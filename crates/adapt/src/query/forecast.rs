@@ -83,6 +83,7 @@ mod tests {
             policy,
             limits: Limits::default(),
             priors: PRIORS,
+            kinds: Vec::new(),
             fed: false,
         };
         let slices = |cse: u32| (0..100).map(|n| Slice { id: SliceId(cse * 100 + n), rows: 65_536, bytes: 1 << 20, readers: vec![CseId(cse)] }).collect();
@@ -129,7 +130,7 @@ mod tests {
             for slices in 20..34 {
                 let mut cses = vec![far, slow];
                 cses.rotate_left(far_at);
-                let setup = Setup { work: work.clone(), host, cses, policy: Policy::Adaptive, limits: Limits::default(), priors: PRIORS, fed: false };
+                let setup = Setup { work: work.clone(), host, cses, policy: Policy::Adaptive, limits: Limits::default(), priors: PRIORS, kinds: Vec::new(), fed: false };
                 let of = |cse: usize, count: u32| {
                     (0..count).map(|n| Slice { id: SliceId(cse as u32 * 100 + n), rows: 560, bytes: 1950, readers: vec![CseId(cse as u32)] }).collect()
                 };

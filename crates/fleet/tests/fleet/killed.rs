@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -167,20 +167,25 @@ async fn child() {
 
 /// Has a process of its own do `job` to the fleet in `dir`, and kills it (SIGKILL) before change number `stop`; what that would have been, or `end` where there are fewer.
 fn run_and_kill(dir: &Path, job: Job, stop: usize) -> String {
+    let mut errors = tempfile::tempfile().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "killed::child", "--nocapture", "--test-threads=1"])
         .env(DIR, dir)
         .env(JOB, format!("{job:?}"))
         .env(STOP, stop.to_string())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+        .stderr(errors.try_clone().unwrap())
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let at = lines.map_while(std::result::Result::ok).find_map(|line| line.strip_prefix("at ").map(str::to_owned));
     child.kill().unwrap();
     child.wait().unwrap();
-    at.unwrap_or_else(|| panic!("{job:?}: the child failed at change {stop}"))
+    at.unwrap_or_else(|| {
+        let mut told = String::new();
+        errors.rewind().and_then(|()| errors.read_to_string(&mut told)).unwrap();
+        panic!("{job:?}: the child failed at change {stop}: {told}")
+    })
 }
 
 /// Waits until all drives of the fleet in `dir` are closed: of one that was dropped just now a last read may hold them still.

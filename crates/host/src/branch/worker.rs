@@ -163,6 +163,7 @@ impl Work {
                 cses: drives.iter().map(|drive| profile_of(drive.info())).collect(),
                 limits: Limits { memory: options.limits.memory.min((options.memory_limit / 4) as u64), ..options.limits },
                 priors: PRIORS,
+                kinds: (0..drives.len()).map(|at| self.host.above(at).map(|engine| engine.kinds()).unwrap_or_default()).collect(),
                 fed: true,
             },
             schema: self.divided.schema(top),

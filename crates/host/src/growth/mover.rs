@@ -22,7 +22,7 @@ use crate::fence::is_refusal;
 use crate::redundant::Progress;
 use crate::redundant::mend::is;
 use crate::redundant::stored::{RedundancyRecord, parity_of};
-use crate::session::{Host, new_generation};
+use crate::session::Host;
 
 /// Slices that are read at the same time.
 const READS: usize = 8;
@@ -216,7 +216,7 @@ impl<'a> Mover<'a> {
             self.report.left.push(lost);
             return Ok(Became::Left);
         }
-        let next = new_generation();
+        let next = self.host.options().ids.generation();
         let plans = match self.plan(record, next).await {
             Ok(plans) => plans,
             Err(_) if !self.is_still(record).await? => return Ok(Became::Another),

@@ -11,6 +11,7 @@ use arrow::record_batch::RecordBatch;
 use datafusion::execution::memory_pool::MemoryPool;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
+use skytether_adapt::kinds::Kinds;
 use skytether_adapt::message::{EpochId, Rung};
 use skytether_common::{Error, Result};
 use skytether_engine::divide::{Divided, Lane, Taken};
@@ -36,12 +37,24 @@ pub(crate) struct EngineAbove {
     /// The threads that wait for what drives read, of all of them.
     threads: Arc<Threads>,
     engine: Mutex<Option<Arc<Engine>>>,
+    /// What kinds of operators take on the drive, as queries have shown.
+    kinds: Mutex<Kinds>,
 }
 
 impl EngineAbove {
     /// Over what `drive`, one of so many `drives`, stores.
     pub(crate) fn new(drive: Arc<dyn Cse>, pool: Arc<dyn MemoryPool>, deadline: Duration, drives: usize, threads: Arc<Threads>) -> Self {
-        Self { drive, pool, deadline, drives, threads, engine: Mutex::default() }
+        Self { drive, pool, deadline, drives, threads, engine: Mutex::default(), kinds: Mutex::default() }
+    }
+
+    /// What kinds of operators take on the drive, as queries until now have shown.
+    pub(crate) fn kinds(&self) -> Kinds {
+        *self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A query has shown that.
+    fn learnt(&self, kinds: Kinds) {
+        *self.kinds.lock().unwrap_or_else(PoisonError::into_inner) = kinds;
     }
 
     /// Must be called in a runtime.
@@ -121,6 +134,11 @@ impl Above {
         planned.await.cloned()
     }
 
+    /// Keeps what this query has shown of the drive for the next one.
+    pub(super) fn learnt(&self, kinds: Kinds) {
+        self.engine.learnt(kinds);
+    }
+
     /// Processor time that its lanes have had.
     pub(super) fn time(&self) -> Duration {
         self.meters.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|meter| meter.spent()).sum()
@@ -160,6 +178,7 @@ impl Above {
             let queue = Queue::new(Arc::clone(&self.tell));
             for _ in 0..self.lanes {
                 let line = queue.line();
+                let name = self.engine.drive.info().name.clone();
                 self.start(None, move |divided, meter| {
                     let (schema, line) = (divided.schema(Rung::Filter), line.metered(Arc::clone(&meter)));
                     // Whoever asks for the next rows is done with those before.
@@ -168,7 +187,7 @@ impl Above {
                         Some((Arc::clone(&line).next().await?, line))
                     });
                     let rows = rows.then(Kept::load);
-                    divided.above(rows.map(move |batch| crate::reading::adapt(&batch?, &schema, "a drive")).boxed(), meter)
+                    divided.above(rows.map(move |batch| crate::reading::adapt(&batch?, &schema, &name)).boxed(), meter)
                 });
             }
             queue

@@ -32,6 +32,8 @@ pub(super) struct Drive {
     pub(super) heard: Instant,
     pub(super) opening: bool,
     pub(super) is_surveyed: bool,
+    /// Whether what it announced made no sense once.
+    pub(super) misannounced: bool,
     /// Its slices as it told them, for a source that asks for some of them.
     pub(super) stored: Vec<Slice>,
     /// How much of the sub-plan is wanted.

@@ -8,7 +8,7 @@ use arrow::record_batch::RecordBatch;
 use futures::StreamExt;
 use skytether_adapt::message::{CseId, Rung, Up};
 use skytether_adapt::query::Event;
-use skytether_common::{Error, Result};
+use skytether_common::{Error, Kind, Result};
 use skytether_wire::session::{Message, Session};
 use skytether_wire::size::batch_bytes;
 use skytether_wire::{Annotation, Opened};
@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 
 use super::drive::Drive;
 use super::kept::Kept;
+use super::learnt::learnt;
 use super::task::{Batch, Heard, Task, waiting};
 use crate::expected::Estimate;
 use crate::reading::{adapt, check};
@@ -74,9 +75,27 @@ impl Task {
                 self.handle(Event::Surveyed { cse, slices: Vec::new() });
                 Ok(())
             }
-            Ok(Opened::Session(session)) => self.begin(at, session),
+            Ok(Opened::Session(session)) => match self.begin(at, session) {
+                Err(error) if error.kind() != Kind::Unavailable => self.announced(at, first, error),
+                begun => begun,
+            },
             Ok(Opened::Whole(_)) => Err(Error::internal(format!("{} divides a sub-plan once and not again", self.drives[at].cse.info().name))),
         }
+    }
+
+    /// What drive `at` announces when it is opened makes no sense: whoever stands for it is asked, or it is once more. An error where that has been done.
+    fn announced(&mut self, at: usize, first: bool, error: Error) -> Result<()> {
+        if !first {
+            self.garbled(at, error);
+            self.handle(Event::Lost { cse: CseId(at as u32), again: true });
+            return Ok(());
+        }
+        if std::mem::replace(&mut self.drives[at].misannounced, true) {
+            return Err(error);
+        }
+        self.garbled(at, error);
+        self.open(at);
+        Ok(())
     }
 
     /// A session has begun.
@@ -90,6 +109,9 @@ impl Task {
             _ => &session.schema,
         };
         check(given, &self.schema, &name)?;
+        if self.top == Rung::Full && self.query.cost().has_upper() && session.lower.is_none() {
+            return Err(Error::internal(format!("{name} does not say which columns it has below the aggregation: do host and drive have the same version?")));
+        }
         drive.lower.clone_from(&session.lower);
         let survey = match &self.source {
             Some(source) => source.survey(at),
@@ -217,6 +239,8 @@ impl Task {
                 }
             }
         }
+        // A session that was being opened meanwhile has nothing to do.
+        self.drives.iter_mut().for_each(|drive| drive.orders = None);
         let happened = self.happened();
         let deadline = tokio::time::sleep(LAST_WORDS);
         tokio::pin!(deadline);
@@ -243,8 +267,11 @@ impl Task {
                 () = &mut deadline => break,
             }
         }
-        for drive in &mut self.drives {
+        for (at, drive) in self.drives.iter_mut().enumerate() {
             let told = drive.told.take().filter(|told| !told.cse.is_empty());
+            if let Some(kinds) = told.as_ref().and_then(|told| learnt(self.query.cost(), at, told)) {
+                drive.above.learnt(kinds);
+            }
             drive.note(told);
         }
         if let Some(source) = &self.source {

@@ -257,6 +257,7 @@ impl Task {
             heard: Instant::now(),
             opening: false,
             is_surveyed: false,
+            misannounced: false,
             stored: Vec::new(),
             top: self.top,
             lower: None,
@@ -303,7 +304,7 @@ impl Task {
     }
 
     /// Opens a session at a drive, for the first time or again.
-    fn open(&mut self, at: usize) {
+    pub(super) fn open(&mut self, at: usize) {
         let drive = &mut self.drives[at];
         if drive.opening {
             return;
@@ -423,6 +424,8 @@ impl Task {
                 // A session that has ended says so by itself.
                 let _ = orders.send(down);
             }
+            // Nobody has it: it need not be begun, and no session for its sake.
+            None if matches!(down.order, Order::Cancel) => drive.held.retain(|held| held.epoch != down.epoch),
             None => {
                 drive.held.push(down);
                 self.open(at);

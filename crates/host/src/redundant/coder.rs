@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, PartitionName, Result};
+use skytether_engine::threads;
 use skytether_redundancy::groups::{Group, Grouper, Placed, default_window};
 use skytether_redundancy::levels::{Formed, Inside, Levels};
 use skytether_redundancy::map::{CodeMap, Shard};
@@ -150,7 +151,8 @@ impl<'a> Coder<'a> {
         *self.apart() = Some(send);
         std::thread::scope(|scope| {
             let last = Last(self);
-            let worker = scope.spawn(move || receive.into_iter().try_for_each(|work| self.encode_one(work)));
+            let worker = std::thread::Builder::new().name("parities".to_owned());
+            let worker = worker.spawn_scoped(scope, move || receive.into_iter().try_for_each(|work| self.encode_one(work))).map_err(threads::no_more)?;
             let done = work();
             drop(last);
             let encoded = worker.join().unwrap_or_else(|_| Err(Error::internal("the thread that makes parities stopped")));

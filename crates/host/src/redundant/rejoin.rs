@@ -338,7 +338,7 @@ impl Catalog {
         }
         membership.change = highest(&told).max(known.change) + 1;
         let value = membership.encode()?;
-        let all: Vec<usize> = (0..told.len()).filter(|at| !self.presence().is_outside(*at)).collect();
+        let mut all: Vec<usize> = (0..told.len()).filter(|at| !self.presence().is_outside(*at)).collect();
         if all.iter().any(|at| !members.contains(at)) {
             // It came meanwhile, and was not asked.
             return Ok(false);
@@ -351,6 +351,8 @@ impl Catalog {
                 _ => error,
             });
         }
+        // One that is to leave knows it last: if it alone did, whoever begins with the others would never hear of it, and say something else by the same number.
+        all.sort_by_key(|at| membership.drives.iter().all(|member| member.id != self.drives()[*at].info().id));
         // Those that are back and are not used yet get it as well.
         for at in all.into_iter().filter(|at| takes(*at)) {
             let drive = &self.drives()[at];

@@ -77,7 +77,7 @@ impl Host {
         }
         let report = ScrubReport { check: options.check, ..ScrubReport::default() };
         let window = Window::new(self.drives().len(), options.bytes_per_s);
-        let mut scrub = Scrub { host: self, cover: self.cover(), options, tell, report, progress, seed: Uuid::new_v4().as_u128() as u64, window };
+        let mut scrub = Scrub { host: self, cover: self.cover(), options, tell, report, progress, seed: self.options().ids.seed(), window };
         for at in catalog.presence().lost() {
             scrub.skip(at, &catalog.presence().why(at).unwrap_or_default());
         }
