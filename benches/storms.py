@@ -1,4 +1,4 @@
-"""Ten thousand seeded storms: hosts and drives that die, drives that flap and are slow, answers that get lost, full disks and hosts that take the fleet from one another, at any step of ingest, replacement, drop, scrub, repair, growth and retirement (`crates/fleet/tests/fleet/storms.rs`).
+"""Ten thousand seeded storms: hosts and drives that die, drives that flap and are slow, answers that get lost, changes that come late, full disks and hosts that take the fleet from one another, at any step of ingest, replacement, drop, scrub, repair, growth and retirement (`crates/fleet/tests/fleet/storms.rs`).
 
 `python benches/storms.py [--seeds 10000] [--from 0]`, or `python benches/run.py storms`. A seed that fails is printed with the line that runs it alone.
 """

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::*;
 use arrow::array::{AsArray, Int64Array, new_null_array};
@@ -222,9 +222,9 @@ async fn a_slow_device_says_how_long_its_own_queue_is_and_no_more() {
     let device = Some(Device { name: "slow".to_owned(), profile: slow });
     let drive = drive_over(store as _, DriveOptions { device, max_concurrent: 1, ..DriveOptions::default() });
     let Opened::Session(Session { survey, orders, mut messages, .. }) =
-        drive.open(sub_plan("SELECT count(*), sum(id) FROM shop.sales.data").await).await.unwrap()
+        drive.open(sub_plan("SELECT count(*), max(CAST(id AS VARCHAR)) FROM shop.sales.data").await).await.unwrap()
     else {
-        panic!("a sum of a table is worked off slice by slice");
+        panic!("a greatest value of a table is worked off slice by slice");
     };
     let close = CloseAfter { drained: true, slices: None, seconds: None };
     for epoch in 0..2 {
@@ -348,4 +348,167 @@ async fn the_more_a_drive_has_before_it_the_later_it_says_to_ask_again() {
         assert!((again - seconds.clamp(0.05, 30.0)).abs() < 1e-9, "{again} s for {seconds} s of work");
     }
     assert!(many.1 > few.1, "{} s, and then {} s", few.1, many.1);
+}
+
+/// The next message, whatever it is.
+async fn heard(messages: &mut (impl futures::Stream<Item = Result<Message>> + Unpin)) -> Message {
+    tokio::time::timeout(Duration::from_secs(60), messages.next()).await.expect("the drive is silent").unwrap().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drive_refuses_for_what_its_slices_were_measured_to_take_and_for_nothing_before() {
+    // What nobody has measured counts as 1; two epochs on one core wait for each other about as long as they work, which is 2, and more where others use this machine, too.
+    for (max_load, refuses) in [(1.1, true), (f64::INFINITY, false)] {
+        let store = Arc::new(Gated::default());
+        store_numbers(store.as_ref());
+        let slow = Profile { speed_per_core: 0.5, cores: 1, ..Profile::shipped("server").unwrap() };
+        let device = Some(Device { name: "slow".to_owned(), profile: slow });
+        let drive = drive_over(Arc::clone(&store) as _, DriveOptions { device, max_concurrent: 1, max_load, ..DriveOptions::default() });
+        // So much of each row that every slice is a measurement.
+        let plan = sub_plan("SELECT count(*), max(md5(CAST(id AS VARCHAR))) FROM shop.sales.data").await;
+        let Opened::Session(Session { survey, orders, mut messages, .. }) = drive.open(plan).await.unwrap() else {
+            panic!("a greatest value is worked off slice by slice");
+        };
+        let slices: Vec<_> = survey.iter().map(|stripe| SliceId(stripe.stripe)).collect();
+        let open = |epoch| {
+            let order = Order::Open { rung: Rung::Full, slices: slices.clone(), close: CloseAfter::DRAINED };
+            orders.send(Down { epoch: EpochId(epoch), number: 0, order }).unwrap();
+        };
+        // While nothing has been done, both are taken on.
+        open(0);
+        open(1);
+        let mut accepted = BTreeSet::new();
+        while accepted.len() < 2 {
+            match heard(&mut messages).await {
+                Message::Up(Up::Accepted { epoch }) => {
+                    accepted.insert(epoch);
+                }
+                Message::Up(Up::Progress { done, .. }) => assert!(done.is_empty(), "{done:?}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        store.open(1 << 20);
+        // Two are there all the time: another one for each that ends, because it is done or because it was stopped. Where nobody refuses, it is enough that these go well.
+        let enough = if refuses { 60 } else { 6 };
+        let mut next = 2;
+        let refused = loop {
+            match heard(&mut messages).await {
+                Message::Up(Up::Refused { accepts, again, why, .. } | Up::Stopped { accepts, again, why, .. }) if !refuses || why != Why::Speed => {
+                    panic!("{accepts:?} in {again} s, as {why:?}")
+                }
+                Message::Up(Up::Refused { epoch, accepts, again, .. }) => {
+                    assert!(epoch >= EpochId(2) && accepts == Some(Rung::Raw) && again > 0.0, "{epoch:?}: {accepts:?} in {again} s");
+                    break true;
+                }
+                Message::Up(Up::Stopped { accepts, again, .. }) => assert!(accepts == Some(Rung::Raw) && again > 0.0, "{accepts:?} in {again} s"),
+                Message::Up(Up::EpochDone(_)) if next == enough => break false,
+                Message::Up(Up::EpochDone(_)) => {
+                    open(next);
+                    next += 1;
+                }
+                Message::Up(Up::Accepted { .. } | Up::Progress { .. }) | Message::Batch { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(refused, refuses, "{next} epochs were opened");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_slices_cost_on_a_slow_core_they_take_by_the_clock() {
+    const SPEED: f64 = 0.05;
+    let mut costs = Vec::new();
+    for device in [false, true] {
+        let store = Arc::new(MemoryStore::default());
+        store_numbers(store.as_ref());
+        let slow = Profile { speed_per_core: SPEED, cores: 1, ..Profile::shipped("server").unwrap() };
+        let device = device.then(|| Device { name: "slow".to_owned(), profile: slow });
+        let is_slow = device.is_some();
+        let drive = drive_over(store as _, DriveOptions { device, ..DriveOptions::default() });
+        let plan = sub_plan("SELECT count(*), max(md5(CAST(id AS VARCHAR))) FROM shop.sales.data").await;
+        let Opened::Session(Session { survey, orders, mut messages, .. }) = drive.open(plan).await.unwrap() else {
+            panic!("a greatest value is worked off slice by slice");
+        };
+        let slices = survey.iter().map(|stripe| SliceId(stripe.stripe)).collect();
+        let began = Instant::now();
+        orders.send(Down { epoch: EpochId(0), number: 0, order: Order::Open { rung: Rung::Full, slices, close: CloseAfter::DRAINED } }).unwrap();
+        let end = loop {
+            if let Message::Up(Up::EpochDone(end)) = heard(&mut messages).await {
+                break end;
+            }
+        };
+        let took = began.elapsed().as_secs_f64();
+        // Others that use this machine only make it later.
+        assert!(!is_slow || took > 0.9 * end.cpu, "{took} s for {} s of the core", end.cpu);
+        costs.push(end.cpu);
+    }
+    // Processor times, whatever waits: twenty times as much of the slow core, give or take what two runs of the same differ by.
+    assert!(costs[0] > 0.0 && costs[1] > 0.4 * costs[0] / SPEED, "{costs:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slices_are_taken_from_one_epoch_and_given_to_another_as_long_as_they_were_not_begun() {
+    let store = Arc::new(Gated::default());
+    let metadata = store_numbers(store.as_ref());
+    let drive = drive_over(Arc::clone(&store) as _, DriveOptions { threads: LANES, ..DriveOptions::default() });
+    let plan = sub_plan("SELECT count(*), sum(id % 1000) FROM shop.sales.data").await;
+    let Opened::Session(Session { survey, orders, mut messages, .. }) = drive.open(plan).await.unwrap() else { panic!("a sum is worked off slice by slice") };
+    let slices: Vec<_> = survey.iter().map(|stripe| SliceId(stripe.stripe)).collect();
+    assert!(slices.len() >= 10, "{survey:?}");
+    let (kept, last) = slices.split_at(slices.len() - 5);
+    orders.send(opening(0, Rung::Full, &slices)).unwrap();
+    // Each lane has begun a slice, and waits for it.
+    let begun: BTreeSet<SliceId> = loop {
+        match heard(&mut messages).await {
+            Message::Up(Up::Progress { running, .. }) if running.len() == LANES => break running.into_iter().map(|(slice, _)| slice).collect(),
+            Message::Up(Up::Progress { .. } | Up::Accepted { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(begun.iter().all(|slice| kept.contains(slice)), "in their order: {begun:?}");
+    // The last five, and with them what can't be had.
+    let wanted = last.iter().chain(&begun).copied().collect();
+    orders.send(Down { epoch: EpochId(0), number: 1, order: Order::Take { slices: wanted } }).unwrap();
+    let taken = loop {
+        match heard(&mut messages).await {
+            Message::Up(Up::Taken { epoch, number, slices }) => {
+                assert_eq!((epoch, number), (EpochId(0), 1));
+                break slices;
+            }
+            Message::Up(Up::Progress { done, .. }) => assert!(done.is_empty(), "{done:?}"),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(taken, last, "those that were not begun, and no others");
+    // Another epoch gets some of them with its opening, and more when it is open.
+    orders.send(Down { epoch: EpochId(0), number: 2, order: Order::Close { drain: true } }).unwrap();
+    orders.send(opening(1, Rung::Full, &taken[..2])).unwrap();
+    orders.send(Down { epoch: EpochId(1), number: 1, order: Order::Feed { slices: taken[2..].to_vec() } }).unwrap();
+    orders.send(Down { epoch: EpochId(1), number: 2, order: Order::Close { drain: true } }).unwrap();
+    store.open(1 << 20);
+    // Of each epoch: its rows and their sum, the batches that came, and its end.
+    let mut epochs: [(i64, i64, u32, Option<Completed>); 2] = [(0, 0, 0, None), (0, 0, 0, None)];
+    while epochs.iter().any(|(.., batches, end)| end.as_ref().is_none_or(|end| *batches < end.batches)) {
+        match heard(&mut messages).await {
+            Message::Batch { epoch: EpochId(epoch), batch, .. } => {
+                let sum_of = |column: usize| batch.column(column).as_primitive::<arrow::datatypes::Int64Type>().iter().flatten().sum::<i64>();
+                let (rows, sum, batches, _) = &mut epochs[epoch as usize];
+                (*rows, *sum, *batches) = (*rows + sum_of(0), *sum + sum_of(1), *batches + 1);
+            }
+            Message::Up(Up::EpochDone(end)) => {
+                let at = end.epoch.0 as usize;
+                assert!(epochs[at].3.replace(end).is_none(), "it ended twice");
+            }
+            Message::Up(Up::Progress { .. } | Up::Accepted { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    for ((rows, _, _, end), covered) in epochs.iter().zip([kept, last]) {
+        let mut ended_with = end.as_ref().unwrap().slices.clone();
+        ended_with.sort_unstable();
+        assert_eq!(ended_with, covered, "exactly the slices that it was left with");
+        assert_eq!(*rows, covered.iter().map(|slice| metadata.stripe_rows(slice.0 as usize).unwrap() as i64).sum::<i64>());
+    }
+    let whole: i64 = (0..ROWS).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64) % 1000).sum();
+    assert_eq!((epochs[0].0 + epochs[1].0, epochs[0].1 + epochs[1].1), (ROWS, whole));
 }

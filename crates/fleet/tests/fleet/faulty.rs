@@ -1,6 +1,8 @@
 //! A drive that fails or is full at any operation of a change: the change is made, or an error names the drive; whichever it is, every data set is old or new and whole, and once the drive is well again a scrub leaves nothing damaged and nothing is left behind.
 //!
-//! Drives are real ones, within the process, over stores in memory that fail as they are told. A change is tried without a fault first, which shows what a drive is asked for; then once for each of these operations, or for some of them where there are many.
+//! Drives are real ones, within the process, over stores in memory that fail as they are told. A change is tried without a fault first, which shows what a drive is asked for; then once for each of these operations, or for some of them where there are many (`SKYTETHER_FAULTS=all` tries each).
+
+mod forgets;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use skytether_common::{Error, Key, Kind, PartitionName, Result};
+use skytether_common::{DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
 use skytether_drive::{Cse, Drive, Storage};
 use skytether_fleet::{RepairOptions, ScrubOptions};
 use skytether_host::{Founding, Host};
@@ -32,8 +34,16 @@ const OLD: usize = 400;
 const NEW: usize = 150;
 const OTHER: usize = 300;
 
-/// Of each fault at most so many operations are tried, from the first to the last.
+/// Of each fault at most so many operations are tried, from the first to the last, unless all are to be.
 const MOST: u64 = 5;
+
+fn most() -> u64 {
+    match std::env::var("SKYTETHER_FAULTS") {
+        Ok(all) if all == "all" => u64::MAX,
+        Ok(other) => panic!("SKYTETHER_FAULTS={other}: it is `all`, or not set"),
+        Err(_) => MOST,
+    }
+}
 
 /// No case takes so long that does not hang.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -319,20 +329,30 @@ impl Scene {
     }
 }
 
-/// That nothing is stored but what root records name.
-async fn nothing_leaks(host: &Host, disks: &[Arc<Disk>], what: &str) {
+/// The generations that root records name.
+async fn generations(host: &Host) -> BTreeMap<DatasetName, Generation> {
     let mut generations = BTreeMap::new();
     for name in host.catalog().names().await.unwrap() {
         let generation = host.catalog().read(&name).await.unwrap().0.generation;
         generations.insert(name, generation);
     }
+    generations
+}
+
+/// Whether what lies under `key` is of one of these, or of no data set at all.
+fn is_named(key: &Key, generations: &BTreeMap<DatasetName, Generation>) -> bool {
+    match PartitionName::parse(key) {
+        Some((partition, _)) => generations.get(&partition.dataset) == Some(&partition.generation),
+        None => !key.as_str().contains('/') || generations.keys().any(|name| name.root_key() == *key),
+    }
+}
+
+/// That nothing is stored but what root records name.
+async fn nothing_leaks(host: &Host, disks: &[Arc<Disk>], what: &str) {
+    let generations = generations(host).await;
     for (at, disk) in disks.iter().enumerate() {
-        for entry in disk.inner().list("", None, usize::MAX).unwrap() {
-            let named = match PartitionName::parse(&entry.key) {
-                Some((partition, _)) => generations.get(&partition.dataset) == Some(&partition.generation),
-                None => !entry.key.as_str().contains('/') || generations.keys().any(|name| name.root_key() == entry.key),
-            };
-            assert!(named, "{what}: drive-{at} still has {}", entry.key);
+        for (key, _) in values(disk.inner()) {
+            assert!(is_named(&key, &generations), "{what}: drive-{at} still has {key}");
         }
     }
 }
@@ -345,7 +365,7 @@ async fn survives(change: Change, fails: bool) {
         let calm = scene.calm(faulty).await;
         println!("{change:?}, drive-{faulty}: {calm:?} operations for {TROUBLES:?}");
         for (trouble, operations) in TROUBLES.into_iter().zip(calm) {
-            let step = usize::try_from(operations.div_ceil(MOST).max(1)).unwrap();
+            let step = usize::try_from(operations.div_ceil(most()).max(1)).unwrap();
             for n in (1..=operations).step_by(step) {
                 let tried = tokio::time::timeout(LIMIT, Box::pin(scene.tried(faulty, trouble, n))).await;
                 let Ok(tried) = tried else { panic!("{change:?}, drive-{faulty}: {trouble:?} at operation {n} takes more than {LIMIT:?}") };

@@ -1,4 +1,4 @@
-//! Drives that give garbage in the middle of a query: where others have what they store, these give what is left of it; what came before counts, and garbage never does.
+//! Drives that give garbage: where others have what they store, these give what is left of it, and garbage never counts. What a drive gave before it did, `unfinished` looks at.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ use skytether_wire::{Cse, Delivery, DeliveryStream, Opened, Session, SubPlan};
 use crate::util::{batches, lines, name, small_drive};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Garbage {
+pub(crate) enum Garbage {
     /// Rows with a column too many.
     OtherColumns,
     /// As many columns as there should be, and in none of them what should be there.
@@ -39,7 +39,7 @@ enum Garbage {
 
 impl Garbage {
     /// What is said of it.
-    fn says(self) -> &'static str {
+    pub(crate) fn says(self) -> &'static str {
         match self {
             Self::OtherColumns => "columns where",
             Self::OtherValues | Self::CutStates => "does not fit its schema",
@@ -50,7 +50,7 @@ impl Garbage {
     }
 
     /// Rows, as they come: `None` where they come as they are.
-    fn of(self, rows: &RecordBatch) -> Option<RecordBatch> {
+    pub(crate) fn of(self, rows: &RecordBatch) -> Option<RecordBatch> {
         let schema = rows.schema();
         let mut columns: Vec<(&str, ArrayRef)> = schema.fields().iter().map(|field| field.name().as_str()).zip(rows.columns().iter().cloned()).collect();
         match self {

@@ -121,34 +121,26 @@ async fn any_flipped_bit_of_a_drives_own_files_is_found_or_harmless() {
         let mut flips: Vec<(usize, usize)> = places.into_iter().map(|at| (at, random.below(8))).collect();
         // Of the number of the format a bit that makes it another number.
         flips.extend(good.windows(10).position(|bytes| bytes == b"\"format\":1").map(|at| (at + 9, 1)));
-        let (mut found, mut refused) = (0, 0);
+        let (mut found, mut newer) = (0, 0);
         for (at, bit) in flips {
             let what = format!("bit {bit} of byte {at} of {file}");
             let dir = tempfile::tempdir().unwrap();
             copy_all(first.path(), dir.path());
-            fs::write(dir_of(dir.path(), 1).join(file), flipped(&good, at, bit)).unwrap();
-            match open(dir.path(), 4, "none").await {
-                Ok(fleet) => {
-                    let told = lost(&fleet).await;
-                    let says = |why: &str| why.contains(file) || (file == "drive.json" && why.contains("holds a drive that is not of this fleet"));
-                    assert!(told.is_empty() || (told.len() == 1 && told[0].0 == 1 && says(&told[0].1)), "{what}: {told:?}");
-                    assert!(!told.is_empty() || file == "index.redb", "{what} is not found");
-                    found += told.len();
-                    assert_eq!(answers(&fleet, &what).await, whole, "{what}");
-                }
-                // It says that it is of another format, and is not touched; without it the fleet is what it is without a drive.
-                Err(e) => {
-                    let text = e.full_text();
-                    assert!(e.kind() == Kind::Unsupported && file == "drive.json" && text.contains("drives/1 has format"), "{what}: {text}");
-                    refused += 1;
-                    lose(dir.path(), &[1]);
-                    let fleet = reopen(dir.path()).await;
-                    assert_eq!(lost(&fleet).await.len(), 1, "{what}");
-                    assert_eq!(answers(&fleet, &what).await, whole, "{what}");
-                }
-            }
+            let bad = flipped(&good, at, bit);
+            fs::write(dir_of(dir.path(), 1).join(file), &bad).unwrap();
+            let fleet = open(dir.path(), 4, "none").await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+            let told = lost(&fleet).await;
+            // Where it says that it is of another format, a newer version may have written it: it is lost as well, and not touched.
+            let is_newer = told.iter().any(|(_, why)| why.contains("drives/1 has format"));
+            let says = |why: &str| why.contains(file) || (file == "drive.json" && (is_newer || why.contains("holds a drive that is not of this fleet")));
+            assert!(told.is_empty() || (told.len() == 1 && told[0].0 == 1 && says(&told[0].1)), "{what}: {told:?}");
+            assert!(!told.is_empty() || file == "index.redb", "{what} is not found");
+            (found, newer) = (found + told.len(), newer + usize::from(is_newer));
+            assert_eq!(answers(&fleet, &what).await, whole, "{what}");
+            drop(fleet);
+            assert!(file == "index.redb" || fs::read(dir_of(dir.path(), 1).join(file)).unwrap() == bad, "{what}: it was written to");
         }
-        assert!(found > 0 && (refused > 0) == (file == "drive.json"), "{file}: {found} were found, {refused} refused");
+        assert!(found > 0 && (newer > 0) == (file == "drive.json"), "{file}: {found} were found, {newer} of another format");
     }
 }
 
@@ -164,6 +156,13 @@ async fn a_fleet_that_survives_no_loss_names_the_drive_and_its_damaged_file() {
         assert!(error.kind() == Kind::Corrupt && text.contains("1 drive is lost") && text.contains("drive-1 (") && text.contains(file), "{text}");
         fs::write(&path, &good).unwrap();
     }
+    let path = dir_of(dir.path(), 1).join("drive.json");
+    let good = fs::read(&path).unwrap();
+    fs::write(&path, String::from_utf8(good.clone()).unwrap().replace("\"format\":1", "\"format\":3")).unwrap();
+    let error = open(dir.path(), 4, "none").await.unwrap_err();
+    let text = error.full_text();
+    assert!(error.kind() == Kind::Unsupported && text.contains("drive-1 (") && text.contains("has format 3"), "{text}");
+    fs::write(&path, &good).unwrap();
     assert_eq!(answers(&reopen(dir.path()).await, "restored").await, whole);
 }
 

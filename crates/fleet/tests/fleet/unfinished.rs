@@ -1,4 +1,4 @@
-//! What a break in the middle of a query costs: epochs that were complete count, and no slice of theirs is read or worked off once more.
+//! What a drive costs that breaks, falls silent or gives garbage in the middle of a query: epochs that were complete count, and no slice of theirs is read or worked off once more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::StreamExt;
-use skytether_adapt::message::{EpochId, Rung, Up};
+use futures::{StreamExt, stream};
+use skytether_adapt::message::{Completed, EpochId, Rung, SliceId, Up};
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{Error, Key, PartitionName, Result};
-use skytether_drive::Drive;
+use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::{DatasetKind, HostOptions, Moving, Placement, QueryOptions, Receipt};
 use skytether_host::{Founding, Host};
 use skytether_store::SliceStore;
@@ -20,9 +20,10 @@ use skytether_wire::decorated::{Decorated, Decorator};
 use skytether_wire::session::Message;
 use skytether_wire::{Cse, Opened, Session, SubPlan};
 
-use crate::util::{batches, lines, name, small_drive};
+use crate::garbage::Garbage;
+use crate::util::{batches, drive_over, lines, name};
 
-/// A store that notes which slices of `data` are read, once the drive over it has broken.
+/// A store that notes which slices of `data` are read, once the drive over it has failed.
 #[derive(Debug, Default)]
 struct Noting {
     store: MemoryStore,
@@ -41,7 +42,7 @@ impl Before for Noting {
             if let Some(read) = &mut *self.read.lock().unwrap() {
                 read.insert(number);
             }
-            // So that there is something left to do when it breaks.
+            // So that there is something left to do when it fails.
             std::thread::sleep(READING);
         }
         Ok(())
@@ -62,56 +63,167 @@ fn stripes(slice: u32) -> Range<u32> {
 struct Told {
     sessions: usize,
     survey: BTreeSet<u32>,
-    /// Of each epoch of the first session the batches that came, and what it covers and in how many batches, once it ended.
-    epochs: BTreeMap<EpochId, (u32, Option<(Vec<u32>, u32)>)>,
-    /// Those that were complete before the break.
+    /// Epochs that were complete before it failed, and what they cover.
     complete: BTreeSet<EpochId>,
     covered: BTreeSet<u32>,
-    /// Slices that were done before the break, whether or not what came of them arrived; and after it.
+    /// Slices that were done before it failed, whether or not what came of them arrived; and after it.
     done: BTreeSet<u32>,
     again: Vec<u32>,
 }
 
-/// A drive whose connection breaks once so many epochs are complete.
+/// What befalls a drive.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fate {
+    /// Its connection breaks.
+    Breaks,
+    /// Nothing is heard of it any more, although its connection stands.
+    Silent,
+    /// It gives this once, where it can, and goes on as if nothing had happened.
+    Gives(Garbage),
+}
+
+impl Fate {
+    /// What is said of it where others stand for the drive.
+    fn says(self) -> &'static str {
+        match self {
+            Self::Breaks => "the connection broke",
+            Self::Silent => "has not answered",
+            Self::Gives(garbage) => garbage.says(),
+        }
+    }
+}
+
+/// `message` as garbage of this kind; `None` where it can't be that.
+fn spoilt(garbage: Garbage, message: &Message) -> Option<Result<Message>> {
+    match message {
+        Message::Batch { .. } if garbage == Garbage::Undecodable => Some(Err(Error::corrupt("a message can't be decoded"))),
+        Message::Batch { epoch, number, rung, batch } => {
+            garbage.of(batch).map(|batch| Ok(Message::Batch { epoch: *epoch, number: *number, rung: *rung, batch }))
+        }
+        Message::Up(Up::EpochDone(end)) if garbage == Garbage::NotAsked => {
+            let mut end = end.clone();
+            end.slices.push(SliceId(77_777));
+            Some(Ok(Message::Up(Up::EpochDone(end))))
+        }
+        _ => None,
+    }
+}
+
+/// A drive that this befalls once so many epochs are complete.
 #[derive(Debug)]
-struct Breaking {
+struct Failing {
     drive: Arc<Drive>,
     store: Arc<Noting>,
+    fate: Fate,
     after: usize,
     told: Arc<Mutex<Told>>,
 }
 
-impl Told {
-    /// A message of the first session; whether the connection breaks after it.
-    fn first(&mut self, message: &Message, after: usize) -> bool {
-        let epoch = match message {
-            Message::Batch { epoch, .. } => {
-                self.epochs.entry(*epoch).or_default().0 += 1;
-                *epoch
+/// How far it has come with a session.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Stage {
+    Well,
+    /// So many epochs are complete.
+    Due,
+    /// It has failed.
+    Over,
+}
+
+/// Listens to a session, and lets it fail if it is the first.
+struct Listening {
+    told: Arc<Mutex<Told>>,
+    store: Arc<Noting>,
+    fate: Fate,
+    after: usize,
+    first: bool,
+    stage: Stage,
+    /// Batches of each epoch that came, and ends of epochs whose batches did not.
+    came: BTreeMap<EpochId, u32>,
+    ends: Vec<Completed>,
+}
+
+impl Listening {
+    /// From now on it counts what is read.
+    fn fails(&mut self) {
+        self.stage = Stage::Over;
+        *self.store.read.lock().unwrap() = Some(BTreeSet::new());
+    }
+
+    /// The next message, the end of an epoch when all of its rows are there: what is said goes before rows, and where these wait for long, all epochs may end before one of them is complete.
+    async fn in_order(&mut self, messages: &mut (impl futures::Stream<Item = Result<Message>> + Unpin)) -> Option<Result<Message>> {
+        loop {
+            if let Some(at) = self.ends.iter().position(|end| self.came.get(&end.epoch).copied().unwrap_or(0) == end.batches) {
+                return Some(Ok(Message::Up(Up::EpochDone(self.ends.remove(at)))));
             }
-            Message::Up(Up::EpochDone(end)) => {
-                let covers = end.slices.iter().flat_map(|slice| stripes(slice.0)).collect();
-                self.epochs.entry(end.epoch).or_default().1 = Some((covers, end.batches));
-                end.epoch
+            match messages.next().await? {
+                Ok(Message::Up(Up::EpochDone(end))) => self.ends.push(end),
+                message => {
+                    if let Ok(Message::Batch { epoch, .. }) = &message {
+                        *self.came.entry(*epoch).or_default() += 1;
+                    }
+                    return Some(message);
+                }
             }
-            Message::Up(Up::Progress { done, .. }) => {
-                self.done.extend(done.iter().flat_map(|cost| stripes(cost.slice.0)));
-                return false;
+        }
+    }
+
+    /// What comes of the next message.
+    async fn next(&mut self, messages: &mut (impl futures::Stream<Item = Result<Message>> + Unpin)) -> Option<Result<Message>> {
+        match (self.fate, self.stage) {
+            (Fate::Breaks, Stage::Due) => {
+                self.fails();
+                return Some(Err(Error::unavailable("the connection broke")));
             }
-            _ => return false,
+            (Fate::Breaks, Stage::Over) => return None,
+            (Fate::Silent, Stage::Due) => {
+                self.fails();
+                return std::future::pending().await;
+            }
+            _ => {}
+        }
+        let message = match self.in_order(messages).await? {
+            Ok(message) => message,
+            error => return Some(error),
         };
-        if let Some((came, Some((covers, batches)))) = self.epochs.get(&epoch)
-            && came == batches
-            && self.complete.insert(epoch)
+        if let (Fate::Gives(garbage), Stage::Due) = (self.fate, self.stage)
+            && let Some(spoilt) = spoilt(garbage, &message)
         {
-            self.covered.extend(covers);
+            self.fails();
+            return Some(spoilt);
+        }
+        let told = Arc::clone(&self.told);
+        let mut told = told.lock().unwrap();
+        match &message {
+            // What it says after garbage is not listened to.
+            message if self.first && self.stage != Stage::Over => {
+                if told.first(message, self.after) {
+                    self.stage = Stage::Due;
+                }
+            }
+            Message::Up(Up::Progress { done, .. }) if !self.first => told.again.extend(done.iter().flat_map(|cost| stripes(cost.slice.0))),
+            _ => {}
+        }
+        Some(Ok(message))
+    }
+}
+
+impl Told {
+    /// A message of the first session, in which epochs end when they are complete; whether as many are as are to be.
+    fn first(&mut self, message: &Message, after: usize) -> bool {
+        match message {
+            Message::Up(Up::EpochDone(end)) => {
+                self.complete.insert(end.epoch);
+                self.covered.extend(end.slices.iter().flat_map(|slice| stripes(slice.0)));
+            }
+            Message::Up(Up::Progress { done, .. }) => self.done.extend(done.iter().flat_map(|cost| stripes(cost.slice.0))),
+            _ => {}
         }
         self.complete.len() >= after
     }
 }
 
 #[async_trait]
-impl Decorator for Breaking {
+impl Decorator for Failing {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }
@@ -124,28 +236,11 @@ impl Decorator for Breaking {
             told.survey = session.survey.iter().flat_map(|stripe| stripes(stripe.stripe)).collect();
             told.sessions == 1
         };
-        let (told, store, after) = (Arc::clone(&self.told), Arc::clone(&self.store), self.after);
-        let messages = session.messages.scan((false, false), move |(breaks, broken), message: Result<Message>| {
-            let next = if *broken {
-                None
-            } else if *breaks {
-                *broken = true;
-                Some(Err(Error::unavailable("the connection broke")))
-            } else {
-                let mut told = told.lock().unwrap();
-                match &message {
-                    Ok(message) if first => {
-                        *breaks = told.first(message, after);
-                        if *breaks {
-                            *store.read.lock().unwrap() = Some(BTreeSet::new());
-                        }
-                    }
-                    Ok(Message::Up(Up::Progress { done, .. })) => told.again.extend(done.iter().flat_map(|cost| stripes(cost.slice.0))),
-                    _ => {}
-                }
-                Some(message)
-            };
-            std::future::ready(next)
+        let (told, store) = (Arc::clone(&self.told), Arc::clone(&self.store));
+        let listening = Listening { told, store, fate: self.fate, after: self.after, first, stage: Stage::Well, came: BTreeMap::new(), ends: Vec::new() };
+        let messages = stream::unfold((session.messages, listening), |(mut messages, mut listening)| async move {
+            let message = listening.next(&mut messages).await?;
+            Some((message, (messages, listening)))
         });
         Ok(Opened::Session(Session { messages: Box::pin(messages), ..session }))
     }
@@ -153,20 +248,27 @@ impl Decorator for Breaking {
 
 const DRIVES: usize = 4;
 
-/// The drive that breaks.
+/// The drive that fails.
 const AT: usize = 1;
 
-/// A host over drives on these stores, one of which breaks after so many epochs.
-async fn host(stores: &[Arc<Noting>], policy: Policy, redundancy: &str, breaks: Option<(usize, &Arc<Mutex<Told>>)>) -> Host {
+/// How long a drive may be silent: as long as on a busy machine one that is well never is.
+const SILENCE: f64 = 2.0;
+
+/// A host over drives on these stores, one of which this befalls after so many epochs.
+async fn host(stores: &[Arc<Noting>], policy: Policy, redundancy: &str, fails: Option<(Fate, usize, &Arc<Mutex<Told>>)>) -> Host {
     let drives = stores.iter().enumerate().map(|(n, store)| {
-        let drive = small_drive(n, Arc::clone(store) as _);
-        match breaks {
-            Some((after, told)) if n == AT => Arc::new(Decorated(Breaking { drive, store: Arc::clone(store), after, told: Arc::clone(told) })) as Arc<dyn Cse>,
+        // However busy the machine is, it works at the rung that it is asked for.
+        let drive = drive_over(n, Arc::clone(store) as _, DriveOptions { memory_limit: 64 << 20, max_load: f64::INFINITY, ..DriveOptions::default() });
+        match fails {
+            Some((fate, after, told)) if n == AT => {
+                Arc::new(Decorated(Failing { drive, store: Arc::clone(store), fate, after, told: Arc::clone(told) })) as Arc<dyn Cse>
+            }
             _ => drive as Arc<dyn Cse>,
         }
     });
-    // With next to no room for what waits each epoch is a slice.
-    let limits = Limits { pause: 0.01, memory: 64, ..Limits::default() };
+    let silence = if matches!(fails, Some((Fate::Silent, ..))) { SILENCE } else { Limits::default().silence };
+    // Without room for what waits each epoch is a slice, whatever its rows are expected to be.
+    let limits = Limits { pause: 0.01, memory: 1, silence, ..Limits::default() };
     let mut options = HostOptions { moving: Moving::Always(policy), redundancy: redundancy.parse().unwrap(), limits, threads: 2, ..HostOptions::default() };
     options.slices.target_bytes = 8 << 10;
     Host::join(drives.collect(), options, Founding::EmptyDrives).await.unwrap().0
@@ -186,39 +288,41 @@ const QUERIES: [(&str, Rung); 2] = [
     ("SELECT grp, count(*), sum(n), round(avg(x), 6), min(name) FROM lab.t WHERE n > -50 GROUP BY grp", Rung::Filter),
 ];
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_break_costs_what_is_unfinished_and_no_slice_of_a_complete_epoch_is_done_again() {
+/// Lets this befall a drive after each of so many epochs, in fleets with and without redundancy.
+async fn costs_what_is_unfinished(fates: &[Fate], afters: &[usize]) {
     for redundancy in ["none", "ec:2+1"] {
         let stores: Vec<Arc<Noting>> = (0..DRIVES).map(|_| Arc::default()).collect();
         let whole = host(&stores, Policy::Static(Rung::Full), redundancy, None).await;
-        let rows = batches(16, 1000);
+        let rows = batches(32, 1000);
         let mut writer = whole.writer(&name("lab.t"), DatasetKind::Table, false).await.unwrap();
         writer.write_table("data", Placement::Spread, rows[0].schema(), rows.into_iter().map(Ok)).await.unwrap();
         writer.commit().await.unwrap();
         let mut cases = Vec::new();
         for (sql, rung) in QUERIES {
             let (expected, _) = answer(&whole, sql).await.unwrap();
-            cases.extend([1, 2, 3].map(|after| (sql, rung, after, expected.clone())));
+            cases.extend(fates.iter().flat_map(|fate| afters.iter().map(|after| (sql, rung, *fate, *after, expected.clone()))));
         }
         drop(whole);
-        for (sql, rung, after, expected) in cases {
-            let what = format!("{redundancy}, {rung:?}, after {after}: {sql}");
+        for (sql, rung, fate, after, expected) in cases {
+            let what = format!("{redundancy}, {rung:?}, {fate:?} after {after}: {sql}");
             *stores[AT].read.lock().unwrap() = None;
             let told: Arc<Mutex<Told>> = Arc::default();
-            let host = host(&stores, Policy::Static(rung), redundancy, Some((after, &told))).await;
+            let host = host(&stores, Policy::Static(rung), redundancy, Some((fate, after, &told))).await;
             let (rows, receipt) = answer(&host, sql).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
             assert_eq!(rows, expected, "{what}");
             let told = told.lock().unwrap();
-            assert_eq!(told.complete.len(), after, "{what}: {told:?}");
+            // Garbage waits for a message that it can be.
+            let complete = told.complete.len();
+            assert!(if matches!(fate, Fate::Gives(_)) { complete >= after } else { complete == after }, "{what}: {told:?}");
             let unfinished: BTreeSet<u32> = told.survey.difference(&told.covered).copied().collect();
             assert!(told.covered.len() >= after && !unfinished.is_empty() && told.covered.is_subset(&told.survey), "{what}: {told:?}");
-            let read = stores[AT].read.lock().unwrap().take().unwrap_or_else(|| panic!("{what}: it did not break"));
+            let read = stores[AT].read.lock().unwrap().take().unwrap_or_else(|| panic!("{what}: it did not fail"));
             let drive = &receipt.drives[AT];
             assert_eq!(drive.slices_total, Some(drive.slices + drive.slices_pruned + drive.slices_told), "{what}: {drive:?}");
             if redundancy == "none" {
                 // The drive itself has done the rest, each slice of it once; also those that it had done of epochs that were not complete.
                 assert_eq!((told.sessions, drive.stood_for.is_none()), (2, true), "{what}: {drive:?}");
-                assert!(read.is_subset(&unfinished), "{what}: {read:?} was read after the break, when {:?} was covered", told.covered);
+                assert!(read.is_subset(&unfinished), "{what}: {read:?} was read after it failed, when {:?} was covered", told.covered);
                 let again: BTreeSet<u32> = told.again.iter().copied().collect();
                 assert_eq!((&again, told.again.len()), (&unfinished, unfinished.len()), "{what}: {told:?}");
                 assert!(told.done.intersection(&again).all(|slice| !told.covered.contains(slice)), "{what}: {told:?}");
@@ -226,8 +330,25 @@ async fn a_break_costs_what_is_unfinished_and_no_slice_of_a_complete_epoch_is_do
                 // Who stands for it has; it reads in rows, and so perhaps some that are covered as well.
                 assert!(!read.is_empty() && drive.slices_decoded as usize <= unfinished.len(), "{what}: {drive:?}");
                 assert_eq!(told.sessions, 1, "{what}: {told:?}");
-                assert!(drive.stood_for.as_ref().is_some_and(|why| why.contains("the connection broke")), "{what}: {drive:?}");
+                assert!(drive.stood_for.as_ref().is_some_and(|why| why.contains(fate.says())), "{what}: {drive:?}");
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_break_costs_what_is_unfinished_and_no_slice_of_a_complete_epoch_is_done_again() {
+    costs_what_is_unfinished(&[Fate::Breaks], &[1, 2, 3]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silence_costs_what_is_unfinished_and_no_slice_of_a_complete_epoch_is_done_again() {
+    costs_what_is_unfinished(&[Fate::Silent], &[2]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn garbage_costs_what_is_unfinished_and_no_slice_of_a_complete_epoch_is_done_again() {
+    // An end that names what was not asked for, rows with other columns and values, and what is no message at all.
+    let kinds = [Garbage::NotAsked, Garbage::OtherColumns, Garbage::OtherValues, Garbage::Undecodable];
+    costs_what_is_unfinished(&kinds.map(Fate::Gives), &[1, 3]).await;
 }

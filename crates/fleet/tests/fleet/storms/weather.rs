@@ -1,20 +1,24 @@
 //! What befalls the drives and hosts of a storm, and where it strikes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use skytether_common::{Error, Key, Result};
 use skytether_drive::{Cse, Drive, Storage};
 use skytether_store::before::Before;
 use skytether_store::memory::MemoryStore;
-use skytether_store::{Expect, Op, SliceStore, Version};
-use skytether_wire::decorated::Decorator;
-use skytether_wire::{DeliveryStream, Opened, SubPlan};
-use tokio::sync::Notify;
+use skytether_store::{Entry, Expect, Op, SliceStore, Usage, Version};
+use skytether_wire::{CseInfo, DeliveryStream, Opened, SubPlan, Verified, Verify};
+use tokio::sync::{Notify, oneshot};
+
+use crate::util::Random;
 
 /// What befalls the drive that is asked for something, or the host that asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +29,8 @@ pub(super) enum Strike {
     Drive { after: bool },
     /// The change is made, and the answer lost.
     Answer,
+    /// As that, but the change is still on its way: it is made when so many more requests have come, to whichever hosts, and whether the one that wanted it lives or not.
+    Late(u64),
     /// The disk is full.
     Full,
     /// The drive fails this once.
@@ -37,7 +43,8 @@ pub(super) enum Strike {
 
 impl Strike {
     /// All names, in the order of the table that is printed at the end.
-    pub(super) const NAMES: [&'static str; 7] = ["host dies", "drive is gone", "answer is lost", "disk is full", "fails once", "flaps", "is slow"];
+    pub(super) const NAMES: [&'static str; 8] =
+        ["host dies", "drive is gone", "answer is lost", "change is late", "disk is full", "fails once", "flaps", "is slow"];
 
     /// What it is called there.
     pub(super) fn name(self) -> &'static str {
@@ -45,10 +52,11 @@ impl Strike {
             Strike::Host { .. } => 0,
             Strike::Drive { .. } => 1,
             Strike::Answer => 2,
-            Strike::Full => 3,
-            Strike::Once => 4,
-            Strike::Flaps(_) => 5,
-            Strike::Slow => 6,
+            Strike::Late(_) => 3,
+            Strike::Full => 4,
+            Strike::Once => 5,
+            Strike::Flaps(_) => 6,
+            Strike::Slow => 7,
         }]
     }
 }
@@ -56,8 +64,23 @@ impl Strike {
 /// How long a drive takes then: many times what it takes otherwise, and far from any deadline.
 const SLOW: Duration = Duration::from_millis(40);
 
-/// What is to befall whom: counted are the changes and reads of all hosts.
-#[derive(Debug, Default)]
+/// Who asks what of whom: the host, as the storm counts them, the drive, and what. What waits at the same time is in this order, whichever thread came first.
+type Asked = (u64, String, String);
+
+/// What a request has while it is carried out; the next one waits until it is dropped.
+type Turn = oneshot::Sender<()>;
+
+/// A request that waits for its turn.
+struct Waiting {
+    asked: Asked,
+    go: oneshot::Sender<Turn>,
+}
+
+/// What is carried out late.
+type Late = BoxFuture<'static, ()>;
+
+/// What is to befall whom: counted is what all hosts ask of all drives.
+#[derive(Default)]
 pub(super) struct Weather {
     pub(super) asked: AtomicU64,
     pub(super) strikes: Mutex<BTreeMap<u64, Strike>>,
@@ -65,17 +88,110 @@ pub(super) struct Weather {
     /// How many drives may be gone at a time.
     pub(super) most: AtomicU64,
     pub(super) gone: AtomicU64,
+    waiting: Mutex<Vec<Waiting>>,
+    arrived: Notify,
+    /// Which of those that wait comes next.
+    draws: Mutex<Option<Random>>,
+    /// What is carried out late, and at which request.
+    late: Mutex<Vec<(u64, Late)>>,
+}
+
+impl fmt::Debug for Weather {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Weather").field("asked", &self.asked).field("strikes", &self.strikes).finish_non_exhaustive()
+    }
 }
 
 impl Weather {
-    fn strike(&self) -> Option<Strike> {
+    pub(super) fn new(most: u64) -> Self {
+        Self { most: AtomicU64::new(most), ..Self::default() }
+    }
+
+    /// From now on `seed` says which of several requests comes first.
+    pub(super) fn draw_from(&self, seed: u64) {
+        *self.draws.lock().unwrap() = Some(Random(seed));
+    }
+
+    /// Waits for a turn.
+    fn wait(&self, asked: Asked) -> oneshot::Receiver<Turn> {
+        let (go, turn) = oneshot::channel();
+        self.waiting.lock().unwrap().push(Waiting { asked, go });
+        self.arrived.notify_one();
+        turn
+    }
+
+    /// Gives requests their turns, one after the other, for as long as the storm lasts: otherwise threads would decide which of them a strike befalls.
+    pub(super) async fn give_turns(self: Arc<Self>) {
+        loop {
+            if self.waiting.lock().unwrap().is_empty() {
+                self.arrived.notified().await;
+                continue;
+            }
+            self.catch_up(self.asked.load(Ordering::SeqCst)).await;
+            self.settle().await;
+            let next = {
+                let mut waiting = self.waiting.lock().unwrap();
+                waiting.sort_by(|one, other| one.asked.cmp(&other.asked));
+                let count = waiting.len();
+                let at = self.draws.lock().unwrap().as_mut().map_or(0, |random| random.below(count));
+                waiting.remove(at)
+            };
+            let (turn, over) = oneshot::channel();
+            // Nobody waits any more where the storm is over.
+            if next.go.send(turn).is_ok() {
+                let _ = over.await;
+            }
+        }
+    }
+
+    /// Lets all come to where they wait who are on their way there.
+    async fn settle(&self) {
+        let (mut known, mut still) = (0, 0);
+        while still < 4 {
+            tokio::task::yield_now().await;
+            let now = self.waiting.lock().unwrap().len();
+            (still, known) = (if now == known { still + 1 } else { 0 }, now);
+        }
+        // Whoever has just cut rows into slices is no task of the runtime for a moment. That is the one thing here that is a matter of time: it takes some microseconds.
+        let writes = |waiting: &Waiting| waiting.asked.2.starts_with("apply") && waiting.asked.2.contains("data.");
+        if self.waiting.lock().unwrap().iter().any(writes) {
+            std::thread::sleep(Duration::from_micros(200));
+            for _ in 0..4 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Carries out what is late and was due at request `by`.
+    pub(super) async fn catch_up(&self, by: u64) {
+        let due: Vec<Late> = {
+            let mut late = self.late.lock().unwrap();
+            late.sort_by_key(|(at, _)| *at);
+            let count = late.partition_point(|(at, _)| *at <= by);
+            late.drain(..count).map(|(_, work)| work).collect()
+        };
+        for work in due {
+            work.await;
+        }
+    }
+
+    /// What befalls the request whose turn it is, and whether that `changes` anything.
+    fn strike(&self, changes: bool) -> Option<Strike> {
         let at = self.asked.fetch_add(1, Ordering::SeqCst);
-        let strike = self.strikes.lock().unwrap().remove(&at)?;
+        let mut strikes = self.strikes.lock().unwrap();
+        let strike = strikes.remove(&at)?;
+        if matches!(strike, Strike::Late(_)) && !changes {
+            // A read that is late is one that was lost: it waits for a change.
+            let free = (at + 1..).find(|at| !strikes.contains_key(at))?;
+            strikes.insert(free, strike);
+            return None;
+        }
+        drop(strikes);
         // No more than the fleet survives; but where it survives none, one that is back for the next step. One that fails once, in a fleet that goes on without it, is away until it is taken in again: what changes meanwhile it misses as one that is gone.
         let most = self.most.load(Ordering::SeqCst);
         let counts = match strike {
             Strike::Drive { .. } => true,
-            Strike::Answer | Strike::Once | Strike::Flaps(_) => most > 0,
+            Strike::Answer | Strike::Late(_) | Strike::Once | Strike::Flaps(_) => most > 0,
             Strike::Host { .. } | Strike::Full | Strike::Slow => false,
         };
         if counts {
@@ -143,11 +259,17 @@ impl Before for Sky {
 /// Whether a host lives.
 #[derive(Debug, Default)]
 pub(super) struct Life {
+    /// Which host of the storm it is.
+    number: u64,
     pub(super) over: AtomicBool,
     ended: Notify,
 }
 
 impl Life {
+    pub(super) fn new(number: u64) -> Arc<Self> {
+        Arc::new(Self { number, ..Self::default() })
+    }
+
     pub(super) fn end(&self) {
         self.over.store(true, Ordering::SeqCst);
         self.ended.notify_waiters();
@@ -162,7 +284,7 @@ impl Life {
 }
 
 /// A host's way to a drive.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Link {
     pub(super) drive: Arc<Drive>,
     pub(super) sky: Arc<Sky>,
@@ -175,50 +297,131 @@ impl Link {
         if self.life.over.load(Ordering::SeqCst) { Err(Error::unavailable("the host is dead")) } else { Ok(()) }
     }
 
-    async fn asked<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+    /// Has the drive carry `work` out, which `changes` something or not, or what befalls it instead.
+    async fn asked<T: Send + 'static>(&self, what: String, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         self.living()?;
-        let lost = || Error::unavailable(format!("{} was lost", self.sky.name));
-        if self.sky.flaps.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |flaps| flaps.checked_sub(1)).is_ok() {
-            return Err(lost());
+        let asked = (self.life.number, self.sky.name.clone(), what);
+        let turn = self.weather.wait(asked.clone());
+        let own = self.clone();
+        // On its own: who asked may not listen while others ask, and what a drive has begun it ends, also when nobody listens any more.
+        let done = tokio::spawn(async move { own.in_turn(turn, asked, Box::pin(work)).await }).await.expect("no request to a drive panics");
+        match done {
+            Some(done) => done,
+            None => std::future::pending().await,
         }
-        match self.weather.strike() {
-            None => work.await,
+    }
+
+    /// As [`Self::asked`]; nothing where the host died of it.
+    async fn in_turn<T: Send + 'static>(self, turn: oneshot::Receiver<Turn>, asked: Asked, work: BoxFuture<'static, Result<T>>) -> Option<Result<T>> {
+        let lost = || Some(Err(Error::unavailable(format!("{} was lost", self.sky.name))));
+        let turn = turn.await.ok()?;
+        if let Err(e) = self.living() {
+            return Some(Err(e));
+        }
+        if self.sky.flaps.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |flaps| flaps.checked_sub(1)).is_ok() {
+            return lost();
+        }
+        match self.weather.strike(asked.2.starts_with("apply")) {
+            None => Some(work.await),
             Some(Strike::Host { after }) => {
                 if after {
                     let _ = work.await;
                 }
                 self.life.end();
-                std::future::pending().await
+                None
             }
             Some(Strike::Drive { after }) => {
                 if after {
                     let _ = work.await;
                 }
                 self.sky.gone.store(true, Ordering::SeqCst);
-                Err(lost())
+                lost()
             }
             Some(Strike::Answer) => {
                 let _ = work.await;
-                Err(lost())
+                lost()
             }
-            Some(Strike::Full) => Err(Error::exhausted(format!("{} is full", self.sky.name))),
-            Some(Strike::Once) => Err(lost()),
+            Some(Strike::Late(after)) => {
+                let at = self.weather.asked.load(Ordering::SeqCst) + after;
+                self.weather.late.lock().unwrap().push((at, Box::pin(async move { drop(work.await) })));
+                lost()
+            }
+            Some(Strike::Full) => Some(Err(Error::exhausted(format!("{} is full", self.sky.name)))),
+            Some(Strike::Once) => lost(),
             Some(Strike::Flaps(times)) => {
                 self.sky.flaps.store(times, Ordering::SeqCst);
-                Err(lost())
+                lost()
             }
             Some(Strike::Slow) => {
+                drop(turn);
                 tokio::time::sleep(SLOW).await;
-                work.await
+                let _turn = self.weather.wait(asked).await.ok()?;
+                Some(if let Err(e) = self.living() { Err(e) } else { work.await })
             }
         }
     }
 }
 
+/// What is asked, with the key of which it is, and how many more.
+fn told<'k>(what: &str, keys: impl IntoIterator<Item = &'k str>) -> String {
+    let mut keys: Vec<&str> = keys.into_iter().collect();
+    keys.sort_unstable();
+    format!("{what} {} {}", keys.len(), keys.first().unwrap_or(&""))
+}
+
 #[async_trait]
-impl Decorator for Link {
-    fn behind(&self) -> &dyn Cse {
-        self.drive.as_ref()
+impl Storage for Link {
+    fn info(&self) -> &CseInfo {
+        self.drive.info()
+    }
+
+    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        let drive = Arc::clone(&self.drive);
+        self.asked(told("apply", batch.iter().map(|op| op.key().as_str())), async move { drive.apply(batch).await }).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Bytes> {
+        let (drive, key) = (Arc::clone(&self.drive), key.clone());
+        self.asked(told("get", [key.as_str()]), async move { drive.get(&key).await }).await
+    }
+
+    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let (drive, key, ranges) = (Arc::clone(&self.drive), key.clone(), ranges.to_vec());
+        self.asked(told("ranges", [key.as_str()]), async move { drive.get_ranges_unverified(&key, &ranges).await }).await
+    }
+
+    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+        let (drive, key) = (Arc::clone(&self.drive), key.clone());
+        self.asked(told("stat", [key.as_str()]), async move { drive.stat(&key).await }).await
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
+        let (drive, prefix, after) = (Arc::clone(&self.drive), prefix.to_owned(), after.cloned());
+        self.asked(told("list", [prefix.as_str(), after.as_ref().map_or("", Key::as_str)]), async move { drive.list(&prefix, after.as_ref(), limit).await })
+            .await
+    }
+
+    async fn usage(&self) -> Result<Usage> {
+        let drive = Arc::clone(&self.drive);
+        self.asked(told("usage", []), async move { drive.usage().await }).await
+    }
+
+    async fn verify(&self, asked: Verify) -> Result<Verified> {
+        let drive = Arc::clone(&self.drive);
+        self.asked(told("verify", asked.items.iter().map(|item| item.key.as_str())), async move { drive.verify(asked).await }).await
+    }
+}
+
+#[async_trait]
+impl Cse for Link {
+    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
+        let drive = Arc::clone(&self.drive);
+        self.asked(told("execute", [plan.dataset.root_key().as_str()]), async move { drive.execute(plan).await }).await
+    }
+
+    async fn open(&self, plan: SubPlan) -> Result<Opened> {
+        let drive = Arc::clone(&self.drive);
+        self.asked(told("open", [plan.dataset.root_key().as_str()]), async move { drive.open(plan).await }).await
     }
 
     /// As over a wire: it can be lost, and several hosts can reach it.
@@ -226,20 +429,7 @@ impl Decorator for Link {
         true
     }
 
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.asked(self.drive.apply(batch)).await
-    }
-
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        self.asked(self.drive.get(key)).await
-    }
-
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        self.asked(self.drive.execute(plan)).await
-    }
-
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        self.living()?;
-        self.drive.open(plan).await
+    fn watched(&self) -> bool {
+        self.drive.watched()
     }
 }
