@@ -91,6 +91,9 @@ const SLOW_LINK: f64 = 0.5;
 /// Handing out takes so many times the processor time that was thought at most; what is slower still is the link's doing.
 const MOST_SENDS: f64 = 3.0;
 
+/// The share of what slices take that sending may be for operators to be learnt of.
+const MOST_SENDING: f64 = 0.3;
+
 /// Rows of slices that the prior of what a filter selects counts for.
 const PRIOR_ROWS: f64 = 1.0;
 
@@ -148,8 +151,12 @@ impl CostModel {
             Rung::Filter => &own.filter,
             Rung::Full => &own.full,
         };
-        match measured.value().filter(|_| measured.is_known()) {
-            Some(factor) => own.kinds.learnt(&self.priors, factor, had),
+        // What was measured has sending in it, which is no operator's: where that is much, operators can't be told from it.
+        let out = if rung == Rung::Full && self.has_upper() { 0.0 } else { self.filtered().1 };
+        let (lower, upper) = self.seconds_per_row(&own.kinds);
+        let (operators, sending) = (if rung == Rung::Full { lower + upper } else { lower }, out * self.priors.transfer_s_per_byte);
+        match measured.value().map(|factor| factor * (operators + sending)).filter(|all| measured.is_known() && sending < MOST_SENDING * all) {
+            Some(all) => own.kinds.learnt(&self.priors, (all - sending) / operators, had),
             None => own.kinds,
         }
     }

@@ -1,7 +1,7 @@
 //! What each kind of operator takes on a CSE, as its annotations tell: known from one query to the next.
 //!
 //! While a query runs, what is measured is whole slices, which go through all operators of a rung in one pipeline. At its end the annotation says how much of that each operator had. Both together
-//! say how far each kind is from its prior there: so a device whose hash tables are slow, or that decodes fast, is known as such by the next query, whatever that asks.
+//! say how far each kind is from its prior there (but computed expressions, of which there are as many kinds as people think of): so a device whose hash tables are slow, or that decodes fast, is known as such by the next query, whatever that asks.
 
 use crate::work::{Kind, Operator, Priors};
 
@@ -9,7 +9,7 @@ use crate::work::{Kind, Operator, Priors};
 const KINDS: usize = 6;
 
 /// A kind takes at most so many times its prior, or so many times less: more is a defect of what was told.
-const FARTHEST: f64 = 16.0;
+const FARTHEST: f64 = 4.0;
 
 /// Weight of a query against what is known from those before, as factors go.
 const FRESH: f64 = 0.5;
@@ -77,6 +77,8 @@ impl Kinds {
             return self;
         }
         let mut known = self.0;
+        // What one expression takes says nothing of another.
+        kinds[place(Kind::Compute)] = (0.0, 0.0);
         for (known, (foretold, share)) in known.iter_mut().zip(kinds).filter(|(_, (foretold, _))| *foretold > 0.0) {
             let found = *known * factor * (share / shares) / (foretold / all);
             *known = (known.powf(1.0 - FRESH) * found.powf(FRESH)).clamp(1.0 / FARTHEST, FARTHEST);
@@ -130,9 +132,19 @@ mod tests {
 
     #[test]
     fn two_operators_of_one_kind_are_taken_together() {
-        let had = |units_per_row, share| Had { operator: Operator { kind: Kind::Compute, units_per_row }, rows: 100.0, share };
+        let had = |units_per_row, share| Had { operator: Operator { kind: Kind::TopK, units_per_row }, rows: 100.0, share };
         let known = Kinds::default().learnt(&PRIORS, 4.0, &[had(1.0, 1.0), had(3.0, 3.0)]);
-        assert!((known.of(Kind::Compute) - 2.0).abs() < 1e-9, "{known:?}");
+        assert!((known.of(Kind::TopK) - 2.0).abs() < 1e-9, "{known:?}");
+    }
+
+    #[test]
+    fn a_heavy_expression_is_no_slow_drive() {
+        let compute = Operator { kind: Kind::Compute, units_per_row: 1.0 };
+        let foretold = |operator: Operator| 100.0 * operator.seconds_per_row(&PRIORS);
+        let (decode, heavy) = (foretold(DECODE), 300.0 * foretold(compute));
+        let had = [Had { operator: DECODE, rows: 100.0, share: decode }, Had { operator: compute, rows: 100.0, share: heavy }];
+        let known = Kinds::default().learnt(&PRIORS, (decode + heavy) / (decode + foretold(compute)), &had);
+        assert!((known.of(Kind::Decode) - 1.0).abs() < 1e-9 && known.of(Kind::Compute) == 1.0, "{known:?}");
     }
 
     #[test]

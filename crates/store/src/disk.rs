@@ -386,10 +386,11 @@ fn create(dir: &Path, index_path: &Path, identity: &DriveIdentity, sync: bool, h
     Ok((bytes, index))
 }
 
-/// Whether the system allows it to somebody else only.
+/// Whether it is for somebody else to do: not allowed here, or nothing that such a directory can do.
 fn is_forbidden(error: &Error) -> bool {
+    use std::io::ErrorKind;
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
-    cause.is_some_and(|cause| matches!(cause.kind(), std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem | std::io::ErrorKind::Unsupported))
+    cause.is_some_and(|cause| matches!(cause.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::Unsupported | ErrorKind::InvalidInput))
 }
 
 /// Compares the files with the index's rows (number, length, key), and removes what no row names.

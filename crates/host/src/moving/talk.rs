@@ -14,7 +14,7 @@ use skytether_wire::size::batch_bytes;
 use skytether_wire::{Annotation, Opened};
 use tokio::sync::mpsc;
 
-use super::drive::Drive;
+use super::drive::{Drive, Handed};
 use super::kept::Kept;
 use super::learnt::learnt;
 use super::task::{Batch, Heard, Task, waiting};
@@ -269,7 +269,10 @@ impl Task {
         }
         for (at, drive) in self.drives.iter_mut().enumerate() {
             let told = drive.told.take().filter(|told| !told.cse.is_empty());
-            if let Some(kinds) = told.as_ref().and_then(|told| learnt(self.query.cost(), at, told)) {
+            // Of lanes of two rungs an annotation has the operators of one, and the rows of both.
+            let Handed { filtered, full, .. } = drive.handed_out;
+            let told_of_one = told.as_ref().filter(|_| filtered == 0 || full == 0);
+            if let Some(kinds) = told_of_one.and_then(|told| learnt(self.query.cost(), at, told)) {
                 drive.above.learnt(kinds);
             }
             drive.note(told);

@@ -20,7 +20,7 @@ const USAGE: &str = "usage:
   regret equal [QUERY [PROFILE]]                        how many slow drives equal one host, as CSV (moments, envoy)
   regret clocks [SLICES [SEED]]                         Skyhook's storage servers at clock rates, as CSV; slices of each server (1840)
   regret links [SLICES [SEED]]                          Skyhook's interfaces from 10 Gb/s down, as CSV
-  regret calibrate FILE.csv                             what queries cost, as benches/moving.py measured it, as crates/sim/calibration.csv is kept
+  regret calibrate FILE.csv [FILE.csv]                  what queries cost, as benches/moving.py measured it (also with --moments), as crates/sim/calibration.csv is kept
   regret real FILE.csv [HOST_GBIT [HOST_CORES]]         runs that were measured beside the same simulated, as CSV; columns: src/real.rs
   regret chaos SEED                                     one seed of the runs with faults, with every message";
 
