@@ -54,11 +54,7 @@ pub async fn alone<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 
         let done = std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(Error::internal("a defect in a thread that works off slices")));
         let _ = sender.send(done);
     };
-    std::thread::Builder::new()
-        .name("skytether-above".to_owned())
-        .stack_size(STACK)
-        .spawn(run)
-        .map_err(no_more)?;
+    std::thread::Builder::new().name("skytether-above".to_owned()).stack_size(STACK).spawn(run).map_err(no_more)?;
     receiver.await.unwrap_or_else(|e| Err(Error::internal("a thread ended without an answer").because(e)))
 }
 

@@ -387,7 +387,9 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
                 match open_known(path, fleet.place(place), *id, like(device)) {
                     Ok(drive) => drives.push(drive),
                     // Whether the fleet survives that the others know. What says that it is of a newer version may be damaged, and is left as it is either way.
-                    Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound | Kind::Unsupported) => missing.push(Lost { id: *id, place, error }),
+                    Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound | Kind::Unsupported) => {
+                        missing.push(Lost { id: *id, place, error })
+                    }
                     Err(error) => return Err(error),
                 }
             }

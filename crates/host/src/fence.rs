@@ -231,7 +231,9 @@ impl Held {
         let is_later = |there: Version| laid.is_some_and(|(_, version)| there > version);
         match &found {
             // One of a lower term that was there before: the drive has forgotten that this host took it over, as a disk does that acknowledged what it had not written. One that came later is of another fleet that has the drive now.
-            Some((Some(other), there)) if other.host != self.fence.host && (other.term >= term || is_later(*there)) => return Err(self.fence.refused(self.name(), other)),
+            Some((Some(other), there)) if other.host != self.fence.host && (other.term >= term || is_later(*there)) => {
+                return Err(self.fence.refused(self.name(), other));
+            }
             _ => {}
         }
         let still = laid.is_some_and(|(_, version)| found.is_some_and(|(_, there)| there == version));

@@ -390,7 +390,9 @@ fn create(dir: &Path, index_path: &Path, identity: &DriveIdentity, sync: bool, h
 fn is_forbidden(error: &Error) -> bool {
     use std::io::ErrorKind;
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
-    cause.is_some_and(|cause| matches!(cause.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::Unsupported | ErrorKind::InvalidInput))
+    cause.is_some_and(|cause| {
+        matches!(cause.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::Unsupported | ErrorKind::InvalidInput)
+    })
 }
 
 /// Compares the files with the index's rows (number, length, key), and removes what no row names.

@@ -130,7 +130,16 @@ mod tests {
             for slices in 20..34 {
                 let mut cses = vec![far, slow];
                 cses.rotate_left(far_at);
-                let setup = Setup { work: work.clone(), host, cses, policy: Policy::Adaptive, limits: Limits::default(), priors: PRIORS, kinds: Vec::new(), fed: false };
+                let setup = Setup {
+                    work: work.clone(),
+                    host,
+                    cses,
+                    policy: Policy::Adaptive,
+                    limits: Limits::default(),
+                    priors: PRIORS,
+                    kinds: Vec::new(),
+                    fed: false,
+                };
                 let of = |cse: usize, count: u32| {
                     (0..count).map(|n| Slice { id: SliceId(cse as u32 * 100 + n), rows: 560, bytes: 1950, readers: vec![CseId(cse as u32)] }).collect()
                 };

@@ -246,7 +246,10 @@ async fn killed_repair(made: bool, stops: impl Iterator<Item = usize>) {
         assert_eq!(ask(&fleet, what).await, whole, "{what}");
         // Killed while it noted everywhere that the drive is whole again, it leaves older copies of the fleet's record; the newest counts, and a scrub brings the others up to it.
         let scrubbed = all(&fleet).await;
-        assert!(scrubbed.left() == 0 && scrubbed.found.iter().all(|found| found.key == "skytether-fleet" && found.what.contains("older")), "{what}: {scrubbed}");
+        assert!(
+            scrubbed.left() == 0 && scrubbed.found.iter().all(|found| found.key == "skytether-fleet" && found.what.contains("older")),
+            "{what}: {scrubbed}"
+        );
         assert!(scrubbed.damaged == 0 || at == "member", "{what}: {scrubbed}");
         clean(&fleet, what).await;
         drop(fleet);
