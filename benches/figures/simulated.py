@@ -12,7 +12,7 @@ import paper
 import published
 
 #: Queries of the curve: the simulator's name, and how a title calls it.
-CURVES = {"moments": "moments of 12 groups of cells", "10 groups": "sum and count by 10 groups", "filter 1%": "1% of the rows selected"}
+CURVES = {"moments": "moments of two groups of cells", "10 groups": "sum and count by 10 groups", "filter 1%": "1% of the rows selected"}
 
 #: Slices of each server where it must be quick; otherwise the paper's 1,840.
 TINY_SLICES = 60
