@@ -179,6 +179,15 @@ impl Drive {
         if self.ended.contains(&down.epoch) {
             return effects;
         }
+        if down.order == Order::Cancel {
+            // It ends the epoch whatever came before it or is missing: an order that was lost with a life of this CSE must not keep what nobody wants.
+            self.ended.insert(down.epoch);
+            self.early.retain(|(epoch, _), _| *epoch != down.epoch);
+            if self.epochs.remove(&down.epoch).is_some() {
+                effects.push(Effect::Forget { epoch: down.epoch });
+            }
+            return effects;
+        }
         let turn = self.epochs.get(&down.epoch).map_or(0, |epoch| epoch.next_order);
         if down.number > turn && self.early.len() < MAX_EARLY {
             self.early.insert((down.epoch, down.number), down.order);
@@ -232,7 +241,8 @@ impl Drive {
         let number = epoch.next_order;
         epoch.next_order += 1;
         match order {
-            Order::Open { .. } => {}
+            // These two don't wait for their turn.
+            Order::Open { .. } | Order::Cancel => {}
             Order::Feed { slices } => {
                 epoch.add(slices);
                 effects.push(Effect::Look);
@@ -255,11 +265,6 @@ impl Drive {
                     epoch.queue.clear();
                 }
                 effects.push(Effect::Look);
-            }
-            Order::Cancel => {
-                self.epochs.remove(&id);
-                self.ended.insert(id);
-                effects.push(Effect::Forget { epoch: id });
             }
         }
     }

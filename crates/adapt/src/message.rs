@@ -115,7 +115,7 @@ pub enum Order {
         /// Whether to work off the queue first. Otherwise what was not begun is not done.
         drain: bool,
     },
-    /// Forget it and all its results.
+    /// Forget it and all its results. It does not wait for its turn: what comes before it, or was lost, does not matter any more.
     Cancel,
 }
 

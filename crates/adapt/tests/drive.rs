@@ -72,6 +72,23 @@ fn orders_are_applied_in_order_and_once() {
     assert_eq!(tell(&mut drive, 1, Order::Feed { slices: ids(&[8]) }), [], "a number that was used");
 }
 
+/// A drive that was away for a moment may have missed an order in the middle: what it works off for nobody must end all the same.
+#[test]
+fn what_is_cancelled_ends_whatever_was_lost_before() {
+    let mut drive = Drive::new();
+    tell(&mut drive, 0, open(&[4, 5], CloseAfter::TOLD));
+    assert_eq!(drive.next(0.0, EPOCH), Next::Slice(SliceId(4)));
+    // Number 1 never comes.
+    assert_eq!(tell(&mut drive, 2, Order::Feed { slices: ids(&[6]) }), []);
+    assert_eq!(tell(&mut drive, 3, Order::Cancel), [Effect::Forget { epoch: EPOCH }]);
+    assert_eq!((drive.next(0.0, EPOCH), drive.unfinished(), done(&mut drive, 4)), (Next::End, 0, None));
+    assert_eq!(tell(&mut drive, 0, open(&[4, 5], CloseAfter::TOLD)), [], "it came twice, and late");
+
+    let mut drive = Drive::new();
+    assert_eq!(tell(&mut drive, 1, Order::Cancel), [], "there is nothing to forget yet");
+    assert_eq!(tell(&mut drive, 0, open(&[4], CloseAfter::TOLD)), [], "nobody wants what is opened after it was cancelled");
+}
+
 #[test]
 fn what_was_begun_is_not_given_back() {
     let mut drive = Drive::new();
