@@ -17,6 +17,7 @@ import statistics
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -344,20 +345,8 @@ def loaded(rows: int, repeat: int) -> None:
         print(f"{kind:<14} {drives:>6} {slower:>6} {link:>5} " + " ".join(f"{middle[cut]:>8.3f}s" for cut in CUTS) + f" {middle['adaptive'] / best - 1:>+8.1%}  {after}", flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--points", type=int, default=len(POINTS))
-    parser.add_argument("--only", help="points whose kind contains this")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--out", type=Path, default=data.OUT / "moving.csv", help="where what was measured goes")
-    parser.add_argument("--moments", action="store_true", help="only what moments of a matrix cost, into bench-out/moments.csv")
-    options = parser.parse_args()
-    data.OUT.mkdir(parents=True, exist_ok=True)
-    if options.moments:
-        return matrix_moments(data.OUT / "moments.csv", options.repeat)
-    points = [p for p in POINTS if not options.only or options.only in p[0]][: options.points]
-    out = options.out
+def run(points: Sequence[tuple[str, int, int, float]], rows: int, repeat: int, out: Path) -> tuple[list[float], list[float]]:
+    """Measures `points` (kind, drives, how many times slower, Gb/s) over `rows` rows, `repeat` times each, into the CSV file `out`; prints a table. The regrets, and how far behind `raw`, as shares."""
     out.parent.mkdir(parents=True, exist_ok=True)
     known: dict[tuple[str, int, float], dict] = {}
     regrets, over_raw = [], []
@@ -367,10 +356,10 @@ def main() -> None:
         columns = ["kind", "drives", "slower", "link_bits_per_s", "load", "policy", *CALIBRATED, "disk_seek_s", "measured_s", "least_s", "most_s", "bytes_moved", "handed_out"]
         writer.writerow(columns)
         for kind, drives, slower, link in points:
-            path = fleet_of(drives, options.rows)
+            path = fleet_of(drives, rows)
             if (kind, drives, slower) not in known:
-                known[kind, drives, slower] = calibrate(path, fleet_of(1, options.rows), drives, kind, slower, options.repeat)
-            times, receipts = measure(path, drives, profile(slower, link), KINDS[kind].format(t="bench.moving"), options.repeat)
+                known[kind, drives, slower] = calibrate(path, fleet_of(1, rows), drives, kind, slower, repeat)
+            times, receipts = measure(path, drives, profile(slower, link), KINDS[kind].format(t="bench.moving"), repeat)
             middle = {cut: statistics.median(seconds) for cut, seconds in times.items()}
             best = min(middle[cut] for cut in CUTS[1:])
             regrets.append(middle["adaptive"] / best - 1)
@@ -385,7 +374,7 @@ def main() -> None:
                 happened = [drive for scan in receipts[cut]["scans"] for drive in scan.get("estimate", {}).get("happened", {}).get("drives", [])]
                 # Statistics prune nothing of a drive that is to hand out all that it has.
                 of = known[kind, drives, slower]
-                slices = math.ceil(options.rows / float(of["slice_rows"]) / drives) if cut == "raw" else of["slices"]
+                slices = math.ceil(rows / float(of["slice_rows"]) / drives) if cut == "raw" else of["slices"]
                 row = {
                     "kind": SIMULATED[kind], "drives": drives, "slower": slower, "link_bits_per_s": link * 1e9, "load": "idle", "policy": cut, **of, "slices": slices, "disk_seek_s": 0.0,
                     "session_s": of["session_raw_s" if cut == "raw" else "session_s"],
@@ -394,9 +383,36 @@ def main() -> None:
                 }  # fmt: skip
                 writer.writerow([row[column] for column in columns])
             file.flush()
-    if not options.only:
-        loaded(options.rows, options.repeat)
-    print(f"\nregret: median {statistics.median(regrets):+.1%}, worst {max(regrets):+.1%}; against all on the host: worst {max(over_raw):+.1%}; {out}")
+    if len(points) == len(POINTS):
+        loaded(rows, repeat)
+    return regrets, over_raw
+
+
+def compare(rows: int, repeat: int, line: Callable[..., None]) -> None:
+    """All points, as `make bench` reports them with `line(what, value, compared, wanted, ok)`."""
+    data.OUT.mkdir(parents=True, exist_ok=True)
+    regrets, over_raw = run(POINTS, rows, repeat, data.OUT / "moving.csv")
+    middle = statistics.median(regrets)
+    line(f"regret in real time: median of {len(regrets)} points", f"{middle:+.1%}", "best static choice", "<= 3%", middle <= 0.03)
+    line("  worst", f"{max(regrets):+.1%}", "best static choice", "<= 25%", max(regrets) <= 0.25)
+    line("  farthest behind raw", f"{max(over_raw):+.1%}", "everything on the host", "<= 10%", max(over_raw) <= 0.10)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--points", type=int, default=len(POINTS))
+    parser.add_argument("--only", help="points whose kind contains this")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--out", type=Path, default=data.OUT / "moving.csv", help="where what was measured goes")
+    parser.add_argument("--moments", action="store_true", help="only what moments of a matrix cost, into bench-out/moments.csv")
+    options = parser.parse_args()
+    data.OUT.mkdir(parents=True, exist_ok=True)
+    if options.moments:
+        return matrix_moments(data.OUT / "moments.csv", options.repeat)
+    points = [p for p in POINTS if not options.only or options.only in p[0]][: options.points]
+    regrets, over_raw = run(points, options.rows, options.repeat, options.out)
+    print(f"\nregret: median {statistics.median(regrets):+.1%}, worst {max(regrets):+.1%}; against all on the host: worst {max(over_raw):+.1%}; {options.out}")
 
 
 if __name__ == "__main__":

@@ -253,7 +253,8 @@ def energies(file: Path) -> list[tuple[float, float]]:
     import pyarrow.parquet as pq
 
     ke = pq.read_table(file, columns=["ke"])["ke"].to_numpy()
-    between = [(float(t), share) for share, t in zip(SHARES, np.quantile(ke, [1 - share for share in SHARES]), strict=True)]
+    # As energies are stored: who compares with a constant of more digits rounds it, or not, and finds one particle more or less.
+    between = [(float(np.float32(t)), share) for share, t in zip(SHARES, np.quantile(ke, [1 - share for share in SHARES]), strict=True)]
     return [*ENERGIES[:-1], *between, ENERGIES[-1]]
 
 

@@ -20,8 +20,10 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import data  # noqa: E402
 import encode  # noqa: E402
+import moving  # noqa: E402
 import parity  # noqa: E402
 import particles  # noqa: E402
+import regret  # noqa: E402
 import relational  # noqa: E402
 import repair  # noqa: E402
 import storms  # noqa: E402
@@ -103,10 +105,10 @@ def speed(cells: int, genes: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("parts", nargs="*", choices=["parity", "speed", "relational", "wide", "particles", "encode", "repair", "storms", []], default=[], help="which parts (default: all)")
+    parser.add_argument("parts", nargs="*", choices=["parity", "speed", "relational", "wide", "particles", "encode", "repair", "storms", "regret", "moving", []], default=[], help="which parts (default: all)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the matrix, to try the benchmark itself")
     args = parser.parse_args()
-    parts = args.parts or ["parity", "speed", "relational", "wide", "particles", "encode", "repair", "storms"]
+    parts = args.parts or ["parity", "speed", "relational", "wide", "particles", "encode", "repair", "storms", "regret", "moving"]
     data.OUT.mkdir(exist_ok=True)
     if "parity" in parts:
         for row in parity.compare_all():
@@ -128,6 +130,10 @@ def main() -> None:
         seeds = storms.SEEDS // 10 if args.quick else storms.SEEDS
         took, told = storms.run(0, seeds)
         line(f"{seeds} storms: nothing lost, nothing left behind", f"{took:.0f} s", told, "all", True)
+    if "regret" in parts:
+        regret.compare(40 if args.quick else 1, 1, line)
+    if "moving" in parts:
+        moving.compare(600_000 if args.quick else 12_000_000, 1 if args.quick else 3, line)
     (data.OUT / "results.json").write_text(json.dumps(RESULTS, indent=1))
     missed = [r["what"].strip() for r in RESULTS if r["ok"] is False]
     print(f"\n{sum(r['ok'] is True for r in RESULTS)} figures reached, {len(missed)} missed{': ' + '; '.join(missed) if missed else ''}")

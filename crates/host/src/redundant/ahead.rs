@@ -22,7 +22,7 @@ use super::stored::{Level, Part, StoredMap};
 /// Requests for shards that a drive has before it: many, so that one that reads for a sub-plan of its own as well reads both in rows.
 const DEPTH: usize = 16;
 
-/// Bytes of slices that are read ahead at a time, and of parities, which lie elsewhere on a disk: many at a time are few ways of the head.
+/// Bytes of slices that are read ahead at a time, and of parities, which lie elsewhere on a disk: many at a time are few ways of the head. No more than an eighth of the host's memory.
 const WINDOW: [(Kind, u64); 2] = [(Kind::Parities, 64 << 20), (Kind::Slices, 36 << 20)];
 
 /// The most slices of which the shards are read ahead at a time.
@@ -216,7 +216,7 @@ impl Cover {
     pub(super) fn look_ahead(self: &Arc<Self>, partition: &PartitionName, number: u32, map: &Arc<StoredMap>) {
         for (kind, room) in WINDOW {
             if kind == Kind::Parities || !self.shared.is_read(partition) {
-                self.look_ahead_for(partition, kind, number, map, room);
+                self.look_ahead_for(partition, kind, number, map, room.min(self.room as u64));
             }
         }
     }

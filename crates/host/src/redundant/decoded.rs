@@ -39,7 +39,7 @@ const MAPS: usize = 64;
 /// Damaged values that are remembered.
 const MET: usize = 10_000;
 
-/// Bytes of decoded slices that are kept.
+/// Bytes of decoded slices that are kept, unless an eighth of the host's memory is less.
 const VALUES: usize = 64 << 20;
 
 /// Bytes of slices that are kept for a second reader, unless a quarter of the host's memory is less.
@@ -99,6 +99,8 @@ pub(crate) struct Cover {
     /// Held while one of them is looked for: who else wants it waits.
     looking: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<()>>>>,
     values: Mutex<Values>,
+    /// An eighth of the host's memory: no more of what is decoded is kept, nor read ahead of a kind.
+    pub(super) room: usize,
     /// What was met damaged, or missing, at drives that are here, and was not mended since.
     met: Mutex<BTreeMap<Key, usize>>,
     /// What is read before it is asked for.
@@ -137,6 +139,7 @@ impl Cover {
             maps: Mutex::default(),
             looking: Mutex::default(),
             values: Mutex::default(),
+            room: options.memory_limit / 8,
             met: Mutex::default(),
             ahead: Ahead::default(),
             shared: Shared::new(SHARED.min(options.memory_limit / 4)),
@@ -303,7 +306,7 @@ impl Cover {
         }
         values.bytes += made.value.len();
         values.order.push_back((key.clone(), made.value.len()));
-        while values.bytes > VALUES
+        while values.bytes > VALUES.min(self.room)
             && let Some((oldest, bytes)) = values.order.pop_front()
         {
             values.bytes = values.bytes.saturating_sub(bytes);
