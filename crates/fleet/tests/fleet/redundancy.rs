@@ -76,6 +76,35 @@ pub(crate) async fn receipt(fleet: &Fleet, sql: &str) -> (Vec<String>, Receipt) 
     (rows, handle.receipt())
 }
 
+/// The host is who decodes, in the memory that it has: with little of it, it keeps and reads ahead less, and answers the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_with_little_memory_decodes_as_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
+    fill(&fleet).await;
+    // Some hundred slices of each drive, which are more than the host keeps of those that it decodes.
+    let rows = batches(100, 10_000);
+    let large = ingest(&fleet, "lab.large", &rows, false).await.unwrap();
+    assert!(large.bytes_stored > LITTLE as u64 / 4, "{large:?}");
+    let all = "SELECT grp, count(*), sum(n), min(x), max(name) FROM lab.large GROUP BY grp ORDER BY grp";
+    let (whole, of_large) = (answers(&fleet, Cut::Full).await, query(&fleet, all, Cut::Full).await.unwrap());
+    drop(fleet);
+    lose(dir.path(), &[1]);
+    let mut host = HostOptions { threads: 2, memory_limit: LITTLE, ..HostOptions::default() };
+    host.slices.target_bytes = 8 << 10;
+    let options = OpenOptions { drives: Some(4), memory_per_drive: Some(64 << 20), ..OpenOptions::default() };
+    let fleet = Fleet::open_with(dir.path(), &options, host).await.unwrap();
+    for cut in [Cut::Adaptive, Cut::Full, Cut::Raw] {
+        assert_eq!(answers(&fleet, cut).await, whole, "{cut}");
+        assert_eq!(query(&fleet, all, cut).await.unwrap(), of_large, "{cut}");
+    }
+    let (_, receipt) = receipt(&fleet, all).await;
+    assert!(receipt.drives[1].slices_decoded > 100 && receipt.host_peak_memory <= LITTLE as u64, "{receipt}");
+}
+
+/// Bytes of memory of a host that has little.
+const LITTLE: usize = 64 << 20;
+
 /// The answers of a fleet that lost each of some sets of drives are those of the whole one.
 async fn survives(redundancy: &str, drives: usize, sets: &[Vec<usize>], cuts: &[Cut]) {
     let dir = tempfile::tempdir().unwrap();
