@@ -28,7 +28,7 @@ demo: setup ## everything that is needed, then marker genes of pbmc3k found by t
 
 test: setup test-rust test-python ## everything that is needed, then every test
 
-bench: setup $(VENV)/.dev ## the benchmarks, each beside what people would use instead (2 to 3 hours; a part: benches/run.py --help)
+bench: setup $(VENV)/.dev ## the benchmarks, each beside what people would use instead (hours; parts of them: benches/run.py --help)
 	@$(BIN)/python benches/run.py
 
 figures: setup ## the papers' figures into figures-out/, ours beside the published values (about 10 minutes)
