@@ -241,7 +241,7 @@ impl Drive {
         let number = epoch.next_order;
         epoch.next_order += 1;
         match order {
-            // These two don't wait for their turn.
+            // Both are dealt with above.
             Order::Open { .. } | Order::Cancel => {}
             Order::Feed { slices } => {
                 epoch.add(slices);

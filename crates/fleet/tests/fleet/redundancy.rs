@@ -10,7 +10,12 @@ use crate::util::{CUTS, batches, ingest, lines, name, query, usage, value};
 
 /// A fleet of small slices.
 pub(crate) async fn open(path: &Path, drives: usize, redundancy: &str) -> Result<Fleet> {
-    let mut host = HostOptions { threads: 2, ..HostOptions::default() };
+    open_with_memory(path, drives, redundancy, HostOptions::default().memory_limit).await
+}
+
+/// The same, by a host with so many bytes of memory.
+async fn open_with_memory(path: &Path, drives: usize, redundancy: &str, memory_limit: usize) -> Result<Fleet> {
+    let mut host = HostOptions { threads: 2, memory_limit, ..HostOptions::default() };
     host.slices.target_bytes = 8 << 10;
     let options = OpenOptions { drives: Some(drives), redundancy: redundancy.into(), memory_per_drive: Some(64 << 20), ..OpenOptions::default() };
     Fleet::open_with(path, &options, host).await
@@ -76,6 +81,9 @@ pub(crate) async fn receipt(fleet: &Fleet, sql: &str) -> (Vec<String>, Receipt) 
     (rows, handle.receipt())
 }
 
+/// Bytes of memory of a host that has little.
+const LITTLE: usize = 64 << 20;
+
 /// The host is who decodes, in the memory that it has: with little of it, it keeps and reads ahead less, and answers the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_with_little_memory_decodes_as_well() {
@@ -90,10 +98,7 @@ async fn a_host_with_little_memory_decodes_as_well() {
     let (whole, of_large) = (answers(&fleet, Cut::Full).await, query(&fleet, all, Cut::Full).await.unwrap());
     drop(fleet);
     lose(dir.path(), &[1]);
-    let mut host = HostOptions { threads: 2, memory_limit: LITTLE, ..HostOptions::default() };
-    host.slices.target_bytes = 8 << 10;
-    let options = OpenOptions { drives: Some(4), memory_per_drive: Some(64 << 20), ..OpenOptions::default() };
-    let fleet = Fleet::open_with(dir.path(), &options, host).await.unwrap();
+    let fleet = open_with_memory(dir.path(), 4, "none", LITTLE).await.unwrap();
     for cut in [Cut::Adaptive, Cut::Full, Cut::Raw] {
         assert_eq!(answers(&fleet, cut).await, whole, "{cut}");
         assert_eq!(query(&fleet, all, cut).await.unwrap(), of_large, "{cut}");
@@ -101,9 +106,6 @@ async fn a_host_with_little_memory_decodes_as_well() {
     let (_, receipt) = receipt(&fleet, all).await;
     assert!(receipt.drives[1].slices_decoded > 100 && receipt.host_peak_memory <= LITTLE as u64, "{receipt}");
 }
-
-/// Bytes of memory of a host that has little.
-const LITTLE: usize = 64 << 20;
 
 /// The answers of a fleet that lost each of some sets of drives are those of the whole one.
 async fn survives(redundancy: &str, drives: usize, sets: &[Vec<usize>], cuts: &[Cut]) {
