@@ -203,12 +203,14 @@ impl Storm {
         Ok(Living { host, life })
     }
 
-    /// As [`Self::host`], begun once more where it says so: what is late may change which drives are of the fleet until the host has them.
+    /// As [`Self::host`], begun once more where it says so, or with other drives: what is late may change which drives are of the fleet until the host has them.
     async fn started(&self) -> Result<Living> {
         let mut tries = 0;
         loop {
+            let members = self.members();
             match self.host().await {
                 Err(e) if e.kind() == Kind::Conflict && e.full_text().contains("start it again") && tries < 3 => tries += 1,
+                Err(_) if members != self.members() && tries < 3 => tries += 1,
                 begun => return begun,
             }
         }
