@@ -1,6 +1,6 @@
 """The grid of the regret figures, on the simulated clock: how far adaptive runs are behind the best of the static choices (`crates/sim`).
 
-`python benches/regret.py [--every 1] [--seed 1]`, or `python benches/run.py regret`, takes some two minutes for all points and writes bench-out/regret.csv; `regret grid` (the same binary) says more about the worst of them.
+`python benches/regret.py [--every 1] [--seed 1]`, or `python benches/run.py regret`, takes some two minutes for all points and writes bench-out/regret_SEED.csv; `regret grid` (the same binary) says more about the worst of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def grid(every: int, seed: int) -> list[dict[str, str]]:
     done = subprocess.run(cargo, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
         raise SystemExit("the simulator failed")
-    out = data.OUT / "regret.csv"
+    out = data.OUT / (f"regret_{seed}.csv" if every == 1 else f"regret_{seed}_every_{every}.csv")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(done.stdout)
     return list(csv.DictReader(done.stdout.splitlines()))
@@ -40,6 +40,8 @@ def grid(every: int, seed: int) -> list[dict[str, str]]:
 def compare(every: int, seed: int, line: Callable[..., None]) -> None:
     """Reports the figures with `line(what, value, compared, wanted, ok)`."""
     rows = grid(every, seed)
+    if len(rows) < 20:
+        raise SystemExit(f"{len(rows)} points tell nothing of percentiles: take more of them, with --every of 50 at most")
     regrets = sorted(float(row["regret"]) for row in rows)
     most_of_them = statistics.quantiles(regrets, n=20, method="inclusive")[-1]
     worst = max(rows, key=lambda row: float(row["regret"]))
@@ -52,7 +54,7 @@ def compare(every: int, seed: int, line: Callable[..., None]) -> None:
     line(f"points more than {OVER_RAW:.0%} behind raw", f"{len(behind)}", "everything on the host", "none", not behind)
     changing = [row for row in rows if row["load"] == "Changes"]
     better = sum(float(row["regret"]) < 0 for row in changing)
-    line("better than every static choice where the load changes", f"{better}", f"of {len(changing)}", "all", better == len(changing))
+    line("better than every static choice where the load changes", f"{better}", f"of {len(changing)}", "all", bool(changing) and better == len(changing))
 
 
 def main() -> None:

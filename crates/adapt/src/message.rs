@@ -1,7 +1,7 @@
 //! What travels between the level above and a CSE below while a query runs.
 //!
 //! Epochs are named by the level above and never reused within a query. Messages *down* carry a number per epoch, so that the CSE applies them
-//! in order and each once, whatever the transport does. Messages *up* may come late, twice or out of order: all of them are idempotent.
+//! in order (but for `Cancel`, which waits for none) and each once, whatever the transport does. Messages *up* may come late, twice or out of order: all of them are idempotent.
 
 use serde::{Deserialize, Serialize};
 
@@ -81,7 +81,7 @@ impl CloseAfter {
 pub struct Down {
     /// The epoch.
     pub epoch: EpochId,
-    /// 0 for the `Open` of an epoch, then one more each; the CSE applies them in this order, each once.
+    /// 0 for the `Open` of an epoch, then one more each; the CSE applies them in this order, each once; a `Cancel` at once, whatever is missing before it.
     pub number: u32,
     /// What to do.
     pub order: Order,

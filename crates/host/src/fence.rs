@@ -107,6 +107,14 @@ impl Fence {
         Ok(other.map(|other| other.told()))
     }
 
+    /// `drive` alone went to another fleet; this one has all others.
+    fn gone(drive: &str, other: &Holder) -> Error {
+        let (process, id) = (other.process, other.host);
+        Error::conflict(format!(
+            "{drive} {REFUSES}: it left this fleet, and the host of another one (process {process}, {id}) has it now. Nothing was changed there; start this host again with the drives of its fleet"
+        ))
+    }
+
     /// This host is not the one that `drive` takes changes from; remembered.
     fn refused(&self, drive: &str, other: &Holder) -> Error {
         let who = other.told();
@@ -231,9 +239,8 @@ impl Held {
         let is_later = |there: Version| laid.is_some_and(|(_, version)| there > version);
         match &found {
             // One of a lower term that was there before: the drive has forgotten that this host took it over, as a disk does that acknowledged what it had not written. One that came later is of another fleet that has the drive now.
-            Some((Some(other), there)) if other.host != self.fence.host && (other.term >= term || is_later(*there)) => {
-                return Err(self.fence.refused(self.name(), other));
-            }
+            Some((Some(other), _)) if other.host != self.fence.host && other.term >= term => return Err(self.fence.refused(self.name(), other)),
+            Some((Some(other), there)) if other.host != self.fence.host && is_later(*there) => return Err(Fence::gone(self.name(), other)),
             _ => {}
         }
         let still = laid.is_some_and(|(_, version)| found.is_some_and(|(_, there)| there == version));

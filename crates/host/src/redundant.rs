@@ -41,6 +41,7 @@ pub(crate) mod scrub;
 mod shared;
 mod stand_in;
 pub(crate) mod stored;
+mod values;
 mod window;
 
 pub use gone::Lost;

@@ -8,6 +8,7 @@ use skytether_common::{Error, Key, Kind, Result};
 use skytether_drive::Cse;
 use skytether_fleet::{Cut, DatasetKind, NewIndex, Placement, QueryOptions, Scheme};
 use skytether_host::{Branch, DatasetWriter, Founding, Host, HostOptions};
+use skytether_store::{Expect, Op};
 use skytether_wire::flight::{ConnectOptions, FlightCse};
 
 use crate::served::{Server, serve_drive_at};
@@ -104,6 +105,27 @@ async fn the_older_host_changes_nothing_and_the_newer_one_all() {
         store(&again, "lab.t", 300).await.unwrap();
         assert_eq!(rows(&newer, "lab.t").await.unwrap(), "1200");
     }
+}
+
+/// A drive that is taken into another fleet, whose hosts may have begun less often, says so; the host goes on with the others, and still knows a newer one of its own fleet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drive_that_another_fleet_has_is_no_newer_host() {
+    let dir = tempfile::tempdir().unwrap();
+    let drives = served(dir.path(), 3);
+    drop(host(&drives, "none").await.unwrap());
+    let own = host(&drives, "none").await.unwrap();
+    store(&own, "lab.t", 500).await.unwrap();
+    let left = &connected(&drives).await[1];
+    let other = r#"{"format":1,"term":1,"host":"00000000-0000-0000-0000-0000000000aa","process":7,"since":0}"#;
+    left.apply(vec![Op::Put { key: Key::new(RECORD).unwrap(), value: other.into(), expect: Expect::Any }]).await.unwrap();
+    let error = store(&own, "lab.t", 700).await.unwrap_err().full_text();
+    assert!(error.contains("drive-1 takes no changes from this host any more: it left this fleet, and the host of another one (process 7"), "{error}");
+    assert!(!error.contains("another host (process"), "{error}");
+    assert!(own.status().await.iter().all(|drive| drive.fenced.is_none()));
+    assert_eq!(rows(&own, "lab.t").await.unwrap(), "2000");
+    let newer = host(&drives, "none").await.unwrap();
+    fenced(&store(&own, "lab.t", 100).await.unwrap_err());
+    store(&newer, "lab.t", 100).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use skytether_common::{Error, Kind, Result};
+use skytether_common::{Error, Key, Kind, Result};
 use skytether_drive::{Cse, Drive, Storage};
-use skytether_fleet::{Cut, DatasetKind, GrowthOptions, GrowthReport, HostOptions, Placement, QueryOptions, Scheme};
+use skytether_fleet::{Cut, DatasetKind, GrowthOptions, GrowthReport, HostOptions, Placement, QueryOptions, Scheme, ScrubOptions};
 pub(crate) use skytether_host::membership::MEMBERSHIP_KEY as FLEET;
+use skytether_host::membership::Membership;
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
-use skytether_store::{Op, SliceStore, Version};
+use skytether_store::{Expect, Op, SliceStore, Version};
 use skytether_wire::decorated::{Decorated, Decorator};
 
 use crate::util::{batches, lines, name, small_drive};
@@ -309,4 +310,24 @@ async fn a_drive_that_missed_a_take_over_is_not_relied_on() {
         assert_eq!(e.kind(), Kind::Unavailable, "a fleet that survives no loss is not taken over by parts: {}", e.full_text());
         assert_eq!(rows(&drives.host(&[0, 1, 2], "none").await.unwrap(), "lab.a").await.unwrap(), holds(100));
     }
+}
+
+/// A note that came late is known to nobody but the drive that it is about: that one is taken in as if all knew, and all know the same afterwards (seed 5277 of the storms).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drive_that_alone_says_that_it_was_away_is_taken_in() {
+    let drives = Drives::new(4);
+    store(&drives.host(&[0, 1, 2, 3], "ec:2+1").await.unwrap(), "lab.t", 100).await.unwrap();
+    let key = Key::new(FLEET).unwrap();
+    let record = |at: usize| serde_json::from_slice::<Membership>(&drives.stores[at].get(&key).unwrap()).unwrap();
+    let mut late = record(0);
+    let id = drives.way(0).info().id;
+    (late.change, late.absent) = (late.change + 1, vec![id]);
+    drives.stores[0].apply(vec![Op::Put { key: key.clone(), value: serde_json::to_vec(&late).unwrap().into(), expect: Expect::Any }]).unwrap();
+    let host = drives.host(&[0, 1, 2, 3], "ec:2+1").await.unwrap();
+    store(&host, "lab.t", 200).await.unwrap();
+    let report = host.scrub(&ScrubOptions::default(), &|_| ()).await.unwrap();
+    assert!(report.left() == 0 && report.damaged == 0 && report.skipped.is_empty(), "{report}");
+    let known: Vec<Membership> = (0..4).map(record).collect();
+    assert!(known.iter().all(|one| *one == known[0] && one.absent.is_empty() && one.change > late.change), "{known:?}");
+    assert!(rows(&host, "lab.t").await.unwrap().starts_with("800 | "));
 }

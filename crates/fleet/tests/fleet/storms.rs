@@ -210,7 +210,7 @@ impl Storm {
             let members = self.members();
             match self.host().await {
                 Err(e) if e.kind() == Kind::Conflict && e.full_text().contains("start it again") && tries < 3 => tries += 1,
-                Err(_) if members != self.members() && tries < 3 => tries += 1,
+                Err(e) if matches!(e.kind(), Kind::Conflict | Kind::Invalid) && members != self.members() && tries < 3 => tries += 1,
                 begun => return begun,
             }
         }
@@ -429,15 +429,20 @@ fn all_rage<T: Send>(seeds: std::ops::Range<u64>, each: impl Fn(u64) -> T + Sync
     })
 }
 
-/// Storms that are let rage twice, three times over where a machine stood still for a moment, and how many of them may differ all the same.
+/// Storms that are let rage twice, and how often at most where a machine stood still for a moment.
 const TWICE: u64 = 10;
+const TRIES: usize = 3;
+/// How many of them may differ each time. Of all pairs no more than a third may: whatever comes in one order or another would be seen in more.
 const MAY_DIFFER: usize = 1;
 
 #[test]
 fn a_seed_gives_the_same_storm_twice() {
     let given = std::env::var("SKYTETHER_STORMS").is_ok();
     let seeds = if given { seeds() } else { 0..TWICE };
-    let same = all_rage(seeds, |seed| {
+    // Whoever runs storms by hand is to see each that differs.
+    let tries = if given { 1 } else { TRIES };
+    // How many pairs of each differed before one was the same.
+    let differed = all_rage(seeds, |seed| {
         let twice = || {
             let (one, other) = (raged(seed).log, raged(seed).log);
             if one != other {
@@ -446,12 +451,16 @@ fn a_seed_gives_the_same_storm_twice() {
             }
             one == other
         };
-        // Whoever runs storms by hand is to see each that differs.
-        if given { twice() } else { (0..3).any(|_| twice()) }
+        (0..tries).take_while(|_| !twice()).count()
     });
-    let differ = same.iter().filter(|same| !**same).count();
-    println!("{} of {} storms were the same twice", same.len() - differ, same.len());
-    assert!(given || differ <= MAY_DIFFER, "{differ} of {TWICE} storms were not the same twice");
+    let always = differed.iter().filter(|pairs| **pairs == tries).count();
+    let pairs: usize = differed.iter().map(|pairs| (pairs + 1).min(tries)).sum();
+    let not_same: usize = differed.iter().sum();
+    println!("{} of {} storms were the same twice, {not_same} of {pairs} pairs differed", differed.len() - always, differed.len());
+    assert!(
+        given || (always <= MAY_DIFFER && not_same * 3 <= pairs),
+        "{always} of {TWICE} storms were not the same twice, {not_same} of {pairs} pairs differed"
+    );
 }
 
 #[test]

@@ -22,7 +22,7 @@ use super::stored::{Level, Part, StoredMap};
 /// Requests for shards that a drive has before it: many, so that one that reads for a sub-plan of its own as well reads both in rows.
 const DEPTH: usize = 16;
 
-/// Bytes of slices that are read ahead at a time, and of parities, which lie elsewhere on a disk: many at a time are few ways of the head. No more than an eighth of the host's memory.
+/// Bytes of slices that are read ahead at a time, and of parities, which lie elsewhere on a disk: many at a time are few ways of the head. Of all that is read ahead no more waits than an eighth of the host's memory.
 const WINDOW: [(Kind, u64); 2] = [(Kind::Parities, 64 << 20), (Kind::Slices, 36 << 20)];
 
 /// The most slices of which the shards are read ahead at a time.
@@ -44,10 +44,37 @@ enum Kind {
     Parities,
 }
 
+/// Shards that are read ahead and that nobody has taken.
+#[derive(Default)]
+struct Shards {
+    known: HashMap<(usize, Key), (u64, oneshot::Receiver<Bytes>)>,
+    /// Of all of them.
+    bytes: u64,
+}
+
+impl Shards {
+    /// A place for a shard of `len` bytes, of which `room` may wait; nothing where there is none, or it is known.
+    fn add(&mut self, shard: &(usize, Key), len: u64, room: u64) -> Option<oneshot::Sender<Bytes>> {
+        if self.known.len() >= MOST || self.bytes + len > room || self.known.contains_key(shard) {
+            return None;
+        }
+        let (send, receive) = oneshot::channel();
+        self.known.insert(shard.clone(), (len, receive));
+        self.bytes += len;
+        Some(send)
+    }
+
+    fn remove(&mut self, shard: &(usize, Key)) -> Option<oneshot::Receiver<Bytes>> {
+        let (len, receive) = self.known.remove(shard)?;
+        self.bytes -= len;
+        Some(receive)
+    }
+}
+
 /// What is read ahead.
 #[derive(Default)]
 pub(super) struct Ahead {
-    shards: Mutex<HashMap<(usize, Key), oneshot::Receiver<Bytes>>>,
+    shards: Mutex<Shards>,
     /// What rebuilds read in order.
     coming: Mutex<HashMap<(usize, Key), Coming>>,
     /// What is kept for queries, and until when.
@@ -78,7 +105,7 @@ impl Drop for Window {
 }
 
 impl Ahead {
-    fn shards(&self) -> MutexGuard<'_, HashMap<(usize, Key), oneshot::Receiver<Bytes>>> {
+    fn shards(&self) -> MutexGuard<'_, Shards> {
         self.shards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -151,20 +178,17 @@ impl Ahead {
 }
 
 impl Cover {
-    /// Begins to read these shards, each of a drive by its place among the host's; as long as the window is kept they are there for whoever reads them next.
-    pub(super) fn read_ahead(self: &Arc<Self>, shards: impl IntoIterator<Item = (usize, Key)>) -> Window {
+    /// Begins to read these shards, each of a drive by its place among the host's and of so many bytes, as far as there is room; as long as the window is kept they are there for whoever reads them next.
+    pub(super) fn read_ahead(self: &Arc<Self>, shards: impl IntoIterator<Item = (usize, Key, u64)>) -> Window {
         let mut of: BTreeMap<usize, Vec<(Key, oneshot::Sender<Bytes>)>> = BTreeMap::new();
         let mut begun = Vec::new();
         {
             let mut known = self.ahead.shards();
-            for (at, key) in shards {
-                if known.len() >= MOST || self.presence.is_lost(at) || known.contains_key(&(at, key.clone())) {
-                    continue;
-                }
-                let (send, receive) = oneshot::channel();
-                known.insert((at, key.clone()), receive);
-                begun.push((at, key.clone()));
-                of.entry(at).or_default().push((key, send));
+            for (at, key, len) in shards.into_iter().filter(|(at, _, _)| !self.presence.is_lost(*at)) {
+                let shard = (at, key);
+                let Some(send) = known.add(&shard, len, self.room as u64) else { continue };
+                of.entry(at).or_default().push((shard.1.clone(), send));
+                begun.push(shard);
             }
         }
         let read = |(at, mut shards): (usize, Vec<(Key, oneshot::Sender<Bytes>)>)| {
@@ -190,8 +214,8 @@ impl Cover {
         Window { cover: Arc::downgrade(self), shards: begun, _reading: of.into_iter().map(read).collect() }
     }
 
-    /// The shards of a kind that decoding slice `number` of a partition takes, and their bytes; nothing where not enough of its group is here.
-    fn shards_for(&self, partition: &PartitionName, kind: Kind, number: u32, map: &Arc<StoredMap>) -> Option<(Vec<(usize, Key)>, u64)> {
+    /// The shards of a kind that decoding slice `number` of a partition takes, with their drives and bytes; nothing where not enough of its group is here.
+    fn shards_for(&self, partition: &PartitionName, kind: Kind, number: u32, map: &Arc<StoredMap>) -> Option<Vec<(usize, Key, u64)>> {
         let (part, table) = Part::parse(partition);
         Level::all(map).into_iter().find_map(|level| {
             let place = level.find(part, partition.slot, number)?;
@@ -206,9 +230,7 @@ impl Cover {
             }
             let kind_of = |at: usize| if level.part(&all[at], role(at, need)).0 == Part::Slice { Kind::Slices } else { Kind::Parities };
             let here = here.into_iter().filter(|(at, _)| kind_of(*at) == kind);
-            let shards: Option<Vec<_>> = here.map(|(at, drive)| Some(((drive, level.key(&table, &all[at], role(at, need)).ok()?), all[at].len))).collect();
-            let (shards, lens): (Vec<_>, Vec<u64>) = shards?.into_iter().unzip();
-            Some((shards, lens.iter().sum()))
+            here.map(|(at, drive)| Some((drive, level.key(&table, &all[at], role(at, need)).ok()?, all[at].len))).collect()
         })
     }
 
@@ -222,11 +244,15 @@ impl Cover {
     }
 
     fn look_ahead_for(self: &Arc<Self>, partition: &PartitionName, kind: Kind, number: u32, map: &Arc<StoredMap>, room: u64) {
-        let Some((_, bytes @ 1..)) = self.shards_for(partition, kind, number, map) else { return };
+        let Some(shards) = self.shards_for(partition, kind, number, map) else { return };
+        let bytes: u64 = shards.iter().map(|(_, _, len)| len).sum();
+        if bytes == 0 {
+            return;
+        }
         let most = u32::try_from(room / bytes).unwrap_or(u32::MAX).clamp(1, MOST_SLICES);
         let Some(from) = self.ahead.follow(partition, kind, number, most) else { return };
         let next = from..from.saturating_add(most);
-        let shards: Vec<_> = next.filter_map(|number| self.shards_for(partition, kind, number, map)).flat_map(|(shards, _)| shards).collect();
+        let shards: Vec<_> = next.filter_map(|number| self.shards_for(partition, kind, number, map)).flatten().collect();
         let window = self.read_ahead(shards);
         if let (false, Ok(runtime)) = (window.shards.is_empty(), tokio::runtime::Handle::try_current()) {
             self.ahead.windows().push_back((Instant::now() + KEPT, window));
@@ -250,6 +276,19 @@ mod tests {
     use skytether_common::Generation;
 
     use super::*;
+
+    #[test]
+    fn what_waits_is_bounded_for_all_tables_together() {
+        let shard = |table: &str, n: usize| (n % 3, Key::new(format!("d/{table}.{n}")).unwrap());
+        let mut shards = Shards::default();
+        let begun = |shards: &mut Shards, table: &str| (0..10).filter(|n| shards.add(&shard(table, *n), 10, 155).is_some()).count();
+        assert_eq!((begun(&mut shards, "a"), begun(&mut shards, "a"), shards.bytes), (10, 0, 100), "each once");
+        assert_eq!((begun(&mut shards, "b"), begun(&mut shards, "c"), shards.bytes), (5, 0, 150), "and no more than there is room for");
+        assert!(shards.remove(&shard("a", 3)).is_some() && shards.remove(&shard("a", 3)).is_none());
+        assert_eq!((begun(&mut shards, "c"), shards.bytes), (1, 150), "what was taken leaves its room");
+        let empty = (0..2 * MOST).filter(|n| shards.add(&shard("d", *n), 0, 155).is_some()).count();
+        assert_eq!(shards.known.len(), MOST, "{empty} were added, as a place takes room, too");
+    }
 
     #[test]
     fn what_is_asked_for_in_a_row_is_read_ahead_once() {

@@ -1,6 +1,6 @@
 //! Slices from the other shards of their groups, and a bounded memory of those.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,13 +16,13 @@ use skytether_engine::threads::Threads;
 use skytether_redundancy::code;
 use skytether_redundancy::map::{Place, Role, Shard};
 use skytether_wire::Cse;
-use tokio::sync::OnceCell;
 
 use super::ahead::Ahead;
 use super::mend::role;
 use super::presence::Presence;
 use super::shared::Shared;
 use super::stored::{Level, Part, StoredMap, parity_of};
+use super::values::Values;
 use crate::catalog::within;
 use crate::growing::Growing;
 use crate::options::HostOptions;
@@ -38,9 +38,6 @@ const MAPS: usize = 64;
 
 /// Damaged values that are remembered.
 const MET: usize = 10_000;
-
-/// Bytes of decoded slices that are kept, unless an eighth of the host's memory is less.
-const VALUES: usize = 64 << 20;
 
 /// Bytes of slices that are kept for a second reader, unless a quarter of the host's memory is less.
 const SHARED: usize = 256 << 20;
@@ -115,14 +112,6 @@ impl fmt::Debug for Cover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cover").field("drives", &self.drives.len()).finish_non_exhaustive()
     }
-}
-
-/// Values that were decoded or are being decoded, oldest first.
-#[derive(Debug, Default)]
-struct Values {
-    known: HashMap<Key, Arc<OnceCell<Made>>>,
-    order: VecDeque<(Key, usize)>,
-    bytes: usize,
 }
 
 impl Cover {
@@ -304,14 +293,7 @@ impl Cover {
         if !own {
             return Ok(Made { read: 0, ..made });
         }
-        values.bytes += made.value.len();
-        values.order.push_back((key.clone(), made.value.len()));
-        while values.bytes > VALUES.min(self.room)
-            && let Some((oldest, bytes)) = values.order.pop_front()
-        {
-            values.bytes = values.bytes.saturating_sub(bytes);
-            values.known.remove(&oldest);
-        }
+        values.keep(key, made.value.len(), self.room);
         Ok(made)
     }
 

@@ -168,7 +168,9 @@ impl Catalog {
         }
         // This host knows who has missed something also when those who were told of it are not here.
         let away = |id: &Uuid| absent.contains(id) || self.presence().are_noted(std::slice::from_ref(id));
-        let missed = |at: usize| away(&self.drives()[at].info().id) || damaged.contains(&at);
+        // A note that came late may have reached nobody but the drive that it is about, which says so itself and has no say otherwise.
+        let alone = |at: usize| matches!(&told[at], Ok(Some(own)) if own.change > newest.change && own.absent.contains(&self.drives()[at].info().id));
+        let missed = |at: usize| away(&self.drives()[at].info().id) || damaged.contains(&at) || alone(at);
         for (at, told) in told.iter().enumerate() {
             match told {
                 _ if stranger(at) || innocent.contains(&at) => {}
@@ -196,10 +198,12 @@ impl Catalog {
             self.note_anew(*at, &newest, deadline).await?;
         }
         let ids: BTreeSet<_> = back.iter().map(|at| self.drives()[*at].info().id).collect();
+        // Also where the one that counts does not, now that those that are back have no say.
+        let is_named = told.iter().filter_map(|told| told.as_ref().ok()?.as_ref()).any(|own| own.absent.iter().any(|id| ids.contains(id)));
         self.change_membership(|membership| {
             let before = membership.absent.len();
             membership.absent.retain(|id| !ids.contains(id));
-            membership.absent.len() < before
+            membership.absent.len() < before || is_named
         })
         .await?;
         self.presence().taken_in(&ids);
