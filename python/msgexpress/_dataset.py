@@ -288,6 +288,7 @@ class Dataset:
             raise InvalidError(f"there are no groups to test: no cell of {self.name} has a value in obs column {groupby!r}" + ("" if reference == "rest" else f" other than the reference {reference!r}"))
         if transform is None and self._is_counts(layer):
             warnings.warn(f"{self.name} holds counts, and they are compared as they are: their fold changes and scores mean little; use transform=\"log1p_cp10k\" to normalise them", stacklevel=2)
+        self._warn_of_logarithms(layer, transform)
         return res
 
     def ttest(
@@ -329,6 +330,7 @@ class Dataset:
             transform = None
             if self._is_counts(layer):
                 warnings.warn(f"{self.name} holds counts, and they are compared as they are: pass transform=\"log1p_cp10k\" to normalise them, or transform=None to mean it", stacklevel=2)
+        self._warn_of_logarithms(layer, transform)
         matrix = self._matrix(layer)
         method = "student" if equal_var else "t-test"
         label_a, label_b = _select.label(a, "first"), _select.label(b, "second")
@@ -490,10 +492,25 @@ class Dataset:
     def _is_counts(self, layer: str | None) -> bool:
         import pyarrow as pa
 
-        rows = self.table(f"{self._matrix(layer)}_rows")
-        with self._unchanged():
-            field = pa.schema(self.fleet.sql(f"SELECT val FROM {rows} LIMIT 0")).field(0)
-        return pa.types.is_integer(field.type.value_type)
+        matrix = self._matrix(layer)
+        if matrix not in self._counts:
+            with self._unchanged():
+                field = pa.schema(self.fleet.sql(f"SELECT val FROM {self.table(f'{matrix}_rows')} LIMIT 0")).field(0)
+            self._counts[matrix] = pa.types.is_integer(field.type.value_type)
+        return self._counts[matrix]
+
+    @cached_property
+    def _counts(self) -> dict[str, bool]:
+        """By matrix, whether it is stored as integers, once that was asked."""
+        return {}
+
+    def _warn_of_logarithms(self, layer: str | None, transform: str | None) -> None:
+        if transform is not None and not self._is_counts(layer):
+            warnings.warn(
+                f"{self._what_values(layer)}, and transform=\"{transform}\" normalises them and takes their logarithm (once more, if they are logarithms): "
+                "say transform=None to compare them as they are; estimated counts, which need not be integers, are right as it is",
+                stacklevel=3,
+            )
 
     def _what_values(self, layer: str | None) -> str:
         which = "its values" if layer is None else f"the values of layer {layer!r}"

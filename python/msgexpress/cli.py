@@ -45,6 +45,10 @@ def main(argv: list[str] | None = None) -> int:
         if os.environ.get("MSGX_DEBUG"):
             raise
         print(f"msgx: {_sentence(e)}", file=sys.stderr)
+        if isinstance(e, _NotWritten):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)
         return 1
 
 
@@ -54,6 +58,10 @@ class _UsageError(Exception):
 
 class _InTheWay(OSError):
     """What is on the disk does not allow what the call asks for."""
+
+
+class _NotWritten(OSError):
+    """An HDF5 file could not be written. What HDF5 holds of it can't be flushed, and it crashes when it tries that at the end of the process."""
 
 
 #: Genes of each group that `de` shows on a terminal.
@@ -232,10 +240,19 @@ def _export(a: argparse.Namespace) -> int:
     with _open(a) as db:
         adata = db[a.name].to_anndata()
         aside = f"{a.out}.part"
+        hooks = sys.excepthook, sys.unraisablehook
+        # Where the disk is full, objects of HDF5 print a traceback each as they are deleted: one line is enough.
+        sys.excepthook = sys.unraisablehook = lambda *_: None
         try:
             # Text stays text: what was ingested is what is written.
             adata.write_h5ad(aside, compression="gzip", convert_strings_to_categoricals=False)
+            sys.excepthook, sys.unraisablehook = hooks
             os.replace(aside, a.out)
+        except (OSError, RuntimeError) as e:
+            # HDF5 has the system's number in its text, and h5py not always in its error.
+            found = re.search(r"\berrno = (\d+)", str(e))
+            number = getattr(e, "errno", None) or (int(found[1]) if found else None)
+            raise _NotWritten(f"cannot write {a.out}: {os.strerror(number) if number else e}") from e
         finally:
             if os.path.exists(aside):
                 os.remove(aside)

@@ -297,6 +297,21 @@ def test_there_is_nothing_to_test(db):
             ds.rank_genes_groups(column, transform="log1p_cp10k", **options)
 
 
+def test_logarithms_that_are_taken_twice_give_a_warning(db):
+    adata = rich()
+    adata.X = adata.X.astype("float32").log1p()
+    ds = db.ingest(adata, "t/logs")
+    says = 'not all integers.*transform="log1p_cp10k".*once more'
+    with pytest.warns(UserWarning, match=says):
+        ds.rank_genes_groups("type", transform="log1p_cp10k")
+    with pytest.warns(UserWarning, match=says):
+        ds.ttest(ds.obs["type"] == "B", ds.obs["type"] == "T", transform="log1p_cp10k")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ds.rank_genes_groups("type", transform=None)
+        db.ingest(rich(), "t/counts").rank_genes_groups("type", transform="log1p_cp10k")
+
+
 def test_counts_that_are_compared_as_they_are_give_a_warning(db):
     ds = db.ingest(rich(), "t/x")
     with pytest.warns(UserWarning, match="t/x holds counts.*log1p_cp10k"):

@@ -256,6 +256,30 @@ def test_a_table_on_a_terminal_is_as_wide_as_that_and_has_the_best_genes_only(fl
     assert max(map(len, columns)) <= 48 and "…" in narrow, narrow
 
 
+def test_an_export_that_does_not_fit_says_so_and_leaves_nothing(fleet, tmp_path):
+    # A file may have no more than a page, as if the disk were full then. HDF5 crashes when it is to close what it could not write.
+    program = """
+import resource, sys, anndata
+from msgexpress import cli
+write = anndata.AnnData.write_h5ad
+def full(*args, **options):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        write(*args, **options)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+anndata.AnnData.write_h5ad = full
+sys.exit(cli.main(sys.argv[1:]))
+"""
+    out = tmp_path / "out" / "x.h5ad"
+    out.parent.mkdir()
+    done = subprocess.run([sys.executable, "-c", program, "export", "t/x", str(out), "--fleet", str(fleet)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done
+    assert done.stderr == f"msgx: cannot write {out}: File too large\n", done.stderr
+    assert not any(out.parent.iterdir())
+
+
 def test_counts_that_are_compared_as_they_are_give_a_warning(fleet):
     done = command("de", "t/x", "--groupby", "type", "--transform", "none", "--top", 2, "--fleet", fleet)
     assert done.returncode == 0 and len(done.stdout.splitlines()) == 8

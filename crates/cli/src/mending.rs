@@ -31,6 +31,15 @@ pub(crate) async fn scrub(args: Scrub) -> Result<(), Failure> {
     let report = done?;
     print(args.format, &report)?;
     match report.left() {
+        // Who scrubs by a timetable is to hear of it.
+        0 if !report.skipped.is_empty() => {
+            let names: Vec<&str> = report.skipped.keys().map(String::as_str).collect();
+            Err(Failure::Work(Error::unavailable(format!(
+                "{} {} left out, so that not everything was verified: bring back or rebuild what is lost (skytether repair), and scrub again",
+                names.join(", "),
+                if names.len() == 1 { "was" } else { "were" }
+            ))))
+        }
         0 => Ok(()),
         left if args.check => Err(Failure::Work(Error::corrupt(format!("{} damaged: scrub without --check to mend what can be", counted(left, "value"))))),
         left => Err(Failure::Work(Error::corrupt(format!("{} left damaged", counted(left, "value"))))),

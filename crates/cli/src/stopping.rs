@@ -1,6 +1,6 @@
 //! Ctrl-C: one line on stderr that says what became of the work, and exit status 130.
 //!
-//! Most commands end at once, as the signal by itself would end them. An ingest that writes takes back what it wrote first, which the line can say then; one that has all of its rows
+//! Most commands end at once, as the signal by itself would end them; a file that was being written is removed. An ingest that writes takes back what it wrote first, which the line can say then; one that has all of its rows
 //! on their way ends as if nothing had happened, since nobody could say whether a commit that was cut off is there. A second Ctrl-C ends that, too, at once.
 
 use std::io::{IsTerminal, Write};
@@ -70,6 +70,7 @@ impl Stop {
         }
         say(line.unwrap_or("stopping: what was written is taken back; press Ctrl-C again to end at once"));
         if line.is_some() {
+            skytether_fleet::remove_unfinished();
             std::process::exit(i32::from(STOPPED));
         }
     }

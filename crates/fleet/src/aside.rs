@@ -1,15 +1,46 @@
 //! Files that are there whole or not at all: written beside their place, synced and renamed.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use skytether_common::{Error, Result};
 use tempfile::NamedTempFile;
 
+/// Files on their way, of the whole process.
+static UNDER_WAY: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// Removes what exports and generators have written so far, for a process that ends without waiting for them: nothing of theirs is put in its place afterwards.
+pub fn remove_unfinished() {
+    for path in std::mem::take(&mut *UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)) {
+        // It may be done just now.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// A path among [`UNDER_WAY`].
+#[derive(Debug)]
+struct Listed(PathBuf);
+
+impl Listed {
+    fn new(path: &Path) -> Self {
+        UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_path_buf());
+        Self(path.to_path_buf())
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
+}
+
 /// A file on its way. Dropped before it is [finished](Self::finish), it leaves nothing.
 #[derive(Debug)]
 pub(crate) struct Aside {
+    listed: Listed,
     file: NamedTempFile,
     to: PathBuf,
     replace: bool,
@@ -49,7 +80,7 @@ impl Aside {
             aside.permissions(before.map_or_else(|| std::fs::Permissions::from_mode(0o666), |before| before.permissions()));
         }
         let file = aside.tempfile_in(dir(to)).map_err(|e| Error::io("write", to, e))?;
-        Ok(Self { file, to: to.to_path_buf(), replace })
+        Ok(Self { listed: Listed::new(file.path()), file, to: to.to_path_buf(), replace })
     }
 
     /// The file's place.
@@ -75,10 +106,11 @@ impl Aside {
     /// # Errors
     /// As [`Self::write`]; `Conflict` where another came there meanwhile.
     pub(crate) fn finish(self) -> Result<()> {
-        let Self { file, to, replace } = self;
+        let Self { listed, file, to, replace } = self;
         file.as_file().sync_all().map_err(|e| Error::io("write", &to, e))?;
         let placed = if replace { file.persist(&to) } else { file.persist_noclobber(&to) };
         placed.map_err(|e| if e.error.kind() == std::io::ErrorKind::AlreadyExists { there(&to) } else { Error::io("write", &to, e.error) })?;
+        drop(listed);
         // The name is on the disk, too; where a directory can't be synced, as on some network file systems, that is the system's to see to.
         if let Ok(dir) = File::open(dir(&to)) {
             let _ = dir.sync_all();

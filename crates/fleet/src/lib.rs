@@ -23,6 +23,7 @@ use bytes::Bytes;
 use skytether_common::{DatasetName, Error, Result};
 use skytether_host::{Host, RemoteHost, RootRecord};
 
+pub use aside::remove_unfinished;
 pub use calibrate::{Calibration, calibrate};
 pub use embedded::{FORMAT, OpenOptions};
 pub use export::ExportReport;

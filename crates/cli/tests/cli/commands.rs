@@ -4,7 +4,7 @@ use arrow::array::{ArrayRef, Int64Array, StringArray};
 use arrow::record_batch::RecordBatch;
 use serde_json::{Value, json};
 
-use crate::util::{arrow_file, file, fleet, parquet, rows, run, run_and_interrupt, run_and_leave, run_with, run_with_files, text};
+use crate::util::{arrow_file, file, fleet, parquet, rows, run, run_and_interrupt, run_and_interrupt_once, run_and_leave, run_with, run_with_files, text};
 
 const CSV: &str = "k,v\na,1\n\"b, c\",2\nü,\n";
 
@@ -294,6 +294,16 @@ fn ctrl_c_ends_a_query_with_a_line_that_says_so() {
 }
 
 #[test]
+fn ctrl_c_leaves_nothing_of_a_file_that_was_being_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = || std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>();
+    let to = dir.path().join("p.parquet");
+    let done = run_and_interrupt_once(&["generate", "particles", "--rows", "500M", "--out", text(&to)], || files().iter().any(|file| file.ends_with(".part")));
+    assert!(done.code == Some(130) && done.err.ends_with("stopped\n"), "{done:?}");
+    assert_eq!(files(), Vec::<String>::new());
+}
+
+#[test]
 fn more_files_than_a_process_may_open_are_one_table() {
     let dir = tempfile::tempdir().unwrap();
     let at = fleet(dir.path(), "2");
@@ -501,5 +511,9 @@ fn what_a_scrub_can_mend_is_no_reason_to_drop_anything() {
     assert!(asked.out == "s\n12497500\n" && !asked.err.contains("drop"), "{asked:?}");
     let mended = run(&["scrub", "--fleet", text(&at)]).code(0);
     assert!(mended.out.contains("1 damaged, all mended") && !mended.err.contains("drop"), "{mended:?}");
-    assert!(run(&["scrub", "--fleet", text(&at)]).code(0).out.contains("nothing is damaged"));
+    assert!(run(&["scrub", "--fleet", text(&at)]).code(0).out.ends_with("nothing is damaged\n"));
+    // What could not be looked at is nothing that a timetable may take for well.
+    std::fs::rename(at.join("drives/1"), dir.path().join("away")).unwrap();
+    let less = run(&["scrub", "--fleet", text(&at)]).code(1);
+    assert!(less.out.ends_with("nothing is damaged on the drives that were looked at\n") && less.err.contains("drive-1 was left out"), "{less:?}");
 }

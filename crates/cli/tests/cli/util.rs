@@ -134,6 +134,23 @@ pub(crate) fn run_and_interrupt(args: &[&str]) -> Done {
     Done { code, bytes, out, err: String::from_utf8(err).unwrap() }
 }
 
+/// Runs the command, and presses Ctrl-C once `begun`.
+#[track_caller]
+pub(crate) fn run_and_interrupt_once(args: &[&str], begun: impl Fn() -> bool) -> Done {
+    let mut child = Killed(command(args).spawn().unwrap());
+    let (out, err) = (drain(child.0.stdout.take().unwrap()), drain(child.0.stderr.take().unwrap()));
+    let since = std::time::Instant::now();
+    while !begun() {
+        assert!(since.elapsed() < PATIENCE && child.0.try_wait().unwrap().is_none(), "`skytether {}` has not begun, or is over", args.join(" "));
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    send(&child.0, libc::SIGINT);
+    let bytes = out.recv_timeout(PATIENCE).expect("Ctrl-C does not end it");
+    let err = err.recv_timeout(PATIENCE).unwrap();
+    let code = child.0.wait().unwrap().code();
+    Done { code, out: String::from_utf8_lossy(&bytes).into_owned(), bytes, err: String::from_utf8(err).unwrap() }
+}
+
 /// Sends a signal to a process that was not awaited yet.
 #[track_caller]
 fn send(child: &Child, signal: libc::c_int) {

@@ -43,7 +43,9 @@ impl Lost {
 /// What to do about a drive that is not there, in a fleet that can do without it: in one whose directory has its drives (`kept`), or in one of served drives.
 pub(crate) fn advice(id: &Uuid, name: &str, kept: bool) -> String {
     if kept {
-        format!("bring its directory back, or have a blank drive made there on which all of it is rebuilt (`skytether repair --replace {name}`)")
+        format!(
+            "bring its directory back, or, with what is left of it moved away, have a blank drive made there on which all of it is rebuilt (`skytether repair --replace {name}`)"
+        )
     } else {
         format!(
             "start the host with its address, too, or have all of it rebuilt on a blank drive (`skytether drive serve --data NEW --name {name} --replace {id}`, then `skytether repair --replace {name} --with ADDR`)"

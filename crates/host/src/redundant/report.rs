@@ -146,6 +146,7 @@ impl fmt::Display for ScrubReport {
             writeln!(f, "and {} more", self.damaged - self.found.len() as u64)?;
         }
         match (self.damaged, self.left()) {
+            (0, _) if self.unverified > 0 || !self.skipped.is_empty() => write!(f, "nothing is damaged on the drives that were looked at"),
             (0, _) => write!(f, "nothing is damaged"),
             (damaged, left) if self.check => write!(f, "{damaged} damaged, {left} left: nothing was changed"),
             (damaged, 0) => write!(f, "{damaged} damaged, all mended ({} moved for it)", human_bytes(self.bytes_mending)),
