@@ -492,20 +492,23 @@ class Dataset:
     def _is_counts(self, layer: str | None) -> bool:
         import pyarrow as pa
 
-        matrix = self._matrix(layer)
-        if matrix not in self._counts:
-            with self._unchanged():
-                field = pa.schema(self.fleet.sql(f"SELECT val FROM {self.table(f'{matrix}_rows')} LIMIT 0")).field(0)
-            self._counts[matrix] = pa.types.is_integer(field.type.value_type)
-        return self._counts[matrix]
+        rows = self.table(f"{self._matrix(layer)}_rows")
+        with self._unchanged():
+            field = pa.schema(self.fleet.sql(f"SELECT val FROM {rows} LIMIT 0")).field(0)
+        return pa.types.is_integer(field.type.value_type)
 
     @cached_property
-    def _counts(self) -> dict[str, bool]:
-        """By matrix, whether it is stored as integers, once that was asked."""
+    def _known_as_counts(self) -> dict[str, bool]:
+        """By matrix, whether it is stored as integers, where a test asked: it is asked once, as tests are repeated."""
         return {}
 
     def _warn_of_logarithms(self, layer: str | None, transform: str | None) -> None:
-        if transform is not None and not self._is_counts(layer):
+        if transform is None:
+            return
+        matrix = self._matrix(layer)
+        if matrix not in self._known_as_counts:
+            self._known_as_counts[matrix] = self._is_counts(layer)
+        if not self._known_as_counts[matrix]:
             warnings.warn(
                 f"{self._what_values(layer)}, and transform=\"{transform}\" normalises them and takes their logarithm (once more, if they are logarithms): "
                 "say transform=None to compare them as they are; estimated counts, which need not be integers, are right as it is",
