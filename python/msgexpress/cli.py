@@ -246,7 +246,6 @@ def _export(a: argparse.Namespace) -> int:
         try:
             # Text stays text: what was ingested is what is written.
             adata.write_h5ad(aside, compression="gzip", convert_strings_to_categoricals=False)
-            sys.excepthook, sys.unraisablehook = hooks
             os.replace(aside, a.out)
         except (OSError, RuntimeError) as e:
             # HDF5 has the system's number in its text, and h5py not always in its error.
@@ -254,6 +253,7 @@ def _export(a: argparse.Namespace) -> int:
             number = getattr(e, "errno", None) or (int(found[1]) if found else None)
             raise _NotWritten(f"cannot write {a.out}: {os.strerror(number) if number else e}") from e
         finally:
+            sys.excepthook, sys.unraisablehook = hooks
             if os.path.exists(aside):
                 os.remove(aside)
     print(f"wrote {a.out}: {adata.n_obs:,} cells x {adata.n_vars:,} genes", file=sys.stderr)

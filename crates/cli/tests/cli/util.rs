@@ -95,6 +95,12 @@ pub(crate) fn run_with(args: &[&str], environment: &[(&str, &str)]) -> Done {
 fn finish(mut command: Command, args: &[&str]) -> Done {
     let mut child = Killed(command.spawn().unwrap());
     let (out, err) = (drain(child.0.stdout.take().unwrap()), drain(child.0.stderr.take().unwrap()));
+    ended(child, &out, &err, args)
+}
+
+/// What became of a command of which this is all that it prints.
+#[track_caller]
+fn ended(mut child: Killed, out: &Receiver<Vec<u8>>, err: &Receiver<Vec<u8>>, args: &[&str]) -> Done {
     // Its outputs are closed when it ends; they are what can be waited for with a bound.
     let bytes = out.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("`skytether {}` has hung", args.join(" ")));
     let err = err.recv_timeout(PATIENCE).unwrap();
@@ -145,10 +151,7 @@ pub(crate) fn run_and_interrupt_once(args: &[&str], begun: impl Fn() -> bool) ->
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     send(&child.0, libc::SIGINT);
-    let bytes = out.recv_timeout(PATIENCE).expect("Ctrl-C does not end it");
-    let err = err.recv_timeout(PATIENCE).unwrap();
-    let code = child.0.wait().unwrap().code();
-    Done { code, out: String::from_utf8_lossy(&bytes).into_owned(), bytes, err: String::from_utf8(err).unwrap() }
+    ended(child, &out, &err, args)
 }
 
 /// Sends a signal to a process that was not awaited yet.
