@@ -1,6 +1,6 @@
 //! A sub-plan that can be run stripe by stripe, at several rungs, by several lanes.
 //!
-//! It is planned once per rung; each lane runs a copy of that plan in one partition, over the stripes that its [`Feed`] gives, with a state of its own. What lanes give over different stripes are parts of one
+//! It is planned once per rung, as a whole before anybody asks for anything of it, and what is below its upper part when that [is wanted](Divided::ready): most drives never work at `filter`, and planning takes slow ones long. Each lane runs a copy of that plan in one partition, over the stripes that its [`Feed`] gives, with a state of its own. What lanes give over different stripes are parts of one
 //! result, whoever runs them: `full` where the slices lie or, over slices that were handed out, above; `filter` where they lie, with [`Divided::above`] over the rows that it gives.
 
 use std::fmt;
@@ -30,6 +30,7 @@ use skytether_plan::error::from_datafusion;
 use skytether_plan::rungs::{self, Delivered};
 use skytether_wire::session::Stripe;
 use skytether_wire::{Annotation, DeliveryStream, OperatorNote, SubPlan};
+use tokio::sync::OnceCell;
 
 use crate::annotate;
 use crate::batches::Coalescer;
@@ -53,19 +54,28 @@ pub struct Divided {
     full: Arc<dyn ExecutionPlan>,
     /// Where there is an upper part.
     parts: Option<Parts>,
-    fetchers: [Fetcher; 2],
-    scans: [SliceScanExec; 2],
+    fetcher: Fetcher,
+    scan: SliceScanExec,
     survey: Vec<Stripe>,
     notes: Mutex<[Notes; 2]>,
 }
 
 /// A sub-plan in two.
 struct Parts {
-    lower: Arc<dyn ExecutionPlan>,
+    lower: LogicalPlan,
+    /// Of what the lower part gives.
+    schema: SchemaRef,
+    planned: OnceCell<Lower>,
     /// Over rows that are delivered.
     upper: LogicalPlan,
     /// Its operators, which only who finishes rows plans.
     finishes: Option<Arc<dyn ExecutionPlan>>,
+}
+
+/// The operators of a lower part.
+struct Lower {
+    plan: Arc<dyn ExecutionPlan>,
+    fetcher: Fetcher,
 }
 
 /// What lanes of a rung have told.
@@ -94,9 +104,9 @@ impl Engine {
         // A lane has one partition.
         let planned = read.planned(1).await?;
         let scan = only_scan(&planned.physical);
-        let stripes = scan.as_ref().and_then(|scan| Some((scan.survey(false)?.len(), scan.survey(self.joined)?)));
+        let stripes = scan.and_then(|scan| Some((scan.survey(false)?.len(), scan.survey(self.joined)?, scan)));
         Ok(match stripes {
-            Some((apart, survey)) if apart >= FEW => Taken::Divided(Box::new(Divided::new(planned, survey).await?)),
+            Some((apart, survey, scan)) if apart >= FEW => Taken::Divided(Box::new(Divided::new(planned, scan, survey)?)),
             // No more than one partition's work.
             Some(_) => Taken::Whole(self.run(planned, &plan)),
             None if self.threads == 1 => Taken::Whole(self.run(planned, &plan)),
@@ -119,18 +129,27 @@ fn only_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<SliceScanExec> {
 }
 
 impl Divided {
-    async fn new(planned: Planned, survey: Vec<Stripe>) -> Result<Self> {
-        let none = |whose: &str| Error::internal(format!("{whose} has another scan than the whole"));
-        let scan = only_scan(&planned.physical).ok_or_else(|| none("a sub-plan that divides"))?;
+    fn new(planned: Planned, scan: SliceScanExec, survey: Vec<Stripe>) -> Result<Self> {
         let logical = planned.prepared.bound().map_err(from_datafusion)?;
-        let (mut parts, mut lower) = (None, scan.clone());
-        if let Some(split) = rungs::split(&logical).map_err(from_datafusion)? {
-            let plan = physical(&split.lower, &planned.state).await.map_err(from_datafusion)?;
-            lower = only_scan(&plan).ok_or_else(|| none("the lower part of a sub-plan"))?;
-            parts = Some(Parts { lower: plan, upper: split.upper, finishes: None });
-        }
-        let fetchers = [scan.fetcher()?, lower.fetcher()?];
-        Ok(Self { full: Arc::clone(&planned.physical), planned, parts, fetchers, scans: [scan, lower], survey, notes: Mutex::default() })
+        let parts = rungs::split(&logical).map_err(from_datafusion)?.map(|split| {
+            let schema = Arc::clone(split.lower.schema().inner());
+            Parts { lower: split.lower, schema, planned: OnceCell::new(), upper: split.upper, finishes: None }
+        });
+        Ok(Self { full: Arc::clone(&planned.physical), planned, parts, fetcher: scan.fetcher()?, scan, survey, notes: Mutex::default() })
+    }
+
+    /// Plans what lanes at `rung` run, unless that is done: before the first of them.
+    ///
+    /// # Errors
+    /// Internal only.
+    pub async fn ready(&self, rung: Rung) -> Result<()> {
+        let (Some(parts), Rung::Filter) = (&self.parts, rung) else { return Ok(()) };
+        let planned = parts.planned.get_or_try_init(|| async {
+            let plan = paced(self.planned.reader.processor(), physical(&parts.lower, &self.planned.state)).await.map_err(from_datafusion)?;
+            let scan = only_scan(&plan).ok_or_else(|| Error::internal("the lower part of a sub-plan has another scan than the whole"))?;
+            Ok(Lower { plan, fetcher: scan.fetcher()? })
+        });
+        planned.await.map(drop)
     }
 
     /// The same, to be asked for lanes [above](Self::above) others as well.
@@ -138,6 +157,7 @@ impl Divided {
     /// # Errors
     /// Internal only.
     pub async fn finishing(mut self) -> Result<Self> {
+        self.ready(Rung::Filter).await?;
         if let Some(parts) = &mut self.parts {
             parts.finishes = Some(over_delivered(&parts.upper, &self.planned.state).await?);
         }
@@ -153,13 +173,16 @@ impl Divided {
     /// The columns of what lanes give at `rung`.
     #[must_use]
     pub fn schema(&self, rung: Rung) -> SchemaRef {
-        self.plan(rung).schema()
+        match &self.parts {
+            Some(parts) if rung == Rung::Filter => Arc::clone(&parts.schema),
+            _ => self.full.schema(),
+        }
     }
 
     /// The partition whose stripes they are.
     #[must_use]
     pub fn partition(&self) -> &PartitionName {
-        self.scans[0].partition()
+        self.scan.partition()
     }
 
     /// The numbers of the slices of a stripe that are read.
@@ -167,13 +190,13 @@ impl Divided {
     /// # Errors
     /// Internal only.
     pub fn slices_of(&self, stripe: u32) -> Result<Vec<u32>> {
-        self.scans[0].slices_of(stripe)
+        self.scan.slices_of(stripe)
     }
 
     /// Whether the partition is one of a matrix.
     #[must_use]
     pub fn is_sparse(&self) -> bool {
-        self.scans[0].is_sparse()
+        self.scan.is_sparse()
     }
 
     /// The sub-plan.
@@ -207,25 +230,28 @@ impl Divided {
         usize::from(rung == Rung::Filter && self.parts.is_some())
     }
 
-    fn plan(&self, rung: Rung) -> &Arc<dyn ExecutionPlan> {
+    /// The lower part where `rung` is that; nothing where it runs as a whole.
+    fn lower(&self, rung: Rung) -> Result<Option<&Lower>> {
         match &self.parts {
-            Some(parts) if rung == Rung::Filter => &parts.lower,
-            _ => &self.full,
+            Some(parts) if rung == Rung::Filter => parts.planned.get().map(Some).ok_or_else(|| Error::internal("a lane began before its plan was ready")),
+            _ => Ok(None),
         }
     }
 
-    /// What reads stripes for lanes at `rung`.
-    #[must_use]
-    pub fn fetcher(&self, rung: Rung) -> &Fetcher {
-        &self.fetchers[self.place(rung)]
+    /// What reads stripes for lanes at `rung`, which is to be [ready](Self::ready).
+    ///
+    /// # Errors
+    /// Internal, where it is not.
+    pub fn fetcher(&self, rung: Rung) -> Result<&Fetcher> {
+        Ok(self.lower(rung)?.map_or(&self.fetcher, |lower| &lower.fetcher))
     }
 
-    /// One more lane at `rung` (`Full` for all that is not `Filter`), over what `feed` gives; `meter` measures it.
+    /// One more lane at `rung` (`Full` for all that is not `Filter`), which is to be [ready](Self::ready), over what `feed` gives; `meter` measures it.
     ///
     /// # Errors
     /// Internal only.
     pub fn lane(&self, rung: Rung, feed: Arc<dyn Feed>, meter: Arc<Meter>) -> Result<Lane> {
-        let plan = Arc::clone(self.plan(rung)).transform_up(|node| match node.downcast_ref::<SliceScanExec>() {
+        let plan = Arc::clone(self.lower(rung)?.map_or(&self.full, |lower| &lower.plan)).transform_up(|node| match node.downcast_ref::<SliceScanExec>() {
             Some(scan) => Ok(Transformed::yes(Arc::new(scan.fed(Arc::clone(&feed))) as Arc<dyn ExecutionPlan>)),
             None => Ok(Transformed::no(node)),
         });
@@ -306,14 +332,13 @@ impl Divided {
     /// What its lanes did, as far as they are over.
     #[must_use]
     pub fn annotation(&self) -> Annotation {
-        let mut annotation = Annotation { slices_total: Some(self.planned.slices), slices_pruned: self.scans[0].pruned(), ..Annotation::default() };
-        annotation.indexes.extend(self.scans[0].found().map(|found| found.note.clone()));
-        for (at, fetcher) in self.fetchers.iter().enumerate() {
-            if at == 0 || self.parts.is_some() {
-                let (read, told) = fetcher.counted();
-                annotation.slices += read;
-                annotation.slices_told += told;
-            }
+        let mut annotation = Annotation { slices_total: Some(self.planned.slices), slices_pruned: self.scan.pruned(), ..Annotation::default() };
+        annotation.indexes.extend(self.scan.found().map(|found| found.note.clone()));
+        let lower = self.parts.as_ref().and_then(|parts| parts.planned.get()).map(|lower| &lower.fetcher);
+        for fetcher in [&self.fetcher].into_iter().chain(lower) {
+            let (read, told) = fetcher.counted();
+            annotation.slices += read;
+            annotation.slices_told += told;
         }
         let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         annotation.rows_read = Some(notes.iter().map(|notes| notes.rows_read).sum());

@@ -130,7 +130,8 @@ impl Worker for Lanes {
             }
         });
         for (rung, slice) in wanted {
-            let fetcher = self.divided.fetcher(rung).clone();
+            // Before its first lane has planned it nothing is read.
+            let Ok(fetcher) = self.divided.fetcher(rung).cloned() else { continue };
             reads.entry((rung, slice)).or_insert_with(|| tokio::spawn(async move { fetcher.fetch(slice.0).await }));
         }
     }
@@ -152,6 +153,7 @@ impl Worker for Lanes {
             last: Mutex::default(),
             given: Arc::clone(&given),
         }));
+        self.divided.ready(lane.rung()).await?;
         let mut rows = self.divided.lane(lane.rung(), Arc::new(feed), meter)?;
         while let Some(batch) = rows.next().await? {
             {
@@ -241,7 +243,10 @@ impl Feeding {
         lane.ahead();
         Some(match read {
             Some(read) => read.await.unwrap_or_else(|e| Err(Error::internal("a task that reads the store stopped").because(e))),
-            None => lanes.divided.fetcher(rung).fetch(slice.0).await,
+            None => match lanes.divided.fetcher(rung) {
+                Ok(fetcher) => fetcher.fetch(slice.0).await,
+                Err(error) => Err(error),
+            },
         })
     }
 }

@@ -95,7 +95,7 @@ async fn run(fleet: &Path, profile: &str, place: &str, query: &str) -> Result<Ve
     };
     // A core that is so many times slower takes so many times as long.
     let speed = if place == "drive" { profile.map_or(1.0, |profile| profile.speed_per_core) } else { 1.0 };
-    let timed = Arc::new(Timed::new(&divided, speed));
+    let timed = Arc::new(Timed::new(&divided, speed)?);
     let mut lane = divided.lane(Rung::Full, Arc::new(Clock(Arc::clone(&timed))), Arc::clone(&timed.meter))?;
     while lane.next().await?.is_some() {}
     let taken = std::mem::take(&mut timed.state().took);
@@ -160,10 +160,10 @@ struct State {
 }
 
 impl Timed {
-    fn new(divided: &Divided, speed: f64) -> Self {
+    fn new(divided: &Divided, speed: f64) -> Result<Self> {
         let waiting = divided.survey().iter().map(|stripe| (stripe.stripe, stripe.rows)).collect();
         let state = State { waiting, rows: 0, last: (Reading::default(), Instant::now()), took: Vec::new() };
-        Self { fetcher: divided.fetcher(Rung::Full).clone(), meter: Arc::default(), speed, state: Mutex::new(state) }
+        Ok(Self { fetcher: divided.fetcher(Rung::Full)?.clone(), meter: Arc::default(), speed, state: Mutex::new(state) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -1,8 +1,12 @@
 //! Slices on their way to the drives: one lane per drive, each a task that sends what came in as batches.
+//!
+//! A lane has [two](UNDER_WAY) batches under way: while the drive stores one, the next comes over its link, and where both have come, both are stored by different cores of the drive.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures::stream::{FuturesUnordered, StreamExt};
 use skytether_common::{Error, Key, Result};
 use skytether_store::{Expect, Op};
 use skytether_wire::Storage;
@@ -14,8 +18,11 @@ use crate::catalog::{Catalog, within};
 /// Bytes that one lane collects before it sends.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// Bytes that all lanes together may hold back.
+/// Bytes that all lanes together may hold back, but for four slices of each.
 const TOTAL_BYTES: usize = 64 << 20;
+
+/// Batches of a lane that its drive has not answered yet.
+const UNDER_WAY: usize = 2;
 
 /// Changes in one batch at most: many tiny slices are sent in more than one.
 const BATCH_OPS: usize = 256;
@@ -33,7 +40,7 @@ pub(crate) struct Outbox {
 impl Outbox {
     /// A lane for each drive of `catalog`. Must be called in a runtime.
     pub(crate) fn new(catalog: &Catalog) -> Self {
-        let batch = BATCH_BYTES.min(TOTAL_BYTES / catalog.drives().len().max(1)).max(1 << 20);
+        let batch = BATCH_BYTES.min(TOTAL_BYTES / (UNDER_WAY * catalog.drives().len().max(1))).max(1 << 20);
         let lanes = catalog
             .drives()
             .iter()
@@ -70,24 +77,52 @@ impl Outbox {
     }
 }
 
-async fn run(drive: Arc<dyn Storage>, mut ops: mpsc::Receiver<Op>, batch_bytes: usize, deadline: std::time::Duration) -> Result<()> {
-    let mut batch = Vec::new();
-    let mut bytes = 0;
-    loop {
-        let next = ops.recv().await;
-        let ended = next.is_none();
-        if let Some(op) = next {
-            bytes += if let Op::Put { value, .. } = &op { value.len() } else { 0 };
-            batch.push(op);
+/// Sends what comes in `ops`, until there is no more or the drive fails. What is under way then ends before this does: whoever cleans up finds all that was written.
+async fn run(drive: Arc<dyn Storage>, mut ops: mpsc::Receiver<Op>, batch_bytes: usize, deadline: Duration) -> Result<()> {
+    let (mut next, mut under_way) = (Batch::default(), FuturesUnordered::new());
+    let (mut more, mut result) = (true, Ok(()));
+    while result.is_ok() && (more || !under_way.is_empty()) {
+        tokio::select! {
+            biased;
+            Some(sent) = under_way.next(), if !under_way.is_empty() => result = sent,
+            batch = next.fill(&mut ops, batch_bytes), if more && under_way.len() < UNDER_WAY => {
+                more = !batch.is_empty();
+                if more {
+                    under_way.push(send(&*drive, deadline, batch));
+                }
+            }
         }
-        if !batch.is_empty() && (ended || bytes >= batch_bytes || batch.len() >= BATCH_OPS) {
-            let name = &drive.info().name;
-            let sent = std::mem::take(&mut batch);
-            within(deadline, name, "store slices", drive.apply(sent)).await.map_err(|e| e.while_doing(format!("{name} could not store slices")))?;
-            bytes = 0;
+    }
+    // From here on `put` fails.
+    drop(ops);
+    while let Some(sent) = under_way.next().await {
+        result = result.and(sent);
+    }
+    result
+}
+
+async fn send(drive: &dyn Storage, deadline: Duration, batch: Vec<Op>) -> Result<()> {
+    let name = &drive.info().name;
+    let sent = within(deadline, name, "store slices", drive.apply(batch)).await;
+    sent.map(drop).map_err(|e| e.while_doing(format!("{name} could not store slices")))
+}
+
+/// Changes that are sent next.
+#[derive(Default)]
+struct Batch {
+    ops: Vec<Op>,
+    bytes: usize,
+}
+
+impl Batch {
+    /// The next batch, once it is full or the last one; none where nothing comes any more. What came before it is dropped stays for the next call.
+    async fn fill(&mut self, ops: &mut mpsc::Receiver<Op>, most_bytes: usize) -> Vec<Op> {
+        while self.bytes < most_bytes && self.ops.len() < BATCH_OPS {
+            let Some(op) = ops.recv().await else { break };
+            self.bytes += if let Op::Put { value, .. } = &op { value.len() } else { 0 };
+            self.ops.push(op);
         }
-        if ended {
-            return Ok(());
-        }
+        self.bytes = 0;
+        std::mem::take(&mut self.ops)
     }
 }

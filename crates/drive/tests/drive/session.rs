@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use arrow::array::{AsArray, Int64Array, new_null_array};
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Schema};
 use arrow::record_batch::RecordBatch;
-use datafusion::execution::memory_pool::MemoryConsumer;
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer};
 use futures::StreamExt;
 use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, Rung, SliceId, Up, Why};
 use skytether_adapt::profile::Profile;
 use skytether_common::{Key, Result};
 use skytether_drive::{Cse, Device, DriveOptions};
+use skytether_engine::divide::Taken;
+use skytether_engine::{Engine, Reader};
 use skytether_slice::Metadata;
 use skytether_store::SliceStore;
 use skytether_store::before::Before;
@@ -511,4 +513,46 @@ async fn slices_are_taken_from_one_epoch_and_given_to_another_as_long_as_they_we
     }
     let whole: i64 = (0..ROWS).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64) % 1000).sum();
     assert_eq!((epochs[0].0 + epochs[1].0, epochs[0].1 + epochs[1].1), (ROWS, whole));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_part_below_an_aggregation_is_planned_for_the_first_who_runs_it_and_is_as_announced() {
+    let store = Arc::new(MemoryStore::default());
+    store_numbers(store.as_ref());
+    let plan = sub_plan("SELECT id % 3 AS third, kind, count(*), max(id) FROM shop.sales.data WHERE id > 0 GROUP BY id % 3, kind").await;
+
+    let pool = Arc::new(GreedyMemoryPool::new(64 << 20));
+    let engine = Arc::new(Engine::new("drive-0".to_owned(), Arc::new(Reader::new(Arc::clone(&store) as _)), pool, 1, 1).unwrap());
+    let Taken::Divided(divided) = engine.take(plan.clone()).await.unwrap() else { panic!("it has several slices") };
+    assert!(divided.fetcher(Rung::Full).is_ok() && divided.fetcher(Rung::Raw).is_ok());
+    let error = divided.fetcher(Rung::Filter).unwrap_err();
+    assert!(error.to_string().contains("before its plan was ready"), "{error}");
+    divided.ready(Rung::Filter).await.unwrap();
+    assert!(divided.fetcher(Rung::Filter).is_ok());
+
+    let drive = drive_over(store, DriveOptions { threads: LANES, ..DriveOptions::default() });
+    let Opened::Session(Session { schema, lower, survey, orders, mut messages, .. }) = drive.open(plan).await.unwrap() else { panic!("it has several slices") };
+    let lower = lower.expect("an aggregation has a lower part");
+    let slices: Vec<_> = survey.iter().map(|stripe| SliceId(stripe.stripe)).collect();
+    let (one, other) = slices.split_at(slices.len() / 2);
+    let close = CloseAfter { drained: true, slices: None, seconds: None };
+    for (epoch, rung, slices) in [(0, Rung::Filter, one), (1, Rung::Full, other)] {
+        orders.send(Down { epoch: EpochId(epoch), number: 0, order: Order::Open { rung, slices: slices.to_vec(), close } }).unwrap();
+    }
+    let (mut over, mut due, mut came) = (0, 0, [0, 0]);
+    while over < 2 || came[0] + came[1] < due {
+        match heard(&mut messages).await {
+            Message::Up(Up::EpochDone(completed)) => (over, due) = (over + 1, due + completed.rows),
+            Message::Batch { epoch, batch, .. } => {
+                let announced = if epoch == EpochId(0) { &lower } else { &schema };
+                let columns = |schema: &Schema| schema.fields().iter().map(|f| (f.name().clone(), f.data_type().clone())).collect::<Vec<_>>();
+                assert_eq!(columns(&batch.schema()), columns(announced), "{epoch:?}");
+                came[epoch.0 as usize] += batch.num_rows() as u64;
+            }
+            Message::Up(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    // About half of the numbers are above zero; of states there are three for each lane and epoch at most.
+    assert!(came[0] > ROWS as u64 / 5 && (1..=3 * LANES as u64).contains(&came[1]), "{came:?}");
 }

@@ -35,6 +35,7 @@ mod redundancy;
 mod replaced;
 mod rungs;
 mod scrub;
+mod sent;
 mod served;
 mod storms;
 mod stuck;

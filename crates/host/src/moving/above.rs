@@ -154,7 +154,7 @@ impl Above {
     /// # Errors
     /// As the drive's storage.
     pub(super) async fn fetch(&self, stripe: u32) -> Result<Fed> {
-        self.divided().await?.fetcher(self.top).fetch(stripe).await
+        self.divided().await?.fetcher(self.top)?.fetch(stripe).await
     }
 
     /// Works slices off that [`Self::fetch`] gave.

@@ -2,7 +2,7 @@
 //!
 //! The note is in the membership record, which every drive has; of several the one with the highest `change` counts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,6 +20,9 @@ use crate::membership::{MEMBERSHIP_KEY, Membership};
 
 /// How often it is looked whether lost drives are back, at most, and how long they have to answer.
 const LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(2));
+
+/// Data sets whose root records are compared at a time.
+const AGREED: usize = 16;
 
 /// How long a drive may take to name its fleet before an ingest does without it.
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
@@ -191,9 +194,7 @@ impl Catalog {
         for at in &back {
             names.extend(self.names_at(*at).await?);
         }
-        for name in &names {
-            self.agree(name, &back).await?;
-        }
+        self.agree_on(&names, &back).await?;
         for at in &damaged {
             self.note_anew(*at, &newest, deadline).await?;
         }
@@ -208,9 +209,7 @@ impl Catalog {
         .await?;
         self.presence().taken_in(&ids);
         // What changed since, by those who took them for absent until just now.
-        for name in self.names().await? {
-            self.agree(&name, &back).await?;
-        }
+        self.agree_on(&self.names().await?, &back).await?;
         for at in back {
             tracing::info!("{} is back and knows what changed meanwhile", self.drives()[at].info().name);
             self.presence().found(at);
@@ -252,8 +251,13 @@ impl Catalog {
         if !self.presence().is_redundant() {
             return Ok(());
         }
-        for name in self.names().await? {
-            self.agree(&name, &[]).await?;
+        self.agree_on(&self.names().await?, &[]).await
+    }
+
+    /// As [`Self::agree`], on [some](AGREED) at a time.
+    async fn agree_on(&self, names: &BTreeSet<DatasetName>, back: &[usize]) -> Result<()> {
+        for some in names.iter().collect::<Vec<_>>().chunks(AGREED) {
+            join_all(some.iter().map(|name| self.agree(name, back))).await.into_iter().collect::<Result<()>>()?;
         }
         Ok(())
     }
@@ -263,18 +267,24 @@ impl Catalog {
         let homes = self.homes(name);
         let mut best: Option<(u64, Bytes)> = None;
         let mut damaged = None;
-        for at in homes.iter().filter(|at| !self.presence().is_lost(**at)) {
-            match self.read_at(*at, name).await {
-                Ok(Some((bytes, _))) => match RootRecord::decode(name, &bytes) {
-                    Ok(record) if best.as_ref().is_none_or(|(change, _)| record.change > *change) => best = Some((record.change, bytes)),
-                    Ok(_) => {}
-                    // Nobody can tell what a newer one means.
-                    Err(e) if e.kind() == Kind::Unsupported => return Ok(()),
-                    Err(e) => damaged = Some(e),
-                },
+        let mut has = BTreeMap::new();
+        let here: Vec<usize> = homes.iter().copied().filter(|at| !self.presence().is_lost(*at)).collect();
+        let each = join_all(here.iter().map(|at| self.read_at(*at, name))).await;
+        for (at, read) in here.into_iter().zip(each) {
+            match read {
+                Ok(Some((bytes, _))) => {
+                    has.insert(at, bytes.clone());
+                    match RootRecord::decode(name, &bytes) {
+                        Ok(record) if best.as_ref().is_none_or(|(change, _)| record.change > *change) => best = Some((record.change, bytes)),
+                        Ok(_) => {}
+                        // Nobody can tell what a newer one means.
+                        Err(e) if e.kind() == Kind::Unsupported => return Ok(()),
+                        Err(e) => damaged = Some(e),
+                    }
+                }
                 Ok(None) => {}
                 Err(e) if e.kind() == Kind::Corrupt => damaged = Some(e),
-                Err(e) => self.may_lose(*at, e)?,
+                Err(e) => self.may_lose(at, e)?,
             }
         }
         if let (None, Some(e)) = (&best, damaged) {
@@ -287,7 +297,7 @@ impl Catalog {
         for at in homes {
             if back.contains(&at) {
                 self.bring(at, name, u64::MAX, value.as_ref()).await?;
-            } else if !self.presence().is_lost(at) && value.is_some() {
+            } else if !self.presence().is_lost(at) && value.is_some() && has.get(&at) != value.as_ref() {
                 self.bring(at, name, change, value.as_ref()).await?;
             }
         }
@@ -358,25 +368,38 @@ impl Catalog {
         // One that is to leave knows it last: if it alone did, whoever begins with the others would never hear of it, and say something else by the same number.
         all.sort_by_key(|at| membership.drives.iter().all(|member| member.id != self.drives()[*at].info().id));
         // Those that are back and are not used yet get it as well.
-        for at in all.into_iter().filter(|at| takes(*at)) {
-            let drive = &self.drives()[at];
-            let name = &drive.info().name;
-            let there = within(self.deadline(), name, "look its fleet up", drive.stat(&key)).await?;
-            // What is read after its version is that version, or the compare-and-set fails.
-            if there.is_some() {
-                let bytes = within(self.deadline(), name, "name its fleet", drive.get(&key)).await?;
-                if Membership::decode(name, &bytes).is_ok_and(|other| other.change >= membership.change) && bytes != value {
-                    return Ok(false);
-                }
-            }
-            let put = Op::Put { key: key.clone(), value: value.clone(), expect: there.map_or(Expect::Absent, |entry| Expect::Version(entry.version)) };
-            match within(self.deadline(), name, "take a note about its fleet", drive.apply(vec![put])).await {
-                Err(e) if e.kind() == Kind::Conflict && !is_refusal(&e) => return Ok(false),
-                Err(e) => return Err(e.while_doing(format!("{name} could not take a note about its fleet"))),
-                Ok(_) => {}
+        all.retain(|at| takes(*at));
+        let stay = all.iter().filter(|at| membership.drives.iter().any(|member| member.id == self.drives()[**at].info().id)).count();
+        let (stay, leave) = all.split_at(stay);
+        // The first one says who comes first, where two hosts change it at a time: who is refused there has changed nothing. After that nobody has to wait for another drive's disk.
+        let (first, rest) = stay.split_at(stay.len().min(1));
+        for together in [first, rest, leave] {
+            let noted = join_all(together.iter().map(|at| self.note_membership(*at, &key, &membership, &value))).await;
+            if !noted.into_iter().try_fold(true, |all, one| one.map(|one| all && one))? {
+                return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Writes a changed record of the fleet, `value`, to a drive, unless somebody else was quicker there; whether that was not so.
+    async fn note_membership(&self, at: usize, key: &Key, membership: &Membership, value: &Bytes) -> Result<bool> {
+        let drive = &self.drives()[at];
+        let name = &drive.info().name;
+        let there = within(self.deadline(), name, "look its fleet up", drive.stat(key)).await?;
+        // What is read after its version is that version, or the compare-and-set fails.
+        if there.is_some() {
+            let bytes = within(self.deadline(), name, "name its fleet", drive.get(key)).await?;
+            if Membership::decode(name, &bytes).is_ok_and(|other| other.change >= membership.change) && bytes != *value {
+                return Ok(false);
+            }
+        }
+        let put = Op::Put { key: key.clone(), value: value.clone(), expect: there.map_or(Expect::Absent, |entry| Expect::Version(entry.version)) };
+        match within(self.deadline(), name, "take a note about its fleet", drive.apply(vec![put])).await {
+            Err(e) if e.kind() == Kind::Conflict && !is_refusal(&e) => Ok(false),
+            Err(e) => Err(e.while_doing(format!("{name} could not take a note about its fleet"))),
+            Ok(_) => Ok(true),
+        }
     }
 }
 
