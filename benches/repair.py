@@ -3,6 +3,8 @@
 Five drives like Envoy's compute module, with links of 2.5 Gb/s and disks of 261 MB/s that take 8 ms to move elsewhere, hold particles with ec:4+1. One is lost, and rebuilt on a blank one (`skytether repair`): each of the other four reads all that it has, once, and the blank one is written what the lost one had. So every link carries about as many bytes as were lost, all at
 the same time, and what the links allow is their rate. The same repair is measured without any profile (what this machine's processor and disk allow), over links alone (without slow processors and disks), with disks, and with the whole device.
 
+What is lost is removed when all repairs are over (see `encode.py` for why).
+
 Then the whole fleet is scrubbed: what moved, beside what was read and verified. And a copy of it gets a drive, and loses another one: how far the drive with the most and the one with the least are from their mean, of what is stored, after each.
 
 `python benches/repair.py [--rows 50M] [--repeat 3]`, or `python benches/run.py repair`, prints seconds and rates.
@@ -15,6 +17,7 @@ import os
 import shutil
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,11 +63,11 @@ def fleet_of(rows: int) -> Path:
     return path
 
 
-def repaired(path: Path, profile: str | None) -> dict[str, Any]:
-    """Loses a drive and rebuilds it; the report. The fleet is what it was afterwards."""
+def repaired(path: Path, profile: str | None, aside: Path) -> dict[str, Any]:
+    """Loses a drive, whose files go `aside`, and rebuilds it; the report. The fleet is what it was afterwards."""
     import skytether
 
-    shutil.rmtree(path / "drives" / str(LOST))
+    (path / "drives" / str(LOST)).rename(aside)
     options = {} if profile is None else {"profile": profile}
     with skytether.open(path, **options) as fleet:
         report = fleet.repair(f"drive-{LOST}")
@@ -77,8 +80,9 @@ def compare(rows: int, repeat: int, line: Line) -> None:
     path = fleet_of(rows)
     allowed = particles.LINK / 8
     print(f"\nrepair of one of {DRIVES} drives, ec:4+1, {rows:,} particles")
-    for what, profile in DEVICES:
-        reports = [repaired(path, profile) for _ in range(repeat)]
+    with tempfile.TemporaryDirectory(prefix="lost_", dir=data.OUT) as lost:
+        told = [(what, profile, [repaired(path, profile, Path(lost) / f"{n}_{turn}") for turn in range(repeat)]) for n, (what, profile) in enumerate(DEVICES)]
+    for what, profile, reports in told:
         written = reports[0]["bytes_written"]
         seconds = statistics.median(report["seconds"] for report in reports)
         share = written / seconds / allowed
