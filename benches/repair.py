@@ -80,6 +80,9 @@ def compare(rows: int, repeat: int, line: Line) -> None:
     path = fleet_of(rows)
     allowed = particles.LINK / 8
     print(f"\nrepair of one of {DRIVES} drives, ec:4+1, {rows:,} particles")
+    for left in data.OUT.glob("lost_*"):
+        # By a run that was killed.
+        shutil.rmtree(left)
     with tempfile.TemporaryDirectory(prefix="lost_", dir=data.OUT) as lost:
         told = [(what, profile, [repaired(path, profile, Path(lost) / f"{n}_{turn}") for turn in range(repeat)]) for n, (what, profile) in enumerate(DEVICES)]
     for what, profile, reports in told:

@@ -141,7 +141,7 @@ impl Divided {
     /// Plans what lanes at `rung` run, unless that is done: before the first of them.
     ///
     /// # Errors
-    /// Internal only.
+    /// As [`Engine::take`]: a table's names and indexes are read once more.
     pub async fn ready(&self, rung: Rung) -> Result<()> {
         let (Some(parts), Rung::Filter) = (&self.parts, rung) else { return Ok(()) };
         let planned = parts.planned.get_or_try_init(|| async {

@@ -231,17 +231,21 @@ impl Held {
         Err(Error::conflict(format!("the record of its host changes all the time at {}: stop all hosts but one", self.name())))
     }
 
-    /// Whether the drive refused a batch for want of this host's record, and not for one of its own conditions: because another host is there, which is the error, or because the drive has none.
-    async fn is_without(&self) -> Result<bool> {
+    /// Whether the drive refused a batch for want of this host's record, `checked` as it had been laid, and not for one of its own conditions: because another host is there, which is the error, or because the drive has none.
+    async fn is_without(&self, checked: Version) -> Result<bool> {
+        // Several batches may be refused at a time: the first lays the record anew, and the others find that.
+        let mut laid = self.laid.lock().await;
         let found = self.holder().await?;
         let term = self.fence.term.load(Ordering::SeqCst);
-        let mut laid = self.laid.lock().await;
         let is_later = |there: Version| laid.is_some_and(|(_, version)| there > version);
         match &found {
             // One of a lower term that was there before: the drive has forgotten that this host took it over, as a disk does that acknowledged what it had not written. One that came later is of another fleet that has the drive now.
             Some((Some(other), _)) if other.host != self.fence.host && other.term >= term => return Err(self.fence.refused(self.name(), other)),
             Some((Some(other), there)) if other.host != self.fence.host && is_later(*there) => return Err(Fence::gone(self.name(), other)),
             _ => {}
+        }
+        if laid.is_none_or(|(_, version)| version != checked) {
+            return Ok(true);
         }
         let still = laid.is_some_and(|(_, version)| found.is_some_and(|(_, there)| there == version));
         if !still {
@@ -262,7 +266,8 @@ impl Decorator for Held {
             return self.drive.apply(batch).await;
         }
         for last in [false, true] {
-            let expect = Expect::Version(self.version().await?);
+            let checked = self.version().await?;
+            let expect = Expect::Version(checked);
             let mut all = batch.clone();
             // A drive that leaves is to forget whom it took changes from.
             let forgets = all.iter_mut().find(|op| op.key().as_str() == HOST_KEY).map(|op| *op = Op::Delete { key: op.key().clone(), expect }).is_some();
@@ -275,7 +280,7 @@ impl Decorator for Held {
                     return Ok(versions);
                 }
                 // Another drive in its place, say.
-                Err(e) if e.kind() == Kind::Conflict && self.is_without().await? && !last => {}
+                Err(e) if e.kind() == Kind::Conflict && self.is_without(checked).await? && !last => {}
                 Err(e) => return Err(e),
             }
         }

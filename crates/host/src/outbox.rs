@@ -18,7 +18,7 @@ use crate::catalog::{Catalog, within};
 /// Bytes that one lane collects before it sends.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// Bytes that all lanes together may hold back, but for four slices of each.
+/// Bytes that all lanes together may hold back, but for the last slice of each batch and four more of each lane; of more than 32 drives a MiB for each batch.
 const TOTAL_BYTES: usize = 64 << 20;
 
 /// Batches of a lane that its drive has not answered yet.
@@ -77,7 +77,7 @@ impl Outbox {
     }
 }
 
-/// Sends what comes in `ops`, until there is no more or the drive fails. What is under way then ends before this does: whoever cleans up finds all that was written.
+/// Sends what comes in `ops`, until there is no more or the drive fails. What is under way then is answered before this ends, or given up at its deadline: whoever cleans up finds what was written until then.
 async fn run(drive: Arc<dyn Storage>, mut ops: mpsc::Receiver<Op>, batch_bytes: usize, deadline: Duration) -> Result<()> {
     let (mut next, mut under_way) = (Batch::default(), FuturesUnordered::new());
     let (mut more, mut result) = (true, Ok(()));

@@ -1,22 +1,23 @@
 //! Slices go to a drive in batches, two of which are under way at a time: one is stored while the next comes. Where one of them fails, nothing is said before the other has ended.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use skytether_common::{Error, Key, PartitionName, Result};
+use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_drive::{Cse, Drive, Storage};
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
-use skytether_store::{Op, SliceStore, Version};
+use skytether_store::{Expect, Op, SliceStore, Version};
 use skytether_wire::decorated::{Decorated, Decorator};
 use tokio::sync::Notify;
 
 use crate::mended::{holds, options, rows, store};
 use crate::util::small_drive;
 
-/// Changes that only batches of slices have so many of.
+/// Values that only batches of slices write so many of.
 const MANY: usize = 100;
 
 /// How long a batch waits for the next one.
@@ -31,6 +32,7 @@ struct Waiting {
     most: AtomicUsize,
     /// The batch that fails.
     fails: AtomicUsize,
+    refused: AtomicUsize,
     moved: Notify,
 }
 
@@ -57,8 +59,13 @@ impl Decorator for Waiting {
         self.drive.as_ref()
     }
 
+    /// So that the host lays its record there.
+    fn away(&self) -> bool {
+        true
+    }
+
     async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        if batch.len() < MANY {
+        if batch.iter().filter(|op| matches!(op, Op::Put { .. })).count() < MANY {
             return self.drive.apply(batch).await;
         }
         let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
@@ -75,6 +82,7 @@ impl Decorator for Waiting {
             }
             self.drive.apply(batch).await
         };
+        self.refused.fetch_add(usize::from(done.as_ref().is_err_and(|e| e.kind() == Kind::Conflict)), Ordering::SeqCst);
         self.under_way.fetch_sub(1, Ordering::SeqCst);
         done
     }
@@ -84,7 +92,7 @@ impl Decorator for Waiting {
 async fn two_batches_are_under_way_and_end_together() {
     let memory = Arc::new(MemoryStore::default());
     let drive = small_drive(0, Arc::clone(&memory) as _);
-    let way = Waiting { drive, begun: 0.into(), under_way: 0.into(), most: 0.into(), fails: 0.into(), moved: Notify::new() };
+    let way = Waiting { drive, begun: 0.into(), under_way: 0.into(), most: 0.into(), fails: 0.into(), refused: 0.into(), moved: Notify::new() };
     let way = Arc::new(Decorated(way));
     let host = Host::join(vec![Arc::clone(&way) as Arc<dyn Cse>], options("none"), Founding::EmptyDrives).await.unwrap().0;
 
@@ -100,12 +108,27 @@ async fn two_batches_are_under_way_and_end_together() {
     assert_eq!((way.0.under_way.load(Ordering::SeqCst), way.0.two_at_most()), (0, true), "one is under way still, and nobody will know of it");
     assert_eq!(rows(&host, "lab.t").await.unwrap(), holds(60_000));
 
-    // What came of it is gone with the next ingest.
     way.0.fails.store(0, Ordering::SeqCst);
+    // A drive that has forgotten its host, as a disk does that acknowledged what it had not written: both batches are refused, and both are taken afterwards.
+    let forget = Op::Delete { key: Key::new("skytether-fleet-host").unwrap(), expect: Expect::Any };
+    memory.apply(vec![forget]).unwrap();
+    assert_eq!(way.0.refused.load(Ordering::SeqCst), 0);
+    store(&host, "lab.t", 60_001).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    assert_eq!(way.0.refused.load(Ordering::SeqCst), 2);
+    assert_eq!(rows(&host, "lab.t").await.unwrap(), holds(60_001));
+
+    // What came of the one that failed, and of those that were replaced, is deleted meanwhile.
     store(&host, "lab.t", 100).await.unwrap();
     assert_eq!(rows(&host, "lab.t").await.unwrap(), holds(100));
-    let generation = |key: &Key| PartitionName::parse(key).map(|(partition, _)| partition.generation);
-    let mut left: Vec<_> = memory.list("", None, 10_000).unwrap().iter().filter_map(|entry| generation(&entry.key)).collect();
-    left.dedup();
-    assert_eq!(left.len(), 1, "{left:?}");
+    let generations = || {
+        let all = memory.list("", None, 10_000).unwrap();
+        all.iter().filter_map(|entry| PartitionName::parse(&entry.key)).map(|(partition, _)| partition.generation).collect::<BTreeSet<_>>()
+    };
+    for _ in 0..200 {
+        if generations().len() == 1 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(generations().len(), 1, "{:?}", generations());
 }
