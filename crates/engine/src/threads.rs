@@ -54,8 +54,11 @@ pub async fn alone<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 
         let done = std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(Error::internal("a defect in a thread that works off slices")));
         let _ = sender.send(done);
     };
-    std::thread::Builder::new().name("skytether-above".to_owned()).stack_size(STACK).spawn(run).map_err(no_more)?;
-    receiver.await.unwrap_or_else(|e| Err(Error::internal("a thread ended without an answer").because(e)))
+    let thread = std::thread::Builder::new().name("skytether-above".to_owned()).stack_size(STACK).spawn(run).map_err(no_more)?;
+    let done = receiver.await.unwrap_or_else(|e| Err(Error::internal("a thread ended without an answer").because(e)));
+    // It has nothing left to do. To leave it to itself instead is `pthread_detach`, which in glibc (2.36, say) still reads what a thread that ends at that moment has unmapped already.
+    let _ = thread.join();
+    done
 }
 
 #[cfg(test)]

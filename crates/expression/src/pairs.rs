@@ -228,7 +228,7 @@ mod tests {
             (state >> 11) as f64 / (1u64 << 53) as f64
         };
         let mut one = |kind: usize| {
-            let n = 2 + (next() * if kind % 3 == 0 { 10.0 } else { 50_000.0 }) as u64;
+            let n = 2 + (next() * if kind.is_multiple_of(3) { 10.0 } else { 50_000.0 }) as u64;
             let spread = next() * 10f64.powi((next() * 8.0) as i32 - 4);
             match kind % 17 {
                 0 => GroupMoments { n, nnz: 0, mean: 0.0, m2: 0.0 },

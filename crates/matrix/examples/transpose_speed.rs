@@ -153,7 +153,9 @@ fn main() -> Result<()> {
     let mut reader = MtxReader::new(Box::new(std::io::Cursor::new(text.into_bytes())), "text")?;
     let (mut rows, mut cols, mut vals) = (Vec::new(), Vec::new(), Vec::new());
     while reader.read_chunk(1 << 16, &mut rows, &mut cols, &mut vals)? > 0 {
-        (rows.clear(), cols.clear(), vals.clear());
+        rows.clear();
+        cols.clear();
+        vals.clear();
     }
     println!("{:<40} {:6.1} MB of text per second", "matrix market", size * 1e3 / (now() - start) as f64);
     Ok(())

@@ -50,7 +50,7 @@ fn groups(batch: &RecordBatch) -> Vec<String> {
 #[test]
 fn highest_scores_first_and_ties_in_input_order() {
     // Group a against b: gene 0 lower, 1 and 2 equal in all respects, 3 without variance but higher, 4 without anything.
-    let genes = vec![
+    let genes = [
         vec![m(5, 0.5, 2.0), m(5, 1.0, 2.0), m(0, 0.0, 0.0)],
         vec![m(5, 2.0, 1.0), m(5, 1.0, 1.0), m(0, 0.0, 0.0)],
         vec![m(5, 2.0, 1.0), m(5, 1.0, 1.0), m(0, 0.0, 0.0)],
@@ -105,7 +105,7 @@ fn what_cannot_be_tested_is_refused() {
     let all = [batch(&["all"], 0, &[vec![m(5, 1.0, 1.0), m(0, 0.0, 0.0)]])];
     assert!(rank_genes(&all, &RankOptions::default()).unwrap_err().to_string().contains("rest"));
     let gene = vec![m(5, 1.0, 1.0), m(5, 2.0, 1.0), m(5, 0.0, 0.0)];
-    let mixed = [batch(&["a", "b"], 0, &[gene.clone()]), batch(&["a", "c"], 1, &[gene.clone(), gene.clone()])];
+    let mixed = [batch(&["a", "b"], 0, std::slice::from_ref(&gene)), batch(&["a", "c"], 1, &[gene.clone(), gene.clone()])];
     assert_eq!(rank_genes(&mixed, &RankOptions::default()).unwrap_err().kind(), Kind::Invalid);
     let without = mixed[0].project(&[0, 1]).unwrap();
     assert!(rank_genes(&[without], &RankOptions::default()).unwrap_err().to_string().contains("moments"));
