@@ -4,7 +4,7 @@ The same particles (`skytether generate particles`, Parquet) are ingested into n
 
 With `--envoy` the drives are like Envoy's compute module (`particles.PROFILE`): their processors verify what comes, and their links take the parities as well.
 
-What an ingest has written is removed when all are over: ext4 looks at every file that was removed in the last minutes before it makes a new one, which took a seventh of the processor time of an ingest that followed on the removal of another's files. That is some 10 GB of 16M particles, and as many times that as there are particles.
+What the ingests have written is kept until all are over (`data.kept`): some 10 GB of 16M particles, and more of more.
 
 `python benches/encode.py [--rows 16M] [--repeat 7] [--envoy]`, or `python benches/run.py encode`.
 """
@@ -14,11 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,14 +62,11 @@ def compare(rows: int, repeat: int, line: Callable[..., None], profile: str = "u
         skytether.generate_particles(source, rows)
     print(f"\ningest of {rows:,} particles ({source.stat().st_size / 1e6:,.0f} MB of Parquet) into {DRIVES} drives{' like Envoy' if profile == particles.PROFILE else ''}")
     runs: dict[str, list[dict[str, float]]] = {scheme: [] for scheme in SCHEMES}
-    for left in data.OUT.glob("fleets_encode_*"):
-        # By a run that was killed.
-        shutil.rmtree(left)
-    with tempfile.TemporaryDirectory(prefix="fleets_encode_", dir=data.OUT) as fleets:
-        ingested(source, Path(fleets) / "first", SCHEMES[0], profile)
+    with data.kept("encode") as fleets:
+        ingested(source, fleets / "first", SCHEMES[0], profile)
         for turn in range(repeat):
             for scheme, told in runs.items():
-                told.append(ingested(source, Path(fleets) / f"{turn}_{SCHEMES.index(scheme)}", scheme, profile))
+                told.append(ingested(source, fleets / f"{turn}_{SCHEMES.index(scheme)}", scheme, profile))
 
     def median(scheme: str, what: str) -> float:
         return statistics.median(run[what] for run in runs[scheme])

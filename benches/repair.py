@@ -3,7 +3,7 @@
 Five drives like Envoy's compute module, with links of 2.5 Gb/s and disks of 261 MB/s that take 8 ms to move elsewhere, hold particles with ec:4+1. One is lost, and rebuilt on a blank one (`skytether repair`): each of the other four reads all that it has, once, and the blank one is written what the lost one had. So every link carries about as many bytes as were lost, all at
 the same time, and what the links allow is their rate. The same repair is measured without any profile (what this machine's processor and disk allow), over links alone (without slow processors and disks), with disks, and with the whole device.
 
-What is lost is removed when all repairs are over (see `encode.py` for why).
+What is lost is kept until all repairs are over (`data.kept`).
 
 Then the whole fleet is scrubbed: what moved, beside what was read and verified. And a copy of it gets a drive, and loses another one: how far the drive with the most and the one with the least are from their mean, of what is stored, after each.
 
@@ -17,7 +17,6 @@ import os
 import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,11 +79,8 @@ def compare(rows: int, repeat: int, line: Line) -> None:
     path = fleet_of(rows)
     allowed = particles.LINK / 8
     print(f"\nrepair of one of {DRIVES} drives, ec:4+1, {rows:,} particles")
-    for left in data.OUT.glob("lost_*"):
-        # By a run that was killed.
-        shutil.rmtree(left)
-    with tempfile.TemporaryDirectory(prefix="lost_", dir=data.OUT) as lost:
-        told = [(what, profile, [repaired(path, profile, Path(lost) / f"{n}_{turn}") for turn in range(repeat)]) for n, (what, profile) in enumerate(DEVICES)]
+    with data.kept("lost") as lost:
+        told = [(what, profile, [repaired(path, profile, lost / f"{n}_{turn}") for turn in range(repeat)]) for n, (what, profile) in enumerate(DEVICES)]
     for what, profile, reports in told:
         written = reports[0]["bytes_written"]
         seconds = statistics.median(report["seconds"] for report in reports)

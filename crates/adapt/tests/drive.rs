@@ -1,5 +1,4 @@
 //! The machine of the level below.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use skytether_adapt::drive::{Answer, Drive, Effect, Meters, Next, Pressure, Totals, admit};
 use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, Rung, SliceCost, SliceId, Up, Why};

@@ -1,5 +1,4 @@
 //! What one query shows of kinds of operators, another one starts from.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use skytether_adapt::cost::CostModel;
 use skytether_adapt::kinds::{Had, Kinds};

@@ -1,5 +1,4 @@
 //! The machine of the level above, message by message. Whole runs are in `skytether-sim`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, VecDeque};
 

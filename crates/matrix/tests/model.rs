@@ -1,5 +1,4 @@
 //! The transposer against a sorted map, with all ways of pushing, tiny memory limits and threads.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
 //! The Matrix Market reader: what it takes, what it refuses, and that nothing makes it panic.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::Write;
 

@@ -1,5 +1,4 @@
 //! A sample of the grid; the whole of it is `cargo run -p skytether-sim --bin regret grid`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use skytether_adapt::message::Rung;
 use skytether_sim::equal::curve;

@@ -1,5 +1,4 @@
 //! Skyhook's experiments; the first with fewer slices than `cargo run -p skytether-sim --bin regret clocks` has.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use skytether_sim::grid::Ground;
 use skytether_sim::skyhook::{CLIENT_MHZ, GBIT, MHZ, SERVERS, SLICES, clocks, enough, links};

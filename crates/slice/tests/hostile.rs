@@ -1,5 +1,4 @@
 //! Damaged and hostile bytes: an error or a table of consistent shape, never a panic that escapes. The same seeds and mutations as in `fuzz/`, cheap enough for every run.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;
 

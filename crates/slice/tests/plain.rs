@@ -1,5 +1,4 @@
 //! Slices put together are a Parquet file with their rows, and with what is known of them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
 //! What goes into slices comes out again, for both layouts.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
