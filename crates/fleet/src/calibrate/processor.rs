@@ -74,29 +74,18 @@ impl Work {
     pub(super) async fn one(&self) -> Result<f64> {
         // Metadata and plans of a first run are not those of a second.
         self.run().await?;
-        let (start, mut best) = (Instant::now(), f64::INFINITY);
-        for run in 0..RUNS.1 {
-            if run >= RUNS.0 && start.elapsed().as_secs_f64() > SECONDS {
-                break;
-            }
-            best = best.min(self.run().await?);
-        }
-        Ok(best)
+        quickest(|| self.run()).await
     }
 
     /// How many cores it has, if one query takes one of them `alone` seconds: from how long twice as many queries as `expected` take together.
     pub(super) async fn cores(&self, alone: f64, expected: u32) -> Result<f64> {
         let queries = expected.saturating_mul(2).clamp(2, AT_ONCE);
-        let (begun, mut best) = (Instant::now(), f64::INFINITY);
-        for run in 0..RUNS.1 {
-            if run >= RUNS.0 && begun.elapsed().as_secs_f64() > SECONDS {
-                break;
-            }
+        let best = quickest(|| async {
             let start = Instant::now();
             try_join_all((0..queries).map(|_| self.run())).await?;
-            best = best.min(start.elapsed().as_secs_f64());
-        }
-        Ok(f64::from(queries) * alone / best)
+            Ok(start.elapsed().as_secs_f64())
+        });
+        Ok(f64::from(queries) * alone / best.await?)
     }
 
     async fn run(&self) -> Result<f64> {
@@ -106,6 +95,18 @@ impl Work {
         }
         Ok(query.receipt.receipt().drives.iter().map(|d| d.seconds).sum())
     }
+}
+
+/// The least seconds of some runs.
+async fn quickest<F: Future<Output = Result<f64>>>(run: impl Fn() -> F) -> Result<f64> {
+    let (start, mut best) = (Instant::now(), f64::INFINITY);
+    for n in 0..RUNS.1 {
+        if n >= RUNS.0 && start.elapsed().as_secs_f64() > SECONDS {
+            break;
+        }
+        best = best.min(run().await?);
+    }
+    Ok(best)
 }
 
 async fn open(path: &Path, profile: Profiles) -> Result<Fleet> {

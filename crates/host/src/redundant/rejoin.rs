@@ -352,7 +352,7 @@ impl Catalog {
         }
         membership.change = highest(&told).max(known.change) + 1;
         let value = membership.encode()?;
-        let mut all: Vec<usize> = (0..told.len()).filter(|at| !self.presence().is_outside(*at)).collect();
+        let all: Vec<usize> = (0..told.len()).filter(|at| !self.presence().is_outside(*at)).collect();
         if all.iter().any(|at| !members.contains(at)) {
             // It came meanwhile, and was not asked.
             return Ok(false);
@@ -365,15 +365,12 @@ impl Catalog {
                 _ => error,
             });
         }
-        // One that is to leave knows it last: if it alone did, whoever begins with the others would never hear of it, and say something else by the same number.
-        all.sort_by_key(|at| membership.drives.iter().all(|member| member.id != self.drives()[*at].info().id));
-        // Those that are back and are not used yet get it as well.
-        all.retain(|at| takes(*at));
-        let stay = all.iter().filter(|at| membership.drives.iter().any(|member| member.id == self.drives()[**at].info().id)).count();
-        let (stay, leave) = all.split_at(stay);
+        // Those that are back and are not used yet get it as well. One that is to leave knows it last: if it alone did, whoever begins with the others would never hear of it, and say something else by the same number.
+        let stays = |at: &usize| membership.drives.iter().any(|member| member.id == self.drives()[*at].info().id);
+        let (stay, leave): (Vec<usize>, Vec<usize>) = all.into_iter().filter(|at| takes(*at)).partition(stays);
         // The first one says who comes first, where two hosts change it at a time: who is refused there has changed nothing. After that nobody has to wait for another drive's disk.
         let (first, rest) = stay.split_at(stay.len().min(1));
-        for together in [first, rest, leave] {
+        for together in [first, rest, &leave] {
             let noted = join_all(together.iter().map(|at| self.note_membership(*at, &key, &membership, &value))).await;
             if !noted.into_iter().try_fold(true, |all, one| one.map(|one| all && one))? {
                 return Ok(false);
