@@ -6,6 +6,7 @@ pub mod checksum;
 pub mod error;
 pub mod memory;
 pub mod names;
+pub mod operator_stats;
 pub mod parallel;
 pub mod units;
 

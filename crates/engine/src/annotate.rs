@@ -2,7 +2,7 @@
 //! to tell: operators don't see the metadata, names and totals that were read for them.
 
 use datafusion::physical_plan::ExecutionPlan;
-use skytether_plan::figures;
+use skytether_plan::operator_metrics;
 use skytether_wire::annotation::MAX_OPERATORS;
 use skytether_wire::{Annotation, OperatorNote};
 
@@ -23,17 +23,17 @@ fn visit(plan: &dyn ExecutionPlan, depth: u32, annotation: &mut Annotation) -> u
         return plan.children().into_iter().map(|child| visit(child.as_ref(), depth, annotation)).sum();
     }
     let mut slices = 0;
-    let figures = figures::of(plan);
+    let stats = operator_metrics::of(plan);
     if let (Some(scan), Some(metrics)) = (plan.downcast_ref::<SliceScanExec>(), plan.metrics()) {
-        annotation.slices += figures::sum(&metrics, SLICES);
-        annotation.slices_pruned += figures::sum(&metrics, SLICES_PRUNED);
-        annotation.slices_told += figures::sum(&metrics, SLICES_TOLD);
+        annotation.slices += operator_metrics::sum(&metrics, SLICES);
+        annotation.slices_pruned += operator_metrics::sum(&metrics, SLICES_PRUNED);
+        annotation.slices_told += operator_metrics::sum(&metrics, SLICES_TOLD);
         slices += scan.slices() as u64;
         annotation.indexes.extend(scan.found().map(|found| found.note.clone()));
-        annotation.rows_read = annotation.rows_read.map(|rows| rows + figures.rows_out + figures::sum(&metrics, PASSED_OVER));
+        annotation.rows_read = annotation.rows_read.map(|rows| rows + stats.rows_out + operator_metrics::sum(&metrics, PASSED_OVER));
     }
     if annotation.operators.len() < MAX_OPERATORS {
-        annotation.operators.push(OperatorNote::new(figures, depth));
+        annotation.operators.push(OperatorNote::new(stats, depth));
     }
     for child in plan.children() {
         slices += visit(child.as_ref(), depth + 1, annotation);

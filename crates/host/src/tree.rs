@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use skytether_common::operator_stats::shortened;
 use skytether_common::units::{human_bytes, human_seconds};
-use skytether_plan::figures::shortened;
 use skytether_wire::{Annotation, OperatorNote, WorkAbove};
 
 use crate::receipt::{HostOperator, Receipt, ScanReceipt, ShippedReceipt, natural, telling};

@@ -28,7 +28,7 @@
 //! | [`codec`] | Substrait out and in, with the checks for bytes from strangers |
 //! | [`foreign`] | plans of other producers |
 //! | [`describe`] | plans as text |
-//! | [`figures`] | what a physical operator did |
+//! | [`operator_metrics`] | what a physical operator did |
 //! | [`error`] | DataFusion's errors and ours |
 
 pub mod classify;
@@ -38,7 +38,6 @@ pub mod cut;
 pub mod describe;
 pub mod error;
 pub mod expressions;
-pub mod figures;
 pub mod filter_first;
 pub mod foreign;
 mod join;
@@ -47,6 +46,7 @@ pub mod keys;
 mod levels;
 pub mod long_lists;
 pub mod node;
+pub mod operator_metrics;
 pub mod partial;
 pub mod partition;
 pub mod physical_rule;

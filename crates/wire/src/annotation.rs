@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 use skytether_adapt::message::Rung;
-use skytether_plan::figures::{Figures, MAX_DETAIL, shortened};
+use skytether_common::operator_stats::{MAX_DETAIL, OperatorStats, shortened};
 
 /// The most operators that an annotation tells of.
 pub const MAX_OPERATORS: usize = 512;
@@ -36,8 +36,8 @@ pub struct OperatorNote {
 impl OperatorNote {
     /// The note of an operator that lies `depth` below the root.
     #[must_use]
-    pub fn new(figures: Figures, depth: u32) -> Self {
-        let Figures { name, detail, counted, rows_out, seconds, peak_memory, bytes_spilled } = figures;
+    pub fn new(stats: OperatorStats, depth: u32) -> Self {
+        let OperatorStats { name, detail, counted, rows_out, seconds, peak_memory, bytes_spilled } = stats;
         Self { name, depth, rows_out: counted.then_some(rows_out), seconds, detail, peak_memory, bytes_spilled }
     }
 }

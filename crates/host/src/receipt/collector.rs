@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use datafusion::execution::memory_pool::PeakRecordingPool;
 use datafusion::physical_plan::ExecutionPlan;
-use skytether_plan::{Cut, figures};
+use skytether_plan::{Cut, operator_metrics};
 use skytether_wire::{Annotation, OperatorNote, Rung, WorkAbove};
 
 use super::{HostOperator, Receipt, ScanReceipt, ShippedReceipt, add, among, sort, telling};
@@ -197,10 +197,10 @@ fn shortened(cut: Cut, notes: &[String]) -> Option<String> {
 }
 
 fn operators(plan: &dyn ExecutionPlan, depth: u32, reasons: &[Option<String>], host: &mut Vec<HostOperator>) {
-    let figures = figures::of(plan);
+    let stats = operator_metrics::of(plan);
     let scan = plan.downcast_ref::<DriveScanExec>().and_then(DriveScanExec::of_cut).and_then(|n| u32::try_from(n).ok());
-    let plumbing = hands_on(&figures.name, plan.fetch().is_some());
-    host.push(HostOperator { note: OperatorNote::new(figures, depth), reason: reasons.get(host.len()).cloned().flatten(), plumbing, scan });
+    let plumbing = hands_on(&stats.name, plan.fetch().is_some());
+    host.push(HostOperator { note: OperatorNote::new(stats, depth), reason: reasons.get(host.len()).cloned().flatten(), plumbing, scan });
     for child in plan.children() {
         operators(child.as_ref(), depth + 1, reasons, host);
     }

@@ -1,64 +1,32 @@
-//! What a physical operator did, in the terms that hosts and drives share: its name, what it was to do, and what its metrics tell.
+//! [`OperatorStats`] of DataFusion's physical operators: name, detail and metrics.
 
 use std::fmt;
 
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::{DisplayFormatType, ExecutionPlan};
-
-/// The longest [`Figures::detail`], in characters.
-pub const MAX_DETAIL: usize = 400;
+use skytether_common::operator_stats::{MAX_DETAIL, OperatorStats, shortened};
 
 /// Metrics that DataFusion's operators keep of their memory: joins, and some aggregates. Sorts and most aggregates keep none.
 const MEMORY: [&str; 2] = ["peak_mem_used", "build_mem_used"];
 
-/// One operator as it ran.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Figures {
-    /// The physical operator, for example `AggregateExec`.
-    pub name: String,
-    /// What it was to do, at most [`MAX_DETAIL`] characters.
-    pub detail: String,
-    /// Whether it counts rows at all; if not, `rows_out` and `seconds` say nothing.
-    pub counted: bool,
-    /// Rows that it gave, over all its threads.
-    pub rows_out: u64,
-    /// Seconds of processor time that it took without its inputs, over all its threads.
-    pub seconds: f64,
-    /// Bytes of memory that it held at most, where it tells; threads are added up, although they need not have had their peaks at one moment.
-    pub peak_memory: u64,
-    /// Bytes that it put aside on disk.
-    pub bytes_spilled: u64,
-}
-
 /// What `plan` did itself, without its inputs.
 #[must_use]
-pub fn of(plan: &dyn ExecutionPlan) -> Figures {
-    let mut figures = Figures { name: plan.name().to_owned(), detail: detail(plan), ..Figures::default() };
-    let Some(metrics) = plan.metrics() else { return figures };
+pub fn of(plan: &dyn ExecutionPlan) -> OperatorStats {
+    let mut stats = OperatorStats { name: plan.name().to_owned(), detail: detail(plan), ..OperatorStats::default() };
+    let Some(metrics) = plan.metrics() else { return stats };
     let rows = metrics.output_rows();
-    figures.counted = rows.is_some();
-    figures.rows_out = rows.unwrap_or(0) as u64;
-    figures.seconds = metrics.elapsed_compute().unwrap_or(0) as f64 / 1e9;
-    figures.peak_memory = MEMORY.iter().map(|name| sum(&metrics, name)).fold(0, u64::saturating_add);
-    figures.bytes_spilled = metrics.spilled_bytes().unwrap_or(0) as u64;
-    figures
+    stats.counted = rows.is_some();
+    stats.rows_out = rows.unwrap_or(0) as u64;
+    stats.seconds = metrics.elapsed_compute().unwrap_or(0) as f64 / 1e9;
+    stats.peak_memory = MEMORY.iter().map(|name| sum(&metrics, name)).fold(0, u64::saturating_add);
+    stats.bytes_spilled = metrics.spilled_bytes().unwrap_or(0) as u64;
+    stats
 }
 
 /// The metric `name` of all threads together; 0 where the operator has none.
 #[must_use]
 pub fn sum(metrics: &MetricsSet, name: &str) -> u64 {
     metrics.sum_by_name(name).map_or(0, |value| value.as_usize() as u64)
-}
-
-/// `text` without line breaks and other control characters, at most `longest` characters, the last three of them dots where it was longer.
-#[must_use]
-pub fn shortened(text: &str, longest: usize) -> String {
-    let mut plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    let mut short: String = plain.by_ref().take(longest).collect();
-    if plain.next().is_some() {
-        short = short.chars().take(longest.saturating_sub(3)).chain("...".chars()).collect();
-    }
-    short
 }
 
 /// The form that DataFusion uses for its trees: without positions of columns, a line per property.
@@ -99,12 +67,5 @@ mod tests {
         assert!(aggregate.detail.contains("count") && !aggregate.detail.contains('\n') && !aggregate.detail.contains('@'), "{aggregate:?}");
         let join = found.iter().find(|f| f.name == "HashJoinExec").unwrap();
         assert!(join.rows_out == 50 && join.peak_memory > 0, "{join:?}");
-    }
-
-    #[test]
-    fn long_texts_are_cut_between_characters() {
-        assert_eq!(shortened("ab\ncd", 5), "ab cd");
-        assert_eq!(shortened("Größenordnung", 8), "Größe...");
-        assert_eq!(shortened("äöü", 3), "äöü");
     }
 }
