@@ -29,7 +29,9 @@ use datafusion_substrait::variation_const::TIME_64_TYPE_VARIATION_REF;
 use prost::Message;
 use skytether_common::{Context, Error, Result};
 
-use super::{MAX_BYTES, MAX_WIDTH, consume, validate, without_panic};
+use super::catch_panic::without_panic;
+use super::limits::{MAX_BYTES, MAX_WIDTH};
+use super::{consume, validate};
 use crate::error::from_datafusion;
 use crate::levels::nodes;
 

@@ -9,16 +9,14 @@
 //! - a reader takes nothing on trust: [`decode`] limits size, depth and width, checks every reference, and refuses by name what it does
 //!   not know. Unknown *enhancements* change what a plan means and are refused; unknown *optimizations* are hints and ignored.
 
+mod catch_panic;
 mod consume;
 mod expression;
+pub(crate) mod limits;
 mod produce;
 pub(crate) mod validate;
 
 use std::collections::HashSet;
-use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
-use std::task::Poll;
 
 use bytes::Bytes;
 use datafusion::execution::SessionState;
@@ -31,14 +29,10 @@ use skytether_common::{Context, Error, Result};
 
 use crate::error::from_datafusion;
 
+pub(crate) use catch_panic::without_panic;
 pub use expression::decode_expressions;
+pub use limits::{MAX_BYTES, MAX_WIDTH};
 pub(crate) use produce::nested as nested_names;
-
-/// Most bytes that a plan may have.
-pub const MAX_BYTES: usize = 16 << 20;
-
-/// Most elements of one list in a plan: columns, expressions, arguments, functions.
-pub const MAX_WIDTH: usize = 1 << 16;
 
 /// Encodes `plan` as a Substrait `Plan` with one root.
 ///
@@ -94,15 +88,4 @@ pub async fn decode(bytes: &[u8], state: &SessionState) -> Result<LogicalPlan> {
         return Err(Error::invalid("the plan has no root relation"));
     };
     without_panic(consume::root(root, &extensions, state)).await
-}
-
-/// What `future` gives; a panic within the library is an error. Everything that is known to make it panic is refused before, so this is
-/// the net and not the rope.
-pub(crate) async fn without_panic<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
-    let mut future = pin!(future);
-    std::future::poll_fn(move |context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
-        Ok(poll) => poll,
-        Err(_) => Poll::Ready(Err(Error::invalid("the plan contradicts itself in a way that its reader could not name"))),
-    })
-    .await
 }

@@ -23,7 +23,7 @@ use datafusion_substrait::substrait::proto::r#type::Kind;
 use datafusion_substrait::substrait::proto::{AggregateRel, Expression, FunctionArgument, JoinRel, Plan, ReadRel, Rel, RelCommon, Type, fetch_rel, plan_rel};
 use skytether_common::{Error, Result};
 
-use super::MAX_WIDTH;
+use super::limits::MAX_WIDTH;
 
 /// Functions that the reader builds into expressions of their own.
 const BUILT_IN: [&str; 20] = [

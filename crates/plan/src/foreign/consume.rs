@@ -26,8 +26,9 @@ use datafusion_substrait::variation_const::{FLOAT_16_TYPE_NAME, NULL_TYPE_NAME};
 use skytether_common::Error;
 
 use super::functions::Declared;
-use super::{Limits, Names};
-use crate::codec::MAX_WIDTH;
+use super::limits::Limits;
+use super::names::Names;
+use crate::codec::limits::MAX_WIDTH;
 use crate::codec::validate::{self, present};
 use crate::error::to_datafusion;
 use crate::levels;

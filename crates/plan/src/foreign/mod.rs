@@ -6,7 +6,8 @@
 //!
 //! | room | subject |
 //! |---|---|
-//! | here | the bytes, which tables they name, and the limits |
+//! | here | the bytes |
+//! | `limits`, `names` | how much a plan may hold; the look-up of the tables that it names |
 //! | `consume` | relations |
 //! | `aggregate` | aggregation, with grouping sets and functions that go by other names |
 //! | `expressions` | expressions and their checks |
@@ -20,14 +21,12 @@ mod aggregate;
 mod consume;
 mod expressions;
 mod functions;
+mod limits;
+mod names;
 mod read;
 
-use std::sync::Arc;
-
-use async_trait::async_trait;
-use datafusion::common::TableReference;
 use datafusion::execution::SessionState;
-use datafusion::logical_expr::{LogicalPlan, TableSource};
+use datafusion::logical_expr::LogicalPlan;
 use datafusion_substrait::extensions::Extensions;
 use datafusion_substrait::substrait::proto::extensions::simple_extension_declaration::MappingType;
 use datafusion_substrait::substrait::proto::{Plan, Rel, plan_rel};
@@ -37,20 +36,8 @@ use skytether_common::{Context, Error, Kind, Result};
 use crate::codec::{validate, without_panic};
 use crate::error::from_datafusion;
 
-/// How much a plan may hold. Messages may also be nested at most a hundred deep: the protobuf reader stops there.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Bytes of the plan.
-    pub bytes: usize,
-    /// Relations, those of a shared subtree once for each time it is used.
-    pub relations: usize,
-    /// Relations below one another.
-    pub depth: usize,
-    /// Expressions, counted the same way; those that are used twice where the plan has them once count twice.
-    pub expressions: usize,
-    /// Expressions within one another, added up along relations below one another: the optimiser may make one expression of them all.
-    pub levels: usize,
-}
+pub use limits::Limits;
+pub use names::Names;
 
 /// A decoded plan. [`Foreign::logical`] binds it to tables.
 #[derive(Debug)]
@@ -58,16 +45,6 @@ pub struct Foreign {
     plan: Plan,
     limits: Limits,
     functions: functions::Declared,
-}
-
-/// Where the tables are that a plan names.
-#[async_trait]
-pub trait Names: Send + Sync {
-    /// The table that a plan calls by these names, as it writes them.
-    ///
-    /// # Errors
-    /// Not found, invalid for names that can't be any table's, and what goes wrong while looking.
-    async fn find(&self, names: &[String]) -> Result<(TableReference, Arc<dyn TableSource>)>;
 }
 
 impl Foreign {

@@ -10,7 +10,7 @@ use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, EmitTo, GroupsAccumulator, Signature, Volatility};
 
-use super::{from_struct, inner_args, names_of, nullable, struct_fields};
+use super::forms::{from_struct, inner_args, names_of, nullable, struct_fields};
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct MergeForm {

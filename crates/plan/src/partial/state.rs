@@ -9,7 +9,7 @@ use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, EmitTo, GroupsAccumulator, Signature, StatisticsArgs, Volatility};
 
-use super::{inner_args, names_of, nullable, struct_fields, to_struct};
+use super::forms::{inner_args, names_of, nullable, struct_fields, to_struct};
 
 /// Aggregates whose state is their value.
 const VALUE_IS_STATE: [&str; 3] = ["count", "max", "min"];

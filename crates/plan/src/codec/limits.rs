@@ -1,0 +1,7 @@
+//! How much a plan may hold.
+
+/// Most bytes that a plan may have.
+pub const MAX_BYTES: usize = 16 << 20;
+
+/// Most elements of one list in a plan: columns, expressions, arguments, functions.
+pub const MAX_WIDTH: usize = 1 << 16;

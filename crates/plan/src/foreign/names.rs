@@ -1,0 +1,18 @@
+//! The look-up of the tables that a plan names.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::common::TableReference;
+use datafusion::logical_expr::TableSource;
+use skytether_common::Result;
+
+/// Where the tables are that a plan names.
+#[async_trait]
+pub trait Names: Send + Sync {
+    /// The table that a plan calls by these names, as it writes them.
+    ///
+    /// # Errors
+    /// Not found, invalid for names that can't be any table's, and what goes wrong while looking.
+    async fn find(&self, names: &[String]) -> Result<(TableReference, Arc<dyn TableSource>)>;
+}
