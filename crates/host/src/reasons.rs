@@ -11,7 +11,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use skytether_plan::classify::operator_name;
-use skytether_plan::{CutPlan, DriveScan, describe};
+use skytether_plan::{CutPlan, DriveScan, super_plan};
 
 use crate::scan::DriveScanExec;
 use crate::tree::hands_on;
@@ -54,7 +54,7 @@ pub(crate) fn of(cut: &CutPlan, physical: &dyn ExecutionPlan) -> Vec<Option<Stri
             }
         } else if let [place] = places.as_slice() {
             // Several were made one: what kept the lowest that has a reason of its own kept all.
-            let own = told.iter().flatten().find(|reason| !describe::only_follows(reason));
+            let own = told.iter().flatten().find(|reason| !super_plan::only_follows(reason));
             reasons[*place] = own.or_else(|| told.iter().flatten().next()).cloned();
         } else if !matches!(key.0, Kind::Sort | Kind::Projection) && told.iter().all(|reason| reason == &told[0]) {
             places.into_iter().for_each(|place| reasons[place].clone_from(&told[0]));
@@ -110,14 +110,14 @@ impl Logical<'_> {
     fn reason(&self, plan: &LogicalPlan) -> Option<String> {
         // An operator's text is long where its list is.
         if self.cut.notes.is_empty() {
-            return describe::remainder(plan).map(str::to_owned);
+            return super_plan::remainder(plan).map(str::to_owned);
         }
         let (operator, node) = (operator_name(plan), plan.display().to_string());
         let mut said = self.cut.notes.iter().filter(|note| note.operator == operator && note.node == node).map(|note| &note.reason);
         let first = said.next();
         match first {
             Some(reason) => said.all(|other| other == reason).then(|| reason.clone()),
-            None => describe::remainder(plan).map(str::to_owned),
+            None => super_plan::remainder(plan).map(str::to_owned),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use skytether_common::units::{counted, human_bytes, human_count, human_seconds};
-use skytether_plan::describe;
+use skytether_plan::super_plan;
 use skytether_wire::annotation::IndexNote;
 use skytether_wire::{Annotation, OperatorNote, Rung, WorkAbove};
 
@@ -370,7 +370,7 @@ fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kep
 
 /// Notes that give a reason of their own; the others only follow from one below them.
 pub(crate) fn telling(notes: &[String]) -> impl Iterator<Item = &str> {
-    notes.iter().map(String::as_str).filter(|n| !n.split_once(": ").is_some_and(|(_, reason)| describe::only_follows(reason)))
+    notes.iter().map(String::as_str).filter(|n| !n.split_once(": ").is_some_and(|(_, reason)| super_plan::only_follows(reason)))
 }
 
 /// Drives may say any number.

@@ -10,14 +10,15 @@
 //! | [`expressions`] | the one list of expressions that can travel |
 //! | [`partition`] | tables partitioned by key: which drive a row belongs to, and what of it plans keep |
 //! | [`classify`](mod@classify) | operator by operator: whole, as limit, split, or not at all |
-//! | [`cut`](mod@cut) | the walk over the plan |
+//! | [`cut`](mod@cut) | the walk over the plan, and what it does with joins and unions |
+//! | [`super_plan`] | what a super-plan tells of its operators |
 //! | [`node`] | [`DriveScan`] |
 //! | [`long_lists`] | operators of many expressions |
 //! | `levels` | how deep and how large expressions become |
-//! | [`shipped`], `join` | small tables that travel down beside a sub-plan, to be joined there |
-//! | `together` | joins of tables that are partitioned by the keys that they join |
+//! | [`shipped`] | small tables that travel down beside a sub-plan, to be joined there |
+//! | `column_source` | a table with only the columns that are used |
 //! | `size` | how many bytes rows take, from what is known of the tables |
-//! | `split`, `union` | aggregates in two halves; operators in the branches of a union |
+//! | `split` | aggregates in two halves |
 //! | [`rungs`] | a sub-plan in two parts, of which a drive may leave the upper one to the level above |
 //! | [`combine`] | states into states, for a level in the middle |
 //! | [`filter_first`] | rows are filtered before anything is computed from them, above and below |
@@ -33,6 +34,7 @@
 
 pub mod classify;
 pub mod codec;
+mod column_source;
 pub mod combine;
 pub mod cut;
 pub mod describe;
@@ -40,7 +42,6 @@ pub mod error;
 pub mod expressions;
 pub mod filter_first;
 pub mod foreign;
-mod join;
 pub mod join_types;
 pub mod keys;
 mod levels;
@@ -56,8 +57,7 @@ pub mod shipped;
 mod size;
 pub mod small_heaps;
 mod split;
-mod together;
-mod union;
+pub mod super_plan;
 
 pub use classify::{Class, classify};
 pub use cut::{CutPlan, Note, cut};

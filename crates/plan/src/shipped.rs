@@ -15,7 +15,7 @@ use datafusion::common::{Column, DFSchema, JoinType, Result, TableReference};
 use datafusion::logical_expr::expr::Alias;
 use datafusion::logical_expr::{Expr, FetchType, LogicalPlan, Projection, TableScanBuilder};
 
-use crate::cut::Columns;
+use crate::column_source::ColumnSource;
 use crate::node::DriveScan;
 use crate::policy::{Placement, Tables};
 use crate::size::most_bytes;
@@ -52,7 +52,7 @@ pub(crate) fn leaf(n: usize, table: &TableReference, plan: &LogicalPlan) -> Resu
         TableReference::Bare { .. } => TableReference::bare(name(n)),
     };
     let columns = schema(n, plan.schema());
-    let scan = LogicalPlan::TableScan(TableScanBuilder::new(of.clone(), Arc::new(Columns(Arc::clone(&columns)))).build()?);
+    let scan = LogicalPlan::TableScan(TableScanBuilder::new(of.clone(), Arc::new(ColumnSource(Arc::clone(&columns)))).build()?);
     let named =
         columns.fields().iter().zip(plan.schema().iter()).map(|(from, (qualifier, field))| {
             Expr::Alias(Alias::new(Expr::Column(Column::new(Some(of.clone()), from.name())), qualifier.cloned(), field.name()))

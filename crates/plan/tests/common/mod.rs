@@ -19,7 +19,7 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::expr::Alias;
 use datafusion::logical_expr::{Expr, LogicalPlan, Projection, TableScanBuilder};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use skytether_plan::{ByKey, Cut, CutPlan, DriveScan, Partitioning, Placement, Tables, codec, cut, describe, partial, partition, shipped};
+use skytether_plan::{ByKey, Cut, CutPlan, DriveScan, Partitioning, Placement, Tables, codec, cut, partial, partition, shipped, super_plan};
 use uuid::Uuid;
 
 pub struct Placed;
@@ -222,7 +222,7 @@ pub fn cut_with(context: &SessionContext, plan: LogicalPlan, policy: Cut) -> Cut
 async fn below(context: &SessionContext, drives: &[SessionContext], scan: &DriveScan) -> Vec<RecordBatch> {
     let mut shipped = vec![];
     for (n, input) in scan.inputs.iter().enumerate() {
-        let cut = CutPlan { scans: describe::scans(input), super_plan: input.clone(), notes: vec![] };
+        let cut = CutPlan { scans: super_plan::scans(input), super_plan: input.clone(), notes: vec![] };
         let batch = Box::pin(run(context, drives, &cut)).await;
         let schema = shipped::schema(n, input.schema());
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
@@ -250,7 +250,7 @@ async fn below(context: &SessionContext, drives: &[SessionContext], scan: &Drive
 /// Runs the super-plan with the drives' answers in place of the scans; columns are bound by position.
 pub async fn run(context: &SessionContext, drives: &[SessionContext], cut: &CutPlan) -> RecordBatch {
     let mut answers = vec![];
-    for scan in &describe::scans(&cut.super_plan) {
+    for scan in &super_plan::scans(&cut.super_plan) {
         answers.push((scan.clone(), below(context, drives, scan).await));
     }
     let plan = cut

@@ -1,17 +1,15 @@
 //! Joins in the walk over a plan.
 
-use std::sync::Arc;
+use datafusion::common::{JoinType, NullEquality, Result};
+use datafusion::logical_expr::{Join, LogicalPlan};
 
-use datafusion::common::{JoinConstraint, JoinType, NullEquality, Result};
-use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{BinaryExpr, Expr, Join, LogicalPlan, Operator};
-
+use super::join_rewrite::{over, swapped, within_a_side};
+use super::piece::{Below, Joined, Note, Piece};
+use super::walk::Walk;
 use crate::classify::{MAX_OPERATORS, operator_name};
-use crate::cut::{Below, Joined, Note, Piece, Walk};
 use crate::expressions::check;
 use crate::policy::{Cut, Placement};
 use crate::shipped;
-use crate::together::swapped;
 
 impl Walk<'_> {
     /// A join, whose sides are cut first. It may go down with one of them if the other is small.
@@ -169,23 +167,3 @@ fn neither(left: &Piece, right: &Piece) -> String {
 
 /// The most small tables beside one sub-plan.
 const MAX_SHIPPED: usize = 8;
-
-/// `join` over other sides of the same columns. The keys of `USING` are in `on`, and their columns are merged above the join; Substrait knows no such joins.
-pub(crate) fn over(join: &Join, left: LogicalPlan, right: LogicalPlan) -> Result<LogicalPlan> {
-    Ok(LogicalPlan::Join(Join { left: Arc::new(left), right: Arc::new(right), join_constraint: JoinConstraint::On, ..join.clone() }))
-}
-
-/// The condition beside a join's keys, so that it comes back from Substrait as it is: whoever reads it there takes each part `column = column` for keys of both sides,
-/// also where the columns are of one side.
-pub(crate) fn within_a_side(join: &Join) -> Option<Expr> {
-    let filter = join.filter.clone()?;
-    let both_of = |a: &Expr, b: &Expr| match (a, b) {
-        (Expr::Column(a), Expr::Column(b)) => [&join.left, &join.right].iter().any(|side| side.schema().has_column(a) && side.schema().has_column(b)),
-        _ => false,
-    };
-    let parts = split_conjunction_owned(filter).into_iter().map(|part| match &part {
-        Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq | Operator::IsNotDistinctFrom, right }) if both_of(left, right) => Expr::IsTrue(Box::new(part)),
-        _ => part,
-    });
-    conjunction(parts)
-}

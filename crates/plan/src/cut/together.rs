@@ -4,57 +4,22 @@
 //! hash table in memory: the left one, which the plan makes the one that surely fits. The join goes down if an operator above makes few rows of many, if it only chooses
 //! among rows of one side, or if what it gives is, by a guess, less than what would move up otherwise: a join's result may be larger than its inputs.
 
-use std::sync::Arc;
+use datafusion::common::{JoinType, Result};
+use datafusion::logical_expr::{Join, LogicalPlan};
 
-use datafusion::common::{DFSchema, JoinType, Result};
-use datafusion::logical_expr::{Expr, Join, LogicalPlan, Projection};
-
+use super::join_rewrite::{over, swapped, within_a_side};
+use super::piece::{Below, Joined, Moves, Piece};
+use super::walk::Walk;
 use crate::classify::{Input, MAX_OPERATORS, MAX_SORTED};
-use crate::cut::{Below, Joined, Piece, Walk};
-use crate::join::{over, within_a_side};
 use crate::partition::Whole;
 use crate::policy::{Cut, Placement};
-use crate::size::{fixed_width, most_bytes};
+use crate::size::most_bytes;
 
 /// The most bytes of the side that a drive reads into memory, the table that finds its rows included.
 const MAX_BUILT: u64 = MAX_SORTED;
 
 /// Bytes that finding a row takes, beside the row.
 const PER_ROW: u64 = 32;
-
-/// Bytes of a text, or of another value without a fixed width, where nothing is known of it.
-const LONG: u64 = 24;
-
-/// What moves up where a join of two sides stays on the host.
-#[derive(Clone, Copy)]
-pub(crate) struct Moves {
-    /// The rows of the larger side.
-    rows: u64,
-    /// The bytes of both.
-    bytes: u64,
-}
-
-impl Moves {
-    /// Whether that is no less than rows of `schema`, one for each of the larger side, take.
-    pub(crate) fn more_than(self, schema: &DFSchema) -> bool {
-        self.rows.saturating_mul(width(schema)) <= self.bytes
-    }
-
-    fn of(below: &Below) -> Self {
-        match below.joined.as_ref().and_then(|joined| joined.moves) {
-            Some(both) => Self { rows: both.rows, bytes: both.bytes.min(both.rows.saturating_mul(width(below.plan.schema()))) },
-            None => {
-                let rows = below.input.rows.unwrap_or(0);
-                Self { rows, bytes: rows.saturating_mul(width(below.plan.schema())) }
-            }
-        }
-    }
-}
-
-/// Bytes of a row, about.
-fn width(schema: &DFSchema) -> u64 {
-    schema.fields().iter().map(|f| fixed_width(f.data_type()).unwrap_or(LONG)).sum()
-}
 
 /// How two sides are joined drive by drive.
 pub(crate) struct Together {
@@ -123,23 +88,9 @@ impl Walk<'_> {
             by_key: join.join_type != JoinType::Full,
             whole: together.whole.told(),
         };
-        let (a, b) = (Moves::of(left), Moves::of(right));
-        let moves = Some(Moves { rows: a.rows.max(b.rows), bytes: a.bytes.saturating_add(b.bytes) });
+        let moves = Some(Moves::of_both(left, right));
         let with = left.with.iter().chain([&right.table]).chain(&right.with).cloned().collect();
         let joined = Some(Joined { shipped: Vec::new(), plain, notes, pays: kept.is_some(), moves });
         Ok(Piece::Below(Box::new(Below { plan, table: left.table.clone(), stored: left.stored.clone(), input, joined, with })))
     }
-}
-
-/// `join` over other sides of the same columns, the right one read first, with the columns in the join's own order.
-pub(crate) fn swapped(join: &Join, left: LogicalPlan, right: LogicalPlan) -> Result<LogicalPlan> {
-    let on = join.on.iter().map(|(l, r)| (r.clone(), l.clone())).collect();
-    let (filter, how) = (join.filter.clone(), join.join_type.swap());
-    let swapped = Join::try_new(Arc::new(right), Arc::new(left), on, filter, how, datafusion::common::JoinConstraint::On, join.null_equality, false)?;
-    let columns: Vec<_> = join.schema.columns();
-    let plan = LogicalPlan::Join(swapped);
-    if plan.schema().columns() == columns {
-        return Ok(plan);
-    }
-    Ok(LogicalPlan::Projection(Projection::try_new(columns.into_iter().map(Expr::Column).collect(), Arc::new(plan))?))
 }

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, DataFusionError, Result};
 use datafusion::logical_expr::expr::Alias;
 use datafusion::logical_expr::{Expr, LogicalPlan, Projection, Union};
 
+use super::piece::{Piece, states, with_input};
+use super::walk::Walk;
 use crate::classify::{Class, classify};
-use crate::cut::{Piece, Walk, states};
-use crate::describe;
 use crate::policy::Cut;
 use crate::split::Halves;
+use crate::super_plan;
 
 impl Walk<'_> {
     /// What can be done with the branches of a union before they come together: states of an aggregate, the first rows of a sort.
@@ -35,7 +35,7 @@ impl Walk<'_> {
                 Class::Host(why) => Err(why),
                 _ => Ok(()),
             },
-            Piece::Above(plan, _) => Err(describe::follows(plan)),
+            Piece::Above(plan, _) => Err(super_plan::follows(plan)),
         };
         let halves = match node {
             LogicalPlan::Aggregate(aggregate) if pieces.iter().any(|piece| goes(self, piece).is_ok()) => {
@@ -133,11 +133,4 @@ fn named(plan: LogicalPlan, wanted: &DFSchema) -> Result<LogicalPlan> {
 /// All rows of `branches`, which have the same columns.
 fn of(branches: Vec<LogicalPlan>) -> Result<LogicalPlan> {
     Ok(LogicalPlan::Union(Union::try_new(branches.into_iter().map(Arc::new).collect())?))
-}
-
-/// `node`, which has one input, over `input`, which has the columns of the old one.
-pub(crate) fn with_input(node: LogicalPlan, input: LogicalPlan) -> Result<LogicalPlan> {
-    let mut input = Some(input);
-    let plan = node.map_children(|old| Ok(Transformed::yes(input.take().unwrap_or(old))))?;
-    Ok(plan.data)
 }

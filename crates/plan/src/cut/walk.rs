@@ -1,114 +1,28 @@
-//! The walk over a plan that cuts it into super-plan and sub-plans.
+//! The walk over a plan, from the leaves up.
 
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchema, DataFusionError, TableReference};
+use datafusion::common::{DFSchema, DataFusionError};
 use datafusion::execution::FunctionRegistry;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
-use datafusion::logical_expr::{
-    Aggregate, Expr, FetchType, Filter, Limit, LogicalPlan, Projection, SubqueryAlias, TableScan, TableScanBuilder, TableSource, lit,
-};
+use datafusion::logical_expr::{Aggregate, Expr, FetchType, Filter, Limit, LogicalPlan, Projection, SubqueryAlias, TableScan, TableScanBuilder, lit};
 use skytether_adapt::message::Rung;
-use skytether_common::Result;
 
+use super::piece::{Below, Note, Piece, states, with_input};
 use crate::classify::{Class, Input, MAX_OPERATORS, classify, operator_name, why_not};
-use crate::describe;
-use crate::error::from_datafusion;
+use crate::column_source::ColumnSource;
 use crate::expressions::check;
 use crate::node::DriveScan;
 use crate::partition::Whole;
 use crate::policy::{Cut, Placement, Tables};
 use crate::split::Halves;
-use crate::together::Moves;
-use crate::union::with_input;
+use crate::super_plan;
 
 type DfResult<T> = std::result::Result<T, DataFusionError>;
 
-/// Why an operator stayed on the host.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Note {
-    /// The operator, for example `Sort`.
-    pub operator: String,
-    /// The operator with its expressions, as the super-plan shows it.
-    pub node: String,
-    /// Why, in words.
-    pub reason: String,
-}
-
-/// A plan that was cut.
-#[derive(Debug, Clone)]
-pub struct CutPlan {
-    /// What stays above, with a [`DriveScan`] for each part that goes down. Its schema is the original plan's.
-    pub super_plan: LogicalPlan,
-    /// The scans in `super_plan`, in the order of its text.
-    pub scans: Vec<DriveScan>,
-    /// For each operator above a drive's table that stayed on the host: why. From the leaves up.
-    pub notes: Vec<Note>,
-}
-
-/// Cuts `plan`, which should be analysed and optimised (types coerced, columns pruned): each maximal part over one table on drives
-/// that `policy` and [`classify`] let go becomes a [`DriveScan`]. Cutting a cut plan changes nothing.
-///
-/// `registry` holds the functions that host and drives share, the forms of [`crate::partial`] among them.
-///
-/// # Errors
-/// Invalid or internal where `plan` contradicts itself; a plan that DataFusion made does not.
-pub fn cut(plan: LogicalPlan, policy: Cut, tables: &dyn Tables, registry: &dyn FunctionRegistry) -> Result<CutPlan> {
-    let mut walk = Walk { policy, tables, registry, notes: vec![] };
-    let piece = walk.plan(plan).map_err(from_datafusion)?;
-    let super_plan = walk.above(piece).0;
-    Ok(CutPlan { scans: describe::scans(&super_plan), super_plan, notes: walk.notes })
-}
-
-/// A part of the plan, as far as the walk has come.
-#[derive(Clone)]
-pub(crate) enum Piece {
-    /// All of it can go down.
-    Below(Box<Below>),
-    /// Its root stays above; whether drives are read anywhere below.
-    Above(LogicalPlan, bool),
-}
-
-#[derive(Clone)]
-pub(crate) struct Below {
-    pub(crate) plan: LogicalPlan,
-    pub(crate) table: TableReference,
-    /// What the drives call the table.
-    pub(crate) stored: TableReference,
-    pub(crate) input: Input,
-    /// Where joins are in it.
-    pub(crate) joined: Option<Joined>,
-    /// The other tables that it reads, which are partitioned like `table`.
-    pub(crate) with: Vec<TableReference>,
-}
-
-/// A part with joins that goes down only if that makes it give fewer rows.
-#[derive(Clone)]
-pub(crate) struct Joined {
-    /// The small sides, in order.
-    pub(crate) shipped: Vec<LogicalPlan>,
-    /// The same part with its joins on the host, and why they are there.
-    pub(crate) plain: LogicalPlan,
-    pub(crate) notes: Vec<Note>,
-    /// Whether an operator above the joins makes few rows of many.
-    pub(crate) pays: bool,
-    /// What moves with its joins on the host, where it may go down for less than that, too.
-    pub(crate) moves: Option<Moves>,
-}
-
-impl Below {
-    /// With `plan` in the place of its own, which gives few rows of many.
-    pub(crate) fn reduced(mut self, plan: LogicalPlan) -> Self {
-        self.plan = plan;
-        if let Some(joined) = &mut self.joined {
-            joined.pays = true;
-        }
-        self
-    }
-}
-
+/// The walk, with what it may ask and what it noted so far.
 pub(crate) struct Walk<'a> {
     pub(crate) policy: Cut,
     pub(crate) tables: &'a dyn Tables,
@@ -116,7 +30,18 @@ pub(crate) struct Walk<'a> {
     notes: Vec<Note>,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    pub(super) fn new(policy: Cut, tables: &'a dyn Tables, registry: &'a dyn FunctionRegistry) -> Self {
+        Self { policy, tables, registry, notes: vec![] }
+    }
+
+    /// The super-plan of `plan`, with why operators stayed on the host.
+    pub(super) fn all(mut self, plan: LogicalPlan) -> DfResult<(LogicalPlan, Vec<Note>)> {
+        let piece = self.plan(plan)?;
+        let super_plan = self.above(piece).0;
+        Ok((super_plan, self.notes))
+    }
+
     pub(crate) fn plan(&mut self, plan: LogicalPlan) -> DfResult<Piece> {
         if DriveScan::of(&plan).is_some() {
             return Ok(Piece::Above(plan, true));
@@ -133,7 +58,7 @@ impl Walk<'_> {
                     Piece::Below(below) => self.over(plan, *below),
                     Piece::Above(input, drives) => {
                         if drives && !matches!(plan, LogicalPlan::Subquery(_) | LogicalPlan::SubqueryAlias(_)) {
-                            self.note(&plan, &describe::follows(&input));
+                            self.note(&plan, &super_plan::follows(&input));
                         }
                         let (plan, more) = self.subqueries(with_input(plan, input)?)?;
                         Ok(Piece::Above(plan, drives || more))
@@ -312,7 +237,7 @@ impl Walk<'_> {
             Arc::new(Schema::new_with_metadata(columns.iter().map(|i| Arc::clone(&full.fields()[*i])).collect::<Vec<_>>(), full.metadata().clone()));
         let stored_as = partitioning.stored_as.clone().unwrap_or_else(|| scan.table_name.clone());
         let renamed = stored_as != scan.table_name;
-        let mut plan = LogicalPlan::TableScan(TableScanBuilder::new(stored_as.clone(), Arc::new(Columns(source))).build()?);
+        let mut plan = LogicalPlan::TableScan(TableScanBuilder::new(stored_as.clone(), Arc::new(ColumnSource(source))).build()?);
         if renamed {
             plan = LogicalPlan::SubqueryAlias(SubqueryAlias::try_new(Arc::new(plan), scan.table_name.clone())?);
         }
@@ -363,13 +288,6 @@ impl Walk<'_> {
     }
 }
 
-/// The states of a part that goes down, which go down with it.
-pub(crate) fn states(halves: &Halves, mut below: Below) -> DfResult<Below> {
-    let plan = halves.below(below.plan.clone())?;
-    below.input.operators += 1;
-    Ok(below.reduced(plan))
-}
-
 /// `plan` with the columns that `scan` gives.
 fn project(plan: LogicalPlan, scan: &TableScan) -> DfResult<LogicalPlan> {
     let columns = scan.projected_schema.columns().into_iter().map(Expr::Column).collect();
@@ -384,14 +302,4 @@ fn limited(plan: LogicalPlan, rows: usize) -> DfResult<LogicalPlan> {
 /// Whether `plan` is a limit of just so many rows already.
 fn fetches(plan: &LogicalPlan, rows: usize) -> bool {
     matches!(plan, LogicalPlan::Limit(l) if l.skip.is_none() && matches!(l.get_fetch_type(), Ok(FetchType::Literal(Some(n))) if n == rows))
-}
-
-/// A table of which only these columns are of interest. Sub-plans never carry more: encoding names every column of a table, and
-/// readers take time that grows with the square of their number.
-pub(crate) struct Columns(pub(crate) SchemaRef);
-
-impl TableSource for Columns {
-    fn schema(&self) -> SchemaRef {
-        Arc::clone(&self.0)
-    }
 }

@@ -1,0 +1,51 @@
+//! The cut of a plan into a super-plan and sub-plans.
+//!
+//! | room | subject |
+//! |---|---|
+//! | `walk` | the walk over the plan |
+//! | `piece` | the parts that it puts together |
+//! | `union` | operators over a union, done in each branch |
+//! | `join`, `together`, `join_rewrite` | joins with small tables, joins drive by drive, and how both are rewritten |
+//!
+//! The walk is recursive: it calls the rules for unions and joins, which are methods of `walk::Walk`, and they call it for their inputs.
+
+mod join;
+mod join_rewrite;
+mod piece;
+mod together;
+mod union;
+mod walk;
+
+use datafusion::execution::FunctionRegistry;
+use datafusion::logical_expr::LogicalPlan;
+use skytether_common::Result;
+
+use crate::error::from_datafusion;
+use crate::node::DriveScan;
+use crate::policy::{Cut, Tables};
+use crate::super_plan;
+
+pub use piece::Note;
+
+/// A plan that was cut.
+#[derive(Debug, Clone)]
+pub struct CutPlan {
+    /// What stays above, with a [`DriveScan`] for each part that goes down. Its schema is the original plan's.
+    pub super_plan: LogicalPlan,
+    /// The scans in `super_plan`, in the order of its text.
+    pub scans: Vec<DriveScan>,
+    /// For each operator above a drive's table that stayed on the host: why. From the leaves up.
+    pub notes: Vec<Note>,
+}
+
+/// Cuts `plan`, which should be analysed and optimised (types coerced, columns pruned): each maximal part over one table on drives
+/// that `policy` and [`crate::classify()`] let go becomes a [`DriveScan`]. Cutting a cut plan changes nothing.
+///
+/// `registry` holds the functions that host and drives share, the forms of [`crate::partial`] among them.
+///
+/// # Errors
+/// Invalid or internal where `plan` contradicts itself; a plan that DataFusion made does not.
+pub fn cut(plan: LogicalPlan, policy: Cut, tables: &dyn Tables, registry: &dyn FunctionRegistry) -> Result<CutPlan> {
+    let (super_plan, notes) = walk::Walk::new(policy, tables, registry).all(plan).map_err(from_datafusion)?;
+    Ok(CutPlan { scans: super_plan::scans(&super_plan), super_plan, notes })
+}
