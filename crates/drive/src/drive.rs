@@ -134,8 +134,9 @@ impl Drive {
             bytes_per_s: profile.disk_bytes_per_s,
             speed: profile.speed_per_core * f64::from(profile.cores),
         });
-        let reader = Arc::new(Reader::new(Arc::clone(&store)).paced(processor.clone()).with_indexes(Arc::clone(&indexes), costs));
-        let engine = Arc::new(Engine::new(info.name.clone(), reader, Arc::clone(&pool), options.threads, options.max_concurrent)?);
+        let reader = Arc::new(Reader::new(Arc::clone(&store)).paced(processor.clone()));
+        let engine = Engine::new(info.name.clone(), reader, Arc::clone(&pool), options.threads, options.max_concurrent)?;
+        let engine = Arc::new(engine.with_indexes(Arc::clone(&indexes), costs));
         let ground = Ground {
             store: Arc::clone(&store),
             reader: Arc::new(Reader::sharing(Arc::clone(&store), CACHE_SHARES).paced(processor.clone())),

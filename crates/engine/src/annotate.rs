@@ -28,8 +28,8 @@ fn visit(plan: &dyn ExecutionPlan, depth: u32, annotation: &mut Annotation) -> u
         annotation.slices += operator_metrics::sum(&metrics, SLICES);
         annotation.slices_pruned += operator_metrics::sum(&metrics, SLICES_PRUNED);
         annotation.slices_told += operator_metrics::sum(&metrics, SLICES_TOLD);
-        slices += scan.slices() as u64;
-        annotation.indexes.extend(scan.found().map(|found| found.note.clone()));
+        slices += scan.spec.slices() as u64;
+        annotation.indexes.extend(scan.spec.found().map(|found| found.note.clone()));
         annotation.rows_read = annotation.rows_read.map(|rows| rows + stats.rows_out + operator_metrics::sum(&metrics, PASSED_OVER));
     }
     if annotation.operators.len() < MAX_OPERATORS {

@@ -11,12 +11,12 @@ use async_trait::async_trait;
 use datafusion::catalog::{CatalogProvider, CatalogProviderList, SchemaProvider, TableProvider};
 use datafusion::common::TableReference;
 use datafusion::error::Result as DfResult;
-use skytether_common::{Error, Result};
+use skytether_common::Result;
 use skytether_plan::error::to_datafusion;
 use skytether_slice::Layout;
 
-use crate::reader::Ticket;
 use crate::table::{PartitionTable, View};
+use crate::ticket::Ticket;
 
 /// What comes after a matrix's name for its sparse rows.
 pub(crate) const ROWS: &str = "_rows";
@@ -157,39 +157,4 @@ impl SchemaProvider for Tables {
             || self.0.partitions.contains_key(name)
             || name.strip_suffix(ROWS).is_some_and(|matrix| self.0.partitions.contains_key(matrix))
     }
-}
-
-/// Checks that a ticket's parts agree with each other.
-///
-/// # Errors
-/// Invalid, naming what does not.
-pub(crate) fn check(plan: &skytether_wire::SubPlan) -> Result<()> {
-    /// Far more than any data set has tables.
-    const MAX_PARTITIONS: usize = 4096;
-    /// More than a sub-plan has room to join.
-    const MAX_DATASETS: usize = 16;
-    if plan.plan.is_empty() {
-        return Err(Error::invalid("the sub-plan is empty"));
-    }
-    if plan.bytes() > skytether_wire::flight::frames::MAX_PLAN {
-        return Err(Error::invalid(format!("a sub-plan of {} bytes is too long: at most {}", plan.bytes(), skytether_wire::flight::frames::MAX_PLAN)));
-    }
-    if plan.with.len() >= MAX_DATASETS || plan.with.contains_key(&plan.dataset) {
-        return Err(Error::invalid(format!("a ticket names each data set once, and at most {MAX_DATASETS} of them")));
-    }
-    let partitions = plan.datasets().map(|(_, partitions)| partitions.len()).sum::<usize>();
-    if partitions > MAX_PARTITIONS {
-        return Err(Error::invalid(format!("a ticket with {partitions} partitions names too many: at most {MAX_PARTITIONS}")));
-    }
-    for (dataset, partitions) in plan.datasets() {
-        for (table, partition) in partitions {
-            if partition.dataset != *dataset {
-                return Err(Error::invalid(format!("the ticket is for {dataset}, but names a partition of {}", partition.dataset)));
-            }
-            if partition.table != *table {
-                return Err(Error::invalid(format!("the ticket calls a partition of table {:?} {table:?}", partition.table)));
-            }
-        }
-    }
-    Ok(())
 }

@@ -7,7 +7,7 @@ use skytether_common::{DatasetName, Error, Result};
 use skytether_expression::CellSource;
 use skytether_expression::groups::PreparedCache;
 
-use crate::reader::Ticket;
+use crate::ticket::Ticket;
 
 /// The cells of the one data set that a sub-plan may see.
 #[derive(Debug)]

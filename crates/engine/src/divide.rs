@@ -182,7 +182,7 @@ impl Divided {
     /// The partition whose stripes they are.
     #[must_use]
     pub fn partition(&self) -> &PartitionName {
-        self.scan.partition()
+        self.scan.spec.partition()
     }
 
     /// The numbers of the slices of a stripe that are read.
@@ -190,13 +190,13 @@ impl Divided {
     /// # Errors
     /// Internal only.
     pub fn slices_of(&self, stripe: u32) -> Result<Vec<u32>> {
-        self.scan.slices_of(stripe)
+        self.scan.spec.slices_of(stripe)
     }
 
     /// Whether the partition is one of a matrix.
     #[must_use]
     pub fn is_sparse(&self) -> bool {
-        self.scan.is_sparse()
+        self.scan.spec.is_sparse()
     }
 
     /// The sub-plan.
@@ -333,7 +333,7 @@ impl Divided {
     #[must_use]
     pub fn annotation(&self) -> Annotation {
         let mut annotation = Annotation { slices_total: Some(self.planned.slices), slices_pruned: self.scan.pruned(), ..Annotation::default() };
-        annotation.indexes.extend(self.scan.found().map(|found| found.note.clone()));
+        annotation.indexes.extend(self.scan.spec.found().map(|found| found.note.clone()));
         let lower = self.parts.as_ref().and_then(|parts| parts.planned.get()).map(|lower| &lower.fetcher);
         for fetcher in [&self.fetcher].into_iter().chain(lower) {
             let (read, told) = fetcher.counted();

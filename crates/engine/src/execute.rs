@@ -35,14 +35,16 @@ use tokio::task::JoinHandle;
 
 use crate::annotate;
 use crate::batches::Coalescer;
-use crate::bind::{self, Bound, PLAIN, ROWS};
+use crate::bind::{Bound, PLAIN, ROWS};
 use crate::cells::TicketCells;
+use crate::indexed::{Costs, IndexLookup, Indexes};
 use crate::known;
 use crate::prepared::Prepared;
-use crate::reader::{Reader, Ticket};
-use crate::scan::rows_for_width;
+use crate::reader::Reader;
+use crate::scan_spec::rows_for_width;
 use crate::shipped::Shipped;
 use crate::spawned;
+use crate::ticket::{self, Ticket};
 
 /// Rows per batch where the sender has no wish.
 const BATCH_ROWS: usize = 8192;
@@ -58,6 +60,8 @@ const EPOCH: u32 = 0;
 pub struct Engine {
     name: String,
     reader: Arc<Reader>,
+    /// The drive's indexes, and what reading costs without them.
+    indexes: Option<(Arc<Indexes>, Costs)>,
     pool: Arc<dyn MemoryPool>,
     pub(crate) threads: usize,
     running: Arc<Semaphore>,
@@ -92,13 +96,19 @@ impl Engine {
             .with_physical_optimizer_rule(small_heaps())
             .build();
         skytether_plan::partial::register(&mut base).map_err(from_datafusion)?;
-        Ok(Self { name, reader, pool, threads: threads.max(1), running: Arc::new(Semaphore::new(max_concurrent.max(1))), base, joined: true })
+        Ok(Self { name, reader, indexes: None, pool, threads: threads.max(1), running: Arc::new(Semaphore::new(max_concurrent.max(1))), base, joined: true })
     }
 
     /// The same, but what it divides is surveyed stripe by stripe, however small these are: they may lie in several places.
     #[must_use]
     pub fn apart(self) -> Self {
         Self { joined: false, ..self }
+    }
+
+    /// The same, whose scans look into `indexes` where that saves time by `costs`.
+    #[must_use]
+    pub fn with_indexes(self, indexes: Arc<Indexes>, costs: Costs) -> Self {
+        Self { indexes: Some((indexes, costs)), ..self }
     }
 
     /// Waits until one more sub-plan may run.
@@ -178,10 +188,12 @@ impl Engine {
     /// Decodes and binds `plan`.
     pub(crate) async fn read(&self, plan: &SubPlan) -> Result<Read> {
         let started = Instant::now();
-        bind::check(plan)?;
+        ticket::check(plan)?;
         let (reader, shipped) = (Arc::new(self.reader.counting()), Shipped::read(&plan.tables)?);
+        let indexes = self.indexes.as_ref().map(|(indexes, costs)| Arc::new(IndexLookup::new(Arc::clone(indexes), *costs)));
         let ticket = |(dataset, partitions): (&DatasetName, &BTreeMap<String, PartitionName>)| Ticket {
             reader: Arc::clone(&reader),
+            indexes: indexes.clone(),
             dataset: dataset.clone(),
             partitions: Arc::new(partitions.clone()),
             shipped: shipped.clone(),

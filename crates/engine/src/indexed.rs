@@ -379,10 +379,36 @@ fn known(index: &Ready, stripes: usize) -> Vec<bool> {
     known
 }
 
+/// The drive's indexes as one sub-plan asks them.
+#[derive(Debug)]
+pub(crate) struct IndexLookup {
+    indexes: Arc<Indexes>,
+    /// What reading costs without them.
+    costs: Costs,
+    /// What they answered this sub-plan already, which is planned more than once.
+    answers: Mutex<HashMap<String, Option<Arc<Found>>>>,
+}
+
+impl IndexLookup {
+    pub(crate) fn new(indexes: Arc<Indexes>, costs: Costs) -> Self {
+        Self { indexes, costs, answers: Mutex::default() }
+    }
+
+    /// What the indexes answered to `asked`, if they were asked.
+    fn answer(&self, asked: &str) -> Option<Option<Arc<Found>>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).get(asked).cloned()
+    }
+
+    fn keep_answer(&self, asked: String, found: Option<Arc<Found>>) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).insert(asked, found);
+    }
+}
+
 /// What the best of the indexes of `partition` finds, for rows of which `filters` hold and the columns `projection` are wanted, in the stripes `kept`; `None` where none would save time.
 ///
 /// Of the columns so many as `first` says are unpacked before the others, if any.
 pub(crate) async fn search(
+    lookup: &IndexLookup,
     reader: &Arc<Reader>,
     partition: &Arc<Partition>,
     filters: &[Expr],
@@ -390,19 +416,19 @@ pub(crate) async fn search(
     projection: &[usize],
     first: Option<usize>,
 ) -> Option<Arc<Found>> {
-    let (indexes, costs) = reader.indexes()?;
+    let IndexLookup { indexes, costs, .. } = lookup;
     let ready = indexes.of(&partition.name);
     if ready.is_empty() || filters.is_empty() || projection.is_empty() || !kept.contains(&true) {
         return None;
     }
     let asked = format!("{} {projection:?} {filters:?}", partition.key);
-    if let Some(found) = reader.found(&asked) {
+    if let Some(found) = lookup.answer(&asked) {
         return found;
     }
     let mut columns = projection.to_vec();
     columns.sort_unstable();
     columns.dedup();
-    let scan = Scan::new(partition, kept, &columns, first, costs);
+    let scan = Scan::new(partition, kept, &columns, first, *costs);
     let schema = &partition.metadata.schema;
     let asked_of = ready.into_iter().filter_map(|index| Asked::new(index, filters, schema, &scan));
     let worth = asked_of.filter(Asked::pays).min_by(|a, b| a.expected.seconds.total_cmp(&b.expected.seconds));
@@ -432,6 +458,6 @@ pub(crate) async fn search(
             }
         },
     };
-    reader.note_found(asked, found.clone());
+    lookup.keep_answer(asked, found.clone());
     found
 }

@@ -19,8 +19,8 @@ use skytether_wire::size::batch_bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 
-use crate::Engine;
 use crate::divide::Divided;
+use crate::execute::Engine;
 use crate::feed::{Fed, Feed};
 use crate::meter::{Meter, Reading};
 use crate::session::{Lane, Worker};

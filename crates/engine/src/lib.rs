@@ -7,10 +7,11 @@
 //! |---|---|
 //! | [`reader`] | partitions, slices and whole columns out of a store, with caches |
 //! | [`remote`], [`threads`] | a store behind a wire, for readers, and the threads that wait for it |
+//! | `ticket` | which partitions a sub-plan may read, and what opens them |
 //! | `bind`, `shipped`, [`beside`] | a ticket's tables, as DataFusion finds them; those that came beside the plan |
 //! | `table`, `prune`, `prefilter` | a partition as a table; which stripes of rows a filter leaves over, and which rows of a stripe before all of it is decoded |
 //! | [`indexed`], `ranges`, [`indexing`] | which rows an index leaves over; what filters say of its columns; how it is built |
-//! | `scan`, `loading`, `stripe`, `dense`, `statistics` | the operator that reads slices; from stripes to batches; the rows of several slices; the dense view of a matrix; what metadata tells of the rows |
+//! | `scan_spec`, `scan`, `loading`, `stripe`, `dense`, `statistics` | what a scan reads; the operator that reads slices; from stripes to batches; the rows of several slices; the dense view of a matrix; what metadata tells of the rows |
 //! | [`feed`], `runs` | stripes that come to a scan one by one; small ones that are taken together |
 //! | `cells` | what grouped moments must know about cells |
 //! | `known` | aggregates that metadata answers |
@@ -46,6 +47,7 @@ pub mod reader;
 pub mod remote;
 mod runs;
 mod scan;
+mod scan_spec;
 pub mod session;
 mod shipped;
 mod spawned;
@@ -53,7 +55,8 @@ pub mod statistics;
 mod stripe;
 mod table;
 pub mod threads;
+mod ticket;
 
 pub use execute::Engine;
 pub use reader::Reader;
-pub use table::{blocking, blocking_on};
+pub use threads::{blocking, blocking_on};

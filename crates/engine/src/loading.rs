@@ -15,12 +15,12 @@ use skytether_common::{Error, Result};
 use crate::dense::Expansion;
 use crate::reader::{Part, Reader, SliceBatches};
 use crate::runs::Run;
-use crate::scan::{Shape, SliceScanExec};
+use crate::scan_spec::{ScanSpec, Shape};
 use crate::stripe::Stripe;
 
 /// What reads the stripes of a scan.
 pub(crate) struct Fetching {
-    pub(crate) scan: SliceScanExec,
+    pub(crate) spec: Arc<ScanSpec>,
     /// The stored columns to read, ascending.
     pub(crate) stored: Vec<usize>,
     pub(crate) read: Count,
@@ -39,23 +39,23 @@ impl Fetching {
 
     /// The run that others call `number`.
     pub(crate) fn run(&self, number: u32) -> Run {
-        Run::of(number, self.scan.partition.metadata.stripes())
+        Run::of(number, self.spec.partition.metadata.stripes())
     }
 
     /// The bytes of the stripes of `run` as far as they are wanted, verified; no bytes where their number of rows is all that is wanted.
     pub(crate) async fn fetch(self: Arc<Self>, run: Run) -> Result<Fetched> {
-        if self.scan.projection.is_empty()
-            && let Some(rows) = run.stripes().map(|n| self.scan.counted(n)).sum::<Option<u64>>()
+        if self.spec.projection.is_empty()
+            && let Some(rows) = run.stripes().map(|n| self.spec.counted(n)).sum::<Option<u64>>()
         {
-            self.told.add(self.scan.partition.metadata.groups.len() * run.len());
+            self.told.add(self.spec.partition.metadata.groups.len() * run.len());
             return Ok(Fetched::Rows(rows));
         }
-        let reader = Arc::clone(&self.scan.reader);
+        let reader = Arc::clone(&self.spec.reader);
         let read = reader.blocking(move || {
             let started = Instant::now();
             let read = |n| {
-                let parts = self.scan.reader.stripe(&self.scan.partition, n, &self.stored)?;
-                let rows: Option<Arc<[u32]>> = self.scan.found().and_then(|found| found.rows(n)).map(Into::into);
+                let parts = self.spec.reader.stripe(&self.spec.partition, n, &self.stored)?;
+                let rows: Option<Arc<[u32]>> = self.spec.found().and_then(|found| found.rows(n)).map(Into::into);
                 let parts: Vec<Part> = parts.into_iter().map(|part| part.only(rows.clone())).collect();
                 self.read.add(parts.len());
                 self.bytes_read.add(parts.iter().map(Part::len).sum());
@@ -96,15 +96,15 @@ impl Work {
     /// One stripe.
     fn open(self: &Arc<Self>, parts: Vec<Part>) -> Result<Loaded> {
         let _timer = self.time.timer();
-        if self.fetching.scan.partition.metadata.groups.len() > 1 {
-            let stripe = Stripe::decode(&self.fetching.scan.partition, parts, self.batch_rows, &self.pool)?;
+        if self.fetching.spec.partition.metadata.groups.len() > 1 {
+            let stripe = Stripe::decode(&self.fetching.spec.partition, parts, self.batch_rows, &self.pool)?;
             return Ok(Loaded::Stripe(stripe, Arc::clone(self)));
         }
         let part = parts.into_iter().next().ok_or_else(|| Error::internal("a stripe has no slice"))?;
-        let part = match &self.fetching.scan.first {
-            Some(first) => match first.rows(&self.fetching.scan.partition, &part, self.batch_rows)? {
+        let part = match &self.fetching.spec.first {
+            Some(first) => match first.rows(&self.fetching.spec.partition, &part, self.batch_rows)? {
                 Some(rows) => {
-                    let all = self.fetching.scan.partition.metadata.stripe_rows(part.number() as usize).unwrap_or(0);
+                    let all = self.fetching.spec.partition.metadata.stripe_rows(part.number() as usize).unwrap_or(0);
                     self.fetching.passed_over.add(usize::try_from(all).unwrap_or(usize::MAX).saturating_sub(rows.len()));
                     if rows.is_empty() {
                         return Ok(Loaded::Rows { schema: Arc::clone(&self.schema), left: 0 });
@@ -115,8 +115,8 @@ impl Work {
             },
             None => part,
         };
-        let batches = Reader::decode(&self.fetching.scan.partition, part, self.batch_rows)?;
-        Ok(match &self.fetching.scan.shape {
+        let batches = Reader::decode(&self.fetching.spec.partition, part, self.batch_rows)?;
+        Ok(match &self.fetching.spec.shape {
             Shape::Dense(dense) => Loaded::Dense(Box::new(dense.expand(Arc::clone(&self.schema), batches, self.batch_rows)), self.time.clone()),
             Shape::Stored | Shape::Rows { .. } => Loaded::Batches(Box::new(batches), Arc::clone(self)),
         })
@@ -128,12 +128,12 @@ impl Work {
             let at = self.fetching.stored.binary_search(&column).map_err(|_| Error::internal(format!("column {column} was not read")))?;
             Ok::<_, Error>(batch.column(at))
         };
-        let mut columns = Vec::with_capacity(self.fetching.scan.projection.len());
-        for &column in &self.fetching.scan.projection {
-            columns.push(match &self.fetching.scan.shape {
+        let mut columns = Vec::with_capacity(self.fetching.spec.projection.len());
+        for &column in &self.fetching.spec.projection {
+            columns.push(match &self.fetching.spec.shape {
                 Shape::Rows { genes } if column == 0 => {
                     let genes = genes.as_ref().ok_or_else(|| Error::internal("sparse rows have no gene names"))?;
-                    let numbers = stored(self.fetching.scan.partition.column("gene_id")?)?;
+                    let numbers = stored(self.fetching.spec.partition.column("gene_id")?)?;
                     let numbers = numbers.as_primitive_opt::<UInt32Type>().ok_or_else(|| Error::corrupt("\"gene_id\" of a matrix is not UInt32"))?;
                     take(genes, numbers, Some(TakeOptions { check_bounds: true }))
                         .map_err(|e| Error::corrupt("a matrix has a gene without a name").because(e))?
@@ -144,7 +144,7 @@ impl Work {
         }
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
-            .map_err(|e| Error::corrupt(format!("a slice of {} does not have its table's columns", self.fetching.scan.partition.title())).because(e))
+            .map_err(|e| Error::corrupt(format!("a slice of {} does not have its table's columns", self.fetching.spec.partition.title())).because(e))
     }
 }
 
@@ -226,7 +226,7 @@ impl Joining {
 
     /// Batches for the next one. Those of the dense view are large by themselves.
     fn gather(&mut self) -> Result<Vec<RecordBatch>> {
-        let dense = matches!(self.work.fetching.scan.shape, Shape::Dense(_));
+        let dense = matches!(self.work.fetching.spec.shape, Shape::Dense(_));
         let (mut small, mut rows) = (Vec::new(), 0);
         loop {
             let Some(open) = &mut self.open else {

@@ -2,15 +2,14 @@
 //!
 //! Each sub-plan has a [`Reader`] of its own over shared caches, which counts every byte that it gets from the store.
 
-use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{Array, ArrayRef, Float32Array};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use skytether_common::{Context, DatasetName, Error, Key, Kind, PartitionName, Result};
+use skytether_common::{Context, Error, Key, Kind, PartitionName, Result};
 use skytether_expression::groups::PreparedCache;
 use skytether_index::segment::Source;
 use skytether_pace::Processor;
@@ -18,10 +17,7 @@ use skytether_slice::{Batches, Layout, Metadata, Picked, Pieces};
 use skytether_store::{SliceStore, Version};
 
 use crate::cache::Cache;
-use crate::indexed::{Costs, Found, Indexes};
-use crate::shipped::Shipped;
-use crate::table::blocking_on;
-use crate::threads::Threads;
+use crate::threads::{Threads, blocking_on};
 
 /// Bytes of decoded metadata that a drive keeps.
 const METADATA_CACHE: usize = 32 << 20;
@@ -86,10 +82,6 @@ pub struct Reader {
     processor: Option<Arc<Processor>>,
     /// Where reading waits, if not on the runtime's threads.
     threads: Option<Arc<Threads>>,
-    /// The drive's indexes, and what reading costs without them.
-    indexes: Option<(Arc<Indexes>, Costs)>,
-    /// What they have told this sub-plan already, which is planned more than once.
-    searched: Mutex<HashMap<String, Option<Arc<Found>>>>,
 }
 
 #[derive(Debug)]
@@ -114,7 +106,7 @@ impl Reader {
         let of = |bytes: usize| bytes / shares.max(1);
         let (metadata, columns, totals) = (Cache::new(of(METADATA_CACHE)), Cache::new(of(COLUMN_CACHE)), Cache::new(of(COLUMN_CACHE)));
         let caches = Caches { metadata, columns, totals, prepared: Arc::default() };
-        Self { store, caches: Arc::new(caches), bytes_read: AtomicU64::new(0), processor: None, threads: None, indexes: None, searched: Mutex::default() }
+        Self { store, caches: Arc::new(caches), bytes_read: AtomicU64::new(0), processor: None, threads: None }
     }
 
     /// The same reader on the cores of `processor`: reading through it, and engines over it, take the processor time of that device.
@@ -127,25 +119,6 @@ impl Reader {
     #[must_use]
     pub fn waiting_on(self, threads: Arc<Threads>) -> Self {
         Self { threads: Some(threads), ..self }
-    }
-
-    /// The same reader, whose scans look into `indexes` where that saves time by `costs`.
-    #[must_use]
-    pub fn with_indexes(self, indexes: Arc<Indexes>, costs: Costs) -> Self {
-        Self { indexes: Some((indexes, costs)), ..self }
-    }
-
-    pub(crate) fn indexes(&self) -> Option<(Arc<Indexes>, Costs)> {
-        self.indexes.clone()
-    }
-
-    /// What the indexes have told about `asked`, if they were asked.
-    pub(crate) fn found(&self, asked: &str) -> Option<Option<Arc<Found>>> {
-        self.searched.lock().unwrap_or_else(PoisonError::into_inner).get(asked).cloned()
-    }
-
-    pub(crate) fn note_found(&self, asked: String, found: Option<Arc<Found>>) {
-        self.searched.lock().unwrap_or_else(PoisonError::into_inner).insert(asked, found);
     }
 
     /// The bytes at `range` of a value, not verified.
@@ -180,8 +153,6 @@ impl Reader {
             bytes_read: AtomicU64::new(0),
             processor: self.processor(),
             threads: self.threads.clone(),
-            indexes: self.indexes.clone(),
-            searched: Mutex::default(),
         }
     }
 
@@ -458,78 +429,6 @@ impl Iterator for SliceBatches {
                 (rows != expected).then(|| Err(Error::corrupt(format!("slice {} of partition {key} has {rows} rows, its metadata says {expected}", self.n))))
             }
         }
-    }
-}
-
-/// The partitions that one sub-plan may see, and the door to them.
-#[derive(Debug, Clone)]
-pub(crate) struct Ticket {
-    pub(crate) reader: Arc<Reader>,
-    pub(crate) dataset: DatasetName,
-    pub(crate) partitions: Arc<BTreeMap<String, PartitionName>>,
-    pub(crate) shipped: Shipped,
-}
-
-impl Ticket {
-    /// The partition of table `table`, opened.
-    ///
-    /// # Errors
-    /// Invalid where the ticket does not name it; as [`Reader::partition`].
-    pub(crate) fn open(&self, table: &str) -> Result<Arc<Partition>> {
-        let name = self.partitions.get(table).ok_or_else(|| {
-            let named: Vec<&str> = self.partitions.keys().map(String::as_str).collect();
-            Error::invalid(format!("the sub-plan needs table {table:?} of {}, which its ticket does not name; it names {}", self.dataset, named.join(", ")))
-        })?;
-        self.reader.partition(name)
-    }
-
-    /// Whether `table` is named, and a matrix.
-    ///
-    /// # Errors
-    /// As [`Ticket::open`].
-    pub(crate) fn matrix(&self, table: &str) -> Result<Option<Arc<Partition>>> {
-        if !self.partitions.contains_key(table) {
-            return Ok(None);
-        }
-        let partition = self.open(table)?;
-        Ok(matches!(partition.metadata.layout, Layout::Sparse { .. }).then_some(partition))
-    }
-
-    /// The table with the names of a matrix's genes: `raw_var` for `raw_x` and `raw_layer_<name>`, the matrices with the other genes.
-    pub(crate) fn genes_of(matrix: &str) -> &'static str {
-        if matrix.starts_with("raw_") { "raw_var" } else { "var" }
-    }
-
-    /// One name per gene of `matrix`.
-    ///
-    /// # Errors
-    /// As [`Ticket::open`]; Corrupt where genes and names do not fit together.
-    pub(crate) fn gene_names(&self, matrix: &Partition) -> Result<ArrayRef> {
-        let Layout::Sparse { n_genes, .. } = matrix.metadata.layout else {
-            return Err(Error::internal(format!("{} is no matrix", matrix.title())));
-        };
-        self.names(matrix, Self::genes_of(&matrix.name.table), "gene", n_genes)
-    }
-
-    /// One name per cell of `matrix`.
-    ///
-    /// # Errors
-    /// As [`Ticket::gene_names`].
-    pub(crate) fn cell_names(&self, matrix: &Partition) -> Result<ArrayRef> {
-        let Layout::Sparse { n_cells, .. } = matrix.metadata.layout else {
-            return Err(Error::internal(format!("{} is no matrix", matrix.title())));
-        };
-        self.names(matrix, "obs", "cell", n_cells)
-    }
-
-    fn names(&self, matrix: &Partition, table: &str, column: &str, expected: u32) -> Result<ArrayRef> {
-        let partition = self.open(table)?;
-        let names = self.reader.column(&partition, column)?;
-        if names.len() != expected as usize {
-            return Err(Error::corrupt(format!("{} has {} rows, the matrix {} has {expected} of them", partition.title(), names.len(), matrix.title())));
-        }
-        arrow::compute::cast(&names, &arrow::datatypes::DataType::Utf8View)
-            .map_err(|e| Error::corrupt(format!("column {column:?} of {} holds no names", partition.title())).because(e))
     }
 }
 

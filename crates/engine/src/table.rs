@@ -10,9 +10,6 @@ use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 use skytether_common::{Error, Result};
-use skytether_pace::Processor;
-use skytether_pace::timer::sleep_until;
-use skytether_pace::wait::deferred;
 use skytether_plan::error::to_datafusion;
 use skytether_slice::Layout;
 
@@ -20,8 +17,10 @@ use crate::dense::{self, Dense};
 use crate::indexed;
 use crate::prefilter::Prefilter;
 use crate::prune;
-use crate::reader::{Partition, Ticket};
-use crate::scan::{Shape, SliceScanExec};
+use crate::reader::Partition;
+use crate::scan::SliceScanExec;
+use crate::scan_spec::{ScanSpec, Shape};
+use crate::ticket::Ticket;
 
 /// How a partition is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,12 +117,12 @@ impl PartitionTable {
             }
         };
         let first = if self.view == View::Stored && limit.is_none() { Prefilter::new(state, &self.partition, filters, &projection) } else { None };
-        let found = match self.view {
-            View::Stored => {
+        let found = match (self.view, &self.ticket.indexes) {
+            (View::Stored, Some(indexes)) => {
                 let first = first.as_ref().map(|first| first.columns().len());
-                indexed::search(&self.ticket.reader, &self.partition, filters, &kept, &projection, first).await
+                indexed::search(indexes, &self.ticket.reader, &self.partition, filters, &kept, &projection, first).await
             }
-            View::Rows | View::Dense => None,
+            _ => None,
         };
         if let Some(found) = &found {
             for (n, kept) in (0u32..).zip(&mut kept) {
@@ -144,8 +143,8 @@ impl PartitionTable {
         let schema = Arc::new(self.schema.project(&projection)?);
         let partitions = state.config().target_partitions();
         let reader = Arc::clone(&self.ticket.reader);
-        let scan = SliceScanExec::new(reader, Arc::clone(&self.partition), shape, projection, schema, stripes, pruned, partitions, limit);
-        Ok(scan.indexed(found).first(first))
+        let spec = ScanSpec::new(reader, Arc::clone(&self.partition), shape, projection, stripes, partitions, limit);
+        Ok(SliceScanExec::new(spec.indexed(found).first(first), schema, pruned, limit))
     }
 }
 
@@ -168,26 +167,4 @@ impl TableProvider for PartitionTable {
         // They prune; the rows are still to be filtered above.
         Ok(vec![TableProviderFilterPushDown::Inexact; filters.len()])
     }
-}
-
-/// Runs `work` on a thread that may block; a panic there becomes an error here.
-pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) if error.is_cancelled() => Err(Error::unavailable("the drive is shutting down")),
-        Err(error) => Err(Error::internal("a thread that reads the store panicked").because(error)),
-    }
-}
-
-/// As [`blocking`], on the cores of a device if there is one. Its time is waited for without a thread, of which there are few.
-///
-/// # Errors
-/// As there.
-pub async fn blocking_on<T: Send + 'static>(processor: Option<Arc<Processor>>, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let Some(processor) = processor else { return blocking(work).await };
-    let (done, due) = blocking(move || Ok(deferred(|| processor.work(work)))).await?;
-    if let Some(due) = due {
-        sleep_until(due).await;
-    }
-    done
 }

@@ -1,10 +1,15 @@
-//! Threads of our own for work that waits for somebody else's: what is read from afar.
+//! Threads for work that blocks: the runtime's own for local reads, threads of ours for reads from afar.
 //!
-//! The runtime has few threads that may block, and the drives of an embedded fleet read with them. If all of them waited for what those drives are to read, nobody could.
+//! The runtime has few threads that may block, and the drives of an embedded fleet read with them. If reads from those drives
+//! took these threads as well, they could take all of them, and no drive could answer.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use skytether_common::{Error, Result};
+use skytether_pace::Processor;
+use skytether_pace::timer::sleep_until;
+use skytether_pace::wait::deferred;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
@@ -61,10 +66,31 @@ pub async fn alone<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 
     done
 }
 
+/// Runs `work` on a thread that may block; a panic there becomes an error here.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) if error.is_cancelled() => Err(Error::unavailable("the drive is shutting down")),
+        Err(error) => Err(Error::internal("a thread that reads the store panicked").because(error)),
+    }
+}
+
+/// As [`blocking`], on the cores of a device if there is one. Its time is waited for without a thread, of which there are few.
+///
+/// # Errors
+/// As there.
+pub async fn blocking_on<T: Send + 'static>(processor: Option<Arc<Processor>>, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let Some(processor) = processor else { return blocking(work).await };
+    let (done, due) = blocking(move || Ok(deferred(|| processor.work(work)))).await?;
+    if let Some(due) = due {
+        sleep_until(due).await;
+    }
+    done
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[tokio::test]

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 
 use arrow::array::{Int64Array, StringArray};

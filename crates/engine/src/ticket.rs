@@ -1,0 +1,121 @@
+//! A sub-plan's ticket: which partitions it may read, with what opens them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef};
+use skytether_common::{DatasetName, Error, PartitionName, Result};
+use skytether_slice::Layout;
+
+use crate::indexed::IndexLookup;
+use crate::reader::{Partition, Reader};
+use crate::shipped::Shipped;
+
+/// The partitions of one data set that a sub-plan may see, with what reads them.
+#[derive(Debug, Clone)]
+pub(crate) struct Ticket {
+    pub(crate) reader: Arc<Reader>,
+    /// The indexes of the drive, where it has any.
+    pub(crate) indexes: Option<Arc<IndexLookup>>,
+    pub(crate) dataset: DatasetName,
+    pub(crate) partitions: Arc<BTreeMap<String, PartitionName>>,
+    pub(crate) shipped: Shipped,
+}
+
+impl Ticket {
+    /// The partition of table `table`, opened.
+    ///
+    /// # Errors
+    /// Invalid where the ticket does not name it; as [`Reader::partition`].
+    pub(crate) fn open(&self, table: &str) -> Result<Arc<Partition>> {
+        let name = self.partitions.get(table).ok_or_else(|| {
+            let named: Vec<&str> = self.partitions.keys().map(String::as_str).collect();
+            Error::invalid(format!("the sub-plan needs table {table:?} of {}, which its ticket does not name; it names {}", self.dataset, named.join(", ")))
+        })?;
+        self.reader.partition(name)
+    }
+
+    /// Whether `table` is named, and a matrix.
+    ///
+    /// # Errors
+    /// As [`Ticket::open`].
+    pub(crate) fn matrix(&self, table: &str) -> Result<Option<Arc<Partition>>> {
+        if !self.partitions.contains_key(table) {
+            return Ok(None);
+        }
+        let partition = self.open(table)?;
+        Ok(matches!(partition.metadata.layout, Layout::Sparse { .. }).then_some(partition))
+    }
+
+    /// The table with the names of a matrix's genes: `raw_var` for `raw_x` and `raw_layer_<name>`, the matrices with the other genes.
+    pub(crate) fn genes_of(matrix: &str) -> &'static str {
+        if matrix.starts_with("raw_") { "raw_var" } else { "var" }
+    }
+
+    /// One name per gene of `matrix`.
+    ///
+    /// # Errors
+    /// As [`Ticket::open`]; Corrupt where genes and names do not fit together.
+    pub(crate) fn gene_names(&self, matrix: &Partition) -> Result<ArrayRef> {
+        let Layout::Sparse { n_genes, .. } = matrix.metadata.layout else {
+            return Err(Error::internal(format!("{} is no matrix", matrix.title())));
+        };
+        self.names(matrix, Self::genes_of(&matrix.name.table), "gene", n_genes)
+    }
+
+    /// One name per cell of `matrix`.
+    ///
+    /// # Errors
+    /// As [`Ticket::gene_names`].
+    pub(crate) fn cell_names(&self, matrix: &Partition) -> Result<ArrayRef> {
+        let Layout::Sparse { n_cells, .. } = matrix.metadata.layout else {
+            return Err(Error::internal(format!("{} is no matrix", matrix.title())));
+        };
+        self.names(matrix, "obs", "cell", n_cells)
+    }
+
+    fn names(&self, matrix: &Partition, table: &str, column: &str, expected: u32) -> Result<ArrayRef> {
+        let partition = self.open(table)?;
+        let names = self.reader.column(&partition, column)?;
+        if names.len() != expected as usize {
+            return Err(Error::corrupt(format!("{} has {} rows, the matrix {} has {expected} of them", partition.title(), names.len(), matrix.title())));
+        }
+        arrow::compute::cast(&names, &arrow::datatypes::DataType::Utf8View)
+            .map_err(|e| Error::corrupt(format!("column {column:?} of {} holds no names", partition.title())).because(e))
+    }
+}
+
+/// Checks that a ticket's parts agree with each other.
+///
+/// # Errors
+/// Invalid, naming what does not.
+pub(crate) fn check(plan: &skytether_wire::SubPlan) -> Result<()> {
+    /// Far more than any data set has tables.
+    const MAX_PARTITIONS: usize = 4096;
+    /// More than a sub-plan has room to join.
+    const MAX_DATASETS: usize = 16;
+    if plan.plan.is_empty() {
+        return Err(Error::invalid("the sub-plan is empty"));
+    }
+    if plan.bytes() > skytether_wire::flight::frames::MAX_PLAN {
+        return Err(Error::invalid(format!("a sub-plan of {} bytes is too long: at most {}", plan.bytes(), skytether_wire::flight::frames::MAX_PLAN)));
+    }
+    if plan.with.len() >= MAX_DATASETS || plan.with.contains_key(&plan.dataset) {
+        return Err(Error::invalid(format!("a ticket names each data set once, and at most {MAX_DATASETS} of them")));
+    }
+    let partitions = plan.datasets().map(|(_, partitions)| partitions.len()).sum::<usize>();
+    if partitions > MAX_PARTITIONS {
+        return Err(Error::invalid(format!("a ticket with {partitions} partitions names too many: at most {MAX_PARTITIONS}")));
+    }
+    for (dataset, partitions) in plan.datasets() {
+        for (table, partition) in partitions {
+            if partition.dataset != *dataset {
+                return Err(Error::invalid(format!("the ticket is for {dataset}, but names a partition of {}", partition.dataset)));
+            }
+            if partition.table != *table {
+                return Err(Error::invalid(format!("the ticket calls a partition of table {:?} {table:?}", partition.table)));
+            }
+        }
+    }
+    Ok(())
+}
