@@ -18,8 +18,8 @@ use prost::Message;
 use skytether_common::{Kind, Result};
 use skytether_host::substrait::LIMITS;
 use skytether_plan::codec;
-use skytether_plan::foreign::{Foreign, Names};
 use skytether_plan::partial;
+use skytether_plan::substrait_import::{ImportedPlan, TableLookup};
 
 static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     let types = [("i", DataType::Int64), ("f", DataType::Float64), ("s", DataType::Utf8View), ("b", DataType::Boolean)];
@@ -99,7 +99,7 @@ pub(crate) fn expressions_decode(data: &[u8]) -> bool {
 struct Any(Arc<dyn TableSource>);
 
 #[async_trait]
-impl Names for Any {
+impl TableLookup for Any {
     async fn find(&self, _: &[String]) -> Result<(TableReference, Arc<dyn TableSource>)> {
         Ok((TableReference::bare("t"), Arc::clone(&self.0)))
     }
@@ -139,7 +139,7 @@ pub(crate) fn foreign() -> Vec<Vec<u8>> {
 
 /// A stranger's plan with the host's limits, through the optimiser: an error that blames the plan, or a plan.
 pub(crate) fn plan_read(data: &[u8]) -> bool {
-    let read = Foreign::decode(data, LIMITS).and_then(|foreign| block_on(foreign.logical(&STATE, &*ANY)));
+    let read = ImportedPlan::decode(data, LIMITS).and_then(|foreign| block_on(foreign.logical(&STATE, &*ANY)));
     match read {
         // The host catches the optimiser's panics and blames the plan; what it can't catch is what is looked for here.
         Ok(plan) => catch_unwind(AssertUnwindSafe(|| STATE.optimize(&plan).is_ok())).unwrap_or(false),

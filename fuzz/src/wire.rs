@@ -15,8 +15,8 @@ use datafusion::prelude::SessionContext;
 use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, SliceCost, SliceId, Up, Why};
 use skytether_common::{Error, Generation, Kind, PartitionName};
 use skytether_engine::beside::tables as beside;
+use skytether_plan::broadcast_join;
 use skytether_plan::keys::{KeySets, set_of};
-use skytether_plan::shipped;
 use skytether_slice::metadata::ipc;
 use skytether_wire::flight::deliveries::{DeliveryDecoder, DeliveryEncoder, Incoming};
 use skytether_wire::flight::frames;
@@ -86,7 +86,7 @@ pub(crate) fn tables() -> Vec<Vec<u8>> {
 
 /// A table beside a sub-plan, planned with and read: an error, or no more rows than may be sent.
 pub(crate) fn shipped_read(data: &[u8]) -> bool {
-    let name = shipped::name(0);
+    let name = broadcast_join::name(0);
     let read = match beside(&BTreeMap::from([(name, Bytes::copy_from_slice(data))])) {
         Ok(read) => read,
         Err(e) => {
@@ -102,7 +102,7 @@ pub(crate) fn shipped_read(data: &[u8]) -> bool {
             collect(scan, SESSION.task_ctx()).await
         });
         match rows {
-            Ok(rows) => assert!(rows.iter().map(RecordBatch::num_rows).sum::<usize>() as u64 <= shipped::MAX_ROWS),
+            Ok(rows) => assert!(rows.iter().map(RecordBatch::num_rows).sum::<usize>() as u64 <= broadcast_join::MAX_ROWS),
             Err(_) => taken = false,
         }
     }

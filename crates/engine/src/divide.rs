@@ -27,7 +27,7 @@ use skytether_common::{Error, PartitionName, Result};
 use skytether_pace::paced;
 use skytether_plan::combine;
 use skytether_plan::error::from_datafusion;
-use skytether_plan::rungs::{self, Delivered};
+use skytether_plan::pushdown_level::{self, Delivered};
 use skytether_wire::session::Stripe;
 use skytether_wire::{Annotation, DeliveryStream, OperatorNote, SubPlan};
 use tokio::sync::OnceCell;
@@ -98,7 +98,7 @@ impl Engine {
     /// As [`skytether_wire::Cse::execute`].
     pub async fn take(self: &Arc<Self>, plan: SubPlan) -> Result<Taken> {
         let read = self.read(&plan).await?;
-        if !rungs::divides(read.logical()) {
+        if !pushdown_level::divides(read.logical()) {
             return Ok(Taken::Whole(self.run(read.planned(self.threads).await?, &plan)));
         }
         // A lane has one partition.
@@ -131,7 +131,7 @@ fn only_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<SliceScanExec> {
 impl Divided {
     fn new(planned: Planned, scan: SliceScanExec, survey: Vec<Stripe>) -> Result<Self> {
         let logical = planned.prepared.bound().map_err(from_datafusion)?;
-        let parts = rungs::split(&logical).map_err(from_datafusion)?.map(|split| {
+        let parts = pushdown_level::split(&logical).map_err(from_datafusion)?.map(|split| {
             let schema = Arc::clone(split.lower.schema().inner());
             Parts { lower: split.lower, schema, planned: OnceCell::new(), upper: split.upper, finishes: None }
         });

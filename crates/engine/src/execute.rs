@@ -24,9 +24,9 @@ use futures::{FutureExt, StreamExt, stream};
 use skytether_common::{DatasetName, Error, PartitionName, Result};
 use skytether_pace::paced;
 use skytether_plan::error::from_datafusion;
-use skytether_plan::filter_first::filter_first;
+use skytether_plan::filter_before_project::filter_before_project;
 use skytether_plan::keys::{KeySets, among_udf};
-use skytether_plan::small_heaps::small_heaps;
+use skytether_plan::topk_heap_cap::topk_heap_cap;
 use skytether_wire::size::batch_bytes;
 use skytether_wire::{Annotation, Delivery, DeliveryStream, SubPlan};
 use tokio::sync::mpsc::error::TrySendError;
@@ -92,8 +92,8 @@ impl Engine {
             .with_default_features()
             .with_optimizer_rules(rules())
             .with_physical_optimizer_rules(known::rules())
-            .with_physical_optimizer_rule(filter_first())
-            .with_physical_optimizer_rule(small_heaps())
+            .with_physical_optimizer_rule(filter_before_project())
+            .with_physical_optimizer_rule(topk_heap_cap())
             .build();
         skytether_plan::partial::register(&mut base).map_err(from_datafusion)?;
         Ok(Self { name, reader, indexes: None, pool, threads: threads.max(1), running: Arc::new(Semaphore::new(max_concurrent.max(1))), base, joined: true })

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use datafusion::catalog::TableProvider;
 use datafusion::datasource::MemTable;
 use skytether_common::{Error, Result};
+use skytether_plan::broadcast_join::{self, TABLE_PREFIX};
 use skytether_plan::error::from_datafusion;
-use skytether_plan::shipped::{self, SHIPPED};
 use skytether_slice::metadata::ipc;
 
 /// Tables by name.
@@ -31,10 +31,10 @@ impl Shipped {
     pub(crate) fn read(tables: &BTreeMap<String, Bytes>) -> Result<Self> {
         let mut read = BTreeMap::new();
         for (name, bytes) in tables {
-            let number = name.strip_prefix(SHIPPED).and_then(|n| n.parse::<u16>().ok());
+            let number = name.strip_prefix(TABLE_PREFIX).and_then(|n| n.parse::<u16>().ok());
             // As it is written: a name that only reads as the same number is another table's.
-            if number.is_none_or(|n| shipped::name(n.into()) != *name) {
-                return Err(Error::invalid(format!("a table beside a sub-plan is called {SHIPPED}0, {SHIPPED}1 and so on, not {name:?}")));
+            if number.is_none_or(|n| broadcast_join::name(n.into()) != *name) {
+                return Err(Error::invalid(format!("a table beside a sub-plan is called {TABLE_PREFIX}0, {TABLE_PREFIX}1 and so on, not {name:?}")));
             }
             // The reader checks what it reads; what it overlooks must not take the drive with it.
             let table = catch_unwind(AssertUnwindSafe(|| stream(name, bytes)))
@@ -51,7 +51,7 @@ impl Shipped {
 }
 
 /// What the host sends, and no more: rows of types without bytes could be as many as a ticket likes to claim.
-const ACCEPTED: ipc::Accepted = ipc::Accepted { rows: shipped::MAX_ROWS, column: shipped::takes };
+const ACCEPTED: ipc::Accepted = ipc::Accepted { rows: broadcast_join::MAX_ROWS, column: broadcast_join::takes };
 
 fn stream(name: &str, bytes: &Bytes) -> Result<MemTable> {
     let wrong = |e: Error| Error::invalid(format!("the table {name} beside the sub-plan can't be taken")).because(e);

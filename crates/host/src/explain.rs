@@ -7,7 +7,7 @@ use datafusion::physical_plan::display::DisplayableExecutionPlan;
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 use skytether_common::Result;
-use skytether_plan::{Placement, describe, shipped};
+use skytether_plan::{Placement, broadcast_join, explain_text};
 use skytether_wire::Rung;
 
 use crate::expected::{Division, Estimate};
@@ -84,8 +84,8 @@ impl Host {
         let planned = self.plan_asked(&asked.into(), options, Vec::new()).await?;
         let cut = &planned.cut;
         let mut explanation = Explanation {
-            query: describe::logical(&planned.optimised),
-            super_plan: describe::super_plan(&cut.super_plan),
+            query: explain_text::logical(&planned.optimised),
+            super_plan: explain_text::super_plan(&cut.super_plan),
             sub_plans: cut
                 .scans
                 .iter()
@@ -94,8 +94,8 @@ impl Host {
                     table: scan.title(),
                     rung: scan.rung,
                     every_drive: scan.placement == Placement::Spread,
-                    plan: describe::sub_plan(scan),
-                    beside: scan.inputs.iter().map(describe::logical).collect(),
+                    plan: explain_text::sub_plan(scan),
+                    beside: scan.inputs.iter().map(explain_text::logical).collect(),
                     expected: expected(planned.physical.as_ref(), number),
                 })
                 .collect(),
@@ -124,7 +124,7 @@ impl fmt::Display for Explanation {
                 section(f, "  by the drives' profiles", &indented(&Estimate { expected: expected.clone(), happened: None }.to_string()))?;
             }
             for (beside, plan) in sub_plan.beside.iter().enumerate() {
-                section(f, &format!("  beside it {}, the rows of", shipped::name(beside)), &indented(plan))?;
+                section(f, &format!("  beside it {}, the rows of", broadcast_join::name(beside)), &indented(plan))?;
             }
         }
         if !self.notes.is_empty() {

@@ -15,7 +15,7 @@ use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, Projection};
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::SelectItem;
-use skytether_plan::long_lists::{aggregate, projection};
+use skytether_plan::wide_projection::{aggregate, projection};
 use tokio::task::JoinSet;
 
 use crate::dense::calls_cell_moments;

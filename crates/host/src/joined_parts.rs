@@ -16,7 +16,7 @@ use datafusion::datasource::provider_as_source;
 use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::{Aggregate, Expr, ExpressionPlacement, Filter, LogicalPlan, Projection, SubqueryAlias, TableScan, TableScanBuilder};
 use datafusion::optimizer::{Optimizer, OptimizerRule};
-use skytether_plan::long_lists::{aggregate, projection};
+use skytether_plan::wide_projection::{aggregate, projection};
 
 use crate::few_columns::OneTable;
 

@@ -19,7 +19,7 @@ use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{DatasetName, Error, PartitionName, Result};
 use skytether_plan::error::{from_datafusion, to_datafusion};
-use skytether_plan::{Cut, CutPlan, DriveScan, Placement, describe, rungs};
+use skytether_plan::{Cut, CutPlan, DriveScan, Placement, explain_text, pushdown_level};
 use skytether_wire::{Annotation, CseInfo, Rung};
 
 use crate::catalog::bounds::may_match;
@@ -81,7 +81,7 @@ impl ScanPlanner {
             dataset: named.record.name.clone(),
             table: scan.title(),
             rung: scan.rung,
-            text: describe::sub_plan(scan),
+            text: explain_text::sub_plan(scan),
             plan: Outgoing::new(Arc::clone(&scan.sub_plan), Arc::clone(&self.state))?,
             targets,
             unasked,
@@ -111,8 +111,8 @@ impl ScanPlanner {
             (Moving::AsNeeded, _) => return Ok(None),
         };
         // What is whole on each drive only is not to be torn apart; any one drive has all of a table that lies everywhere.
-        let apart = scan.placement == Placement::Spread && rungs::divides(&scan.sub_plan);
-        if !apart || (table.partitioned_by.is_some() && rungs::aggregates(&scan.sub_plan)) {
+        let apart = scan.placement == Placement::Spread && pushdown_level::divides(&scan.sub_plan);
+        if !apart || (table.partitioned_by.is_some() && pushdown_level::aggregates(&scan.sub_plan)) {
             return Ok(None);
         }
         let options = self.host.options();

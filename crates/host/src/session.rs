@@ -26,10 +26,10 @@ use skytether_common::{DatasetName, Error, Result};
 use skytether_engine::threads::Threads;
 use skytether_expression::CellSource;
 use skytether_plan::error::from_datafusion;
-use skytether_plan::filter_first::filter_first;
+use skytether_plan::filter_before_project::filter_before_project;
 use skytether_plan::join_types::JoinTypes;
 use skytether_plan::keys::{KeySets, among_udf};
-use skytether_plan::small_heaps::small_heaps;
+use skytether_plan::topk_heap_cap::topk_heap_cap;
 use skytether_plan::{CutPlan, cut, partial};
 use skytether_redundancy::Scheme;
 use skytether_wire::{Cse, Storage};
@@ -529,8 +529,8 @@ fn base_state(options: &HostOptions) -> Result<SessionState> {
         .with_config(config)
         .with_runtime_env(runtime)
         .with_optimizer_rule(Arc::new(JoinTypes))
-        .with_physical_optimizer_rule(filter_first())
-        .with_physical_optimizer_rule(small_heaps())
+        .with_physical_optimizer_rule(filter_before_project())
+        .with_physical_optimizer_rule(topk_heap_cap())
         .with_physical_optimizer_rule(merge_once())
         .with_physical_optimizer_rule(send_keys_apart())
         .with_physical_optimizer_rule(take_turns())

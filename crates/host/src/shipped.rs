@@ -17,7 +17,7 @@ use futures::{FutureExt, StreamExt};
 use skytether_common::units::human_bytes;
 use skytether_common::{Error, Result};
 use skytether_plan::error::from_datafusion;
-use skytether_plan::{DriveScan, shipped};
+use skytether_plan::{DriveScan, broadcast_join};
 use skytether_slice::metadata::ipc;
 use skytether_wire::size::batch_bytes;
 
@@ -60,7 +60,7 @@ impl fmt::Debug for Beside {
 impl Beside {
     /// The inputs of `scan`, as they are run.
     pub(crate) fn new(inputs: &[Arc<dyn ExecutionPlan>], scan: &DriveScan) -> Self {
-        let schemas = scan.inputs.iter().enumerate().map(|(n, input)| shipped::schema(n, input.schema())).collect();
+        let schemas = scan.inputs.iter().enumerate().map(|(n, input)| broadcast_join::schema(n, input.schema())).collect();
         Self { inputs: inputs.to_vec(), schemas, reading: Arc::default() }
     }
 
@@ -103,7 +103,7 @@ async fn tables(inputs: &[Arc<dyn ExecutionPlan>], schemas: &[SchemaRef], contex
     let mut all = Vec::new();
     for (n, (input, schema)) in inputs.iter().zip(schemas).enumerate() {
         let (rows, bytes) = table(input, schema, &mut memory, Arc::clone(&context)).await?;
-        all.push(Table { name: shipped::name(n), rows, bytes });
+        all.push(Table { name: broadcast_join::name(n), rows, bytes });
     }
     memory.try_resize(all.iter().map(|table| table.bytes.len()).sum()).map_err(from_datafusion)?;
     Ok(Tables { all, _memory: memory })
@@ -119,7 +119,7 @@ async fn table(input: &Arc<dyn ExecutionPlan>, schema: &SchemaRef, memory: &mut 
         // Once as it is, once joined with the others, once written.
         let size = usize::try_from(batch_bytes(&batch)).unwrap_or(usize::MAX);
         (bytes, rows_so_far) = (size.saturating_add(bytes), batch.num_rows() + rows_so_far);
-        if bytes > MAX_BYTES || rows_so_far as u64 > shipped::MAX_ROWS {
+        if bytes > MAX_BYTES || rows_so_far as u64 > broadcast_join::MAX_ROWS {
             return Err(Error::exhausted(format!(
                 "the smaller side of a join, {rows_so_far} rows of {} and more, is too large to be sent to every drive: use cut=\"filter\"",
                 human_bytes(bytes as u64)

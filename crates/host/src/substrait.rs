@@ -10,7 +10,7 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::{LogicalPlan, TableSource};
 use futures::FutureExt;
 use skytether_common::{DatasetName, Error, Kind, Result};
-use skytether_plan::foreign::{Foreign, Limits, Names, blame};
+use skytether_plan::substrait_import::{ImportedPlan, Limits, TableLookup, blame};
 use tokio::sync::Mutex;
 
 use crate::catalog::Catalog;
@@ -73,7 +73,7 @@ pub(crate) async fn logical(
     schemas: &SchemaCache,
     collector: &Collector,
 ) -> Result<(LogicalPlan, NamedTables)> {
-    let foreign = Foreign::decode(bytes, LIMITS)?;
+    let foreign = ImportedPlan::decode(bytes, LIMITS)?;
     let finder = Finder { catalog, schemas, collector, found: Mutex::default() };
     let plan = foreign.logical(state, &finder).await?;
     Ok((plan, finder.found.into_inner()))
@@ -95,7 +95,7 @@ struct Finder<'a> {
 }
 
 #[async_trait]
-impl Names for Finder<'_> {
+impl TableLookup for Finder<'_> {
     async fn find(&self, names: &[String]) -> Result<(TableReference, Arc<dyn TableSource>)> {
         let parts = parts(names)?;
         let mut found = self.found.lock().await;

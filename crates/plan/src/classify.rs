@@ -4,12 +4,12 @@ use datafusion::execution::FunctionRegistry;
 use datafusion::logical_expr::{Aggregate, Expr, FetchType, Limit, LogicalPlan, SkipType, Sort, Window};
 
 use crate::expressions::{check, check_aggregate, check_window};
-use crate::long_lists::known;
 use crate::partial::form_names;
 use crate::partition::Whole;
 use crate::policy::{Cut, Placement};
 use crate::size::{most_bytes, repeats};
 use crate::split::finest;
+use crate::wide_projection::known;
 
 /// Most operators of one sub-plan. Each takes two of the hundred nested messages that protobuf readers accept.
 pub const MAX_OPERATORS: usize = 12;

@@ -11,7 +11,7 @@ use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{Aggregate, Expr, ExprSchemable, Extension, LogicalPlan, Projection};
 
 use crate::partial::{merge_of_state, state_udaf};
-use crate::rungs::Delivered;
+use crate::pushdown_level::Delivered;
 
 /// Aggregates whose states are the values themselves: put together they are hardly fewer, and may be more than a message takes.
 const HOLDS_VALUES: [&str; 5] = ["_distinct_state", "__array_agg", "__median", "__percentile_cont", "__string_agg"];

@@ -13,51 +13,51 @@
 //! | [`cut`](mod@cut) | the walk over the plan, and what it does with joins and unions |
 //! | [`super_plan`] | what a super-plan tells of its operators |
 //! | [`node`] | [`DriveScan`] |
-//! | [`long_lists`] | operators of many expressions |
-//! | `levels` | how deep and how large expressions become |
-//! | [`shipped`] | small tables that travel down beside a sub-plan, to be joined there |
+//! | [`wide_projection`] | operators of many expressions |
+//! | `nesting_limits` | how deep and how large expressions become |
+//! | [`broadcast_join`] | small tables that travel down beside a sub-plan, to be joined there |
 //! | `column_source` | a table with only the columns that are used |
 //! | `size` | how many bytes rows take, from what is known of the tables |
 //! | `split` | aggregates in two halves |
-//! | [`rungs`] | a sub-plan in two parts, of which a drive may leave the upper one to the level above |
+//! | [`pushdown_level`] | a sub-plan in two parts, of which a drive may leave the upper one to its parent |
 //! | [`combine`] | states into states, for a level in the middle |
-//! | [`filter_first`] | rows are filtered before anything is computed from them, above and below |
-//! | [`small_heaps`] | limits that are too large to make room for |
+//! | [`filter_before_project`] | rows are filtered before anything is computed from them, above and below |
+//! | [`topk_heap_cap`] | limits that are too large to make room for |
 //! | [`physical_rule`] | what our rules over physical plans are made of |
 //! | [`keys`] | sets of join keys, and the function that asks them |
 //! | [`partial`] | `__f_state` and `__f_merge` |
 //! | [`codec`] | Substrait out and in, with the checks for bytes from strangers |
-//! | [`foreign`] | plans of other producers |
-//! | [`describe`] | plans as text |
+//! | [`substrait_import`] | plans of other producers |
+//! | [`explain_text`] | plans as text |
 //! | [`operator_metrics`] | what a physical operator did |
 //! | [`error`] | DataFusion's errors and ours |
 
+pub mod broadcast_join;
 pub mod classify;
 pub mod codec;
 mod column_source;
 pub mod combine;
 pub mod cut;
-pub mod describe;
 pub mod error;
+pub mod explain_text;
 pub mod expressions;
-pub mod filter_first;
-pub mod foreign;
+pub mod filter_before_project;
 pub mod join_types;
 pub mod keys;
-mod levels;
-pub mod long_lists;
+mod nesting_limits;
 pub mod node;
 pub mod operator_metrics;
 pub mod partial;
 pub mod partition;
 pub mod physical_rule;
 pub mod policy;
-pub mod rungs;
-pub mod shipped;
+pub mod pushdown_level;
 mod size;
-pub mod small_heaps;
 mod split;
+pub mod substrait_import;
 pub mod super_plan;
+pub mod topk_heap_cap;
+pub mod wide_projection;
 
 pub use classify::{Class, classify};
 pub use cut::{CutPlan, Note, cut};

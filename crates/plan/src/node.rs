@@ -25,7 +25,7 @@ pub struct DriveScan {
     pub rung: Rung,
     /// Whether every drive (`Spread`) or any one drive (`Everywhere`) runs the sub-plan.
     pub placement: Placement,
-    /// What travels down beside the sub-plan ([`crate::shipped`]), in order.
+    /// What travels down beside the sub-plan ([`crate::broadcast_join`]), in order.
     pub inputs: Vec<LogicalPlan>,
     /// The other tables that are read, each partitioned over the same drives by the same keys as `table`, which the sub-plan joins drive by drive.
     pub with: Vec<TableReference>,

@@ -9,8 +9,8 @@ use datafusion::logical_expr::expr::Alias;
 use datafusion::logical_expr::{Aggregate, Expr, ExprSchemable, LogicalPlan};
 
 use crate::expressions::check_aggregate;
-use crate::long_lists::{self, Columns};
 use crate::partial::form_names;
+use crate::wide_projection::{self, Columns};
 
 /// Both halves.
 #[derive(Clone)]
@@ -70,19 +70,19 @@ impl Halves {
 
     /// The states of `input`'s rows.
     pub(crate) fn below(&self, input: LogicalPlan) -> Result<LogicalPlan> {
-        Ok(LogicalPlan::Aggregate(long_lists::aggregate(Arc::new(input), self.groups.clone(), self.states.clone())?))
+        Ok(LogicalPlan::Aggregate(wide_projection::aggregate(Arc::new(input), self.groups.clone(), self.states.clone())?))
     }
 
     /// The aggregate, from its states, with its own names; `None` where that would have other types.
     pub(crate) fn merged(self, states: LogicalPlan) -> Result<Option<LogicalPlan>> {
-        let merged = LogicalPlan::Aggregate(long_lists::aggregate(Arc::new(states), self.above, self.merges)?);
+        let merged = LogicalPlan::Aggregate(wide_projection::aggregate(Arc::new(states), self.above, self.merges)?);
         let columns = self
             .original
             .schema
             .iter()
             .zip(merged.schema().columns())
             .map(|((qualifier, field), from)| Expr::Alias(Alias::new(Expr::Column(from), qualifier.cloned(), field.name())));
-        let restored = LogicalPlan::Projection(long_lists::projection(columns.collect(), Arc::new(merged))?);
+        let restored = LogicalPlan::Projection(wide_projection::projection(columns.collect(), Arc::new(merged))?);
         Ok(same_columns(restored.schema(), &self.original.schema).then_some(restored))
     }
 }

@@ -29,7 +29,7 @@ pub struct SubPlan {
     /// the literals of a plan freely.
     #[serde(skip)]
     pub filters: BTreeMap<String, Bytes>,
-    /// Small tables that the plan joins with, by name, as Arrow IPC streams (`skytether_plan::shipped`). They are no tables of the data set, and gone when the plan is done.
+    /// Small tables that the plan joins with, by name, as Arrow IPC streams (`skytether_plan::broadcast_join`). They are no tables of the data set, and gone when the plan is done.
     #[serde(skip)]
     pub tables: BTreeMap<String, Bytes>,
     /// Rows per batch that the sender would like.

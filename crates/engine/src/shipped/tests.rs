@@ -132,7 +132,7 @@ fn rows_that_are_only_claimed_are_refused() {
             assert_eq!(error.kind(), Kind::Invalid, "{what}: {}", error.full_text());
         }
     }
-    let most = usize::try_from(shipped::MAX_ROWS).unwrap();
+    let most = usize::try_from(broadcast_join::MAX_ROWS).unwrap();
     let rows = |n: usize| written(vec![Arc::new(BooleanArray::from(vec![true; n]))]);
     assert_eq!(scanning.rows(rows(most)).unwrap(), most);
     let error = scanning.rows(rows(most + 1)).unwrap_err();
@@ -153,7 +153,7 @@ fn hostile_bytes_give_errors_and_no_panics() {
                 flipped[n] ^= 1 << bit;
                 match scanning.rows(flipped) {
                     Ok(rows) => {
-                        assert!(rows as u64 <= shipped::MAX_ROWS);
+                        assert!(rows as u64 <= broadcast_join::MAX_ROWS);
                         good += 1;
                     }
                     Err(e) => assert_eq!(e.kind(), Kind::Invalid, "{n}.{bit}: {}", e.full_text()),

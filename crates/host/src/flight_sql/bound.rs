@@ -10,8 +10,8 @@ use arrow_flight::error::FlightError;
 use datafusion::common::ScalarValue;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
 use skytether_common::{Error, Result};
+use skytether_plan::broadcast_join;
 use skytether_plan::error::from_datafusion;
-use skytether_plan::shipped;
 use skytether_slice::metadata::ipc::{self, Accepted};
 use skytether_wire::flight::status::from_status;
 use tonic::Status;
@@ -58,7 +58,7 @@ fn check(message: &FlightData) -> Result<()> {
         return Err(Error::unsupported("values of parameters must come uncompressed"));
     }
     // Values without bytes in a list could be as many as somebody likes to claim. A null may be of no type at all.
-    let accepted = Accepted { rows: 1, column: |t| *t == DataType::Null || shipped::takes(t) };
+    let accepted = Accepted { rows: 1, column: |t| *t == DataType::Null || broadcast_join::takes(t) };
     ipc::check_message(&message.data_header, message.data_body.len(), Some(accepted))
         .map(drop)
         .map_err(|e| Error::invalid("the values of the parameters are not such as are taken").because(e))

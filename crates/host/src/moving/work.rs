@@ -5,7 +5,7 @@ use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan};
 use skytether_adapt::work::{Kind, Operator, Output, Work};
 use skytether_common::Result;
 use skytether_plan::error::from_datafusion;
-use skytether_plan::rungs;
+use skytether_plan::pushdown_level;
 
 use crate::estimate::Estimates;
 
@@ -20,7 +20,7 @@ const STATE: f64 = 16.0;
 /// # Errors
 /// Internal only.
 pub(crate) fn work(plan: &LogicalPlan, tables: &Estimates, rows: u64, sparse: bool) -> Result<Work> {
-    let parts = rungs::split(plan).map_err(from_datafusion)?;
+    let parts = pushdown_level::split(plan).map_err(from_datafusion)?;
     let lower = parts.as_ref().map_or(plan, |parts| &parts.lower);
     let read = scanned_width(lower);
     let decode = if sparse { Operator { kind: Kind::DecodeSparse, units_per_row: 1.0 } } else { Operator { kind: Kind::Decode, units_per_row: read } };

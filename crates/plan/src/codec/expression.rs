@@ -33,7 +33,7 @@ use super::catch_panic::without_panic;
 use super::limits::{MAX_BYTES, MAX_WIDTH};
 use super::{consume, validate};
 use crate::error::from_datafusion;
-use crate::levels::nodes;
+use crate::nesting_limits::nodes;
 
 /// The functions that are taken, by their names in Substrait and here.
 const FUNCTIONS: [(&str, &str); 20] = [

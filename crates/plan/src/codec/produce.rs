@@ -17,7 +17,7 @@ use datafusion_substrait::substrait::proto::function_argument::ArgType;
 use datafusion_substrait::substrait::proto::{Expression, FunctionArgument, Rel};
 
 use crate::expressions::{chain, nameable};
-use crate::long_lists::Places;
+use crate::wide_projection::Places;
 
 pub(super) struct Producer<'a>(DefaultSubstraitProducer<'a>, Places);
 

@@ -6,10 +6,10 @@ use datafusion::logical_expr::{Join, LogicalPlan};
 use super::join_rewrite::{over, swapped, within_a_side};
 use super::piece::{Below, Joined, Note, Piece};
 use super::walk::Walk;
+use crate::broadcast_join;
 use crate::classify::{MAX_OPERATORS, operator_name};
 use crate::expressions::check;
 use crate::policy::{Cut, Placement};
-use crate::shipped;
 
 impl Walk<'_> {
     /// A join, whose sides are cut first. It may go down with one of them if the other is small.
@@ -17,8 +17,8 @@ impl Walk<'_> {
         let left = self.plan(join.left.as_ref().clone())?;
         let right = self.plan(join.right.as_ref().clone())?;
         let apart = match (&left, &right) {
-            (Piece::Below(l), Piece::Below(r)) => match self.together(&join, l, r) {
-                Ok(together) => return self.joined_together(&join, l, r, together),
+            (Piece::Below(l), Piece::Below(r)) => match self.colocated(&join, l, r) {
+                Ok(colocated) => return self.joined_colocated(&join, l, r, colocated),
                 Err(why) => why,
             },
             _ => None,
@@ -57,14 +57,14 @@ impl Walk<'_> {
         }
         let below = |piece: &Piece| match piece {
             Piece::Below(below) => {
-                let own = below.joined.as_ref().map_or(0, |joined| joined.shipped.len());
-                below.input.placement == Placement::Spread && !below.input.limited && below.input.operators + 2 < MAX_OPERATORS && own < MAX_SHIPPED
+                let own = below.joined.as_ref().map_or(0, |joined| joined.broadcast.len());
+                below.input.placement == Placement::Spread && !below.input.limited && below.input.operators + 2 < MAX_OPERATORS && own < MAX_BROADCAST
             }
             Piece::Above(..) => false,
         };
         let (with_left, with_right) = match (below(left), below(right)) {
             (false, false) => return Err(neither(left, right)),
-            (a, b) => (a && shipped::keeps(join.join_type, true), b && shipped::keeps(join.join_type, false)),
+            (a, b) => (a && broadcast_join::keeps(join.join_type, true), b && broadcast_join::keeps(join.join_type, false)),
         };
         if !with_left && !with_right {
             return Err(match join.join_type {
@@ -76,7 +76,7 @@ impl Walk<'_> {
             let notes = walk.notes_len();
             let plan = walk.above(piece.clone()).0;
             walk.forget_notes(notes);
-            shipped::too_large(&plan, other, walk.tables)
+            broadcast_join::too_large(&plan, other, walk.tables)
         };
         let right_too_large = with_left.then(|| too_large(self, right, self.rows(left)));
         let left_too_large = with_right.then(|| too_large(self, left, self.rows(right)));
@@ -126,9 +126,9 @@ impl Walk<'_> {
     fn joined(&mut self, join: Join, large: Below, small: Piece, left_is_large: bool) -> Result<Piece> {
         let (small, _) = self.above(small);
         let ([plain], notes) = self.on_the_host(&join, [&large], "nothing above it makes few rows of many, so the drives' rows are joined here");
-        let (mut shipped, mut input) = (large.joined.map(|joined| joined.shipped).unwrap_or_default(), large.input);
-        let leaf = shipped::leaf(shipped.len(), &large.stored, &small)?;
-        shipped.push(small.clone());
+        let (mut broadcast, mut input) = (large.joined.map(|joined| joined.broadcast).unwrap_or_default(), large.input);
+        let leaf = broadcast_join::leaf(broadcast.len(), &large.stored, &small)?;
+        broadcast.push(small.clone());
         input.operators += 2;
         // A row may find many.
         (input.rows, input.most_rows) = (None, None);
@@ -145,7 +145,7 @@ impl Walk<'_> {
             input,
             table: large.table,
             stored: large.stored,
-            joined: Some(Joined { shipped, plain, notes, pays: false, moves: None }),
+            joined: Some(Joined { broadcast, plain, notes, pays: false, moves: None }),
             with: large.with,
         })))
     }
@@ -166,4 +166,4 @@ fn neither(left: &Piece, right: &Piece) -> String {
 }
 
 /// The most small tables beside one sub-plan.
-const MAX_SHIPPED: usize = 8;
+const MAX_BROADCAST: usize = 8;

@@ -5,14 +5,14 @@
 //! | `walk` | the walk over the plan |
 //! | `piece` | the parts that it puts together |
 //! | `union` | operators over a union, done in each branch |
-//! | `join`, `together`, `join_rewrite` | joins with small tables, joins drive by drive, and how both are rewritten |
+//! | `join`, `colocated_join`, `join_rewrite` | joins with small tables, joins drive by drive, and how both are rewritten |
 //!
 //! The walk is recursive: it calls the rules for unions and joins, which are methods of `walk::Walk`, and they call it for their inputs.
 
+mod colocated_join;
 mod join;
 mod join_rewrite;
 mod piece;
-mod together;
 mod union;
 mod walk;
 

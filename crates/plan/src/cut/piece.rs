@@ -49,7 +49,7 @@ pub(crate) struct Below {
 #[derive(Clone)]
 pub(crate) struct Joined {
     /// The small sides, in order.
-    pub(crate) shipped: Vec<LogicalPlan>,
+    pub(crate) broadcast: Vec<LogicalPlan>,
     /// The same part with its joins on the host, and why they are there.
     pub(crate) plain: LogicalPlan,
     pub(crate) notes: Vec<Note>,

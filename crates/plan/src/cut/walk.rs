@@ -114,12 +114,12 @@ impl<'a> Walk<'a> {
         match piece {
             Piece::Above(plan, drives) => (plan, drives),
             Piece::Below(below) => {
-                let shipped = match below.joined {
+                let inputs = match below.joined {
                     Some(joined) if !joined.pays && !joined.moves.is_some_and(|plain| plain.more_than(below.plan.schema())) => {
                         self.notes.extend(joined.notes);
                         return (joined.plain, true);
                     }
-                    Some(joined) => joined.shipped,
+                    Some(joined) => joined.broadcast,
                     None => Vec::new(),
                 };
                 let rung = match self.policy {
@@ -127,7 +127,7 @@ impl<'a> Walk<'a> {
                     Cut::Filter => Rung::Filter,
                     Cut::Raw => Rung::Raw,
                 };
-                let scan = DriveScan::new(below.table, below.plan, rung, below.input.placement).with_inputs(shipped).with_tables(below.with);
+                let scan = DriveScan::new(below.table, below.plan, rung, below.input.placement).with_inputs(inputs).with_tables(below.with);
                 (scan.into_plan(), true)
             }
         }

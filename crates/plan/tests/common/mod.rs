@@ -19,7 +19,7 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::expr::Alias;
 use datafusion::logical_expr::{Expr, LogicalPlan, Projection, TableScanBuilder};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use skytether_plan::{ByKey, Cut, CutPlan, DriveScan, Partitioning, Placement, Tables, codec, cut, partial, partition, shipped, super_plan};
+use skytether_plan::{ByKey, Cut, CutPlan, DriveScan, Partitioning, Placement, Tables, broadcast_join, codec, cut, partial, partition, super_plan};
 use uuid::Uuid;
 
 pub struct Placed;
@@ -224,7 +224,7 @@ async fn below(context: &SessionContext, drives: &[SessionContext], scan: &Drive
     for (n, input) in scan.inputs.iter().enumerate() {
         let cut = CutPlan { scans: super_plan::scans(input), super_plan: input.clone(), notes: vec![] };
         let batch = Box::pin(run(context, drives, &cut)).await;
-        let schema = shipped::schema(n, input.schema());
+        let schema = broadcast_join::schema(n, input.schema());
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         shipped.push(RecordBatch::try_new_with_options(schema, batch.columns().to_vec(), &options).unwrap());
     }
@@ -233,8 +233,8 @@ async fn below(context: &SessionContext, drives: &[SessionContext], scan: &Drive
     let mut got = vec![];
     for drive in asked {
         for (n, batch) in shipped.iter().enumerate() {
-            let _ = drive.deregister_table(shipped::name(n));
-            register(drive, &shipped::name(n), batch.clone());
+            let _ = drive.deregister_table(broadcast_join::name(n));
+            register(drive, &broadcast_join::name(n), batch.clone());
         }
         let plan = codec::decode(&bytes, &drive.state()).await.unwrap_or_else(|e| panic!("{e}\n{}", scan.sub_plan.display_indent()));
         let names: Vec<_> = plan.schema().fields().iter().map(|f| f.name().clone()).collect();

@@ -5,7 +5,7 @@ use datafusion::arrow::array::{Array, AsArray};
 use datafusion::arrow::datatypes::{DataType, Float32Type, Float64Type};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::arrow::util::display::array_value_to_string;
-use skytether_plan::{Cut, describe};
+use skytether_plan::{Cut, explain_text};
 
 const QUERIES: &[&str] = &[
     "SELECT * FROM t",
@@ -215,7 +215,7 @@ async fn every_cut_gives_the_same_answer() {
                         fleet.len(),
                         text(&expected, ordered),
                         text(&got, ordered),
-                        describe::cut_plan(&cut)
+                        explain_text::cut_plan(&cut)
                     ));
                 }
             }

@@ -7,9 +7,9 @@ mod proto;
 
 mod differential;
 mod expressions;
-mod foreign;
-mod foreign_limits;
 mod hostile;
 mod limits;
 mod options;
 mod snapshots;
+mod substrait_import;
+mod substrait_import_limits;

@@ -12,7 +12,7 @@ use datafusion::prelude::SessionContext;
 use prost::Message;
 use skytether_common::{Error, Kind, Result};
 use skytether_plan::error::from_datafusion;
-use skytether_plan::foreign::{Foreign, Limits, Names};
+use skytether_plan::substrait_import::{ImportedPlan, Limits, TableLookup};
 
 use crate::proto::*;
 
@@ -21,7 +21,7 @@ const LIMITS: Limits = Limits { bytes: 1 << 20, relations: 100, depth: 50, expre
 struct Session(SessionContext);
 
 #[async_trait]
-impl Names for Session {
+impl TableLookup for Session {
     async fn find(&self, _: &[String]) -> Result<(TableReference, Arc<dyn TableSource>)> {
         let reference = TableReference::bare("t");
         let provider = self.0.table_provider(reference.clone()).await.map_err(|_| Error::not_found("t"))?;
@@ -47,7 +47,7 @@ impl Session {
         let columns_read: Vec<_> = numbers.into_iter().chain(floats).chain(text).collect();
         let call = call_with(0, columns.iter().map(|n| field(*n)).collect(), &[(option, preferences)]);
         let plan = plan(&[function], vec![], project(read(&["t"], &columns_read), vec![call]));
-        let logical = Foreign::decode(&plan.encode_to_vec(), LIMITS)?.logical(&self.0.state(), self).await?;
+        let logical = ImportedPlan::decode(&plan.encode_to_vec(), LIMITS)?.logical(&self.0.state(), self).await?;
         let batches = self.0.execute_logical_plan(logical).await.map_err(from_datafusion)?.collect().await.map_err(from_datafusion)?;
         let column = batches[0].columns().last().unwrap();
         Ok(array_value_to_string(column, 0).unwrap())

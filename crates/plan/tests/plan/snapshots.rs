@@ -2,20 +2,21 @@
 
 use crate::common::*;
 use datafusion::arrow::record_batch::RecordBatch;
-use skytether_plan::{Cut, codec, describe, shipped};
+use skytether_plan::{Cut, broadcast_join, codec, explain_text};
 
 async fn shapes(sql: &str, policy: Cut) -> String {
     let host = whole();
     let plan = optimized(&host, sql).await;
     let cut = cut_with(&host, plan.clone(), policy);
-    let mut text = format!("{sql}\ncut={policy}\n\n-- logical\n{}\n\n-- super-plan\n{}\n", describe::logical(&plan), describe::super_plan(&cut.super_plan));
+    let mut text =
+        format!("{sql}\ncut={policy}\n\n-- logical\n{}\n\n-- super-plan\n{}\n", explain_text::logical(&plan), explain_text::super_plan(&cut.super_plan));
     for scan in &cut.scans {
         for (n, input) in scan.inputs.iter().enumerate() {
-            register(&host, &shipped::name(n), RecordBatch::new_empty(shipped::schema(n, input.schema())));
+            register(&host, &broadcast_join::name(n), RecordBatch::new_empty(broadcast_join::schema(n, input.schema())));
         }
         let bytes = codec::encode(&scan.sub_plan, &host.state()).unwrap();
         let read = codec::decode(&bytes, &host.state()).await.unwrap();
-        text.push_str(&format!("\n-- sub-plan of {} as read by a drive ({})\n{}\n", scan.table, scan.rung.as_str(), describe::logical(&read)));
+        text.push_str(&format!("\n-- sub-plan of {} as read by a drive ({})\n{}\n", scan.table, scan.rung.as_str(), explain_text::logical(&read)));
     }
     if !cut.notes.is_empty() {
         text.push_str("\n-- on the host\n");

@@ -7,7 +7,7 @@
 //! | room | subject |
 //! |---|---|
 //! | here | the bytes |
-//! | `limits`, `names` | how much a plan may hold; the look-up of the tables that it names |
+//! | `limits`, `table_lookup` | how much a plan may hold; the look-up of the tables that it names |
 //! | `consume` | relations |
 //! | `aggregate` | aggregation, with grouping sets and functions that go by other names |
 //! | `expressions` | expressions and their checks |
@@ -22,8 +22,8 @@ mod consume;
 mod expressions;
 mod functions;
 mod limits;
-mod names;
 mod read;
+mod table_lookup;
 
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
@@ -37,17 +37,17 @@ use crate::codec::{validate, without_panic};
 use crate::error::from_datafusion;
 
 pub use limits::Limits;
-pub use names::Names;
+pub use table_lookup::TableLookup;
 
-/// A decoded plan. [`Foreign::logical`] binds it to tables.
+/// A decoded plan. [`ImportedPlan::logical`] binds it to tables.
 #[derive(Debug)]
-pub struct Foreign {
+pub struct ImportedPlan {
     plan: Plan,
     limits: Limits,
     functions: functions::Declared,
 }
 
-impl Foreign {
+impl ImportedPlan {
     /// Decodes the bytes of a Substrait `Plan`.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ impl Foreign {
     /// # Errors
     /// Unsupported for relations, expressions, functions and their options that this engine does not know, by name; invalid for a plan that
     /// contradicts itself or its tables, or is too large; and what `tables` says.
-    pub async fn logical(&self, state: &SessionState, tables: &dyn Names) -> Result<LogicalPlan> {
+    pub async fn logical(&self, state: &SessionState, tables: &dyn TableLookup) -> Result<LogicalPlan> {
         let mut root = None;
         for relation in &self.plan.relations {
             if let Some(plan_rel::RelType::Root(r)) = &relation.rel_type

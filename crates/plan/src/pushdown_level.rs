@@ -13,7 +13,7 @@ use datafusion::logical_expr::{Aggregate, Expr, Extension, LogicalPlan, Projecti
 
 /// Both parts.
 #[derive(Debug, Clone)]
-pub struct Rungs {
+pub struct SplitSubPlan {
     /// Rows out of slices.
     pub lower: LogicalPlan,
     /// States out of those rows, which stand in it as [`Delivered`].
@@ -90,7 +90,7 @@ pub fn aggregates(plan: &LogicalPlan) -> bool {
 ///
 /// # Errors
 /// Internal only: where the parts of a valid plan are none.
-pub fn split(plan: &LogicalPlan) -> Result<Option<Rungs>> {
+pub fn split(plan: &LogicalPlan) -> Result<Option<SplitSubPlan>> {
     let Some(lowest) = lowest(plan) else { return Ok(None) };
     let below = lowest.input.as_ref();
     // Columns that only the filters of the lower part name stay there.
@@ -126,7 +126,7 @@ pub fn split(plan: &LogicalPlan) -> Result<Option<Rungs>> {
         }
         _ => Ok(Transformed::no(node)),
     })?;
-    if placed { Ok(Some(Rungs { lower, upper: upper.data })) } else { plan_err!("an aggregate was lost") }
+    if placed { Ok(Some(SplitSubPlan { lower, upper: upper.data })) } else { plan_err!("an aggregate was lost") }
 }
 
 /// The lowest aggregate that stands above everything that joins.
@@ -163,7 +163,7 @@ mod tests {
     #[tokio::test]
     async fn what_groups_is_above_what_filters() {
         let whole = plan("SELECT a, sum(b + 1) AS s FROM t WHERE c > 3 GROUP BY a").await;
-        let Rungs { lower, upper } = split(&whole).unwrap().unwrap();
+        let SplitSubPlan { lower, upper } = split(&whole).unwrap().unwrap();
         assert_eq!(lower.display_indent().to_string(), "Projection: t.a, t.b\n  Filter: t.c > Int64(3)\n    TableScan: t");
         assert_eq!(
             upper.display_indent().to_string(),
@@ -174,13 +174,13 @@ mod tests {
 
     #[tokio::test]
     async fn rows_that_nothing_is_wanted_of_travel_with_one_column() {
-        let Rungs { lower, .. } = split(&plan("SELECT count(*) FROM t WHERE c > 3").await).unwrap().unwrap();
+        let SplitSubPlan { lower, .. } = split(&plan("SELECT count(*) FROM t WHERE c > 3").await).unwrap().unwrap();
         assert_eq!(lower.schema().fields().len(), 1);
     }
 
     #[tokio::test]
     async fn joins_belong_to_the_rows() {
-        let Rungs { lower, .. } = split(&plan("SELECT t.a, max(u.b) FROM t JOIN u ON t.c = u.c GROUP BY t.a").await).unwrap().unwrap();
+        let SplitSubPlan { lower, .. } = split(&plan("SELECT t.a, max(u.b) FROM t JOIN u ON t.c = u.c GROUP BY t.a").await).unwrap().unwrap();
         assert!(lower.display_indent().to_string().contains("Inner Join"), "{}", lower.display_indent());
         assert!(split(&plan("SELECT a + 1 FROM t WHERE b = 2").await).unwrap().is_none());
     }

@@ -17,7 +17,7 @@ const MAX_HEAP: usize = 10_000;
 
 /// Turns aggregations that keep more groups than a heap should hold into ones that keep all of them.
 #[must_use]
-pub fn small_heaps() -> Arc<PhysicalRule> {
+pub fn topk_heap_cap() -> Arc<PhysicalRule> {
     PhysicalRule::new("small_heaps", without_large_heap)
 }
 
@@ -38,7 +38,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_limit_makes_no_room_beforehand() {
-        let state = SessionStateBuilder::new().with_default_features().with_physical_optimizer_rule(small_heaps()).build();
+        let state = SessionStateBuilder::new().with_default_features().with_physical_optimizer_rule(topk_heap_cap()).build();
         let context = SessionContext::new_with_state(state);
         context.sql("CREATE TABLE t AS SELECT column1 AS k, column2 AS v FROM (VALUES (1, 5), (2, 7), (1, 9))").await.unwrap();
         for (query, limit) in [

@@ -9,7 +9,7 @@ use skytether_common::Result;
 
 /// Where the tables are that a plan names.
 #[async_trait]
-pub trait Names: Send + Sync {
+pub trait TableLookup: Send + Sync {
     /// The table that a plan calls by these names, as it writes them.
     ///
     /// # Errors

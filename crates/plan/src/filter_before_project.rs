@@ -18,7 +18,7 @@ use crate::physical_rule::PhysicalRule;
 
 /// Turns `Filter <- Projection` into `Projection <- Filter` where the projection computes something and the filter needs nothing of that.
 #[must_use]
-pub fn filter_first() -> Arc<PhysicalRule> {
+pub fn filter_before_project() -> Arc<PhysicalRule> {
     PhysicalRule::new("filter_first", filtered_first)
 }
 
@@ -71,7 +71,7 @@ mod tests {
         // As hosts have it: nothing stands between the projection and the filter.
         let mut config = SessionConfig::new().with_target_partitions(2);
         config.options_mut().optimizer.enable_round_robin_repartition = false;
-        let state = SessionStateBuilder::new_with_default_features().with_config(config).with_physical_optimizer_rule(filter_first()).build();
+        let state = SessionStateBuilder::new_with_default_features().with_config(config).with_physical_optimizer_rule(filter_before_project()).build();
         let context = SessionContext::new_with_state(state);
         let column = |values: [i64; 4]| Arc::new(Int64Array::from(values.to_vec())) as ArrayRef;
         let rows = RecordBatch::try_from_iter([("k", column([1, 2, 3, 4])), ("i", column([7, -7, 8, 0])), ("j", column([2, 2, -2, 0]))]).unwrap();

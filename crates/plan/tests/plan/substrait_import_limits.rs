@@ -13,7 +13,7 @@ use datafusion::prelude::SessionContext;
 use datafusion_substrait::substrait::proto::{Expression, Plan, Rel};
 use prost::Message;
 use skytether_common::{Kind, Result};
-use skytether_plan::foreign::{Foreign, Limits, Names};
+use skytether_plan::substrait_import::{ImportedPlan, Limits, TableLookup};
 
 use crate::proto::*;
 
@@ -23,7 +23,7 @@ const LIMITS: Limits = Limits { bytes: 16 << 20, relations: 1000, depth: 200, ex
 struct Any;
 
 #[async_trait]
-impl Names for Any {
+impl TableLookup for Any {
     async fn find(&self, _: &[String]) -> Result<(TableReference, Arc<dyn TableSource>)> {
         let column = |n: &str, t| Field::new(n, t, true);
         let schema = Schema::new(vec![column("i", DataType::Int64), column("f", DataType::Float64), column("s", DataType::Utf8)]);
@@ -36,7 +36,7 @@ fn t() -> Rel {
 }
 
 async fn logical(plan: &Plan) -> Result<LogicalPlan> {
-    Foreign::decode(&plan.encode_to_vec(), LIMITS)?.logical(&SessionContext::new().state(), &Any).await
+    ImportedPlan::decode(&plan.encode_to_vec(), LIMITS)?.logical(&SessionContext::new().state(), &Any).await
 }
 
 async fn refused(plan: &Plan) -> String {

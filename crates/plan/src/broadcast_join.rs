@@ -23,7 +23,7 @@ use crate::size::most_bytes;
 pub use columns::takes;
 
 /// What begins the name of such a table; no data set has a table of such a name.
-pub const SHIPPED: &str = "__shipped_";
+pub const TABLE_PREFIX: &str = "__shipped_";
 
 /// The most rows that a side may have to be sent to every drive.
 pub const MAX_ROWS: u64 = 65_536;
@@ -34,13 +34,13 @@ const MAX_BYTES: u64 = 4 << 20;
 /// The name of the `n`th table beside a sub-plan.
 #[must_use]
 pub fn name(n: usize) -> String {
-    format!("{SHIPPED}{n}")
+    format!("{TABLE_PREFIX}{n}")
 }
 
 /// The columns under which the rows of `plan` travel as the `n`th table.
 #[must_use]
 pub fn schema(n: usize, plan: &DFSchema) -> SchemaRef {
-    let fields = plan.fields().iter().enumerate().map(|(i, f)| Field::new(format!("{SHIPPED}{n}_{i}"), f.data_type().clone(), true));
+    let fields = plan.fields().iter().enumerate().map(|(i, f)| Field::new(format!("{TABLE_PREFIX}{n}_{i}"), f.data_type().clone(), true));
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 

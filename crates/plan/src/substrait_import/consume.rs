@@ -27,11 +27,11 @@ use skytether_common::Error;
 
 use super::functions::Declared;
 use super::limits::Limits;
-use super::names::Names;
+use super::table_lookup::TableLookup;
 use crate::codec::limits::MAX_WIDTH;
 use crate::codec::validate::{self, present};
 use crate::error::to_datafusion;
-use crate::levels;
+use crate::nesting_limits;
 
 type DfResult<T> = std::result::Result<T, DataFusionError>;
 
@@ -40,7 +40,7 @@ pub(super) struct Consumer<'a> {
     pub(super) state: &'a SessionState,
     pub(super) extensions: &'a Extensions,
     pub(super) functions: &'a Declared,
-    pub(super) tables: &'a dyn Names,
+    pub(super) tables: &'a dyn TableLookup,
     shared: &'a [Option<&'a Rel>],
     limits: Limits,
     /// Names given, relations and expressions read, relations around the one that is being read.
@@ -48,7 +48,7 @@ pub(super) struct Consumer<'a> {
     relations: AtomicUsize,
     expressions: AtomicUsize,
     depth: AtomicUsize,
-    levels: levels::Levels,
+    levels: nesting_limits::Levels,
     /// The columns of the queries around the one that is being read, the innermost last.
     outer: Mutex<Vec<Arc<DFSchema>>>,
 }
@@ -70,7 +70,7 @@ impl<'a> Consumer<'a> {
         state: &'a SessionState,
         extensions: &'a Extensions,
         functions: &'a Declared,
-        tables: &'a dyn Names,
+        tables: &'a dyn TableLookup,
         shared: &'a [Option<&'a Rel>],
         limits: Limits,
     ) -> Self {
@@ -86,7 +86,7 @@ impl<'a> Consumer<'a> {
             relations: zero(),
             expressions: zero(),
             depth: zero(),
-            levels: levels::Levels::default(),
+            levels: nesting_limits::Levels::default(),
             outer: Mutex::default(),
         }
     }
@@ -126,7 +126,7 @@ impl<'a> Consumer<'a> {
     /// Counts an expression that is used once more than the plan has it: such copies within such copies double at each level.
     pub(super) fn again(&self, expr: &Expr) -> DfResult<()> {
         let left = self.limits.expressions.saturating_sub(self.expressions.load(Relaxed));
-        let nodes = levels::nodes(expr, left + 1)?;
+        let nodes = nesting_limits::nodes(expr, left + 1)?;
         self.expressions.fetch_add(nodes, Relaxed);
         if nodes > left { Err(self.too_many_expressions()) } else { Ok(()) }
     }

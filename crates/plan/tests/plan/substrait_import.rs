@@ -16,7 +16,7 @@ use datafusion_substrait::substrait::proto::{
 };
 use prost::Message;
 use skytether_common::{Error, Kind, Result};
-use skytether_plan::foreign::{Foreign, Limits, Names};
+use skytether_plan::substrait_import::{ImportedPlan, Limits, TableLookup};
 
 use crate::common::mutation::{Dice, count_panics, panics};
 
@@ -44,7 +44,7 @@ impl Tpch {
     }
 
     async fn read(&self, bytes: &[u8]) -> Result<()> {
-        let plan = Foreign::decode(bytes, LIMITS)?.logical(&self.0.state(), self).await?;
+        let plan = ImportedPlan::decode(bytes, LIMITS)?.logical(&self.0.state(), self).await?;
         assert!(plan.schema().fields().len() < 1 << 16);
         Ok(())
     }
@@ -56,7 +56,7 @@ impl Tpch {
 }
 
 #[async_trait]
-impl Names for Tpch {
+impl TableLookup for Tpch {
     async fn find(&self, names: &[String]) -> Result<(TableReference, Arc<dyn TableSource>)> {
         let [schema, table] = names else { return Err(Error::not_found("no such table")) };
         let reference = TableReference::partial(schema.to_lowercase(), table.to_lowercase());

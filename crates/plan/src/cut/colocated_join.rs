@@ -22,7 +22,7 @@ const MAX_BUILT: u64 = MAX_SORTED;
 const PER_ROW: u64 = 32;
 
 /// How two sides are joined drive by drive.
-pub(crate) struct Together {
+pub(crate) struct ColocatedJoin {
     whole: Whole,
     /// Whether the left side is the one that drives read into memory.
     left_is_built: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Together {
 
 impl Walk<'_> {
     /// Whether drives may join their own rows of both sides; if not, why, in words, where at least both are partitioned by key.
-    pub(crate) fn together(&self, join: &Join, left: &Below, right: &Below) -> std::result::Result<Together, Option<String>> {
+    pub(crate) fn colocated(&self, join: &Join, left: &Below, right: &Below) -> std::result::Result<ColocatedJoin, Option<String>> {
         if matches!(self.policy, Cut::Raw | Cut::Filter) || join.null_aware {
             return Err(None);
         }
@@ -44,8 +44,8 @@ impl Walk<'_> {
         if left.input.limited || right.input.limited {
             return Err(Some("one of its sides is limited over all drives together".into()));
         }
-        let ships = |side: &Below| side.joined.as_ref().is_some_and(|joined| !joined.shipped.is_empty());
-        if ships(left) || ships(right) || left.input.operators + right.input.operators + 3 > MAX_OPERATORS {
+        let broadcasts = |side: &Below| side.joined.as_ref().is_some_and(|joined| !joined.broadcast.is_empty());
+        if broadcasts(left) || broadcasts(right) || left.input.operators + right.input.operators + 3 > MAX_OPERATORS {
             return Err(Some("one sub-plan does not hold all that its sides do".into()));
         }
         let whole = Whole::of_join(join, left.input.whole.as_ref(), right.input.whole.as_ref()).map_err(|why| Some(why.to_owned()))?;
@@ -60,16 +60,16 @@ impl Walk<'_> {
             (None, Some(_)) => false,
             (None, None) => return Err(Some("neither of its sides surely fits into a drive's memory".into())),
         };
-        Ok(Together { whole, left_is_built })
+        Ok(ColocatedJoin { whole, left_is_built })
     }
 
     /// The join of two parts, drive by drive.
-    pub(crate) fn joined_together(&mut self, join: &Join, left: &Below, right: &Below, together: Together) -> Result<Piece> {
+    pub(crate) fn joined_colocated(&mut self, join: &Join, left: &Below, right: &Below, colocated: ColocatedJoin) -> Result<Piece> {
         const REASON: &str = "its rows may take more room than those of its sides, and nothing above it makes few of many";
         let ([l, r], notes) = self.on_the_host(join, [left, right], REASON);
         let plain = over(join, l, r)?;
         let down = Join { filter: within_a_side(join), ..join.clone() };
-        let plan = match together.left_is_built {
+        let plan = match colocated.left_is_built {
             true => over(&down, left.plan.clone(), right.plan.clone())?,
             false => swapped(&down, left.plan.clone(), right.plan.clone())?,
         };
@@ -86,11 +86,11 @@ impl Walk<'_> {
             bytes: kept.and_then(|side| side.bytes),
             most_rows: kept.and_then(|side| side.most_rows),
             by_key: join.join_type != JoinType::Full,
-            whole: together.whole.told(),
+            whole: colocated.whole.told(),
         };
         let moves = Some(Moves::of_both(left, right));
         let with = left.with.iter().chain([&right.table]).chain(&right.with).cloned().collect();
-        let joined = Some(Joined { shipped: Vec::new(), plain, notes, pays: kept.is_some(), moves });
+        let joined = Some(Joined { broadcast: Vec::new(), plain, notes, pays: kept.is_some(), moves });
         Ok(Piece::Below(Box::new(Below { plan, table: left.table.clone(), stored: left.stored.clone(), input, joined, with })))
     }
 }
