@@ -14,7 +14,7 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::prelude::SessionContext;
 use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, SliceCost, SliceId, Up, Why};
 use skytether_common::{Error, Generation, Kind, PartitionName};
-use skytether_engine::beside::tables as beside;
+use skytether_engine::broadcast::tables as broadcast;
 use skytether_plan::broadcast_join;
 use skytether_plan::keys::{KeySets, set_of};
 use skytether_slice::metadata::ipc;
@@ -87,7 +87,7 @@ pub(crate) fn tables() -> Vec<Vec<u8>> {
 /// A table beside a sub-plan, planned with and read: an error, or no more rows than may be sent.
 pub(crate) fn shipped_read(data: &[u8]) -> bool {
     let name = broadcast_join::name(0);
-    let read = match beside(&BTreeMap::from([(name, Bytes::copy_from_slice(data))])) {
+    let read = match broadcast(&BTreeMap::from([(name, Bytes::copy_from_slice(data))])) {
         Ok(read) => read,
         Err(e) => {
             assert_eq!(e.kind(), Kind::Invalid, "{}", e.full_text());

@@ -10,10 +10,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool, TrackConsumersPool};
 use skytether_common::{Context, Error, Key, Kind, Result};
-use skytether_engine::divide::Taken;
 use skytether_engine::indexed::{Costs, Indexes};
-use skytether_engine::lanes::Lanes;
+use skytether_engine::lane_pool::LanePool;
 use skytether_engine::session::{Bounds, Sessions};
+use skytether_engine::split_execution::Taken;
 use skytether_engine::{Engine, Reader, blocking_on};
 use skytether_index::State;
 use skytether_pace::{Processor, paced};
@@ -285,8 +285,8 @@ impl Cse for Drive {
         let (engine, taken) = (Arc::clone(&self.engine), plan.clone());
         Ok(match self.planned(async move { engine.take(taken).await }).await? {
             Taken::Whole(stream) => Opened::Whole(self.whole(stream)),
-            Taken::Divided(divided) => {
-                let lanes = Lanes::new(Arc::clone(&self.engine), *divided, self.info.profile.as_ref());
+            Taken::Split(divided) => {
+                let lanes = LanePool::new(Arc::clone(&self.engine), *divided, self.info.profile.as_ref());
                 Opened::Session(self.sessions.open(&plan, lanes))
             }
         })

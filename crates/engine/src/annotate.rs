@@ -7,7 +7,7 @@ use skytether_wire::annotation::MAX_OPERATORS;
 use skytether_wire::{Annotation, OperatorNote};
 
 use crate::scan::{PASSED_OVER, SLICES, SLICES_PRUNED, SLICES_TOLD, SliceScanExec};
-use crate::spawned::PacedExec;
+use crate::throttle::ThrottledExec;
 
 /// Adds what the operators of `plan` counted: slices and rows of its scans, and a note per operator from the root down. `slices` are those of
 /// all tables that were to be scanned; a table without a scan in `plan` was not needed beyond its metadata.
@@ -19,7 +19,7 @@ pub(crate) fn operators(plan: &dyn ExecutionPlan, slices: u64, annotation: &mut 
 
 /// The slices of the tables that are scanned.
 fn visit(plan: &dyn ExecutionPlan, depth: u32, annotation: &mut Annotation) -> u64 {
-    if plan.is::<PacedExec>() {
+    if plan.is::<ThrottledExec>() {
         return plan.children().into_iter().map(|child| visit(child.as_ref(), depth, annotation)).sum();
     }
     let mut slices = 0;

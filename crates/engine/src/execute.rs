@@ -35,16 +35,16 @@ use tokio::task::JoinHandle;
 
 use crate::annotate;
 use crate::batches::Coalescer;
-use crate::bind::{Bound, PLAIN, ROWS};
+use crate::broadcast::BroadcastTables;
 use crate::cells::TicketCells;
 use crate::indexed::{Costs, IndexLookup, Indexes};
-use crate::known;
-use crate::prepared::Prepared;
+use crate::metadata_aggregates;
+use crate::plan_cache::Prepared;
 use crate::reader::Reader;
 use crate::scan_spec::rows_for_width;
-use crate::shipped::Shipped;
-use crate::spawned;
+use crate::throttle;
 use crate::ticket::{self, Ticket};
+use crate::ticket_catalog::{PLAIN, ROWS, TicketCatalog};
 
 /// Rows per batch where the sender has no wish.
 const BATCH_ROWS: usize = 8192;
@@ -91,7 +91,7 @@ impl Engine {
             .with_runtime_env(runtime)
             .with_default_features()
             .with_optimizer_rules(rules())
-            .with_physical_optimizer_rules(known::rules())
+            .with_physical_optimizer_rules(metadata_aggregates::rules())
             .with_physical_optimizer_rule(filter_before_project())
             .with_physical_optimizer_rule(topk_heap_cap())
             .build();
@@ -150,7 +150,7 @@ impl Engine {
     fn session(&self, tickets: &Arc<[Ticket]>, filters: KeySets) -> Result<SessionState> {
         // A copy: to build one from its parts takes longer than to plan most sub-plans.
         let mut state = self.base.clone();
-        state.register_catalog_list(Arc::new(Bound::new(Arc::clone(tickets))));
+        state.register_catalog_list(Arc::new(TicketCatalog::new(Arc::clone(tickets))));
         let first = tickets.first().ok_or_else(|| Error::internal("a sub-plan without a data set"))?;
         skytether_expression::register(&mut state, Arc::new(TicketCells(first.clone())))?;
         state.register_udf(Arc::new(among_udf(filters))).map_err(from_datafusion)?;
@@ -189,14 +189,14 @@ impl Engine {
     pub(crate) async fn read(&self, plan: &SubPlan) -> Result<Read> {
         let started = Instant::now();
         ticket::check(plan)?;
-        let (reader, shipped) = (Arc::new(self.reader.counting()), Shipped::read(&plan.tables)?);
+        let (reader, broadcast) = (Arc::new(self.reader.counting()), BroadcastTables::read(&plan.tables)?);
         let indexes = self.indexes.as_ref().map(|(indexes, costs)| Arc::new(IndexLookup::new(Arc::clone(indexes), *costs)));
         let ticket = |(dataset, partitions): (&DatasetName, &BTreeMap<String, PartitionName>)| Ticket {
             reader: Arc::clone(&reader),
             indexes: indexes.clone(),
             dataset: dataset.clone(),
             partitions: Arc::new(partitions.clone()),
-            shipped: shipped.clone(),
+            broadcast: broadcast.clone(),
         };
         let tickets: Arc<[Ticket]> = plan.datasets().map(ticket).collect();
         let pool = Arc::new(PeakRecordingPool::new(Arc::clone(&self.pool)));
@@ -206,9 +206,9 @@ impl Engine {
         let logical = prepared.logical();
         SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false).verify_plan(logical).map_err(from_datafusion)?;
         let wanted = if plan.batch_rows == 0 { BATCH_ROWS } else { (plan.batch_rows as usize).clamp(1, 1 << 16) };
-        let bound = Bound::new(Arc::clone(&tickets));
+        let catalog = TicketCatalog::new(Arc::clone(&tickets));
         let references = scanned(logical)?;
-        let tables: Vec<_> = references.iter().filter_map(|(table, named)| bound.stored(table).map(|(ticket, stored)| (ticket, stored, named))).collect();
+        let tables: Vec<_> = references.iter().filter_map(|(table, named)| catalog.stored(table).map(|(ticket, stored)| (ticket, stored, named))).collect();
         let batch_rows = batch_rows(&tables, wanted)?;
         let mut slices = 0;
         for (ticket, table, _) in &tables {
@@ -242,7 +242,7 @@ impl Read {
     pub(crate) async fn planned(self, threads: usize) -> Result<Planned> {
         let Self { prepared, slices, reader, mut state, pool, started } = self;
         *state.config_mut() = state.config().clone().with_target_partitions(threads);
-        let physical = prepared.physical(&state).await.and_then(|plan| spawned::pay(plan, reader.processor())).map_err(from_datafusion)?;
+        let physical = prepared.physical(&state).await.and_then(|plan| throttle::throttled(plan, reader.processor())).map_err(from_datafusion)?;
         let context = context(&state, Arc::clone(&pool) as _);
         Ok(Planned { prepared, physical, slices, reader, state, context, pool, started })
     }

@@ -1,7 +1,7 @@
 //! Stripes that come to a scan one by one while it runs, instead of being dealt to it before.
 //!
 //! What they are, and when there will be no more, is decided elsewhere (`skytether_adapt`). A stripe is a slice; of a table with many columns it is the slices with its rows. Where stripes are small, what is called one here is a run of them
-//! ([`crate::runs`]), with a number that tells which.
+//! ([`crate::stripe_coalescing`]), with a number that tells which.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use skytether_common::Result;
 
-use crate::loading::{Fetched, Fetching};
 use crate::reader::Part;
+use crate::slice_loader::{Fetched, Fetching};
 
 /// Gives stripes to a scan.
-pub trait Feed: Send + Sync + Debug {
+pub trait SliceFeed: Send + Sync + Debug {
     /// The next stripe, when there is one; `None` at the end.
-    fn next(&self) -> BoxFuture<'static, Option<Result<Fed>>>;
+    fn next(&self) -> BoxFuture<'static, Option<Result<FetchedSlice>>>;
 
     /// The scan was asked for more after the last batch of `stripe`: whoever reads it is done with that.
     fn done(&self, stripe: u32);
@@ -23,13 +23,13 @@ pub trait Feed: Send + Sync + Debug {
 
 /// A stripe that was read, and not yet decoded.
 #[derive(Debug)]
-pub struct Fed {
+pub struct FetchedSlice {
     /// Its number in the partition.
     pub stripe: u32,
     pub(crate) fetched: Fetched,
 }
 
-impl Fed {
+impl FetchedSlice {
     /// Slices of it that were read; none where its number of rows was all that was wanted.
     #[must_use]
     pub fn slices(&self) -> u64 {
@@ -51,21 +51,21 @@ impl Fed {
 
 /// Reads the stripes of a scan.
 #[derive(Clone)]
-pub struct Fetcher(pub(crate) Arc<Fetching>);
+pub struct SliceFetcher(pub(crate) Arc<Fetching>);
 
-impl std::fmt::Debug for Fetcher {
+impl std::fmt::Debug for SliceFetcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Fetcher")
+        f.write_str("SliceFetcher")
     }
 }
 
-impl Fetcher {
+impl SliceFetcher {
     /// Reads `stripe` as far as it is wanted, and verifies it.
     ///
     /// # Errors
     /// NotFound, Corrupt, Unavailable.
-    pub async fn fetch(&self, stripe: u32) -> Result<Fed> {
-        Ok(Fed { stripe, fetched: Arc::clone(&self.0).fetch(self.0.run(stripe)).await? })
+    pub async fn fetch(&self, stripe: u32) -> Result<FetchedSlice> {
+        Ok(FetchedSlice { stripe, fetched: Arc::clone(&self.0).fetch(self.0.run(stripe)).await? })
     }
 
     /// Slices that it has read, and those of which metadata told all.

@@ -2,7 +2,7 @@
 //!
 //! Decoding is not done ahead: a decoded slice is several times its stored size, and its rows are used best while they are in the cache. So a sparse
 //! slice is decoded batch by batch, some 64 thousand values at a time. Of a wide table the slices of a stripe are decoded one after the other, all rows of each: a
-//! decoder of a column takes more memory than its rows ([`crate::stripe`]). Small stripes that follow one another are read and handed on together ([`crate::runs`]).
+//! decoder of a column takes more memory than its rows ([`crate::stripe`]). Small stripes that follow one another are read and handed on together ([`crate::stripe_coalescing`]).
 
 use std::fmt;
 use std::pin::Pin;
@@ -29,9 +29,9 @@ use skytether_plan::error::to_datafusion;
 use skytether_wire::session::Stripe;
 use skytether_wire::size::batch_bytes;
 
-use crate::feed::{Fed, Feed, Fetcher};
-use crate::loading::{Fetching, Work};
+use crate::feed::{FetchedSlice, SliceFeed, SliceFetcher};
 use crate::scan_spec::{ScanSpec, Shape};
+use crate::slice_loader::{Fetching, Work};
 use crate::statistics;
 
 /// Runs of stripes that are read at the same time per partition: the one that is wanted next and one more.
@@ -57,7 +57,7 @@ pub(crate) struct SliceScanExec {
     pruned: usize,
     fetch: Option<usize>,
     /// Whence stripes come instead, while it runs.
-    feed: Option<Arc<dyn Feed>>,
+    feed: Option<Arc<dyn SliceFeed>>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
     /// Made when first asked for.
@@ -91,17 +91,17 @@ impl SliceScanExec {
     }
 
     /// The same scan over the stripes that `feed` gives, in one partition.
-    pub(crate) fn fed(&self, feed: Arc<dyn Feed>) -> Self {
+    pub(crate) fn fed(&self, feed: Arc<dyn SliceFeed>) -> Self {
         let properties = PlanProperties::clone(&self.properties).with_partitioning(Partitioning::UnknownPartitioning(1));
         Self { feed: Some(feed), properties: Arc::new(properties), metrics: ExecutionPlanMetricsSet::new(), statistics: OnceLock::new(), ..self.clone() }
     }
 
     /// What reads its stripes.
-    pub(crate) fn fetcher(&self) -> Result<Fetcher> {
+    pub(crate) fn fetcher(&self) -> Result<SliceFetcher> {
         let counter = |name: &'static str| MetricBuilder::new(&self.metrics).counter(name, 0);
         let (read, told, passed_over, bytes_read) = (counter(SLICES), counter(SLICES_TOLD), counter(PASSED_OVER), counter(BYTES_READ));
         let time = MetricBuilder::new(&self.metrics).elapsed_compute(0);
-        Ok(Fetcher(Arc::new(Fetching { stored: self.spec.stored()?, spec: Arc::clone(&self.spec), read, told, passed_over, bytes_read, time })))
+        Ok(SliceFetcher(Arc::new(Fetching { stored: self.spec.stored()?, spec: Arc::clone(&self.spec), read, told, passed_over, bytes_read, time })))
     }
 
     /// Stripes that nothing of is wanted, in slices.
@@ -220,7 +220,7 @@ impl ExecutionPlan for SliceScanExec {
                 let asked = Arc::clone(&feed);
                 let fed = stream::unfold(asked, |feed| async move { feed.next().await.map(|fed| (fed, feed)) });
                 let loaded = fed.map(move |fed| {
-                    let Fed { stripe, fetched } = fed?;
+                    let FetchedSlice { stripe, fetched } = fed?;
                     let (loaded, feed) = (work.load(fetched)?, Arc::clone(&feed));
                     // Whoever asks for more than the last batch is done with the stripe.
                     let over = stream::poll_fn(move |_| {

@@ -1,6 +1,6 @@
 //! What a scan of slices reads: the stripes and columns of a partition, with what narrows them.
 //!
-//! The operator ([`crate::scan`]) and the reading of its stripes ([`crate::loading`]) share it.
+//! The operator ([`crate::scan`]) and the reading of its stripes ([`crate::slice_loader`]) share it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::indexed::Found;
 use crate::prefilter::Prefilter;
 use crate::prune;
 use crate::reader::{Partition, Reader};
-use crate::runs::{self, Run};
+use crate::stripe_coalescing::{self, Run};
 
 /// Runs that others are to decide about are at least so many, if there are as many stripes.
 const DECISIONS: usize = 32;
@@ -71,7 +71,7 @@ impl ScanSpec {
         let all = match stored {
             // A limit must not read more than it asks for; where only the number of rows is wanted, metadata tells it stripe by stripe.
             Ok(stored) if limit.is_none() && !projection.is_empty() => {
-                runs::join(&sized(&partition, &stored, &stripes), partition.metadata.stripes(), partitions)
+                stripe_coalescing::join(&sized(&partition, &stored, &stripes), partition.metadata.stripes(), partitions)
             }
             _ => stripes.into_iter().map(Run::single).collect(),
         };
@@ -120,7 +120,7 @@ impl ScanSpec {
             Some(Stripe { stripe: run.number(), rows, bytes })
         };
         let runs = if joined && !self.projection.is_empty() {
-            runs::join(&sized, metadata.stripes(), DECISIONS)
+            stripe_coalescing::join(&sized, metadata.stripes(), DECISIONS)
         } else {
             sized.iter().map(|(n, _)| Run::single(*n)).collect()
         };

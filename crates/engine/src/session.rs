@@ -23,8 +23,8 @@ use skytether_wire::{Annotation, SubPlan};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::AbortHandle;
 
-use crate::divide::Divided;
 use crate::execute::Engine;
+use crate::split_execution::SplitExecution;
 
 /// Signs of life of epochs that run.
 const HEARTBEAT: Duration = Duration::from_millis(50);
@@ -49,7 +49,7 @@ const LONGEST_RELIEF: Seconds = 30.0;
 #[async_trait]
 pub trait Worker: Meters + fmt::Debug + Send + Sync + 'static {
     /// The sub-plan that it works off.
-    fn divided(&self) -> &Divided;
+    fn execution(&self) -> &SplitExecution;
     /// Lanes of an epoch.
     fn lanes(&self) -> usize;
     /// What it did, as far as that is over.
@@ -176,10 +176,10 @@ impl Sessions {
         let (orders, incoming) = mpsc::unbounded_channel();
         let (ups, ups_out) = mpsc::unbounded_channel();
         let (batches, batches_out) = mpsc::unbounded_channel();
-        let divided = worker.divided();
-        let schema = divided.schema(Rung::Full);
-        let lower = divided.has_upper().then(|| divided.schema(Rung::Filter));
-        let survey = divided.survey().to_vec();
+        let execution = worker.execution();
+        let schema = execution.schema(Rung::Full);
+        let lower = execution.has_upper().then(|| execution.schema(Rung::Filter));
+        let survey = execution.survey().to_vec();
         let shared = Arc::new(Shared {
             sessions: Arc::clone(self),
             worker,
@@ -443,7 +443,7 @@ impl Shared {
         let Some(failed) = failed else { return };
         if kind == Kind::Exhausted {
             // Less of the sub-plan needs less memory: rows hold no states, and handing slices out holds next to nothing.
-            let accepts = if rung == Rung::Full && self.worker.divided().has_upper() { Rung::Filter } else { Rung::Raw };
+            let accepts = if rung == Rung::Full && self.worker.execution().has_upper() { Rung::Filter } else { Rung::Raw };
             self.exhausted.fetch_max(if accepts == Rung::Filter { ROWS_LEFT } else { SLICES_LEFT }, Ordering::Relaxed);
             self.say(Up::Refused { epoch, accepts: Some(accepts), again: self.sessions.relief(), why: Why::Memory });
         } else {

@@ -30,11 +30,11 @@ impl Threads {
     /// Runs `work`, which may block, when there is a thread for it.
     ///
     /// # Errors
-    /// As [`alone`].
+    /// As [`spawn_blocking_thread`].
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
         // It is never closed.
         let _permit = self.0.acquire().await.map_err(|e| Error::internal("no more threads are given").because(e))?;
-        alone(work).await
+        spawn_blocking_thread(work).await
     }
 }
 
@@ -51,7 +51,7 @@ pub fn no_more(cause: std::io::Error) -> Error {
 ///
 /// # Panics
 /// Outside a runtime.
-pub async fn alone<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+pub async fn spawn_blocking_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let (sender, receiver) = oneshot::channel();
     let runtime = Handle::current();
     let run = move || {

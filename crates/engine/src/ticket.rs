@@ -7,9 +7,9 @@ use arrow::array::{Array, ArrayRef};
 use skytether_common::{DatasetName, Error, PartitionName, Result};
 use skytether_slice::Layout;
 
+use crate::broadcast::BroadcastTables;
 use crate::indexed::IndexLookup;
 use crate::reader::{Partition, Reader};
-use crate::shipped::Shipped;
 
 /// The partitions of one data set that a sub-plan may see, with what reads them.
 #[derive(Debug, Clone)]
@@ -19,7 +19,7 @@ pub(crate) struct Ticket {
     pub(crate) indexes: Option<Arc<IndexLookup>>,
     pub(crate) dataset: DatasetName,
     pub(crate) partitions: Arc<BTreeMap<String, PartitionName>>,
-    pub(crate) shipped: Shipped,
+    pub(crate) broadcast: BroadcastTables,
 }
 
 impl Ticket {

@@ -24,11 +24,11 @@ use futures::future::BoxFuture;
 use skytether_adapt::message::Rung;
 use skytether_common::{Error, Result};
 use skytether_drive::{Device, Drive, DriveOptions, linked, serve};
-use skytether_engine::divide::{Divided, Taken};
-use skytether_engine::feed::{Fed, Feed, Fetcher};
+use skytether_engine::feed::{FetchedSlice, SliceFeed, SliceFetcher};
 use skytether_engine::meter::{Meter, Reading};
 use skytether_engine::remote::RemoteStore;
-use skytether_engine::threads::{Threads, alone};
+use skytether_engine::split_execution::{SplitExecution, Taken};
+use skytether_engine::threads::{Threads, spawn_blocking_thread};
 use skytether_engine::{Engine, Reader};
 use skytether_host::{Host, HostOptions, QueryOptions};
 use skytether_pace::Processor;
@@ -89,8 +89,8 @@ async fn run(fleet: &Path, profile: &str, place: &str, query: &str) -> Result<Ve
     };
     let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(MEMORY));
     let engine = Arc::new(Engine::new(drive.info().name.clone(), Arc::new(reader), pool, 1, 1)?);
-    let divided = match alone(move || futures::executor::block_on(engine.take(plan))).await? {
-        Taken::Divided(divided) => divided,
+    let divided = match spawn_blocking_thread(move || futures::executor::block_on(engine.take(plan))).await? {
+        Taken::Split(divided) => divided,
         Taken::Whole(_) => return Err(Error::invalid("the query has nothing that is done slice by slice: ask for more of a table of several slices")),
     };
     // A core that is so many times slower takes so many times as long.
@@ -146,7 +146,7 @@ struct Took {
 
 /// Gives all slices one after the other, and looks at the clocks when each is done.
 struct Timed {
-    fetcher: Fetcher,
+    fetcher: SliceFetcher,
     meter: Arc<Meter>,
     speed: f64,
     state: Mutex<State>,
@@ -160,7 +160,7 @@ struct State {
 }
 
 impl Timed {
-    fn new(divided: &Divided, speed: f64) -> Result<Self> {
+    fn new(divided: &SplitExecution, speed: f64) -> Result<Self> {
         let waiting = divided.survey().iter().map(|stripe| (stripe.stripe, stripe.rows)).collect();
         let state = State { waiting, rows: 0, last: (Reading::default(), Instant::now()), took: Vec::new() };
         Ok(Self { fetcher: divided.fetcher(Rung::Full)?.clone(), meter: Arc::default(), speed, state: Mutex::new(state) })
@@ -179,8 +179,8 @@ impl fmt::Debug for Clock {
     }
 }
 
-impl Feed for Clock {
-    fn next(&self) -> BoxFuture<'static, Option<Result<Fed>>> {
+impl SliceFeed for Clock {
+    fn next(&self) -> BoxFuture<'static, Option<Result<FetchedSlice>>> {
         let timed = Arc::clone(&self.0);
         let next = async move {
             let stripe = {

@@ -11,10 +11,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_adapt::profile::Profile;
 use skytether_common::{Context, Key, Result};
-use skytether_engine::divide::Taken;
 use skytether_engine::remote::RemoteStore;
 use skytether_engine::session::{Bounds, Sessions};
-use skytether_engine::threads::{Threads, alone};
+use skytether_engine::split_execution::Taken;
+use skytether_engine::threads::{Threads, spawn_blocking_thread};
 use skytether_engine::{Engine, Reader};
 use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Storage, SubPlan};
@@ -92,7 +92,7 @@ impl Branch {
 
     /// Plans on a thread that may wait for what drives read.
     async fn planned<T: Send + 'static>(&self, planning: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-        alone(move || futures::executor::block_on(planning)).await.map_err(|e| self.engine.named(e))
+        spawn_blocking_thread(move || futures::executor::block_on(planning)).await.map_err(|e| self.engine.named(e))
     }
 }
 
@@ -155,7 +155,7 @@ impl Cse for Branch {
         let (engine, taken) = (Arc::clone(&self.engine), plan.clone());
         Ok(match self.planned(async move { engine.take(taken).await }).await? {
             Taken::Whole(stream) => Opened::Whole(stream),
-            Taken::Divided(divided) => match worker::places(&divided, &plan, &self.placed)? {
+            Taken::Split(divided) => match worker::places(&divided, &plan, &self.placed)? {
                 Some(places) => Opened::Session(self.sessions.open(&plan, Work::new(self.host.clone(), plan.clone(), *divided, places).await?)),
                 // No drive has whole rows of what is read.
                 None => Opened::Whole(divided.whole(&self.engine, &plan)),

@@ -14,7 +14,7 @@ use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, Rung
 use skytether_adapt::profile::Profile;
 use skytether_common::{Key, Result};
 use skytether_drive::{Cse, Device, DriveOptions};
-use skytether_engine::divide::Taken;
+use skytether_engine::split_execution::Taken;
 use skytether_engine::{Engine, Reader};
 use skytether_slice::Metadata;
 use skytether_store::SliceStore;
@@ -523,7 +523,7 @@ async fn the_part_below_an_aggregation_is_planned_for_the_first_who_runs_it_and_
 
     let pool = Arc::new(GreedyMemoryPool::new(64 << 20));
     let engine = Arc::new(Engine::new("drive-0".to_owned(), Arc::new(Reader::new(Arc::clone(&store) as _)), pool, 1, 1).unwrap());
-    let Taken::Divided(divided) = engine.take(plan.clone()).await.unwrap() else { panic!("it has several slices") };
+    let Taken::Split(divided) = engine.take(plan.clone()).await.unwrap() else { panic!("it has several slices") };
     assert!(divided.fetcher(Rung::Full).is_ok() && divided.fetcher(Rung::Raw).is_ok());
     let error = divided.fetcher(Rung::Filter).unwrap_err();
     assert!(error.to_string().contains("before its plan was ready"), "{error}");

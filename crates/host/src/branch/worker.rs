@@ -22,9 +22,9 @@ use skytether_adapt::message::{EpochId, Rung, Seconds, SliceCost, SliceId};
 use skytether_adapt::query::{Limits, Policy, Setup};
 use skytether_adapt::work::{PRIORS, Work as Cost};
 use skytether_common::{Error, Result};
-use skytether_engine::divide::{Combiner, Divided};
 use skytether_engine::meter::Meter;
 use skytether_engine::session::{Lane, Worker};
+use skytether_engine::split_execution::{Combiner, SplitExecution};
 use skytether_plan::Cut;
 use skytether_plan::error::from_datafusion;
 use skytether_wire::session::Stripe;
@@ -45,7 +45,7 @@ use crate::session::Host;
 pub(super) struct Work {
     host: Host,
     plan: SubPlan,
-    divided: Divided,
+    divided: SplitExecution,
     combiner: Option<Combiner>,
     cost: Cost,
     /// The drive of each stripe.
@@ -72,7 +72,7 @@ impl fmt::Debug for Work {
 }
 
 /// The drive of each stripe of `divided`, which is `plan`; `None` where drives can't work on stripes of theirs alone: several slices of one are read, or tables beside theirs that they don't have whole.
-pub(super) fn places(divided: &Divided, plan: &SubPlan, placed: &Placed) -> Result<Option<HashMap<u32, usize>>> {
+pub(super) fn places(divided: &SplitExecution, plan: &SubPlan, placed: &Placed) -> Result<Option<HashMap<u32, usize>>> {
     let partition = divided.partition();
     if copied(partition) || plan.partitions.values().any(|other| other != partition && !copied(other)) {
         return Ok(None);
@@ -94,7 +94,7 @@ pub(super) fn places(divided: &Divided, plan: &SubPlan, placed: &Placed) -> Resu
 
 impl Work {
     /// Work on `plan` by the drives of `host`; `places` says which has which stripe.
-    pub(super) async fn new(host: Host, plan: SubPlan, divided: Divided, places: HashMap<u32, usize>) -> Result<Arc<Self>> {
+    pub(super) async fn new(host: Host, plan: SubPlan, divided: SplitExecution, places: HashMap<u32, usize>) -> Result<Arc<Self>> {
         let combiner = divided.combiner().await?;
         let cost = cost(&divided)?;
         let state = Mutex::new(State { loads: vec![1.0; host.drives().len()], slack: vec![0.0; host.drives().len()], ..State::default() });
@@ -176,7 +176,7 @@ impl Work {
 }
 
 /// The cost of a sub-plan, as far as it is known from the metadata of its partition.
-fn cost(divided: &Divided) -> Result<Cost> {
+fn cost(divided: &SplitExecution) -> Result<Cost> {
     let plan = divided.logical()?;
     let rows = divided.survey().iter().map(|stripe| stripe.rows).sum();
     let mut tables: Vec<TableReference> = Vec::new();
@@ -212,7 +212,7 @@ impl Meters for Work {
 
 #[async_trait]
 impl Worker for Work {
-    fn divided(&self) -> &Divided {
+    fn execution(&self) -> &SplitExecution {
         &self.divided
     }
 

@@ -14,11 +14,11 @@ use futures::{FutureExt, StreamExt, stream};
 use skytether_adapt::kinds::Kinds;
 use skytether_adapt::message::{EpochId, Rung};
 use skytether_common::{Error, Result};
-use skytether_engine::divide::{Divided, Lane, Taken};
-use skytether_engine::feed::{Fed, Feed};
+use skytether_engine::feed::{FetchedSlice, SliceFeed};
 use skytether_engine::meter::Meter;
 use skytether_engine::remote::RemoteStore;
-use skytether_engine::threads::{Threads, alone};
+use skytether_engine::split_execution::{Lane, SplitExecution, Taken};
+use skytether_engine::threads::{Threads, spawn_blocking_thread};
 use skytether_engine::{Engine, Reader};
 use skytether_wire::{Annotation, Cse, Storage, SubPlan};
 use tokio::sync::OnceCell;
@@ -92,11 +92,11 @@ pub(super) struct Above {
     plan: SubPlan,
     /// The rung that slices are worked off to.
     top: Rung,
-    divided: OnceCell<Arc<Divided>>,
+    divided: OnceCell<Arc<SplitExecution>>,
     tell: Tell,
     /// Lanes for slices, and for rows.
     lanes: usize,
-    slices: Mutex<Option<Queue<Fed>>>,
+    slices: Mutex<Option<Queue<FetchedSlice>>>,
     rows: Mutex<Option<Queue<Kept>>>,
     /// Those of all lanes.
     meters: Mutex<Vec<Arc<Meter>>>,
@@ -116,17 +116,17 @@ impl Above {
     }
 
     /// The sub-plan as this side runs it.
-    async fn divided(&self) -> Result<Arc<Divided>> {
+    async fn divided(&self) -> Result<Arc<SplitExecution>> {
         let planned = self.divided.get_or_try_init(|| async {
             let (engine, plan) = (self.engine.engine()?, self.plan.clone());
             // Planning reads metadata from the drive, and waits for it.
             let taken = async move {
                 Ok(match engine.take(plan).await? {
-                    Taken::Divided(divided) => Some(divided.finishing().await?),
+                    Taken::Split(divided) => Some(divided.finishing().await?),
                     Taken::Whole(_) => None,
                 })
             };
-            match alone(move || futures::executor::block_on(taken)).await? {
+            match spawn_blocking_thread(move || futures::executor::block_on(taken)).await? {
                 Some(divided) => Ok(Arc::new(divided)),
                 None => Err(Error::internal("the host does not divide a sub-plan that a drive divides: do they have the same version?")),
             }
@@ -153,12 +153,12 @@ impl Above {
     ///
     /// # Errors
     /// As the drive's storage.
-    pub(super) async fn fetch(&self, stripe: u32) -> Result<Fed> {
+    pub(super) async fn fetch(&self, stripe: u32) -> Result<FetchedSlice> {
         self.divided().await?.fetcher(self.top)?.fetch(stripe).await
     }
 
     /// Works slices off that [`Self::fetch`] gave.
-    pub(super) fn slices(self: &Arc<Self>, epoch: EpochId, fed: Vec<Fed>) {
+    pub(super) fn slices(self: &Arc<Self>, epoch: EpochId, fed: Vec<FetchedSlice>) {
         let mut queue = self.slices.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = queue.get_or_insert_with(|| {
             let queue = Queue::new(Arc::clone(&self.tell));
@@ -196,7 +196,7 @@ impl Above {
     }
 
     /// Starts a lane, which does not keep this alive: what feeds it ends with this, and so does it. If it reads slices, the rung says how far.
-    fn start(self: &Arc<Self>, reads: Option<Rung>, lane: impl FnOnce(&Divided, Arc<Meter>) -> Result<Lane> + Send + 'static) {
+    fn start(self: &Arc<Self>, reads: Option<Rung>, lane: impl FnOnce(&SplitExecution, Arc<Meter>) -> Result<Lane> + Send + 'static) {
         let (above, tell) = (Arc::clone(self), Arc::clone(&self.tell));
         let meter = Arc::new(Meter::default());
         self.meters.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&meter));
@@ -206,7 +206,7 @@ impl Above {
             let over = match divided {
                 Ok(divided) => {
                     let gives = Arc::clone(&tell);
-                    let work = alone(move || {
+                    let work = spawn_blocking_thread(move || {
                         let mut lane = lane(&divided, meter)?;
                         let over = futures::executor::block_on(async {
                             while let Some(batch) = lane.next().await? {
@@ -239,10 +239,10 @@ impl Above {
 
 /// Gives a lane slices that were handed out.
 #[derive(Debug)]
-struct Stored(Arc<Line<Fed>>);
+struct Stored(Arc<Line<FetchedSlice>>);
 
-impl Feed for Stored {
-    fn next(&self) -> BoxFuture<'static, Option<Result<Fed>>> {
+impl SliceFeed for Stored {
+    fn next(&self) -> BoxFuture<'static, Option<Result<FetchedSlice>>> {
         Arc::clone(&self.0).next().map(|fed| fed.map(Ok)).boxed()
     }
 

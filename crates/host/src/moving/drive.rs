@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use arrow::datatypes::SchemaRef;
 use skytether_adapt::message::{Completed, CseId, Down, EpochId, Rung, Slice, SliceCost, SliceId, Up};
 use skytether_common::{Error, Result};
-use skytether_engine::feed::Fed;
+use skytether_engine::feed::FetchedSlice;
 use skytether_wire::session::Stripe;
 use skytether_wire::{Annotation, Cse, SubPlan, WorkAbove};
 use tokio::sync::mpsc;
@@ -76,10 +76,10 @@ pub(super) struct Handed {
 
 impl Handed {
     /// So many `slices` of the machine's are worked off here: these.
-    pub(super) fn take(&mut self, slices: u64, stored: &[Fed]) {
+    pub(super) fn take(&mut self, slices: u64, stored: &[FetchedSlice]) {
         self.slices += slices;
-        self.stored.0 += stored.iter().map(Fed::slices).sum::<u64>();
-        self.stored.1 += stored.iter().map(Fed::bytes).sum::<u64>();
+        self.stored.0 += stored.iter().map(FetchedSlice::slices).sum::<u64>();
+        self.stored.1 += stored.iter().map(FetchedSlice::bytes).sum::<u64>();
     }
 }
 

@@ -13,7 +13,7 @@ use skytether_adapt::message::{Completed, CseId, Down, EpochId, Order, Rung, Sli
 use skytether_adapt::query::{Action, Event, Policy, Query, Setup};
 use skytether_adapt::work;
 use skytether_common::{Error, Kind, Result};
-use skytether_engine::feed::Fed;
+use skytether_engine::feed::FetchedSlice;
 use skytether_plan::error::to_datafusion;
 use skytether_wire::Opened;
 use skytether_wire::session::Message;
@@ -46,7 +46,7 @@ const STATES: f64 = 0.5;
 #[derive(Debug)]
 pub(super) enum Batch {
     Rows(Kept),
-    Stored(Fed),
+    Stored(FetchedSlice),
 }
 
 /// What the task hears.
@@ -54,7 +54,7 @@ pub(super) enum Heard {
     Opened(usize, Box<Result<Opened>>),
     /// The message, or the end, of a drive's so-and-so-many-th session.
     Message(usize, u32, Option<Result<Message>>),
-    Fetched(usize, EpochId, u32, Result<Fed>),
+    Fetched(usize, EpochId, u32, Result<FetchedSlice>),
     Above(usize, Worked),
     Whole(Result<()>),
 }
@@ -452,7 +452,7 @@ impl Task {
         self.fetching.insert(epoch, Fetching { tasks, slices, came: 0, bytes: 0, began: Instant::now() });
     }
 
-    fn fetched(&mut self, at: usize, epoch: EpochId, number: u32, fed: Result<Fed>) {
+    fn fetched(&mut self, at: usize, epoch: EpochId, number: u32, fed: Result<FetchedSlice>) {
         let cse = CseId(at as u32);
         match fed {
             Ok(fed) => {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use skytether_common::Result;
-use skytether_engine::divide::Taken;
-use skytether_engine::lanes::Lanes;
+use skytether_engine::lane_pool::LanePool;
 use skytether_engine::remote::RemoteStore;
 use skytether_engine::session::{Bounds, Sessions};
-use skytether_engine::threads::alone;
+use skytether_engine::split_execution::Taken;
+use skytether_engine::threads::spawn_blocking_thread;
 use skytether_engine::{Engine, Reader};
 use skytether_wire::session::Message;
 use skytether_wire::{Annotation, Delivery, DeliveryStream, Opened, Session, Storage, SubPlan};
@@ -52,7 +52,7 @@ impl StandIn {
 
     /// Plans on a thread that may wait for what drives read.
     async fn planned<T: Send + 'static>(&self, planning: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-        alone(move || futures::executor::block_on(planning)).await.map_err(|e| self.engine.named(e))
+        spawn_blocking_thread(move || futures::executor::block_on(planning)).await.map_err(|e| self.engine.named(e))
     }
 
     /// As [`skytether_wire::Cse::execute`]; `why` the drive itself does not.
@@ -67,8 +67,8 @@ impl StandIn {
         let (engine, taken, tally) = (Arc::clone(&self.engine), plan.clone(), Telling::new(&self.tally, why));
         Ok(match self.planned(async move { engine.take(taken).await }).await? {
             Taken::Whole(stream) => Opened::Whole(tally.stream(stream)),
-            Taken::Divided(divided) => {
-                let session = self.sessions.open(&plan, Lanes::new(Arc::clone(&self.engine), *divided, None));
+            Taken::Split(divided) => {
+                let session = self.sessions.open(&plan, LanePool::new(Arc::clone(&self.engine), *divided, None));
                 let messages = session.messages.map(move |message| match message {
                     Ok(Message::Done(mut told)) => {
                         tally.tell(&mut told);

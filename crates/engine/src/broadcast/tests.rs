@@ -78,8 +78,8 @@ fn claiming(rows: usize) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-fn read(name: &str, bytes: Vec<u8>) -> Result<Shipped> {
-    Shipped::read(&BTreeMap::from([(name.to_owned(), Bytes::from(bytes))]))
+fn read(name: &str, bytes: Vec<u8>) -> Result<BroadcastTables> {
+    BroadcastTables::read(&BTreeMap::from([(name.to_owned(), Bytes::from(bytes))]))
 }
 
 /// Reads tables as a sub-plan does: statistics for the planner, and all rows.
@@ -108,9 +108,9 @@ fn a_stream_is_a_table() {
     for bytes in taken() {
         assert_eq!(scanning.rows(bytes).unwrap(), 3);
     }
-    let shipped = read("__shipped_0", taken().remove(0)).unwrap();
-    assert_eq!(shipped.table("__shipped_0").unwrap().schema().fields().len(), 3);
-    assert!(shipped.table("__shipped_1").is_none());
+    let tables = read("__shipped_0", taken().remove(0)).unwrap();
+    assert_eq!(tables.table("__shipped_0").unwrap().schema().fields().len(), 3);
+    assert!(tables.table("__shipped_1").is_none());
 }
 
 #[test]

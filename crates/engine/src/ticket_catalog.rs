@@ -2,7 +2,7 @@
 //!
 //! A sub-plan names tables `[domain, dataset, table]`. For each partition `t` of the ticket there is a table `t`; a matrix `m` is the dense view
 //! under its own name and sparse rows under `m_rows` (a partition that really is called `m_rows` goes first). A plain table, `data`, is also
-//! `[domain, dataset]`. A ticket may name partitions of several data sets, whose tables the sub-plan joins; each is bound by itself. What came beside the plan ([`crate::shipped`]) is a table of the data set as well, and no stored one has such a name.
+//! `[domain, dataset]`. A ticket may name partitions of several data sets, whose tables the sub-plan joins; each is bound by itself. What came beside the plan ([`crate::broadcast`]) is a table of the data set as well, and no stored one has such a name.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,9 +29,9 @@ const DATA: &str = "data";
 
 /// The data sets of one sub-plan, as catalogs.
 #[derive(Debug, Clone)]
-pub(crate) struct Bound(Arc<[Ticket]>);
+pub(crate) struct TicketCatalog(Arc<[Ticket]>);
 
-impl Bound {
+impl TicketCatalog {
     /// Of tickets for different data sets.
     pub(crate) fn new(tickets: Arc<[Ticket]>) -> Self {
         Self(tickets)
@@ -45,11 +45,11 @@ impl Bound {
             TableReference::Bare { .. } => return None,
         };
         let ticket = self.0.iter().find(|t| t.dataset.domain() == domain && t.dataset.dataset() == dataset)?;
-        ticket.shipped.table(name).is_none().then_some((ticket, name))
+        ticket.broadcast.table(name).is_none().then_some((ticket, name))
     }
 }
 
-impl CatalogProviderList for Bound {
+impl CatalogProviderList for TicketCatalog {
     fn register_catalog(&self, _: String, _: Arc<dyn CatalogProvider>) -> Option<Arc<dyn CatalogProvider>> {
         // Nothing but the ticket decides what a sub-plan sees.
         None
@@ -143,7 +143,7 @@ impl SchemaProvider for Tables {
     }
 
     async fn table(&self, name: &str) -> DfResult<Option<Arc<dyn TableProvider>>> {
-        if let Some(table) = self.0.shipped.table(name) {
+        if let Some(table) = self.0.broadcast.table(name) {
             return Ok(Some(table));
         }
         let (tables, name) = (self.clone(), name.to_owned());
@@ -153,7 +153,7 @@ impl SchemaProvider for Tables {
     }
 
     fn table_exist(&self, name: &str) -> bool {
-        self.0.shipped.table(name).is_some()
+        self.0.broadcast.table(name).is_some()
             || self.0.partitions.contains_key(name)
             || name.strip_suffix(ROWS).is_some_and(|matrix| self.0.partitions.contains_key(matrix))
     }

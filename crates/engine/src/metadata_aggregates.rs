@@ -23,14 +23,14 @@ use crate::scan::SliceScanExec;
 /// DataFusion's rules, with this one in the place of its `aggregate_statistics`.
 pub(crate) fn rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
     let known = AggregateStatistics::new();
-    PhysicalOptimizer::default().rules.into_iter().map(|rule| if rule.name() == known.name() { Arc::new(Known) as _ } else { rule }).collect()
+    PhysicalOptimizer::default().rules.into_iter().map(|rule| if rule.name() == known.name() { Arc::new(MetadataAggregates) as _ } else { rule }).collect()
 }
 
 /// [`AggregateStatistics`] for aggregates of plain columns.
 #[derive(Debug)]
-struct Known;
+struct MetadataAggregates;
 
-impl PhysicalOptimizerRule for Known {
+impl PhysicalOptimizerRule for MetadataAggregates {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
         plan.transform_down(|node| {
             if !(node.is::<AggregateExec>() && plain(&node)) {

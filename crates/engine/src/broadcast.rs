@@ -1,4 +1,4 @@
-//! The small tables that come beside a sub-plan, to be joined with the drive's own rows.
+//! Broadcast tables: the small tables that come with a sub-plan, to be joined with the drive's own rows.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,17 +13,17 @@ use skytether_plan::broadcast_join::{self, TABLE_PREFIX};
 use skytether_plan::error::from_datafusion;
 use skytether_slice::metadata::ipc;
 
-/// Tables by name.
+/// The broadcast tables of a sub-plan, by name.
 #[derive(Clone, Default)]
-pub(crate) struct Shipped(Arc<BTreeMap<String, Arc<MemTable>>>);
+pub(crate) struct BroadcastTables(Arc<BTreeMap<String, Arc<MemTable>>>);
 
-impl fmt::Debug for Shipped {
+impl fmt::Debug for BroadcastTables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
-impl Shipped {
+impl BroadcastTables {
     /// Reads Arrow IPC streams.
     ///
     /// # Errors
@@ -48,6 +48,15 @@ impl Shipped {
     pub(crate) fn table(&self, name: &str) -> Option<Arc<dyn TableProvider>> {
         self.0.get(name).map(|table| Arc::clone(table) as _)
     }
+}
+
+/// The broadcast tables of a ticket as a sub-plan reads them, by the order of their names: for the fuzzer, which gives it any bytes.
+///
+/// # Errors
+/// Invalid for a name that is none of theirs, and for bytes that are no stream of one uncompressed batch or claim more than may be sent.
+pub fn tables(tables: &BTreeMap<String, Bytes>) -> Result<Vec<Arc<dyn TableProvider>>> {
+    let read = BroadcastTables::read(tables)?;
+    Ok(tables.keys().filter_map(|name| read.table(name)).collect())
 }
 
 /// What the host sends, and no more: rows of types without bytes could be as many as a ticket likes to claim.

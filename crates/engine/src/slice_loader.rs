@@ -14,9 +14,9 @@ use skytether_common::{Error, Result};
 
 use crate::dense::Expansion;
 use crate::reader::{Part, Reader, SliceBatches};
-use crate::runs::Run;
 use crate::scan_spec::{ScanSpec, Shape};
 use crate::stripe::Stripe;
+use crate::stripe_coalescing::Run;
 
 /// What reads the stripes of a scan.
 pub(crate) struct Fetching {

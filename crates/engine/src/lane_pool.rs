@@ -19,11 +19,11 @@ use skytether_wire::size::batch_bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 
-use crate::divide::Divided;
 use crate::execute::Engine;
-use crate::feed::{Fed, Feed};
+use crate::feed::{FetchedSlice, SliceFeed};
 use crate::meter::{Meter, Reading};
 use crate::session::{Lane, Worker};
+use crate::split_execution::SplitExecution;
 
 /// Lanes of an epoch at most, whatever a device has.
 const MAX_LANES: u32 = 64;
@@ -32,20 +32,20 @@ const MAX_LANES: u32 = 64;
 const TELLING: Duration = Duration::from_millis(1);
 
 /// The lanes of a sub-plan.
-pub struct Lanes {
+pub struct LanePool {
     engine: Arc<Engine>,
-    divided: Divided,
+    execution: SplitExecution,
     lanes: usize,
     /// Speed of a core, relative to this machine's.
     speed: f64,
     taken: Mutex<Taken>,
     /// Slices that are read before a lane asks for them, and at which rung.
-    reads: Mutex<BTreeMap<(Rung, SliceId), JoinHandle<Result<Fed>>>>,
+    reads: Mutex<BTreeMap<(Rung, SliceId), JoinHandle<Result<FetchedSlice>>>>,
 }
 
-impl fmt::Debug for Lanes {
+impl fmt::Debug for LanePool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lanes").field("divided", &self.divided).finish_non_exhaustive()
+        f.debug_struct("LanePool").field("execution", &self.execution).finish_non_exhaustive()
     }
 }
 
@@ -67,29 +67,29 @@ fn plus(a: Reading, b: Reading) -> Reading {
     Reading { cpu: a.cpu + b.cpu, wall: a.wall + b.wall }
 }
 
-impl Lanes {
-    /// Lanes of `engine` over `divided`, on a device that is like `profile`.
+impl LanePool {
+    /// Lanes of `engine` over `execution`, on a device that is like `profile`.
     #[must_use]
-    pub fn new(engine: Arc<Engine>, divided: Divided, profile: Option<&Profile>) -> Arc<Self> {
+    pub fn new(engine: Arc<Engine>, execution: SplitExecution, profile: Option<&Profile>) -> Arc<Self> {
         let (lanes, speed) = profile.map_or((engine.threads(), 1.0), |profile| (profile.cores.min(MAX_LANES) as usize, profile.speed_per_core.min(1.0)));
-        Arc::new(Self { engine, divided, lanes, speed, taken: Mutex::default(), reads: Mutex::default() })
+        Arc::new(Self { engine, execution, lanes, speed, taken: Mutex::default(), reads: Mutex::default() })
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn reads(&self) -> MutexGuard<'_, BTreeMap<(Rung, SliceId), JoinHandle<Result<Fed>>>> {
+    fn reads(&self) -> MutexGuard<'_, BTreeMap<(Rung, SliceId), JoinHandle<Result<FetchedSlice>>>> {
         self.reads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The rung that says which columns are read.
     fn reads_at(&self, rung: Rung) -> Rung {
-        if self.divided.has_upper() { rung } else { Rung::Full }
+        if self.execution.has_upper() { rung } else { Rung::Full }
     }
 }
 
-impl Meters for Lanes {
+impl Meters for LanePool {
     fn load(&self) -> f64 {
         let mut taken = self.taken();
         let all = taken.meters.values().fold(taken.over, |sum, meter| plus(sum, meter.read(false)));
@@ -107,9 +107,9 @@ impl Meters for Lanes {
 }
 
 #[async_trait]
-impl Worker for Lanes {
-    fn divided(&self) -> &Divided {
-        &self.divided
+impl Worker for LanePool {
+    fn execution(&self) -> &SplitExecution {
+        &self.execution
     }
 
     fn lanes(&self) -> usize {
@@ -117,7 +117,7 @@ impl Worker for Lanes {
     }
 
     fn annotation(&self) -> Annotation {
-        self.divided.annotation()
+        self.execution.annotation()
     }
 
     fn ahead(&self, next: &[(Rung, SliceId)]) {
@@ -131,7 +131,7 @@ impl Worker for Lanes {
         });
         for (rung, slice) in wanted {
             // Before its first lane has planned it nothing is read.
-            let Ok(fetcher) = self.divided.fetcher(rung).cloned() else { continue };
+            let Ok(fetcher) = self.execution.fetcher(rung).cloned() else { continue };
             reads.entry((rung, slice)).or_insert_with(|| tokio::spawn(async move { fetcher.fetch(slice.0).await }));
         }
     }
@@ -153,8 +153,8 @@ impl Worker for Lanes {
             last: Mutex::default(),
             given: Arc::clone(&given),
         }));
-        self.divided.ready(lane.rung()).await?;
-        let mut rows = self.divided.lane(lane.rung(), Arc::new(feed), meter)?;
+        self.execution.ready(lane.rung()).await?;
+        let mut rows = self.execution.lane(lane.rung(), Arc::new(feed), meter)?;
         while let Some(batch) = rows.next().await? {
             {
                 let mut sums = given.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,7 +164,7 @@ impl Worker for Lanes {
                 return Ok(());
             }
         }
-        self.divided.ended(lane.rung(), &rows);
+        self.execution.ended(lane.rung(), &rows);
         drop(metered);
         Ok(())
     }
@@ -172,12 +172,12 @@ impl Worker for Lanes {
 
 /// Counts a lane's meter for as long as the lane lives, and what it read for ever.
 struct Metered {
-    lanes: Arc<Lanes>,
+    lanes: Arc<LanePool>,
     number: u64,
 }
 
 impl Metered {
-    fn begin(lanes: &Arc<Lanes>, meter: &Arc<Meter>) -> Self {
+    fn begin(lanes: &Arc<LanePool>, meter: &Arc<Meter>) -> Self {
         let mut taken = lanes.taken();
         let number = taken.next;
         taken.next += 1;
@@ -201,7 +201,7 @@ struct LaneFeed(Arc<Feeding>);
 
 #[derive(Debug)]
 struct Feeding {
-    lanes: Arc<Lanes>,
+    lanes: Arc<LanePool>,
     lane: Arc<Lane>,
     meter: Arc<Meter>,
     /// While it works on a slice.
@@ -214,7 +214,7 @@ struct Feeding {
 
 impl Feeding {
     /// Waits for a slice and a turn, and reads it; `None` at the end of the epoch.
-    async fn next(self: Arc<Self>) -> Option<Result<Fed>> {
+    async fn next(self: Arc<Self>) -> Option<Result<FetchedSlice>> {
         let Self { lanes, lane, .. } = &*self;
         let slice = loop {
             let waiting = Instant::now();
@@ -243,7 +243,7 @@ impl Feeding {
         lane.ahead();
         Some(match read {
             Some(read) => read.await.unwrap_or_else(|e| Err(Error::internal("a task that reads the store stopped").because(e))),
-            None => match lanes.divided.fetcher(rung) {
+            None => match lanes.execution.fetcher(rung) {
                 Ok(fetcher) => fetcher.fetch(slice.0).await,
                 Err(error) => Err(error),
             },
@@ -251,8 +251,8 @@ impl Feeding {
     }
 }
 
-impl Feed for LaneFeed {
-    fn next(&self) -> BoxFuture<'static, Option<Result<Fed>>> {
+impl SliceFeed for LaneFeed {
+    fn next(&self) -> BoxFuture<'static, Option<Result<FetchedSlice>>> {
         Arc::clone(&self.0).next().boxed()
     }
 
@@ -265,6 +265,6 @@ impl Feed for LaneFeed {
         let slice = SliceId(stripe);
         lanes.taken().running.remove(&(lane.epoch(), slice));
         let cpu = now.since(before).cpu.as_secs_f64() / lanes.speed;
-        lane.done(SliceCost { slice, cpu, rows_out, bytes_out }, (0, lanes.divided.memory()));
+        lane.done(SliceCost { slice, cpu, rows_out, bytes_out }, (0, lanes.execution.memory()));
     }
 }

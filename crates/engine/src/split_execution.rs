@@ -1,7 +1,7 @@
 //! A sub-plan that can be run stripe by stripe, at several rungs, by several lanes.
 //!
-//! It is planned once per rung, as a whole before anybody asks for anything of it, and what is below its upper part when that [is wanted](Divided::ready): most drives never work at `filter`, and planning takes slow ones long. Each lane runs a copy of that plan in one partition, over the stripes that its [`Feed`] gives, with a state of its own. What lanes give over different stripes are parts of one
-//! result, whoever runs them: `full` where the slices lie or, over slices that were handed out, above; `filter` where they lie, with [`Divided::above`] over the rows that it gives.
+//! It is planned once per rung, as a whole before anybody asks for anything of it, and what is below its upper part when that [is wanted](SplitExecution::ready): most drives never work at `filter`, and planning takes slow ones long. Each lane runs a copy of that plan in one partition, over the stripes that its [`SliceFeed`] gives, with a state of its own. What lanes give over different stripes are parts of one
+//! result, whoever runs them: `full` where the slices lie or, over slices that were handed out, above; `filter` where they lie, with [`SplitExecution::above`] over the rows that it gives.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,9 +35,9 @@ use tokio::sync::OnceCell;
 use crate::annotate;
 use crate::batches::Coalescer;
 use crate::execute::{Engine, Planned};
-use crate::feed::{Feed, Fetcher};
+use crate::feed::{SliceFeed, SliceFetcher};
 use crate::meter::{Meter, Metered};
-use crate::prepared::physical;
+use crate::plan_cache::physical;
 use crate::scan::SliceScanExec;
 
 /// What became of a sub-plan.
@@ -45,16 +45,16 @@ pub enum Taken {
     /// It runs as a whole: metadata answers it, or it has a stripe at most, or is none that divides.
     Whole(DeliveryStream),
     /// It can be run stripe by stripe.
-    Divided(Box<Divided>),
+    Split(Box<SplitExecution>),
 }
 
 /// A sub-plan that can be run stripe by stripe.
-pub struct Divided {
+pub struct SplitExecution {
     planned: Planned,
     full: Arc<dyn ExecutionPlan>,
     /// Where there is an upper part.
     parts: Option<Parts>,
-    fetcher: Fetcher,
+    fetcher: SliceFetcher,
     scan: SliceScanExec,
     survey: Vec<Stripe>,
     notes: Mutex<[Notes; 2]>,
@@ -75,7 +75,7 @@ struct Parts {
 /// The operators of a lower part.
 struct Lower {
     plan: Arc<dyn ExecutionPlan>,
-    fetcher: Fetcher,
+    fetcher: SliceFetcher,
 }
 
 /// What lanes of a rung have told.
@@ -85,9 +85,9 @@ struct Notes {
     rows_read: u64,
 }
 
-impl fmt::Debug for Divided {
+impl fmt::Debug for SplitExecution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Divided").field("stripes", &self.survey.len()).finish_non_exhaustive()
+        f.debug_struct("SplitExecution").field("stripes", &self.survey.len()).finish_non_exhaustive()
     }
 }
 
@@ -106,7 +106,7 @@ impl Engine {
         let scan = only_scan(&planned.physical);
         let stripes = scan.and_then(|scan| Some((scan.survey(false)?.len(), scan.survey(self.joined)?, scan)));
         Ok(match stripes {
-            Some((apart, survey, scan)) if apart >= FEW => Taken::Divided(Box::new(Divided::new(planned, scan, survey)?)),
+            Some((apart, survey, scan)) if apart >= FEW => Taken::Split(Box::new(SplitExecution::new(planned, scan, survey)?)),
             // No more than one partition's work.
             Some(_) => Taken::Whole(self.run(planned, &plan)),
             None if self.threads == 1 => Taken::Whole(self.run(planned, &plan)),
@@ -128,7 +128,7 @@ fn only_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<SliceScanExec> {
     if visited.is_ok() && scans.len() == 1 { scans.pop() } else { None }
 }
 
-impl Divided {
+impl SplitExecution {
     fn new(planned: Planned, scan: SliceScanExec, survey: Vec<Stripe>) -> Result<Self> {
         let logical = planned.prepared.bound().map_err(from_datafusion)?;
         let parts = pushdown_level::split(&logical).map_err(from_datafusion)?.map(|split| {
@@ -242,7 +242,7 @@ impl Divided {
     ///
     /// # Errors
     /// Internal, where it is not.
-    pub fn fetcher(&self, rung: Rung) -> Result<&Fetcher> {
+    pub fn fetcher(&self, rung: Rung) -> Result<&SliceFetcher> {
         Ok(self.lower(rung)?.map_or(&self.fetcher, |lower| &lower.fetcher))
     }
 
@@ -250,7 +250,7 @@ impl Divided {
     ///
     /// # Errors
     /// Internal only.
-    pub fn lane(&self, rung: Rung, feed: Arc<dyn Feed>, meter: Arc<Meter>) -> Result<Lane> {
+    pub fn lane(&self, rung: Rung, feed: Arc<dyn SliceFeed>, meter: Arc<Meter>) -> Result<Lane> {
         let plan = Arc::clone(self.lower(rung)?.map_or(&self.full, |lower| &lower.plan)).transform_up(|node| match node.downcast_ref::<SliceScanExec>() {
             Some(scan) => Ok(Transformed::yes(Arc::new(scan.fed(Arc::clone(&feed))) as Arc<dyn ExecutionPlan>)),
             None => Ok(Transformed::no(node)),

@@ -13,18 +13,18 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties, ReplaceChildrenOptions};
 use skytether_pace::{Processor, paced};
 
-/// `plan` with a [`PacedExec`] wherever work goes to another task; as it is where there are no cores to pay.
+/// `plan` with a [`ThrottledExec`] wherever work goes to another task; as it is where there are no cores to pay.
 ///
 /// # Errors
 /// DataFusion's, where an operator does not take its own input back.
-pub(crate) fn pay(plan: Arc<dyn ExecutionPlan>, processor: Option<Arc<Processor>>) -> DfResult<Arc<dyn ExecutionPlan>> {
+pub(crate) fn throttled(plan: Arc<dyn ExecutionPlan>, processor: Option<Arc<Processor>>) -> DfResult<Arc<dyn ExecutionPlan>> {
     let Some(processor) = processor else { return Ok(plan) };
     let wrap = |node: Arc<dyn ExecutionPlan>| {
         if !(node.is::<RepartitionExec>() || node.is::<CoalescePartitionsExec>() || node.is::<SortPreservingMergeExec>()) {
             return Ok(Transformed::no(node));
         }
         let inputs: Vec<Arc<dyn ExecutionPlan>> =
-            node.children().into_iter().map(|input| Arc::new(PacedExec { input: Arc::clone(input), processor: Arc::clone(&processor) }) as _).collect();
+            node.children().into_iter().map(|input| Arc::new(ThrottledExec { input: Arc::clone(input), processor: Arc::clone(&processor) }) as _).collect();
         Ok(Transformed::yes(node.replace_children(inputs, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))?))
     };
     Ok(plan.transform_up(wrap)?.data)
@@ -32,20 +32,20 @@ pub(crate) fn pay(plan: Arc<dyn ExecutionPlan>, processor: Option<Arc<Processor>
 
 /// Its input, on the cores of a device. Nobody is told of it.
 #[derive(Debug)]
-pub(crate) struct PacedExec {
+pub(crate) struct ThrottledExec {
     input: Arc<dyn ExecutionPlan>,
     processor: Arc<Processor>,
 }
 
-impl DisplayAs for PacedExec {
+impl DisplayAs for ThrottledExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PacedExec")
+        f.write_str("ThrottledExec")
     }
 }
 
-impl ExecutionPlan for PacedExec {
+impl ExecutionPlan for ThrottledExec {
     fn name(&self) -> &'static str {
-        "PacedExec"
+        "ThrottledExec"
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
@@ -124,12 +124,12 @@ mod tests {
         let partitions = (0..3).map(|_| Arc::new(Busy { schema: Arc::clone(&schema), spent: Arc::clone(&spent) }) as _).collect();
         let scan = StreamingTableExec::try_new(Arc::clone(&schema), partitions, None, [], false, None).unwrap();
         let plan: Arc<dyn ExecutionPlan> = Arc::new(CoalescePartitionsExec::new(Arc::new(scan)));
-        assert!(Arc::ptr_eq(&plan, &pay(Arc::clone(&plan), None).unwrap()), "nothing without a device");
+        assert!(Arc::ptr_eq(&plan, &throttled(Arc::clone(&plan), None).unwrap()), "nothing without a device");
         let profile = Profile { speed_per_core: 0.25, cores: 1, ..Profile::shipped("server").unwrap() };
         let processor = Arc::new(Processor::new(&profile));
-        let paying = pay(plan, Some(Arc::clone(&processor))).unwrap();
+        let throttled = throttled(plan, Some(Arc::clone(&processor))).unwrap();
         // The root pays as well, as that of a sub-plan does.
-        let rows = datafusion::physical_plan::execute_stream(paying, Arc::new(TaskContext::default())).unwrap();
+        let rows = datafusion::physical_plan::execute_stream(throttled, Arc::new(TaskContext::default())).unwrap();
         let came: Vec<DfResult<RecordBatch>> = paced(Some(Arc::clone(&processor)), rows).stream().collect().await;
         assert!(came.len() == 3 && came.iter().all(Result::is_ok), "{came:?}");
         let (busy, spent) = (processor.accounted().busy, *spent.lock().unwrap());
