@@ -1,6 +1,7 @@
 //! What a physical operator did, in the terms that hosts and drives share.
 //!
-//! The struct is plain data, so that the protocol of a drive needs no query engine to carry it. `skytether_plan::operator_metrics` fills it in.
+//! The struct is plain data: the protocol of a drive carries it without a query engine. `skytether_plan::operator_metrics`
+//! fills it in.
 
 /// The longest [`OperatorStats::detail`], in characters.
 pub const MAX_DETAIL: usize = 400;
@@ -18,13 +19,15 @@ pub struct OperatorStats {
     pub rows_out: u64,
     /// Seconds of processor time that it took without its inputs, over all its threads.
     pub seconds: f64,
-    /// Peak bytes of memory, where the operator records them: the sum of the peaks of its threads, which need not coincide.
+    /// Peak bytes of memory, where the operator records them: the sum of the peaks of its threads, which need not
+    /// coincide.
     pub peak_memory: u64,
     /// Bytes that it spilled to disk.
     pub bytes_spilled: u64,
 }
 
-/// `text` without line breaks and other control characters, at most `longest` characters; dots replace the last three of a longer text.
+/// `text` without line breaks and other control characters, at most `longest` characters; dots replace the last three of a
+/// longer text.
 #[must_use]
 pub fn shortened(text: &str, longest: usize) -> String {
     let mut plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });

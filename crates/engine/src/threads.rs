@@ -1,7 +1,7 @@
 //! Threads for work that blocks: the runtime's own for local reads, threads of ours for reads from afar.
 //!
-//! The runtime has few threads that may block, and the drives of an embedded fleet read with them. If reads from those drives
-//! took these threads as well, they could take all of them, and no drive could answer.
+//! The runtime has few threads that may block, and the drives of an embedded fleet read with them. If reads from those
+//! drives took these threads as well, they could take all of them, and no drive could answer.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -44,7 +44,8 @@ pub fn no_more(cause: std::io::Error) -> Error {
     Error::exhausted("the system has no more threads: let this process have more").because(cause)
 }
 
-/// Runs `work`, which may block, on a thread of its own within the present runtime. The thread goes on where nobody waits for it any more.
+/// Runs `work`, which may block, on a thread of its own within the present runtime. The thread runs to its end even where its
+/// caller is gone.
 ///
 /// # Errors
 /// Those of `work`; Exhausted where the system has no more threads; Internal where `work` panics.
@@ -61,7 +62,8 @@ pub async fn spawn_blocking_thread<T: Send + 'static>(work: impl FnOnce() -> Res
     };
     let thread = std::thread::Builder::new().name("skytether-above".to_owned()).stack_size(STACK).spawn(run).map_err(no_more)?;
     let done = receiver.await.unwrap_or_else(|e| Err(Error::internal("a thread ended without an answer").because(e)));
-    // It has nothing left to do. To leave it to itself instead is `pthread_detach`, which in glibc (2.36, say) still reads what a thread that ends at that moment has unmapped already.
+    // The thread has nothing left to do. Not joining it means `pthread_detach`, which in glibc (2.36, say) may read memory
+    // that a thread unmaps when it ends at that moment.
     let _ = thread.join();
     done
 }
@@ -75,7 +77,7 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send
     }
 }
 
-/// As [`blocking`], on the cores of a device if there is one. Its time is waited for without a thread, of which there are few.
+/// As [`blocking`], on the cores of a device if there is one. Waiting for the device's time takes no thread.
 ///
 /// # Errors
 /// As there.

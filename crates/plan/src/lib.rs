@@ -1,8 +1,9 @@
 //! The planner: what of a query goes down to the drives, and how it travels.
 //!
-//! Pure: nothing here does I/O, reads a clock or knows a drive. [`cut()`] takes a logical plan and gives the *super-plan*, in which
-//! each maximal part that can go down is one [`DriveScan`], fed only by small tables that travel with it; [`codec`] turns the *sub-plans* that they own into
-//! Substrait and back; [`partial`] holds the forms of the aggregates that make it possible to aggregate below and merge above.
+//! Pure: nothing here does I/O, reads a clock or knows a drive. [`cut()`] takes a logical plan and gives the *super-plan*, in
+//! which each maximal part that can go down is one [`DriveScan`], fed only by small tables that travel with it. [`codec`]
+//! turns the *sub-plans* of these scans into Substrait and back. [`partial`] holds the forms of the aggregates that make it
+//! possible to aggregate below and merge above.
 //!
 //! | room | subject |
 //! |---|---|

@@ -6,7 +6,7 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::{DisplayFormatType, ExecutionPlan};
 use skytether_common::operator_stats::{MAX_DETAIL, OperatorStats, shortened};
 
-/// Metrics that DataFusion's operators keep of their memory: joins, and some aggregates. Sorts and most aggregates keep none.
+/// Metrics of memory that DataFusion's joins and some of its aggregates keep. Sorts and most aggregates keep none.
 const MEMORY: [&str; 2] = ["peak_mem_used", "build_mem_used"];
 
 /// What `plan` did itself, without its inputs.

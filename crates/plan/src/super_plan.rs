@@ -1,4 +1,4 @@
-//! What a super-plan tells: its scans, what its operators have left to do, and which of them are on the host only because of another.
+//! What a super-plan says: its scans, the work that is left to its operators, and which of these only follow another one.
 
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::logical_expr::{Expr, LogicalPlan};
@@ -7,7 +7,8 @@ use crate::classify::operator_name;
 use crate::node::DriveScan;
 use crate::partial::is_merge;
 
-/// What `node` of a super-plan has left to do, where the drives do most of its work or where the cut put it there; `None` for all others.
+/// The work that is left to `node` of a super-plan, where the drives do most of it or where the cut put the node there;
+/// `None` for all others.
 #[must_use]
 pub fn remainder(node: &LogicalPlan) -> Option<&'static str> {
     match node {
@@ -40,8 +41,8 @@ pub fn only_follows(reason: &str) -> bool {
     reason.starts_with(FOLLOWS)
 }
 
-/// Why an operator over `input`, which ends on the host, is there as well: the lowest operator on the way to the drives, and whether it stayed
-/// there or finishes what the drives began.
+/// Why an operator over `input`, which ends on the host, is there as well. The reason names the lowest operator on the way
+/// to the drives, and whether it stayed there or finishes the work of the drives.
 #[must_use]
 pub fn follows(input: &LogicalPlan) -> String {
     let mut at = input;

@@ -1,8 +1,13 @@
-//! Joins of two tables on drives that are partitioned by the keys that they join: each drive joins its own rows.
+//! Colocated joins: both tables are partitioned by the keys that they join, so each drive joins its own rows.
 //!
-//! Rows with equal keys are on one drive, those with NULLs as well, so that every kind of join is right that looks for the matches of single rows. A drive reads one side into a
-//! hash table in memory: the left one, which the plan makes the one that surely fits. The join goes down if an operator above makes few rows of many, if it only chooses
-//! among rows of one side, or if what it gives is, by a guess, less than what would move up otherwise: a join's result may be larger than its inputs.
+//! Rows with equal keys, NULLs included, are on one drive. So every kind of join that looks for the matches of single rows
+//! is correct drive by drive. A drive reads one side into a hash table in memory: the left one, for which the plan chooses
+//! the side that surely fits.
+//!
+//! A join's result may be larger than its inputs. So the join goes down in three cases:
+//! - an operator above it makes few rows of many;
+//! - it only chooses among rows of one side;
+//! - its result is estimated to be smaller than the inputs that would move up otherwise.
 
 use datafusion::common::{JoinType, Result};
 use datafusion::logical_expr::{Join, LogicalPlan};
@@ -29,7 +34,8 @@ pub(crate) struct ColocatedJoin {
 }
 
 impl Walk<'_> {
-    /// Whether drives may join their own rows of both sides; if not, why, in words, where at least both are partitioned by key.
+    /// How drives join their own rows of both sides. The error says why they may not, in words, where both sides are
+    /// partitioned by key.
     pub(crate) fn colocated(&self, join: &Join, left: &Below, right: &Below) -> std::result::Result<ColocatedJoin, Option<String>> {
         if matches!(self.policy, Cut::Raw | Cut::Filter) || join.null_aware {
             return Err(None);

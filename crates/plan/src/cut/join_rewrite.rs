@@ -6,13 +6,14 @@ use datafusion::common::{JoinConstraint, Result};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{BinaryExpr, Expr, Join, LogicalPlan, Operator, Projection};
 
-/// `join` over other sides of the same columns. The keys of `USING` are in `on`, and their columns are merged above the join; Substrait knows no such joins.
+/// `join` over other sides of the same columns. Substrait has no `USING`: its keys are in `on`, and a projection above the
+/// join merges their columns.
 pub(crate) fn over(join: &Join, left: LogicalPlan, right: LogicalPlan) -> Result<LogicalPlan> {
     Ok(LogicalPlan::Join(Join { left: Arc::new(left), right: Arc::new(right), join_constraint: JoinConstraint::On, ..join.clone() }))
 }
 
-/// The condition beside a join's keys, so that it comes back from Substrait as it is: whoever reads it there takes each part `column = column` for keys of both sides,
-/// also where the columns are of one side.
+/// The condition of a join apart from its keys, in a form that survives Substrait. The reader takes each part
+/// `column = column` for a key of both sides, even where both columns are of one side.
 pub(crate) fn within_a_side(join: &Join) -> Option<Expr> {
     let filter = join.filter.clone()?;
     let both_of = |a: &Expr, b: &Expr| match (a, b) {

@@ -5,9 +5,12 @@
 //! | `walk` | the walk over the plan |
 //! | `piece` | the parts that it puts together |
 //! | `union` | operators over a union, done in each branch |
-//! | `join`, `colocated_join`, `join_rewrite` | joins with small tables, joins drive by drive, and how both are rewritten |
+//! | `join` | joins, above all those with small tables |
+//! | `colocated_join` | joins of tables that are partitioned by the keys that they join |
+//! | `join_rewrite` | joins rewritten over other inputs |
 //!
-//! The walk is recursive: it calls the rules for unions and joins, which are methods of `walk::Walk`, and they call it for their inputs.
+//! The walk is recursive. It calls the rules for unions and joins, which are methods of `walk::Walk` in files of their own;
+//! these call the walk for their inputs.
 
 mod colocated_join;
 mod join;
@@ -38,8 +41,8 @@ pub struct CutPlan {
     pub notes: Vec<Note>,
 }
 
-/// Cuts `plan`, which should be analysed and optimised (types coerced, columns pruned): each maximal part over one table on drives
-/// that `policy` and [`crate::classify()`] let go becomes a [`DriveScan`]. Cutting a cut plan changes nothing.
+/// Cuts `plan`, which should be analysed and optimised (types coerced, columns pruned). Each maximal part over one table on
+/// drives that `policy` and [`crate::classify()`] let go becomes a [`DriveScan`]. Cutting a cut plan changes nothing.
 ///
 /// `registry` holds the functions that host and drives share, the forms of [`crate::partial`] among them.
 ///

@@ -8,7 +8,7 @@ use crate::classify::Input;
 use crate::size::fixed_width;
 use crate::split::Halves;
 
-/// Bytes of a text, or of another value without a fixed width, where nothing is known of it.
+/// Assumed bytes of a text, or of another value without a fixed width.
 const LONG: u64 = 24;
 
 /// Why an operator stayed on the host.
@@ -86,7 +86,7 @@ impl Moves {
         Self { rows: a.rows.max(b.rows), bytes: a.bytes.saturating_add(b.bytes) }
     }
 
-    /// Whether that is no less than rows of `schema`, one for each of the larger side, take.
+    /// Whether rows of `schema`, one for each row of the larger side, take no more bytes than that.
     pub(crate) fn more_than(self, schema: &DFSchema) -> bool {
         self.rows.saturating_mul(width(schema)) <= self.bytes
     }
@@ -103,7 +103,7 @@ impl Moves {
     }
 }
 
-/// Bytes of a row, about.
+/// The approximate bytes of a row.
 fn width(schema: &DFSchema) -> u64 {
     schema.fields().iter().map(|f| fixed_width(f.data_type()).unwrap_or(LONG)).sum()
 }

@@ -1,4 +1,4 @@
-//! What both forms of an aggregate are made of: their names, their state as a struct, and the arguments that the aggregate itself sees.
+//! The parts that both forms of an aggregate share: names, the state as a struct, and the arguments of the aggregate itself.
 
 use std::sync::Arc;
 
