@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 /// Seconds since the query began, or a duration; the caller's clock.
 pub type Seconds = f64;
 
-/// How much of a sub-plan runs below. Each rung has its residual above, which gives the same schema.
+/// How much of a sub-plan runs below. Each level has its residual above, which gives the same schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Rung {
+pub enum PushdownLevel {
     /// Slices as they are stored; everything else above.
     Raw,
     /// Scan, filter and projection below.
@@ -20,17 +20,20 @@ pub enum Rung {
     Full,
 }
 
-impl Rung {
+impl PushdownLevel {
     /// The word that receipts and options use: `full`, `filter` or `raw`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            Rung::Raw => "raw",
-            Rung::Filter => "filter",
-            Rung::Full => "full",
+            PushdownLevel::Raw => "raw",
+            PushdownLevel::Filter => "filter",
+            PushdownLevel::Full => "full",
         }
     }
 }
+
+/// The former name, for the crates that still use it.
+pub use PushdownLevel as Rung;
 
 /// A CSE by its place in the list that the level above keeps for the query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

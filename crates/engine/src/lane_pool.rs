@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use skytether_adapt::drive::{Meters, Next};
-use skytether_adapt::message::{EpochId, Rung, Seconds, SliceCost, SliceId};
+use skytether_adapt::message::{EpochId, PushdownLevel, Seconds, SliceCost, SliceId};
 use skytether_adapt::profile::Profile;
 use skytether_common::{Error, Result};
 use skytether_wire::Annotation;
@@ -40,7 +40,7 @@ pub struct LanePool {
     speed: f64,
     taken: Mutex<Taken>,
     /// Slices that are read before a lane asks for them, and at which rung.
-    reads: Mutex<BTreeMap<(Rung, SliceId), JoinHandle<Result<FetchedSlice>>>>,
+    reads: Mutex<BTreeMap<(PushdownLevel, SliceId), JoinHandle<Result<FetchedSlice>>>>,
 }
 
 impl fmt::Debug for LanePool {
@@ -79,13 +79,13 @@ impl LanePool {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn reads(&self) -> MutexGuard<'_, BTreeMap<(Rung, SliceId), JoinHandle<Result<FetchedSlice>>>> {
+    fn reads(&self) -> MutexGuard<'_, BTreeMap<(PushdownLevel, SliceId), JoinHandle<Result<FetchedSlice>>>> {
         self.reads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The rung that says which columns are read.
-    fn reads_at(&self, rung: Rung) -> Rung {
-        if self.execution.has_upper() { rung } else { Rung::Full }
+    fn reads_at(&self, rung: PushdownLevel) -> PushdownLevel {
+        if self.execution.has_upper() { rung } else { PushdownLevel::Full }
     }
 }
 
@@ -120,7 +120,7 @@ impl Worker for LanePool {
         self.execution.annotation()
     }
 
-    fn ahead(&self, next: &[(Rung, SliceId)]) {
+    fn ahead(&self, next: &[(PushdownLevel, SliceId)]) {
         let wanted: BTreeSet<_> = next.iter().map(|(rung, slice)| (self.reads_at(*rung), *slice)).collect();
         let mut reads = self.reads();
         reads.retain(|slice, read| {

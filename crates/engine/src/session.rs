@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use futures::stream::{self, PollNext};
 use futures::{FutureExt, StreamExt};
 use skytether_adapt::drive::{Drive as Machine, Effect, Meters, Next, Pressure, Totals};
-use skytether_adapt::message::{Down, EpochId, Rung, Seconds, SliceCost, SliceId, Up, Why};
+use skytether_adapt::message::{Down, EpochId, PushdownLevel, Seconds, SliceCost, SliceId, Up, Why};
 use skytether_common::{Error, Kind, Result};
 use skytether_wire::session::{Message, Session};
 use skytether_wire::size::batch_bytes;
@@ -55,7 +55,7 @@ pub trait Worker: Meters + fmt::Debug + Send + Sync + 'static {
     /// What it did, as far as that is over.
     fn annotation(&self) -> Annotation;
     /// These slices will be asked for next, and only these: what is read ahead of them may be dropped where they are others.
-    fn ahead(&self, next: &[(Rung, SliceId)]);
+    fn ahead(&self, next: &[(PushdownLevel, SliceId)]);
     /// An epoch is no more; nothing of it is wanted.
     fn forgotten(&self, epoch: EpochId);
     /// Works off slices until `lane` has no more, and gives what comes of them to it.
@@ -177,8 +177,8 @@ impl Sessions {
         let (ups, ups_out) = mpsc::unbounded_channel();
         let (batches, batches_out) = mpsc::unbounded_channel();
         let execution = worker.execution();
-        let schema = execution.schema(Rung::Full);
-        let lower = execution.has_upper().then(|| execution.schema(Rung::Filter));
+        let schema = execution.schema(PushdownLevel::Full);
+        let lower = execution.has_upper().then(|| execution.schema(PushdownLevel::Filter));
         let survey = execution.survey().to_vec();
         let shared = Arc::new(Shared {
             sessions: Arc::clone(self),
@@ -325,7 +325,7 @@ impl Shared {
         let told = self.worker.annotation();
         let done = Annotation {
             cse: self.sessions.engine.name().to_owned(),
-            rung: Some(Rung::Full),
+            rung: Some(PushdownLevel::Full),
             profile: self.sessions.device.clone(),
             bytes_received,
             rows_out,
@@ -405,7 +405,7 @@ impl Shared {
     }
 
     /// Runs one of the lanes of an epoch, and ends the epoch if it is the last one.
-    async fn lane(self: Arc<Self>, epoch: EpochId, rung: Rung) {
+    async fn lane(self: Arc<Self>, epoch: EpochId, rung: PushdownLevel) {
         let ended = match AssertUnwindSafe(Arc::clone(&self.worker).work(Lane { shared: Arc::clone(&self), epoch, rung })).catch_unwind().await {
             Ok(ended) => ended,
             Err(_) => Err(Error::internal("a defect while running the sub-plan")),
@@ -430,7 +430,7 @@ impl Shared {
         }
     }
 
-    fn failed(&self, state: &mut State, epoch: EpochId, rung: Rung, error: Error) {
+    fn failed(&self, state: &mut State, epoch: EpochId, rung: PushdownLevel, error: Error) {
         let Some(run) = state.epochs.remove(&epoch) else { return };
         self.sessions.epochs.fetch_sub(1, Ordering::Relaxed);
         run.lanes.iter().for_each(AbortHandle::abort);
@@ -443,8 +443,8 @@ impl Shared {
         let Some(failed) = failed else { return };
         if kind == Kind::Exhausted {
             // Less of the sub-plan needs less memory: rows hold no states, and handing slices out holds next to nothing.
-            let accepts = if rung == Rung::Full && self.worker.execution().has_upper() { Rung::Filter } else { Rung::Raw };
-            self.exhausted.fetch_max(if accepts == Rung::Filter { ROWS_LEFT } else { SLICES_LEFT }, Ordering::Relaxed);
+            let accepts = if rung == PushdownLevel::Full && self.worker.execution().has_upper() { PushdownLevel::Filter } else { PushdownLevel::Raw };
+            self.exhausted.fetch_max(if accepts == PushdownLevel::Filter { ROWS_LEFT } else { SLICES_LEFT }, Ordering::Relaxed);
             self.say(Up::Refused { epoch, accepts: Some(accepts), again: self.sessions.relief(), why: Why::Memory });
         } else {
             self.say(failed);
@@ -457,7 +457,7 @@ impl Shared {
 pub struct Lane {
     shared: Arc<Shared>,
     epoch: EpochId,
-    rung: Rung,
+    rung: PushdownLevel,
 }
 
 impl Lane {
@@ -469,7 +469,7 @@ impl Lane {
 
     /// Its rung.
     #[must_use]
-    pub fn rung(&self) -> Rung {
+    pub fn rung(&self) -> PushdownLevel {
         self.rung
     }
 

@@ -22,7 +22,7 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Exe
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 use futures::stream::BoxStream;
 use futures::{StreamExt, stream};
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_common::{Error, PartitionName, Result};
 use skytether_pace::paced;
 use skytether_plan::combine;
@@ -142,8 +142,8 @@ impl SplitExecution {
     ///
     /// # Errors
     /// As [`Engine::take`]: a table's names and indexes are read once more.
-    pub async fn ready(&self, rung: Rung) -> Result<()> {
-        let (Some(parts), Rung::Filter) = (&self.parts, rung) else { return Ok(()) };
+    pub async fn ready(&self, rung: PushdownLevel) -> Result<()> {
+        let (Some(parts), PushdownLevel::Filter) = (&self.parts, rung) else { return Ok(()) };
         let planned = parts.planned.get_or_try_init(|| async {
             let plan = paced(self.planned.reader.processor(), physical(&parts.lower, &self.planned.state)).await.map_err(from_datafusion)?;
             let scan = only_scan(&plan).ok_or_else(|| Error::internal("the lower part of a sub-plan has another scan than the whole"))?;
@@ -157,7 +157,7 @@ impl SplitExecution {
     /// # Errors
     /// Internal only.
     pub async fn finishing(mut self) -> Result<Self> {
-        self.ready(Rung::Filter).await?;
+        self.ready(PushdownLevel::Filter).await?;
         if let Some(parts) = &mut self.parts {
             parts.finishes = Some(over_delivered(&parts.upper, &self.planned.state).await?);
         }
@@ -172,9 +172,9 @@ impl SplitExecution {
 
     /// The columns of what lanes give at `rung`.
     #[must_use]
-    pub fn schema(&self, rung: Rung) -> SchemaRef {
+    pub fn schema(&self, rung: PushdownLevel) -> SchemaRef {
         match &self.parts {
-            Some(parts) if rung == Rung::Filter => Arc::clone(&parts.schema),
+            Some(parts) if rung == PushdownLevel::Filter => Arc::clone(&parts.schema),
             _ => self.full.schema(),
         }
     }
@@ -226,14 +226,16 @@ impl SplitExecution {
         self.planned.pool.reserved() as u64
     }
 
-    fn place(&self, rung: Rung) -> usize {
-        usize::from(rung == Rung::Filter && self.parts.is_some())
+    fn place(&self, rung: PushdownLevel) -> usize {
+        usize::from(rung == PushdownLevel::Filter && self.parts.is_some())
     }
 
     /// The lower part where `rung` is that; nothing where it runs as a whole.
-    fn lower(&self, rung: Rung) -> Result<Option<&Lower>> {
+    fn lower(&self, rung: PushdownLevel) -> Result<Option<&Lower>> {
         match &self.parts {
-            Some(parts) if rung == Rung::Filter => parts.planned.get().map(Some).ok_or_else(|| Error::internal("a lane began before its plan was ready")),
+            Some(parts) if rung == PushdownLevel::Filter => {
+                parts.planned.get().map(Some).ok_or_else(|| Error::internal("a lane began before its plan was ready"))
+            }
             _ => Ok(None),
         }
     }
@@ -242,7 +244,7 @@ impl SplitExecution {
     ///
     /// # Errors
     /// Internal, where it is not.
-    pub fn fetcher(&self, rung: Rung) -> Result<&SliceFetcher> {
+    pub fn fetcher(&self, rung: PushdownLevel) -> Result<&SliceFetcher> {
         Ok(self.lower(rung)?.map_or(&self.fetcher, |lower| &lower.fetcher))
     }
 
@@ -250,7 +252,7 @@ impl SplitExecution {
     ///
     /// # Errors
     /// Internal only.
-    pub fn lane(&self, rung: Rung, feed: Arc<dyn SliceFeed>, meter: Arc<Meter>) -> Result<Lane> {
+    pub fn lane(&self, rung: PushdownLevel, feed: Arc<dyn SliceFeed>, meter: Arc<Meter>) -> Result<Lane> {
         let plan = Arc::clone(self.lower(rung)?.map_or(&self.full, |lower| &lower.plan)).transform_up(|node| match node.downcast_ref::<SliceScanExec>() {
             Some(scan) => Ok(Transformed::yes(Arc::new(scan.fed(Arc::clone(&feed))) as Arc<dyn ExecutionPlan>)),
             None => Ok(Transformed::no(node)),
@@ -311,7 +313,7 @@ impl SplitExecution {
     }
 
     /// Takes the figures of a lane that is over into the annotation.
-    pub fn ended(&self, rung: Rung, lane: &Lane) {
+    pub fn ended(&self, rung: PushdownLevel, lane: &Lane) {
         let mut told = Annotation::default();
         annotate::operators(lane.plan.as_ref(), 0, &mut told);
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use datafusion::common::{DFSchemaRef, Result, TableReference, plan_err};
 use datafusion::logical_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalNodeCore};
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 
 use crate::policy::Placement;
 
@@ -22,7 +22,7 @@ pub struct DriveScan {
     /// The plan for the drives.
     pub sub_plan: Arc<LogicalPlan>,
     /// How much of the query the sub-plan holds.
-    pub rung: Rung,
+    pub rung: PushdownLevel,
     /// Whether every drive (`Spread`) or any one drive (`Everywhere`) runs the sub-plan.
     pub placement: Placement,
     /// What travels down beside the sub-plan ([`crate::broadcast_join`]), in order.
@@ -35,7 +35,7 @@ pub struct DriveScan {
 impl DriveScan {
     /// A scan of `table` by `sub_plan`, whose schema it takes.
     #[must_use]
-    pub fn new(table: TableReference, sub_plan: LogicalPlan, rung: Rung, placement: Placement) -> Self {
+    pub fn new(table: TableReference, sub_plan: LogicalPlan, rung: PushdownLevel, placement: Placement) -> Self {
         let schema = Arc::clone(sub_plan.schema());
         Self { table, sub_plan: Arc::new(sub_plan), rung, placement, inputs: Vec::new(), with: Vec::new(), schema }
     }

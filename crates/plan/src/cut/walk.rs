@@ -8,7 +8,7 @@ use datafusion::common::{DFSchema, DataFusionError};
 use datafusion::execution::FunctionRegistry;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{Aggregate, Expr, FetchType, Filter, Limit, LogicalPlan, Projection, SubqueryAlias, TableScan, TableScanBuilder, lit};
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 
 use super::piece::{Below, Note, Piece, states, with_input};
 use crate::classify::{Class, Input, MAX_OPERATORS, classify, operator_name, why_not};
@@ -123,9 +123,9 @@ impl<'a> Walk<'a> {
                     None => Vec::new(),
                 };
                 let rung = match self.policy {
-                    Cut::Adaptive | Cut::Full => Rung::Full,
-                    Cut::Filter => Rung::Filter,
-                    Cut::Raw => Rung::Raw,
+                    Cut::Adaptive | Cut::Full => PushdownLevel::Full,
+                    Cut::Filter => PushdownLevel::Filter,
+                    Cut::Raw => PushdownLevel::Raw,
                 };
                 let scan = DriveScan::new(below.table, below.plan, rung, below.input.placement).with_inputs(inputs).with_tables(below.with);
                 (scan.into_plan(), true)
