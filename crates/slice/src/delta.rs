@@ -9,6 +9,9 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+mod block;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod narrow;
 mod scalar;
@@ -16,10 +19,8 @@ mod scalar;
 use bytes::Bytes;
 use skytether_common::{Error, Result};
 
-/// Values per block and per miniblock.
-const BLOCK_VALUES: usize = 128;
-const MINI: usize = 32;
-const MINIS: usize = BLOCK_VALUES / MINI;
+pub(crate) use self::block::Target;
+use self::block::{BLOCK_VALUES, MINI, MINIS, SLACK, State, unzigzag};
 
 /// A column's values and what is known about them.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,52 +31,6 @@ pub(crate) struct Column<T> {
     /// The largest value; 0 where there is none.
     pub(crate) max: u32,
 }
-
-/// What values are decoded to: `u32`, or `u16` (values that do not fit are an error).
-///
-/// It is one of the two: what is not two bytes long is taken to be four.
-pub(crate) trait Target: Copy + 'static {
-    /// The largest value that fits.
-    const MAX: u32;
-    fn from_u32(value: u32) -> Self;
-    fn to_u32(self) -> u32;
-}
-
-impl Target for u32 {
-    const MAX: u32 = u32::MAX;
-    #[inline(always)]
-    fn from_u32(value: u32) -> Self {
-        value
-    }
-    #[inline(always)]
-    fn to_u32(self) -> u32 {
-        self
-    }
-}
-
-impl Target for u16 {
-    const MAX: u32 = 0xffff;
-    #[inline(always)]
-    fn from_u32(value: u32) -> Self {
-        value as u16
-    }
-    #[inline(always)]
-    fn to_u32(self) -> u32 {
-        u32::from(self)
-    }
-}
-
-/// Running state between blocks; arrays are one number per lane of the vectorised code, to be combined at the end.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct State {
-    last: u32,
-    max: [u32; 8],
-    /// Deltas that are positive.
-    ascents: [u32; 8],
-}
-
-/// How far vector loads may reach beyond a miniblock.
-const SLACK: usize = 16;
 
 /// Which code decodes whole blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -254,10 +209,6 @@ impl<'a> Input<'a> {
         }
         Err(Error::corrupt("a number in a page of packed values has more than 64 bits"))
     }
-}
-
-fn unzigzag(n: u64) -> i64 {
-    ((n >> 1) as i64) ^ -((n & 1) as i64)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Result};
 
 use crate::groups::Groups;
-use crate::metadata::SliceEntry;
+use crate::metadata::entry::SliceEntry;
 use crate::pieces::Pieces;
 
 /// Bytes per column: where its section ends, and the section's CRC-32C, both u32 in little endian.

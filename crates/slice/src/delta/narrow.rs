@@ -6,8 +6,8 @@
 
 use std::arch::x86_64::*;
 
-use super::avx2::Lanes;
-use super::{BLOCK_VALUES, MINI, MINIS, Target};
+use super::block::{BLOCK_VALUES, MINI, MINIS, Target};
+use super::lanes::Lanes;
 
 /// The largest width: 9 bits and an offset of 7 are 16.
 const WIDEST: usize = 9;
@@ -48,7 +48,7 @@ const fn plans() -> [Plan; WIDEST + 1] {
 /// Decodes the block of 128 values to `out` if its steps are small; otherwise, nothing has happened but that `out` may have been written to.
 ///
 /// # Safety
-/// The machine has AVX2; `packed` is followed by the block's bytes and [`super::SLACK`] more, all readable; `out` has room for the block.
+/// The machine has AVX2; `packed` is followed by the block's bytes and [`super::block::SLACK`] more, all readable; `out` has room for the block.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn block<T: Target>(packed: *const u8, widths: [u8; MINIS], min_delta: u32, lanes: &mut Lanes, out: *mut u8) -> bool {

@@ -1,6 +1,6 @@
 //! The portable code: what the vectorised code must agree with, and what runs where there is none.
 
-use super::{MINI, MINIS, State, Target};
+use super::block::{MINI, MINIS, State, Target};
 
 /// Value `i` of a miniblock of `width` bits (0 to 32). `packed` holds the miniblock and at least 8 bytes after it.
 #[inline(always)]

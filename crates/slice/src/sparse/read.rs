@@ -10,8 +10,8 @@ use skytether_common::{Error, Result};
 
 use super::check::{Limits, validate};
 use super::pages::Pages;
-use super::{needs, sparse_schema};
-use crate::decode::TableBatches;
+use super::schema::{needs, sparse_schema};
+use crate::batches::TableBatches;
 use crate::guard::guarded;
 use crate::layout::Layout;
 
