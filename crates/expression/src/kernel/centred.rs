@@ -4,7 +4,8 @@
 //! off a second time around the groups' means (the corrected two-pass algorithm: Chan, Golub & LeVeque 1983), which is exact to rounding whatever
 //! the values. All others keep the sums of the first pass, so that this costs them nothing.
 
-use super::{Block, Value};
+use super::block::Block;
+use super::value::Value;
 use crate::log1p::log1p_cp10k;
 use crate::ttest::GroupMoments;
 

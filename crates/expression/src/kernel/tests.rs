@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use arrow::array::Float32Array;
 use proptest::prelude::*;
 
