@@ -5,10 +5,9 @@ use skytether_common::Error;
 use skytether_common::units::counted;
 use skytether_fleet::GrowthOptions;
 
-use crate::args::{FleetArg, ListFormat, megabytes};
-use crate::mending::print;
+use crate::common_args::{FleetArg, ListFormat, megabytes};
+use crate::context::{Failure, fleet, print};
 use crate::progress::Bytes;
-use crate::run::{Failure, fleet};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum FleetCommand {

@@ -5,9 +5,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use skytether_common::{DatasetName, Error};
 use skytether_fleet::{IndexInfo, ListIndexes, NewIndex, OldIndex};
 
-use crate::args::{FleetArg, ListFormat};
+use crate::common_args::{FleetArg, ListFormat};
+use crate::context::{Failure, fleet, name, say};
 use crate::listing;
-use crate::run::{Failure, fleet, name, say};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Index {
