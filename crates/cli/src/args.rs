@@ -100,6 +100,25 @@ mod tests {
     }
 
     #[test]
+    fn former_option_names_are_aliases() {
+        for (command, former, new, value) in [
+            ("init d", "--hosts", "--nodes", "2"),
+            ("host serve --drives a:1 --aggregator m", "--link", "--uplink-gbit", "2.5"),
+            ("host serve --drives a:1", "--as-drive", "--aggregator", "m"),
+            ("sql q --fleet f", "--cut", "--pushdown", "full"),
+            ("explain q --fleet f", "--cut", "--pushdown", "raw"),
+            ("scrub --fleet f", "--check", "--dry-run", ""),
+            ("repair --fleet f --replace drive-1", "--with", "--replacement", "a:1"),
+        ] {
+            let parsed = |option: &str| {
+                let words = ["skytether"].into_iter().chain(command.split(' ')).chain([option]).chain((!value.is_empty()).then_some(value));
+                Cli::try_parse_from(words).map(|cli| format!("{cli:?}")).unwrap()
+            };
+            assert_eq!(parsed(former), parsed(new), "{former}");
+        }
+    }
+
+    #[test]
     fn a_host_needs_something_to_serve() {
         assert!(Cli::try_parse_from(["skytether", "host", "serve"]).is_err());
         assert!(Cli::try_parse_from(["skytether", "host", "serve", "--drives", "a:1,b:2"]).is_ok());

@@ -66,8 +66,8 @@ pub(crate) fn scheme(text: &str) -> Result<Scheme, String> {
     text.parse().map_err(|e: skytether_common::Error| e.message().to_owned())
 }
 
-/// The cuts by their names.
-pub(crate) fn cut() -> impl TypedValueParser<Value = Cut> {
+/// How much of a query is sent down to the drives, by its name.
+pub(crate) fn pushdown() -> impl TypedValueParser<Value = Cut> {
     PossibleValuesParser::new(["adaptive", "full", "filter", "raw"]).try_map(|word| word.parse::<Cut>())
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn name(text: &str) -> Result<DatasetName, Failure> {
 }
 
 /// A line on stdout, flushed: scripts wait for it.
-pub(crate) fn say(line: &str) -> Result<()> {
+pub(crate) fn print_line(line: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let written = writeln!(out, "{line}").and_then(|()| out.flush());
     match written {
@@ -58,8 +58,8 @@ pub(crate) fn say(line: &str) -> Result<()> {
 }
 
 /// A report, for people or for programs.
-pub(crate) fn print<R: Display + Serialize>(format: ListFormat, report: &R) -> Result<(), Failure> {
-    say(&match format {
+pub(crate) fn print_report<R: Display + Serialize>(format: ListFormat, report: &R) -> Result<(), Failure> {
+    print_line(&match format {
         ListFormat::Table => report.to_string(),
         ListFormat::Json => listing::json(report)?,
     })?;

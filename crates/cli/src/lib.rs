@@ -12,7 +12,7 @@ mod output;
 mod progress;
 mod run;
 mod serving;
-mod stopping;
+mod shutdown;
 
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
@@ -55,8 +55,8 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Err(Failure::Work(e)) => fail(&e, FAILED),
         Err(Failure::Call(e)) => fail(&e, WRONG_CALL),
         Err(Failure::Stopped(line)) => {
-            stopping::say(line);
-            stopping::STOPPED
+            shutdown::print_error_line(line);
+            shutdown::STOPPED
         }
     }
 }

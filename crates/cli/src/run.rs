@@ -5,7 +5,7 @@ use futures::future::LocalBoxFuture;
 use crate::args::Command;
 use crate::commands::{calibrate, drive, drop, explain, export, generate, host, index, ingest, init, ls, maintenance, resize, sql, status};
 use crate::context::Failure;
-use crate::stopping::{NOTHING_STORED, Stop};
+use crate::shutdown::{NOTHING_STORED, Stop};
 
 /// Carries out one command.
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {

@@ -7,7 +7,7 @@ use skytether_common::Error;
 use skytether_drive::Device;
 
 use crate::common_args::{Profile, device};
-use crate::context::{Failure, say};
+use crate::context::{Failure, print_line};
 use crate::listing;
 use crate::progress::Steps;
 
@@ -39,7 +39,7 @@ pub(crate) async fn run(args: Calibrate) -> Result<(), Failure> {
     progress.finish();
     let found = done?;
     let text = if args.json { listing::json(&found)? } else { listing::calibration(&found) };
-    say(text.trim_end())?;
+    print_line(text.trim_end())?;
     let off: Vec<&str> = found.measured.iter().filter(|m| !m.within).map(|m| m.key).collect();
     if off.is_empty() {
         return Ok(());

@@ -9,7 +9,7 @@ use skytether_store::disk::DriveIdentity;
 use uuid::Uuid;
 
 use crate::common_args::{Profile, address, device};
-use crate::context::{Failure, say};
+use crate::context::{Failure, print_line};
 use crate::serving::{self, interrupts, listen, serve_until_interrupted};
 
 #[derive(Debug, Subcommand)]
@@ -79,7 +79,7 @@ async fn serve(args: DriveServe) -> Result<(), Failure> {
         eprintln!("made a new drive in {}", args.data.display());
     }
     let (at, stop) = (serving::address(&listener)?, interrupts());
-    say(&format!("{} serves {} at {at}", drive_name(&drive), args.data.display()))?;
+    print_line(&format!("{} serves {} at {at}", drive_name(&drive), args.data.display()))?;
     serve_until_interrupted(skytether_drive::serve(drive, listener, stop)).await
 }
 

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::common_args::{FleetArg, ListFormat};
-use crate::context::{Failure, fleet, name, say};
+use crate::context::{Failure, fleet, name, print_line};
 
 #[derive(Debug, Args)]
 pub(crate) struct Drop {
@@ -22,8 +22,8 @@ pub(crate) async fn run(args: Drop) -> Result<(), Failure> {
     let name = name(&args.name)?;
     fleet(&args.fleet.fleet).await?.drop_dataset(&name).await?;
     match args.format {
-        ListFormat::Table => say(&format!("dropped {name}"))?,
-        ListFormat::Json => say(&serde_json::json!({ "dropped": name.to_string() }).to_string())?,
+        ListFormat::Table => print_line(&format!("dropped {name}"))?,
+        ListFormat::Json => print_line(&serde_json::json!({ "dropped": name.to_string() }).to_string())?,
     }
     Ok(())
 }

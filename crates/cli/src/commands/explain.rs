@@ -3,8 +3,8 @@
 use clap::{Args, ValueEnum};
 use skytether_host::{Cut, QueryOptions};
 
-use crate::common_args::{FleetArg, cut};
-use crate::context::{Failure, fleet, say};
+use crate::common_args::{FleetArg, pushdown};
+use crate::context::{Failure, fleet, print_line};
 use crate::listing;
 
 #[derive(Debug, Args)]
@@ -17,8 +17,8 @@ pub(crate) struct Explain {
     #[arg(long)]
     analyze: bool,
     /// How much to send down to the drives: adaptive, full, filter or raw.
-    #[arg(long, value_name = "CUT", default_value = "adaptive", value_parser = cut())]
-    cut: Cut,
+    #[arg(long, alias = "cut", value_name = "POLICY", default_value = "adaptive", value_parser = pushdown())]
+    pushdown: Cut,
     /// How to print it.
     #[arg(long, value_enum, default_value_t = ExplainFormat::Text)]
     format: ExplainFormat,
@@ -35,12 +35,12 @@ pub(crate) enum ExplainFormat {
 
 /// Prints the explanation.
 pub(crate) async fn run(args: Explain) -> Result<(), Failure> {
-    let options = QueryOptions { cut: args.cut, ..QueryOptions::default() };
+    let options = QueryOptions { cut: args.pushdown, ..QueryOptions::default() };
     let explanation = fleet(&args.fleet.fleet).await?.explanation(&args.query, args.analyze, &options).await?;
     let text = match args.format {
         ExplainFormat::Text => explanation.to_string(),
         ExplainFormat::Json => listing::json(&explanation)?,
     };
-    say(text.trim_end())?;
+    print_line(text.trim_end())?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use skytether_common::units::{counted, human_bytes, human_seconds};
 
 use crate::common_args::{FleetArg, ListFormat};
-use crate::context::{Failure, fleet, name, say};
+use crate::context::{Failure, fleet, name, print_line};
 use crate::progress::Bytes;
 
 #[derive(Debug, Args)]
@@ -42,7 +42,7 @@ pub(crate) async fn run(args: Export) -> Result<(), Failure> {
     progress.finish();
     let report = done?;
     match args.format {
-        ListFormat::Table => say(&format!(
+        ListFormat::Table => print_line(&format!(
             "{}: {} in {}, {}, {}",
             args.out.display(),
             counted(report.rows, "row"),
@@ -52,7 +52,7 @@ pub(crate) async fn run(args: Export) -> Result<(), Failure> {
         ))?,
         ListFormat::Json => {
             let out = args.out.display().to_string();
-            say(&serde_json::json!({ "table": args.table, "out": out, "rows": report.rows, "row_groups": report.row_groups, "slices": report.slices, "bytes": report.bytes, "seconds": report.seconds }).to_string())?;
+            print_line(&serde_json::json!({ "table": args.table, "out": out, "rows": report.rows, "row_groups": report.row_groups, "slices": report.slices, "bytes": report.bytes, "seconds": report.seconds }).to_string())?;
         }
     }
     Ok(())

@@ -11,7 +11,7 @@ use skytether_fleet::files::Format;
 use skytether_fleet::{Particles, generate};
 
 use crate::common_args::ListFormat;
-use crate::context::{Failure, say};
+use crate::context::{Failure, print_line};
 use crate::progress::Rows;
 
 #[derive(Debug, Subcommand)]
@@ -86,10 +86,12 @@ pub(crate) fn run(what: Generate) -> Result<(), Failure> {
     progress.finish();
     let (bytes, seconds) = (done?, started.elapsed().as_secs_f64());
     match args.format {
-        ListFormat::Table => say(&format!("{}: {}, {}, {}", args.out.display(), counted(args.rows, "particle"), human_bytes(bytes), human_seconds(seconds)))?,
+        ListFormat::Table => {
+            print_line(&format!("{}: {}, {}, {}", args.out.display(), counted(args.rows, "particle"), human_bytes(bytes), human_seconds(seconds)))?
+        }
         ListFormat::Json => {
             let out = args.out.display().to_string();
-            say(&serde_json::json!({ "out": out, "rows": args.rows, "seed": args.seed, "bytes": bytes, "seconds": seconds }).to_string())?;
+            print_line(&serde_json::json!({ "out": out, "rows": args.rows, "seed": args.seed, "bytes": bytes, "seconds": seconds }).to_string())?;
         }
     }
     Ok(())

@@ -14,7 +14,7 @@ use skytether_wire::Cse;
 use skytether_wire::flight::{ConnectOptions, FlightCse};
 
 use crate::common_args::{Profile, address, device, scheme};
-use crate::context::{Failure, open, say};
+use crate::context::{Failure, open, print_line};
 use crate::serving::{self, interrupts, listen, serve_until_interrupted};
 
 /// How often a host looks whether its drives are there while nobody asks it for anything.
@@ -39,15 +39,15 @@ pub(crate) struct HostServe {
     #[arg(long, value_name = "ADDR,ADDR,...", value_delimiter = ',')]
     drives: Vec<String>,
     /// How data sets survive the loss of drives, unless their ingest says otherwise, if the served drives are empty and become a fleet now: `none`, `replicas:R`, `ec:K+M`, or `ec:K+M/k+m` across hosts (those that semicolons in --drives say, or else those of the addresses) and across the drives of each. A fleet that is there keeps its own: any other one but `none` is refused.
-    #[arg(long, value_name = "SCHEME", default_value = "none", value_parser = scheme, conflicts_with_all = ["fleet", "as_drive"])]
+    #[arg(long, value_name = "SCHEME", default_value = "none", value_parser = scheme, conflicts_with_all = ["fleet", "aggregator"])]
     redundancy: Scheme,
     /// Be one drive of another host, under this name, instead of a host of queries: name the address that is printed among the --drives of that host. It must have drives of its own (--drives), which
     /// are nobody else's; it sends up what they make of its slices, put together.
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["fleet", "slice_rows"])]
-    as_drive: Option<String>,
+    #[arg(long, alias = "as-drive", value_name = "NAME", conflicts_with_all = ["fleet", "slice_rows"])]
+    aggregator: Option<String>,
     /// The link to the host above, in Gbit/s, by which that plans (default: what the links of the drives are together, where they have profiles).
-    #[arg(long, value_name = "GBIT", requires = "as_drive", value_parser = rate)]
-    link: Option<f64>,
+    #[arg(long, alias = "link", value_name = "GBIT", requires = "aggregator", value_parser = rate)]
+    uplink_gbit: Option<f64>,
     /// Seconds without a sign of life after which a served drive counts as dead. One that works is never silent for so long.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     drive_timeout: u64,
@@ -117,7 +117,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
         (host, format!("the fleet at {}", dir.display()), listen(&args.listen).await?, Some(fleet))
     } else {
         let hosts = hosts(&args.drives, args.redundancy).map_err(Failure::Call)?;
-        if args.as_drive.is_some() && args.drives.iter().any(|at| at.contains(';')) {
+        if args.aggregator.is_some() && args.drives.iter().any(|at| at.contains(';')) {
             return Err(Failure::Call(Error::invalid("the drives of a branch are one drive of the host above: name them without semicolons")));
         }
         let mut drives: Vec<Arc<dyn Cse>> = Vec::new();
@@ -132,7 +132,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
                     drives.push(drive);
                 }
                 // A fleet with redundancy does without it: the others know.
-                Err(e) if e.kind() == Kind::Unavailable && args.as_drive.is_none() && hosts.len() > 1 => {
+                Err(e) if e.kind() == Kind::Unavailable && args.aggregator.is_none() && hosts.len() > 1 => {
                     eprintln!("skytether: {e}");
                     options.silent.push(at.clone());
                     silent.push(e);
@@ -140,13 +140,13 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
                 Err(e) => return Err(e.into()),
             }
         }
-        if let Some(name) = &args.as_drive {
+        if let Some(name) = &args.aggregator {
             // First, so that a port that is taken leaves no new branch behind.
             let listener = listen(&args.listen).await?;
-            let link = args.link.map(|gbit| (gbit * 1e9, 0.0));
+            let link = args.uplink_gbit.map(|gbit| (gbit * 1e9, 0.0));
             let branch = Branch::open(name, drives, options, Founding::EmptyDrives, link).await?;
             let (at, stop) = (serving::address(&listener)?, interrupts());
-            say(&format!("{name} serves {} as one at {at}", counted(hosts.len() as u64, "drive")))?;
+            print_line(&format!("{name} serves {} as one at {at}", counted(hosts.len() as u64, "drive")))?;
             return serve_until_interrupted(skytether_wire::flight::serve(branch, listener, stop)).await;
         }
         // First, so that where the port is taken, by another host of the same drives perhaps, that one keeps them.
@@ -169,7 +169,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
         (host, what, listener, None)
     };
     let (at, stop) = (serving::address(&listener)?, interrupts());
-    say(&format!("host serves {what} at {at}"))?;
+    print_line(&format!("host serves {what} at {at}"))?;
     let watching = host.clone();
     let serving = async move {
         tokio::select! {

@@ -10,9 +10,9 @@ use skytether_fleet::{IngestOptions, files};
 use skytether_host::Scheme;
 
 use crate::common_args::{FleetArg, scheme};
-use crate::context::{Failure, fleet, name, say};
+use crate::context::{Failure, fleet, name, print_line};
 use crate::progress::Rows;
-use crate::stopping::{NOTHING_STORED, Stop};
+use crate::shutdown::{NOTHING_STORED, Stop};
 
 #[derive(Debug, Args)]
 pub(crate) struct Ingest {
@@ -58,7 +58,7 @@ pub(crate) async fn run(args: Ingest, stop: &Arc<Stop>) -> Result<(), Failure> {
         return Err(Failure::Stopped(NOTHING_STORED));
     }
     let report = done?;
-    say(&format!(
+    print_line(&format!(
         "{to}: {} in {}, {} stored, {}",
         counted(report.rows, "row"),
         counted(report.slices, "slice"),

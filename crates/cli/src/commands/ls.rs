@@ -3,7 +3,7 @@
 use skytether_common::Error;
 
 use crate::common_args::{ListArgs, ListFormat};
-use crate::context::{Failure, fleet, say};
+use crate::context::{Failure, fleet, print_line};
 use crate::listing;
 
 /// Lists the data sets.
@@ -16,7 +16,7 @@ pub(crate) async fn run(args: ListArgs) -> Result<(), Failure> {
         ListFormat::Json => listing::json(&found.datasets)?,
     };
     if !text.is_empty() {
-        say(text.trim_end())?;
+        print_line(text.trim_end())?;
     }
     if found.silent.is_empty() {
         return Ok(());

@@ -6,7 +6,7 @@ use clap::Args;
 use futures::StreamExt;
 use skytether_host::{Cut, QueryOptions};
 
-use crate::common_args::{FleetArg, Format, cut};
+use crate::common_args::{FleetArg, Format, pushdown};
 use crate::context::{Failure, fleet};
 use crate::output::Sink;
 
@@ -20,8 +20,8 @@ pub(crate) struct Sql {
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
     /// How much to send down to the drives.
-    #[arg(long, value_name = "CUT", default_value = "adaptive", value_parser = cut())]
-    cut: Cut,
+    #[arg(long, alias = "cut", value_name = "POLICY", default_value = "adaptive", value_parser = pushdown())]
+    pushdown: Cut,
     /// Say on stderr what ran where and how much moved.
     #[arg(long)]
     receipt: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Sql {
 /// Runs the query and prints its result.
 pub(crate) async fn run(args: Sql) -> Result<(), Failure> {
     let fleet = fleet(&args.fleet.fleet).await?;
-    let mut query = fleet.sql(&args.query, &QueryOptions { cut: args.cut, ..QueryOptions::default() }).await?;
+    let mut query = fleet.sql(&args.query, &QueryOptions { cut: args.pushdown, ..QueryOptions::default() }).await?;
     let mut sink = Sink::new(std::io::stdout(), &query.schema, args.format)?;
     while let Some(batch) = query.stream.next().await {
         sink.write(&batch?)?;

@@ -8,7 +8,7 @@ use skytether_fleet::address::is_host;
 use skytether_host::DriveStatus;
 
 use crate::common_args::{ListArgs, ListFormat};
-use crate::context::{Failure, fleet, say};
+use crate::context::{Failure, fleet, print_line};
 use crate::listing;
 
 /// How the drives are; where too many are lost for the fleet in a directory to be opened, with the error that says so.
@@ -33,7 +33,7 @@ pub(crate) async fn run(args: ListArgs) -> Result<(), Failure> {
         ListFormat::Table => listing::drives(&found),
         ListFormat::Json => listing::json(&found)?,
     };
-    say(text.trim_end())?;
+    print_line(text.trim_end())?;
     if let Some(error) = unopened {
         return Err(Failure::Work(error));
     }
