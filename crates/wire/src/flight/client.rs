@@ -25,13 +25,13 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
-use crate::cse::{Cse, CseInfo, Delivery, DeliveryStream, Storage};
+use crate::cse::{Cse, CseInfo, Storage};
+use crate::delivery::{Delivery, DeliveryStream};
+use crate::flight::consts::{ANSWER_ALIVE, ANSWER_VALUE, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
 use crate::flight::deliveries::{DeliveryDecoder, Incoming};
 use crate::flight::frames::{self, KeyRequest, LIST_PAGE, ListRequest, RangesRequest};
-use crate::flight::server::{ANSWER_ALIVE, ANSWER_VALUE};
 use crate::flight::sessions::{self, Came, SessionDecoder};
 use crate::flight::status::{from_status, of_connection, root_cause};
-use crate::flight::{DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
 use crate::session::{Message, Opened, Session};
 use crate::subplan::SubPlan;
 use crate::verify::{Verified, Verify};

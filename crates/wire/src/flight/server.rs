@@ -25,20 +25,16 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::annotation::Annotation;
-use crate::cse::{Cse, CseInfo, Delivery};
+use crate::cse::{Cse, CseInfo};
+use crate::delivery::Delivery;
+use crate::flight::consts::{ANSWER_ALIVE, ANSWER_VALUE, DEFAULT_HEARTBEAT, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
 use crate::flight::deliveries::DeliveryEncoder;
 use crate::flight::frames::{self, KeyRequest, LIST_PAGE, ListRequest, RangesRequest};
 use crate::flight::limits::{self, Bounded, Held};
 use crate::flight::sessions::{self, SessionEncoder};
 use crate::flight::status::to_status;
-use crate::flight::{DEFAULT_HEARTBEAT, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
 use crate::session::{Message, Opened, Session};
 use crate::verify::Verify;
-
-/// First byte of an action's answers: a sign of life,
-pub(crate) const ANSWER_ALIVE: u8 = 0;
-/// or the answer.
-pub(crate) const ANSWER_VALUE: u8 = 1;
 
 /// How long the first message of a session may take to come.
 const FIRST: Duration = Duration::from_secs(30);
