@@ -4,149 +4,28 @@
 //! works while nobody asks for anything, and a quarter of the time else; what it reads and computes is booked on the drive's device like everything. Each write to an index is one change with its definition, on the condition
 //! that nobody changed that: an index whose generation or definition is gone is never written again. What can't be built is tried again, later and later, and at once where something of its partition is written anew.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry as Slot;
-use std::ops::Bound;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use datafusion::execution::memory_pool::MemoryPool;
-use skytether_common::{Error, Key, Kind, PartitionName, Result};
+use skytether_common::{Key, PartitionName, Result};
 use skytether_engine::Reader;
 use skytether_engine::indexed::Indexes;
-use skytether_index::{Definition, Head, Phase, State, of_partition};
+use skytether_index::{Definition, Phase, State, of_partition};
 use skytether_store::{Op, SliceStore};
 use tokio::sync::Semaphore;
 
 mod building;
+mod state;
 #[cfg(test)]
 mod tests;
 
-use building::Shared;
+use self::building::Shared;
+use self::state::{Entry, LEAST_MEMORY, PAGE};
 
 /// Bytes of memory that a segment takes while it is built, if there are so many, and the share of the drive's that it takes at most: the rest is for queries.
 const MEMORY: usize = 128 << 20;
 const SHARE: usize = 4;
-
-/// The least that is tried with.
-const LEAST_MEMORY: usize = 4 << 20;
-
-/// After how long an index that could not be built is tried again, at first and at most: what failed may have been the disk, at that moment.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
-
-/// Keys that are listed at once.
-const PAGE: usize = 128;
-
-/// One index.
-#[derive(Debug)]
-struct Entry {
-    of: PartitionName,
-    name: String,
-    definition: Definition,
-    /// No other entry has had it: one that was dropped and defined again is another one.
-    serial: u64,
-    phase: Phase,
-    segments: Vec<Arc<Head>>,
-    /// Whether what the store has of it was looked at.
-    loaded: bool,
-    /// Stripes that are being put into the next segment.
-    ahead: u32,
-    stripes: u32,
-    bytes: u64,
-    why: Option<String>,
-    /// How often in a row it could not be built.
-    failures: u32,
-    /// When it is tried again.
-    again: Option<Instant>,
-}
-
-impl Entry {
-    fn done(&self) -> u32 {
-        self.segments.iter().map(|head| head.header.stripes.len() as u32).sum()
-    }
-
-    /// What is stored of it is not worth anything.
-    fn begin_again(&mut self) {
-        (self.phase, self.loaded, self.ahead, self.bytes) = (Phase::Waiting, false, 0, 0);
-        self.segments.clear();
-    }
-
-    /// It can't be built, because of `error`.
-    fn fail(&mut self, error: &Error) {
-        (self.phase, self.ahead, self.why) = (Phase::Failed, 0, Some(error.full_text()));
-        // What a table or a definition is like stays so.
-        let stays = matches!(error.kind(), Kind::Unsupported | Kind::Invalid);
-        self.again = (!stays).then(|| Instant::now() + RETRY.0.saturating_mul(1 << self.failures.min(16)).min(RETRY.1));
-        self.failures = self.failures.saturating_add(1);
-    }
-
-    /// Whether there is something to do.
-    fn is_due(&self) -> bool {
-        match self.phase {
-            Phase::Waiting | Phase::Building => true,
-            Phase::Failed => self.again.is_some_and(|again| again <= Instant::now()),
-            Phase::Ready | Phase::Dropped => false,
-        }
-    }
-
-    fn state(&self) -> State {
-        State {
-            of: self.of.clone(),
-            name: self.name.clone(),
-            phase: self.phase,
-            stripes: (self.done() + self.ahead, self.stripes),
-            rows: self.segments.iter().map(|head| u64::from(head.rows())).sum(),
-            bytes: self.bytes,
-            why: self.why.clone(),
-            definition: Some(self.definition.clone()),
-        }
-    }
-}
-
-#[derive(Debug, Default)]
-struct Known {
-    stop: bool,
-    serials: u64,
-    /// By the partitions that they lie in.
-    all: BTreeMap<PartitionName, Entry>,
-}
-
-impl Known {
-    /// An index as it is defined now, in place of what was there.
-    fn define(&mut self, at: &PartitionName, of: PartitionName, name: String, definition: Definition) -> &mut Entry {
-        self.serials += 1;
-        let (serial, phase) = (self.serials, Phase::Waiting);
-        let entry = Entry {
-            of,
-            name,
-            definition,
-            serial,
-            phase,
-            segments: Vec::new(),
-            loaded: false,
-            ahead: 0,
-            stripes: 0,
-            bytes: 0,
-            why: None,
-            failures: 0,
-            again: None,
-        };
-        match self.all.entry(at.clone()) {
-            Slot::Occupied(mut slot) => {
-                slot.insert(entry);
-                slot.into_mut()
-            }
-            Slot::Vacant(slot) => slot.insert(entry),
-        }
-    }
-
-    /// The next index with something to do, after that at `last`: they take turns.
-    fn next(&self, last: Option<&PartitionName>) -> Option<(&PartitionName, &Entry)> {
-        let behind = last.map_or(Bound::Unbounded, Bound::Excluded);
-        self.all.range::<PartitionName, _>((behind, Bound::Unbounded)).chain(&self.all).find(|(_, entry)| entry.is_due())
-    }
-}
 
 /// Builds the indexes of a drive, until it is dropped.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use skytether_pace::wait::deferred;
 use skytether_store::{Expect, Op, SliceStore, Version};
 use tokio::sync::Semaphore;
 
-use super::{Entry, Known, LEAST_MEMORY, PAGE};
+use super::state::{Entry, Known, LEAST_MEMORY, PAGE};
 
 /// How long is waited where there is no memory, and for something to do.
 const PAUSE: Duration = Duration::from_millis(500);

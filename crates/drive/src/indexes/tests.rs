@@ -13,7 +13,7 @@ use skytether_store::memory::MemoryStore;
 use tokio::sync::Semaphore;
 
 use super::building::Shared;
-use super::{Known, RETRY};
+use super::state::{Known, RETRY};
 
 fn shared() -> Shared {
     let store: Arc<dyn SliceStore> = Arc::new(MemoryStore::new());
