@@ -10,7 +10,7 @@ use skytether_host::plain::Sink;
 use skytether_host::{Door, Exported};
 
 use crate::aside::Aside;
-use crate::{Fleet, Inner};
+use crate::fleet::{Fleet, Inner};
 
 /// What an export was of, and how long it took.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use skytether_common::{Error, Result};
 use skytether_host::{IndexInfo, ListIndexes, NewIndex, OldIndex};
 
-use crate::{Fleet, Inner};
+use crate::fleet::{Fleet, Inner};
 
 /// How often it is looked how far an index is: at first, and later.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));

@@ -15,9 +15,9 @@ use skytether_common::{Error, Result};
 use skytether_particles::{Records, vpic};
 
 use super::blank::Blank;
+use super::format::{BATCH_ROWS, Batches};
 use super::infer::{self, Lines};
 use super::source::{Failure, Source, Text, failed};
-use super::{BATCH_ROWS, Batches};
 
 /// Errors of a binary format: the bytes are not what was written, unless the system could not read them.
 fn corrupt(path: &Path, what: &str, failure: &Failure, e: impl std::error::Error + Send + Sync + 'static) -> Error {
