@@ -20,8 +20,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::errors::OrRaise;
-use crate::fleet::Slot;
 use crate::runtime::{NOTICE, block, runtime, stopped};
+use crate::slot::Slot;
 
 /// What a result is the answer to.
 #[derive(Debug, Clone)]
