@@ -9,6 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool, TrackConsumersPool};
+use futures::future::BoxFuture;
 use skytether_common::{Context, Error, Key, Kind, Result};
 use skytether_engine::divide::Taken;
 use skytether_engine::indexed::{Costs, Indexes};
@@ -301,6 +302,6 @@ impl Cse for Drive {
 ///
 /// # Errors
 /// Unavailable where the listener fails.
-pub async fn serve(drive: Arc<Drive>, listener: TcpListener, shutdown: impl Future<Output = ()> + Send) -> Result<()> {
-    skytether_wire::flight::serve(drive, listener, shutdown).await
+pub fn serve(drive: Arc<Drive>, listener: TcpListener, shutdown: impl Future<Output = ()> + Send + 'static) -> BoxFuture<'static, Result<()>> {
+    skytether_wire::flight::serve(drive, listener, shutdown)
 }

@@ -1,4 +1,7 @@
 //! [`Fleet`]: one set of calls, whether the fleet is in this process or behind a host elsewhere.
+//!
+//! The calls return boxed futures: a crate that awaits the future of an `async fn` compiles it,
+//! with all of the host's code within. A boxed one is compiled here, once.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,6 +9,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use skytether_common::{DatasetName, Error, Result};
 use skytether_host::{
     Asked, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, GrowthOptions, GrowthReport, Host, HostOptions, IngestReport, Listing, Placement,
@@ -59,8 +63,8 @@ impl Fleet {
     ///
     /// # Errors
     /// As [`RemoteHost::connect`].
-    pub async fn connect(url: &str) -> Result<Self> {
-        Ok(Self(Inner::Remote(RemoteHost::connect(&address::url(url)).await?)))
+    pub fn connect(url: &str) -> BoxFuture<'_, Result<Self>> {
+        Box::pin(async move { Ok(Self(Inner::Remote(RemoteHost::connect(&address::url(url)).await?))) })
     }
 
     /// Whether the fleet is behind a connection, so that other processes reach it at its [`Fleet::location`].
@@ -91,160 +95,194 @@ impl Fleet {
     ///
     /// # Errors
     /// As there.
-    pub async fn sql(&self, text: &str, options: &QueryOptions) -> Result<Query> {
-        match &self.0 {
-            Inner::Embedded(fleet) => fleet.host().sql(text, options).await,
-            Inner::Remote(host) => host.sql(text, options).await,
-        }
+    pub fn sql<'a>(&'a self, text: &'a str, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move {
+            match &self.0 {
+                Inner::Embedded(fleet) => fleet.host().sql(text, options).await,
+                Inner::Remote(host) => host.sql(text, options).await,
+            }
+        })
     }
 
     /// Scans a table; see [`Host::scan`].
     ///
     /// # Errors
     /// As there.
-    pub async fn scan(&self, scan: &TableScan, options: &QueryOptions) -> Result<Query> {
-        match &self.0 {
-            Inner::Embedded(fleet) => fleet.host().scan(scan, options).await,
-            Inner::Remote(host) => host.scan(scan, options).await,
-        }
+    pub fn scan<'a>(&'a self, scan: &'a TableScan, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move {
+            match &self.0 {
+                Inner::Embedded(fleet) => fleet.host().scan(scan, options).await,
+                Inner::Remote(host) => host.scan(scan, options).await,
+            }
+        })
     }
 
     /// The columns of a table; see [`Host::schema_of`].
     ///
     /// # Errors
     /// As there.
-    pub async fn schema_of(&self, table: &str) -> Result<SchemaRef> {
-        match &self.0 {
-            Inner::Embedded(fleet) => fleet.host().schema_of(table).await,
-            Inner::Remote(host) => host.schema_of(table).await,
-        }
+    pub fn schema_of<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<SchemaRef>> {
+        Box::pin(async move {
+            match &self.0 {
+                Inner::Embedded(fleet) => fleet.host().schema_of(table).await,
+                Inner::Remote(host) => host.schema_of(table).await,
+            }
+        })
     }
 
     /// Runs a plan of another producer, the bytes of a Substrait `Plan`; see [`Host::substrait`].
     ///
     /// # Errors
     /// As there.
-    pub async fn substrait(&self, plan: Bytes, options: &QueryOptions) -> Result<Query> {
-        self.ask(&Asked::Substrait(plan), options).await
+    pub fn substrait<'a>(&'a self, plan: Bytes, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move { self.ask(&Asked::Substrait(plan), options).await })
     }
 
     /// Runs a query, in whichever form it is asked; see [`Host::ask`].
     ///
     /// # Errors
     /// As there.
-    pub async fn ask(&self, asked: &Asked, options: &QueryOptions) -> Result<Query> {
-        match &self.0 {
-            Inner::Embedded(fleet) => fleet.host().ask(asked, options).await,
-            Inner::Remote(host) => host.ask(asked, options).await,
-        }
+    pub fn ask<'a>(&'a self, asked: &'a Asked, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move {
+            match &self.0 {
+                Inner::Embedded(fleet) => fleet.host().ask(asked, options).await,
+                Inner::Remote(host) => host.ask(asked, options).await,
+            }
+        })
     }
 
     /// A query's cut as text, with `analyze` after running it; see [`Host::explain`].
     ///
     /// # Errors
     /// As there.
-    pub async fn explain(&self, asked: impl Into<Asked>, analyze: bool, options: &QueryOptions) -> Result<String> {
-        match &self.0 {
-            Inner::Embedded(fleet) => fleet.host().explain(asked, analyze, options).await,
-            Inner::Remote(host) => host.explain(asked, analyze, options).await,
-        }
+    pub fn explain<'a>(&'a self, asked: impl Into<Asked>, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<String>> {
+        self.explain_text(asked.into(), analyze, options)
+    }
+
+    fn explain_text<'a>(&'a self, asked: Asked, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<String>> {
+        Box::pin(async move {
+            match &self.0 {
+                Inner::Embedded(fleet) => fleet.host().explain(asked, analyze, options).await,
+                Inner::Remote(host) => host.explain(asked, analyze, options).await,
+            }
+        })
     }
 
     /// A query's cut, with `analyze` after running it; see [`Host::explanation`].
     ///
     /// # Errors
     /// As there.
-    pub async fn explanation(&self, asked: impl Into<Asked>, analyze: bool, options: &QueryOptions) -> Result<Explanation> {
-        match &self.0 {
-            Inner::Embedded(fleet) => fleet.host().explanation(asked, analyze, options).await,
-            Inner::Remote(host) => host.explanation(asked, analyze, options).await,
-        }
+    pub fn explanation<'a>(&'a self, asked: impl Into<Asked>, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>> {
+        self.explanation_of(asked.into(), analyze, options)
+    }
+
+    fn explanation_of<'a>(&'a self, asked: Asked, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>> {
+        Box::pin(async move {
+            match &self.0 {
+                Inner::Embedded(fleet) => fleet.host().explanation(asked, analyze, options).await,
+                Inner::Remote(host) => host.explanation(asked, analyze, options).await,
+            }
+        })
     }
 
     /// The data sets, in order of their names; one whose root record can't be read comes with its error.
     ///
     /// # Errors
     /// `Unavailable`.
-    pub async fn list(&self) -> Result<Vec<DatasetInfo>> {
-        match &self.0 {
-            Inner::Embedded(fleet) => fleet.host().catalog().list().await,
-            Inner::Remote(host) => host.list().await,
-        }
+    pub fn list(&self) -> BoxFuture<'_, Result<Vec<DatasetInfo>>> {
+        Box::pin(async move {
+            match &self.0 {
+                Inner::Embedded(fleet) => fleet.host().catalog().list().await,
+                Inner::Remote(host) => host.list().await,
+            }
+        })
     }
 
     /// The data sets that can be listed while drives are away, and which drives those are.
     ///
     /// # Errors
     /// `Unavailable`, where a remote host does not answer.
-    pub async fn listing(&self) -> Result<Listing> {
-        match &self.0 {
-            Inner::Embedded(fleet) => Ok(fleet.host().catalog().listing().await),
-            Inner::Remote(host) => host.listing().await,
-        }
+    pub fn listing(&self) -> BoxFuture<'_, Result<Listing>> {
+        Box::pin(async move {
+            match &self.0 {
+                Inner::Embedded(fleet) => Ok(fleet.host().catalog().listing().await),
+                Inner::Remote(host) => host.listing().await,
+            }
+        })
     }
 
     /// A data set's root record.
     ///
     /// # Errors
     /// `NotFound`, with names that there are.
-    pub async fn describe(&self, name: &DatasetName) -> Result<RootRecord> {
-        match &self.0 {
-            Inner::Embedded(fleet) => Ok(fleet.host().catalog().read(name).await?.0),
-            Inner::Remote(host) => host.describe(name).await,
-        }
+    pub fn describe<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<RootRecord>> {
+        Box::pin(async move {
+            match &self.0 {
+                Inner::Embedded(fleet) => Ok(fleet.host().catalog().read(name).await?.0),
+                Inner::Remote(host) => host.describe(name).await,
+            }
+        })
     }
 
     /// Removes a data set.
     ///
     /// # Errors
     /// `NotFound`; `Conflict` when it is replaced at the same moment.
-    pub async fn drop_dataset(&self, name: &DatasetName) -> Result<()> {
-        match &self.0 {
-            Inner::Embedded(fleet) => fleet.host().catalog().drop_dataset(name).await,
-            Inner::Remote(host) => host.drop_dataset(name).await,
-        }
+    pub fn drop_dataset<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            match &self.0 {
+                Inner::Embedded(fleet) => fleet.host().catalog().drop_dataset(name).await,
+                Inner::Remote(host) => host.drop_dataset(name).await,
+            }
+        })
     }
 
     /// How the drives are.
     ///
     /// # Errors
     /// `Unavailable`, where a remote host does not answer.
-    pub async fn status(&self) -> Result<Vec<DriveStatus>> {
-        match &self.0 {
-            Inner::Embedded(fleet) => Ok(fleet.host().status().await),
-            Inner::Remote(host) => host.status().await,
-        }
+    pub fn status(&self) -> BoxFuture<'_, Result<Vec<DriveStatus>>> {
+        Box::pin(async move {
+            match &self.0 {
+                Inner::Embedded(fleet) => Ok(fleet.host().status().await),
+                Inner::Remote(host) => host.status().await,
+            }
+        })
     }
 
     /// Has every drive verify what it holds, and mends what is damaged; see [`Host::scrub`].
     ///
     /// # Errors
     /// As there.
-    pub async fn scrub(&self, options: &ScrubOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<ScrubReport> {
-        match &self.0 {
-            Inner::Embedded(fleet) => fleet.host().scrub(options, tell).await,
-            Inner::Remote(host) => host.scrub(options, tell).await,
-        }
+    pub fn scrub<'a>(&'a self, options: &'a ScrubOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<ScrubReport>> {
+        Box::pin(async move {
+            match &self.0 {
+                Inner::Embedded(fleet) => fleet.host().scrub(options, tell).await,
+                Inner::Remote(host) => host.scrub(options, tell).await,
+            }
+        })
     }
 
     /// Rebuilds on blank drives what was on the lost ones in whose place they are; see [`Host::repair`]. In an embedded fleet those that are named get a blank one first, where their directory is gone or empty.
     ///
     /// # Errors
     /// As there; `Invalid` where there is something else in a drive's directory, and for an address where the fleet is in a directory.
-    pub async fn repair(&self, options: &RepairOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<RepairReport> {
-        match &self.0 {
-            Inner::Embedded(fleet) => {
-                if let Some(address) = &options.address {
-                    return Err(Error::invalid(format!(
-                        "{address} can't take the place of {}: a fleet in a directory makes the blank drive itself, where the lost one's directory was; leave the address out (address=, in the shell --with)",
-                        options.drives.join(", ")
-                    )));
+    pub fn repair<'a>(&'a self, options: &'a RepairOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<RepairReport>> {
+        Box::pin(async move {
+            match &self.0 {
+                Inner::Embedded(fleet) => {
+                    if let Some(address) = &options.address {
+                        return Err(Error::invalid(format!(
+                            "{address} can't take the place of {}: a fleet in a directory makes the blank drive itself, where the lost one's directory was; leave the address out (address=, in the shell --with)",
+                            options.drives.join(", ")
+                        )));
+                    }
+                    fleet.replace(&options.drives).await?;
+                    fleet.host().repair(options, tell).await
                 }
-                fleet.replace(&options.drives).await?;
-                fleet.host().repair(options, tell).await
+                Inner::Remote(host) => host.repair(options, tell).await,
             }
-            Inner::Remote(host) => host.repair(options, tell).await,
-        }
+        })
     }
 
     /// Takes blank drives into the fleet, empties those that are to leave it, and moves slices so that every drive has as much as the others; see [`Host::resize`]. An embedded fleet gets so many drives as `options.count` says, one behind a host those at
@@ -252,22 +290,26 @@ impl Fleet {
     ///
     /// # Errors
     /// As there; `Invalid` for addresses where the fleet is embedded, and a number of drives where it is not.
-    pub async fn resize(&self, options: &GrowthOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<GrowthReport> {
-        match &self.0 {
-            Inner::Embedded(fleet) => fleet.resize(options, tell).await,
-            Inner::Remote(host) => host.resize(options, tell).await,
-        }
+    pub fn resize<'a>(&'a self, options: &'a GrowthOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<GrowthReport>> {
+        Box::pin(async move {
+            match &self.0 {
+                Inner::Embedded(fleet) => fleet.resize(options, tell).await,
+                Inner::Remote(host) => host.resize(options, tell).await,
+            }
+        })
     }
 
     /// Begins to write a data set.
     ///
     /// # Errors
     /// `Conflict` where it exists and `replace` is false.
-    pub async fn writer(&self, name: &DatasetName, kind: DatasetKind, replace: bool) -> Result<DatasetWriter> {
-        match &self.0 {
-            Inner::Embedded(fleet) => fleet.host().writer(name, kind, replace).await,
-            Inner::Remote(host) => host.writer(name, kind, replace).await,
-        }
+    pub fn writer<'a>(&'a self, name: &'a DatasetName, kind: DatasetKind, replace: bool) -> BoxFuture<'a, Result<DatasetWriter>> {
+        Box::pin(async move {
+            match &self.0 {
+                Inner::Embedded(fleet) => fleet.host().writer(name, kind, replace).await,
+                Inner::Remote(host) => host.writer(name, kind, replace).await,
+            }
+        })
     }
 
     /// Stores `batches` as the plain table `name`, in the storable form of their schema (see [`crate::storable`]). Needs a runtime with more than
@@ -276,33 +318,45 @@ impl Fleet {
     /// # Errors
     /// The iterator's; `Conflict` where the data set exists and is not to be replaced; `Invalid` for columns to partition by that are not there or can't be keys; what
     /// the drives say. Nothing is left behind then.
-    pub async fn ingest_table(
-        &self,
-        name: &DatasetName,
+    pub fn ingest_table<'a>(
+        &'a self,
+        name: &'a DatasetName,
         schema: SchemaRef,
-        batches: impl Iterator<Item = Result<RecordBatch>> + Send,
+        batches: impl Iterator<Item = Result<RecordBatch>> + Send + 'a,
         options: impl Into<IngestOptions>,
-    ) -> Result<IngestReport> {
-        let options = options.into();
-        let schema = storable::schema(name, &schema)?;
-        let mut writer = self.writer(name, DatasetKind::Table, options.replace).await?;
-        if let Some(scheme) = options.redundancy {
-            writer.redundancy(scheme)?;
-        }
-        let batches = batches.map(|batch| storable::batch(&schema, batch?));
-        let written = match options.partition_by.as_slice() {
-            [] => writer.write_table("data", Placement::Spread, schema.clone(), batches).await,
-            by => writer.write_partitioned("data", by, schema.clone(), batches).await,
-        };
-        match written {
-            Ok(()) => writer.commit().await,
-            Err(e) => {
-                if let Err(left) = writer.abort().await {
-                    tracing::warn!("{left}");
-                }
-                Err(e)
+    ) -> BoxFuture<'a, Result<IngestReport>> {
+        self.store(name, schema, Box::new(batches), options.into())
+    }
+
+    /// [`Self::ingest_table`] of batches of one type.
+    fn store<'a>(
+        &'a self,
+        name: &'a DatasetName,
+        schema: SchemaRef,
+        batches: Box<dyn Iterator<Item = Result<RecordBatch>> + Send + 'a>,
+        options: IngestOptions,
+    ) -> BoxFuture<'a, Result<IngestReport>> {
+        Box::pin(async move {
+            let schema = storable::schema(name, &schema)?;
+            let mut writer = self.writer(name, DatasetKind::Table, options.replace).await?;
+            if let Some(scheme) = options.redundancy {
+                writer.redundancy(scheme)?;
             }
-        }
+            let batches = batches.map(|batch| storable::batch(&schema, batch?));
+            let written = match options.partition_by.as_slice() {
+                [] => writer.write_table("data", Placement::Spread, schema.clone(), batches).await,
+                by => writer.write_partitioned("data", by, schema.clone(), batches).await,
+            };
+            match written {
+                Ok(()) => writer.commit().await,
+                Err(e) => {
+                    if let Err(left) = writer.abort().await {
+                        tracing::warn!("{left}");
+                    }
+                    Err(e)
+                }
+            }
+        })
     }
 
     /// Stores the rows of some files of the same columns as the plain table `name`; see [`crate::files`] for the formats.
