@@ -35,7 +35,7 @@ pub(crate) struct Builder {
 }
 
 /// What the builder stands on.
-pub(crate) struct Ground {
+pub(crate) struct IndexContext {
     /// Where indexes are found and written.
     pub(crate) store: Arc<dyn SliceStore>,
     pub(crate) reader: Arc<Reader>,
@@ -49,17 +49,17 @@ pub(crate) struct Ground {
 
 impl Builder {
     /// Looks what indexes `store` has, which are used from now on, and goes on building those that are not ready. `open` is the store without the device's disk: looking is a part of opening a drive.
-    pub(crate) fn begin(open: &dyn SliceStore, ground: Ground) -> Self {
-        let Ground { store, reader, indexes, pool, turns, limit, leave_free } = ground;
+    pub(crate) fn begin(open: &dyn SliceStore, context: IndexContext) -> Self {
+        let IndexContext { store, reader, indexes, pool, turns, limit, leave_free } = context;
         let memory = MEMORY.min(limit / SHARE).max(LEAST_MEMORY);
         let most_turns = turns.available_permits();
-        let shared = Arc::new(Shared { store, reader, indexes, pool, turns, most_turns, memory, leave_free, known: Mutex::default(), wake: Condvar::new() });
+        let shared = Arc::new(Shared { store, reader, indexes, pool, turns, most_turns, memory, leave_free, state: Mutex::default(), wake: Condvar::new() });
         match definitions(open) {
             Ok(found) => {
                 for (at, definition) in found {
                     if let Some((of, name)) = of_partition(&at) {
-                        let mut known = shared.known();
-                        let entry = known.define(&at, of, name, definition);
+                        let mut state = shared.state();
+                        let entry = state.define(&at, of, name, definition);
                         if let Err(error) = shared.load(open, &at, entry) {
                             entry.begin_again();
                             tracing::warn!("index {} of {} can't be read, and is built again: {}", entry.name, entry.of.dataset, error.full_text());
@@ -79,28 +79,28 @@ impl Builder {
 
     /// What there is, and how far it is.
     pub(crate) fn states(&self) -> Vec<State> {
-        self.shared.known().all.values().map(Entry::state).collect()
+        self.shared.state().all.values().map(Entry::state).collect()
     }
 
     /// Whether something could be dropped.
     pub(crate) fn takes_space(&self) -> bool {
-        self.shared.known().all.values().any(|entry| entry.bytes > 0 || entry.phase == Phase::Building)
+        self.shared.state().all.values().any(|entry| entry.bytes > 0 || entry.phase == Phase::Building)
     }
 
     /// The store was changed by `batch`.
     pub(crate) fn changed(&self, batch: &[Op]) {
         let mut changed = false;
-        let mut known = self.shared.known();
-        let failed = known.all.values().any(|entry| entry.phase == Phase::Failed);
+        let mut state = self.shared.state();
+        let failed = state.all.values().any(|entry| entry.phase == Phase::Failed);
         for op in batch {
             let Some((at, slice)) = PartitionName::parse(op.key()) else { continue };
             match (of_partition(&at), op) {
                 (Some((of, name)), Op::Put { value, .. }) if slice.is_none() => match Definition::decode(value) {
                     Ok(definition) => {
                         let same = |entry: &Entry| entry.definition == definition && !matches!(entry.phase, Phase::Dropped | Phase::Failed);
-                        if !known.all.get(&at).is_some_and(same) {
+                        if !state.all.get(&at).is_some_and(same) {
                             self.shared.indexes.remove(&of, &name);
-                            known.define(&at, of, name, definition);
+                            state.define(&at, of, name, definition);
                             changed = true;
                         }
                     }
@@ -108,12 +108,12 @@ impl Builder {
                 },
                 (Some((of, name)), Op::Delete { .. }) if slice.is_none() => {
                     self.shared.indexes.remove(&of, &name);
-                    known.all.remove(&at);
+                    state.all.remove(&at);
                     changed = true;
                 }
                 // A partition that comes later than the index of it, or a slice that was mended.
                 (None, Op::Put { .. } | Op::Link { .. }) if failed => {
-                    for entry in known.all.values_mut().filter(|entry| entry.of == at && entry.phase == Phase::Failed) {
+                    for entry in state.all.values_mut().filter(|entry| entry.of == at && entry.phase == Phase::Failed) {
                         (entry.phase, entry.failures) = (Phase::Waiting, 0);
                         if slice.is_none() {
                             entry.begin_again();
@@ -125,7 +125,7 @@ impl Builder {
                 (_, Op::Put { .. } | Op::Delete { .. } | Op::Check { .. } | Op::Link { .. }) => {}
             }
         }
-        drop(known);
+        drop(state);
         if changed {
             self.shared.wake.notify_all();
         }
@@ -139,7 +139,7 @@ impl Builder {
 
 impl Drop for Builder {
     fn drop(&mut self) {
-        self.shared.known().stop = true;
+        self.shared.state().stop = true;
         self.shared.wake.notify_all();
         // It holds the store. What it is at takes as long as a stripe, or putting a segment in order.
         if let Some(thread) = self.thread.take()

@@ -7,11 +7,11 @@
 //! The order of additions does not depend on the processor: with and without AVX2 the results have the same bits.
 
 mod block;
-mod centred;
+mod two_pass;
 mod value;
 
 pub use self::block::{Block, Codes, has_avx2};
-pub use self::centred::{cancels, centred};
+pub use self::two_pass::{cancels, two_pass_moments};
 pub use self::value::Value;
 
 pub(crate) use self::block::Tabulated;

@@ -21,7 +21,7 @@ pub const MAX_DECODED: usize = 4 << 30;
 #[derive(Debug)]
 pub struct TableBatches {
     schema: SchemaRef,
-    source: Source,
+    source: TableSource,
     /// Rows that the footer counts, and those that came.
     rows: usize,
     seen: usize,
@@ -31,7 +31,7 @@ pub struct TableBatches {
 }
 
 #[derive(Debug)]
-enum Source {
+enum TableSource {
     /// The reader, and for each column which of its columns that is: it gives each once, in the file's order.
     Parquet(ParquetRecordBatchReader, Vec<usize>),
     /// No column is wanted, so that none is read.
@@ -62,7 +62,7 @@ impl TableBatches {
             return Err(Error::corrupt(format!("rows are wanted that a slice of {rows} rows does not have, or in no order")));
         }
         let rows = wanted.map_or(rows as usize, <[u32]>::len);
-        let mut batches = Self { schema: projected, source: Source::Counted, rows, seen: 0, batch_rows, room: MAX_DECODED };
+        let mut batches = Self { schema: projected, source: TableSource::Counted, rows, seen: 0, batch_rows, room: MAX_DECODED };
         if !projection.is_empty() {
             let mut order = projection.to_vec();
             order.sort_unstable();
@@ -77,7 +77,7 @@ impl TableBatches {
                 None => builder,
             };
             let reader = builder.with_projection(mask).with_batch_size(batch_rows).build().map_err(corrupt("a slice"))?;
-            batches.source = Source::Parquet(reader, places);
+            batches.source = TableSource::Parquet(reader, places);
         }
         Ok(batches)
     }
@@ -91,10 +91,10 @@ impl TableBatches {
 
     fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         let (columns, rows) = match &mut self.source {
-            Source::Ended => return Ok(None),
-            Source::Counted if self.seen == self.rows => return Ok(None),
-            Source::Counted => (Vec::new(), self.batch_rows.min(self.rows - self.seen)),
-            Source::Parquet(reader, places) => match reader.next() {
+            TableSource::Ended => return Ok(None),
+            TableSource::Counted if self.seen == self.rows => return Ok(None),
+            TableSource::Counted => (Vec::new(), self.batch_rows.min(self.rows - self.seen)),
+            TableSource::Parquet(reader, places) => match reader.next() {
                 None if self.seen == self.rows => return Ok(None),
                 None => return Err(Error::corrupt(format!("a slice has {} rows where its footer says {}", self.seen, self.rows))),
                 Some(batch) => {
@@ -121,7 +121,7 @@ impl Iterator for TableBatches {
     fn next(&mut self) -> Option<Self::Item> {
         let batch = guarded("a slice", || self.next_batch()).transpose();
         if !matches!(batch, Some(Ok(_))) {
-            self.source = Source::Ended;
+            self.source = TableSource::Ended;
         }
         batch
     }

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use skytether_common::{Error, Result};
 
 pub(crate) use self::block::Target;
-use self::block::{BLOCK_VALUES, MINI, MINIS, SLACK, State, unzigzag};
+use self::block::{BLOCK_VALUES, DeltaState, MINI, MINIS, SLACK, unzigzag};
 
 /// A column's values and what is known about them.
 #[derive(Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub(crate) struct Stream<T> {
     at: usize,
     expected: usize,
     engine: Engine,
-    state: State,
+    state: DeltaState,
     /// Values decoded, `carry` included.
     decoded: usize,
     /// Decoded with the last block, but not taken yet: fewer than a block.
@@ -96,7 +96,7 @@ impl<T: Target> Stream<T> {
             return Err(Error::corrupt(format!("a page of {} bytes cannot hold {expected} values", page.len())));
         }
         let carry = if expected == 0 { Vec::new() } else { vec![T::from_u32(first)] };
-        let state = State { last: first, max: [if expected == 0 { 0 } else { first }; 8], ascents: [0; 8] };
+        let state = DeltaState { last: first, max: [if expected == 0 { 0 } else { first }; 8], ascents: [0; 8] };
         let at = input.at;
         Ok(Some(Self { at, page, expected, engine, state, decoded: carry.len(), carry, previous: None, descents: 0 }))
     }

@@ -44,9 +44,9 @@ pub(crate) fn ends(footer: &ParquetMetaData, columns: usize) -> Option<Vec<u32>>
 
 /// Collects the sections of a partition's slices while they are written.
 #[derive(Debug)]
-pub(crate) struct Growing(Vec<Vec<u8>>);
+pub(crate) struct SectionsBuilder(Vec<Vec<u8>>);
 
-impl Growing {
+impl SectionsBuilder {
     pub(crate) fn new(groups: Groups) -> Self {
         Self(vec![Vec::new(); groups.len()])
     }

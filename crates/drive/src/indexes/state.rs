@@ -85,14 +85,14 @@ impl Entry {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct IndexState {
     pub(super) stop: bool,
     pub(super) serials: u64,
     /// By the partitions that they lie in.
     pub(super) all: BTreeMap<PartitionName, Entry>,
 }
 
-impl Known {
+impl IndexState {
     /// An index as it is defined now, in place of what was there.
     pub(super) fn define(&mut self, at: &PartitionName, of: PartitionName, name: String, definition: Definition) -> &mut Entry {
         self.serials += 1;

@@ -122,7 +122,7 @@ fn measure<'a>(given: &'a str, dir: Option<&'a Path>, served: bool, mut step: Bo
         let mut measured = Vec::new();
 
         step("processor");
-        let work = processor::Work::prepare(scratch.path(), device.as_ref()).await?;
+        let work = processor::Workload::prepare(scratch.path(), device.as_ref()).await?;
         let alone = work.one().await?;
         measured.push(Measured::new("speed_per_core", Unit::OfThisMachine, asked(profile.speed_per_core), work.unbounded() / alone));
         step("cores");

@@ -32,12 +32,12 @@ const SECONDS: f64 = 1.5;
 const AT_ONCE: u32 = 16;
 
 /// A fleet of one drive that is like the device, but for its disk and link, and has something to do.
-pub(super) struct Work {
+pub(super) struct Workload {
     fleet: Fleet,
     unbounded: f64,
 }
 
-impl Work {
+impl Workload {
     pub(super) async fn prepare(below: &Path, device: Option<&Device>) -> Result<Self> {
         let path = below.join("fleet");
         let name: DatasetName = "calibration.work".parse()?;

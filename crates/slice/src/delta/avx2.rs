@@ -6,7 +6,7 @@
 
 use std::arch::x86_64::*;
 
-use super::block::{BLOCK_VALUES, MINI, MINIS, SLACK, State, Target, unzigzag};
+use super::block::{BLOCK_VALUES, DeltaState, MINI, MINIS, SLACK, Target, unzigzag};
 use super::lanes::Lanes;
 use super::{narrow, scalar};
 
@@ -15,16 +15,16 @@ const SHUFFLED: usize = 25;
 
 /// Per width: which bytes go to each lane, how far each lane is shifted, and which bits remain.
 #[repr(C, align(32))]
-struct Plan {
+struct UnpackShuffle {
     shuffle: [u8; 32],
     shift: [u32; 8],
     mask: u32,
 }
 
-static PLANS: [Plan; SHUFFLED + 1] = plans();
+static UNPACK_SHUFFLES: [UnpackShuffle; SHUFFLED + 1] = unpack_shuffles();
 
-const fn plans() -> [Plan; SHUFFLED + 1] {
-    const EMPTY: Plan = Plan { shuffle: [0; 32], shift: [0; 8], mask: 0 };
+const fn unpack_shuffles() -> [UnpackShuffle; SHUFFLED + 1] {
+    const EMPTY: UnpackShuffle = UnpackShuffle { shuffle: [0; 32], shift: [0; 8], mask: 0 };
     let mut all = [EMPTY; SHUFFLED + 1];
     let mut width = 0;
     while width <= SHUFFLED {
@@ -66,10 +66,10 @@ unsafe fn groups(packed: *const u8, width: usize, mut take: impl FnMut(usize, __
         }
         return;
     }
-    let plan = &PLANS[width];
+    let unpack = &UNPACK_SHUFFLES[width];
     // SAFETY: both arrays are 32 bytes long.
-    let (shuffle, shift) = unsafe { (_mm256_loadu_si256(plan.shuffle.as_ptr().cast()), _mm256_loadu_si256(plan.shift.as_ptr().cast())) };
-    let mask = _mm256_set1_epi32(plan.mask as i32);
+    let (shuffle, shift) = unsafe { (_mm256_loadu_si256(unpack.shuffle.as_ptr().cast()), _mm256_loadu_si256(unpack.shift.as_ptr().cast())) };
+    let mask = _mm256_set1_epi32(unpack.mask as i32);
     for group in 0..MINI / 8 {
         // SAFETY: the last group begins at 3·w, its upper half at most w / 2 <= 12 bytes on: 16 bytes from there end at most 16 bytes after the miniblock's 4·w.
         let (low, high) = unsafe {
@@ -88,7 +88,7 @@ unsafe fn groups(packed: *const u8, width: usize, mut take: impl FnMut(usize, __
 /// # Safety
 /// The machine has AVX2; `out` has room for `count` times 128 values.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn blocks<T: Target>(page: &[u8], at: &mut usize, count: usize, state: &mut State, out: *mut T) -> usize {
+pub(super) unsafe fn blocks<T: Target>(page: &[u8], at: &mut usize, count: usize, state: &mut DeltaState, out: *mut T) -> usize {
     const { assert!(size_of::<T>() == 2 || size_of::<T>() == 4) };
     let mut lanes = Lanes::load(state);
     let mut out = out.cast::<u8>();

@@ -41,7 +41,7 @@ impl Target for u16 {
 
 /// Running state between blocks; arrays are one number per lane of the vectorised code, to be combined at the end.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct State {
+pub(crate) struct DeltaState {
     pub(super) last: u32,
     pub(super) max: [u32; 8],
     /// Deltas that are positive.

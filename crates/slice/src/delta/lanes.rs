@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::block::State;
+use super::block::DeltaState;
 
 /// What is carried from group to group, in registers.
 pub(super) struct Lanes {
@@ -18,7 +18,7 @@ pub(super) struct Lanes {
 impl Lanes {
     #[inline]
     #[target_feature(enable = "avx2")]
-    pub(super) fn load(state: &State) -> Self {
+    pub(super) fn load(state: &DeltaState) -> Self {
         // SAFETY: the arrays are 32 bytes long.
         let (max, ascents) = unsafe { (_mm256_loadu_si256(state.max.as_ptr().cast()), _mm256_loadu_si256(state.ascents.as_ptr().cast())) };
         Self { last: _mm256_set1_epi32(state.last as i32), max, ascents, min_delta: _mm256_setzero_si256() }
@@ -44,7 +44,7 @@ impl Lanes {
 
     #[inline]
     #[target_feature(enable = "avx2")]
-    pub(super) fn store(&self, state: &mut State) {
+    pub(super) fn store(&self, state: &mut DeltaState) {
         // SAFETY: the arrays are 32 bytes long.
         unsafe {
             _mm256_storeu_si256(state.max.as_mut_ptr().cast(), self.max);

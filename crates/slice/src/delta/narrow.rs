@@ -19,16 +19,16 @@ const SPREAD: u32 = 0x5fff;
 
 /// Per width: which bytes go to each lane (of both halves), and what each lane is multiplied by.
 #[repr(C, align(16))]
-struct Plan {
+struct UnpackShuffle {
     shuffle: [u8; 16],
     factor: [u16; 8],
 }
 
-static PLANS: [Plan; WIDEST + 1] = plans();
+static UNPACK_SHUFFLES: [UnpackShuffle; WIDEST + 1] = unpack_shuffles();
 
-const fn plans() -> [Plan; WIDEST + 1] {
+const fn unpack_shuffles() -> [UnpackShuffle; WIDEST + 1] {
     // Without bits there is nothing to take: every lane is zero.
-    const EMPTY: Plan = Plan { shuffle: [0x80; 16], factor: [0; 8] };
+    const EMPTY: UnpackShuffle = UnpackShuffle { shuffle: [0x80; 16], factor: [0; 8] };
     let mut all = [EMPTY; WIDEST + 1];
     let mut width = 1;
     while width <= WIDEST {
@@ -135,12 +135,12 @@ unsafe fn sixteens(mut packed: *const u8, widths: [u8; MINIS], min_delta: u32, m
     // The last lane of each half, everywhere in that half.
     let totals = _mm256_set1_epi16(0x0f0e);
     for width in widths.map(usize::from) {
-        let plan = &PLANS[width];
+        let unpack = &UNPACK_SHUFFLES[width];
         // SAFETY: both arrays are 16 bytes long.
         let (shuffle, factor) = unsafe {
             (
-                _mm256_broadcastsi128_si256(_mm_load_si128(plan.shuffle.as_ptr().cast())),
-                _mm256_broadcastsi128_si256(_mm_load_si128(plan.factor.as_ptr().cast())),
+                _mm256_broadcastsi128_si256(_mm_load_si128(unpack.shuffle.as_ptr().cast())),
+                _mm256_broadcastsi128_si256(_mm_load_si128(unpack.factor.as_ptr().cast())),
             )
         };
         let shift = _mm_cvtsi32_si128(16 - width as i32);

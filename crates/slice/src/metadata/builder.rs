@@ -28,12 +28,12 @@ pub struct MetadataBuilder {
     rows: Vec<u64>,
     slices: Vec<SliceEntry>,
     /// Nothing once a stripe did not tell.
-    sections: Option<sections::Growing>,
-    columns: Vec<Option<Growing>>,
+    sections: Option<sections::SectionsBuilder>,
+    columns: Vec<Option<BoundsBuilder>>,
 }
 
 #[derive(Debug, Default)]
-struct Growing {
+struct BoundsBuilder {
     min: Chunks,
     max: Chunks,
     nulls: Vec<u64>,
@@ -70,9 +70,9 @@ impl MetadataBuilder {
     /// A partition without slices yet.
     #[must_use]
     pub fn new(layout: Layout, schema: SchemaRef, application: BTreeMap<String, String>) -> Self {
-        let columns = schema.fields().iter().map(|f| stats_type(f.data_type()).map(|_| Growing::default())).collect();
+        let columns = schema.fields().iter().map(|f| stats_type(f.data_type()).map(|_| BoundsBuilder::default())).collect();
         let groups = Groups::of(schema.fields().len());
-        Self { layout, schema, application, groups, rows: Vec::new(), slices: Vec::new(), sections: Some(sections::Growing::new(groups)), columns }
+        Self { layout, schema, application, groups, rows: Vec::new(), slices: Vec::new(), sections: Some(sections::SectionsBuilder::new(groups)), columns }
     }
 
     /// Takes the next stripe into account.

@@ -31,7 +31,7 @@ use crate::delivery::Delivery;
 use crate::flight::consts::{ANSWER_ALIVE, ANSWER_VALUE, DEFAULT_HEARTBEAT, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
 use crate::flight::deliveries::DeliveryEncoder;
 use crate::flight::frames::{self, KeyRequest, LIST_PAGE, ListRequest, RangesRequest};
-use crate::flight::limits::{self, Bounded, Held};
+use crate::flight::limits::{self, Bounded, RequestPermit};
 use crate::flight::sessions::{self, SessionEncoder};
 use crate::flight::status::to_status;
 use crate::session::{Message, Opened, Session};
@@ -332,7 +332,7 @@ impl FlightService for CseService {
         meant_for(self.cse.info(), &request)?;
         let name = self.cse.info().name.clone();
         let heartbeat = heartbeat(&request);
-        let _held = request.extensions().get::<Arc<Held>>().cloned();
+        let _held = request.extensions().get::<Arc<RequestPermit>>().cloned();
         let ticket = request.into_inner().ticket;
         let mut stopping = self.stopping.clone();
         received(self.link.as_deref(), &ticket).await;
@@ -364,7 +364,7 @@ impl FlightService for CseService {
         meant_for(self.cse.info(), &request)?;
         let heartbeat = heartbeat(&request);
         let cse = Arc::clone(&self.cse);
-        let held = request.extensions().get::<Arc<Held>>().cloned();
+        let held = request.extensions().get::<Arc<RequestPermit>>().cloned();
         let (action, link) = (request.into_inner(), self.link.clone());
         let work = async move {
             let _held = held;
@@ -418,7 +418,7 @@ impl FlightService for CseService {
         meant_for(self.cse.info(), &request)?;
         let name = self.cse.info().name.clone();
         let heartbeat = heartbeat(&request);
-        let held = request.extensions().get::<Arc<Held>>().cloned();
+        let held = request.extensions().get::<Arc<RequestPermit>>().cloned();
         let mut incoming = request.into_inner();
         let mut stopping = self.stopping.clone();
         let (cse, of, link) = (Arc::clone(&self.cse), name.clone(), self.link.clone());

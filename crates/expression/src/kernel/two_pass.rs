@@ -12,7 +12,7 @@ use crate::ttest::GroupMoments;
 /// Sums of squares are taken to have lost too much where M2 is less than one part in so many: three of their sixteen digits.
 const LOST: f64 = 1024.0;
 
-/// Whether `moments`, made of a sum of squares `q`, should better be made by [`centred`].
+/// Whether `moments`, made of a sum of squares `q`, should better be made by [`two_pass_moments`].
 #[inline]
 #[must_use]
 pub fn cancels(moments: &GroupMoments, q: f64) -> bool {
@@ -24,7 +24,7 @@ pub fn cancels(moments: &GroupMoments, q: f64) -> bool {
 ///
 /// Squares are taken in doubles. An index or group that does not exist is passed over.
 #[must_use]
-pub fn centred<T: Value>(block: &Block<'_>, idx: &[u32], val: &[T], n: &[u32]) -> Vec<GroupMoments> {
+pub fn two_pass_moments<T: Value>(block: &Block<'_>, idx: &[u32], val: &[T], n: &[u32]) -> Vec<GroupMoments> {
     let values = || {
         idx.iter().zip(val).filter_map(|(&cell, &value)| {
             let at = cell.checked_sub(block.first)? as usize;
