@@ -1,19 +1,18 @@
 //! The `skytether` command. One crate, reached as a binary and through the Python wheel's entry point.
 //!
-//! Arguments are parsed low ([`args`]) and resolved high ([`run`]). Results on stdout, everything else on stderr; exit status 0 done, 1 the work failed, 2 the
+//! Arguments are parsed low ([`args`]) and resolved high ([`run`]), each command in a file of its own ([`commands`]). Results on stdout, everything else on stderr; exit status 0 done, 1 the work failed, 2 the
 //! call was wrong, 130 Ctrl-C was pressed.
 
 mod args;
-mod export;
-mod generate;
-mod growing;
-mod index;
+mod commands;
+mod common_args;
+mod context;
 mod listing;
-mod mending;
 mod output;
 mod progress;
 mod run;
-mod stopping;
+mod serving;
+mod shutdown;
 
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
@@ -21,6 +20,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use skytether_common::Error;
+
+use crate::context::Failure;
 
 /// Exit status of work that failed.
 const FAILED: u8 = 1;
@@ -51,11 +52,11 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     runtime.shutdown_background();
     match done {
         Ok(()) => 0,
-        Err(run::Failure::Work(e)) => fail(&e, FAILED),
-        Err(run::Failure::Call(e)) => fail(&e, WRONG_CALL),
-        Err(run::Failure::Stopped(line)) => {
-            stopping::say(line);
-            stopping::STOPPED
+        Err(Failure::Work(e)) => fail(&e, FAILED),
+        Err(Failure::Call(e)) => fail(&e, WRONG_CALL),
+        Err(Failure::Stopped(line)) => {
+            shutdown::print_error_line(line);
+            shutdown::STOPPED
         }
     }
 }
@@ -84,6 +85,19 @@ fn one_line(text: &str) -> String {
     line
 }
 
+/// Warnings on stderr; more with `SKYTETHER_LOG=info` or `debug`, and what is decided while queries run with `SKYTETHER_LOG=skytether::moves=trace`.
+pub fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("SKYTETHER_LOG").unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    // A second call in one process (tests, Python) finds the subscriber already there.
+    let colours = coloured(std::io::stderr().is_terminal(), std::env::var_os("NO_COLOR").as_deref());
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).compact().try_init();
+}
+
+/// Whether what is logged is coloured: on a terminal, unless `NO_COLOR` says something (<https://no-color.org>).
+fn coloured(terminal: bool, no_color: Option<&OsStr>) -> bool {
+    terminal && no_color.is_none_or(OsStr::is_empty)
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
@@ -99,17 +113,4 @@ mod tests {
         assert!(coloured(true, None) && coloured(true, Some(OsStr::new(""))));
         assert!(!coloured(true, Some(OsStr::new("1"))) && !coloured(false, None));
     }
-}
-
-/// Warnings on stderr; more with `SKYTETHER_LOG=info` or `debug`, and what is decided while queries run with `SKYTETHER_LOG=skytether::moves=trace`.
-pub fn log_to_stderr() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("SKYTETHER_LOG").unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    // A second call in one process (tests, Python) finds the subscriber already there.
-    let colours = coloured(std::io::stderr().is_terminal(), std::env::var_os("NO_COLOR").as_deref());
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).compact().try_init();
-}
-
-/// Whether what is logged is coloured: on a terminal, unless `NO_COLOR` says something (<https://no-color.org>).
-fn coloured(terminal: bool, no_color: Option<&OsStr>) -> bool {
-    terminal && no_color.is_none_or(OsStr::is_empty)
 }

@@ -7,7 +7,7 @@ use arrow::record_batch::RecordBatch;
 use arrow::util::pretty::pretty_format_batches_with_options;
 use skytether_common::{Error, Result};
 
-use crate::args::Format;
+use crate::common_args::Format;
 
 /// Rows that a printed table shows at most; the rest is counted.
 const TABLE_ROWS: usize = 1000;

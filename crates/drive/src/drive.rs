@@ -9,6 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool, TrackConsumersPool};
+use futures::future::BoxFuture;
 use skytether_common::{Context, Error, Key, Kind, Result};
 use skytether_engine::indexed::{Costs, Indexes};
 use skytether_engine::lane_pool::LanePool;
@@ -23,9 +24,9 @@ use skytether_wire::verify::{Pace, Verifying};
 use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Storage, SubPlan, Verified, Verify};
 use tokio::net::TcpListener;
 
-use crate::indexes::{Builder, Ground};
+use crate::indexes::{Builder, IndexContext};
 use crate::shared_reads::SharedReads;
-use crate::throttle::{Device, SlowDisk, naming};
+use crate::throttle::{Device, SlowDisk, tag_device};
 
 /// The version of a drive's on-disk format (ARCHITECTURE.md, "A drive's directory").
 pub const FORMAT: u32 = 1;
@@ -137,7 +138,7 @@ impl Drive {
         let reader = Arc::new(Reader::new(Arc::clone(&store)).paced(processor.clone()));
         let engine = Engine::new(info.name.clone(), reader, Arc::clone(&pool), options.threads, options.max_concurrent)?;
         let engine = Arc::new(engine.with_indexes(Arc::clone(&indexes), costs));
-        let ground = Ground {
+        let context = IndexContext {
             store: Arc::clone(&store),
             reader: Arc::new(Reader::sharing(Arc::clone(&store), CACHE_SHARES).paced(processor.clone())),
             indexes,
@@ -146,7 +147,7 @@ impl Drive {
             limit,
             leave_free: options.index_free,
         };
-        let indexes = Arc::new(Builder::begin(open.as_ref(), ground));
+        let indexes = Arc::new(Builder::begin(open.as_ref(), context));
         let epochs = EPOCHS.saturating_mul(u32::try_from(options.max_concurrent).unwrap_or(u32::MAX));
         let sessions = Sessions::new(Arc::clone(&engine), info.memory_limit, device.clone(), Bounds { epochs, load: options.max_load });
         Ok(Arc::new(Self { info, indexes, store, shared, engine, sessions, pool, processor, device }))
@@ -184,7 +185,7 @@ impl Drive {
     /// What runs as a whole, with the device's name in its annotation.
     fn whole(&self, stream: DeliveryStream) -> DeliveryStream {
         match &self.device {
-            Some(device) => naming(device, stream),
+            Some(device) => tag_device(device, stream),
             None => stream,
         }
     }
@@ -302,6 +303,6 @@ impl Cse for Drive {
 ///
 /// # Errors
 /// Unavailable where the listener fails.
-pub async fn serve(drive: Arc<Drive>, listener: TcpListener, shutdown: impl Future<Output = ()> + Send) -> Result<()> {
-    skytether_wire::flight::serve(drive, listener, shutdown).await
+pub fn serve(drive: Arc<Drive>, listener: TcpListener, shutdown: impl Future<Output = ()> + Send + 'static) -> BoxFuture<'static, Result<()>> {
+    skytether_wire::flight::serve(drive, listener, shutdown)
 }

@@ -4,149 +4,28 @@
 //! works while nobody asks for anything, and a quarter of the time else; what it reads and computes is booked on the drive's device like everything. Each write to an index is one change with its definition, on the condition
 //! that nobody changed that: an index whose generation or definition is gone is never written again. What can't be built is tried again, later and later, and at once where something of its partition is written anew.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry as Slot;
-use std::ops::Bound;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use datafusion::execution::memory_pool::MemoryPool;
-use skytether_common::{Error, Key, Kind, PartitionName, Result};
+use skytether_common::{Key, PartitionName, Result};
 use skytether_engine::Reader;
 use skytether_engine::indexed::Indexes;
-use skytether_index::{Definition, Head, Phase, State, of_partition};
+use skytether_index::{Definition, Phase, State, of_partition};
 use skytether_store::{Op, SliceStore};
 use tokio::sync::Semaphore;
 
 mod building;
+mod state;
 #[cfg(test)]
 mod tests;
 
-use building::Shared;
+use self::building::Shared;
+use self::state::{Entry, LEAST_MEMORY, PAGE};
 
 /// Bytes of memory that a segment takes while it is built, if there are so many, and the share of the drive's that it takes at most: the rest is for queries.
 const MEMORY: usize = 128 << 20;
 const SHARE: usize = 4;
-
-/// The least that is tried with.
-const LEAST_MEMORY: usize = 4 << 20;
-
-/// After how long an index that could not be built is tried again, at first and at most: what failed may have been the disk, at that moment.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
-
-/// Keys that are listed at once.
-const PAGE: usize = 128;
-
-/// One index.
-#[derive(Debug)]
-struct Entry {
-    of: PartitionName,
-    name: String,
-    definition: Definition,
-    /// No other entry has had it: one that was dropped and defined again is another one.
-    serial: u64,
-    phase: Phase,
-    segments: Vec<Arc<Head>>,
-    /// Whether what the store has of it was looked at.
-    loaded: bool,
-    /// Stripes that are being put into the next segment.
-    ahead: u32,
-    stripes: u32,
-    bytes: u64,
-    why: Option<String>,
-    /// How often in a row it could not be built.
-    failures: u32,
-    /// When it is tried again.
-    again: Option<Instant>,
-}
-
-impl Entry {
-    fn done(&self) -> u32 {
-        self.segments.iter().map(|head| head.header.stripes.len() as u32).sum()
-    }
-
-    /// What is stored of it is not worth anything.
-    fn begin_again(&mut self) {
-        (self.phase, self.loaded, self.ahead, self.bytes) = (Phase::Waiting, false, 0, 0);
-        self.segments.clear();
-    }
-
-    /// It can't be built, because of `error`.
-    fn fail(&mut self, error: &Error) {
-        (self.phase, self.ahead, self.why) = (Phase::Failed, 0, Some(error.full_text()));
-        // What a table or a definition is like stays so.
-        let stays = matches!(error.kind(), Kind::Unsupported | Kind::Invalid);
-        self.again = (!stays).then(|| Instant::now() + RETRY.0.saturating_mul(1 << self.failures.min(16)).min(RETRY.1));
-        self.failures = self.failures.saturating_add(1);
-    }
-
-    /// Whether there is something to do.
-    fn is_due(&self) -> bool {
-        match self.phase {
-            Phase::Waiting | Phase::Building => true,
-            Phase::Failed => self.again.is_some_and(|again| again <= Instant::now()),
-            Phase::Ready | Phase::Dropped => false,
-        }
-    }
-
-    fn state(&self) -> State {
-        State {
-            of: self.of.clone(),
-            name: self.name.clone(),
-            phase: self.phase,
-            stripes: (self.done() + self.ahead, self.stripes),
-            rows: self.segments.iter().map(|head| u64::from(head.rows())).sum(),
-            bytes: self.bytes,
-            why: self.why.clone(),
-            definition: Some(self.definition.clone()),
-        }
-    }
-}
-
-#[derive(Debug, Default)]
-struct Known {
-    stop: bool,
-    serials: u64,
-    /// By the partitions that they lie in.
-    all: BTreeMap<PartitionName, Entry>,
-}
-
-impl Known {
-    /// An index as it is defined now, in place of what was there.
-    fn define(&mut self, at: &PartitionName, of: PartitionName, name: String, definition: Definition) -> &mut Entry {
-        self.serials += 1;
-        let (serial, phase) = (self.serials, Phase::Waiting);
-        let entry = Entry {
-            of,
-            name,
-            definition,
-            serial,
-            phase,
-            segments: Vec::new(),
-            loaded: false,
-            ahead: 0,
-            stripes: 0,
-            bytes: 0,
-            why: None,
-            failures: 0,
-            again: None,
-        };
-        match self.all.entry(at.clone()) {
-            Slot::Occupied(mut slot) => {
-                slot.insert(entry);
-                slot.into_mut()
-            }
-            Slot::Vacant(slot) => slot.insert(entry),
-        }
-    }
-
-    /// The next index with something to do, after that at `last`: they take turns.
-    fn next(&self, last: Option<&PartitionName>) -> Option<(&PartitionName, &Entry)> {
-        let behind = last.map_or(Bound::Unbounded, Bound::Excluded);
-        self.all.range::<PartitionName, _>((behind, Bound::Unbounded)).chain(&self.all).find(|(_, entry)| entry.is_due())
-    }
-}
 
 /// Builds the indexes of a drive, until it is dropped.
 #[derive(Debug)]
@@ -156,7 +35,7 @@ pub(crate) struct Builder {
 }
 
 /// What the builder stands on.
-pub(crate) struct Ground {
+pub(crate) struct IndexContext {
     /// Where indexes are found and written.
     pub(crate) store: Arc<dyn SliceStore>,
     pub(crate) reader: Arc<Reader>,
@@ -170,17 +49,17 @@ pub(crate) struct Ground {
 
 impl Builder {
     /// Looks what indexes `store` has, which are used from now on, and goes on building those that are not ready. `open` is the store without the device's disk: looking is a part of opening a drive.
-    pub(crate) fn begin(open: &dyn SliceStore, ground: Ground) -> Self {
-        let Ground { store, reader, indexes, pool, turns, limit, leave_free } = ground;
+    pub(crate) fn begin(open: &dyn SliceStore, context: IndexContext) -> Self {
+        let IndexContext { store, reader, indexes, pool, turns, limit, leave_free } = context;
         let memory = MEMORY.min(limit / SHARE).max(LEAST_MEMORY);
         let most_turns = turns.available_permits();
-        let shared = Arc::new(Shared { store, reader, indexes, pool, turns, most_turns, memory, leave_free, known: Mutex::default(), wake: Condvar::new() });
+        let shared = Arc::new(Shared { store, reader, indexes, pool, turns, most_turns, memory, leave_free, state: Mutex::default(), wake: Condvar::new() });
         match definitions(open) {
             Ok(found) => {
                 for (at, definition) in found {
                     if let Some((of, name)) = of_partition(&at) {
-                        let mut known = shared.known();
-                        let entry = known.define(&at, of, name, definition);
+                        let mut state = shared.state();
+                        let entry = state.define(&at, of, name, definition);
                         if let Err(error) = shared.load(open, &at, entry) {
                             entry.begin_again();
                             tracing::warn!("index {} of {} can't be read, and is built again: {}", entry.name, entry.of.dataset, error.full_text());
@@ -200,28 +79,28 @@ impl Builder {
 
     /// What there is, and how far it is.
     pub(crate) fn states(&self) -> Vec<State> {
-        self.shared.known().all.values().map(Entry::state).collect()
+        self.shared.state().all.values().map(Entry::state).collect()
     }
 
     /// Whether something could be dropped.
     pub(crate) fn takes_space(&self) -> bool {
-        self.shared.known().all.values().any(|entry| entry.bytes > 0 || entry.phase == Phase::Building)
+        self.shared.state().all.values().any(|entry| entry.bytes > 0 || entry.phase == Phase::Building)
     }
 
     /// The store was changed by `batch`.
     pub(crate) fn changed(&self, batch: &[Op]) {
         let mut changed = false;
-        let mut known = self.shared.known();
-        let failed = known.all.values().any(|entry| entry.phase == Phase::Failed);
+        let mut state = self.shared.state();
+        let failed = state.all.values().any(|entry| entry.phase == Phase::Failed);
         for op in batch {
             let Some((at, slice)) = PartitionName::parse(op.key()) else { continue };
             match (of_partition(&at), op) {
                 (Some((of, name)), Op::Put { value, .. }) if slice.is_none() => match Definition::decode(value) {
                     Ok(definition) => {
                         let same = |entry: &Entry| entry.definition == definition && !matches!(entry.phase, Phase::Dropped | Phase::Failed);
-                        if !known.all.get(&at).is_some_and(same) {
+                        if !state.all.get(&at).is_some_and(same) {
                             self.shared.indexes.remove(&of, &name);
-                            known.define(&at, of, name, definition);
+                            state.define(&at, of, name, definition);
                             changed = true;
                         }
                     }
@@ -229,12 +108,12 @@ impl Builder {
                 },
                 (Some((of, name)), Op::Delete { .. }) if slice.is_none() => {
                     self.shared.indexes.remove(&of, &name);
-                    known.all.remove(&at);
+                    state.all.remove(&at);
                     changed = true;
                 }
                 // A partition that comes later than the index of it, or a slice that was mended.
                 (None, Op::Put { .. } | Op::Link { .. }) if failed => {
-                    for entry in known.all.values_mut().filter(|entry| entry.of == at && entry.phase == Phase::Failed) {
+                    for entry in state.all.values_mut().filter(|entry| entry.of == at && entry.phase == Phase::Failed) {
                         (entry.phase, entry.failures) = (Phase::Waiting, 0);
                         if slice.is_none() {
                             entry.begin_again();
@@ -246,7 +125,7 @@ impl Builder {
                 (_, Op::Put { .. } | Op::Delete { .. } | Op::Check { .. } | Op::Link { .. }) => {}
             }
         }
-        drop(known);
+        drop(state);
         if changed {
             self.shared.wake.notify_all();
         }
@@ -260,7 +139,7 @@ impl Builder {
 
 impl Drop for Builder {
     fn drop(&mut self) {
-        self.shared.known().stop = true;
+        self.shared.state().stop = true;
         self.shared.wake.notify_all();
         // It holds the store. What it is at takes as long as a stripe, or putting a segment in order.
         if let Some(thread) = self.thread.take()

@@ -52,7 +52,7 @@ struct Kept {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SharedState {
     own: Option<Instant>,
     other: Option<Instant>,
     /// The slice behind the last one that was read of each partition for either: one may be far behind the other.
@@ -63,7 +63,7 @@ struct State {
     bytes: usize,
 }
 
-impl State {
+impl SharedState {
     fn clear(&mut self) {
         *self = Self { own: self.own, other: self.other, ..Self::default() };
     }
@@ -111,7 +111,7 @@ pub(crate) struct SharedReads {
     inner: Arc<dyn SliceStore>,
     most: usize,
     /// Held while a row is read, so that nobody else moves the head meanwhile.
-    state: Mutex<State>,
+    state: Mutex<SharedState>,
 }
 
 impl SharedReads {
@@ -120,7 +120,7 @@ impl SharedReads {
         Self { inner, most: most.min(MOST), state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SharedState> {
         // Whatever a panic left is what was read.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -15,9 +15,9 @@ use datafusion::physical_plan::PhysicalExpr;
 use skytether_common::{Error, Result};
 
 use crate::cells::CellSource;
+use crate::df_error::through;
 use crate::spec::shorten;
 use crate::store::{MomentStore, result_type, state_types};
-use crate::through;
 
 /// An aggregate of grouped moments: its name, its arguments, and the rows that these make.
 pub(crate) trait Call: Send + Sync + Debug + 'static {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float32Array};
 use skytether_common::{DatasetName, Result};
 
-use crate::groups::PreparedCache;
+use crate::prepared::PreparedCache;
 
 /// The cells of data sets: numbered from 0 in the order of `obs`.
 ///

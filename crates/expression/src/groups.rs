@@ -1,9 +1,9 @@
 //! A spec's groups, resolved against a data set's cells: a small number per cell.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Float32Array, UInt32Array};
+use arrow::array::{Array, ArrayRef, AsArray, UInt32Array};
 use arrow::compute::{SortOptions, cast, sort_to_indices, take};
 use arrow::datatypes::DataType;
 use skytether_common::{Error, Result};
@@ -12,24 +12,10 @@ use crate::cells::CellSource;
 use crate::kernel::Codes;
 use crate::spec::{Groups, MAX_GROUPS, MomentsSpec};
 
+pub use crate::prepared::{Prepared, PreparedCache};
+
 /// Cells per block: a sparse row belongs to one gene and one block.
 pub const BLOCK: u32 = 65_536;
-
-/// Everything that the kernel needs to know about the cells for one spec.
-#[derive(Debug)]
-pub struct Prepared {
-    /// The groups' names. Groups are numbered by position; cells in no group have the number `names.len()`.
-    pub names: Arc<[String]>,
-    /// The group's number of each cell.
-    pub codes: Codes,
-    /// Per block and group (the last: no group), how many cells it has.
-    pub counts: Vec<Vec<u32>>,
-    /// The cells' totals, where the transform needs them.
-    pub totals: Option<Arc<Float32Array>>,
-    /// The obs column that the groups came from, to tell whether the source still gives the same: while this is here, no other array can have its address. The array itself
-    /// is the source's to keep or to let go.
-    column: Option<Weak<dyn Array>>,
-}
 
 impl Prepared {
     /// Resolves `spec`.
@@ -72,24 +58,6 @@ impl Prepared {
         Ok(Self { names: names.into(), codes: Codes::new(codes), counts, totals, column })
     }
 
-    /// Number of groups, that of the cells in no group included.
-    #[must_use]
-    pub fn width(&self) -> usize {
-        self.names.len() + 1
-    }
-
-    /// Number of cells.
-    #[must_use]
-    pub fn n_cells(&self) -> u32 {
-        self.codes.len() as u32
-    }
-
-    /// Bytes of memory.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        self.codes.len() * 2 + self.counts.len() * self.width() * 4
-    }
-
     fn still_holds(&self, spec: &MomentsSpec, source: &dyn CellSource) -> Result<bool> {
         let column = match (&spec.groups, &self.column) {
             (Groups::Obs { column }, Some(old)) => std::ptr::addr_eq(Arc::as_ptr(&source.obs_column(&spec.dataset, column)?), old.as_ptr()),
@@ -103,35 +71,13 @@ impl Prepared {
     }
 }
 
-/// A few specs already resolved, shared by the accumulators of an aggregate function and, where the source keeps them ([`CellSource::prepared`]), by its queries: a query over
-/// partitions and its repetition resolve once. An entry counts only while the source still answers with the very same arrays.
-#[derive(Debug, Default)]
-pub struct PreparedCache(Mutex<Vec<(MomentsSpec, Arc<Prepared>)>>);
-
 impl PreparedCache {
-    const KEEP: usize = 4;
-
     /// `spec` resolved.
     ///
     /// # Errors
     /// As [`Prepared::new`].
     pub fn get(&self, spec: &MomentsSpec, source: &dyn CellSource) -> Result<Arc<Prepared>> {
-        // Held while resolving: the other partitions of the same query wait for the result rather than doing the same.
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = kept.iter().position(|(s, _)| s == spec) {
-            let entry = kept.remove(at);
-            if entry.1.still_holds(spec, source)? {
-                let found = Arc::clone(&entry.1);
-                kept.push(entry);
-                return Ok(found);
-            }
-        }
-        let prepared = Arc::new(Prepared::new(spec, source)?);
-        if kept.len() >= Self::KEEP {
-            kept.remove(0);
-        }
-        kept.push((spec.clone(), Arc::clone(&prepared)));
-        Ok(prepared)
+        self.get_or_resolve(spec, |prepared| prepared.still_holds(spec, source), || Prepared::new(spec, source))
     }
 }
 
@@ -230,6 +176,10 @@ mod tests {
     };
     use arrow::datatypes::Int32Type;
     use skytether_common::{DatasetName, Kind};
+
+    use std::sync::Mutex;
+
+    use arrow::array::Float32Array;
 
     use super::*;
 

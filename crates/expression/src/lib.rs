@@ -7,7 +7,8 @@
 //! |---|---|
 //! | [`cells`] | [`CellSource`], the one door to a data set's cells |
 //! | [`spec`] | [`MomentsSpec`]: which cells form which group, and how a value is transformed |
-//! | [`groups`] | a spec's groups resolved into one small number per cell |
+//! | `prepared` | [`groups::Prepared`], a spec's groups as one small number per cell, and their cache |
+//! | [`groups`] | resolves a spec's groups against the cells of a data set |
 //! | `lanes` | exponentials, logarithms and erfc that become vector instructions |
 //! | [`log1p`] | `log1p(x / (total / 1e4))`, the same bits on every machine |
 //! | [`kernel`] | n, sum and sum of squares per group over one sparse row |
@@ -21,16 +22,19 @@
 //! | `pairs` | many t-tests at once |
 //! | [`rank`] | genes ranked per group, as scanpy's `rank_genes_groups` |
 //! | [`udf`] | the scalar function `t_test` and [`register`] |
+//! | `df_error` | our errors as DataFusion's |
 
 mod aggregate;
 pub mod cell_moments;
 pub mod cells;
+mod df_error;
 pub mod groups;
 pub mod kernel;
 mod lanes;
 pub mod log1p;
 pub mod moments;
 mod pairs;
+mod prepared;
 pub mod rank;
 pub mod rewrite;
 pub mod spec;
@@ -46,11 +50,3 @@ pub use rank::{Correction, RankOptions, Reference, rank_genes};
 pub use spec::{Groups, MomentsSpec, Transform};
 pub use ttest::{GroupMoments, Method};
 pub use udf::register;
-
-use datafusion::error::DataFusionError;
-use skytether_common::Error;
-
-/// One of ours on its way through DataFusion; `Error::find` gets it back out.
-pub(crate) fn through(error: Error) -> DataFusionError {
-    DataFusionError::External(Box::new(error))
-}

@@ -15,7 +15,7 @@ use skytether_common::{Error, Result};
 use crate::aggregate::{Call, Input, aggregate, is_text, passes, text_literal};
 use crate::cells::CellSource;
 use crate::groups::{BLOCK, Prepared, PreparedCache};
-use crate::kernel::{Block, Fault, Kernel, Tabulated, Value, cancels, centred, has_avx2};
+use crate::kernel::{Block, Fault, Kernel, Tabulated, Value, cancels, has_avx2, two_pass_moments};
 use crate::log1p::shared_table;
 use crate::spec::{MomentsSpec, Squares};
 use crate::store::MomentStore;
@@ -120,7 +120,7 @@ impl SparseRows {
                     let mut moments = GroupMoments::of_sums(u64::from(n), sums[2] as u64, sums[0], sums[1]);
                     // Squares in float32 are asked for by those who want scanpy's rounding, all of it.
                     if exact && cancels(&moments, sums[1]) {
-                        moments = again.get_or_insert_with(|| centred(open, idx, val, counts))[g];
+                        moments = again.get_or_insert_with(|| two_pass_moments(open, idx, val, counts))[g];
                     }
                     store.merge(group, g, &moments);
                 }

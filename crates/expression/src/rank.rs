@@ -2,18 +2,22 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Float64Array, RecordBatch, StringViewArray, StringViewBuilder, UInt32Array, new_null_array};
-use arrow::compute::{cast, concat, take};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type};
+use arrow::array::{Array, ArrayRef, Float64Array, RecordBatch, StringViewArray, UInt32Array, new_null_array};
+use arrow::compute::take;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use serde::{Deserialize, Serialize};
 use skytether_common::parallel::in_parallel;
 use skytether_common::{Error, Result};
 
+mod genes;
+mod order;
+mod tester;
+
+use self::genes::Genes;
 use self::order::{ascending, in_order};
 use self::tester::Tester;
 use crate::pairs::Pairs;
 use crate::spec::shorten;
-use crate::store::Results;
 use crate::ttest::Method;
 
 /// What a group is compared to.
@@ -158,85 +162,7 @@ const TESTING: &str = "tests genes";
 /// So many tests are worked off together.
 const TOGETHER: usize = 256;
 
-struct Genes<'a> {
-    ids: Vec<u32>,
-    names: StringViewArray,
-    results: Vec<Results<'a>>,
-    /// Which batch and row each gene is in.
-    place: Vec<(u32, u32)>,
-}
-
-impl<'a> Genes<'a> {
-    fn open(batches: &'a [RecordBatch]) -> Result<Self> {
-        let mut genes = Self { ids: Vec::new(), names: StringViewBuilder::new().finish(), results: Vec::new(), place: Vec::new() };
-        let mut names: Vec<ArrayRef> = Vec::new();
-        for (b, batch) in batches.iter().enumerate() {
-            let column = |name: &str| batch.column_by_name(name).ok_or_else(|| Error::invalid(format!("ranking genes needs a column {name:?}")));
-            let ids = column("gene_id")?;
-            let ids = ids
-                .as_primitive_opt::<UInt32Type>()
-                .filter(|ids| ids.null_count() == 0)
-                .ok_or_else(|| Error::invalid("gene_id must be UInt32 without NULLs"))?;
-            genes.ids.extend_from_slice(ids.values());
-            names.push(match batch.column_by_name("gene") {
-                Some(named) => cast(named, &DataType::Utf8View).map_err(|e| Error::invalid("gene must be text").because(e))?,
-                None => new_null_array(&DataType::Utf8View, batch.num_rows()),
-            });
-            let moments = column("moments")?;
-            if moments.null_count() > 0 {
-                return Err(Error::invalid("ranking genes needs moments without NULLs"));
-            }
-            genes.results.push(Results::open(moments.as_ref())?);
-            genes.place.extend((0..batch.num_rows()).map(|row| (b as u32, row as u32)));
-        }
-        if !names.is_empty() {
-            let all = concat(&names.iter().map(AsRef::as_ref).collect::<Vec<_>>()).map_err(|e| Error::internal("cannot join the genes' names").because(e))?;
-            genes.names = all.as_string_view().clone();
-        }
-        genes.sort()?;
-        Ok(genes)
-    }
-
-    /// Puts the genes in order of their numbers: genes of equal score must come in the same order whichever drive was the fastest.
-    fn sort(&mut self) -> Result<()> {
-        if self.ids.is_sorted() {
-            return Ok(());
-        }
-        let mut order: Vec<u32> = (0..self.ids.len() as u32).collect();
-        order.sort_by_key(|&row| self.ids[row as usize]);
-        self.ids = order.iter().map(|&row| self.ids[row as usize]).collect();
-        self.place = order.iter().map(|&row| self.place[row as usize]).collect();
-        let names = take(&self.names, &UInt32Array::from(order), None).map_err(|e| Error::internal("cannot put the genes' names in order").because(e))?;
-        self.names = names.as_string_view().clone();
-        Ok(())
-    }
-
-    fn len(&self) -> usize {
-        self.ids.len()
-    }
-
-    fn entries(&self, gene: usize) -> (&Results<'a>, std::ops::Range<usize>) {
-        let (batch, row) = self.place[gene];
-        let results = &self.results[batch as usize];
-        (results, results.range(row as usize))
-    }
-
-    /// The groups of the first gene, which must be those of all; `None` without genes.
-    fn group_names(&self) -> Result<Option<Vec<String>>> {
-        if self.len() == 0 {
-            return Ok(None);
-        }
-        let (results, range) = self.entries(0);
-        let Some(last) = range.clone().next_back() else { return Err(Error::invalid("the first gene's moments are empty: no rows were aggregated for it")) };
-        if results.name(last).is_some() {
-            return Err(Error::invalid("moments must end with the cells in no group"));
-        }
-        (range.start..last)
-            .map(|at| results.name(at).map(str::to_owned).ok_or_else(|| Error::invalid("moments name a group NULL")))
-            .collect::<Result<Vec<_>>>()
-            .map(Some)
-    }
-
+impl Genes<'_> {
     /// Tests every gene in every chosen group.
     fn test(&self, names: &[String], chosen: &[usize], reference: Option<usize>, options: &RankOptions, threads: usize) -> Result<TestedGenes> {
         let chunk = self.len().div_ceil(threads * 4).max(1);
@@ -352,7 +278,5 @@ pub fn corrected(p: &[f64], correction: Correction) -> Vec<f64> {
     }
 }
 
-mod order;
-mod tester;
 #[cfg(test)]
 mod tests;

@@ -17,7 +17,7 @@ use skytether_common::DatasetName;
 
 use crate::aggregate::is_text;
 use crate::cell_moments::{CELL_MOMENTS, spec_of};
-use crate::through;
+use crate::df_error::through;
 
 /// The sparse rows of a dense view: where they are, what they are called, of which data set and matrix they are.
 pub type RowsOf<'a> = dyn Fn(&TableReference) -> Option<(Arc<dyn TableSource>, TableReference, DatasetName, String)> + 'a;

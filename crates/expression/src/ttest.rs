@@ -23,7 +23,7 @@ impl GroupMoments {
     /// From `n` values, `nnz` of them nonzero, with sum `s` and sum of squares `q`. Where `q` is not finite, M2 is not either.
     ///
     /// M2 is a difference of `q` and a number close to it where the values' mean is far larger than their differences; whoever needs its last digits then
-    /// takes [`crate::kernel::centred`].
+    /// takes [`crate::kernel::two_pass_moments`].
     #[inline]
     #[must_use]
     pub fn of_sums(n: u64, nnz: u64, s: f64, q: f64) -> Self {

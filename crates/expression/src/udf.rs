@@ -14,10 +14,10 @@ use skytether_common::{Error, Result};
 use crate::aggregate::is_text;
 use crate::cell_moments::cell_moments_udaf;
 use crate::cells::CellSource;
+use crate::df_error::through;
 use crate::moments::moments_udaf;
 use crate::rank::unknown_group;
 use crate::store::{Results, result_type};
-use crate::through;
 use crate::ttest::{GroupMoments, Method, check_size, log_fold_change, test_unchecked};
 
 /// The reference that stands for all other cells.

@@ -6,6 +6,7 @@ use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use skytether_common::units::counted;
 use skytether_common::{Error, Kind, Result};
@@ -93,48 +94,50 @@ pub(crate) struct Embedded {
 }
 
 impl Embedded {
-    pub(crate) async fn open(path: &Path, options: &OpenOptions, mut host: HostOptions) -> Result<Self> {
-        let scheme = check(options)?;
-        host.redundancy = scheme;
-        refuse_address(path)?;
-        host.spill_below.get_or_insert_with(|| path.join(SPILL));
-        let (dir, own) = (path.to_path_buf(), options.clone());
-        // Opening verifies what a crash left behind, which blocks.
-        let opened = tokio::task::spawn_blocking(move || open_drives(&dir, &own, scheme))
-            .await
-            .map_err(|e| Error::internal(format!("opening {} stopped", path.display())).because(e))??;
-        let Opened { lock, drives, lost, like, new } = opened;
-        if new {
-            found(path, &drives).await?;
-        }
-        if let Some(hosts) = options.hosts
-            && lost.is_empty()
-        {
-            let each = drives.len() / hosts.max(1);
-            host.hosts = drives.iter().enumerate().map(|(at, drive)| (drive.info().id, format!("host-{}", at / each.max(1)))).collect();
-        }
-        // The lock says that nobody else writes here, so what no root record names is garbage; `fleet.json` says that these are all drives.
-        let (host, deleted) = Host::join_without(drives.into_iter().map(|drive| linked(drive)).collect(), lost, host, Founding::KnownList).await?;
-        let own = host.redundancy();
-        if scheme != Scheme::None && scheme != own {
-            return Err(Error::invalid(format!(
-                "the fleet at {} has redundancy {own}, not {scheme}: open it without one, and say {scheme} when a data set is ingested that is to have it",
-                path.display()
-            )));
-        }
-        if options.hosts.is_some_and(|hosts| hosts != host.hosts()) {
-            let own = match host.hosts() {
-                0 => "drives on hosts that nobody named".to_owned(),
-                hosts => format!("drives on {}", counted(hosts as u64, "host")),
-            };
-            return Err(Error::invalid(format!("the fleet at {} has {own}: open it without a number of hosts, or make another fleet", path.display())));
-        }
-        if deleted > 0 {
-            tracing::info!("{}: {deleted} slices of an ingest that did not finish were deleted", path.display());
-        }
-        let own = Self { path: path.to_path_buf(), host, like, resizing: tokio::sync::Mutex::default(), _lock: lock };
-        own.keep_list().await?;
-        Ok(own)
+    pub(crate) fn open<'a>(path: &'a Path, options: &'a OpenOptions, mut host: HostOptions) -> BoxFuture<'a, Result<Self>> {
+        Box::pin(async move {
+            let scheme = check(options)?;
+            host.redundancy = scheme;
+            refuse_address(path)?;
+            host.spill_below.get_or_insert_with(|| path.join(SPILL));
+            let (dir, own) = (path.to_path_buf(), options.clone());
+            // Opening verifies what a crash left behind, which blocks.
+            let opened = tokio::task::spawn_blocking(move || open_drives(&dir, &own, scheme))
+                .await
+                .map_err(|e| Error::internal(format!("opening {} stopped", path.display())).because(e))??;
+            let Opened { lock, drives, lost, like, new } = opened;
+            if new {
+                found(path, &drives).await?;
+            }
+            if let Some(hosts) = options.hosts
+                && lost.is_empty()
+            {
+                let each = drives.len() / hosts.max(1);
+                host.hosts = drives.iter().enumerate().map(|(at, drive)| (drive.info().id, format!("host-{}", at / each.max(1)))).collect();
+            }
+            // The lock says that nobody else writes here, so what no root record names is garbage; `fleet.json` says that these are all drives.
+            let (host, deleted) = Host::join_without(drives.into_iter().map(|drive| linked(drive)).collect(), lost, host, Founding::KnownList).await?;
+            let own = host.redundancy();
+            if scheme != Scheme::None && scheme != own {
+                return Err(Error::invalid(format!(
+                    "the fleet at {} has redundancy {own}, not {scheme}: open it without one, and say {scheme} when a data set is ingested that is to have it",
+                    path.display()
+                )));
+            }
+            if options.hosts.is_some_and(|hosts| hosts != host.hosts()) {
+                let own = match host.hosts() {
+                    0 => "drives on hosts that nobody named".to_owned(),
+                    hosts => format!("drives on {}", counted(hosts as u64, "host")),
+                };
+                return Err(Error::invalid(format!("the fleet at {} has {own}: open it without a number of hosts, or make another fleet", path.display())));
+            }
+            if deleted > 0 {
+                tracing::info!("{}: {deleted} slices of an ingest that did not finish were deleted", path.display());
+            }
+            let own = Self { path: path.to_path_buf(), host, like, resizing: tokio::sync::Mutex::default(), _lock: lock };
+            own.keep_list().await?;
+            Ok(own)
+        })
     }
 
     /// Makes a blank drive in the place of each of these, by names or ids, that are gone.

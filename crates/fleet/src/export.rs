@@ -1,16 +1,17 @@
 //! A table as one Parquet file on disk: its slices as they are stored.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use serde::Serialize;
 use skytether_common::{Error, Result};
 use skytether_host::plain::Sink;
 use skytether_host::{Door, Exported};
 
 use crate::aside::Aside;
-use crate::{Fleet, Inner};
+use crate::fleet::{Fleet, Inner};
 
 /// What an export was of, and how long it took.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -27,16 +28,19 @@ pub struct ExportReport {
     pub seconds: f64,
 }
 
+/// A function that is given the bytes done and the bytes in all, and may end the export by an error.
+type ExportProgress<'a> = Box<dyn FnMut(u64, u64) -> Result<()> + Send + 'a>;
+
 /// A file that is written while slices come, on a thread that may wait for the disk.
-struct Writing<P> {
+struct Writing<'a> {
     /// Lent to that thread while it writes.
     file: Option<Aside>,
     done: u64,
     total: u64,
-    progress: P,
+    progress: ExportProgress<'a>,
 }
 
-impl<P: FnMut(u64, u64) -> Result<()> + Send> Sink for Writing<P> {
+impl Sink for Writing<'_> {
     fn begin(&mut self, bytes: u64) {
         self.total = bytes;
     }
@@ -56,11 +60,13 @@ impl Fleet {
     ///
     /// # Errors
     /// `Unavailable`, where a remote host does not answer.
-    pub async fn door(&self) -> Result<Door> {
-        match &self.0 {
-            Inner::Embedded(fleet) => Ok(fleet.host().door()),
-            Inner::Remote(host) => host.door().await,
-        }
+    pub fn door(&self) -> BoxFuture<'_, Result<Door>> {
+        Box::pin(async move {
+            match &self.0 {
+                Inner::Embedded(fleet) => Ok(fleet.host().door()),
+                Inner::Remote(host) => host.door().await,
+            }
+        })
     }
 
     /// Writes the table `domain.dataset`, or `domain.dataset.table` of an expression data set, to the file `to`: one Parquet file of its slices as they are stored. The file is there whole or not at all. `progress` is told the bytes that are done and how many there
@@ -68,13 +74,25 @@ impl Fleet {
     ///
     /// # Errors
     /// `Conflict` where the file exists and `replace` is false, or the data set is replaced meanwhile; `NotFound` for a table that there is not; `Unsupported` for the dense view of a matrix; `Corrupt` for damage that nothing covers; `Exhausted` for a full disk; `Unavailable`.
-    pub async fn export(&self, table: &str, to: impl AsRef<Path>, replace: bool, progress: impl FnMut(u64, u64) -> Result<()> + Send) -> Result<ExportReport> {
-        let started = Instant::now();
-        let file = Aside::begin(to.as_ref(), replace)?;
-        let mut writing = Writing { file: Some(file), done: 0, total: 0, progress };
-        let Exported { rows, row_groups, slices, bytes } = self.door().await?.export(table, &mut writing).await?;
-        let file = writing.file.take().ok_or_else(|| Error::internal("an export without its file"))?;
-        tokio::task::spawn_blocking(move || file.finish()).await.map_err(|e| Error::internal("writing a file was interrupted").because(e))??;
-        Ok(ExportReport { rows, row_groups, slices, bytes, seconds: started.elapsed().as_secs_f64() })
+    pub fn export<'a>(
+        &'a self,
+        table: &'a str,
+        to: impl AsRef<Path>,
+        replace: bool,
+        progress: impl FnMut(u64, u64) -> Result<()> + Send + 'a,
+    ) -> BoxFuture<'a, Result<ExportReport>> {
+        self.write_file(table, to.as_ref().to_owned(), replace, Box::new(progress))
+    }
+
+    fn write_file<'a>(&'a self, table: &'a str, to: PathBuf, replace: bool, progress: ExportProgress<'a>) -> BoxFuture<'a, Result<ExportReport>> {
+        Box::pin(async move {
+            let started = Instant::now();
+            let file = Aside::begin(&to, replace)?;
+            let mut writing = Writing { file: Some(file), done: 0, total: 0, progress };
+            let Exported { rows, row_groups, slices, bytes } = self.door().await?.export(table, &mut writing).await?;
+            let file = writing.file.take().ok_or_else(|| Error::internal("an export without its file"))?;
+            tokio::task::spawn_blocking(move || file.finish()).await.map_err(|e| Error::internal("writing a file was interrupted").because(e))??;
+            Ok(ExportReport { rows, row_groups, slices, bytes, seconds: started.elapsed().as_secs_f64() })
+        })
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use skytether_common::{Error, Key, Result};
 use skytether_drive::drive::FORMAT;
 use skytether_drive::{Drive, DriveOptions, Storage};
@@ -21,32 +22,34 @@ struct Found {
 }
 
 /// The drives of the embedded fleet at `path`, those that are there and those that are not; see [`crate::Fleet::glance`].
-pub(crate) async fn glance(path: &Path) -> Result<Vec<DriveStatus>> {
-    let dir = path.to_path_buf();
-    // Opening verifies what a crash left behind, which blocks.
-    let opened = tokio::task::spawn_blocking(move || open_all(&dir)).await;
-    let (_lock, found) = opened.map_err(|e| Error::internal(format!("opening {} stopped", path.display())).because(e))??;
-    let mut told = Vec::with_capacity(found.len());
-    for one in &found {
-        told.push(match &one.drive {
-            Ok(drive) => membership(drive).await?,
-            Err(_) => None,
-        });
-    }
-    let newest = told.iter().flatten().max_by_key(|membership| membership.change);
-    let mut all = Vec::with_capacity(found.len());
-    for (one, own) in found.iter().zip(&told) {
-        let member = newest.and_then(|newest| newest.drives.iter().find(|member| member.id == one.id));
-        if newest.is_some() && member.is_none() {
-            // It has left the fleet.
-            continue;
+pub(crate) fn glance(path: &Path) -> BoxFuture<'_, Result<Vec<DriveStatus>>> {
+    Box::pin(async move {
+        let dir = path.to_path_buf();
+        // Opening verifies what a crash left behind, which blocks.
+        let opened = tokio::task::spawn_blocking(move || open_all(&dir)).await;
+        let (_lock, found) = opened.map_err(|e| Error::internal(format!("opening {} stopped", path.display())).because(e))??;
+        let mut told = Vec::with_capacity(found.len());
+        for one in &found {
+            told.push(match &one.drive {
+                Ok(drive) => membership(drive).await?,
+                Err(_) => None,
+            });
         }
-        all.push(match &one.drive {
-            Ok(drive) => here(drive, own.is_none() && newest.is_some_and(|newest| newest.homes > 1)).await,
-            Err(e) => lost(one, member.map(|member| member.name.clone()), e),
-        });
-    }
-    Ok(all)
+        let newest = told.iter().flatten().max_by_key(|membership| membership.change);
+        let mut all = Vec::with_capacity(found.len());
+        for (one, own) in found.iter().zip(&told) {
+            let member = newest.and_then(|newest| newest.drives.iter().find(|member| member.id == one.id));
+            if newest.is_some() && member.is_none() {
+                // It has left the fleet.
+                continue;
+            }
+            all.push(match &one.drive {
+                Ok(drive) => here(drive, own.is_none() && newest.is_some_and(|newest| newest.homes > 1)).await,
+                Err(e) => lost(one, member.map(|member| member.name.clone()), e),
+            });
+        }
+        Ok(all)
+    })
 }
 
 /// The drives of the fleet, as far as they can be opened, and the lock without which they may not be.

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use futures::future::BoxFuture;
 use skytether_common::{Error, Result};
 use skytether_host::{IndexInfo, ListIndexes, NewIndex, OldIndex};
 
-use crate::{Fleet, Inner};
+use crate::fleet::{Fleet, Inner};
 
 /// How often it is looked how far an index is: at first, and later.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
@@ -18,33 +19,39 @@ impl Fleet {
     ///
     /// # Errors
     /// As there.
-    pub async fn create_index(&self, asked: &NewIndex) -> Result<String> {
-        match &self.0 {
-            Inner::Embedded(fleet) => fleet.host().catalog().create_index(asked).await,
-            Inner::Remote(host) => host.create_index(asked).await,
-        }
+    pub fn create_index<'a>(&'a self, asked: &'a NewIndex) -> BoxFuture<'a, Result<String>> {
+        Box::pin(async move {
+            match &self.0 {
+                Inner::Embedded(fleet) => fleet.host().catalog().create_index(asked).await,
+                Inner::Remote(host) => host.create_index(asked).await,
+            }
+        })
     }
 
     /// The indexes, and how far they are; see [`skytether_host::Catalog::indexes`].
     ///
     /// # Errors
     /// As there.
-    pub async fn indexes(&self, asked: &ListIndexes) -> Result<Vec<IndexInfo>> {
-        match &self.0 {
-            Inner::Embedded(fleet) => fleet.host().catalog().indexes(asked).await,
-            Inner::Remote(host) => host.indexes(asked).await,
-        }
+    pub fn indexes<'a>(&'a self, asked: &'a ListIndexes) -> BoxFuture<'a, Result<Vec<IndexInfo>>> {
+        Box::pin(async move {
+            match &self.0 {
+                Inner::Embedded(fleet) => fleet.host().catalog().indexes(asked).await,
+                Inner::Remote(host) => host.indexes(asked).await,
+            }
+        })
     }
 
     /// Removes an index; see [`skytether_host::Catalog::drop_index`].
     ///
     /// # Errors
     /// As there.
-    pub async fn drop_index(&self, old: &OldIndex) -> Result<()> {
-        match &self.0 {
-            Inner::Embedded(fleet) => fleet.host().catalog().drop_index(old).await,
-            Inner::Remote(host) => host.drop_index(old).await,
-        }
+    pub fn drop_index<'a>(&'a self, old: &'a OldIndex) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            match &self.0 {
+                Inner::Embedded(fleet) => fleet.host().catalog().drop_index(old).await,
+                Inner::Remote(host) => host.drop_index(old).await,
+            }
+        })
     }
 
     /// Waits until an index is built; `tell` is told how far it is.

@@ -1,9 +1,9 @@
 //! A fleet: opening, queries, the catalog, ingest of plain tables.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::record_batch::RecordBatch;
 use pyo3::prelude::*;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use skytether_common::{DatasetName, Error, Result};
 use skytether_fleet::{
     DatasetKind, Fleet, GrowthOptions, HostOptions, IndexInfo, IngestOptions, ListIndexes, NewIndex, OldIndex, OpenOptions, Output, Profiles, Progress as Far,
-    Query, RepairOptions, ScrubOptions, TableScan, files,
+    RepairOptions, ScrubOptions, TableScan, files,
 };
 
 use tokio::sync::Notify;
@@ -21,6 +21,7 @@ use crate::errors::OrRaise;
 use crate::plain::PyPlainFile;
 use crate::result::{Asked, PyResultSet, options};
 use crate::runtime::block;
+use crate::slot::Slot;
 use crate::writer::PyWriter;
 
 /// Drives and a host over them, in this process or behind a connection.
@@ -34,59 +35,12 @@ enum Written {
     Substrait(Vec<u8>),
 }
 
-/// Where a Python fleet and its results find the fleet, until it is closed. Only what is under way, an Arrow stream that is being read or
-/// an ingest, keeps the fleet open beyond that, for itself.
-pub(crate) struct Slot {
-    open: Mutex<Option<Open>>,
-    location: String,
-    remote: bool,
-}
-
-struct Open {
-    fleet: Arc<Fleet>,
-    /// Queries that are planned and not begun: their plans hold the drives, so that they go when the fleet is closed.
-    planned: HashMap<u64, Query>,
-    next: u64,
-}
-
-impl Slot {
-    fn locked(&self) -> MutexGuard<'_, Option<Open>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn closed(&self) -> Error {
-        Error::invalid(format!("the fleet {} is closed: open it again", self.location))
-    }
-
-    /// The fleet, if it is open.
-    pub(crate) fn fleet(&self) -> Result<Arc<Fleet>> {
-        self.locked().as_ref().map(|open| Arc::clone(&open.fleet)).ok_or_else(|| self.closed())
-    }
-
-    /// Keeps a planned query; the number under which it is found.
-    pub(crate) fn keep(&self, query: Query) -> Result<u64> {
-        let mut guard = self.locked();
-        let open = guard.as_mut().ok_or_else(|| self.closed())?;
-        let number = open.next;
-        open.next += 1;
-        open.planned.insert(number, query);
-        Ok(number)
-    }
-
-    /// The planned query of this number, if it is still there.
-    pub(crate) fn take(&self, number: u64) -> Option<Query> {
-        self.locked().as_mut()?.planned.remove(&number)
-    }
-}
-
 /// A function that is told how many rows are done, and says whether to go on.
 type Progress = Option<Py<PyAny>>;
 
 impl PyFleet {
     fn new(fleet: Fleet) -> Self {
-        let (location, remote) = (fleet.location(), fleet.is_remote());
-        let open = Open { fleet: Arc::new(fleet), planned: HashMap::new(), next: 0 };
-        Self(Arc::new(Slot { open: Mutex::new(Some(open)), location, remote }))
+        Self(Arc::new(Slot::new(fleet)))
     }
 
     /// Where the fleet is found until it is closed.
@@ -470,16 +424,16 @@ impl PyFleet {
 
     /// The directory or URL.
     fn location(&self) -> &str {
-        &self.0.location
+        self.0.location()
     }
 
     /// Whether the fleet is behind a connection.
     fn is_remote(&self) -> bool {
-        self.0.remote
+        self.0.is_remote()
     }
 
     fn close(&self, py: Python<'_>) {
-        let open = self.0.locked().take();
+        let open = self.0.close();
         py.detach(|| drop(open));
     }
 }

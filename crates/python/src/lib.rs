@@ -8,6 +8,7 @@
 //! | [`errors`] | error kinds to exceptions |
 //! | [`runtime`] | the process's threads, and waiting on them interruptibly |
 //! | [`fleet`] | opening, listing, ingesting tables |
+//! | `slot` | where a Python fleet and its results find the fleet, until it is closed |
 //! | [`result`] | a query's rows and receipt |
 //! | [`plain`] | tables as plain Parquet files |
 //! | [`writer`] | writing an expression data set, table by table and matrix by matrix |
@@ -28,6 +29,7 @@ mod plain;
 mod rank;
 mod result;
 mod runtime;
+mod slot;
 mod writer;
 
 use pyo3::prelude::*;

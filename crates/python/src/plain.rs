@@ -10,8 +10,8 @@ use skytether_fleet::files::Format;
 use skytether_fleet::{Door, Fleet, Particles, PlainFile, generate};
 
 use crate::errors::OrRaise;
-use crate::fleet::Slot;
 use crate::runtime::block;
+use crate::slot::Slot;
 
 /// A table as a Parquet file that is read where it is. It keeps no fleet open.
 #[pyclass(name = "PlainFile", module = "skytether._internal", frozen)]

@@ -20,8 +20,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::errors::OrRaise;
-use crate::fleet::Slot;
 use crate::runtime::{NOTICE, block, runtime, stopped};
+use crate::slot::Slot;
 
 /// What a result is the answer to.
 #[derive(Debug, Clone)]
@@ -112,7 +112,7 @@ impl PyResultSet {
     #[pyo3(signature = (requested_schema = None))]
     fn __arrow_c_stream__<'py>(&self, py: Python<'py>, requested_schema: Option<Bound<'py, PyCapsule>>) -> PyResult<Bound<'py, PyAny>> {
         let (query, fleet) = self.take(py)?;
-        let rows = Rows { schema: Arc::clone(&query.schema), state: State::Planned(query, fleet), of: std::thread::current().id() };
+        let rows = Rows { schema: Arc::clone(&query.schema), state: StreamState::Planned(query, fleet), of: std::thread::current().id() };
         let reader = PyRecordBatchReader::new(Box::new(rows)).into_pyobject(py)?;
         reader.call_method1("__arrow_c_stream__", (requested_schema,))
     }
@@ -142,12 +142,12 @@ const BACKLOG: usize = 2;
 /// The rows as whoever takes the Arrow stream pulls them.
 struct Rows {
     schema: SchemaRef,
-    state: State,
+    state: StreamState,
     of: ThreadId,
 }
 
 /// How far a stream is.
-enum State {
+enum StreamState {
     /// With the fleet that it keeps open.
     Planned(Query, Arc<Fleet>),
     Begun(Running),
@@ -203,17 +203,17 @@ impl Iterator for Rows {
             Err(e) => return Some(Err(ArrowError::ExternalError(Box::new(e)))),
         };
         // Not before the first row is asked for: a query that nobody reads must not hold the drives' turns.
-        if let State::Planned(..) = self.state
-            && let State::Planned(query, fleet) = std::mem::replace(&mut self.state, State::Over)
+        if let StreamState::Planned(..) = self.state
+            && let StreamState::Planned(query, fleet) = std::mem::replace(&mut self.state, StreamState::Over)
         {
-            self.state = State::Begun(Running::begin(runtime, query, fleet));
+            self.state = StreamState::Begun(Running::begin(runtime, query, fleet));
         }
-        let State::Begun(running) = &mut self.state else { return None };
+        let StreamState::Begun(running) = &mut self.state else { return None };
         loop {
             // What pulls may hold Python's lock (the runtime's threads never need it) or not.
             if let Ok(next) = runtime.block_on(async { tokio::time::timeout(NOTICE, running.next()).await }) {
                 if !matches!(next, Some(Ok(_))) {
-                    self.state = State::Over;
+                    self.state = StreamState::Over;
                 }
                 return next.map(|batch| batch.map_err(|e| ArrowError::ExternalError(Box::new(e))));
             }
@@ -221,7 +221,7 @@ impl Iterator for Rows {
             if std::thread::current().id() == self.of
                 && let Err(interrupt) = Python::attach(interrupted)
             {
-                self.state = State::Over;
+                self.state = StreamState::Over;
                 return Some(Err(ArrowError::ExternalError(Box::new(interrupt))));
             }
         }

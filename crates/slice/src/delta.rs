@@ -9,6 +9,9 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+mod block;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod narrow;
 mod scalar;
@@ -16,10 +19,8 @@ mod scalar;
 use bytes::Bytes;
 use skytether_common::{Error, Result};
 
-/// Values per block and per miniblock.
-const BLOCK_VALUES: usize = 128;
-const MINI: usize = 32;
-const MINIS: usize = BLOCK_VALUES / MINI;
+pub(crate) use self::block::Target;
+use self::block::{BLOCK_VALUES, DeltaState, MINI, MINIS, SLACK, unzigzag};
 
 /// A column's values and what is known about them.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,52 +31,6 @@ pub(crate) struct Column<T> {
     /// The largest value; 0 where there is none.
     pub(crate) max: u32,
 }
-
-/// What values are decoded to: `u32`, or `u16` (values that do not fit are an error).
-///
-/// It is one of the two: what is not two bytes long is taken to be four.
-pub(crate) trait Target: Copy + 'static {
-    /// The largest value that fits.
-    const MAX: u32;
-    fn from_u32(value: u32) -> Self;
-    fn to_u32(self) -> u32;
-}
-
-impl Target for u32 {
-    const MAX: u32 = u32::MAX;
-    #[inline(always)]
-    fn from_u32(value: u32) -> Self {
-        value
-    }
-    #[inline(always)]
-    fn to_u32(self) -> u32 {
-        self
-    }
-}
-
-impl Target for u16 {
-    const MAX: u32 = 0xffff;
-    #[inline(always)]
-    fn from_u32(value: u32) -> Self {
-        value as u16
-    }
-    #[inline(always)]
-    fn to_u32(self) -> u32 {
-        u32::from(self)
-    }
-}
-
-/// Running state between blocks; arrays are one number per lane of the vectorised code, to be combined at the end.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct State {
-    last: u32,
-    max: [u32; 8],
-    /// Deltas that are positive.
-    ascents: [u32; 8],
-}
-
-/// How far vector loads may reach beyond a miniblock.
-const SLACK: usize = 16;
 
 /// Which code decodes whole blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +59,7 @@ pub(crate) struct Stream<T> {
     at: usize,
     expected: usize,
     engine: Engine,
-    state: State,
+    state: DeltaState,
     /// Values decoded, `carry` included.
     decoded: usize,
     /// Decoded with the last block, but not taken yet: fewer than a block.
@@ -141,7 +96,7 @@ impl<T: Target> Stream<T> {
             return Err(Error::corrupt(format!("a page of {} bytes cannot hold {expected} values", page.len())));
         }
         let carry = if expected == 0 { Vec::new() } else { vec![T::from_u32(first)] };
-        let state = State { last: first, max: [if expected == 0 { 0 } else { first }; 8], ascents: [0; 8] };
+        let state = DeltaState { last: first, max: [if expected == 0 { 0 } else { first }; 8], ascents: [0; 8] };
         let at = input.at;
         Ok(Some(Self { at, page, expected, engine, state, decoded: carry.len(), carry, previous: None, descents: 0 }))
     }
@@ -254,10 +209,6 @@ impl<'a> Input<'a> {
         }
         Err(Error::corrupt("a number in a page of packed values has more than 64 bits"))
     }
-}
-
-fn unzigzag(n: u64) -> i64 {
-    ((n >> 1) as i64) ^ -((n & 1) as i64)
 }
 
 #[cfg(test)]

@@ -14,12 +14,15 @@
 //!
 //! The bytes are described in ARCHITECTURE.md, "A slice" and "A metadata slice".
 
+mod batches;
 pub mod decode;
 mod delta;
+mod encoded;
 pub mod groups;
 mod guard;
 pub mod layout;
 pub mod metadata;
+mod options;
 mod pieces;
 pub mod plain;
 mod sections;
@@ -27,62 +30,18 @@ pub mod sparse;
 pub mod stats;
 pub mod table;
 
-use bytes::Bytes;
-
+pub use batches::{MAX_DECODED, TableBatches};
+pub use decode::{Batches, decode, decode_rows};
+pub use encoded::Encoded;
 pub use groups::Groups;
 pub use layout::{BLOCK, Layout, ValueType};
-pub use metadata::{Metadata, MetadataBuilder, SliceEntry, StatsTable};
+pub use metadata::Metadata;
+pub use metadata::builder::MetadataBuilder;
+pub use metadata::entry::SliceEntry;
+pub use metadata::stats_table::StatsTable;
+pub use options::{MAX_ROWS, SliceOptions};
 pub use pieces::Pieces;
 pub use sections::{Picked, Sections};
 pub use sparse::{SparseBatches, SparseSlicer, Values, decode_sparse, sparse_schema};
 pub use stats::{ColumnStats, SliceStats};
 pub use table::TableSlicer;
-
-pub use decode::{Batches, MAX_DECODED, TableBatches, decode, decode_rows};
-
-/// The most rows that a slice may hold. A megabyte of constant columns could otherwise claim billions.
-pub const MAX_ROWS: u64 = 1 << 20;
-
-/// How slices are cut.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SliceOptions {
-    /// The size in bytes that slices approach and do not exceed, as long as one row fits.
-    pub target_bytes: usize,
-    /// Rows (genes' blocks in the sparse layout) that a slice holds at most, between 1 and [`MAX_ROWS`]: fewer spread small tables over more drives.
-    pub max_rows: u64,
-    /// ZSTD level of the table layout; the sparse layout is not compressed.
-    pub zstd_level: i32,
-}
-
-impl SliceOptions {
-    /// `max_rows` within what a slice may hold.
-    pub(crate) fn most_rows(&self) -> u64 {
-        self.max_rows.clamp(1, MAX_ROWS)
-    }
-}
-
-impl Default for SliceOptions {
-    fn default() -> Self {
-        Self { target_bytes: 1 << 20, max_rows: MAX_ROWS, zstd_level: 1 }
-    }
-}
-
-/// A finished stripe of rows: one slice, or of wide tables one for each group of columns ([`groups`]).
-#[derive(Debug, Clone)]
-pub struct Encoded {
-    /// The first slice, which mostly is the only one.
-    pub bytes: Bytes,
-    /// The slices of the other groups of columns, in order.
-    pub more: Vec<Bytes>,
-    /// For each column of the table where its section ends in its slice ([`Picked`]); not known of matrices, which are read whole.
-    pub ends: Option<Vec<u32>>,
-    /// What the partition's metadata slice keeps about the rows.
-    pub stats: SliceStats,
-}
-
-impl Encoded {
-    /// All slices, in the order of their columns.
-    pub fn slices(&self) -> impl Iterator<Item = &Bytes> {
-        std::iter::once(&self.bytes).chain(&self.more)
-    }
-}

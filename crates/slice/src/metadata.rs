@@ -13,9 +13,11 @@
 //!
 //! Version 1 with several groups is read as well: it was written before there was a 2.
 
+pub(crate) mod builder;
+pub(crate) mod entry;
 mod gather;
 pub mod ipc;
-mod table;
+pub(crate) mod stats_table;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,8 +30,8 @@ use serde::{Deserialize, Serialize};
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Result};
 
-pub use table::{MetadataBuilder, StatsTable};
-
+use self::entry::SliceEntry;
+use self::stats_table::{Bounds, StatsTable};
 use crate::groups::Groups;
 use crate::guard::guarded;
 use crate::layout::Layout;
@@ -41,17 +43,6 @@ const MAGIC: &[u8; 8] = b"SKYMETA\0";
 pub const FORMAT_VERSION: u32 = 2;
 /// Magic, version, checksum and the header's length.
 const PREFIX: usize = 20;
-
-/// What is known about one slice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SliceEntry {
-    /// Rows.
-    pub rows: u64,
-    /// Length in bytes.
-    pub len: u64,
-    /// CRC-32C of the bytes.
-    pub crc32c: u32,
-}
 
 /// A partition's metadata.
 #[derive(Debug, Clone, PartialEq)]
@@ -237,7 +228,7 @@ impl Metadata {
             bounds.push(stats_type(field.data_type()).map(|_| {
                 let at = next;
                 next += 3;
-                table::Bounds {
+                Bounds {
                     min: Arc::clone(batch.column(at)),
                     max: Arc::clone(batch.column(at + 1)),
                     nulls: batch.column(at + 2).as_primitive::<UInt64Type>().clone(),

@@ -26,7 +26,9 @@ use skytether_common::{Error, Result};
 
 use crate::groups::Groups;
 use crate::guard::{corrupt, guarded};
-use crate::metadata::{Metadata, SliceEntry, StatsTable};
+use crate::metadata::Metadata;
+use crate::metadata::entry::SliceEntry;
+use crate::metadata::stats_table::StatsTable;
 use crate::pieces::Pieces;
 
 /// What every Parquet file begins with. So does the first slice; a file without slices has nothing else before its footer.

@@ -15,7 +15,7 @@ use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Result};
 
 use crate::groups::Groups;
-use crate::metadata::SliceEntry;
+use crate::metadata::entry::SliceEntry;
 use crate::pieces::Pieces;
 
 /// Bytes per column: where its section ends, and the section's CRC-32C, both u32 in little endian.
@@ -44,9 +44,9 @@ pub(crate) fn ends(footer: &ParquetMetaData, columns: usize) -> Option<Vec<u32>>
 
 /// Collects the sections of a partition's slices while they are written.
 #[derive(Debug)]
-pub(crate) struct Growing(Vec<Vec<u8>>);
+pub(crate) struct SectionsBuilder(Vec<Vec<u8>>);
 
-impl Growing {
+impl SectionsBuilder {
     pub(crate) fn new(groups: Groups) -> Self {
         Self(vec![Vec::new(); groups.len()])
     }

@@ -19,10 +19,11 @@ use parquet::schema::types::ColumnPath;
 use skytether_common::parallel::in_parallel;
 use skytether_common::{Error, Result};
 
+use crate::encoded::Encoded;
 use crate::groups::Groups;
+use crate::options::SliceOptions;
 use crate::sections;
 use crate::stats::{ColumnStats, SliceStats, column_stats};
-use crate::{Encoded, SliceOptions};
 
 /// A slice is closed when its rows take this many times the target in memory, however well they compress: bounds writers and readers.
 const MAX_EXPANSION: usize = 32;

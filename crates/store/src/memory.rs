@@ -13,12 +13,12 @@ use crate::{Entry, Op, SliceStore, Usage, Version, batch, ranges};
 /// Values in an ordered map under one lock. Nothing survives the process.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
-    state: RwLock<State>,
+    state: RwLock<MemoryState>,
     capacity: Option<u64>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct MemoryState {
     values: BTreeMap<String, (Entry, Bytes)>,
     last_version: Version,
     value_bytes: u64,
@@ -38,7 +38,7 @@ impl MemoryStore {
     }
 
     // A panic can't leave the state half changed: `apply` checks everything first, and what follows can't fail.
-    fn read(&self) -> RwLockReadGuard<'_, State> {
+    fn read(&self) -> RwLockReadGuard<'_, MemoryState> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 }

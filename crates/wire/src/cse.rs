@@ -2,13 +2,9 @@
 
 use std::fmt::Debug;
 use std::ops::Range;
-use std::pin::Pin;
 
-use arrow::datatypes::SchemaRef;
-use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::Stream;
 use serde::{Deserialize, Serialize};
 use skytether_adapt::profile::Profile;
 use skytether_common::{Error, Key, Result};
@@ -16,7 +12,7 @@ use skytether_index::State;
 use skytether_store::{Entry, Op, Usage, Version};
 use uuid::Uuid;
 
-use crate::annotation::Annotation;
+use crate::delivery::DeliveryStream;
 use crate::session::Opened;
 use crate::subplan::SubPlan;
 use crate::verify::{Pace, Verified, Verify, Verifying};
@@ -91,33 +87,6 @@ pub trait Storage: Send + Sync + Debug {
         }
         Ok(verifying.finish())
     }
-}
-
-/// One message of a running sub-plan.
-#[derive(Debug, Clone)]
-pub enum Delivery {
-    /// Rows of epoch `epoch`; they count once the epoch is complete.
-    Batch {
-        /// The epoch, from 0.
-        epoch: u32,
-        /// The rows.
-        batch: RecordBatch,
-    },
-    /// The epoch is complete: all its batches were delivered.
-    EpochComplete {
-        /// The epoch.
-        epoch: u32,
-    },
-    /// The sub-plan is finished; always the last message.
-    Done(Annotation),
-}
-
-/// What a CSE answers to a sub-plan: its schema at once, then the deliveries.
-pub struct DeliveryStream {
-    /// Schema of every batch.
-    pub schema: SchemaRef,
-    /// The messages. Dropping the stream cancels the work.
-    pub messages: Pin<Box<dyn Stream<Item = Result<Delivery>> + Send>>,
 }
 
 /// A compute-storage engine: storage and an engine over it.

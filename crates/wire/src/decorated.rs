@@ -9,7 +9,8 @@ use skytether_common::{Key, Result};
 use skytether_index::State;
 use skytether_store::{Entry, Op, Usage, Version};
 
-use crate::cse::{Cse, CseInfo, DeliveryStream, Storage};
+use crate::cse::{Cse, CseInfo, Storage};
+use crate::delivery::DeliveryStream;
 use crate::session::Opened;
 use crate::subplan::SubPlan;
 use crate::verify::{Verified, Verify};

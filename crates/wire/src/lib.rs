@@ -6,6 +6,7 @@
 pub mod annotation;
 pub mod cse;
 pub mod decorated;
+mod delivery;
 pub mod flight;
 pub mod session;
 pub mod size;
@@ -13,7 +14,8 @@ pub mod subplan;
 pub mod verify;
 
 pub use annotation::{Annotation, OperatorNote, WorkAbove};
-pub use cse::{Cse, CseInfo, Delivery, DeliveryStream, Storage};
+pub use cse::{Cse, CseInfo, Storage};
+pub use delivery::{Delivery, DeliveryStream};
 pub use session::{Opened, Session};
 pub use skytether_adapt::message::Rung;
 pub use subplan::SubPlan;

@@ -15,7 +15,7 @@ use skytether_common::{Error, Result};
 use tokio::sync::mpsc;
 
 use crate::annotation::Annotation;
-use crate::cse::DeliveryStream;
+use crate::delivery::DeliveryStream;
 
 /// What a CSE makes of a sub-plan that it is to work off slice by slice.
 pub enum Opened {

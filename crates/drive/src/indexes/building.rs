@@ -14,7 +14,7 @@ use skytether_pace::wait::deferred;
 use skytether_store::{Expect, Op, SliceStore, Version};
 use tokio::sync::Semaphore;
 
-use super::{Entry, Known, LEAST_MEMORY, PAGE};
+use super::state::{Entry, IndexState, LEAST_MEMORY, PAGE};
 
 /// How long is waited where there is no memory, and for something to do.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -41,7 +41,7 @@ pub(super) struct Shared {
     pub(super) memory: usize,
     /// The share of the disk that indexes leave free.
     pub(super) leave_free: f64,
-    pub(super) known: Mutex<Known>,
+    pub(super) state: Mutex<IndexState>,
     pub(super) wake: Condvar,
 }
 
@@ -60,7 +60,7 @@ impl From<Error> for Stopped {
 
 /// The index that is being built.
 #[derive(Debug)]
-struct Work {
+struct IndexJob {
     at: PartitionName,
     key: Key,
     serial: u64,
@@ -70,15 +70,15 @@ struct Work {
 }
 
 impl Shared {
-    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn state(&self) -> MutexGuard<'_, IndexState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits so long, or until there is something new.
     fn rest(&self, time: Duration) {
-        let known = self.known();
-        if !known.stop {
-            drop(self.wake.wait_timeout(known, time).unwrap_or_else(PoisonError::into_inner));
+        let state = self.state();
+        if !state.stop {
+            drop(self.wake.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner));
         }
     }
 
@@ -92,7 +92,7 @@ impl Shared {
             due += REST * due.duration_since(started);
         }
         while let Some(left) = due.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
-            && !self.known().stop
+            && !self.state().stop
         {
             self.rest(left);
         }
@@ -112,11 +112,11 @@ impl Shared {
                 });
             }
             let next = {
-                let known = self.known();
-                if known.stop {
+                let state = self.state();
+                if state.stop {
                     return;
                 }
-                known.next(last.as_ref()).map(|(at, entry)| (at.clone(), entry.serial, entry.definition.clone()))
+                state.next(last.as_ref()).map(|(at, entry)| (at.clone(), entry.serial, entry.definition.clone()))
             };
             let Some((at, serial, definition)) = next else {
                 self.rest(PAUSE);
@@ -157,22 +157,22 @@ impl Shared {
     /// Takes all indexes off that have something; whether there was one.
     pub(super) fn make_room(&self, why: &str) -> bool {
         let has = |entry: &Entry| entry.bytes > 0 || entry.phase == Phase::Building;
-        let all: Vec<PartitionName> = self.known().all.iter().filter(|(_, entry)| has(entry)).map(|(at, _)| at.clone()).collect();
+        let all: Vec<PartitionName> = self.state().all.iter().filter(|(_, entry)| has(entry)).map(|(at, _)| at.clone()).collect();
         all.iter().fold(false, |any, at| self.drop_for_space(at, why) || any)
     }
 
     /// Changes what is known of an index, if there still is one.
     fn change<T>(&self, at: &PartitionName, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
-        self.known().all.get_mut(at).map(change)
+        self.state().all.get_mut(at).map(change)
     }
 
     /// Changes what is known of an index that is being built, if it is to be built still.
-    fn still<T>(&self, work: &Work, change: impl FnOnce(&mut Entry) -> T) -> Result<T, Stopped> {
-        let mut known = self.known();
-        if known.stop {
+    fn still<T>(&self, work: &IndexJob, change: impl FnOnce(&mut Entry) -> T) -> Result<T, Stopped> {
+        let mut state = self.state();
+        if state.stop {
             return Err(Stopped::Gone);
         }
-        match known.all.get_mut(&work.at) {
+        match state.all.get_mut(&work.at) {
             Some(entry) if entry.serial == work.serial && entry.phase != Phase::Dropped => Ok(change(entry)),
             _ => Err(Stopped::Gone),
         }
@@ -206,13 +206,13 @@ impl Shared {
     }
 
     /// An index to be built, as long as its definition in the store is `definition`.
-    fn work_on(&self, at: &PartitionName, serial: u64, definition: Definition) -> Result<Work, Stopped> {
+    fn work_on(&self, at: &PartitionName, serial: u64, definition: Definition) -> Result<IndexJob, Stopped> {
         let key = at.key()?;
         let Some(stored) = self.store.stat(&key)? else {
             // Nobody told: whoever wants it defines it again.
-            let mut known = self.known();
-            if known.all.get(at).is_some_and(|entry| entry.serial == serial)
-                && let Some(entry) = known.all.remove(at)
+            let mut state = self.state();
+            if state.all.get(at).is_some_and(|entry| entry.serial == serial)
+                && let Some(entry) = state.all.remove(at)
             {
                 self.indexes.remove(&entry.of, &entry.name);
             }
@@ -225,10 +225,10 @@ impl Shared {
         if is != definition {
             return Err(Stopped::Gone);
         }
-        Ok(Work { at: at.clone(), key, serial, definition, version: stored.version })
+        Ok(IndexJob { at: at.clone(), key, serial, definition, version: stored.version })
     }
 
-    fn build(&self, work: &mut Work) -> Result<(), Stopped> {
+    fn build(&self, work: &mut IndexJob) -> Result<(), Stopped> {
         let (of, loaded) = self.still(work, |entry| (entry.of.clone(), entry.loaded))?;
         if !loaded {
             self.remove_slices(&work.at, &work.key)?;
@@ -275,7 +275,7 @@ impl Shared {
     }
 
     /// Writes a segment, its head last.
-    fn write(&self, work: &mut Work, segment: u32, built: Built) -> Result<(), Stopped> {
+    fn write(&self, work: &mut IndexJob, segment: u32, built: Built) -> Result<(), Stopped> {
         let Built { head, bytes, files } = built;
         if files.len() > MAX_FILES {
             return Err(Error::exhausted(format!("a segment of index {} has {} files; at most {MAX_FILES} are allowed", work.key, files.len())).into());
@@ -300,7 +300,7 @@ impl Shared {
     }
 
     /// Makes `changes`, if the definition is what it was.
-    fn as_long_as_defined(&self, work: &mut Work, mut changes: Vec<Op>) -> Result<(), Stopped> {
+    fn as_long_as_defined(&self, work: &mut IndexJob, mut changes: Vec<Op>) -> Result<(), Stopped> {
         changes.push(Op::Put { key: work.key.clone(), value: work.definition.encode()?.into(), expect: Expect::Version(work.version) });
         let versions = self.store.apply(changes)?;
         work.version = versions.last().copied().ok_or_else(|| Error::internal("a store told no version"))?;

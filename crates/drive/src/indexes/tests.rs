@@ -13,7 +13,7 @@ use skytether_store::memory::MemoryStore;
 use tokio::sync::Semaphore;
 
 use super::building::Shared;
-use super::{Known, RETRY};
+use super::state::{IndexState, RETRY};
 
 fn shared() -> Shared {
     let store: Arc<dyn SliceStore> = Arc::new(MemoryStore::new());
@@ -27,7 +27,7 @@ fn shared() -> Shared {
         most_turns: 2,
         memory: 1 << 20,
         leave_free: 0.0,
-        known: Mutex::default(),
+        state: Mutex::default(),
         wake: Condvar::new(),
     }
 }
@@ -50,39 +50,39 @@ fn while_queries_run_it_rests_three_times_as_long_as_it_works() {
 
 #[test]
 fn indexes_take_turns_and_those_that_failed_wait_for_theirs() {
-    let mut known = Known::default();
+    let mut state = IndexState::default();
     let definition = Definition::new(vec!["x".into()], Vec::new());
     for name in ["a", "b", "c"] {
         let of =
             skytether_common::PartitionName { dataset: "lab.t".parse().unwrap(), generation: skytether_common::Generation(1), table: "data".into(), slot: 0 };
-        known.define(&skytether_index::partition(&of, name), of, name.into(), definition.clone());
+        state.define(&skytether_index::partition(&of, name), of, name.into(), definition.clone());
     }
     let name = |at: &skytether_common::PartitionName| of_partition(at).unwrap().1;
     let mut last = None;
     let mut order = String::new();
     for _ in 0..5 {
-        let at = known.next(last.as_ref()).unwrap().0.clone();
+        let at = state.next(last.as_ref()).unwrap().0.clone();
         order += &name(&at);
         last = Some(at);
     }
     assert_eq!(order, "abcab");
-    let serials: Vec<u64> = known.all.values().map(|entry| entry.serial).collect();
+    let serials: Vec<u64> = state.all.values().map(|entry| entry.serial).collect();
     assert_eq!(serials, [1, 2, 3]);
-    for (at, entry) in known.all.values_mut().enumerate() {
+    for (at, entry) in state.all.values_mut().enumerate() {
         match at {
             0 => entry.fail(&Error::unsupported("never")),
             1 => entry.fail(&Error::unavailable("not now")),
             _ => entry.phase = Phase::Ready,
         }
     }
-    assert!(known.next(None).is_none());
-    let waits: Vec<Option<Instant>> = known.all.values().map(|entry| entry.again).collect();
+    assert!(state.next(None).is_none());
+    let waits: Vec<Option<Instant>> = state.all.values().map(|entry| entry.again).collect();
     assert!(waits[0].is_none() && waits[1].is_some() && waits[2].is_none());
-    let later = known.all.values_mut().nth(1).unwrap();
+    let later = state.all.values_mut().nth(1).unwrap();
     for _ in 0..40 {
         later.fail(&Error::corrupt("still not"));
     }
     assert!(later.again.unwrap() <= Instant::now() + RETRY.1 && later.again.unwrap() > Instant::now() + RETRY.1 / 2);
     later.again = Some(Instant::now());
-    assert_eq!(name(known.next(last.as_ref()).unwrap().0), "b");
+    assert_eq!(name(state.next(last.as_ref()).unwrap().0), "b");
 }

@@ -15,7 +15,7 @@ use futures::StreamExt;
 use skytether_wire::{Annotation, Delivery, DeliveryStream};
 
 /// `stream`, whose annotation says that it ran on a device like `device`.
-pub(crate) fn naming(device: &str, stream: DeliveryStream) -> DeliveryStream {
+pub(crate) fn tag_device(device: &str, stream: DeliveryStream) -> DeliveryStream {
     let (DeliveryStream { schema, messages }, device) = (stream, device.to_owned());
     let messages = messages.map(move |message| {
         message.map(|delivery| match delivery {

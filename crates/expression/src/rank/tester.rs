@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use skytether_common::{Error, Result};
 
-use super::Genes;
+use super::genes::Genes;
 use crate::pairs::Moments;
 use crate::store::Results;
 use crate::ttest::{Share, check_size};

@@ -1,3 +1,5 @@
+use arrow::array::AsArray;
+use arrow::datatypes::UInt32Type;
 use datafusion::logical_expr::EmitTo;
 use proptest::prelude::*;
 use skytether_common::Kind;

@@ -47,7 +47,7 @@ impl Ends {
     pub(super) async fn connect(device: Option<&Device>, served: bool) -> Result<Self> {
         let source = |profile| {
             let info = CseInfo { id: Uuid::new_v4(), name: "source".into(), format: 1, memory_limit: 0, profile, device: None };
-            Arc::new(Source { info }) as Arc<dyn Cse>
+            Arc::new(RowSource { info }) as Arc<dyn Cse>
         };
         let (device, plain) = (source(device.map(|device| device.profile)), source(None));
         if !served {
@@ -116,12 +116,12 @@ async fn round_trip(cse: &dyn Cse) -> Result<f64> {
 
 /// Holds nothing; every sub-plan gives the same rows.
 #[derive(Debug)]
-struct Source {
+struct RowSource {
     info: CseInfo,
 }
 
 #[async_trait]
-impl Storage for Source {
+impl Storage for RowSource {
     fn info(&self) -> &CseInfo {
         &self.info
     }
@@ -148,7 +148,7 @@ impl Storage for Source {
 }
 
 #[async_trait]
-impl Cse for Source {
+impl Cse for RowSource {
     /// [`BATCHES`] batches of as many rows as are wanted, 8 bytes each.
     async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
         let values: ArrayRef = Arc::new(Float64Array::from(vec![1.0; plan.batch_rows as usize]));

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool};
+use futures::future::BoxFuture;
 use serde::Serialize;
 use skytether_adapt::profile::Profile;
 use skytether_common::units::{human_bytes, human_seconds};
@@ -103,47 +104,59 @@ pub const STEPS: u64 = 5;
 ///
 /// # Errors
 /// As [`Device::given`]; what opening and using a fleet there gives.
-pub async fn calibrate(given: &str, dir: Option<&Path>, served: bool, mut step: impl FnMut(&'static str)) -> Result<Calibration> {
-    let device = Device::given(given)?;
-    let below = dir.map_or_else(std::env::temp_dir, Path::to_path_buf);
-    let scratch = tempfile::Builder::new().prefix("skytether-calibrate-").tempdir_in(&below).map_err(|e| Error::io("make a directory below", &below, e))?;
-    let profile = match &device {
-        Some(device) => device.profile,
-        None => Profile::shipped("unlimited").map_err(|e| Error::internal("the shipped device profiles can't be read").because(e))?,
-    };
-    let asked = |value: f64| device.is_some().then_some(value);
-    let mut measured = Vec::new();
+pub fn calibrate<'a>(given: &'a str, dir: Option<&'a Path>, served: bool, step: impl FnMut(&'static str) + Send + 'a) -> BoxFuture<'a, Result<Calibration>> {
+    measure(given, dir, served, Box::new(step))
+}
 
-    step("processor");
-    let work = processor::Work::prepare(scratch.path(), device.as_ref()).await?;
-    let alone = work.one().await?;
-    measured.push(Measured::new("speed_per_core", Unit::OfThisMachine, asked(profile.speed_per_core), work.unbounded() / alone));
-    step("cores");
-    measured.push(Measured::new("cores", Unit::Cores, asked(f64::from(profile.cores)), work.cores(alone, profile.cores).await?));
-    drop(work);
+/// [`calibrate`] with a function of one type.
+fn measure<'a>(given: &'a str, dir: Option<&'a Path>, served: bool, mut step: Box<dyn FnMut(&'static str) + Send + 'a>) -> BoxFuture<'a, Result<Calibration>> {
+    Box::pin(async move {
+        let device = Device::given(given)?;
+        let below = dir.map_or_else(std::env::temp_dir, Path::to_path_buf);
+        let scratch = tempfile::Builder::new().prefix("skytether-calibrate-").tempdir_in(&below).map_err(|e| Error::io("make a directory below", &below, e))?;
+        let profile = match &device {
+            Some(device) => device.profile,
+            None => Profile::shipped("unlimited").map_err(|e| Error::internal("the shipped device profiles can't be read").because(e))?,
+        };
+        let asked = |value: f64| device.is_some().then_some(value);
+        let mut measured = Vec::new();
 
-    let place = scratch.path().join("drive");
-    let options = DriveOptions::like(device.clone(), None);
-    let drive = tokio::task::spawn_blocking(move || Drive::open(&place, Some(DriveIdentity { id: Uuid::new_v4(), name: "drive-0".into() }), options))
-        .await
-        .map_err(|e| Error::internal("opening the drive stopped").because(e))??;
-    measured.push(Measured::new("memory_bytes", Unit::Bytes, asked(profile.memory_bytes as f64), memory(drive.memory()) as f64));
+        step("processor");
+        let work = processor::Workload::prepare(scratch.path(), device.as_ref()).await?;
+        let alone = work.one().await?;
+        measured.push(Measured::new("speed_per_core", Unit::OfThisMachine, asked(profile.speed_per_core), work.unbounded() / alone));
+        step("cores");
+        measured.push(Measured::new("cores", Unit::Cores, asked(f64::from(profile.cores)), work.cores(alone, profile.cores).await?));
+        drop(work);
 
-    step("disk");
-    let store = Arc::clone(drive.store());
-    let disk =
-        tokio::task::spawn_blocking(move || disk::measure(store.as_ref(), &profile)).await.map_err(|e| Error::internal("reading stopped").because(e))??;
-    measured.push(Measured::new("disk_bytes_per_s", Unit::BytesPerS, asked(profile.disk_bytes_per_s), disk.bytes_per_s));
-    measured.push(Measured::new("disk_seek_s", Unit::S, asked(profile.disk_seek_s), disk.seek_s));
+        let place = scratch.path().join("drive");
+        let options = DriveOptions::like(device.clone(), None);
+        let drive = tokio::task::spawn_blocking(move || Drive::open(&place, Some(DriveIdentity { id: Uuid::new_v4(), name: "drive-0".into() }), options))
+            .await
+            .map_err(|e| Error::internal("opening the drive stopped").because(e))??;
+        measured.push(Measured::new("memory_bytes", Unit::Bytes, asked(profile.memory_bytes as f64), memory(drive.memory()) as f64));
 
-    step("link: rate");
-    let link = link::Ends::connect(device.as_ref(), served).await?;
-    measured.push(Measured::new("link_bits_per_s", Unit::BitsPerS, asked(profile.link_bits_per_s), 8.0 * link.bytes_per_s(profile.link_bytes_per_s()).await?));
-    step("link: latency");
-    measured.push(Measured::new("link_latency_s", Unit::S, asked(profile.link_latency_s), link.latency_s().await?));
+        step("disk");
+        let store = Arc::clone(drive.store());
+        let disk =
+            tokio::task::spawn_blocking(move || disk::measure(store.as_ref(), &profile)).await.map_err(|e| Error::internal("reading stopped").because(e))??;
+        measured.push(Measured::new("disk_bytes_per_s", Unit::BytesPerS, asked(profile.disk_bytes_per_s), disk.bytes_per_s));
+        measured.push(Measured::new("disk_seek_s", Unit::S, asked(profile.disk_seek_s), disk.seek_s));
 
-    let within = measured.iter().all(|m| m.within);
-    Ok(Calibration { profile: device.map_or_else(|| "unlimited".to_owned(), |device| device.name), served, tolerance: TOLERANCE, within, measured })
+        step("link: rate");
+        let link = link::Ends::connect(device.as_ref(), served).await?;
+        measured.push(Measured::new(
+            "link_bits_per_s",
+            Unit::BitsPerS,
+            asked(profile.link_bits_per_s),
+            8.0 * link.bytes_per_s(profile.link_bytes_per_s()).await?,
+        ));
+        step("link: latency");
+        measured.push(Measured::new("link_latency_s", Unit::S, asked(profile.link_latency_s), link.latency_s().await?));
+
+        let within = measured.iter().all(|m| m.within);
+        Ok(Calibration { profile: device.map_or_else(|| "unlimited".to_owned(), |device| device.name), served, tolerance: TOLERANCE, within, measured })
+    })
 }
 
 /// The most that `pool` hands out at once, in bytes.

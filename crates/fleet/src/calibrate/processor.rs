@@ -11,9 +11,11 @@ use futures::future::try_join_all;
 use skytether_adapt::profile::Profile;
 use skytether_common::{DatasetName, Error, Result};
 use skytether_drive::Device;
-use skytether_host::Cut;
+use skytether_host::{Cut, QueryOptions};
 
-use crate::{Fleet, OpenOptions, Profiles, QueryOptions};
+use crate::embedded::OpenOptions;
+use crate::fleet::Fleet;
+use crate::profiles::Profiles;
 
 /// Rows of the table: decoding and aggregating them takes this machine a few milliseconds, so that one or another run is not interrupted also where others are at work. They are packed well, so that
 /// reading them takes no time.
@@ -30,12 +32,12 @@ const SECONDS: f64 = 1.5;
 const AT_ONCE: u32 = 16;
 
 /// A fleet of one drive that is like the device, but for its disk and link, and has something to do.
-pub(super) struct Work {
+pub(super) struct Workload {
     fleet: Fleet,
     unbounded: f64,
 }
 
-impl Work {
+impl Workload {
     pub(super) async fn prepare(below: &Path, device: Option<&Device>) -> Result<Self> {
         let path = below.join("fleet");
         let name: DatasetName = "calibration.work".parse()?;

@@ -11,7 +11,7 @@ pub(super) struct Blank<R> {
     inner: R,
     by: u8,
     lines: Lines,
-    state: State,
+    state: BlankState,
     /// What is ready to be read, from `at` on.
     ready: Vec<u8>,
     at: usize,
@@ -29,7 +29,7 @@ enum Lines {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum BlankState {
     /// At the start of a line.
     Start,
     /// After a `\r` that ended a line: a `\n` belongs to it.
@@ -42,22 +42,22 @@ enum State {
 
 impl<R: Read> Blank<R> {
     pub(super) fn new(inner: R, by: u8) -> Self {
-        Self { inner, by, lines: Lines::Names, state: State::Start, ready: Vec::new(), at: 0, read: Vec::new() }
+        Self { inner, by, lines: Lines::Names, state: BlankState::Start, ready: Vec::new(), at: 0, read: Vec::new() }
     }
 
     fn follow(&mut self, byte: u8) {
-        let ended = if byte == b'\r' { State::Return } else { State::Start };
+        let ended = if byte == b'\r' { BlankState::Return } else { BlankState::Start };
         self.state = match (self.state, byte) {
-            (State::Quoted, b'"') => State::Closing,
-            (State::Quoted, _) | (State::Start | State::Return | State::Closing, b'"') => State::Quoted,
-            (State::Return, b'\n') => State::Start,
-            (State::Start | State::Return, b'\n' | b'\r') => {
+            (BlankState::Quoted, b'"') => BlankState::Closing,
+            (BlankState::Quoted, _) | (BlankState::Start | BlankState::Return | BlankState::Closing, b'"') => BlankState::Quoted,
+            (BlankState::Return, b'\n') => BlankState::Start,
+            (BlankState::Start | BlankState::Return, b'\n' | b'\r') => {
                 if self.lines == Lines::Rows {
                     self.ready.extend_from_slice(b"\"\"");
                 }
                 ended
             }
-            (State::Bare | State::Closing, b'\n' | b'\r') => {
+            (BlankState::Bare | BlankState::Closing, b'\n' | b'\r') => {
                 if self.lines == Lines::Names {
                     self.lines = Lines::Rows;
                 }
@@ -67,7 +67,7 @@ impl<R: Read> Blank<R> {
                 if byte == self.by && self.lines == Lines::Names {
                     self.lines = Lines::Wide;
                 }
-                State::Bare
+                BlankState::Bare
             }
         };
         self.ready.push(byte);

@@ -7,13 +7,13 @@ use std::io::{self, Read};
 pub(super) struct Quotes<R> {
     inner: R,
     by: u8,
-    state: State,
+    state: QuoteState,
     line: u64,
     opened: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum QuoteState {
     /// Before the first byte of a value.
     Start,
     Bare,
@@ -24,26 +24,26 @@ enum State {
 
 impl<R: Read> Quotes<R> {
     pub(super) fn new(inner: R, by: u8) -> Self {
-        Self { inner, by, state: State::Start, line: 1, opened: 0 }
+        Self { inner, by, state: QuoteState::Start, line: 1, opened: 0 }
     }
 
     /// The line, from 1, of the quote that is open.
     pub(super) fn open(&self) -> Option<u64> {
-        (self.state == State::Quoted).then_some(self.opened)
+        (self.state == QuoteState::Quoted).then_some(self.opened)
     }
 
     fn follow(&mut self, byte: u8) {
         self.state = match (self.state, byte) {
-            (State::Quoted, b'"') => State::Closing,
-            (State::Quoted, _) => State::Quoted,
-            (State::Start, b'"') => {
+            (QuoteState::Quoted, b'"') => QuoteState::Closing,
+            (QuoteState::Quoted, _) => QuoteState::Quoted,
+            (QuoteState::Start, b'"') => {
                 self.opened = self.line;
-                State::Quoted
+                QuoteState::Quoted
             }
-            (State::Closing, b'"') => State::Quoted,
-            (_, b'\n' | b'\r') => State::Start,
-            (_, byte) if byte == self.by => State::Start,
-            _ => State::Bare,
+            (QuoteState::Closing, b'"') => QuoteState::Quoted,
+            (_, b'\n' | b'\r') => QuoteState::Start,
+            (_, byte) if byte == self.by => QuoteState::Start,
+            _ => QuoteState::Bare,
         };
         self.line += u64::from(byte == b'\n');
     }

@@ -15,9 +15,9 @@ use skytether_common::{Error, Result};
 use skytether_particles::{Records, vpic};
 
 use super::blank::Blank;
+use super::format::{BATCH_ROWS, Batches};
 use super::infer::{self, Lines};
-use super::source::{Failure, Source, Text, failed};
-use super::{BATCH_ROWS, Batches};
+use super::source::{Failure, FileSource, Text, failed};
 
 /// Errors of a binary format: the bytes are not what was written, unless the system could not read them.
 fn corrupt(path: &Path, what: &str, failure: &Failure, e: impl std::error::Error + Send + Sync + 'static) -> Error {
@@ -58,10 +58,10 @@ fn damaged(path: &Path, rows: usize, e: ArrowError) -> Error {
     Error::corrupt(follows(path, rows)).because(e)
 }
 
-type Parquet = ParquetRecordBatchReaderBuilder<Source>;
+type Parquet = ParquetRecordBatchReaderBuilder<FileSource>;
 
 fn open_parquet(path: &Path) -> Result<(Parquet, Failure)> {
-    let source = Source::open(path)?;
+    let source = FileSource::open(path)?;
     let failure = source.failure();
     let wrong = |e| corrupt(path, "Parquet", &failure, e);
     let mut metadata = ArrowReaderMetadata::load(&source, ArrowReaderOptions::new()).map_err(wrong)?;
@@ -112,14 +112,14 @@ pub(super) fn parquet(path: PathBuf) -> Result<Batches> {
 
 /// How many particles there are.
 pub(super) fn look_at_vpic(path: &Path) -> Result<u64> {
-    let mut source = Source::open(path)?;
+    let mut source = FileSource::open(path)?;
     // What can't be read, such as a directory, has a length, too.
     let begins = source.read(&mut [0]).map_err(|e| failed("read", path, e))?;
     vpic::records(&path.display().to_string(), if begins == 0 { 0 } else { source.len() })
 }
 
 pub(super) fn vpic(path: PathBuf) -> Result<Batches> {
-    let source = Source::open(&path)?;
+    let source = FileSource::open(&path)?;
     let failure = source.failure();
     let records = Records::new(path.display().to_string(), source, BATCH_ROWS);
     Ok(Box::new(records.map(move |batch| batch.map_err(|e| failure.or(&path, e)))))
@@ -127,12 +127,12 @@ pub(super) fn vpic(path: PathBuf) -> Result<Batches> {
 
 /// Arrow IPC in its two forms.
 enum Ipc {
-    File(FileReader<BufReader<Source>>),
-    Stream(StreamReader<BufReader<Source>>),
+    File(FileReader<BufReader<FileSource>>),
+    Stream(StreamReader<BufReader<FileSource>>),
 }
 
 fn open_arrow(path: &Path) -> Result<(Ipc, Failure)> {
-    let source = Source::open(path)?;
+    let source = FileSource::open(path)?;
     let failure = source.failure();
     let bytes = source.len();
     let mut file = BufReader::new(source);

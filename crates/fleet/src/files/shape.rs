@@ -37,33 +37,33 @@ impl Numbers {
 }
 
 /// A kind of value, and the file and line where it was first.
-type Seen = (Kind, PathBuf, usize);
+type Seen = (JsonKind, PathBuf, usize);
 
 /// What does not fit: the place within the object, what is there, and what was there before.
-type Clash = (String, Kind, Seen);
+type Clash = (String, JsonKind, Seen);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum JsonKind {
     Plain,
     List,
     Object,
 }
 
-impl Kind {
+impl JsonKind {
     fn of(value: &Value) -> Option<Self> {
         Some(match value {
             Value::Null => return None,
-            Value::Array(_) => Kind::List,
-            Value::Object(_) => Kind::Object,
-            _ => Kind::Plain,
+            Value::Array(_) => JsonKind::List,
+            Value::Object(_) => JsonKind::Object,
+            _ => JsonKind::Plain,
         })
     }
 
     fn name(self) -> &'static str {
         match self {
-            Kind::Plain => "a plain value",
-            Kind::List => "a list",
-            Kind::Object => "an object",
+            JsonKind::Plain => "a plain value",
+            JsonKind::List => "a list",
+            JsonKind::Object => "an object",
         }
     }
 }
@@ -82,7 +82,7 @@ impl Shape {
     }
 
     fn visit(&mut self, value: &Value, path: &Path, line: usize) -> Result<(), Clash> {
-        let Some(now) = Kind::of(value) else { return Ok(()) };
+        let Some(now) = JsonKind::of(value) else { return Ok(()) };
         match &self.first {
             None => self.first = Some((now, path.to_path_buf(), line)),
             Some(before) if before.0 != now => return Err((String::new(), now, before.clone())),

@@ -23,7 +23,7 @@ pub(super) fn failed(action: &str, path: &Path, e: io::Error) -> Error {
 }
 
 /// An open file.
-pub(super) struct Source {
+pub(super) struct FileSource {
     file: File,
     failure: Failure,
 }
@@ -58,7 +58,7 @@ impl Failure {
     }
 }
 
-impl Source {
+impl FileSource {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(|e| failed("open", path, e))?;
         Ok(Self { file, failure: Failure::default() })
@@ -80,7 +80,7 @@ const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 impl Text {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let wrong = |e| failed("read", path, e);
-        let source = Source::open(path)?;
+        let source = FileSource::open(path)?;
         let failure = source.failure();
         let (start, whole) = peek(Box::new(BufReader::new(source))).map_err(wrong)?;
         let unpacked: Box<dyn Read + Send> = match start.as_slice() {
@@ -137,26 +137,26 @@ fn unmarked(reader: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
     Ok(reader)
 }
 
-impl Read for Source {
+impl Read for FileSource {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.failure.note(self.file.read(buf))
     }
 }
 
-impl Seek for Source {
+impl Seek for FileSource {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.failure.note(self.file.seek(to))
     }
 }
 
-impl Length for Source {
+impl Length for FileSource {
     fn len(&self) -> u64 {
         self.failure.note(self.file.metadata()).map_or(0, |m| m.len())
     }
 }
 
-impl ChunkReader for Source {
-    type T = BufReader<Source>;
+impl ChunkReader for FileSource {
+    type T = BufReader<FileSource>;
 
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
         let file = self.failure.note(self.file.try_clone())?;
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn the_system_s_error_is_remembered_and_told_before_the_format_s() {
         let dir = tempfile::tempdir().unwrap();
-        let mut source = Source::open(dir.path()).unwrap();
+        let mut source = FileSource::open(dir.path()).unwrap();
         let failure = source.failure();
         assert_eq!(failure.or(dir.path(), Error::corrupt("x")).kind(), Kind::Corrupt);
         // A directory opens, and can't be read.

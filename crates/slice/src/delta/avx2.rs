@@ -6,7 +6,8 @@
 
 use std::arch::x86_64::*;
 
-use super::{BLOCK_VALUES, MINI, MINIS, SLACK, State, Target, unzigzag};
+use super::block::{BLOCK_VALUES, DeltaState, MINI, MINIS, SLACK, Target, unzigzag};
+use super::lanes::Lanes;
 use super::{narrow, scalar};
 
 /// The largest width that the shuffle can take: 25 bits and an offset of 7 are 32.
@@ -14,16 +15,16 @@ const SHUFFLED: usize = 25;
 
 /// Per width: which bytes go to each lane, how far each lane is shifted, and which bits remain.
 #[repr(C, align(32))]
-struct Plan {
+struct UnpackShuffle {
     shuffle: [u8; 32],
     shift: [u32; 8],
     mask: u32,
 }
 
-static PLANS: [Plan; SHUFFLED + 1] = plans();
+static UNPACK_SHUFFLES: [UnpackShuffle; SHUFFLED + 1] = unpack_shuffles();
 
-const fn plans() -> [Plan; SHUFFLED + 1] {
-    const EMPTY: Plan = Plan { shuffle: [0; 32], shift: [0; 8], mask: 0 };
+const fn unpack_shuffles() -> [UnpackShuffle; SHUFFLED + 1] {
+    const EMPTY: UnpackShuffle = UnpackShuffle { shuffle: [0; 32], shift: [0; 8], mask: 0 };
     let mut all = [EMPTY; SHUFFLED + 1];
     let mut width = 0;
     while width <= SHUFFLED {
@@ -43,55 +44,6 @@ const fn plans() -> [Plan; SHUFFLED + 1] {
         width += 1;
     }
     all
-}
-
-/// What is carried from group to group, in registers.
-pub(super) struct Lanes {
-    /// The last value, in all lanes.
-    pub(super) last: __m256i,
-    pub(super) max: __m256i,
-    /// How many deltas were positive.
-    pub(super) ascents: __m256i,
-    min_delta: __m256i,
-}
-
-impl Lanes {
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn load(state: &State) -> Self {
-        // SAFETY: the arrays are 32 bytes long.
-        let (max, ascents) = unsafe { (_mm256_loadu_si256(state.max.as_ptr().cast()), _mm256_loadu_si256(state.ascents.as_ptr().cast())) };
-        Self { last: _mm256_set1_epi32(state.last as i32), max, ascents, min_delta: _mm256_setzero_si256() }
-    }
-
-    /// Eight values from their packed deltas.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn step(&mut self, packed: __m256i) -> __m256i {
-        let delta = _mm256_add_epi32(packed, self.min_delta);
-        self.ascents = _mm256_sub_epi32(self.ascents, _mm256_cmpgt_epi32(delta, _mm256_setzero_si256()));
-        // Sums within each half, then the lower half's total onto the upper half.
-        let sums = _mm256_add_epi32(delta, _mm256_slli_si256::<4>(delta));
-        let sums = _mm256_add_epi32(sums, _mm256_slli_si256::<8>(sums));
-        let low_total = _mm256_permutevar8x32_epi32(sums, _mm256_set1_epi32(3));
-        let sums = _mm256_add_epi32(sums, _mm256_blend_epi32::<0xf0>(_mm256_setzero_si256(), low_total));
-        let values = _mm256_add_epi32(sums, self.last);
-        // Only this addition depends on the group before.
-        self.last = _mm256_add_epi32(self.last, _mm256_permutevar8x32_epi32(sums, _mm256_set1_epi32(7)));
-        self.max = _mm256_max_epu32(self.max, values);
-        values
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn store(&self, state: &mut State) {
-        // SAFETY: the arrays are 32 bytes long.
-        unsafe {
-            _mm256_storeu_si256(state.max.as_mut_ptr().cast(), self.max);
-            _mm256_storeu_si256(state.ascents.as_mut_ptr().cast(), self.ascents);
-        }
-        state.last = _mm256_cvtsi256_si32(self.last) as u32;
-    }
 }
 
 /// The 32 packed deltas of a miniblock, eight by eight, each register handed to `take` with its number.
@@ -114,10 +66,10 @@ unsafe fn groups(packed: *const u8, width: usize, mut take: impl FnMut(usize, __
         }
         return;
     }
-    let plan = &PLANS[width];
+    let unpack = &UNPACK_SHUFFLES[width];
     // SAFETY: both arrays are 32 bytes long.
-    let (shuffle, shift) = unsafe { (_mm256_loadu_si256(plan.shuffle.as_ptr().cast()), _mm256_loadu_si256(plan.shift.as_ptr().cast())) };
-    let mask = _mm256_set1_epi32(plan.mask as i32);
+    let (shuffle, shift) = unsafe { (_mm256_loadu_si256(unpack.shuffle.as_ptr().cast()), _mm256_loadu_si256(unpack.shift.as_ptr().cast())) };
+    let mask = _mm256_set1_epi32(unpack.mask as i32);
     for group in 0..MINI / 8 {
         // SAFETY: the last group begins at 3·w, its upper half at most w / 2 <= 12 bytes on: 16 bytes from there end at most 16 bytes after the miniblock's 4·w.
         let (low, high) = unsafe {
@@ -136,7 +88,7 @@ unsafe fn groups(packed: *const u8, width: usize, mut take: impl FnMut(usize, __
 /// # Safety
 /// The machine has AVX2; `out` has room for `count` times 128 values.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn blocks<T: Target>(page: &[u8], at: &mut usize, count: usize, state: &mut State, out: *mut T) -> usize {
+pub(super) unsafe fn blocks<T: Target>(page: &[u8], at: &mut usize, count: usize, state: &mut DeltaState, out: *mut T) -> usize {
     const { assert!(size_of::<T>() == 2 || size_of::<T>() == 4) };
     let mut lanes = Lanes::load(state);
     let mut out = out.cast::<u8>();

@@ -6,8 +6,8 @@
 
 use std::arch::x86_64::*;
 
-use super::avx2::Lanes;
-use super::{BLOCK_VALUES, MINI, MINIS, Target};
+use super::block::{BLOCK_VALUES, MINI, MINIS, Target};
+use super::lanes::Lanes;
 
 /// The largest width: 9 bits and an offset of 7 are 16.
 const WIDEST: usize = 9;
@@ -19,16 +19,16 @@ const SPREAD: u32 = 0x5fff;
 
 /// Per width: which bytes go to each lane (of both halves), and what each lane is multiplied by.
 #[repr(C, align(16))]
-struct Plan {
+struct UnpackShuffle {
     shuffle: [u8; 16],
     factor: [u16; 8],
 }
 
-static PLANS: [Plan; WIDEST + 1] = plans();
+static UNPACK_SHUFFLES: [UnpackShuffle; WIDEST + 1] = unpack_shuffles();
 
-const fn plans() -> [Plan; WIDEST + 1] {
+const fn unpack_shuffles() -> [UnpackShuffle; WIDEST + 1] {
     // Without bits there is nothing to take: every lane is zero.
-    const EMPTY: Plan = Plan { shuffle: [0x80; 16], factor: [0; 8] };
+    const EMPTY: UnpackShuffle = UnpackShuffle { shuffle: [0x80; 16], factor: [0; 8] };
     let mut all = [EMPTY; WIDEST + 1];
     let mut width = 1;
     while width <= WIDEST {
@@ -48,7 +48,7 @@ const fn plans() -> [Plan; WIDEST + 1] {
 /// Decodes the block of 128 values to `out` if its steps are small; otherwise, nothing has happened but that `out` may have been written to.
 ///
 /// # Safety
-/// The machine has AVX2; `packed` is followed by the block's bytes and [`super::SLACK`] more, all readable; `out` has room for the block.
+/// The machine has AVX2; `packed` is followed by the block's bytes and [`super::block::SLACK`] more, all readable; `out` has room for the block.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn block<T: Target>(packed: *const u8, widths: [u8; MINIS], min_delta: u32, lanes: &mut Lanes, out: *mut u8) -> bool {
@@ -135,12 +135,12 @@ unsafe fn sixteens(mut packed: *const u8, widths: [u8; MINIS], min_delta: u32, m
     // The last lane of each half, everywhere in that half.
     let totals = _mm256_set1_epi16(0x0f0e);
     for width in widths.map(usize::from) {
-        let plan = &PLANS[width];
+        let unpack = &UNPACK_SHUFFLES[width];
         // SAFETY: both arrays are 16 bytes long.
         let (shuffle, factor) = unsafe {
             (
-                _mm256_broadcastsi128_si256(_mm_load_si128(plan.shuffle.as_ptr().cast())),
-                _mm256_broadcastsi128_si256(_mm_load_si128(plan.factor.as_ptr().cast())),
+                _mm256_broadcastsi128_si256(_mm_load_si128(unpack.shuffle.as_ptr().cast())),
+                _mm256_broadcastsi128_si256(_mm_load_si128(unpack.factor.as_ptr().cast())),
             )
         };
         let shift = _mm_cvtsi32_si128(16 - width as i32);

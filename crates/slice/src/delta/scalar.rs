@@ -1,6 +1,6 @@
 //! The portable code: what the vectorised code must agree with, and what runs where there is none.
 
-use super::{MINI, MINIS, State, Target};
+use super::block::{DeltaState, MINI, MINIS, Target};
 
 /// Value `i` of a miniblock of `width` bits (0 to 32). `packed` holds the miniblock and at least 8 bytes after it.
 #[inline(always)]
@@ -15,7 +15,7 @@ pub(super) fn unpack(packed: &[u8], width: usize, i: usize) -> u32 {
 
 /// The next value, from its packed delta.
 #[inline(always)]
-fn step(packed: u32, min_delta: u32, state: &mut State) -> u32 {
+fn step(packed: u32, min_delta: u32, state: &mut DeltaState) -> u32 {
     let delta = packed.wrapping_add(min_delta);
     state.ascents[0] += u32::from(delta as i32 > 0);
     state.last = state.last.wrapping_add(delta);
@@ -25,7 +25,7 @@ fn step(packed: u32, min_delta: u32, state: &mut State) -> u32 {
 
 /// The first `n` values of a block; `packed` as for [`unpack`].
 #[inline(always)]
-pub(super) fn some<T: Target>(packed: &[u8], widths: [u8; MINIS], n: usize, min_delta: u32, state: &mut State, out: &mut Vec<T>) {
+pub(super) fn some<T: Target>(packed: &[u8], widths: [u8; MINIS], n: usize, min_delta: u32, state: &mut DeltaState, out: &mut Vec<T>) {
     let mut at = 0;
     for (m, width) in widths.into_iter().enumerate() {
         let width = usize::from(width);

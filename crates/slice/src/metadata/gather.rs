@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use skytether_common::{Error, Result};
 
-use super::table::{Bounds, StatsTable};
-use super::{Metadata, SliceEntry};
+use super::Metadata;
+use super::entry::SliceEntry;
+use super::stats_table::{Bounds, StatsTable};
 use crate::sections::Sections;
 
 impl Metadata {

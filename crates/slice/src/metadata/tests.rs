@@ -1,5 +1,5 @@
 use super::*;
-use crate::{SliceOptions, TableSlicer};
+use crate::{MetadataBuilder, SliceOptions, TableSlicer};
 use arrow::array::{AsArray, DictionaryArray, Float32Array, Int64Array};
 use arrow::datatypes::{Int32Type, Int64Type};
 use skytether_common::Kind;

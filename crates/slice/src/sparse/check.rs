@@ -6,7 +6,7 @@ use arrow::datatypes::UInt32Type;
 use arrow::record_batch::RecordBatch;
 use skytether_common::{Error, Result};
 
-use super::column;
+use super::schema::column;
 use crate::layout::{BLOCK, Layout, ValueType};
 
 /// A matrix's limits, which its slices are held against.

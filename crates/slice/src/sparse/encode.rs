@@ -17,10 +17,11 @@ use parquet::schema::types::{ColumnPath, TypePtr};
 use skytether_common::{Error, Result};
 
 use self::size::Size;
-use super::{Values, sparse_schema};
+use super::schema::{Values, column, sparse_schema};
+use crate::encoded::Encoded;
 use crate::layout::{BLOCK, ValueType};
+use crate::options::SliceOptions;
 use crate::stats::{ColumnStats, SliceStats, f64_bounds};
-use crate::{Encoded, SliceOptions};
 
 /// The most values in a slice, whatever they pack to: bounds the memory of writer and readers (about 12 and 8 bytes a value).
 const MAX_VALUES: usize = 1 << 21;
@@ -246,8 +247,8 @@ fn form(value: ValueType) -> Result<Form> {
         .set_max_row_group_row_count(None);
     for (i, column) in schema.columns().iter().enumerate() {
         let encoding = match i {
-            super::column::SUM | super::column::SUMSQ => Encoding::PLAIN,
-            super::column::VAL if matches!(value, ValueType::Float32 | ValueType::Float64) => Encoding::PLAIN,
+            column::SUM | column::SUMSQ => Encoding::PLAIN,
+            column::VAL if matches!(value, ValueType::Float32 | ValueType::Float64) => Encoding::PLAIN,
             _ => Encoding::DELTA_BINARY_PACKED,
         };
         properties = properties.set_column_encoding(ColumnPath::from(column.path().parts().to_vec()), encoding);

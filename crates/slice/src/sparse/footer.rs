@@ -12,10 +12,10 @@ use parquet::schema::types::SchemaDescPtr;
 use skytether_common::{Error, Result};
 
 use super::encode::SparseSlicer;
-use super::{Values, sparse_schema};
-use crate::SliceOptions;
+use super::schema::{Values, sparse_schema};
 use crate::guard::corrupt;
 use crate::layout::ValueType;
+use crate::options::SliceOptions;
 
 /// The end of a Parquet file: the length of its footer, and `PAR1`.
 const TAIL: usize = 8;

@@ -14,11 +14,12 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use skytether_common::{Error, Result};
 
 use super::check::{Known, Limits, check_flat, check_idx};
-use super::{column, footer, needs, sparse_schema};
-use crate::MAX_ROWS;
+use super::footer;
+use super::schema::{column, needs, sparse_schema};
 use crate::delta::{Column, Stream};
 use crate::guard::corrupt;
 use crate::layout::ValueType;
+use crate::options::MAX_ROWS;
 
 /// A slice of the known form: its short columns whole, its lists' pages as streams.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use skytether_common::{Error, Result};
 
 use super::check::{Limits, validate};
 use super::pages::Pages;
-use super::{needs, sparse_schema};
-use crate::decode::TableBatches;
+use super::schema::{needs, sparse_schema};
+use crate::batches::TableBatches;
 use crate::guard::guarded;
 use crate::layout::Layout;
 
@@ -27,11 +27,11 @@ pub struct SparseBatches {
     schema: SchemaRef,
     rows: usize,
     values: usize,
-    source: Source,
+    source: SparseSource,
 }
 
 #[derive(Debug)]
-enum Source {
+enum SparseSource {
     Pages(Box<Pages>),
     /// What Arrow's reader gave, and the next row of it.
     Whole(RecordBatch, usize),
@@ -49,14 +49,14 @@ impl SparseBatches {
         let limits = Limits::of(layout)?;
         let schema = sparse_schema(limits.value).project(projection).map_err(|e| Error::invalid("sparse slices have seven columns").because(e))?;
         let source = guarded("a sparse slice", || match Pages::open(&bytes, limits, projection)? {
-            Some(pages) => Ok(Source::Pages(Box::new(pages))),
-            None => Ok(Source::Whole(decode_slow(&bytes, limits, projection)?, 0)),
+            Some(pages) => Ok(SparseSource::Pages(Box::new(pages))),
+            None => Ok(SparseSource::Whole(decode_slow(&bytes, limits, projection)?, 0)),
         })?;
         Ok(Self { bytes, limits, projection: projection.to_vec(), schema: Arc::new(schema), rows: rows.max(1), values, source })
     }
 
     fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
-        if let Source::Pages(pages) = &mut self.source {
+        if let SparseSource::Pages(pages) = &mut self.source {
             if pages.left() == 0 {
                 return Ok(None);
             }
@@ -65,10 +65,10 @@ impl SparseBatches {
                 return Ok(Some(batch));
             }
             // Of another form after all: the rows that are out were right, the rest comes from Arrow's reader.
-            self.source = Source::Whole(guarded("a sparse slice", || decode_slow(&self.bytes, self.limits, &self.projection))?, row);
+            self.source = SparseSource::Whole(guarded("a sparse slice", || decode_slow(&self.bytes, self.limits, &self.projection))?, row);
         }
         Ok(match &mut self.source {
-            Source::Whole(batch, row) if *row < batch.num_rows() => {
+            SparseSource::Whole(batch, row) if *row < batch.num_rows() => {
                 let part = batch.slice(*row, self.rows.min(batch.num_rows() - *row));
                 *row += part.num_rows();
                 Some(part)
@@ -84,7 +84,7 @@ impl Iterator for SparseBatches {
     fn next(&mut self) -> Option<Self::Item> {
         let batch = self.next_batch().transpose();
         if !matches!(batch, Some(Ok(_))) {
-            self.source = Source::Ended;
+            self.source = SparseSource::Ended;
         }
         batch
     }

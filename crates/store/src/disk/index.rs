@@ -1,6 +1,6 @@
 //! The index of a drive: key to version, file, length and checksum, in one redb file. What it says exists, exists.
 //!
-//! Tables: `values` holds a [`Row`] per key, `drive` one [`State`] and the checksum of `drive.json`. redb checks its pages
+//! Tables: `values` holds a [`Row`] per key, `drive` one [`StoreTotals`] and the checksum of `drive.json`. redb checks its pages
 //! only while it repairs, so rows and state carry checksums of their own, and opening checks the whole file once.
 //! Batches are committed in two phases, so that after a crash a damaged commit slot is `Corrupt` and never an older state.
 
@@ -64,7 +64,7 @@ impl Row {
         (row.encode(key) == *bytes).then_some(row)
     }
 
-    /// The row's share of [`State::sum`].
+    /// The row's share of [`StoreTotals::sum`].
     fn share(&self, key: &str) -> u64 {
         u64::from(u32_at(&self.encode(key), 24))
     }
@@ -76,7 +76,7 @@ impl Row {
 
 /// What the index says about all keys together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct State {
+pub(super) struct StoreTotals {
     /// The next version that a key gets.
     pub(super) next_version: u64,
     /// A number that no file of a committed batch has or had.
@@ -87,7 +87,7 @@ pub(super) struct State {
     sum: u64,
 }
 
-impl State {
+impl StoreTotals {
     const BYTES: usize = 44;
 
     fn encode(&self) -> [u8; Self::BYTES] {
@@ -164,12 +164,12 @@ impl From<Error> for Failed {
 
 /// What a batch would do to an index in a given state.
 struct Planned {
-    state: State,
+    state: StoreTotals,
     rows: Vec<To>,
     committed: Committed,
 }
 
-fn plan(mut state: State, changes: &[Change<'_>], capacity: Option<u64>, name: &str, find: impl Fn(&str) -> Result<Option<Row>>) -> Result<Planned> {
+fn plan(mut state: StoreTotals, changes: &[Change<'_>], capacity: Option<u64>, name: &str, find: impl Fn(&str) -> Result<Option<Row>>) -> Result<Planned> {
     let before = state.value_bytes;
     let mut rows = Vec::with_capacity(changes.len());
     let mut committed = Committed { versions: Vec::with_capacity(changes.len()), replaced: Vec::new() };
@@ -231,7 +231,7 @@ impl Index {
             txn.open_table(VALUES)?;
             {
                 let mut drive = txn.open_table(DRIVE)?;
-                let state = State { next_version: 1, ..State::default() };
+                let state = StoreTotals { next_version: 1, ..StoreTotals::default() };
                 drive.insert(STATE, state.encode().as_slice())?;
                 drive.insert(IDENTITY, identity.to_le_bytes().as_slice())?;
             }
@@ -242,7 +242,7 @@ impl Index {
     }
 
     /// Opens an index after checking all of it, and shows every row to `each`.
-    pub(super) fn open(path: &Path, sync: bool, hook: Hook, identity: u32, mut each: impl FnMut(&str, &Row)) -> Result<(Self, State)> {
+    pub(super) fn open(path: &Path, sync: bool, hook: Hook, identity: u32, mut each: impl FnMut(&str, &Row)) -> Result<(Self, StoreTotals)> {
         let len = std::fs::metadata(path)
             .map_err(|e| if e.kind() == std::io::ErrorKind::NotFound { corrupt(path, "is missing") } else { Error::io("open", path, e) })?
             .len();
@@ -259,10 +259,10 @@ impl Index {
             if stored.as_deref() != Some(identity.to_le_bytes().as_slice()) {
                 return Ok(Err("belongs to another drive.json, or one of the two was changed"));
             }
-            let Some(state) = drive.get(STATE)?.and_then(|guard| State::decode(guard.value())) else {
+            let Some(state) = drive.get(STATE)?.and_then(|guard| StoreTotals::decode(guard.value())) else {
                 return Ok(Err("has a damaged state"));
             };
-            let mut seen = State { next_version: state.next_version, next_number: state.next_number, ..State::default() };
+            let mut seen = StoreTotals { next_version: state.next_version, next_number: state.next_number, ..StoreTotals::default() };
             for item in txn.open_table(VALUES)?.iter()? {
                 let (key, value) = item?;
                 let Some(row) = Row::decode(key.value(), &value.value()) else {
@@ -377,8 +377,8 @@ impl Index {
         Row::decode(key, bytes).ok_or_else(|| corrupt(&self.path, &format!("has a damaged row for key {key}")))
     }
 
-    fn state_in(&self, drive: &impl ReadableTable<&'static str, &'static [u8]>) -> Result<Result<State>, redb::Error> {
-        let state = drive.get(STATE)?.and_then(|guard| State::decode(guard.value()));
+    fn state_in(&self, drive: &impl ReadableTable<&'static str, &'static [u8]>) -> Result<Result<StoreTotals>, redb::Error> {
+        let state = drive.get(STATE)?.and_then(|guard| StoreTotals::decode(guard.value()));
         Ok(state.ok_or_else(|| corrupt(&self.path, "has a damaged state")))
     }
 
@@ -415,7 +415,7 @@ impl Index {
     }
 
     /// What the index says about all keys together.
-    pub(super) fn state(&self) -> Result<State> {
+    pub(super) fn state(&self) -> Result<StoreTotals> {
         self.reading(|txn| self.state_in(&txn.open_table(DRIVE)?))
     }
 
@@ -487,7 +487,7 @@ impl Index {
 
     /// redb stops at its first I/O error. Opens the index again, which goes back to the last transaction that is whole,
     /// and looks which one that is.
-    fn after_failure(&self, error: Error, planned: Option<State>) -> Failed {
+    fn after_failure(&self, error: Error, planned: Option<StoreTotals>) -> Failed {
         if self.hook.crashed() {
             return Failed { error, nothing_changed: false };
         }

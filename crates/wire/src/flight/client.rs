@@ -15,6 +15,7 @@ use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::{Action, FlightData, Ticket};
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use futures::stream;
 use skytether_adapt::message::Down;
 use skytether_common::{Error, Key, Kind, Result};
@@ -25,13 +26,13 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
-use crate::cse::{Cse, CseInfo, Delivery, DeliveryStream, Storage};
+use crate::cse::{Cse, CseInfo, Storage};
+use crate::delivery::{Delivery, DeliveryStream};
+use crate::flight::consts::{ANSWER_ALIVE, ANSWER_VALUE, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
 use crate::flight::deliveries::{DeliveryDecoder, Incoming};
 use crate::flight::frames::{self, KeyRequest, LIST_PAGE, ListRequest, RangesRequest};
-use crate::flight::server::{ANSWER_ALIVE, ANSWER_VALUE};
 use crate::flight::sessions::{self, Came, SessionDecoder};
 use crate::flight::status::{from_status, of_connection, root_cause};
-use crate::flight::{DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
 use crate::session::{Message, Opened, Session};
 use crate::subplan::SubPlan;
 use crate::verify::{Verified, Verify};
@@ -167,41 +168,44 @@ impl FlightCse {
     ///
     /// # Errors
     /// Invalid for an address that is none; Unavailable where nothing answers in time; Unsupported where it speaks another protocol.
-    pub async fn connect(address: &str, options: ConnectOptions) -> Result<Arc<Self>> {
-        let authority = authority(address)?;
-        let mut peer = Peer {
-            title: format!("drive at {authority}"),
-            name: None,
-            id: None,
-            address: authority.to_owned(),
-            idle: options.connect_timeout,
-            lost: Arc::default(),
-        };
-        let mut endpoint = Endpoint::from_shared(format!("http://{authority}"))
-            .map_err(|e| Error::invalid(format!("{address:?} is no address: write host:port or grpc://host:port")).because(e))?
-            .connect_timeout(options.connect_timeout)
-            .tcp_nodelay(true)
-            .initial_stream_window_size(Some(2 << 20))
-            .initial_connection_window_size(Some(8 << 20));
-        if let Some(interval) = options.keepalive {
-            // The idle timeout is the one number that says how long a drive may be silent: a probe must not run out before it.
-            endpoint = endpoint.http2_keep_alive_interval(interval).keep_alive_timeout(options.idle_timeout).keep_alive_while_idle(true);
-        }
-        let channel = match tokio::time::timeout(options.connect_timeout, endpoint.connect()).await {
-            Ok(Ok(channel)) => channel,
-            Ok(Err(error)) => return Err(Error::unavailable(format!("cannot connect to {} ({}): {START}", peer.title, root_cause(&error)))),
-            Err(_) => {
-                let waited = options.connect_timeout.as_secs_f64();
-                return Err(Error::unavailable(format!("cannot connect to {} within {waited:.1} s: {START}", peer.title)));
+    pub fn connect(address: &str, options: ConnectOptions) -> BoxFuture<'_, Result<Arc<Self>>> {
+        Box::pin(async move {
+            let authority = authority(address)?;
+            let mut peer = Peer {
+                title: format!("drive at {authority}"),
+                name: None,
+                id: None,
+                address: authority.to_owned(),
+                idle: options.connect_timeout,
+                lost: Arc::default(),
+            };
+            let mut endpoint = Endpoint::from_shared(format!("http://{authority}"))
+                .map_err(|e| Error::invalid(format!("{address:?} is no address: write host:port or grpc://host:port")).because(e))?
+                .connect_timeout(options.connect_timeout)
+                .tcp_nodelay(true)
+                .initial_stream_window_size(Some(2 << 20))
+                .initial_connection_window_size(Some(8 << 20));
+            if let Some(interval) = options.keepalive {
+                // The idle timeout is the one number that says how long a drive may be silent: a probe must not run out before it.
+                endpoint = endpoint.http2_keep_alive_interval(interval).keep_alive_timeout(options.idle_timeout).keep_alive_while_idle(true);
             }
-        };
-        let client = FlightServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
-        let info = frames::decode_info(&act(&client, &peer, "info", Bytes::new()).await?).map_err(|e| peer.named(&e))?;
-        peer.title = format!("drive {} at {authority}", info.name);
-        peer.name = Some(info.name.clone());
-        peer.id = Some(MetadataValue::try_from(info.id.to_string()).map_err(|e| Error::internal(format!("{}: its id can't be sent", peer.title)).because(e))?);
-        peer.idle = options.idle_timeout;
-        Ok(Arc::new(Self { client, info, peer }))
+            let channel = match tokio::time::timeout(options.connect_timeout, endpoint.connect()).await {
+                Ok(Ok(channel)) => channel,
+                Ok(Err(error)) => return Err(Error::unavailable(format!("cannot connect to {} ({}): {START}", peer.title, root_cause(&error)))),
+                Err(_) => {
+                    let waited = options.connect_timeout.as_secs_f64();
+                    return Err(Error::unavailable(format!("cannot connect to {} within {waited:.1} s: {START}", peer.title)));
+                }
+            };
+            let client = FlightServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
+            let info = frames::decode_info(&act(&client, &peer, "info", Bytes::new()).await?).map_err(|e| peer.named(&e))?;
+            peer.title = format!("drive {} at {authority}", info.name);
+            peer.name = Some(info.name.clone());
+            peer.id =
+                Some(MetadataValue::try_from(info.id.to_string()).map_err(|e| Error::internal(format!("{}: its id can't be sent", peer.title)).because(e))?);
+            peer.idle = options.idle_timeout;
+            Ok(Arc::new(Self { client, info, peer }))
+        })
     }
 
     async fn act(&self, action: &'static str, body: Bytes) -> Result<Bytes> {

@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Result};
 
 use crate::annotation::Annotation;
-use crate::cse::Delivery;
-use crate::flight::MAX_MESSAGE;
+use crate::delivery::Delivery;
+use crate::flight::consts::MAX_MESSAGE;
 use crate::flight::frames::{from_json, json};
 use crate::size::batch_bytes;
 

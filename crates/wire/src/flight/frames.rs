@@ -10,7 +10,7 @@ use skytether_common::{Error, Key, Result};
 use skytether_store::{Expect, MAX_VALUE, Op};
 
 use crate::cse::CseInfo;
-use crate::flight::{MAX_MESSAGE, PROTOCOL};
+use crate::flight::consts::{MAX_MESSAGE, PROTOCOL};
 use crate::subplan::SubPlan;
 
 /// The longest JSON header of a ticket or of a batch of changes.

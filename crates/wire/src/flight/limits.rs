@@ -98,7 +98,7 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// A service whose requests may hold so many bytes together. Each request has its [`Held`] among its extensions.
+/// A service whose requests may hold so many bytes together. Each request has its [`RequestPermit`] among its extensions.
 #[derive(Debug, Clone)]
 pub(crate) struct Bounded<S> {
     inner: S,
@@ -125,7 +125,7 @@ impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Bounded<S
     }
 
     fn call(&mut self, request: http::Request<Body>) -> S::Future {
-        let held = Arc::new(Held { budget: Arc::clone(&self.budget), seen: AtomicUsize::new(0) });
+        let held = Arc::new(RequestPermit { budget: Arc::clone(&self.budget), seen: AtomicUsize::new(0) });
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(Arc::clone(&held));
         self.inner.call(http::Request::from_parts(parts, Body::new(Counted { body, held })))
@@ -134,13 +134,13 @@ impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Bounded<S
 
 /// What one request holds of the budget; given back when the last copy goes.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct RequestPermit {
     budget: Arc<Semaphore>,
     /// Bytes that came and are accounted for.
     seen: AtomicUsize,
 }
 
-impl Held {
+impl RequestPermit {
     /// Accounts for `more` bytes, or refuses them.
     fn take(&self, more: usize) -> Result<(), Status> {
         let before = self.seen.load(Ordering::Relaxed);
@@ -156,7 +156,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for RequestPermit {
     fn drop(&mut self) {
         self.budget.add_permits(self.seen.load(Ordering::Relaxed).saturating_sub(SMALL));
     }
@@ -165,7 +165,7 @@ impl Drop for Held {
 /// A request's body on its way in.
 struct Counted {
     body: Body,
-    held: Arc<Held>,
+    held: Arc<RequestPermit>,
 }
 
 impl http_body::Body for Counted {
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn large_requests_share_a_budget_and_give_it_back() {
         let budget = Arc::new(Semaphore::new(1 << 20));
-        let held = || Held { budget: Arc::clone(&budget), seen: AtomicUsize::new(0) };
+        let held = || RequestPermit { budget: Arc::clone(&budget), seen: AtomicUsize::new(0) };
         let (first, second) = (held(), held());
         for _ in 0..16 {
             first.take(64 << 10).unwrap();

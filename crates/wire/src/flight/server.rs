@@ -13,6 +13,7 @@ use arrow_flight::{
 };
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
+use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, Stream, StreamExt};
 use skytether_adapt::message::Down;
@@ -25,20 +26,16 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::annotation::Annotation;
-use crate::cse::{Cse, CseInfo, Delivery};
+use crate::cse::{Cse, CseInfo};
+use crate::delivery::Delivery;
+use crate::flight::consts::{ANSWER_ALIVE, ANSWER_VALUE, DEFAULT_HEARTBEAT, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
 use crate::flight::deliveries::DeliveryEncoder;
 use crate::flight::frames::{self, KeyRequest, LIST_PAGE, ListRequest, RangesRequest};
-use crate::flight::limits::{self, Bounded, Held};
+use crate::flight::limits::{self, Bounded, RequestPermit};
 use crate::flight::sessions::{self, SessionEncoder};
 use crate::flight::status::to_status;
-use crate::flight::{DEFAULT_HEARTBEAT, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
 use crate::session::{Message, Opened, Session};
 use crate::verify::Verify;
-
-/// First byte of an action's answers: a sign of life,
-pub(crate) const ANSWER_ALIVE: u8 = 0;
-/// or the answer.
-pub(crate) const ANSWER_VALUE: u8 = 1;
 
 /// How long the first message of a session may take to come.
 const FIRST: Duration = Duration::from_secs(30);
@@ -53,36 +50,43 @@ const GRACE: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// Unavailable where the listener fails.
-pub async fn serve(cse: Arc<dyn Cse>, listener: TcpListener, shutdown: impl Future<Output = ()> + Send) -> Result<()> {
-    let name = cse.info().name.clone();
-    let (stop, stopping) = watch::channel(false);
-    let server = Server::builder()
-        .http2_keepalive_interval(Some(Duration::from_secs(15)))
-        .http2_keepalive_timeout(Some(Duration::from_secs(15)))
-        .http2_max_header_list_size(Some(64 << 10))
-        .max_concurrent_streams(Some(256))
-        .initial_stream_window_size(Some(1 << 20))
-        .initial_connection_window_size(Some(8 << 20))
-        .add_service(Bounded::new(service(cse, stopping.clone()), limits::MAX_REQUEST_BYTES))
-        .serve_with_incoming_shutdown(limits::connections(listener, limits::MAX_CONNECTIONS), async move {
-            shutdown.await;
-            tracing::info!("stopping");
-            // It fails where no call runs and nobody listens.
-            let _ = stop.send(true);
-        });
-    let patience = async move {
-        let mut stopping = stopping;
-        // An error means that the server future, which owns the sender, has ended.
-        if stopping.wait_for(|stop| *stop).await.is_ok() {
-            tokio::time::sleep(GRACE).await;
-        } else {
-            std::future::pending::<()>().await;
+pub fn serve(cse: Arc<dyn Cse>, listener: TcpListener, shutdown: impl Future<Output = ()> + Send + 'static) -> BoxFuture<'static, Result<()>> {
+    serve_until(cse, listener, Box::pin(shutdown))
+}
+
+/// [`serve`] with a future of one type, so that the server is compiled here, and not by each of its callers.
+fn serve_until(cse: Arc<dyn Cse>, listener: TcpListener, shutdown: BoxFuture<'static, ()>) -> BoxFuture<'static, Result<()>> {
+    Box::pin(async move {
+        let name = cse.info().name.clone();
+        let (stop, stopping) = watch::channel(false);
+        let server = Server::builder()
+            .http2_keepalive_interval(Some(Duration::from_secs(15)))
+            .http2_keepalive_timeout(Some(Duration::from_secs(15)))
+            .http2_max_header_list_size(Some(64 << 10))
+            .max_concurrent_streams(Some(256))
+            .initial_stream_window_size(Some(1 << 20))
+            .initial_connection_window_size(Some(8 << 20))
+            .add_service(Bounded::new(service(cse, stopping.clone()), limits::MAX_REQUEST_BYTES))
+            .serve_with_incoming_shutdown(limits::connections(listener, limits::MAX_CONNECTIONS), async move {
+                shutdown.await;
+                tracing::info!("stopping");
+                // It fails where no call runs and nobody listens.
+                let _ = stop.send(true);
+            });
+        let patience = async move {
+            let mut stopping = stopping;
+            // An error means that the server future, which owns the sender, has ended.
+            if stopping.wait_for(|stop| *stop).await.is_ok() {
+                tokio::time::sleep(GRACE).await;
+            } else {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            ended = server => ended.map_err(|e| Error::unavailable(format!("{name} cannot serve its port")).because(e)),
+            () = patience => Ok(()),
         }
-    };
-    tokio::select! {
-        ended = server => ended.map_err(|e| Error::unavailable(format!("{name} cannot serve its port")).because(e)),
-        () = patience => Ok(()),
-    }
+    })
 }
 
 /// The Flight service over `cse`, to be added to a server. When `stopping` becomes true, running calls end with `Unavailable`.
@@ -328,7 +332,7 @@ impl FlightService for CseService {
         meant_for(self.cse.info(), &request)?;
         let name = self.cse.info().name.clone();
         let heartbeat = heartbeat(&request);
-        let _held = request.extensions().get::<Arc<Held>>().cloned();
+        let _held = request.extensions().get::<Arc<RequestPermit>>().cloned();
         let ticket = request.into_inner().ticket;
         let mut stopping = self.stopping.clone();
         received(self.link.as_deref(), &ticket).await;
@@ -360,7 +364,7 @@ impl FlightService for CseService {
         meant_for(self.cse.info(), &request)?;
         let heartbeat = heartbeat(&request);
         let cse = Arc::clone(&self.cse);
-        let held = request.extensions().get::<Arc<Held>>().cloned();
+        let held = request.extensions().get::<Arc<RequestPermit>>().cloned();
         let (action, link) = (request.into_inner(), self.link.clone());
         let work = async move {
             let _held = held;
@@ -414,7 +418,7 @@ impl FlightService for CseService {
         meant_for(self.cse.info(), &request)?;
         let name = self.cse.info().name.clone();
         let heartbeat = heartbeat(&request);
-        let held = request.extensions().get::<Arc<Held>>().cloned();
+        let held = request.extensions().get::<Arc<RequestPermit>>().cloned();
         let mut incoming = request.into_inner();
         let mut stopping = self.stopping.clone();
         let (cse, of, link) = (Arc::clone(&self.cse), name.clone(), self.link.clone());

@@ -15,7 +15,7 @@ use skytether_adapt::message::{Down, EpochId, Rung, Up};
 use skytether_common::{Error, Kind, Result};
 
 use crate::annotation::Annotation;
-use crate::cse::Delivery;
+use crate::delivery::Delivery;
 use crate::flight::deliveries::{DeliveryDecoder, DeliveryEncoder, Incoming, MAX_NOTE};
 use crate::flight::frames::{from_json, json};
 use crate::session::{Message, Stripe};

@@ -1,7 +1,7 @@
 //! The size that rows will have once written.
 
-use super::Values;
 use crate::layout::ValueType;
+use crate::sparse::schema::Values;
 
 /// Page headers, footer and magic bytes of a sparse slice, rounded up; a test holds it against what is written.
 const OVERHEAD: usize = 1280;

@@ -42,7 +42,7 @@ fn fast_in(bytes: &Bytes, layout: &Layout, projection: &[usize], values: usize) 
     let mut batches = SparseBatches::open(bytes.clone(), layout, projection, usize::MAX, values).unwrap();
     let mut all = Vec::new();
     while let Some(batch) = batches.next() {
-        if matches!(batches.source, Source::Whole(..)) {
+        if matches!(batches.source, SparseSource::Whole(..)) {
             return None;
         }
         all.push(batch.unwrap());

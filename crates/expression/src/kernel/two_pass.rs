@@ -4,14 +4,15 @@
 //! off a second time around the groups' means (the corrected two-pass algorithm: Chan, Golub & LeVeque 1983), which is exact to rounding whatever
 //! the values. All others keep the sums of the first pass, so that this costs them nothing.
 
-use super::{Block, Value};
+use super::block::Block;
+use super::value::Value;
 use crate::log1p::log1p_cp10k;
 use crate::ttest::GroupMoments;
 
 /// Sums of squares are taken to have lost too much where M2 is less than one part in so many: three of their sixteen digits.
 const LOST: f64 = 1024.0;
 
-/// Whether `moments`, made of a sum of squares `q`, should better be made by [`centred`].
+/// Whether `moments`, made of a sum of squares `q`, should better be made by [`two_pass_moments`].
 #[inline]
 #[must_use]
 pub fn cancels(moments: &GroupMoments, q: f64) -> bool {
@@ -23,7 +24,7 @@ pub fn cancels(moments: &GroupMoments, q: f64) -> bool {
 ///
 /// Squares are taken in doubles. An index or group that does not exist is passed over.
 #[must_use]
-pub fn centred<T: Value>(block: &Block<'_>, idx: &[u32], val: &[T], n: &[u32]) -> Vec<GroupMoments> {
+pub fn two_pass_moments<T: Value>(block: &Block<'_>, idx: &[u32], val: &[T], n: &[u32]) -> Vec<GroupMoments> {
     let values = || {
         idx.iter().zip(val).filter_map(|(&cell, &value)| {
             let at = cell.checked_sub(block.first)? as usize;

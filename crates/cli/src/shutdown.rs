@@ -16,7 +16,7 @@ pub(crate) const STOPPED: u8 = 130;
 pub(crate) const NOTHING_STORED: &str = "stopped: nothing was stored";
 
 /// `line` on stderr, if anybody reads that still: whoever did may have been ended by the same Ctrl-C, which must not keep this program alive.
-pub(crate) fn say(line: &str) {
+pub(crate) fn print_error_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
@@ -66,9 +66,9 @@ impl Stop {
         let line = self.last_words();
         if std::io::stderr().is_terminal() {
             // Behind the ^C that terminals show, or a line of progress.
-            say("");
+            print_error_line("");
         }
-        say(line.unwrap_or("stopping: what was written is taken back; press Ctrl-C again to end at once"));
+        print_error_line(line.unwrap_or("stopping: what was written is taken back; press Ctrl-C again to end at once"));
         if line.is_some() {
             skytether_fleet::remove_unfinished();
             std::process::exit(i32::from(STOPPED));

@@ -10,9 +10,9 @@ use skytether_common::units::{counted, human_bytes, human_seconds};
 use skytether_fleet::files::Format;
 use skytether_fleet::{Particles, generate};
 
-use crate::args::ListFormat;
+use crate::common_args::ListFormat;
+use crate::context::{Failure, print_line};
 use crate::progress::Rows;
-use crate::run::{Failure, say};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Generate {
@@ -30,25 +30,25 @@ Examples:\n  skytether generate particles --rows 50M --seed 1 --out particles.pa
 pub(crate) struct GenerateParticles {
     /// How many; k, M and G stand for thousands, millions and billions.
     #[arg(long, value_name = "N", value_parser = count)]
-    pub(crate) rows: u64,
+    rows: u64,
     /// What all numbers follow from: the same ones make the same file, on any machine.
     #[arg(long, value_name = "S", default_value_t = 1)]
-    pub(crate) seed: u64,
+    seed: u64,
     /// The file; it is there whole or not at all. Its ending says what it is: .parquet, or .vpic for raw records.
     #[arg(long, value_name = "FILE")]
-    pub(crate) out: PathBuf,
+    out: PathBuf,
     /// Parquet or raw records, if the file's name does not say so.
     #[arg(long, value_name = "FORMAT", value_parser = PossibleValuesParser::new(["parquet", "vpic"]).try_map(|word| word.parse::<Format>()))]
-    pub(crate) output_format: Option<Format>,
+    output_format: Option<Format>,
     /// The share of the energetic particles (ke > 0.3) that is in every 16th brick, as where field lines reconnect; the others are anywhere. How many are above which energy stays the same.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
-    pub(crate) gathered: f64,
+    gathered: f64,
     /// Replace the file if there is one.
     #[arg(long)]
-    pub(crate) replace: bool,
+    replace: bool,
     /// How to say what was done.
     #[arg(long, value_enum, default_value_t = ListFormat::Table)]
-    pub(crate) format: ListFormat,
+    format: ListFormat,
 }
 
 /// A number of things.
@@ -66,7 +66,7 @@ fn count(text: &str) -> Result<u64, String> {
 }
 
 /// Carries it out.
-pub(crate) fn generate(what: Generate) -> Result<(), Failure> {
+pub(crate) fn run(what: Generate) -> Result<(), Failure> {
     let Generate::Particles(args) = what;
     let particles = Particles::new(args.rows, args.seed).gathered(args.gathered).map_err(Failure::Call)?;
     let format = match args.output_format {
@@ -86,10 +86,12 @@ pub(crate) fn generate(what: Generate) -> Result<(), Failure> {
     progress.finish();
     let (bytes, seconds) = (done?, started.elapsed().as_secs_f64());
     match args.format {
-        ListFormat::Table => say(&format!("{}: {}, {}, {}", args.out.display(), counted(args.rows, "particle"), human_bytes(bytes), human_seconds(seconds)))?,
+        ListFormat::Table => {
+            print_line(&format!("{}: {}, {}, {}", args.out.display(), counted(args.rows, "particle"), human_bytes(bytes), human_seconds(seconds)))?
+        }
         ListFormat::Json => {
             let out = args.out.display().to_string();
-            say(&serde_json::json!({ "out": out, "rows": args.rows, "seed": args.seed, "bytes": bytes, "seconds": seconds }).to_string())?;
+            print_line(&serde_json::json!({ "out": out, "rows": args.rows, "seed": args.seed, "bytes": bytes, "seconds": seconds }).to_string())?;
         }
     }
     Ok(())

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use skytether_common::units::{counted, human_bytes, human_seconds};
 
-use crate::args::{FleetArg, ListFormat};
+use crate::common_args::{FleetArg, ListFormat};
+use crate::context::{Failure, fleet, name, print_line};
 use crate::progress::Bytes;
-use crate::run::{Failure, fleet, name, say};
 
 #[derive(Debug, Args)]
 #[command(
@@ -17,22 +17,22 @@ Examples:\n  skytether export taxi.trips --out trips.parquet --fleet fleet\n  sk
 pub(crate) struct Export {
     /// The table: a data set, or of an expression data set one of its tables (`d.s.obs`, `d.s.var`, `d.s.x_rows`).
     #[arg(value_name = "DOMAIN.DATASET[.TABLE]")]
-    pub(crate) table: String,
+    table: String,
     /// The file; it is there whole or not at all.
     #[arg(long, value_name = "FILE")]
-    pub(crate) out: PathBuf,
+    out: PathBuf,
     /// Replace the file if there is one.
     #[arg(long)]
-    pub(crate) replace: bool,
+    replace: bool,
     #[command(flatten)]
-    pub(crate) fleet: FleetArg,
+    fleet: FleetArg,
     /// How to say what was done.
     #[arg(long, value_enum, default_value_t = ListFormat::Table)]
-    pub(crate) format: ListFormat,
+    format: ListFormat,
 }
 
 /// Carries it out.
-pub(crate) async fn export(args: Export) -> Result<(), Failure> {
+pub(crate) async fn run(args: Export) -> Result<(), Failure> {
     // A name that can't be one is a wrong call.
     let dataset = args.table.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
     name(&dataset)?;
@@ -42,7 +42,7 @@ pub(crate) async fn export(args: Export) -> Result<(), Failure> {
     progress.finish();
     let report = done?;
     match args.format {
-        ListFormat::Table => say(&format!(
+        ListFormat::Table => print_line(&format!(
             "{}: {} in {}, {}, {}",
             args.out.display(),
             counted(report.rows, "row"),
@@ -52,7 +52,7 @@ pub(crate) async fn export(args: Export) -> Result<(), Failure> {
         ))?,
         ListFormat::Json => {
             let out = args.out.display().to_string();
-            say(&serde_json::json!({ "table": args.table, "out": out, "rows": report.rows, "row_groups": report.row_groups, "slices": report.slices, "bytes": report.bytes, "seconds": report.seconds }).to_string())?;
+            print_line(&serde_json::json!({ "table": args.table, "out": out, "rows": report.rows, "row_groups": report.row_groups, "slices": report.slices, "bytes": report.bytes, "seconds": report.seconds }).to_string())?;
         }
     }
     Ok(())

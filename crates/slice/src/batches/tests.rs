@@ -5,7 +5,7 @@ use parquet::file::metadata::ParquetMetaDataReader;
 use skytether_common::Kind;
 
 use super::*;
-use crate::{SliceOptions, TableSlicer};
+use crate::{Layout, SliceOptions, TableSlicer, decode};
 
 /// 50,000 numbers that compress badly, of 1,500 that a dictionary holds, and the same word for all of them.
 fn slice() -> (Bytes, SchemaRef) {

@@ -5,10 +5,9 @@ use skytether_common::Error;
 use skytether_common::units::counted;
 use skytether_fleet::GrowthOptions;
 
-use crate::args::{FleetArg, ListFormat, megabytes};
-use crate::mending::print;
+use crate::common_args::{FleetArg, ListFormat, megabytes};
+use crate::context::{Failure, fleet, print_report};
 use crate::progress::Bytes;
-use crate::run::{Failure, fleet};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum FleetCommand {
@@ -94,7 +93,7 @@ pub(crate) async fn run(command: FleetCommand) -> Result<(), Failure> {
     let done = fleet.resize(&options, &|far| progress.told(far)).await;
     progress.finish();
     let report = done?;
-    print(how.format, &report)?;
+    print_report(how.format, &report)?;
     match report.left.len() {
         0 => Ok(()),
         left => Err(Failure::Work(Error::unavailable(format!("{} could not be moved", counted(left as u64, "data set"))))),

@@ -5,9 +5,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use skytether_common::{DatasetName, Error};
 use skytether_fleet::{IndexInfo, ListIndexes, NewIndex, OldIndex};
 
-use crate::args::{FleetArg, ListFormat};
+use crate::common_args::{FleetArg, ListFormat};
+use crate::context::{Failure, fleet, name, print_line};
 use crate::listing;
-use crate::run::{Failure, fleet, name, say};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Index {
@@ -99,7 +99,7 @@ fn print(infos: &[IndexInfo], format: ListFormat) -> Result<(), Failure> {
         ListFormat::Table => infos.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
         ListFormat::Json => listing::json(&infos)?,
     };
-    say(&text)?;
+    print_line(&text)?;
     Ok(())
 }
 
@@ -138,8 +138,8 @@ async fn drop_index(args: Drop) -> Result<(), Failure> {
     let index = OldIndex { dataset: name(&args.dataset)?, name: args.name };
     fleet(&args.fleet.fleet).await?.drop_index(&index).await?;
     match args.format {
-        ListFormat::Table => say(&format!("dropped index {} of {}", index.name, index.dataset))?,
-        ListFormat::Json => say(&serde_json::json!({ "dropped": index.name, "dataset": index.dataset.to_string() }).to_string())?,
+        ListFormat::Table => print_line(&format!("dropped index {} of {}", index.name, index.dataset))?,
+        ListFormat::Json => print_line(&serde_json::json!({ "dropped": index.name, "dataset": index.dataset.to_string() }).to_string())?,
     }
     Ok(())
 }

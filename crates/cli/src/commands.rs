@@ -1,0 +1,17 @@
+//! A room for each command: its arguments, and `run`, which carries it out.
+
+pub(crate) mod calibrate;
+pub(crate) mod drive;
+pub(crate) mod drop;
+pub(crate) mod explain;
+pub(crate) mod export;
+pub(crate) mod generate;
+pub(crate) mod host;
+pub(crate) mod index;
+pub(crate) mod ingest;
+pub(crate) mod init;
+pub(crate) mod ls;
+pub(crate) mod maintenance;
+pub(crate) mod resize;
+pub(crate) mod sql;
+pub(crate) mod status;

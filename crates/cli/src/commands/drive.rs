@@ -1,0 +1,88 @@
+//! `skytether drive serve`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use skytether_common::Error;
+use skytether_drive::{Device, Drive, DriveOptions};
+use skytether_store::disk::DriveIdentity;
+use uuid::Uuid;
+
+use crate::common_args::{Profile, address, device};
+use crate::context::{Failure, print_line};
+use crate::serving::{self, interrupts, listen, serve_until_interrupted};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DriveCommand {
+    /// Serve one drive over Arrow Flight until interrupted.
+    Serve(DriveServe),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DriveServe {
+    /// The drive's directory; made where absent.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Address to listen on; port 0 picks a free one. The address is printed on stdout when the drive is ready.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = address)]
+    listen: String,
+    /// The drive's name in receipts and errors (default: its directory's name).
+    #[arg(long, value_name = "TEXT")]
+    name: Option<String>,
+    /// Make a new, blank drive of this id, in the place of a lost one of that id: `skytether repair` rebuilds what was on that. The directory must be empty, or hold that drive.
+    #[arg(long, value_name = "ID")]
+    replace: Option<uuid::Uuid>,
+    /// The device that the drive is to be like: its processor, memory, disk and link bound what the drive does. A shipped profile (envoy, newport, server, unlimited) or a TOML file of your own;
+    /// `skytether calibrate` measures whether it is kept to.
+    #[arg(long, value_name = "NAME|FILE", default_value = "unlimited", value_parser = device(Device::enforced))]
+    profile: Profile,
+    /// How many times their processor time slices may take before the drive takes on no more, and gives back what it has not begun: whoever asked reads them and works them off instead.
+    #[arg(long, value_name = "TIMES", default_value_t = 32.0, value_parser = times)]
+    max_load: f64,
+    /// Memory that queries may use on this drive, in MiB (default: what its profile says, at most; 512 without one).
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..))]
+    memory: Option<u64>,
+}
+
+/// A load is 1 at least.
+fn times(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(times) if times > 1.0 => Ok(times),
+        _ => Err("a number above 1 is wanted, such as 8; inf for no bound".to_owned()),
+    }
+}
+
+/// Carries out a command of drives.
+pub(crate) async fn run(command: DriveCommand) -> Result<(), Failure> {
+    match command {
+        DriveCommand::Serve(args) => serve(args).await,
+    }
+}
+
+async fn serve(args: DriveServe) -> Result<(), Failure> {
+    let label = args.name.clone().unwrap_or_else(|| args.data.file_name().map_or_else(|| "drive".into(), |n| n.to_string_lossy().into_owned()));
+    let options = DriveOptions { max_load: args.max_load, ..DriveOptions::like(args.profile.device, args.memory.map(|mib| mib << 20)) };
+    // First, so that a port that is taken leaves no new drive behind.
+    let listener = listen(&args.listen).await?;
+    let data = args.data.clone();
+    let (drive, new) = tokio::task::spawn_blocking(move || {
+        // Only a new drive gets the name and an identity; one that exists has its own.
+        let new = !data.join("drive.json").exists();
+        let id = args.replace.unwrap_or_else(Uuid::new_v4);
+        let create = (new || args.replace.is_some()).then_some(DriveIdentity { id, name: label });
+        Drive::open(&data, create, options).map(|drive| (drive, new))
+    })
+    .await
+    .map_err(|e| Error::internal("opening the drive was interrupted").because(e))??;
+    if new {
+        // Whoever mistyped the directory of a drive that exists sees it here.
+        eprintln!("made a new drive in {}", args.data.display());
+    }
+    let (at, stop) = (serving::address(&listener)?, interrupts());
+    print_line(&format!("{} serves {} at {at}", drive_name(&drive), args.data.display()))?;
+    serve_until_interrupted(skytether_drive::serve(drive, listener, stop)).await
+}
+
+fn drive_name(drive: &std::sync::Arc<Drive>) -> String {
+    skytether_wire::Storage::info(drive.as_ref()).name.clone()
+}

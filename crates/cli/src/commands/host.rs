@@ -1,0 +1,208 @@
+//! `skytether host serve`: a host, or a branch that is one drive of another host.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use skytether_common::units::counted;
+use skytether_common::{Error, Kind, Result};
+use skytether_drive::Device;
+use skytether_fleet::Profiles;
+use skytether_host::{Branch, Founding, Host, HostOptions, Scheme};
+use skytether_wire::Cse;
+use skytether_wire::flight::{ConnectOptions, FlightCse};
+
+use crate::common_args::{Profile, address, device, scheme};
+use crate::context::{Failure, open, print_line};
+use crate::serving::{self, interrupts, listen, serve_until_interrupted};
+
+/// How often a host looks whether its drives are there while nobody asks it for anything.
+const WATCH: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HostCommand {
+    /// Serve a fleet over Arrow Flight until interrupted.
+    Serve(HostServe),
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["fleet", "drives"]))]
+pub(crate) struct HostServe {
+    /// An embedded fleet's directory.
+    #[arg(long, value_name = "DIR")]
+    fleet: Option<PathBuf>,
+    /// The devices that the embedded drives are to be like: a profile for all, or one for each in order. Served drives have profiles of their own (`drive serve --profile`).
+    #[arg(long, value_name = "NAME|FILE,...", value_delimiter = ',', value_parser = device(Device::enforced), conflicts_with = "drives")]
+    profile: Vec<Profile>,
+    /// Addresses of served drives; semicolons between those that are on different hosts ("a:1,a:2;b:1,b:2"), where the drives become a fleet now that is to know its hosts, as `ec:K+M/k+m` needs it.
+    #[arg(long, value_name = "ADDR,ADDR,...", value_delimiter = ',')]
+    drives: Vec<String>,
+    /// How data sets survive the loss of drives, unless their ingest says otherwise, if the served drives are empty and become a fleet now: `none`, `replicas:R`, `ec:K+M`, or `ec:K+M/k+m` across hosts (those that semicolons in --drives say, or else those of the addresses) and across the drives of each. A fleet that is there keeps its own: any other one but `none` is refused.
+    #[arg(long, value_name = "SCHEME", default_value = "none", value_parser = scheme, conflicts_with_all = ["fleet", "aggregator"])]
+    redundancy: Scheme,
+    /// Be one drive of another host, under this name, instead of a host of queries: name the address that is printed among the --drives of that host. It must have drives of its own (--drives), which
+    /// are nobody else's; it sends up what they make of its slices, put together.
+    #[arg(long, alias = "as-drive", value_name = "NAME", conflicts_with_all = ["fleet", "slice_rows"])]
+    aggregator: Option<String>,
+    /// The link to the host above, in Gbit/s, by which that plans (default: what the links of the drives are together, where they have profiles).
+    #[arg(long, alias = "link", value_name = "GBIT", requires = "aggregator", value_parser = rate)]
+    uplink_gbit: Option<f64>,
+    /// Seconds without a sign of life after which a served drive counts as dead. One that works is never silent for so long.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    drive_timeout: u64,
+    /// Memory that all queries together may use for sorting, joining and merging, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..=1 << 24))]
+    memory: u64,
+    /// Disk that queries may use for what the host's memory can't hold, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 10 << 10)]
+    spill_limit: u64,
+    /// Rows that a slice of what is ingested holds at most. By default only a slice's size counts.
+    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
+    slice_rows: Option<u64>,
+    /// Address to listen on; port 0 picks a free one. The address is printed on stdout when the host is ready.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = address)]
+    listen: String,
+}
+
+/// A rate that links have.
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 && rate.is_finite() => Ok(rate),
+        _ => Err("a number of Gbit/s above 0 is wanted, such as 2.5".to_owned()),
+    }
+}
+
+/// Carries out a command of hosts.
+pub(crate) async fn run(command: HostCommand) -> Result<(), Failure> {
+    match command {
+        HostCommand::Serve(args) => serve(args).await,
+    }
+}
+
+/// The addresses of drives, each with the name of the host that it is on: semicolons stand between hosts. Where there are none, and a scheme across hosts is asked for, the hosts are those of the addresses; otherwise nobody knows.
+fn hosts(given: &[String], redundancy: Scheme) -> Result<Vec<(String, Option<String>)>> {
+    let (mut drives, mut host) = (Vec::new(), 0);
+    let grouped = given.iter().any(|part| part.contains(';'));
+    for part in given {
+        for (n, at) in part.split(';').enumerate() {
+            host += usize::from(n > 0);
+            if at.is_empty() {
+                return Err(Error::invalid(format!("{part:?} is no address of a drive: write --drives \"a:1,a:2;b:1,b:2\"")));
+            }
+            let own = match (grouped, redundancy.inner()) {
+                (true, _) => Some(format!("host-{host}")),
+                (false, Some(_)) => Some(skytether_host::host_of(at).to_owned()),
+                (false, None) => None,
+            };
+            drives.push((at.to_owned(), own));
+        }
+    }
+    Ok(drives)
+}
+
+async fn serve(args: HostServe) -> Result<(), Failure> {
+    let memory_limit = usize::try_from(args.memory << 20).unwrap_or(usize::MAX);
+    let mut options = HostOptions { memory_limit, spill_limit: args.spill_limit.saturating_mul(1 << 20), ..HostOptions::default() };
+    options.slices.max_rows = args.slice_rows.unwrap_or(options.slices.max_rows);
+    let (host, what, listener, _guard) = if let Some(dir) = &args.fleet {
+        let given: Vec<String> = args.profile.into_iter().map(|profile| profile.given).collect();
+        let profile = match given.as_slice() {
+            [] => Profiles::default(),
+            [all] => Profiles::Every(all.clone()),
+            _ => Profiles::Each(given),
+        };
+        let fleet = open(dir, options, profile).await?;
+        let host = fleet.host().ok_or_else(|| Error::internal("an embedded fleet has no host"))?.clone();
+        (host, format!("the fleet at {}", dir.display()), listen(&args.listen).await?, Some(fleet))
+    } else {
+        let hosts = hosts(&args.drives, args.redundancy).map_err(Failure::Call)?;
+        if args.aggregator.is_some() && args.drives.iter().any(|at| at.contains(';')) {
+            return Err(Failure::Call(Error::invalid("the drives of a branch are one drive of the host above: name them without semicolons")));
+        }
+        let mut drives: Vec<Arc<dyn Cse>> = Vec::new();
+        let mut silent = Vec::new();
+        let connection = ConnectOptions { idle_timeout: Duration::from_secs(args.drive_timeout), ..ConnectOptions::default() };
+        for (at, on) in &hosts {
+            match FlightCse::connect(at, connection.clone()).await {
+                Ok(drive) => {
+                    if let Some(on) = on {
+                        options.hosts.insert(skytether_wire::Storage::info(drive.as_ref()).id, on.clone());
+                    }
+                    drives.push(drive);
+                }
+                // A fleet with redundancy does without it: the others know.
+                Err(e) if e.kind() == Kind::Unavailable && args.aggregator.is_none() && hosts.len() > 1 => {
+                    eprintln!("skytether: {e}");
+                    options.silent.push(at.clone());
+                    silent.push(e);
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        if let Some(name) = &args.aggregator {
+            // First, so that a port that is taken leaves no new branch behind.
+            let listener = listen(&args.listen).await?;
+            let link = args.uplink_gbit.map(|gbit| (gbit * 1e9, 0.0));
+            let branch = Branch::open(name, drives, options, Founding::EmptyDrives, link).await?;
+            let (at, stop) = (serving::address(&listener)?, interrupts());
+            print_line(&format!("{name} serves {} as one at {at}", counted(hosts.len() as u64, "drive")))?;
+            return serve_until_interrupted(skytether_wire::flight::serve(branch, listener, stop)).await;
+        }
+        // First, so that where the port is taken, by another host of the same drives perhaps, that one keeps them.
+        let listener = listen(&args.listen).await?;
+        // The list was typed in: only empty drives become a fleet, and only exactly one fleet's drives are served.
+        options.redundancy = args.redundancy;
+        let host = match all_of(silent) {
+            None => Host::join(drives, options, Founding::EmptyDrives).await?.0,
+            Some(error) if drives.is_empty() => return Err(error.into()),
+            Some(error) => match Host::join(drives, options, Founding::Never).await {
+                Ok((host, _)) => host,
+                Err(e) if e.kind() == Kind::Invalid => return Err(error.into()),
+                Err(e) => return Err(e.because(error).into()),
+            },
+        };
+        let what = match host.lost() {
+            0 => counted(hosts.len() as u64, "drive"),
+            lost => format!("{}, {lost} of which {} lost,", counted(host.drives().len() as u64, "drive"), if lost == 1 { "is" } else { "are" }),
+        };
+        (host, what, listener, None)
+    };
+    let (at, stop) = (serving::address(&listener)?, interrupts());
+    print_line(&format!("host serves {what} at {at}"))?;
+    let watching = host.clone();
+    let serving = async move {
+        tokio::select! {
+            served = skytether_host::server::serve(host, listener, stop) => served,
+            never = watching.watch(WATCH) => match never {},
+        }
+    };
+    serve_until_interrupted(serving).await
+}
+
+/// The errors of drives that don't answer, as one.
+fn all_of(mut silent: Vec<Error>) -> Option<Error> {
+    if silent.len() < 2 {
+        return silent.pop();
+    }
+    let texts: Vec<_> = silent.iter().map(Error::full_text).collect();
+    Some(Error::unavailable(format!("{} can't be reached: {}", counted(silent.len() as u64, "drive"), texts.join("; "))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn semicolons_stand_between_hosts() {
+        let named = |given: &str, scheme: &str| {
+            let given: Vec<String> = given.split(',').map(str::to_owned).collect();
+            hosts(&given, scheme.parse().unwrap()).map(|all| all.into_iter().map(|(at, host)| format!("{at}={}", host.unwrap_or_default())).collect::<Vec<_>>())
+        };
+        assert_eq!(named("a:1,a:2;b:1,b:2", "none").unwrap(), ["a:1=host-0", "a:2=host-0", "b:1=host-1", "b:2=host-1"]);
+        assert_eq!(named("a:1;b:1;c:1", "none").unwrap(), ["a:1=host-0", "b:1=host-1", "c:1=host-2"]);
+        assert_eq!(named("a:1,grpc://b:2", "ec:2+1").unwrap(), ["a:1=", "grpc://b:2="]);
+        assert_eq!(named("a:1,grpc://b:2,[::1]:3", "ec:2+1/2+1").unwrap(), ["a:1=a", "grpc://b:2=b", "[::1]:3=[::1]"]);
+        assert!(named("a:1,;b:1", "none").is_err() && named("a:1;;b:1", "none").is_err());
+    }
+}

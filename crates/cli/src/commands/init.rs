@@ -1,0 +1,42 @@
+//! `skytether init`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use skytether_common::Error;
+use skytether_common::units::counted;
+use skytether_fleet::{Fleet, OpenOptions};
+use skytether_host::Scheme;
+
+use crate::common_args::scheme;
+use crate::context::{Failure, print_line};
+
+#[derive(Debug, Args)]
+pub(crate) struct Init {
+    /// The fleet's directory; it is made, with a directory for each drive in it.
+    dir: PathBuf,
+    /// How many drives.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    drives: u16,
+    /// How data sets survive the loss of drives, unless their ingest says otherwise: `none`, `replicas:R` (R copies), `ec:K+M` (any M drives may be lost; takes M/K more room), or, with --nodes, `ec:K+M/k+m` (any M nodes may be lost, and m drives of each other one at the same time).
+    #[arg(long, value_name = "SCHEME", default_value = "none", value_parser = scheme)]
+    redundancy: Scheme,
+    /// How many nodes (failure domains) the drives are divided among, in order and as many to each: the drives of a node may be lost together. `status` shows a node as a host. `ec:K+M/k+m` needs K + M nodes with k + m drives each, or more: `--drives 9 --nodes 3 --redundancy ec:2+1/2+1`.
+    #[arg(long, alias = "hosts", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    nodes: Option<u16>,
+}
+
+/// Makes the fleet.
+pub(crate) async fn run(args: Init) -> Result<(), Failure> {
+    if args.dir.join("fleet.json").exists() {
+        return Err(Failure::Work(Error::conflict(format!("there is a fleet at {} already; `skytether status --fleet {0}` shows it", args.dir.display()))));
+    }
+    let hosts = args.nodes.map(usize::from);
+    let options =
+        OpenOptions { drives: Some(usize::from(args.drives)), redundancy: args.redundancy.to_string(), hosts, create: true, ..OpenOptions::default() };
+    let fleet = Fleet::open(&args.dir, &options).await?;
+    let status = fleet.status().await?;
+    let on = hosts.map_or_else(String::new, |hosts| format!(" on {}", counted(hosts as u64, "host")));
+    print_line(&format!("made a fleet of {}{on} at {}", counted(status.len() as u64, "drive"), args.dir.display()))?;
+    Ok(())
+}

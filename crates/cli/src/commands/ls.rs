@@ -1,0 +1,32 @@
+//! `skytether ls`: the data sets.
+
+use skytether_common::Error;
+
+use crate::common_args::{ListArgs, ListFormat};
+use crate::context::{Failure, fleet, print_line};
+use crate::listing;
+
+/// Lists the data sets.
+pub(crate) async fn run(args: ListArgs) -> Result<(), Failure> {
+    let found = fleet(&args.fleet.fleet).await?.listing().await?;
+    let text = match args.format {
+        // "no data sets" would be too much said where not every drive was heard.
+        ListFormat::Table if found.datasets.is_empty() && !found.silent.is_empty() && !found.whole => String::new(),
+        ListFormat::Table => listing::datasets(&found.datasets),
+        ListFormat::Json => listing::json(&found.datasets)?,
+    };
+    if !text.is_empty() {
+        print_line(text.trim_end())?;
+    }
+    if found.silent.is_empty() {
+        return Ok(());
+    }
+    let drives: Vec<_> = found.silent.keys().map(String::as_str).collect();
+    let (drives, are) = (drives.join(", "), if drives.len() == 1 { "is" } else { "are" });
+    if found.whole {
+        eprintln!("skytether: {drives} {are} lost; the list is whole, since the other drives have all root records (`skytether status` says what to do)");
+        return Ok(());
+    }
+    let why: Vec<_> = found.silent.values().map(String::as_str).collect();
+    Err(Failure::Work(Error::unavailable(format!("this list may lack data sets, since {drives} {are} lost: {}", why.join("; ")))))
+}

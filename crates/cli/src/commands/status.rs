@@ -1,0 +1,49 @@
+//! `skytether status`: the drives.
+
+use std::path::Path;
+
+use skytether_common::{Error, Kind, Result};
+use skytether_fleet::Fleet;
+use skytether_fleet::address::is_host;
+use skytether_host::DriveStatus;
+
+use crate::common_args::{ListArgs, ListFormat};
+use crate::context::{Failure, fleet, print_line};
+use crate::listing;
+
+/// How the drives are; where too many are lost for the fleet in a directory to be opened, with the error that says so.
+async fn drives_of(at: &str) -> Result<(Vec<DriveStatus>, Option<Error>)> {
+    let error = match fleet(at).await {
+        Ok(fleet) => return Ok((fleet.status().await?, None)),
+        Err(e) => e,
+    };
+    if is_host(at) || !matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound) {
+        return Err(error);
+    }
+    match Fleet::glance(Path::new(at)).await {
+        Ok(found) if found.iter().any(|drive| drive.error.is_some()) => Ok((found, Some(error))),
+        _ => Err(error),
+    }
+}
+
+/// Shows the drives.
+pub(crate) async fn run(args: ListArgs) -> Result<(), Failure> {
+    let (found, unopened) = drives_of(&args.fleet.fleet).await?;
+    let text = match args.format {
+        ListFormat::Table => listing::drives(&found),
+        ListFormat::Json => listing::json(&found)?,
+    };
+    print_line(text.trim_end())?;
+    if let Some(error) = unopened {
+        return Err(Failure::Work(error));
+    }
+    let trouble = listing::trouble(&found);
+    if !trouble.is_empty() {
+        return Err(Failure::Work(Error::unavailable(trouble.join("; "))));
+    }
+    let unreadable: Vec<_> = found.iter().flat_map(|d| d.unreadable.iter().map(|u| u.name.to_string())).collect();
+    if unreadable.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Work(Error::corrupt(format!("{} can't be read: `skytether ls` says why", unreadable.join(", ")))))
+}

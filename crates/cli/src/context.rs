@@ -1,0 +1,67 @@
+//! What every command uses: why it ended early, the fleet it is about, and how it prints.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::path::Path;
+
+use serde::Serialize;
+use skytether_common::{DatasetName, Error, Result};
+use skytether_fleet::address::is_host;
+use skytether_fleet::{Fleet, OpenOptions, Profiles};
+use skytether_host::HostOptions;
+
+use crate::common_args::ListFormat;
+use crate::listing;
+
+/// Why a command ended early: the distinction is the exit status.
+pub(crate) enum Failure {
+    /// The call was wrong.
+    Call(Error),
+    /// The work failed.
+    Work(Error),
+    /// Ctrl-C ended it; what is to be said.
+    Stopped(&'static str),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Work(error)
+    }
+}
+
+/// A fleet by its directory or its host's address.
+pub(crate) async fn fleet(at: &str) -> Result<Fleet> {
+    if is_host(at) {
+        return Fleet::connect(at).await;
+    }
+    open(Path::new(at), HostOptions::default(), Profiles::default()).await
+}
+
+/// The fleet that is in a directory.
+pub(crate) async fn open(dir: &Path, host: HostOptions, profile: Profiles) -> Result<Fleet> {
+    Fleet::open_with(dir, &OpenOptions { create: false, profile, ..OpenOptions::default() }, host).await
+}
+
+/// The name of a data set; a wrong one is a wrong call.
+pub(crate) fn name(text: &str) -> Result<DatasetName, Failure> {
+    text.parse().map_err(Failure::Call)
+}
+
+/// A line on stdout, flushed: scripts wait for it.
+pub(crate) fn print_line(line: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let written = writeln!(out, "{line}").and_then(|()| out.flush());
+    match written {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::io("write", "standard output", e)),
+        _ => Ok(()),
+    }
+}
+
+/// A report, for people or for programs.
+pub(crate) fn print_report<R: Display + Serialize>(format: ListFormat, report: &R) -> Result<(), Failure> {
+    print_line(&match format {
+        ListFormat::Table => report.to_string(),
+        ListFormat::Json => listing::json(report)?,
+    })?;
+    Ok(())
+}

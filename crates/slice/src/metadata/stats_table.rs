@@ -1,0 +1,90 @@
+//! Statistics of all stripes of a partition, column by column.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, UInt64Array};
+use arrow::compute;
+use arrow::datatypes::SchemaRef;
+
+/// Bounds of one column: one entry per stripe.
+#[derive(Debug, Clone)]
+pub(super) struct Bounds {
+    pub(super) min: ArrayRef,
+    pub(super) max: ArrayRef,
+    pub(super) nulls: UInt64Array,
+}
+
+impl PartialEq for Bounds {
+    fn eq(&self, other: &Self) -> bool {
+        self.min.as_ref() == other.min.as_ref() && self.max.as_ref() == other.max.as_ref() && self.nulls == other.nulls
+    }
+}
+
+/// Statistics of a partition's stripes, which mostly are slices: arrays with one entry per stripe, as DataFusion's `PruningStatistics` wants them. A null bound is unknown.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StatsTable {
+    schema: SchemaRef,
+    /// Where each column is: whoever asks about all of 20,000 must not look through them for each.
+    places: HashMap<String, usize>,
+    rows: UInt64Array,
+    columns: Vec<Option<Bounds>>,
+}
+
+impl StatsTable {
+    pub(super) fn assemble(schema: SchemaRef, rows: UInt64Array, columns: Vec<Option<Bounds>>) -> Self {
+        // Of two columns of one name the first counts, as for Arrow.
+        let places = schema.fields().iter().enumerate().rev().map(|(i, field)| (field.name().clone(), i)).collect();
+        Self { schema, places, rows, columns }
+    }
+
+    pub(super) fn columns(&self) -> &[Option<Bounds>] {
+        &self.columns
+    }
+
+    /// Number of stripes.
+    #[must_use]
+    pub fn stripes(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Rows of each stripe.
+    #[must_use]
+    pub fn rows(&self) -> &UInt64Array {
+        &self.rows
+    }
+
+    /// Lower bounds of `column`, of the column's type; `None` where there is no such column or its type has no bounds.
+    #[must_use]
+    pub fn min(&self, column: &str) -> Option<ArrayRef> {
+        self.bound(column, |b| &b.min)
+    }
+
+    /// Upper bounds, likewise.
+    #[must_use]
+    pub fn max(&self, column: &str) -> Option<ArrayRef> {
+        self.bound(column, |b| &b.max)
+    }
+
+    /// Null counts, likewise.
+    #[must_use]
+    pub fn nulls(&self, column: &str) -> Option<UInt64Array> {
+        self.columns.get(*self.places.get(column)?)?.as_ref().map(|b| b.nulls.clone())
+    }
+
+    /// Of the column at `column` in stripe `stripe`: bounds as they are kept, in arrays of one value of [`stats_type`], and the number of nulls.
+    pub(crate) fn of(&self, column: usize, stripe: usize) -> Option<(ArrayRef, ArrayRef, u64)> {
+        let bounds = self.columns.get(column)?.as_ref().filter(|bounds| stripe < bounds.min.len())?;
+        Some((bounds.min.slice(stripe, 1), bounds.max.slice(stripe, 1), bounds.nulls.value(stripe)))
+    }
+
+    fn bound(&self, column: &str, which: impl Fn(&Bounds) -> &ArrayRef) -> Option<ArrayRef> {
+        let at = *self.places.get(column)?;
+        let (field, array) = (self.schema.field(at), which(self.columns.get(at)?.as_ref()?));
+        if array.data_type() == field.data_type() {
+            return Some(Arc::clone(array));
+        }
+        // Bounds of a dictionary are kept as plain values.
+        compute::cast(array, field.data_type()).ok()
+    }
+}
