@@ -6,7 +6,6 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool, TrackConsumersPool};
 use futures::future::BoxFuture;
@@ -209,87 +208,101 @@ impl Drive {
     }
 }
 
-#[async_trait]
 impl Storage for Drive {
     fn info(&self) -> &CseInfo {
         &self.info
     }
 
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        let indexes = Arc::clone(&self.indexes);
-        let apply = move |store: &dyn SliceStore| {
-            let applied = match store.apply(batch.clone()) {
-                // What can be made anew goes first.
-                Err(error) if error.kind() == Kind::Exhausted && indexes.takes_space() && indexes.make_room(error.message()) => store.apply(batch.clone()),
-                applied => applied,
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move {
+            let indexes = Arc::clone(&self.indexes);
+            let apply = move |store: &dyn SliceStore| {
+                let applied = match store.apply(batch.clone()) {
+                    // What can be made anew goes first.
+                    Err(error) if error.kind() == Kind::Exhausted && indexes.takes_space() && indexes.make_room(error.message()) => store.apply(batch.clone()),
+                    applied => applied,
+                };
+                if applied.is_ok() {
+                    indexes.changed(&batch);
+                }
+                applied
             };
-            if applied.is_ok() {
-                indexes.changed(&batch);
+            self.stored(apply).await
+        })
+    }
+
+    fn indexes(&self) -> BoxFuture<'_, Result<Vec<State>>> {
+        Box::pin(async move { Ok(self.indexes.states()) })
+    }
+
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            let (key, shared) = (key.clone(), Arc::clone(&self.shared));
+            self.stored(move |_| shared.get_for_other(&key)).await
+        })
+    }
+
+    fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
+        Box::pin(async move {
+            let (key, ranges) = (key.clone(), ranges.to_vec());
+            self.stored(move |store| store.get_ranges_unverified(&key, &ranges)).await
+        })
+    }
+
+    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
+        Box::pin(async move {
+            let key = key.clone();
+            self.stored(move |store| store.stat(&key)).await
+        })
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        Box::pin(async move {
+            let (prefix, after) = (prefix.to_owned(), after.cloned());
+            self.stored(move |store| store.list(&prefix, after.as_ref(), limit)).await
+        })
+    }
+
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
+        Box::pin(async move { self.stored(|store| store.usage()).await })
+    }
+
+    fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
+        Box::pin(async move {
+            let (mut verifying, mut pace) = (Verifying::new(&asked), Pace::new(asked.bytes_per_s));
+            for (at, item) in asked.items.into_iter().enumerate() {
+                let read = self.stored(move |store| {
+                    let read = store.get(&item.key);
+                    let bytes = verifying.take(at as u32, &item, read)?;
+                    Ok((verifying, bytes))
+                });
+                let (own, bytes) = read.await?;
+                verifying = own;
+                pace.passed(bytes).await;
             }
-            applied
-        };
-        self.stored(apply).await
-    }
-
-    async fn indexes(&self) -> Result<Vec<State>> {
-        Ok(self.indexes.states())
-    }
-
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        let (key, shared) = (key.clone(), Arc::clone(&self.shared));
-        self.stored(move |_| shared.get_for_other(&key)).await
-    }
-
-    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let (key, ranges) = (key.clone(), ranges.to_vec());
-        self.stored(move |store| store.get_ranges_unverified(&key, &ranges)).await
-    }
-
-    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        let key = key.clone();
-        self.stored(move |store| store.stat(&key)).await
-    }
-
-    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        let (prefix, after) = (prefix.to_owned(), after.cloned());
-        self.stored(move |store| store.list(&prefix, after.as_ref(), limit)).await
-    }
-
-    async fn usage(&self) -> Result<Usage> {
-        self.stored(|store| store.usage()).await
-    }
-
-    async fn verify(&self, asked: Verify) -> Result<Verified> {
-        let (mut verifying, mut pace) = (Verifying::new(&asked), Pace::new(asked.bytes_per_s));
-        for (at, item) in asked.items.into_iter().enumerate() {
-            let read = self.stored(move |store| {
-                let read = store.get(&item.key);
-                let bytes = verifying.take(at as u32, &item, read)?;
-                Ok((verifying, bytes))
-            });
-            let (own, bytes) = read.await?;
-            verifying = own;
-            pace.passed(bytes).await;
-        }
-        Ok(verifying.finish())
+            Ok(verifying.finish())
+        })
     }
 }
 
-#[async_trait]
 impl Cse for Drive {
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        let engine = Arc::clone(&self.engine);
-        Ok(self.whole(self.planned(async move { engine.start(plan).await }).await?))
+    fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
+        Box::pin(async move {
+            let engine = Arc::clone(&self.engine);
+            Ok(self.whole(self.planned(async move { engine.start(plan).await }).await?))
+        })
     }
 
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        let (engine, taken) = (Arc::clone(&self.engine), plan.clone());
-        Ok(match self.planned(async move { engine.take(taken).await }).await? {
-            Taken::Whole(stream) => Opened::Whole(self.whole(stream)),
-            Taken::Split(divided) => {
-                let lanes = LanePool::new(Arc::clone(&self.engine), *divided, self.info.profile.as_ref());
-                Opened::Session(self.sessions.open(&plan, lanes))
-            }
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+        Box::pin(async move {
+            let (engine, taken) = (Arc::clone(&self.engine), plan.clone());
+            Ok(match self.planned(async move { engine.take(taken).await }).await? {
+                Taken::Whole(stream) => Opened::Whole(self.whole(stream)),
+                Taken::Split(divided) => {
+                    let lanes = LanePool::new(Arc::clone(&self.engine), *divided, self.info.profile.as_ref());
+                    Opened::Session(self.sessions.open(&plan, lanes))
+                }
+            })
         })
     }
 

@@ -7,7 +7,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use skytether_adapt::drive::{Meters, Next};
@@ -106,7 +105,6 @@ impl Meters for LanePool {
     }
 }
 
-#[async_trait]
 impl Worker for LanePool {
     fn execution(&self) -> &SplitExecution {
         &self.execution
@@ -140,33 +138,35 @@ impl Worker for LanePool {
         self.taken().running.retain(|(of, _), _| *of != epoch);
     }
 
-    async fn work(self: Arc<Self>, lane: Lane) -> Result<()> {
-        let meter = Arc::new(Meter::default());
-        let metered = Metered::begin(&self, &meter);
-        let given = Arc::new(Mutex::new((0u64, 0u64)));
-        let lane = Arc::new(lane);
-        let feed = LaneFeed(Arc::new(Feeding {
-            lanes: Arc::clone(&self),
-            lane: Arc::clone(&lane),
-            meter: Arc::clone(&meter),
-            permit: Mutex::default(),
-            last: Mutex::default(),
-            given: Arc::clone(&given),
-        }));
-        self.execution.ready(lane.rung()).await?;
-        let mut rows = self.execution.lane(lane.rung(), Arc::new(feed), meter)?;
-        while let Some(batch) = rows.next().await? {
-            {
-                let mut sums = given.lock().unwrap_or_else(PoisonError::into_inner);
-                *sums = (sums.0 + batch.num_rows() as u64, sums.1 + batch_bytes(&batch));
+    fn work(self: Arc<Self>, lane: Lane) -> BoxFuture<'static, Result<()>> {
+        Box::pin(async move {
+            let meter = Arc::new(Meter::default());
+            let metered = Metered::begin(&self, &meter);
+            let given = Arc::new(Mutex::new((0u64, 0u64)));
+            let lane = Arc::new(lane);
+            let feed = LaneFeed(Arc::new(Feeding {
+                lanes: Arc::clone(&self),
+                lane: Arc::clone(&lane),
+                meter: Arc::clone(&meter),
+                permit: Mutex::default(),
+                last: Mutex::default(),
+                given: Arc::clone(&given),
+            }));
+            self.execution.ready(lane.rung()).await?;
+            let mut rows = self.execution.lane(lane.rung(), Arc::new(feed), meter)?;
+            while let Some(batch) = rows.next().await? {
+                {
+                    let mut sums = given.lock().unwrap_or_else(PoisonError::into_inner);
+                    *sums = (sums.0 + batch.num_rows() as u64, sums.1 + batch_bytes(&batch));
+                }
+                if !lane.send(batch).await {
+                    return Ok(());
+                }
             }
-            if !lane.send(batch).await {
-                return Ok(());
-            }
-        }
-        self.execution.ended(lane.rung(), &rows);
-        drop(metered);
-        Ok(())
+            self.execution.ended(lane.rung(), &rows);
+            drop(metered);
+            Ok(())
+        })
     }
 }
 

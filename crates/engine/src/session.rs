@@ -3,6 +3,7 @@
 //! A task takes orders, beats, and closes; each epoch has as many lanes as the worker wants, tasks of their own that ask the machine for slices. Whoever knows something new tells the machine, under one
 //! lock, and sends what it says. What a lane does with its slices is the worker's: a drive's are lanes of its engine.
 
+use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -11,7 +12,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arrow::record_batch::RecordBatch;
-use async_trait::async_trait;
 use futures::stream::{self, PollNext};
 use futures::{FutureExt, StreamExt};
 use skytether_adapt::drive::{Drive as Machine, Effect, Meters, Next, Pressure, Totals};
@@ -46,7 +46,6 @@ const RELIEF: Seconds = 2.0;
 const LONGEST_RELIEF: Seconds = 30.0;
 
 /// What works off the slices of a session: the engine of a drive, or the CSEs below a level in the middle. As [`Meters`] it tells how busy it is.
-#[async_trait]
 pub trait Worker: Meters + fmt::Debug + Send + Sync + 'static {
     /// The sub-plan that it works off.
     fn execution(&self) -> &SplitExecution;
@@ -62,7 +61,7 @@ pub trait Worker: Meters + fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// Those of the sub-plan and of the slices.
-    async fn work(self: Arc<Self>, lane: Lane) -> Result<()>;
+    fn work(self: Arc<Self>, lane: Lane) -> BoxFuture<'static, Result<()>>;
 }
 
 /// What all sessions of a CSE share.

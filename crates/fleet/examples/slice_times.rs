@@ -17,7 +17,6 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -119,19 +118,20 @@ struct Spy {
     plan: Mutex<Option<SubPlan>>,
 }
 
-#[async_trait]
 impl Decorator for Spy {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }
 
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = Some(plan);
-        Err(Error::unavailable("this sub-plan is run elsewhere"))
+    fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
+        Box::pin(async move {
+            *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = Some(plan);
+            Err(Error::unavailable("this sub-plan is run elsewhere"))
+        })
     }
 
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        Ok(Opened::Whole(self.execute(plan).await?))
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+        Box::pin(async move { Ok(Opened::Whole(self.execute(plan).await?)) })
     }
 }
 

@@ -3,11 +3,11 @@
 //! To the level above a branch is one CSE. What is stored on it lies on the drives below ([`placed`]); a sub-plan that it is sent is worked off by them, slice by slice, as the level above feeds it, and the branch puts their states together
 //! before they go up ([`worker`]). Between branch and drives work moves as between any two levels. Sub-plans that are no sum of parts (sorts, limits, windows) run in the branch itself, over what its drives read.
 
+use futures::future::BoxFuture;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_adapt::profile::Profile;
 use skytether_common::{Context, Key, Result};
@@ -113,53 +113,55 @@ fn together(drives: &[Arc<dyn Cse>], options: &HostOptions, link: Option<(f64, f
     })
 }
 
-#[async_trait]
 impl Storage for Branch {
     fn info(&self) -> &CseInfo {
         self.placed.info()
     }
 
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.placed.apply(batch).await.context(|| self.info().name.clone())
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move { self.placed.apply(batch).await.context(|| self.info().name.clone()) })
     }
 
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        self.placed.get(key).await.context(|| self.info().name.clone())
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move { self.placed.get(key).await.context(|| self.info().name.clone()) })
     }
 
-    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.placed.get_ranges_unverified(key, ranges).await.context(|| self.info().name.clone())
+    fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
+        Box::pin(async move { self.placed.get_ranges_unverified(key, ranges).await.context(|| self.info().name.clone()) })
     }
 
-    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.placed.stat(key).await.context(|| self.info().name.clone())
+    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
+        Box::pin(async move { self.placed.stat(key).await.context(|| self.info().name.clone()) })
     }
 
-    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.placed.list(prefix, after, limit).await.context(|| self.info().name.clone())
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        Box::pin(async move { self.placed.list(prefix, after, limit).await.context(|| self.info().name.clone()) })
     }
 
-    async fn usage(&self) -> Result<Usage> {
-        self.placed.usage().await.context(|| self.info().name.clone())
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
+        Box::pin(async move { self.placed.usage().await.context(|| self.info().name.clone()) })
     }
 }
 
-#[async_trait]
 impl Cse for Branch {
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        let engine = Arc::clone(&self.engine);
-        self.planned(async move { engine.start(plan).await }).await
+    fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
+        Box::pin(async move {
+            let engine = Arc::clone(&self.engine);
+            self.planned(async move { engine.start(plan).await }).await
+        })
     }
 
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        let (engine, taken) = (Arc::clone(&self.engine), plan.clone());
-        Ok(match self.planned(async move { engine.take(taken).await }).await? {
-            Taken::Whole(stream) => Opened::Whole(stream),
-            Taken::Split(divided) => match worker::places(&divided, &plan, &self.placed)? {
-                Some(places) => Opened::Session(self.sessions.open(&plan, Work::new(self.host.clone(), plan.clone(), *divided, places).await?)),
-                // No drive has whole rows of what is read.
-                None => Opened::Whole(divided.whole(&self.engine, &plan)),
-            },
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+        Box::pin(async move {
+            let (engine, taken) = (Arc::clone(&self.engine), plan.clone());
+            Ok(match self.planned(async move { engine.take(taken).await }).await? {
+                Taken::Whole(stream) => Opened::Whole(stream),
+                Taken::Split(divided) => match worker::places(&divided, &plan, &self.placed)? {
+                    Some(places) => Opened::Session(self.sessions.open(&plan, Work::new(self.host.clone(), plan.clone(), *divided, places).await?)),
+                    // No drive has whole rows of what is read.
+                    None => Opened::Whole(divided.whole(&self.engine, &plan)),
+                },
+            })
         })
     }
 

@@ -1,5 +1,6 @@
 //! A host somewhere else: `skytether.connect`.
 
+use futures::future::BoxFuture;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,7 +8,6 @@ use std::time::{Duration, Instant};
 use arrow::datatypes::SchemaRef;
 use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::{Action, FlightData, Ticket};
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use serde::de::DeserializeOwned;
@@ -415,37 +415,44 @@ impl DriveBehind {
     }
 }
 
-#[async_trait]
 impl Storage for DriveBehind {
     fn info(&self) -> &CseInfo {
         &self.info
     }
 
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        let body = for_instance(self.instance, &frames::encode_batch(&batch)?);
-        self.connection.ask(&self.action("apply"), body).await
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move {
+            let body = for_instance(self.instance, &frames::encode_batch(&batch)?);
+            self.connection.ask(&self.action("apply"), body).await
+        })
     }
 
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        let body = frames::encode_json(&frames::KeyRequest { key: key.clone() })?;
-        frames::decode_value(&self.connection.act(&self.action("get"), body).await?)
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            let body = frames::encode_json(&frames::KeyRequest { key: key.clone() })?;
+            frames::decode_value(&self.connection.act(&self.action("get"), body).await?)
+        })
     }
 
-    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let body = frames::encode_json(&frames::RangesRequest { key: key.clone(), ranges: ranges.to_vec() })?;
-        frames::decode_ranges(&self.connection.act(&self.action("get_ranges"), body).await?, ranges)
+    fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
+        Box::pin(async move {
+            let body = frames::encode_json(&frames::RangesRequest { key: key.clone(), ranges: ranges.to_vec() })?;
+            frames::decode_ranges(&self.connection.act(&self.action("get_ranges"), body).await?, ranges)
+        })
     }
 
-    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.connection.ask(&self.action("stat"), frames::encode_json(&frames::KeyRequest { key: key.clone() })?).await
+    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
+        Box::pin(async move { self.connection.ask(&self.action("stat"), frames::encode_json(&frames::KeyRequest { key: key.clone() })?).await })
     }
 
-    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        let body = frames::encode_json(&frames::ListRequest { prefix: prefix.to_owned(), after: after.cloned(), limit })?;
-        self.connection.ask(&self.action("list"), body).await
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        Box::pin(async move {
+            let body = frames::encode_json(&frames::ListRequest { prefix: prefix.to_owned(), after: after.cloned(), limit })?;
+            self.connection.ask(&self.action("list"), body).await
+        })
     }
 
-    async fn usage(&self) -> Result<Usage> {
-        self.connection.ask(&self.action("usage"), Bytes::new()).await
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
+        Box::pin(async move { self.connection.ask(&self.action("usage"), Bytes::new()).await })
     }
 }

@@ -6,11 +6,11 @@
 //!
 //! A drive that is away when a host begins gets the record before the first change that this host makes there. Drives within the process need none: their directories are locked.
 
+use futures::future::BoxFuture;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
@@ -255,35 +255,36 @@ impl Held {
     }
 }
 
-#[async_trait]
 impl Decorator for Held {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }
 
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        if batch.is_empty() || !self.drive.away() || self.fence.term.load(Ordering::SeqCst) == 0 {
-            return self.drive.apply(batch).await;
-        }
-        for last in [false, true] {
-            let checked = self.version().await?;
-            let expect = Expect::Version(checked);
-            let mut all = batch.clone();
-            // A drive that leaves is to forget whom it took changes from.
-            let forgets = all.iter_mut().find(|op| op.key().as_str() == HOST_KEY).map(|op| *op = Op::Delete { key: op.key().clone(), expect }).is_some();
-            if !forgets {
-                all.push(Op::Check { key: Key::new(HOST_KEY)?, expect });
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move {
+            if batch.is_empty() || !self.drive.away() || self.fence.term.load(Ordering::SeqCst) == 0 {
+                return self.drive.apply(batch).await;
             }
-            match self.drive.apply(all).await {
-                Ok(mut versions) => {
-                    versions.truncate(batch.len());
-                    return Ok(versions);
+            for last in [false, true] {
+                let checked = self.version().await?;
+                let expect = Expect::Version(checked);
+                let mut all = batch.clone();
+                // A drive that leaves is to forget whom it took changes from.
+                let forgets = all.iter_mut().find(|op| op.key().as_str() == HOST_KEY).map(|op| *op = Op::Delete { key: op.key().clone(), expect }).is_some();
+                if !forgets {
+                    all.push(Op::Check { key: Key::new(HOST_KEY)?, expect });
                 }
-                // Another drive in its place, say.
-                Err(e) if e.kind() == Kind::Conflict && self.is_without(checked).await? && !last => {}
-                Err(e) => return Err(e),
+                match self.drive.apply(all).await {
+                    Ok(mut versions) => {
+                        versions.truncate(batch.len());
+                        return Ok(versions);
+                    }
+                    // Another drive in its place, say.
+                    Err(e) if e.kind() == Kind::Conflict && self.is_without(checked).await? && !last => {}
+                    Err(e) => return Err(e),
+                }
             }
-        }
-        Err(Error::internal("a batch was neither taken nor refused"))
+            Err(Error::internal("a batch was neither taken nor refused"))
+        })
     }
 }

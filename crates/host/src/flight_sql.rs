@@ -12,6 +12,8 @@ mod bound;
 mod metadata;
 mod statements;
 
+use crate::forward::forward;
+use futures::future::BoxFuture;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -241,152 +243,216 @@ impl FlightSqlHost {
     }
 }
 
-#[tonic::async_trait]
 impl FlightSqlService for FlightSqlHost {
     type FlightService = Self;
 
+    fn register_sql_info<'life0, 'life1, 'async_trait>(&'life0 self, _: i32, _: &'life1 SqlInfo) -> BoxFuture<'async_trait, ()>
+    where
+        'life0: 'async_trait,
+        'life1: 'async_trait,
+        Self: 'async_trait,
+    {
+        Box::pin(std::future::ready(()))
+    }
+
+    forward! {
+    fn do_handshake(request: Request<Streaming<HandshakeRequest>>) -> Result<Response<Answer<HandshakeResponse>>, Status>;
+    fn get_flight_info_statement(query: CommandStatementQuery, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status>;
+    fn get_flight_info_substrait_plan(query: CommandStatementSubstraitPlan, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status>;
+    fn do_get_statement(ticket: TicketStatementQuery, request: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status>;
+    fn do_action_create_prepared_statement(asked: ActionCreatePreparedStatementRequest, request: Request<Action>) -> Result<ActionCreatePreparedStatementResult, Status>;
+    fn do_action_close_prepared_statement(asked: ActionClosePreparedStatementRequest, request: Request<Action>) -> Result<(), Status>;
+    fn do_put_prepared_statement_query(query: CommandPreparedStatementQuery, request: Request<PeekableFlightDataStream>) -> Result<DoPutPreparedStatementResult, Status>;
+    fn get_flight_info_prepared_statement(query: CommandPreparedStatementQuery, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status>;
+    fn do_get_prepared_statement(query: CommandPreparedStatementQuery, request: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status>;
+    fn do_action_cancel_query(asked: ActionCancelQueryRequest, request: Request<Action>) -> Result<ActionCancelQueryResult, Status>;
+    fn do_action_fallback(request: Request<Action>) -> Result<Response<<Self as FlightService>::DoActionStream>, Status>;
+    fn get_flight_info_catalogs(asked: CommandGetCatalogs, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status>;
+    fn do_get_catalogs(asked: CommandGetCatalogs, request: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status>;
+    fn get_flight_info_schemas(asked: CommandGetDbSchemas, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status>;
+    fn do_get_schemas(asked: CommandGetDbSchemas, request: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status>;
+    fn get_flight_info_tables(asked: CommandGetTables, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status>;
+    fn do_get_tables(asked: CommandGetTables, request: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status>;
+    fn get_flight_info_table_types(command: CommandGetTableTypes, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status>;
+    fn do_get_table_types(command: CommandGetTableTypes, request: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status>;
+    fn get_flight_info_sql_info(asked: CommandGetSqlInfo, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status>;
+    fn do_get_sql_info(asked: CommandGetSqlInfo, request: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status>;
+    fn do_put_statement_update(command: CommandStatementUpdate, request: Request<PeekableFlightDataStream>) -> Result<i64, Status>;
+    fn do_put_prepared_statement_update(command: CommandPreparedStatementUpdate, request: Request<PeekableFlightDataStream>) -> Result<i64, Status>;
+    fn do_put_statement_ingest(command: CommandStatementIngest, request: Request<PeekableFlightDataStream>) -> Result<i64, Status>;
+    fn do_put_substrait_plan(command: CommandStatementSubstraitPlan, request: Request<PeekableFlightDataStream>) -> Result<i64, Status>;
+    }
+}
+
+/// The futures of [`FlightSqlService`]'s methods. They are made here because the methods of an async trait carry lifetime clauses,
+/// under which rustc does not cache its proofs that a future is `Send` (docs/decisions/0001-build-and-test-time.md).
+impl FlightSqlHost {
     /// Anybody may come in: there is nothing to present.
-    async fn do_handshake(&self, _: Request<Streaming<HandshakeRequest>>) -> Result<Response<Answer<HandshakeResponse>>, Status> {
-        Ok(Response::new(Box::pin(stream::iter([Ok(HandshakeResponse::default())]))))
+    fn do_handshake(&self, _: Request<Streaming<HandshakeRequest>>) -> BoxFuture<'_, Result<Response<Answer<HandshakeResponse>>, Status>> {
+        Box::pin(async move { Ok(Response::new(Box::pin(stream::iter([Ok(HandshakeResponse::default())])) as Answer<_>)) })
     }
 
-    async fn get_flight_info_statement(&self, query: CommandStatementQuery, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
-        self.described(&Asked::Sql(query.query.into()), request.into_inner()).await
+    fn get_flight_info_statement(
+        &self,
+        query: CommandStatementQuery,
+        request: Request<FlightDescriptor>,
+    ) -> BoxFuture<'_, Result<Response<FlightInfo>, Status>> {
+        Box::pin(async move { self.described(&Asked::Sql(query.query.into()), request.into_inner()).await })
     }
 
-    async fn get_flight_info_substrait_plan(
+    fn get_flight_info_substrait_plan(
         &self,
         query: CommandStatementSubstraitPlan,
         request: Request<FlightDescriptor>,
-    ) -> Result<Response<FlightInfo>, Status> {
-        let asked = plan_of(query.plan, query.transaction_id).map_err(status)?;
-        self.described(&asked, request.into_inner()).await
+    ) -> BoxFuture<'_, Result<Response<FlightInfo>, Status>> {
+        Box::pin(async move {
+            let asked = plan_of(query.plan, query.transaction_id).map_err(status)?;
+            self.described(&asked, request.into_inner()).await
+        })
     }
 
-    async fn do_get_statement(&self, ticket: TicketStatementQuery, _: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status> {
-        let (id, asked) = split(&ticket.statement_handle).map_err(status)?;
-        self.run(id, &asked, Vec::new()).await
+    fn do_get_statement(&self, ticket: TicketStatementQuery, _: Request<Ticket>) -> BoxFuture<'_, Result<Response<Answer<FlightData>>, Status>> {
+        Box::pin(async move {
+            let (id, asked) = split(&ticket.statement_handle).map_err(status)?;
+            self.run(id, &asked, Vec::new()).await
+        })
     }
 
-    async fn do_action_create_prepared_statement(
+    fn do_action_create_prepared_statement(
         &self,
         asked: ActionCreatePreparedStatementRequest,
         _: Request<Action>,
-    ) -> Result<ActionCreatePreparedStatementResult, Status> {
-        self.prepare(Asked::Sql(asked.query.into())).await.map_err(status)
+    ) -> BoxFuture<'_, Result<ActionCreatePreparedStatementResult, Status>> {
+        Box::pin(async move { self.prepare(Asked::Sql(asked.query.into())).await.map_err(status) })
     }
 
-    async fn do_action_close_prepared_statement(&self, asked: ActionClosePreparedStatementRequest, _: Request<Action>) -> Result<(), Status> {
-        self.prepared.close(&asked.prepared_statement_handle, Instant::now());
-        Ok(())
+    fn do_action_close_prepared_statement(&self, asked: ActionClosePreparedStatementRequest, _: Request<Action>) -> BoxFuture<'_, Result<(), Status>> {
+        Box::pin(async move {
+            self.prepared.close(&asked.prepared_statement_handle, Instant::now());
+            Ok(())
+        })
     }
 
-    async fn do_put_prepared_statement_query(
+    fn do_put_prepared_statement_query(
         &self,
         query: CommandPreparedStatementQuery,
         request: Request<PeekableFlightDataStream>,
-    ) -> Result<DoPutPreparedStatementResult, Status> {
-        // Before the values are read: nobody is to send megabytes for a statement that there is not.
-        self.prepared.get(&query.prepared_statement_handle, Instant::now()).map_err(status)?;
-        let (values, bytes) = bound::read(request.into_inner()).await.map_err(status)?;
-        self.prepared.bind(&query.prepared_statement_handle, values, bytes, Instant::now()).map_err(status)?;
-        Ok(DoPutPreparedStatementResult { prepared_statement_handle: Some(query.prepared_statement_handle) })
+    ) -> BoxFuture<'_, Result<DoPutPreparedStatementResult, Status>> {
+        Box::pin(async move {
+            // Before the values are read: nobody is to send megabytes for a statement that there is not.
+            self.prepared.get(&query.prepared_statement_handle, Instant::now()).map_err(status)?;
+            let (values, bytes) = bound::read(request.into_inner()).await.map_err(status)?;
+            self.prepared.bind(&query.prepared_statement_handle, values, bytes, Instant::now()).map_err(status)?;
+            Ok(DoPutPreparedStatementResult { prepared_statement_handle: Some(query.prepared_statement_handle) })
+        })
     }
 
-    async fn get_flight_info_prepared_statement(
+    fn get_flight_info_prepared_statement(
         &self,
         query: CommandPreparedStatementQuery,
         request: Request<FlightDescriptor>,
-    ) -> Result<Response<FlightInfo>, Status> {
-        let (asked, values) = self.prepared.get(&query.prepared_statement_handle, Instant::now()).map_err(status)?;
-        let schema = self.schema(&asked, values.to_vec()).await.map_err(status)?;
-        asked_again(&schema, request)
+    ) -> BoxFuture<'_, Result<Response<FlightInfo>, Status>> {
+        Box::pin(async move {
+            let (asked, values) = self.prepared.get(&query.prepared_statement_handle, Instant::now()).map_err(status)?;
+            let schema = self.schema(&asked, values.to_vec()).await.map_err(status)?;
+            asked_again(&schema, request)
+        })
     }
 
-    async fn do_get_prepared_statement(&self, query: CommandPreparedStatementQuery, _: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status> {
-        let handle = &query.prepared_statement_handle;
-        let (asked, values) = self.prepared.get(handle, Instant::now()).map_err(status)?;
-        let id = Uuid::from_slice(handle).map_err(|e| status(Error::invalid("the handle is none of this host").because(e)))?;
-        self.run(id, &asked, values.to_vec()).await
+    fn do_get_prepared_statement(
+        &self,
+        query: CommandPreparedStatementQuery,
+        _: Request<Ticket>,
+    ) -> BoxFuture<'_, Result<Response<Answer<FlightData>>, Status>> {
+        Box::pin(async move {
+            let handle = &query.prepared_statement_handle;
+            let (asked, values) = self.prepared.get(handle, Instant::now()).map_err(status)?;
+            let id = Uuid::from_slice(handle).map_err(|e| status(Error::invalid("the handle is none of this host").because(e)))?;
+            self.run(id, &asked, values.to_vec()).await
+        })
     }
 
-    async fn do_action_cancel_query(&self, asked: ActionCancelQueryRequest, _: Request<Action>) -> Result<ActionCancelQueryResult, Status> {
-        let info = decode_message("the query to cancel", &asked.info).map_err(status)?;
-        let any = self.cancel(&info).map_err(status)?;
-        // arrow-flight does not export the enumeration of this field, which has the numbers of this one.
-        Ok(ActionCancelQueryResult { result: cancel_status(any).into() })
+    fn do_action_cancel_query(&self, asked: ActionCancelQueryRequest, _: Request<Action>) -> BoxFuture<'_, Result<ActionCancelQueryResult, Status>> {
+        Box::pin(async move {
+            let info = decode_message("the query to cancel", &asked.info).map_err(status)?;
+            let any = self.cancel(&info).map_err(status)?;
+            // arrow-flight does not export the enumeration of this field, which has the numbers of this one.
+            Ok(ActionCancelQueryResult { result: cancel_status(any).into() })
+        })
     }
 
-    async fn do_action_fallback(&self, request: Request<Action>) -> Result<Response<<Self as FlightService>::DoActionStream>, Status> {
-        let action = request.into_inner();
-        if action.r#type != CANCEL_FLIGHT_INFO {
-            return refused("this action");
-        }
-        let asked: CancelFlightInfoRequest = decode_message("the query to cancel", &action.body).map_err(status)?;
-        let any = self.cancel(&asked.info.unwrap_or_default()).map_err(status)?;
-        let body = encode_message(&CancelFlightInfoResult { status: cancel_status(any).into() });
-        Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })]))))
+    fn do_action_fallback(&self, request: Request<Action>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::DoActionStream>, Status>> {
+        Box::pin(async move {
+            let action = request.into_inner();
+            if action.r#type != CANCEL_FLIGHT_INFO {
+                return refused("this action");
+            }
+            let asked: CancelFlightInfoRequest = decode_message("the query to cancel", &action.body).map_err(status)?;
+            let any = self.cancel(&asked.info.unwrap_or_default()).map_err(status)?;
+            let body = encode_message(&CancelFlightInfoResult { status: cancel_status(any).into() });
+            Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })])) as Answer<_>))
+        })
     }
 
-    async fn get_flight_info_catalogs(&self, asked: CommandGetCatalogs, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
-        asked_again(&asked.into_builder().schema(), request)
+    fn get_flight_info_catalogs(&self, asked: CommandGetCatalogs, request: Request<FlightDescriptor>) -> BoxFuture<'_, Result<Response<FlightInfo>, Status>> {
+        Box::pin(async move { asked_again(&asked.into_builder().schema(), request) })
     }
 
-    async fn do_get_catalogs(&self, asked: CommandGetCatalogs, _: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status> {
-        metadata::catalogs(&self.host, asked).await.map(ready).map_err(status)
+    fn do_get_catalogs(&self, asked: CommandGetCatalogs, _: Request<Ticket>) -> BoxFuture<'_, Result<Response<Answer<FlightData>>, Status>> {
+        Box::pin(async move { metadata::catalogs(&self.host, asked).await.map(ready).map_err(status) })
     }
 
-    async fn get_flight_info_schemas(&self, asked: CommandGetDbSchemas, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
-        asked_again(&asked.into_builder().schema(), request)
+    fn get_flight_info_schemas(&self, asked: CommandGetDbSchemas, request: Request<FlightDescriptor>) -> BoxFuture<'_, Result<Response<FlightInfo>, Status>> {
+        Box::pin(async move { asked_again(&asked.into_builder().schema(), request) })
     }
 
-    async fn do_get_schemas(&self, asked: CommandGetDbSchemas, _: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status> {
-        metadata::schemas(&self.host, asked).await.map(ready).map_err(status)
+    fn do_get_schemas(&self, asked: CommandGetDbSchemas, _: Request<Ticket>) -> BoxFuture<'_, Result<Response<Answer<FlightData>>, Status>> {
+        Box::pin(async move { metadata::schemas(&self.host, asked).await.map(ready).map_err(status) })
     }
 
-    async fn get_flight_info_tables(&self, asked: CommandGetTables, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
-        asked_again(&asked.into_builder().schema(), request)
+    fn get_flight_info_tables(&self, asked: CommandGetTables, request: Request<FlightDescriptor>) -> BoxFuture<'_, Result<Response<FlightInfo>, Status>> {
+        Box::pin(async move { asked_again(&asked.into_builder().schema(), request) })
     }
 
-    async fn do_get_tables(&self, asked: CommandGetTables, _: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status> {
-        metadata::tables(&self.host, asked).await.map(ready).map_err(status)
+    fn do_get_tables(&self, asked: CommandGetTables, _: Request<Ticket>) -> BoxFuture<'_, Result<Response<Answer<FlightData>>, Status>> {
+        Box::pin(async move { metadata::tables(&self.host, asked).await.map(ready).map_err(status) })
     }
 
-    async fn get_flight_info_table_types(&self, _: CommandGetTableTypes, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
-        asked_again(&table_types().map_err(status)?.schema(), request)
+    fn get_flight_info_table_types(&self, _: CommandGetTableTypes, request: Request<FlightDescriptor>) -> BoxFuture<'_, Result<Response<FlightInfo>, Status>> {
+        Box::pin(async move { asked_again(&table_types().map_err(status)?.schema(), request) })
     }
 
-    async fn do_get_table_types(&self, _: CommandGetTableTypes, _: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status> {
-        table_types().map(ready).map_err(status)
+    fn do_get_table_types(&self, _: CommandGetTableTypes, _: Request<Ticket>) -> BoxFuture<'_, Result<Response<Answer<FlightData>>, Status>> {
+        Box::pin(async move { table_types().map(ready).map_err(status) })
     }
 
-    async fn get_flight_info_sql_info(&self, asked: CommandGetSqlInfo, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
-        asked_again(&asked.into_builder(metadata::sql_info().map_err(status)?).schema(), request)
+    fn get_flight_info_sql_info(&self, asked: CommandGetSqlInfo, request: Request<FlightDescriptor>) -> BoxFuture<'_, Result<Response<FlightInfo>, Status>> {
+        Box::pin(async move { asked_again(&asked.into_builder(metadata::sql_info().map_err(status)?).schema(), request) })
     }
 
-    async fn do_get_sql_info(&self, asked: CommandGetSqlInfo, _: Request<Ticket>) -> Result<Response<Answer<FlightData>>, Status> {
-        let known = metadata::sql_info().map_err(status)?;
-        let batch = asked.into_builder(known).build().map_err(|e| status(Error::invalid("what this server can do can't be told").because(e)))?;
-        Ok(ready(batch))
+    fn do_get_sql_info(&self, asked: CommandGetSqlInfo, _: Request<Ticket>) -> BoxFuture<'_, Result<Response<Answer<FlightData>>, Status>> {
+        Box::pin(async move {
+            let known = metadata::sql_info().map_err(status)?;
+            let batch = asked.into_builder(known).build().map_err(|e| status(Error::invalid("what this server can do can't be told").because(e)))?;
+            Ok(ready(batch))
+        })
     }
 
-    async fn do_put_statement_update(&self, _: CommandStatementUpdate, _: Request<PeekableFlightDataStream>) -> Result<i64, Status> {
-        refused("an update is refused")
+    fn do_put_statement_update(&self, _: CommandStatementUpdate, _: Request<PeekableFlightDataStream>) -> BoxFuture<'_, Result<i64, Status>> {
+        Box::pin(async move { refused("an update is refused") })
     }
 
-    async fn do_put_prepared_statement_update(&self, _: CommandPreparedStatementUpdate, _: Request<PeekableFlightDataStream>) -> Result<i64, Status> {
-        refused("an update is refused")
+    fn do_put_prepared_statement_update(&self, _: CommandPreparedStatementUpdate, _: Request<PeekableFlightDataStream>) -> BoxFuture<'_, Result<i64, Status>> {
+        Box::pin(async move { refused("an update is refused") })
     }
 
-    async fn do_put_statement_ingest(&self, _: CommandStatementIngest, _: Request<PeekableFlightDataStream>) -> Result<i64, Status> {
-        refused("an ingestion is refused")
+    fn do_put_statement_ingest(&self, _: CommandStatementIngest, _: Request<PeekableFlightDataStream>) -> BoxFuture<'_, Result<i64, Status>> {
+        Box::pin(async move { refused("an ingestion is refused") })
     }
 
-    async fn do_put_substrait_plan(&self, _: CommandStatementSubstraitPlan, _: Request<PeekableFlightDataStream>) -> Result<i64, Status> {
-        refused("an update is refused")
+    fn do_put_substrait_plan(&self, _: CommandStatementSubstraitPlan, _: Request<PeekableFlightDataStream>) -> BoxFuture<'_, Result<i64, Status>> {
+        Box::pin(async move { refused("an update is refused") })
     }
-
-    async fn register_sql_info(&self, _: i32, _: &SqlInfo) {}
 }
 
 /// Refuses what is too long before it is looked at.

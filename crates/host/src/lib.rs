@@ -48,6 +48,7 @@ pub mod explain;
 mod fence;
 mod few_columns;
 mod flight_sql;
+mod forward;
 mod growing;
 pub mod growth;
 pub mod ids;

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::compute::SortOptions;
-use async_trait::async_trait;
 use datafusion::catalog::Session;
 use datafusion::error::Result as DfResult;
 use datafusion::execution::session_state::SessionState;
@@ -14,6 +13,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
+use futures::future::{BoxFuture, ready};
 use skytether_adapt::kinds::Kinds;
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
@@ -47,20 +47,31 @@ pub(crate) struct ScanPlanner {
     pub(crate) asked: Cut,
 }
 
-#[async_trait]
 impl ExtensionPlanner for ScanPlanner {
-    async fn plan_extension(
-        &self,
-        _: &dyn PhysicalPlanner,
-        node: &dyn UserDefinedLogicalNode,
-        _: &[&LogicalPlan],
-        inputs: &[Arc<dyn ExecutionPlan>],
-        _: &dyn Session,
-        _: &PhysicalPlanningContext,
-    ) -> DfResult<Option<Arc<dyn ExecutionPlan>>> {
-        let Some(scan) = node.as_any().downcast_ref::<DriveScan>() else { return Ok(None) };
-        let exec = self.scan(scan, inputs).map_err(to_datafusion)?;
-        Ok(Some(Arc::new(exec)))
+    // By hand what `#[async_trait]` would make, without a future that holds the arguments: see [`crate::forward`].
+    fn plan_extension<'life0, 'life1, 'life2, 'life3, 'life4, 'life5, 'life6, 'life7, 'async_trait>(
+        &'life0 self,
+        _: &'life1 dyn PhysicalPlanner,
+        node: &'life2 dyn UserDefinedLogicalNode,
+        _: &'life3 [&'life4 LogicalPlan],
+        inputs: &'life5 [Arc<dyn ExecutionPlan>],
+        _: &'life6 dyn Session,
+        _: &'life7 PhysicalPlanningContext,
+    ) -> BoxFuture<'async_trait, DfResult<Option<Arc<dyn ExecutionPlan>>>>
+    where
+        'life0: 'async_trait,
+        'life1: 'async_trait,
+        'life2: 'async_trait,
+        'life3: 'async_trait,
+        'life4: 'async_trait,
+        'life5: 'async_trait,
+        'life6: 'async_trait,
+        'life7: 'async_trait,
+        Self: 'async_trait,
+    {
+        let Some(scan) = node.as_any().downcast_ref::<DriveScan>() else { return Box::pin(ready(Ok(None))) };
+        let exec = self.scan(scan, inputs).map_err(to_datafusion);
+        Box::pin(ready(exec.map(|exec| Some(Arc::new(exec) as Arc<dyn ExecutionPlan>))))
     }
 }
 

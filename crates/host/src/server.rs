@@ -1,5 +1,7 @@
 //! A host for others to connect to: `skytether host serve`.
 
+use crate::forward::forward;
+use futures::future::BoxFuture;
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
@@ -276,7 +278,6 @@ fn not_offered<T>(what: &str) -> Result<T, Status> {
     Err(to_status(&Error::unsupported(format!("a Skytether host does not offer {what}"))))
 }
 
-#[tonic::async_trait]
 impl FlightService for HostService {
     type HandshakeStream = Answer<HandshakeResponse>;
     type ListFlightsStream = Answer<FlightInfo>;
@@ -286,82 +287,109 @@ impl FlightService for HostService {
     type DoActionStream = Answer<arrow_flight::Result>;
     type ListActionsStream = Answer<ActionType>;
 
-    async fn do_get(&self, request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
-        // Our own tickets are JSON objects, which no protobuf message of Flight SQL begins like.
-        if !matches!(request.get_ref().ticket.first(), None | Some(b'{')) {
-            flight_sql::check_length(request.get_ref().ticket.len())?;
-            return self.flight_sql.do_get(request).await;
-        }
-        let messages = self.query(&request.into_inner().ticket).await.map_err(|e| to_status(&e))?;
-        Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
+    forward! {
+    fn do_get(request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status>;
+    fn do_action(request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status>;
+    fn list_actions(request: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status>;
+    fn handshake(request: Request<Streaming<HandshakeRequest>>) -> Result<Response<Self::HandshakeStream>, Status>;
+    fn list_flights(request: Request<Criteria>) -> Result<Response<Self::ListFlightsStream>, Status>;
+    fn get_flight_info(request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status>;
+    fn poll_flight_info(request: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status>;
+    fn get_schema(request: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status>;
+    fn do_put(request: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status>;
+    fn do_exchange(request: Request<Streaming<FlightData>>) -> Result<Response<Self::DoExchangeStream>, Status>;
     }
+}
 
-    async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
-        if flight_sql::ACTIONS.iter().any(|(kind, _)| *kind == request.get_ref().r#type) {
-            flight_sql::check_length(request.get_ref().body.len())?;
-            if request.get_ref().r#type == flight_sql::PREPARE_PLAN {
-                let body = self.flight_sql.prepare_plan(&request.get_ref().body).await.map_err(|e| to_status(&e))?;
-                return Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })]))));
+/// The futures of [`FlightService`]'s methods. They are made here because the methods of an async trait carry lifetime clauses,
+/// under which rustc does not cache its proofs that a future is `Send` (docs/decisions/0001-build-and-test-time.md).
+impl HostService {
+    fn do_get(&self, request: Request<Ticket>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::DoGetStream>, Status>> {
+        Box::pin(async move {
+            // Our own tickets are JSON objects, which no protobuf message of Flight SQL begins like.
+            if !matches!(request.get_ref().ticket.first(), None | Some(b'{')) {
+                flight_sql::check_length(request.get_ref().ticket.len())?;
+                return self.flight_sql.do_get(request).await;
             }
-            return self.flight_sql.do_action(request).await;
-        }
-        let Action { r#type, body } = request.into_inner();
-        if let Some(messages) = self.long(&r#type, &body).map_err(|e| to_status(&e))? {
-            return Ok(Response::new(Box::pin(ReceiverStream::new(messages))));
-        }
-        let body = self.act(&r#type, &body).await.map_err(|e| to_status(&e))?;
-        Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })]))))
+            let messages = self.query(&request.into_inner().ticket).await.map_err(|e| to_status(&e))?;
+            Ok(Response::new(Box::pin(ReceiverStream::new(messages)) as Answer<_>))
+        })
     }
 
-    async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {
-        let actions = [
-            ("info", "who this host is"),
-            ("list", "the data sets"),
-            ("listing", "the data sets that can be listed, and drives that don't tell theirs"),
-            ("describe", "one data set's root record"),
-            ("schema", "a table's columns"),
-            ("drop", "removes a data set"),
-            ("status", "how the drives are"),
-            ("create_index", "has the drives build an index"),
-            ("list_indexes", "the indexes, and how far they are"),
-            ("drop_index", "removes an index"),
-            ("explain", "a query's cut as text"),
-            ("repair", "rebuilds on blank drives what was on the lost ones whose place they take; tells how far it is"),
-            ("resize", "takes drives into the fleet, empties those that leave, and moves slices so that all have as much; tells how far it is"),
-            ("scrub", "has the drives verify what they hold, and mends it; tells how far it is"),
-        ];
-        Ok(Response::new(Box::pin(stream::iter(
-            actions.into_iter().chain(flight_sql::ACTIONS).map(|(t, d)| Ok(ActionType { r#type: t.to_owned(), description: d.to_owned() })),
-        ))))
+    fn do_action(&self, request: Request<Action>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::DoActionStream>, Status>> {
+        Box::pin(async move {
+            if flight_sql::ACTIONS.iter().any(|(kind, _)| *kind == request.get_ref().r#type) {
+                flight_sql::check_length(request.get_ref().body.len())?;
+                if request.get_ref().r#type == flight_sql::PREPARE_PLAN {
+                    let body = self.flight_sql.prepare_plan(&request.get_ref().body).await.map_err(|e| to_status(&e))?;
+                    return Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })])) as Answer<_>));
+                }
+                return self.flight_sql.do_action(request).await;
+            }
+            let Action { r#type, body } = request.into_inner();
+            if let Some(messages) = self.long(&r#type, &body).map_err(|e| to_status(&e))? {
+                return Ok(Response::new(Box::pin(ReceiverStream::new(messages)) as Answer<_>));
+            }
+            let body = self.act(&r#type, &body).await.map_err(|e| to_status(&e))?;
+            Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })])) as Answer<_>))
+        })
     }
 
-    async fn handshake(&self, request: Request<Streaming<HandshakeRequest>>) -> Result<Response<Self::HandshakeStream>, Status> {
-        self.flight_sql.handshake(request).await
+    fn list_actions(&self, _: Request<Empty>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::ListActionsStream>, Status>> {
+        Box::pin(async move {
+            let actions = [
+                ("info", "who this host is"),
+                ("list", "the data sets"),
+                ("listing", "the data sets that can be listed, and drives that don't tell theirs"),
+                ("describe", "one data set's root record"),
+                ("schema", "a table's columns"),
+                ("drop", "removes a data set"),
+                ("status", "how the drives are"),
+                ("create_index", "has the drives build an index"),
+                ("list_indexes", "the indexes, and how far they are"),
+                ("drop_index", "removes an index"),
+                ("explain", "a query's cut as text"),
+                ("repair", "rebuilds on blank drives what was on the lost ones whose place they take; tells how far it is"),
+                ("resize", "takes drives into the fleet, empties those that leave, and moves slices so that all have as much; tells how far it is"),
+                ("scrub", "has the drives verify what they hold, and mends it; tells how far it is"),
+            ];
+            Ok(Response::new(Box::pin(stream::iter(
+                actions.into_iter().chain(flight_sql::ACTIONS).map(|(t, d)| Ok(ActionType { r#type: t.to_owned(), description: d.to_owned() })),
+            )) as Answer<_>))
+        })
     }
 
-    async fn list_flights(&self, _: Request<Criteria>) -> Result<Response<Self::ListFlightsStream>, Status> {
-        not_offered("a list of flights: use the action `list`")
+    fn handshake(&self, request: Request<Streaming<HandshakeRequest>>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::HandshakeStream>, Status>> {
+        Box::pin(async move { self.flight_sql.handshake(request).await })
     }
 
-    async fn get_flight_info(&self, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
-        flight_sql::check_length(request.get_ref().cmd.len())?;
-        self.flight_sql.get_flight_info(request).await
+    fn list_flights(&self, _: Request<Criteria>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::ListFlightsStream>, Status>> {
+        Box::pin(async move { not_offered("a list of flights: use the action `list`") })
     }
 
-    async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status> {
-        not_offered("polling for flight infos: GetFlightInfo answers at once")
+    fn get_flight_info(&self, request: Request<FlightDescriptor>) -> BoxFuture<'_, Result<Response<FlightInfo>, Status>> {
+        Box::pin(async move {
+            flight_sql::check_length(request.get_ref().cmd.len())?;
+            self.flight_sql.get_flight_info(request).await
+        })
     }
 
-    async fn get_schema(&self, request: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
-        let info = self.get_flight_info(request).await?.into_inner();
-        Ok(Response::new(SchemaResult { schema: info.schema }))
+    fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> BoxFuture<'_, Result<Response<PollInfo>, Status>> {
+        Box::pin(async move { not_offered("polling for flight infos: GetFlightInfo answers at once") })
     }
 
-    async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
-        self.flight_sql.do_put(request).await
+    fn get_schema(&self, request: Request<FlightDescriptor>) -> BoxFuture<'_, Result<Response<SchemaResult>, Status>> {
+        Box::pin(async move {
+            let info = self.get_flight_info(request).await?.into_inner();
+            Ok(Response::new(SchemaResult { schema: info.schema }))
+        })
     }
 
-    async fn do_exchange(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoExchangeStream>, Status> {
-        not_offered("DoExchange")
+    fn do_put(&self, request: Request<Streaming<FlightData>>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::DoPutStream>, Status>> {
+        Box::pin(async move { self.flight_sql.do_put(request).await })
+    }
+
+    fn do_exchange(&self, _: Request<Streaming<FlightData>>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::DoExchangeStream>, Status>> {
+        Box::pin(async move { not_offered("DoExchange") })
     }
 }

@@ -1,12 +1,12 @@
 //! Drives that misbehave: whatever they do, the query ends with an error that names them, and in time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use futures::future::BoxFuture;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow::array::{ArrayRef, Int64Array, StringArray};
 use arrow::record_batch::RecordBatch;
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use skytether_common::{DatasetName, Error, Key, Kind, Result};
@@ -62,47 +62,50 @@ enum Commit {
     Loses(Kind),
 }
 
-#[async_trait]
 impl Storage for TestDrive {
     fn info(&self) -> &CseInfo {
         &self.info
     }
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        let root = batch.iter().any(|op| matches!(op, Op::Put { key, .. } if key.as_str().matches('/').count() == 1));
-        let commit = if root { self.commit.lock().unwrap().clone() } else { Commit::Works };
-        match commit {
-            Commit::Works => self.store.apply(batch),
-            Commit::Waits(begun, leave) => {
-                begun.add_permits(1);
-                leave.acquire().await.unwrap().forget();
-                self.store.apply(batch)
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move {
+            let root = batch.iter().any(|op| matches!(op, Op::Put { key, .. } if key.as_str().matches('/').count() == 1));
+            let commit = if root { self.commit.lock().unwrap().clone() } else { Commit::Works };
+            match commit {
+                Commit::Works => self.store.apply(batch),
+                Commit::Waits(begun, leave) => {
+                    begun.add_permits(1);
+                    leave.acquire().await.unwrap().forget();
+                    self.store.apply(batch)
+                }
+                Commit::Loses(kind) => {
+                    self.store.apply(batch)?;
+                    Err(match kind {
+                        Kind::Exhausted => Error::exhausted("no room for the answer"),
+                        Kind::Corrupt => Error::corrupt("the answer is garbled"),
+                        Kind::Unavailable => Error::unavailable("the answer was lost"),
+                        _ => Error::internal("the answer panicked"),
+                    })
+                }
             }
-            Commit::Loses(kind) => {
-                self.store.apply(batch)?;
-                Err(match kind {
-                    Kind::Exhausted => Error::exhausted("no room for the answer"),
-                    Kind::Corrupt => Error::corrupt("the answer is garbled"),
-                    Kind::Unavailable => Error::unavailable("the answer was lost"),
-                    _ => Error::internal("the answer panicked"),
-                })
+        })
+    }
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            let hangs = *self.storage_hangs.lock().unwrap();
+            if hangs {
+                std::future::pending::<()>().await;
             }
-        }
+            self.store.get(key)
+        })
     }
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        let hangs = *self.storage_hangs.lock().unwrap();
-        if hangs {
-            std::future::pending::<()>().await;
-        }
-        self.store.get(key)
+    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
+        Box::pin(async move { self.store.stat(key) })
     }
-    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.store.stat(key)
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        Box::pin(async move { self.store.list(prefix, after, limit) })
     }
-    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.store.list(prefix, after, limit)
-    }
-    async fn usage(&self) -> Result<Usage> {
-        self.store.usage()
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
+        Box::pin(async move { self.store.usage() })
     }
 }
 
@@ -115,29 +118,30 @@ fn other_rows() -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable([("id", texts.clone(), false), ("more", texts, false)]).unwrap()
 }
 
-#[async_trait]
 impl Cse for TestDrive {
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        let behaviour = *self.behaviour.lock().unwrap();
-        let batch = |batch| Ok(Delivery::Batch { epoch: 0, batch });
-        let complete = || Ok(Delivery::EpochComplete { epoch: 0 });
-        let done = || Ok(Delivery::Done(Annotation { cse: self.info.name.clone(), rows_out: 2, ..Annotation::default() }));
-        let mut schema = rows().schema();
-        let messages = match behaviour {
-            Behaviour::Good => stream::iter(vec![batch(rows()), complete(), done()]).boxed(),
-            Behaviour::NeverBegins => std::future::pending().await,
-            Behaviour::FallsSilent => stream::iter(vec![batch(rows())]).chain(stream::pending()).boxed(),
-            Behaviour::EndsEarly => stream::iter(vec![batch(rows())]).boxed(),
-            Behaviour::ForgetsTheEpoch => stream::iter(vec![batch(rows()), done()]).boxed(),
-            Behaviour::OtherColumns => {
-                schema = other_rows().schema();
-                stream::iter(vec![batch(other_rows()), complete(), done()]).boxed()
-            }
-            Behaviour::OtherBatches => stream::iter(vec![batch(other_rows()), complete(), done()]).boxed(),
-            Behaviour::HasLostIt => return Err(Error::not_found(format!("there is no {}", plan.partitions["data"].key()?))),
-            Behaviour::Fails => stream::iter(vec![batch(rows()), Err(Error::corrupt("slice 3 is damaged"))]).boxed(),
-        };
-        Ok(DeliveryStream { schema, messages })
+    fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
+        Box::pin(async move {
+            let behaviour = *self.behaviour.lock().unwrap();
+            let batch = |batch| Ok(Delivery::Batch { epoch: 0, batch });
+            let complete = || Ok(Delivery::EpochComplete { epoch: 0 });
+            let done = || Ok(Delivery::Done(Annotation { cse: self.info.name.clone(), rows_out: 2, ..Annotation::default() }));
+            let mut schema = rows().schema();
+            let messages = match behaviour {
+                Behaviour::Good => stream::iter(vec![batch(rows()), complete(), done()]).boxed(),
+                Behaviour::NeverBegins => std::future::pending().await,
+                Behaviour::FallsSilent => stream::iter(vec![batch(rows())]).chain(stream::pending()).boxed(),
+                Behaviour::EndsEarly => stream::iter(vec![batch(rows())]).boxed(),
+                Behaviour::ForgetsTheEpoch => stream::iter(vec![batch(rows()), done()]).boxed(),
+                Behaviour::OtherColumns => {
+                    schema = other_rows().schema();
+                    stream::iter(vec![batch(other_rows()), complete(), done()]).boxed()
+                }
+                Behaviour::OtherBatches => stream::iter(vec![batch(other_rows()), complete(), done()]).boxed(),
+                Behaviour::HasLostIt => return Err(Error::not_found(format!("there is no {}", plan.partitions["data"].key()?))),
+                Behaviour::Fails => stream::iter(vec![batch(rows()), Err(Error::corrupt("slice 3 is damaged"))]).boxed(),
+            };
+            Ok(DeliveryStream { schema, messages })
+        })
     }
 }
 

@@ -1,9 +1,9 @@
 //! The one trait for a compute-storage engine.
 
+use futures::future::BoxFuture;
 use std::fmt::Debug;
 use std::ops::Range;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use skytether_adapt::profile::Profile;
@@ -37,7 +37,6 @@ pub struct CseInfo {
 }
 
 /// The storage half of a CSE: the operations of [`skytether_store::SliceStore`], possibly far away.
-#[async_trait]
 pub trait Storage: Send + Sync + Debug {
     /// Who this is. Cheap: learnt when the connection was made.
     fn info(&self) -> &CseInfo;
@@ -45,66 +44,69 @@ pub trait Storage: Send + Sync + Debug {
     ///
     /// # Errors
     /// `Unavailable` where nobody answers.
-    async fn present(&self) -> Result<CseInfo> {
-        Ok(self.info().clone())
+    fn present(&self) -> BoxFuture<'_, Result<CseInfo>> {
+        Box::pin(async move { Ok(self.info().clone()) })
     }
     /// As [`skytether_store::SliceStore::apply`].
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>>;
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>>;
     /// As [`skytether_store::SliceStore::get`].
-    async fn get(&self, key: &Key) -> Result<Bytes>;
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>>;
     /// As [`skytether_store::SliceStore::get_ranges_unverified`]. Unless it is written anew, the whole value is read, and verified.
-    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let value = self.get(key).await?;
-        let part = |range: &Range<u64>| {
-            let (start, end) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
-            (start <= end && end <= value.len()).then(|| value.slice(start..end))
-        };
-        let wrong = || Error::invalid(format!("a range of {key} is not within its {} bytes", value.len()));
-        ranges.iter().map(|range| part(range).ok_or_else(wrong)).collect()
+    fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
+        Box::pin(async move {
+            let value = self.get(key).await?;
+            let part = |range: &Range<u64>| {
+                let (start, end) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
+                (start <= end && end <= value.len()).then(|| value.slice(start..end))
+            };
+            let wrong = || Error::invalid(format!("a range of {key} is not within its {} bytes", value.len()));
+            ranges.iter().map(|range| part(range).ok_or_else(wrong)).collect()
+        })
     }
     /// As [`skytether_store::SliceStore::stat`].
-    async fn stat(&self, key: &Key) -> Result<Option<Entry>>;
+    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>>;
     /// As [`skytether_store::SliceStore::list`].
-    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>>;
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>>;
     /// As [`skytether_store::SliceStore::usage`].
-    async fn usage(&self) -> Result<Usage>;
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>>;
     /// The indexes that it has, or builds.
     ///
     /// # Errors
     /// `Unsupported` where it builds none; `Unavailable`.
-    async fn indexes(&self) -> Result<Vec<State>> {
-        Err(Error::unsupported(format!("{} builds no indexes: it is of a version that can't, or no drive", self.info().name)))
+    fn indexes(&self) -> BoxFuture<'_, Result<Vec<State>>> {
+        Box::pin(async move { Err(Error::unsupported(format!("{} builds no indexes: it is of a version that can't, or no drive", self.info().name))) })
     }
     /// Verifies values where they lie, one after the other, at the rate that is asked for. Unless it is written anew, each is read whole by [`Self::get`].
     ///
     /// # Errors
     /// `Unavailable`; what is wrong with a value is no error.
-    async fn verify(&self, asked: Verify) -> Result<Verified> {
-        let (mut verifying, mut pace) = (Verifying::new(&asked), Pace::new(asked.bytes_per_s));
-        for (at, item) in asked.items.iter().enumerate() {
-            let read = self.get(&item.key).await;
-            pace.passed(verifying.take(at as u32, item, read)?).await;
-        }
-        Ok(verifying.finish())
+    fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
+        Box::pin(async move {
+            let (mut verifying, mut pace) = (Verifying::new(&asked), Pace::new(asked.bytes_per_s));
+            for (at, item) in asked.items.iter().enumerate() {
+                let read = self.get(&item.key).await;
+                pace.passed(verifying.take(at as u32, item, read)?).await;
+            }
+            Ok(verifying.finish())
+        })
     }
 }
 
 /// A compute-storage engine: storage and an engine over it.
-#[async_trait]
 pub trait Cse: Storage {
     /// Validates and runs `plan`.
     ///
     /// # Errors
     /// `Invalid` or `Unsupported` where the plan is not to be understood (it says by which name), `NotFound` and `Corrupt` for
     /// slices, `Exhausted` for memory, `Unavailable` where the CSE does not answer; the CSE's name is in the text.
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream>;
+    fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>>;
 
     /// Validates `plan`, which its sender can put together from parts, and waits for orders about its slices; or runs it as a whole.
     ///
     /// # Errors
     /// As [`Self::execute`].
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        Ok(Opened::Whole(self.execute(plan).await?))
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+        Box::pin(async move { Ok(Opened::Whole(self.execute(plan).await?)) })
     }
 
     /// Whether it is behind a wire, so that it can be lost, and found again, while this process goes on.

@@ -1,9 +1,9 @@
 //! A CSE that does some things otherwise than the one behind it: a drive that takes changes on a condition, and what tests put between a host and a drive, to see or to spoil what passes.
 
+use futures::future::BoxFuture;
 use std::fmt::Debug;
 use std::ops::Range;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_common::{Key, Result};
 use skytether_index::State;
@@ -16,7 +16,6 @@ use crate::subplan::SubPlan;
 use crate::verify::{Verified, Verify};
 
 /// What is done otherwise; all else is done by [`Self::behind`]. Who does [`Self::execute`] otherwise and not [`Self::open`] changes nothing of what is run by sessions, and who does [`Self::get`] otherwise nothing of what is read in parts.
-#[async_trait]
 pub trait Decorator: Send + Sync + Debug {
     /// The CSE that it stands before.
     fn behind(&self) -> &dyn Cse;
@@ -25,20 +24,20 @@ pub trait Decorator: Send + Sync + Debug {
         self.behind().away()
     }
     /// As [`Storage::apply`].
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.behind().apply(batch).await
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move { self.behind().apply(batch).await })
     }
     /// As [`Storage::get`].
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        self.behind().get(key).await
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move { self.behind().get(key).await })
     }
     /// As [`Cse::execute`].
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        self.behind().execute(plan).await
+    fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
+        Box::pin(async move { self.behind().execute(plan).await })
     }
     /// As [`Cse::open`].
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        self.behind().open(plan).await
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+        Box::pin(async move { self.behind().open(plan).await })
     }
 }
 
@@ -46,57 +45,55 @@ pub trait Decorator: Send + Sync + Debug {
 #[derive(Debug)]
 pub struct Decorated<D>(pub D);
 
-#[async_trait]
 impl<D: Decorator> Storage for Decorated<D> {
     fn info(&self) -> &CseInfo {
         self.0.behind().info()
     }
 
-    async fn present(&self) -> Result<CseInfo> {
-        self.0.behind().present().await
+    fn present(&self) -> BoxFuture<'_, Result<CseInfo>> {
+        Box::pin(async move { self.0.behind().present().await })
     }
 
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.0.apply(batch).await
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move { self.0.apply(batch).await })
     }
 
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        self.0.get(key).await
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move { self.0.get(key).await })
     }
 
-    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.0.behind().get_ranges_unverified(key, ranges).await
+    fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
+        Box::pin(async move { self.0.behind().get_ranges_unverified(key, ranges).await })
     }
 
-    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.0.behind().stat(key).await
+    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
+        Box::pin(async move { self.0.behind().stat(key).await })
     }
 
-    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.0.behind().list(prefix, after, limit).await
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        Box::pin(async move { self.0.behind().list(prefix, after, limit).await })
     }
 
-    async fn usage(&self) -> Result<Usage> {
-        self.0.behind().usage().await
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
+        Box::pin(async move { self.0.behind().usage().await })
     }
 
-    async fn indexes(&self) -> Result<Vec<State>> {
-        self.0.behind().indexes().await
+    fn indexes(&self) -> BoxFuture<'_, Result<Vec<State>>> {
+        Box::pin(async move { self.0.behind().indexes().await })
     }
 
-    async fn verify(&self, asked: Verify) -> Result<Verified> {
-        self.0.behind().verify(asked).await
+    fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
+        Box::pin(async move { self.0.behind().verify(asked).await })
     }
 }
 
-#[async_trait]
 impl<D: Decorator> Cse for Decorated<D> {
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        self.0.execute(plan).await
+    fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
+        Box::pin(async move { self.0.execute(plan).await })
     }
 
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        self.0.open(plan).await
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+        Box::pin(async move { self.0.open(plan).await })
     }
 
     fn away(&self) -> bool {

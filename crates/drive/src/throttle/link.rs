@@ -1,9 +1,9 @@
 //! The link of a drive in the same process: its messages take as long as if they travelled.
 
+use futures::future::BoxFuture;
 use std::ops::Range;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_common::{Key, Result};
 use skytether_index::State;
@@ -50,90 +50,98 @@ impl Linked {
     }
 }
 
-#[async_trait]
 impl Storage for Linked {
     fn info(&self) -> &CseInfo {
         self.inner.info()
     }
 
-    async fn present(&self) -> Result<CseInfo> {
-        self.asked(SMALL, self.inner.present(), |_| SMALL).await
+    fn present(&self) -> BoxFuture<'_, Result<CseInfo>> {
+        Box::pin(async move { self.asked(SMALL, self.inner.present(), |_| SMALL).await })
     }
 
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        let of = |op: &Op| SMALL + if let Op::Put { value, .. } = op { value.len() as u64 } else { 0 };
-        let bytes = batch.iter().map(of).sum();
-        self.asked(bytes, self.inner.apply(batch), |versions| 8 * versions.len() as u64).await
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move {
+            let of = |op: &Op| SMALL + if let Op::Put { value, .. } = op { value.len() as u64 } else { 0 };
+            let bytes = batch.iter().map(of).sum();
+            self.asked(bytes, self.inner.apply(batch), |versions| 8 * versions.len() as u64).await
+        })
     }
 
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        self.asked(SMALL, self.inner.get(key), |value| value.len() as u64).await
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move { self.asked(SMALL, self.inner.get(key), |value| value.len() as u64).await })
     }
 
-    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let bytes = SMALL + 16 * ranges.len() as u64;
-        self.asked(bytes, self.inner.get_ranges_unverified(key, ranges), |parts| parts.iter().map(|part| part.len() as u64).sum()).await
+    fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
+        Box::pin(async move {
+            let bytes = SMALL + 16 * ranges.len() as u64;
+            self.asked(bytes, self.inner.get_ranges_unverified(key, ranges), |parts| parts.iter().map(|part| part.len() as u64).sum()).await
+        })
     }
 
-    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.asked(SMALL, self.inner.stat(key), |_| SMALL).await
+    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
+        Box::pin(async move { self.asked(SMALL, self.inner.stat(key), |_| SMALL).await })
     }
 
-    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.asked(SMALL, self.inner.list(prefix, after, limit), |entries| SMALL * entries.len() as u64).await
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        Box::pin(async move { self.asked(SMALL, self.inner.list(prefix, after, limit), |entries| SMALL * entries.len() as u64).await })
     }
 
-    async fn usage(&self) -> Result<Usage> {
-        self.asked(SMALL, self.inner.usage(), |_| SMALL).await
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
+        Box::pin(async move { self.asked(SMALL, self.inner.usage(), |_| SMALL).await })
     }
 
-    async fn indexes(&self) -> Result<Vec<State>> {
-        self.asked(SMALL, self.inner.indexes(), |states| SMALL * states.len() as u64).await
+    fn indexes(&self) -> BoxFuture<'_, Result<Vec<State>>> {
+        Box::pin(async move { self.asked(SMALL, self.inner.indexes(), |states| SMALL * states.len() as u64).await })
     }
 
-    async fn verify(&self, asked: Verify) -> Result<Verified> {
-        let bytes = asked.encode().len() as u64;
-        self.asked(bytes, self.inner.verify(asked), |verified| verified.encode().len() as u64).await
+    fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
+        Box::pin(async move {
+            let bytes = asked.encode().len() as u64;
+            self.asked(bytes, self.inner.verify(asked), |verified| verified.encode().len() as u64).await
+        })
     }
 }
 
-#[async_trait]
 impl Cse for Linked {
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        let bytes = plan.bytes() as u64;
-        let DeliveryStream { schema, messages } = self.asked(bytes, self.inner.execute(plan), |_| SMALL).await?;
-        Ok(DeliveryStream { schema, messages: Box::pin(self.link.stream(Direction::Up, messages, delivered)) })
+    fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
+        Box::pin(async move {
+            let bytes = plan.bytes() as u64;
+            let DeliveryStream { schema, messages } = self.asked(bytes, self.inner.execute(plan), |_| SMALL).await?;
+            Ok(DeliveryStream { schema, messages: Box::pin(self.link.stream(Direction::Up, messages, delivered)) })
+        })
     }
 
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        let bytes = plan.bytes() as u64;
-        let of = |opened: &Opened| match opened {
-            Opened::Whole(_) => SMALL,
-            Opened::Session(session) => SMALL + 16 * session.survey.len() as u64,
-        };
-        Ok(match self.asked(bytes, self.inner.open(plan), of).await? {
-            Opened::Whole(DeliveryStream { schema, messages }) => {
-                Opened::Whole(DeliveryStream { schema, messages: Box::pin(self.link.stream(Direction::Up, messages, delivered)) })
-            }
-            Opened::Session(session) => {
-                let (orders, mut ordered) = mpsc::unbounded_channel();
-                let (link, below) = (Arc::clone(&self.link), session.orders);
-                // It ends with the orders, which ends the session.
-                tokio::spawn(async move {
-                    while let Some(down) = ordered.recv().await {
-                        link.pass(Direction::Down, SMALL).await;
-                        if below.send(down).is_err() {
-                            break;
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+        Box::pin(async move {
+            let bytes = plan.bytes() as u64;
+            let of = |opened: &Opened| match opened {
+                Opened::Whole(_) => SMALL,
+                Opened::Session(session) => SMALL + 16 * session.survey.len() as u64,
+            };
+            Ok(match self.asked(bytes, self.inner.open(plan), of).await? {
+                Opened::Whole(DeliveryStream { schema, messages }) => {
+                    Opened::Whole(DeliveryStream { schema, messages: Box::pin(self.link.stream(Direction::Up, messages, delivered)) })
+                }
+                Opened::Session(session) => {
+                    let (orders, mut ordered) = mpsc::unbounded_channel();
+                    let (link, below) = (Arc::clone(&self.link), session.orders);
+                    // It ends with the orders, which ends the session.
+                    tokio::spawn(async move {
+                        while let Some(down) = ordered.recv().await {
+                            link.pass(Direction::Down, SMALL).await;
+                            if below.send(down).is_err() {
+                                break;
+                            }
                         }
-                    }
-                });
-                let size = |message: &Result<Message>| match message {
-                    Ok(Message::Batch { batch, .. }) => batch_bytes(batch),
-                    _ => SMALL,
-                };
-                let messages = Box::pin(self.link.stream(Direction::Up, session.messages, size));
-                Opened::Session(Session { orders, messages, ..session })
-            }
+                    });
+                    let size = |message: &Result<Message>| match message {
+                        Ok(Message::Batch { batch, .. }) => batch_bytes(batch),
+                        _ => SMALL,
+                    };
+                    let messages = Box::pin(self.link.stream(Direction::Up, session.messages, size));
+                    Opened::Session(Session { orders, messages, ..session })
+                }
+            })
         })
     }
 

@@ -1,5 +1,6 @@
 //! The same drive behind a connection: the same answers, and what can go wrong between.
 
+use futures::future::BoxFuture;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,6 @@ use std::time::Duration;
 use crate::common::*;
 use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::{Action, Ticket};
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
 use skytether_common::{Key, Kind, Result};
@@ -366,28 +366,31 @@ struct Slow {
     go: watch::Receiver<bool>,
 }
 
-#[async_trait]
 impl Decorator for Slow {
     fn behind(&self) -> &dyn Cse {
         self.inner.as_ref()
     }
 
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        let _ = self.go.clone().wait_for(|go| *go).await;
-        self.inner.get(key).await
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            let _ = self.go.clone().wait_for(|go| *go).await;
+            self.inner.get(key).await
+        })
     }
 
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        let DeliveryStream { schema, messages } = self.inner.execute(plan).await?;
-        let mut go = self.go.clone();
-        let wait = futures::stream::once(async move {
-            let _ = go.wait_for(|go| *go).await;
-        });
-        Ok(DeliveryStream { schema, messages: Box::pin(wait.filter_map(|()| std::future::ready(None)).chain(messages)) })
+    fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
+        Box::pin(async move {
+            let DeliveryStream { schema, messages } = self.inner.execute(plan).await?;
+            let mut go = self.go.clone();
+            let wait = futures::stream::once(async move {
+                let _ = go.wait_for(|go| *go).await;
+            });
+            Ok(DeliveryStream { schema, messages: Box::pin(wait.filter_map(|()| std::future::ready(None)).chain(messages)) })
+        })
     }
 
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        Ok(Opened::Whole(self.execute(plan).await?))
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+        Box::pin(async move { Ok(Opened::Whole(self.execute(plan).await?)) })
     }
 }
 

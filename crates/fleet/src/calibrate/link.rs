@@ -1,11 +1,11 @@
 //! What a link gives, measured with a source of rows at its other end that costs next to nothing, in process or over Flight.
 
+use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::{ArrayRef, Float64Array};
 use arrow::record_batch::RecordBatch;
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use skytether_common::{DatasetName, Error, Key, Result};
@@ -120,42 +120,42 @@ struct RowSource {
     info: CseInfo,
 }
 
-#[async_trait]
 impl Storage for RowSource {
     fn info(&self) -> &CseInfo {
         &self.info
     }
 
-    async fn apply(&self, _: Vec<Op>) -> Result<Vec<Version>> {
-        Err(Error::unsupported("a source of rows stores nothing"))
+    fn apply(&self, _: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move { Err(Error::unsupported("a source of rows stores nothing")) })
     }
 
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        Err(Error::not_found(format!("a source of rows has no {key}")))
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move { Err(Error::not_found(format!("a source of rows has no {key}"))) })
     }
 
-    async fn stat(&self, _: &Key) -> Result<Option<Entry>> {
-        Ok(None)
+    fn stat<'a>(&'a self, _: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
+        Box::pin(async move { Ok(None) })
     }
 
-    async fn list(&self, _: &str, _: Option<&Key>, _: usize) -> Result<Vec<Entry>> {
-        Ok(Vec::new())
+    fn list<'a>(&'a self, _: &'a str, _: Option<&'a Key>, _: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        Box::pin(async move { Ok(Vec::new()) })
     }
 
-    async fn usage(&self) -> Result<Usage> {
-        Ok(Usage::default())
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
+        Box::pin(async move { Ok(Usage::default()) })
     }
 }
 
-#[async_trait]
 impl Cse for RowSource {
     /// [`BATCHES`] batches of as many rows as are wanted, 8 bytes each.
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        let values: ArrayRef = Arc::new(Float64Array::from(vec![1.0; plan.batch_rows as usize]));
-        let batch = RecordBatch::try_from_iter([("value", values)]).map_err(|e| Error::internal("cannot make a batch").because(e))?;
-        let schema = batch.schema();
-        let batches = stream::iter((0..BATCHES).map(move |_| Ok(Delivery::Batch { epoch: 0, batch: batch.clone() })));
-        let end = stream::iter([Ok(Delivery::EpochComplete { epoch: 0 }), Ok(Delivery::Done(Annotation::default()))]);
-        Ok(DeliveryStream { schema, messages: Box::pin(batches.chain(end)) })
+    fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
+        Box::pin(async move {
+            let values: ArrayRef = Arc::new(Float64Array::from(vec![1.0; plan.batch_rows as usize]));
+            let batch = RecordBatch::try_from_iter([("value", values)]).map_err(|e| Error::internal("cannot make a batch").because(e))?;
+            let schema = batch.schema();
+            let batches = stream::iter((0..BATCHES).map(move |_| Ok(Delivery::Batch { epoch: 0, batch: batch.clone() })));
+            let end = stream::iter([Ok(Delivery::EpochComplete { epoch: 0 }), Ok(Delivery::Done(Annotation::default()))]);
+            Ok(DeliveryStream { schema, messages: Box::pin(batches.chain(end)) })
+        })
     }
 }

@@ -1,10 +1,10 @@
 //! Drives that come to a fleet while others look around in it.
 
+use futures::future::BoxFuture;
 use std::mem::take;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_common::{Key, Result};
 use skytether_drive::{Cse, Drive, Storage};
@@ -55,24 +55,27 @@ async fn pass(at: &Stop, key: &Key) {
     }
 }
 
-#[async_trait]
 impl Decorator for Way {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }
 
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        pass(&self.reading, key).await;
-        self.drive.get(key).await
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            pass(&self.reading, key).await;
+            self.drive.get(key).await
+        })
     }
 
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        for op in &batch {
-            if let Op::Put { key, .. } = op {
-                pass(&self.writing, key).await;
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move {
+            for op in &batch {
+                if let Op::Put { key, .. } = op {
+                    pass(&self.writing, key).await;
+                }
             }
-        }
-        self.drive.apply(batch).await
+            self.drive.apply(batch).await
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Drives of a fleet with redundancy that die while they work: the answer is what it would have been.
 
+use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
@@ -7,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream;
@@ -45,34 +45,33 @@ impl Mortal {
     }
 }
 
-#[async_trait]
 impl Storage for Mortal {
     fn info(&self) -> &CseInfo {
         self.drive.info()
     }
 
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.alive(self.drive.apply(batch)).await
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move { self.alive(self.drive.apply(batch)).await })
     }
 
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        self.alive(self.drive.get(key)).await
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move { self.alive(self.drive.get(key)).await })
     }
 
-    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.alive(self.drive.get_ranges_unverified(key, ranges)).await
+    fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
+        Box::pin(async move { self.alive(self.drive.get_ranges_unverified(key, ranges)).await })
     }
 
-    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.alive(self.drive.stat(key)).await
+    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
+        Box::pin(async move { self.alive(self.drive.stat(key)).await })
     }
 
-    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.alive(self.drive.list(prefix, after, limit)).await
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        Box::pin(async move { self.alive(self.drive.list(prefix, after, limit)).await })
     }
 
-    async fn usage(&self) -> Result<Usage> {
-        self.alive(self.drive.usage()).await
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
+        Box::pin(async move { self.alive(self.drive.usage()).await })
     }
 }
 
@@ -89,27 +88,28 @@ impl Mortal {
     }
 }
 
-#[async_trait]
 impl Cse for Mortal {
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        Ok(self.stream(self.alive(self.drive.execute(plan)).await?))
+    fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
+        Box::pin(async move { Ok(self.stream(self.alive(self.drive.execute(plan)).await?)) })
     }
 
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        Ok(match self.alive(self.drive.open(plan)).await? {
-            Opened::Whole(stream) => Opened::Whole(self.stream(stream)),
-            Opened::Session(session) => {
-                let left = Arc::clone(&self.left);
-                let broken = |left: &AtomicUsize, message| Self::breathe(left).and(message);
-                let messages = session.messages.then(move |message| std::future::ready(broken(&left, message)));
-                let messages = stream::unfold(Some(Box::pin(messages)), |messages| async move {
-                    let mut messages = messages?;
-                    let next = messages.next().await?;
-                    let go_on = next.is_ok().then_some(messages);
-                    Some((next, go_on))
-                });
-                Opened::Session(Session { messages: Box::pin(messages), ..session })
-            }
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+        Box::pin(async move {
+            Ok(match self.alive(self.drive.open(plan)).await? {
+                Opened::Whole(stream) => Opened::Whole(self.stream(stream)),
+                Opened::Session(session) => {
+                    let left = Arc::clone(&self.left);
+                    let broken = |left: &AtomicUsize, message| Self::breathe(left).and(message);
+                    let messages = session.messages.then(move |message| std::future::ready(broken(&left, message)));
+                    let messages = stream::unfold(Some(Box::pin(messages)), |messages| async move {
+                        let mut messages = messages?;
+                        let next = messages.next().await?;
+                        let go_on = next.is_ok().then_some(messages);
+                        Some((next, go_on))
+                    });
+                    Opened::Session(Session { messages: Box::pin(messages), ..session })
+                }
+            })
         })
     }
 }

@@ -4,11 +4,11 @@
 
 mod forgets;
 
+use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_common::{DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
 use skytether_drive::{Cse, Drive, Storage};
@@ -146,15 +146,16 @@ struct Way {
     lives: Arc<RwLock<bool>>,
 }
 
-#[async_trait]
 impl Decorator for Way {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }
 
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        let lives = self.lives.read().await;
-        if *lives { self.drive.apply(batch).await } else { Err(Error::unavailable("the host has ended")) }
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move {
+            let lives = self.lives.read().await;
+            if *lives { self.drive.apply(batch).await } else { Err(Error::unavailable("the host has ended")) }
+        })
     }
 }
 

@@ -1,12 +1,12 @@
 //! Drives that give garbage: where others have what they store, these give what is left of it, and garbage never counts. What a drive gave before it did, `unfinished` looks at.
 
+use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray, StructArray};
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
-use async_trait::async_trait;
 use futures::stream::{BoxStream, Stream, StreamExt};
 use skytether_adapt::message::{Rung, SliceId, Up};
 use skytether_adapt::query::{Limits, Policy};
@@ -145,42 +145,45 @@ fn fated<M: Send + 'static>(
     messages.boxed()
 }
 
-#[async_trait]
 impl Decorator for Garbling {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }
 
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        let DeliveryStream { schema, messages } = self.drive.execute(plan).await?;
-        let (garbage, left, given) = (self.garbage, Arc::clone(&self.left), Arc::clone(&self.given));
-        let messages = fated(messages, move |message| match message {
-            Delivery::Batch { epoch, batch } => Self::rows(garbage, || Self::more(&left, &given), batch, |batch| Delivery::Batch { epoch, batch }),
-            Delivery::EpochComplete { epoch } if garbage == Garbage::NotAsked && Self::more(&left, &given) => {
-                Fate::Comes(Delivery::EpochComplete { epoch: epoch + 1 })
-            }
-            other => Fate::Comes(other),
-        });
-        Ok(DeliveryStream { schema, messages })
+    fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
+        Box::pin(async move {
+            let DeliveryStream { schema, messages } = self.drive.execute(plan).await?;
+            let (garbage, left, given) = (self.garbage, Arc::clone(&self.left), Arc::clone(&self.given));
+            let messages = fated(messages, move |message| match message {
+                Delivery::Batch { epoch, batch } => Self::rows(garbage, || Self::more(&left, &given), batch, |batch| Delivery::Batch { epoch, batch }),
+                Delivery::EpochComplete { epoch } if garbage == Garbage::NotAsked && Self::more(&left, &given) => {
+                    Fate::Comes(Delivery::EpochComplete { epoch: epoch + 1 })
+                }
+                other => Fate::Comes(other),
+            });
+            Ok(DeliveryStream { schema, messages })
+        })
     }
 
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        let (garbage, left, given) = (self.garbage, Arc::clone(&self.left), Arc::clone(&self.given));
-        Ok(match self.drive.open(plan).await? {
-            Opened::Whole(stream) => Opened::Whole(stream),
-            Opened::Session(session) => {
-                let messages = fated(session.messages, move |message| match message {
-                    Message::Batch { epoch, number, rung, batch } => {
-                        Self::rows(garbage, || Self::more(&left, &given), batch, |batch| Message::Batch { epoch, number, rung, batch })
-                    }
-                    Message::Up(Up::EpochDone(mut end)) if garbage == Garbage::NotAsked && Self::more(&left, &given) => {
-                        end.slices.push(SliceId(77_777));
-                        Fate::Comes(Message::Up(Up::EpochDone(end)))
-                    }
-                    other => Fate::Comes(other),
-                });
-                Opened::Session(Session { messages, ..session })
-            }
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+        Box::pin(async move {
+            let (garbage, left, given) = (self.garbage, Arc::clone(&self.left), Arc::clone(&self.given));
+            Ok(match self.drive.open(plan).await? {
+                Opened::Whole(stream) => Opened::Whole(stream),
+                Opened::Session(session) => {
+                    let messages = fated(session.messages, move |message| match message {
+                        Message::Batch { epoch, number, rung, batch } => {
+                            Self::rows(garbage, || Self::more(&left, &given), batch, |batch| Message::Batch { epoch, number, rung, batch })
+                        }
+                        Message::Up(Up::EpochDone(mut end)) if garbage == Garbage::NotAsked && Self::more(&left, &given) => {
+                            end.slices.push(SliceId(77_777));
+                            Fate::Comes(Message::Up(Up::EpochDone(end)))
+                        }
+                        other => Fate::Comes(other),
+                    });
+                    Opened::Session(Session { messages, ..session })
+                }
+            })
         })
     }
 }

@@ -1,11 +1,11 @@
 //! Rebuilds read drives along as slices lie there, although groups take them in another order, and a drive that falls silent meanwhile holds nobody up; what a query and decoding both want is read once.
 
+use futures::future::BoxFuture;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::Policy;
@@ -34,20 +34,21 @@ impl Noting {
     }
 }
 
-#[async_trait]
 impl Decorator for Noting {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }
 
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        if let Some((partition, Some(number))) = PartitionName::parse(key) {
-            self.asked.lock().unwrap().push((partition, number));
-            if self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err() {
-                return Err(Error::unavailable("it does not answer"));
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            if let Some((partition, Some(number))) = PartitionName::parse(key) {
+                self.asked.lock().unwrap().push((partition, number));
+                if self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err() {
+                    return Err(Error::unavailable("it does not answer"));
+                }
             }
-        }
-        self.drive.get(key).await
+            self.drive.get(key).await
+        })
     }
 }
 

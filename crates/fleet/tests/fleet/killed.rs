@@ -1,5 +1,6 @@
 //! Real processes that work on a fleet and are killed before a change that they make on a drive: what the tests of crashes share.
 
+use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Seek, Write};
@@ -9,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use skytether_common::{Error, Result};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_fleet::{DatasetKind, GrowthOptions, HostOptions, Placement, RepairOptions, ScrubOptions};
@@ -65,18 +65,19 @@ struct Stopping {
     stop: usize,
 }
 
-#[async_trait]
 impl Decorator for Stopping {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }
 
-    async fn apply(&self, ops: Vec<Op>) -> Result<Vec<Version>> {
-        if self.changes.fetch_add(1, Ordering::SeqCst) == self.stop {
-            say(ops.first().map_or("nothing", kind));
-            std::future::pending::<()>().await;
-        }
-        self.drive.apply(ops).await
+    fn apply(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move {
+            if self.changes.fetch_add(1, Ordering::SeqCst) == self.stop {
+                say(ops.first().map_or("nothing", kind));
+                std::future::pending::<()>().await;
+            }
+            self.drive.apply(ops).await
+        })
     }
 }
 

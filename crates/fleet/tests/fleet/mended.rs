@@ -1,10 +1,10 @@
 //! Changes of a fleet that are cut off by a drive that fails: what some know counts, the next one finishes it, and nothing that was stored or dropped is wrong afterwards.
 
+use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use skytether_common::{Error, Key, Kind, Result};
 use skytether_drive::{Cse, Drive, Storage};
 use skytether_fleet::{Cut, DatasetKind, GrowthOptions, GrowthReport, HostOptions, Placement, QueryOptions, Scheme, ScrubOptions};
@@ -35,7 +35,6 @@ struct Way {
     at: usize,
 }
 
-#[async_trait]
 impl Decorator for Way {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
@@ -45,17 +44,19 @@ impl Decorator for Way {
         true
     }
 
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        let fails = {
-            let mut fails = self.fails.lock().unwrap();
-            let hit = fails.get(&self.at).is_some_and(|fails| batch.iter().any(|op| op.key().as_str() == fails.key && !matches!(op, Op::Check { .. })));
-            if hit { fails.remove(&self.at) } else { None }
-        };
-        let Some(fails) = fails else { return self.drive.apply(batch).await };
-        if fails.made {
-            self.drive.apply(batch).await?;
-        }
-        Err(Error::unavailable(format!("drive-{} did not answer", self.at)))
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move {
+            let fails = {
+                let mut fails = self.fails.lock().unwrap();
+                let hit = fails.get(&self.at).is_some_and(|fails| batch.iter().any(|op| op.key().as_str() == fails.key && !matches!(op, Op::Check { .. })));
+                if hit { fails.remove(&self.at) } else { None }
+            };
+            let Some(fails) = fails else { return self.drive.apply(batch).await };
+            if fails.made {
+                self.drive.apply(batch).await?;
+            }
+            Err(Error::unavailable(format!("drive-{} did not answer", self.at)))
+        })
     }
 }
 

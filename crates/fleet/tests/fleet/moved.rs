@@ -1,11 +1,11 @@
 //! What moves, or is copied, while drives come and go: nothing that is stored is lost over it, nothing is left behind, and nobody is told a wrong reason.
 
+use futures::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_common::{Error, Generation, Key, Kind, PartitionName, Result};
 use skytether_drive::Cse;
@@ -127,20 +127,23 @@ impl Watched {
     }
 }
 
-#[async_trait]
 impl Decorator for Watched {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }
 
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        let (drive, own) = (Arc::clone(&self.drive), batch.clone());
-        self.did(&Asked::Change(&batch), async move { drive.apply(own).await }).await
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move {
+            let (drive, own) = (Arc::clone(&self.drive), batch.clone());
+            self.did(&Asked::Change(&batch), async move { drive.apply(own).await }).await
+        })
     }
 
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        let (drive, own) = (Arc::clone(&self.drive), key.clone());
-        self.did(&Asked::Value(key), async move { drive.get(&own).await }).await
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            let (drive, own) = (Arc::clone(&self.drive), key.clone());
+            self.did(&Asked::Value(key), async move { drive.get(&own).await }).await
+        })
     }
 }
 

@@ -1,12 +1,12 @@
 //! Drives whose messages get lost, come twice, late or garbled, and drives that die or hang in the middle: what is unfinished counts for nothing, and the answer is right.
 
+use futures::future::BoxFuture;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
 use skytether_adapt::message::{Rung, SliceId, Up, Why};
@@ -51,41 +51,42 @@ struct Unsteady {
 
 type Messages = BoxStream<'static, Result<Message>>;
 
-#[async_trait]
 impl Decorator for Unsteady {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }
 
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        let session = self.sessions.fetch_add(1, Ordering::SeqCst);
-        match self.drive.open(plan).await? {
-            Opened::Whole(stream) => Ok(Opened::Whole(stream)),
-            Opened::Session(opened) => {
-                let mut messages: Messages = self.refusing(self.garbling(opened.messages)).boxed();
-                let Fate { breaks, hangs, twice, late, .. } = self.fate;
-                if let Some(n) = twice {
-                    let copies = move |(at, message): (usize, Result<Message>)| {
-                        let copy = message.as_ref().ok().filter(|message| at % n == 0 && !matches!(message, Message::Done(_))).cloned();
-                        stream::iter(std::iter::once(message).chain(copy.map(Ok)))
-                    };
-                    messages = messages.enumerate().flat_map(copies).boxed();
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+        Box::pin(async move {
+            let session = self.sessions.fetch_add(1, Ordering::SeqCst);
+            match self.drive.open(plan).await? {
+                Opened::Whole(stream) => Ok(Opened::Whole(stream)),
+                Opened::Session(opened) => {
+                    let mut messages: Messages = self.refusing(self.garbling(opened.messages)).boxed();
+                    let Fate { breaks, hangs, twice, late, .. } = self.fate;
+                    if let Some(n) = twice {
+                        let copies = move |(at, message): (usize, Result<Message>)| {
+                            let copy = message.as_ref().ok().filter(|message| at % n == 0 && !matches!(message, Message::Done(_))).cloned();
+                            stream::iter(std::iter::once(message).chain(copy.map(Ok)))
+                        };
+                        messages = messages.enumerate().flat_map(copies).boxed();
+                    }
+                    if let Some(n) = late {
+                        messages = reordered(messages, n).boxed();
+                    }
+                    if let Some((after, times)) = breaks
+                        && self.broken.fetch_add(1, Ordering::SeqCst) < times
+                    {
+                        let broken = stream::once(std::future::ready(Err(Error::unavailable("the connection broke"))));
+                        messages = messages.take(after).chain(broken).boxed();
+                    }
+                    if let (Some(after), 0) = (hangs, session) {
+                        messages = messages.take(after).chain(stream::pending()).boxed();
+                    }
+                    Ok(Opened::Session(Session { messages, ..opened }))
                 }
-                if let Some(n) = late {
-                    messages = reordered(messages, n).boxed();
-                }
-                if let Some((after, times)) = breaks
-                    && self.broken.fetch_add(1, Ordering::SeqCst) < times
-                {
-                    let broken = stream::once(std::future::ready(Err(Error::unavailable("the connection broke"))));
-                    messages = messages.take(after).chain(broken).boxed();
-                }
-                if let (Some(after), 0) = (hangs, session) {
-                    messages = messages.take(after).chain(stream::pending()).boxed();
-                }
-                Ok(Opened::Session(Session { messages, ..opened }))
             }
-        }
+        })
     }
 }
 

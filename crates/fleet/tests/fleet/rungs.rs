@@ -1,9 +1,9 @@
 //! One query at several rungs at the same time: what comes of them meets in one merge.
 
+use futures::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use async_trait::async_trait;
 use datafusion::execution::memory_pool::MemoryConsumer;
 use futures::StreamExt;
 use skytether_adapt::message::{Rung, Up};
@@ -28,24 +28,25 @@ struct Overheard {
     ended: Arc<Mutex<BTreeSet<Rung>>>,
 }
 
-#[async_trait]
 impl Decorator for Overheard {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }
 
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        Ok(match self.drive.open(plan).await? {
-            Opened::Session(session) => {
-                let ended = Arc::clone(&self.ended);
-                let messages = session.messages.inspect(move |message| {
-                    if let Ok(Message::Up(Up::EpochDone(end))) = message {
-                        ended.lock().unwrap().insert(end.rung);
-                    }
-                });
-                Opened::Session(Session { messages: Box::pin(messages), ..session })
-            }
-            whole => whole,
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+        Box::pin(async move {
+            Ok(match self.drive.open(plan).await? {
+                Opened::Session(session) => {
+                    let ended = Arc::clone(&self.ended);
+                    let messages = session.messages.inspect(move |message| {
+                        if let Ok(Message::Up(Up::EpochDone(end))) = message {
+                            ended.lock().unwrap().insert(end.rung);
+                        }
+                    });
+                    Opened::Session(Session { messages: Box::pin(messages), ..session })
+                }
+                whole => whole,
+            })
         })
     }
 }

@@ -1,11 +1,11 @@
 //! Slices go to a drive in batches, two of which are under way at a time: one is stored while the next comes. Where one of them fails, nothing is said before the other has ended.
 
+use futures::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_drive::{Cse, Drive, Storage};
 use skytether_host::{Founding, Host};
@@ -53,7 +53,6 @@ impl Waiting {
     }
 }
 
-#[async_trait]
 impl Decorator for Waiting {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
@@ -64,27 +63,29 @@ impl Decorator for Waiting {
         true
     }
 
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        if batch.iter().filter(|op| matches!(op, Op::Put { .. })).count() < MANY {
-            return self.drive.apply(batch).await;
-        }
-        let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
-        self.most.fetch_max(self.under_way.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-        self.moved.notify_waiters();
-        self.moved.notify_one();
-        let done = if self.fails.load(Ordering::SeqCst) == number {
-            Err(Error::exhausted("the drive has no room"))
-        } else {
-            self.until(number + 1).await;
-            if self.fails.load(Ordering::SeqCst) == number + 1 {
-                // It is stored long after the next one has failed.
-                tokio::time::sleep(Duration::from_millis(300)).await;
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move {
+            if batch.iter().filter(|op| matches!(op, Op::Put { .. })).count() < MANY {
+                return self.drive.apply(batch).await;
             }
-            self.drive.apply(batch).await
-        };
-        self.refused.fetch_add(usize::from(done.as_ref().is_err_and(|e| e.kind() == Kind::Conflict)), Ordering::SeqCst);
-        self.under_way.fetch_sub(1, Ordering::SeqCst);
-        done
+            let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most.fetch_max(self.under_way.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            self.moved.notify_waiters();
+            self.moved.notify_one();
+            let done = if self.fails.load(Ordering::SeqCst) == number {
+                Err(Error::exhausted("the drive has no room"))
+            } else {
+                self.until(number + 1).await;
+                if self.fails.load(Ordering::SeqCst) == number + 1 {
+                    // It is stored long after the next one has failed.
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                }
+                self.drive.apply(batch).await
+            };
+            self.refused.fetch_add(usize::from(done.as_ref().is_err_and(|e| e.kind() == Kind::Conflict)), Ordering::SeqCst);
+            self.under_way.fetch_sub(1, Ordering::SeqCst);
+            done
+        })
     }
 }
 

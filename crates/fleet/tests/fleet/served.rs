@@ -1,5 +1,6 @@
 //! Drives and host as servers on loopback: every answer equals the embedded one, and what fails is named.
 
+use futures::future::BoxFuture;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -198,23 +199,24 @@ struct Slow {
     go: watch::Receiver<bool>,
 }
 
-#[async_trait::async_trait]
 impl Decorator for Slow {
     fn behind(&self) -> &dyn Cse {
         self.inner.as_ref()
     }
 
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        let DeliveryStream { schema, messages } = self.inner.execute(plan).await?;
-        let mut go = self.go.clone();
-        let wait = futures::stream::once(async move {
-            let _ = go.wait_for(|go| *go).await;
-        });
-        Ok(DeliveryStream { schema, messages: wait.filter_map(|()| std::future::ready(None)).chain(messages).boxed() })
+    fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
+        Box::pin(async move {
+            let DeliveryStream { schema, messages } = self.inner.execute(plan).await?;
+            let mut go = self.go.clone();
+            let wait = futures::stream::once(async move {
+                let _ = go.wait_for(|go| *go).await;
+            });
+            Ok(DeliveryStream { schema, messages: wait.filter_map(|()| std::future::ready(None)).chain(messages).boxed() })
+        })
     }
 
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        Ok(Opened::Whole(self.execute(plan).await?))
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+        Box::pin(async move { Ok(Opened::Whole(self.execute(plan).await?)) })
     }
 }
 

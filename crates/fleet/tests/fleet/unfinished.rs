@@ -1,11 +1,11 @@
 //! What a drive costs that breaks, falls silent or gives garbage in the middle of a query: epochs that were complete count, and no slice of theirs is read or worked off once more.
 
+use futures::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures::{StreamExt, stream};
 use skytether_adapt::message::{Completed, EpochId, Rung, SliceId, Up};
 use skytether_adapt::query::{Limits, Policy};
@@ -222,27 +222,28 @@ impl Told {
     }
 }
 
-#[async_trait]
 impl Decorator for Failing {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }
 
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        let Opened::Session(session) = self.drive.open(plan).await? else { panic!("it has several slices") };
-        let first = {
-            let mut told = self.told.lock().unwrap();
-            told.sessions += 1;
-            told.survey = session.survey.iter().flat_map(|stripe| stripes(stripe.stripe)).collect();
-            told.sessions == 1
-        };
-        let (told, store) = (Arc::clone(&self.told), Arc::clone(&self.store));
-        let listening = Listening { told, store, fate: self.fate, after: self.after, first, stage: Stage::Well, came: BTreeMap::new(), ends: Vec::new() };
-        let messages = stream::unfold((session.messages, listening), |(mut messages, mut listening)| async move {
-            let message = listening.next(&mut messages).await?;
-            Some((message, (messages, listening)))
-        });
-        Ok(Opened::Session(Session { messages: Box::pin(messages), ..session }))
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+        Box::pin(async move {
+            let Opened::Session(session) = self.drive.open(plan).await? else { panic!("it has several slices") };
+            let first = {
+                let mut told = self.told.lock().unwrap();
+                told.sessions += 1;
+                told.survey = session.survey.iter().flat_map(|stripe| stripes(stripe.stripe)).collect();
+                told.sessions == 1
+            };
+            let (told, store) = (Arc::clone(&self.told), Arc::clone(&self.store));
+            let listening = Listening { told, store, fate: self.fate, after: self.after, first, stage: Stage::Well, came: BTreeMap::new(), ends: Vec::new() };
+            let messages = stream::unfold((session.messages, listening), |(mut messages, mut listening)| async move {
+                let message = listening.next(&mut messages).await?;
+                Some((message, (messages, listening)))
+            });
+            Ok(Opened::Session(Session { messages: Box::pin(messages), ..session }))
+        })
     }
 }
 

@@ -3,12 +3,12 @@
 //! Slices of a partition lie on one drive each, by turns, from a drive on that the partition's name decides. Everything else lies on the first drive, by whose word a change is made or not; metadata slices lie on the others as well, and so do
 //! the tables about cells and genes ([`ABOUT`]), so that each can run sub-plans over its slices.
 
+use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use skytether_common::{Error, Key, PartitionName, Result};
@@ -111,7 +111,6 @@ fn up(key: Key) -> Option<Key> {
     }
 }
 
-#[async_trait]
 impl Storage for Placed {
     fn info(&self) -> &CseInfo {
         &self.info
@@ -119,73 +118,81 @@ impl Storage for Placed {
 
     /// Not one change across drives: what is new of partitions comes first, then the first drive's part, which decides, then what is to go from others. A crash or a conflict in between leaves parts of partitions
     /// that no root record names, which are garbage as those of an ingest that was cut off.
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        let mut versions = vec![0; batch.len()];
-        let (mut before, mut first, mut after): (BTreeMap<usize, Part>, Part, BTreeMap<usize, Part>) = Default::default();
-        for (place, op) in batch.into_iter().enumerate() {
-            let parsed = PartitionName::parse(op.key());
-            let home = self.home(op.key())?;
-            let puts = matches!(op, Op::Put { .. });
-            let op = Self::below(op)?;
-            if parsed.is_some_and(|(partition, slice)| slice.is_none() || copied(&partition)) {
-                for at in 1..self.drives.len() {
-                    // Whether the change is to be made the first drive says.
-                    let copy = match &op {
-                        Op::Put { key, value, .. } => Op::Put { key: key.clone(), value: value.clone(), expect: Expect::Any },
-                        Op::Delete { key, .. } | Op::Link { key, .. } => Op::Delete { key: key.clone(), expect: Expect::Any },
-                        Op::Check { .. } => continue,
-                    };
-                    if puts { &mut before } else { &mut after }.entry(at).or_default().push((None, copy));
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move {
+            let mut versions = vec![0; batch.len()];
+            let (mut before, mut first, mut after): (BTreeMap<usize, Part>, Part, BTreeMap<usize, Part>) = Default::default();
+            for (place, op) in batch.into_iter().enumerate() {
+                let parsed = PartitionName::parse(op.key());
+                let home = self.home(op.key())?;
+                let puts = matches!(op, Op::Put { .. });
+                let op = Self::below(op)?;
+                if parsed.is_some_and(|(partition, slice)| slice.is_none() || copied(&partition)) {
+                    for at in 1..self.drives.len() {
+                        // Whether the change is to be made the first drive says.
+                        let copy = match &op {
+                            Op::Put { key, value, .. } => Op::Put { key: key.clone(), value: value.clone(), expect: Expect::Any },
+                            Op::Delete { key, .. } | Op::Link { key, .. } => Op::Delete { key: key.clone(), expect: Expect::Any },
+                            Op::Check { .. } => continue,
+                        };
+                        if puts { &mut before } else { &mut after }.entry(at).or_default().push((None, copy));
+                    }
+                }
+                match (home, puts) {
+                    (0, _) => first.push((Some(place), op)),
+                    (at, true) => before.entry(at).or_default().push((Some(place), op)),
+                    (at, false) => after.entry(at).or_default().push((Some(place), op)),
                 }
             }
-            match (home, puts) {
-                (0, _) => first.push((Some(place), op)),
-                (at, true) => before.entry(at).or_default().push((Some(place), op)),
-                (at, false) => after.entry(at).or_default().push((Some(place), op)),
+            for parts in [before, BTreeMap::from([(0, first)]), after] {
+                for (place, version) in self.send(parts).await? {
+                    versions[place] = version;
+                }
             }
-        }
-        for parts in [before, BTreeMap::from([(0, first)]), after] {
-            for (place, version) in self.send(parts).await? {
-                versions[place] = version;
+            Ok(versions)
+        })
+    }
+
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move { self.drives[self.home(key)?].get(&down(key)?).await })
+    }
+
+    fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
+        Box::pin(async move { self.drives[self.home(key)?].get_ranges_unverified(&down(key)?, ranges).await })
+    }
+
+    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
+        Box::pin(async move {
+            let found = self.drives[self.home(key)?].stat(&down(key)?).await?;
+            Ok(found.map(|entry| Entry { key: key.clone(), ..entry }))
+        })
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        Box::pin(async move {
+            let (prefix, after) = (down_text(prefix), after.map(down).transpose()?);
+            // One may be the branch's own.
+            let most = limit.saturating_add(1);
+            let lists = try_join_all(self.drives.iter().map(|drive| drive.list(&prefix, after.as_ref(), most))).await?;
+            let mut all: BTreeMap<Key, Entry> = BTreeMap::new();
+            // Of copies the first drive's counts.
+            for entry in lists.into_iter().flatten() {
+                if let Some(key) = up(entry.key.clone()) {
+                    all.entry(key.clone()).or_insert(Entry { key, ..entry });
+                }
             }
-        }
-        Ok(versions)
+            Ok(all.into_values().take(limit).collect())
+        })
     }
 
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        self.drives[self.home(key)?].get(&down(key)?).await
-    }
-
-    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.drives[self.home(key)?].get_ranges_unverified(&down(key)?, ranges).await
-    }
-
-    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        let found = self.drives[self.home(key)?].stat(&down(key)?).await?;
-        Ok(found.map(|entry| Entry { key: key.clone(), ..entry }))
-    }
-
-    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        let (prefix, after) = (down_text(prefix), after.map(down).transpose()?);
-        // One may be the branch's own.
-        let most = limit.saturating_add(1);
-        let lists = try_join_all(self.drives.iter().map(|drive| drive.list(&prefix, after.as_ref(), most))).await?;
-        let mut all: BTreeMap<Key, Entry> = BTreeMap::new();
-        // Of copies the first drive's counts.
-        for entry in lists.into_iter().flatten() {
-            if let Some(key) = up(entry.key.clone()) {
-                all.entry(key.clone()).or_insert(Entry { key, ..entry });
-            }
-        }
-        Ok(all.into_values().take(limit).collect())
-    }
-
-    async fn usage(&self) -> Result<Usage> {
-        let all = try_join_all(self.drives.iter().map(|drive| drive.usage())).await?;
-        Ok(all.into_iter().fold(Usage::default(), |sum, one| Usage {
-            keys: sum.keys + one.keys,
-            value_bytes: sum.value_bytes + one.value_bytes,
-            stored_bytes: sum.stored_bytes + one.stored_bytes,
-        }))
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
+        Box::pin(async move {
+            let all = try_join_all(self.drives.iter().map(|drive| drive.usage())).await?;
+            Ok(all.into_iter().fold(Usage::default(), |sum, one| Usage {
+                keys: sum.keys + one.keys,
+                value_bytes: sum.value_bytes + one.value_bytes,
+                stored_bytes: sum.stored_bytes + one.stored_bytes,
+            }))
+        })
     }
 }

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use async_trait::async_trait;
 use datafusion::common::TableReference;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::LogicalPlan;
@@ -210,7 +209,6 @@ impl Meters for Work {
     }
 }
 
-#[async_trait]
 impl Worker for Work {
     fn execution(&self) -> &SplitExecution {
         &self.divided
@@ -242,42 +240,44 @@ impl Worker for Work {
 
     fn forgotten(&self, _: EpochId) {}
 
-    async fn work(self: Arc<Self>, lane: Lane) -> Result<()> {
-        let top = if self.divided.has_upper() { lane.rung() } else { Rung::Full };
-        let lane = Arc::new(lane);
-        let fed = Arc::new(Fed { work: Arc::clone(&self), top, lane: Arc::clone(&lane), over: AtomicBool::new(false) });
-        let (outputs, rows): (Vec<_>, Vec<_>) = self.host.drives().iter().map(|_| mpsc::channel(2)).unzip();
-        let collector = Arc::new(Collector::new(Instant::now(), Cut::Full));
-        let start = self.start(top, fed, outputs, &collector)?;
-        // It ends with this lane.
-        let mut running = tokio::task::JoinSet::new();
-        running.spawn(moving::run(start));
-        let rows: SelectAll<_> =
-            rows.into_iter().map(|rows| stream::unfold(rows, |mut rows| async move { rows.recv().await.map(|batch| (batch, rows)) }).boxed()).collect();
-        let mut rows = rows.map(|batch| batch.map_err(from_datafusion)).boxed();
-        match &self.combiner {
-            Some(combiner) if top == Rung::Full => {
-                let mut states = self.divided.combine(combiner, rows, Arc::new(Meter::default()))?;
-                while let Some(batch) = states.next().await? {
-                    if !lane.send(batch).await {
-                        return Ok(());
+    fn work(self: Arc<Self>, lane: Lane) -> BoxFuture<'static, Result<()>> {
+        Box::pin(async move {
+            let top = if self.divided.has_upper() { lane.rung() } else { Rung::Full };
+            let lane = Arc::new(lane);
+            let fed = Arc::new(Fed { work: Arc::clone(&self), top, lane: Arc::clone(&lane), over: AtomicBool::new(false) });
+            let (outputs, rows): (Vec<_>, Vec<_>) = self.host.drives().iter().map(|_| mpsc::channel(2)).unzip();
+            let collector = Arc::new(Collector::new(Instant::now(), Cut::Full));
+            let start = self.start(top, fed, outputs, &collector)?;
+            // It ends with this lane.
+            let mut running = tokio::task::JoinSet::new();
+            running.spawn(moving::run(start));
+            let rows: SelectAll<_> =
+                rows.into_iter().map(|rows| stream::unfold(rows, |mut rows| async move { rows.recv().await.map(|batch| (batch, rows)) }).boxed()).collect();
+            let mut rows = rows.map(|batch| batch.map_err(from_datafusion)).boxed();
+            match &self.combiner {
+                Some(combiner) if top == Rung::Full => {
+                    let mut states = self.divided.combine(combiner, rows, Arc::new(Meter::default()))?;
+                    while let Some(batch) = states.next().await? {
+                        if !lane.send(batch).await {
+                            return Ok(());
+                        }
+                    }
+                    self.divided.ended(top, &states);
+                }
+                _ => {
+                    while let Some(batch) = rows.next().await {
+                        if !lane.send(batch?).await {
+                            return Ok(());
+                        }
                     }
                 }
-                self.divided.ended(top, &states);
             }
-            _ => {
-                while let Some(batch) = rows.next().await {
-                    if !lane.send(batch?).await {
-                        return Ok(());
-                    }
-                }
+            while let Some(over) = running.join_next().await {
+                over.map_err(|e| Error::internal("a task that moves work ended early").because(e))?;
             }
-        }
-        while let Some(over) = running.join_next().await {
-            over.map_err(|e| Error::internal("a task that moves work ended early").because(e))?;
-        }
-        self.tell(&collector);
-        Ok(())
+            self.tell(&collector);
+            Ok(())
+        })
     }
 }
 

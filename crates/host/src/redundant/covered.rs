@@ -1,11 +1,11 @@
 //! A drive, and what stands for it: whoever asks for something gets it from the drive if that can give it, and otherwise from what the other drives have.
 
+use futures::future::BoxFuture;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, stream};
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
@@ -211,95 +211,104 @@ impl Drop for Open {
     }
 }
 
-#[async_trait]
 impl Storage for Covered {
     fn info(&self) -> &CseInfo {
         self.drive().info()
     }
 
-    async fn present(&self) -> Result<CseInfo> {
-        self.drive().present().await
+    fn present(&self) -> BoxFuture<'_, Result<CseInfo>> {
+        Box::pin(async move { self.drive().present().await })
     }
 
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        let told = batch.iter().find_map(|op| match op {
-            Op::Put { key, value, .. } if key.as_str() == MEMBERSHIP_KEY => Some(value.clone()),
-            _ => None,
-        });
-        let _changing = if self.is_late(&batch) || batch.iter().any(|op| root_name(op.key()).is_some()) { Some(self.may_change(&batch).await?) } else { None };
-        let done = self.drive().apply(batch).await?;
-        if let Some(told) = told {
-            self.learn(&told);
-        }
-        Ok(done)
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move {
+            let told = batch.iter().find_map(|op| match op {
+                Op::Put { key, value, .. } if key.as_str() == MEMBERSHIP_KEY => Some(value.clone()),
+                _ => None,
+            });
+            let _changing =
+                if self.is_late(&batch) || batch.iter().any(|op| root_name(op.key()).is_some()) { Some(self.may_change(&batch).await?) } else { None };
+            let done = self.drive().apply(batch).await?;
+            if let Some(told) = told {
+                self.learn(&told);
+            }
+            Ok(done)
+        })
     }
 
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        if !self.covers(key) {
-            return self.drive().get(key).await;
-        }
-        if let (Some((partition, Some(_))), false) = (PartitionName::parse(key), self.0.rebuilt.cover.presence.lost().is_empty()) {
-            self.0.rebuilt.cover.shared.reads(&partition);
-        }
-        self.0.rebuilt.get(key).await
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            if !self.covers(key) {
+                return self.drive().get(key).await;
+            }
+            if let (Some((partition, Some(_))), false) = (PartitionName::parse(key), self.0.rebuilt.cover.presence.lost().is_empty()) {
+                self.0.rebuilt.cover.shared.reads(&partition);
+            }
+            self.0.rebuilt.get(key).await
+        })
     }
 
-    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        if self.covers(key) { self.0.rebuilt.get_ranges_unverified(key, ranges).await } else { self.drive().get_ranges_unverified(key, ranges).await }
+    fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
+        Box::pin(async move {
+            if self.covers(key) { self.0.rebuilt.get_ranges_unverified(key, ranges).await } else { self.drive().get_ranges_unverified(key, ranges).await }
+        })
     }
 
-    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        if self.covers(key) { self.0.rebuilt.stat(key).await } else { self.drive().stat(key).await }
+    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
+        Box::pin(async move { if self.covers(key) { self.0.rebuilt.stat(key).await } else { self.drive().stat(key).await } })
     }
 
-    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.drive().list(prefix, after, limit).await
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        Box::pin(async move { self.drive().list(prefix, after, limit).await })
     }
 
-    async fn usage(&self) -> Result<Usage> {
-        self.drive().usage().await
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
+        Box::pin(async move { self.drive().usage().await })
     }
 
-    async fn indexes(&self) -> Result<Vec<State>> {
-        self.drive().indexes().await
+    fn indexes(&self) -> BoxFuture<'_, Result<Vec<State>>> {
+        Box::pin(async move { self.drive().indexes().await })
     }
 
-    async fn verify(&self, asked: Verify) -> Result<Verified> {
-        self.drive().verify(asked).await
+    fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
+        Box::pin(async move { self.drive().verify(asked).await })
     }
 }
 
-#[async_trait]
 impl Cse for Covered {
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        if !self.is_redundant() {
-            return self.drive().execute(plan).await;
-        }
-        let number = hash(&plan);
-        if let Some(why) = self.why(number) {
-            return self.stand_in()?.execute(plan, why).await;
-        }
-        match self.drive().execute(plan.clone()).await {
-            Ok(stream) => Ok(self.held(&plan, number, stream)),
-            Err(e) if covers(&e) => self.instead(number, e, async |stand_in, why| stand_in.execute(plan, why).await).await,
-            Err(e) => Err(e),
-        }
+    fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
+        Box::pin(async move {
+            if !self.is_redundant() {
+                return self.drive().execute(plan).await;
+            }
+            let number = hash(&plan);
+            if let Some(why) = self.why(number) {
+                return self.stand_in()?.execute(plan, why).await;
+            }
+            match self.drive().execute(plan.clone()).await {
+                Ok(stream) => Ok(self.held(&plan, number, stream)),
+                Err(e) if covers(&e) => self.instead(number, e, async |stand_in, why| stand_in.execute(plan, why).await).await,
+                Err(e) => Err(e),
+            }
+        })
     }
 
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        if !self.is_redundant() {
-            return self.drive().open(plan).await;
-        }
-        let number = hash(&plan);
-        if let Some(why) = self.why(number) {
-            return self.stand_in()?.open(plan, why).await;
-        }
-        match self.drive().open(plan.clone()).await {
-            Ok(Opened::Whole(stream)) => Ok(Opened::Whole(self.held(&plan, number, stream))),
-            Ok(Opened::Session(session)) => Ok(Opened::Session(self.watched_over(number, session))),
-            Err(e) if covers(&e) => self.instead(number, e, async |stand_in, why| stand_in.open(plan, why).await).await,
-            Err(e) => Err(e),
-        }
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+        Box::pin(async move {
+            if !self.is_redundant() {
+                return self.drive().open(plan).await;
+            }
+            let number = hash(&plan);
+            if let Some(why) = self.why(number) {
+                return self.stand_in()?.open(plan, why).await;
+            }
+            match self.drive().open(plan.clone()).await {
+                Ok(Opened::Whole(stream)) => Ok(Opened::Whole(self.held(&plan, number, stream))),
+                Ok(Opened::Session(session)) => Ok(Opened::Session(self.watched_over(number, session))),
+                Err(e) if covers(&e) => self.instead(number, e, async |stand_in, why| stand_in.open(plan, why).await).await,
+                Err(e) => Err(e),
+            }
+        })
     }
 
     fn away(&self) -> bool {

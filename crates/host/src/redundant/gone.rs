@@ -1,9 +1,9 @@
 //! A drive that is not there at all: its directory is gone, or nobody answers at its address.
 
+use futures::future::BoxFuture;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_common::units::counted;
 use skytether_common::{Error, Key, Kind, Result};
@@ -97,57 +97,55 @@ impl Gone {
     }
 }
 
-#[async_trait]
 impl Storage for Gone {
     fn info(&self) -> &CseInfo {
         &self.info
     }
 
-    async fn present(&self) -> Result<CseInfo> {
-        self.there()?.present().await
+    fn present(&self) -> BoxFuture<'_, Result<CseInfo>> {
+        Box::pin(async move { self.there()?.present().await })
     }
 
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.there()?.apply(batch).await
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move { self.there()?.apply(batch).await })
     }
 
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        self.there()?.get(key).await
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move { self.there()?.get(key).await })
     }
 
-    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.there()?.get_ranges_unverified(key, ranges).await
+    fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
+        Box::pin(async move { self.there()?.get_ranges_unverified(key, ranges).await })
     }
 
-    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.there()?.stat(key).await
+    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
+        Box::pin(async move { self.there()?.stat(key).await })
     }
 
-    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.there()?.list(prefix, after, limit).await
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        Box::pin(async move { self.there()?.list(prefix, after, limit).await })
     }
 
-    async fn usage(&self) -> Result<Usage> {
-        self.there()?.usage().await
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
+        Box::pin(async move { self.there()?.usage().await })
     }
 
-    async fn indexes(&self) -> Result<Vec<State>> {
-        self.there()?.indexes().await
+    fn indexes(&self) -> BoxFuture<'_, Result<Vec<State>>> {
+        Box::pin(async move { self.there()?.indexes().await })
     }
 
-    async fn verify(&self, asked: Verify) -> Result<Verified> {
-        self.there()?.verify(asked).await
+    fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
+        Box::pin(async move { self.there()?.verify(asked).await })
     }
 }
 
-#[async_trait]
 impl Cse for Gone {
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        self.there()?.execute(plan).await
+    fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
+        Box::pin(async move { self.there()?.execute(plan).await })
     }
 
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        self.there()?.open(plan).await
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+        Box::pin(async move { self.there()?.open(plan).await })
     }
 
     fn away(&self) -> bool {

@@ -1,10 +1,10 @@
 //! A drive's values: those that it can't give itself come from copies on other drives, or are decoded.
 
+use futures::future::BoxFuture;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_index::State;
@@ -132,84 +132,89 @@ fn version(crc32c: u32) -> Version {
     1 << 63 | u64::from(crc32c)
 }
 
-#[async_trait]
 impl Storage for Rebuilt {
     fn info(&self) -> &CseInfo {
         self.drive().info()
     }
 
-    async fn present(&self) -> Result<CseInfo> {
-        self.drive().present().await
+    fn present(&self) -> BoxFuture<'_, Result<CseInfo>> {
+        Box::pin(async move { self.drive().present().await })
     }
 
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.itself("change what it stores", self.drive().apply(batch)).await
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move { self.itself("change what it stores", self.drive().apply(batch)).await })
     }
 
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        match self.cover.for_query(self.at, key).await {
-            Err(e) if covers(&e) => match PartitionName::parse(key) {
-                Some((partition, number)) => self.elsewhere(key, &partition, number, e).await,
-                None => Err(e),
-            },
-            done => done,
-        }
-    }
-
-    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        match self.itself("read parts of a value", self.drive().get_ranges_unverified(key, ranges)).await {
-            Err(e) if covers(&e) => {
-                let Some((partition, number)) = PartitionName::parse(key) else { return Err(e) };
-                if let Some(n) = number
-                    && let Ok(Some(map)) = self.cover.map(&partition).await
-                {
-                    return match self.cover.decode_parts(key, &partition, n, &map, ranges).await {
-                        Ok(Parts { parts, read, within }) => {
-                            if matches!(e.kind(), Kind::Corrupt | Kind::NotFound) {
-                                let _known = self.cover.met(key, self.at);
-                            }
-                            self.tally.decoded(read, within);
-                            Ok(parts)
-                        }
-                        Err(other) if other.kind() == Kind::NotFound => Err(e),
-                        Err(other) => Err(other.while_doing(e.full_text())),
-                    };
-                }
-                parts(key, &self.elsewhere(key, &partition, number, e).await?, ranges)
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            match self.cover.for_query(self.at, key).await {
+                Err(e) if covers(&e) => match PartitionName::parse(key) {
+                    Some((partition, number)) => self.elsewhere(key, &partition, number, e).await,
+                    None => Err(e),
+                },
+                done => done,
             }
-            done => done,
-        }
+        })
     }
 
-    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        match self.itself("look a value up", self.drive().stat(key)).await {
-            Ok(Some(entry)) => Ok(Some(entry)),
-            Ok(None) => match PartitionName::parse(key) {
-                // A part that a drive should have and does not.
-                Some((partition, number)) => Ok(self.known(key, &partition, number).await.unwrap_or_default()),
-                None => Ok(None),
-            },
-            Err(e) if covers(&e) => match PartitionName::parse(key) {
-                Some((partition, number)) => self.known(key, &partition, number).await.map_err(|other| other.while_doing(e.full_text())),
-                None => Err(e),
-            },
-            Err(e) => Err(e),
-        }
+    fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
+        Box::pin(async move {
+            match self.itself("read parts of a value", self.drive().get_ranges_unverified(key, ranges)).await {
+                Err(e) if covers(&e) => {
+                    let Some((partition, number)) = PartitionName::parse(key) else { return Err(e) };
+                    if let Some(n) = number
+                        && let Ok(Some(map)) = self.cover.map(&partition).await
+                    {
+                        return match self.cover.decode_parts(key, &partition, n, &map, ranges).await {
+                            Ok(Parts { parts, read, within }) => {
+                                if matches!(e.kind(), Kind::Corrupt | Kind::NotFound) {
+                                    let _known = self.cover.met(key, self.at);
+                                }
+                                self.tally.decoded(read, within);
+                                Ok(parts)
+                            }
+                            Err(other) if other.kind() == Kind::NotFound => Err(e),
+                            Err(other) => Err(other.while_doing(e.full_text())),
+                        };
+                    }
+                    parts(key, &self.elsewhere(key, &partition, number, e).await?, ranges)
+                }
+                done => done,
+            }
+        })
     }
 
-    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.itself("list what it stores", self.drive().list(prefix, after, limit)).await
+    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
+        Box::pin(async move {
+            match self.itself("look a value up", self.drive().stat(key)).await {
+                Ok(Some(entry)) => Ok(Some(entry)),
+                Ok(None) => match PartitionName::parse(key) {
+                    // A part that a drive should have and does not.
+                    Some((partition, number)) => Ok(self.known(key, &partition, number).await.unwrap_or_default()),
+                    None => Ok(None),
+                },
+                Err(e) if covers(&e) => match PartitionName::parse(key) {
+                    Some((partition, number)) => self.known(key, &partition, number).await.map_err(|other| other.while_doing(e.full_text())),
+                    None => Err(e),
+                },
+                Err(e) => Err(e),
+            }
+        })
     }
 
-    async fn usage(&self) -> Result<Usage> {
-        self.itself("say how much it stores", self.drive().usage()).await
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        Box::pin(async move { self.itself("list what it stores", self.drive().list(prefix, after, limit)).await })
     }
 
-    async fn indexes(&self) -> Result<Vec<State>> {
-        self.drive().indexes().await
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
+        Box::pin(async move { self.itself("say how much it stores", self.drive().usage()).await })
     }
 
-    async fn verify(&self, asked: Verify) -> Result<Verified> {
-        self.drive().verify(asked).await
+    fn indexes(&self) -> BoxFuture<'_, Result<Vec<State>>> {
+        Box::pin(async move { self.drive().indexes().await })
+    }
+
+    fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
+        Box::pin(async move { self.drive().verify(asked).await })
     }
 }

@@ -13,7 +13,6 @@ use std::time::Duration;
 use arrow::datatypes::SchemaRef;
 use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::{Action, FlightData, Ticket};
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream;
@@ -273,69 +272,82 @@ async fn act(client: &FlightServiceClient<Channel>, peer: &Peer, action: &'stati
     }
 }
 
-#[async_trait]
 impl Storage for FlightCse {
     fn info(&self) -> &CseInfo {
         &self.info
     }
 
-    async fn present(&self) -> Result<CseInfo> {
-        let anybody = Peer { id: None, ..self.peer.clone() };
-        frames::decode_info(&act(&self.client, &anybody, "info", Bytes::new()).await?).map_err(|e| self.peer.named(&e))
+    fn present(&self) -> BoxFuture<'_, Result<CseInfo>> {
+        Box::pin(async move {
+            let anybody = Peer { id: None, ..self.peer.clone() };
+            frames::decode_info(&act(&self.client, &anybody, "info", Bytes::new()).await?).map_err(|e| self.peer.named(&e))
+        })
     }
 
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        let body = frames::encode_batch(&batch)?;
-        let changes = batch.len();
-        drop(batch);
-        versions(&self.peer, changes, &self.act("apply", body).await?)
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move {
+            let body = frames::encode_batch(&batch)?;
+            let changes = batch.len();
+            drop(batch);
+            versions(&self.peer, changes, &self.act("apply", body).await?)
+        })
     }
 
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        let answer = self.act("get", frames::encode_json(&KeyRequest { key: key.clone() })?).await?;
-        frames::decode_value(&answer).map_err(|e| self.peer.named(&e.while_doing(format!("cannot read {key}"))))
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            let answer = self.act("get", frames::encode_json(&KeyRequest { key: key.clone() })?).await?;
+            frames::decode_value(&answer).map_err(|e| self.peer.named(&e.while_doing(format!("cannot read {key}"))))
+        })
     }
 
-    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let answer = self.act("get_ranges", frames::encode_json(&RangesRequest { key: key.clone(), ranges: ranges.to_vec() })?).await?;
-        frames::decode_ranges(&answer, ranges).map_err(|e| self.peer.named(&e.while_doing(format!("cannot read {key}"))))
+    fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
+        Box::pin(async move {
+            let answer = self.act("get_ranges", frames::encode_json(&RangesRequest { key: key.clone(), ranges: ranges.to_vec() })?).await?;
+            frames::decode_ranges(&answer, ranges).map_err(|e| self.peer.named(&e.while_doing(format!("cannot read {key}"))))
+        })
     }
 
-    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.json("stat", &self.act("stat", frames::encode_json(&KeyRequest { key: key.clone() })?).await?)
+    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
+        Box::pin(async move { self.json("stat", &self.act("stat", frames::encode_json(&KeyRequest { key: key.clone() })?).await?) })
     }
 
-    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        let mut entries: Vec<Entry> = Vec::new();
-        while entries.len() < limit {
-            let page = (limit - entries.len()).min(LIST_PAGE);
-            let after = entries.last().map(|e| &e.key).or(after).cloned();
-            let request = ListRequest { prefix: prefix.to_owned(), after, limit: page };
-            let came: Vec<Entry> = self.json("list", &self.act("list", frames::encode_json(&request)?).await?)?;
-            let last = came.len() < page;
-            entries.extend(came);
-            if last {
-                break;
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        Box::pin(async move {
+            let mut entries: Vec<Entry> = Vec::new();
+            while entries.len() < limit {
+                let page = (limit - entries.len()).min(LIST_PAGE);
+                let after = entries.last().map(|e| &e.key).or(after).cloned();
+                let request = ListRequest { prefix: prefix.to_owned(), after, limit: page };
+                let came: Vec<Entry> = self.json("list", &self.act("list", frames::encode_json(&request)?).await?)?;
+                let last = came.len() < page;
+                entries.extend(came);
+                if last {
+                    break;
+                }
             }
-        }
-        Ok(entries)
+            Ok(entries)
+        })
     }
 
-    async fn usage(&self) -> Result<Usage> {
-        self.json("usage", &self.act("usage", Bytes::new()).await?)
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
+        Box::pin(async move { self.json("usage", &self.act("usage", Bytes::new()).await?) })
     }
 
-    async fn indexes(&self) -> Result<Vec<State>> {
-        let answer = self.act("indexes", Bytes::new()).await.map_err(|e| match e.kind() {
-            Kind::Unsupported => Error::unsupported(format!("{} builds no indexes: it is of an older version; update it", self.info().name)).because(e),
-            _ => e,
-        })?;
-        self.json("indexes", &answer)
+    fn indexes(&self) -> BoxFuture<'_, Result<Vec<State>>> {
+        Box::pin(async move {
+            let answer = self.act("indexes", Bytes::new()).await.map_err(|e| match e.kind() {
+                Kind::Unsupported => Error::unsupported(format!("{} builds no indexes: it is of an older version; update it", self.info().name)).because(e),
+                _ => e,
+            })?;
+            self.json("indexes", &answer)
+        })
     }
 
-    async fn verify(&self, asked: Verify) -> Result<Verified> {
-        let answer = self.act("verify", asked.encode()).await?;
-        Verified::decode(&answer).map_err(|e| self.peer.named(&Error::corrupt(e.full_text())))
+    fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
+        Box::pin(async move {
+            let answer = self.act("verify", asked.encode()).await?;
+            Verified::decode(&answer).map_err(|e| self.peer.named(&Error::corrupt(e.full_text())))
+        })
     }
 }
 
@@ -421,66 +433,69 @@ impl Talking {
     }
 }
 
-#[async_trait]
 impl Cse for FlightCse {
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        let ticket = frames::encode_ticket(&plan)?;
-        let mut client = self.client.clone();
-        let upload = Duration::from_secs((ticket.len() >> 20) as u64);
-        let stream = self.peer.patient(Stage::Call, upload, client.do_get(request(Ticket::new(ticket), &self.peer))).await?.into_inner();
-        let mut running = Running { peer: self.peer.clone(), stream, decoder: DeliveryDecoder::default(), done: false };
-        let schema = match running.message().await? {
-            Some(Incoming::Schema(schema)) => schema,
-            Some(_) => return Err(Error::corrupt(format!("{}: sent rows before their schema", self.peer.title))),
-            None => return Err(Error::unavailable(format!("{}: closed the connection before it answered", self.peer.title))),
-        };
-        Ok(DeliveryStream { schema, messages: Box::pin(stream::unfold(running, Running::next)) })
+    fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
+        Box::pin(async move {
+            let ticket = frames::encode_ticket(&plan)?;
+            let mut client = self.client.clone();
+            let upload = Duration::from_secs((ticket.len() >> 20) as u64);
+            let stream = self.peer.patient(Stage::Call, upload, client.do_get(request(Ticket::new(ticket), &self.peer))).await?.into_inner();
+            let mut running = Running { peer: self.peer.clone(), stream, decoder: DeliveryDecoder::default(), done: false };
+            let schema = match running.message().await? {
+                Some(Incoming::Schema(schema)) => schema,
+                Some(_) => return Err(Error::corrupt(format!("{}: sent rows before their schema", self.peer.title))),
+                None => return Err(Error::unavailable(format!("{}: closed the connection before it answered", self.peer.title))),
+            };
+            Ok(DeliveryStream { schema, messages: Box::pin(stream::unfold(running, Running::next)) })
+        })
     }
 
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        let first = sessions::encode_opening(&plan)?;
-        let upload = Duration::from_secs((first.data_body.len() >> 20) as u64);
-        let (orders, mut ordered) = mpsc::unbounded_channel::<Down>();
-        let (sender, mut outgoing) = mpsc::unbounded_channel();
-        // The receiver is the stream below, so that this can't fail.
-        let _ = sender.send(first);
-        let outgoing = stream::poll_fn(move |cx| outgoing.poll_recv(cx));
-        let mut client = self.client.clone();
-        let stream = self.peer.patient(Stage::Call, upload, client.do_exchange(request(outgoing, &self.peer))).await?.into_inner();
-        let mut talking = Talking { peer: self.peer.clone(), stream, decoder: SessionDecoder::default(), done: false };
-        let wrong = |what: &str| Error::corrupt(format!("{}: {what}", self.peer.title));
-        let opening = match talking.message().await? {
-            Some(Came::Opened(opening)) => opening,
-            Some(Came::Whole) => {
-                let mut running = Running { peer: talking.peer, stream: talking.stream, decoder: DeliveryDecoder::default(), done: false };
-                return match running.message().await? {
-                    Some(Incoming::Schema(schema)) => {
-                        let messages = stream::unfold((running, sender), |(running, sender)| async move {
-                            // While the request is open the other side goes on.
-                            let (delivery, running) = running.next().await?;
-                            Some((delivery, (running, sender)))
-                        });
-                        Ok(Opened::Whole(DeliveryStream { schema, messages: Box::pin(messages) }))
-                    }
-                    Some(_) => Err(wrong("sent rows before their schema")),
-                    None => Err(Error::unavailable(format!("{}: closed the connection before it answered", self.peer.title))),
-                };
-            }
-            Some(_) => return Err(wrong("sent something else before it had opened a session")),
-            None => return Err(Error::unavailable(format!("{}: closed the connection before it answered", self.peer.title))),
-        };
-        let full = talking.schema(false).await?;
-        let lower = if opening.has_lower { Some(talking.schema(true).await?) } else { None };
-        // It ends with the orders, and closes the request then.
-        tokio::spawn(async move {
-            while let Some(down) = ordered.recv().await {
-                let sent = sessions::encode_order(&down).is_ok_and(|data| sender.send(data).is_ok());
-                if !sent {
-                    break;
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+        Box::pin(async move {
+            let first = sessions::encode_opening(&plan)?;
+            let upload = Duration::from_secs((first.data_body.len() >> 20) as u64);
+            let (orders, mut ordered) = mpsc::unbounded_channel::<Down>();
+            let (sender, mut outgoing) = mpsc::unbounded_channel();
+            // The receiver is the stream below, so that this can't fail.
+            let _ = sender.send(first);
+            let outgoing = stream::poll_fn(move |cx| outgoing.poll_recv(cx));
+            let mut client = self.client.clone();
+            let stream = self.peer.patient(Stage::Call, upload, client.do_exchange(request(outgoing, &self.peer))).await?.into_inner();
+            let mut talking = Talking { peer: self.peer.clone(), stream, decoder: SessionDecoder::default(), done: false };
+            let wrong = |what: &str| Error::corrupt(format!("{}: {what}", self.peer.title));
+            let opening = match talking.message().await? {
+                Some(Came::Opened(opening)) => opening,
+                Some(Came::Whole) => {
+                    let mut running = Running { peer: talking.peer, stream: talking.stream, decoder: DeliveryDecoder::default(), done: false };
+                    return match running.message().await? {
+                        Some(Incoming::Schema(schema)) => {
+                            let messages = stream::unfold((running, sender), |(running, sender)| async move {
+                                // While the request is open the other side goes on.
+                                let (delivery, running) = running.next().await?;
+                                Some((delivery, (running, sender)))
+                            });
+                            Ok(Opened::Whole(DeliveryStream { schema, messages: Box::pin(messages) }))
+                        }
+                        Some(_) => Err(wrong("sent rows before their schema")),
+                        None => Err(Error::unavailable(format!("{}: closed the connection before it answered", self.peer.title))),
+                    };
                 }
-            }
-        });
-        Ok(Opened::Session(Session { schema: full, lower, survey: opening.survey, orders, messages: Box::pin(stream::unfold(talking, Talking::next)) }))
+                Some(_) => return Err(wrong("sent something else before it had opened a session")),
+                None => return Err(Error::unavailable(format!("{}: closed the connection before it answered", self.peer.title))),
+            };
+            let full = talking.schema(false).await?;
+            let lower = if opening.has_lower { Some(talking.schema(true).await?) } else { None };
+            // It ends with the orders, and closes the request then.
+            tokio::spawn(async move {
+                while let Some(down) = ordered.recv().await {
+                    let sent = sessions::encode_order(&down).is_ok_and(|data| sender.send(data).is_ok());
+                    if !sent {
+                        break;
+                    }
+                }
+            });
+            Ok(Opened::Session(Session { schema: full, lower, survey: opening.survey, orders, messages: Box::pin(stream::unfold(talking, Talking::next)) }))
+        })
     }
 
     fn watched(&self) -> bool {

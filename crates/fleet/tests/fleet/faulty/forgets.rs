@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use skytether_common::{Error, Key, Kind, Result};
 use skytether_drive::{Cse, Drive};
@@ -86,7 +85,6 @@ struct Way {
     again: Arc<OnceLock<Arc<Drive>>>,
 }
 
-#[async_trait]
 impl Decorator for Way {
     fn behind(&self) -> &dyn Cse {
         self.again.get().unwrap_or(&self.drive).as_ref()

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use skytether_common::{Error, Key, Result};
@@ -369,59 +368,75 @@ fn told<'k>(what: &str, keys: impl IntoIterator<Item = &'k str>) -> String {
     format!("{what} {} {}", keys.len(), keys.first().unwrap_or(&""))
 }
 
-#[async_trait]
 impl Storage for Link {
     fn info(&self) -> &CseInfo {
         self.drive.info()
     }
 
-    async fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        let drive = Arc::clone(&self.drive);
-        self.asked(told("apply", batch.iter().map(|op| op.key().as_str())), async move { drive.apply(batch).await }).await
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move {
+            let drive = Arc::clone(&self.drive);
+            self.asked(told("apply", batch.iter().map(|op| op.key().as_str())), async move { drive.apply(batch).await }).await
+        })
     }
 
-    async fn get(&self, key: &Key) -> Result<Bytes> {
-        let (drive, key) = (Arc::clone(&self.drive), key.clone());
-        self.asked(told("get", [key.as_str()]), async move { drive.get(&key).await }).await
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            let (drive, key) = (Arc::clone(&self.drive), key.clone());
+            self.asked(told("get", [key.as_str()]), async move { drive.get(&key).await }).await
+        })
     }
 
-    async fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let (drive, key, ranges) = (Arc::clone(&self.drive), key.clone(), ranges.to_vec());
-        self.asked(told("ranges", [key.as_str()]), async move { drive.get_ranges_unverified(&key, &ranges).await }).await
+    fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
+        Box::pin(async move {
+            let (drive, key, ranges) = (Arc::clone(&self.drive), key.clone(), ranges.to_vec());
+            self.asked(told("ranges", [key.as_str()]), async move { drive.get_ranges_unverified(&key, &ranges).await }).await
+        })
     }
 
-    async fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        let (drive, key) = (Arc::clone(&self.drive), key.clone());
-        self.asked(told("stat", [key.as_str()]), async move { drive.stat(&key).await }).await
+    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
+        Box::pin(async move {
+            let (drive, key) = (Arc::clone(&self.drive), key.clone());
+            self.asked(told("stat", [key.as_str()]), async move { drive.stat(&key).await }).await
+        })
     }
 
-    async fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        let (drive, prefix, after) = (Arc::clone(&self.drive), prefix.to_owned(), after.cloned());
-        self.asked(told("list", [prefix.as_str(), after.as_ref().map_or("", Key::as_str)]), async move { drive.list(&prefix, after.as_ref(), limit).await })
-            .await
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        Box::pin(async move {
+            let (drive, prefix, after) = (Arc::clone(&self.drive), prefix.to_owned(), after.cloned());
+            self.asked(told("list", [prefix.as_str(), after.as_ref().map_or("", Key::as_str)]), async move { drive.list(&prefix, after.as_ref(), limit).await })
+                .await
+        })
     }
 
-    async fn usage(&self) -> Result<Usage> {
-        let drive = Arc::clone(&self.drive);
-        self.asked(told("usage", []), async move { drive.usage().await }).await
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
+        Box::pin(async move {
+            let drive = Arc::clone(&self.drive);
+            self.asked(told("usage", []), async move { drive.usage().await }).await
+        })
     }
 
-    async fn verify(&self, asked: Verify) -> Result<Verified> {
-        let drive = Arc::clone(&self.drive);
-        self.asked(told("verify", asked.items.iter().map(|item| item.key.as_str())), async move { drive.verify(asked).await }).await
+    fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
+        Box::pin(async move {
+            let drive = Arc::clone(&self.drive);
+            self.asked(told("verify", asked.items.iter().map(|item| item.key.as_str())), async move { drive.verify(asked).await }).await
+        })
     }
 }
 
-#[async_trait]
 impl Cse for Link {
-    async fn execute(&self, plan: SubPlan) -> Result<DeliveryStream> {
-        let drive = Arc::clone(&self.drive);
-        self.asked(told("execute", [plan.dataset.root_key().as_str()]), async move { drive.execute(plan).await }).await
+    fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
+        Box::pin(async move {
+            let drive = Arc::clone(&self.drive);
+            self.asked(told("execute", [plan.dataset.root_key().as_str()]), async move { drive.execute(plan).await }).await
+        })
     }
 
-    async fn open(&self, plan: SubPlan) -> Result<Opened> {
-        let drive = Arc::clone(&self.drive);
-        self.asked(told("open", [plan.dataset.root_key().as_str()]), async move { drive.open(plan).await }).await
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+        Box::pin(async move {
+            let drive = Arc::clone(&self.drive);
+            self.asked(told("open", [plan.dataset.root_key().as_str()]), async move { drive.open(plan).await }).await
+        })
     }
 
     /// As over a wire: it can be lost, and several hosts can reach it.
