@@ -1,4 +1,4 @@
-# make demo | test | bench | figures | fuzz | lint | clean.  `make help` says what each does.
+# make demo | test | soak | bench | figures | fuzz | lint | clean.  `make help` says what each does.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
@@ -18,7 +18,7 @@ export CARGO_NET_RETRY := 10
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock
 
-.PHONY: help demo test bench figures fuzz lint setup test-rust test-python clean
+.PHONY: help demo test soak bench figures fuzz lint setup test-rust test-python clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -28,11 +28,20 @@ demo: setup ## everything that is needed, then marker genes of pbmc3k found by t
 
 test: setup test-rust test-python ## everything that is needed, then every test
 
-bench: setup $(VENV)/.dev ## the benchmarks, each beside what people would use instead (hours; parts of them: benches/run.py --help)
+soak: setup $(VENV)/.dev ## the long repetition of what `make test` shows in short (hours; CONTRIBUTING.md lists it)
+	SKYTETHER_SOAK=1 SKYTETHER_FAULTS=all $(NEXTEST) run $(WORKSPACE) --profile soak -E '$(SOAK)'
+
+bench: $(VENV)/.benchmarked ## the benchmarks, each beside what people would use instead (hours; parts of them: benches/run.py --help)
 	@$(BIN)/python benches/run.py
 
 figures: setup ## the papers' figures into figures-out/, ours beside the published values (about 10 minutes)
 	@$(BIN)/python benches/figures/run.py
+
+# All but the Python extension, which is tested from Python.
+WORKSPACE := --workspace --exclude skytether-python
+NEXTEST := $(BIN)/cargo-nextest nextest
+# What `make soak` repeats: it reads SKYTETHER_SOAK (and storms SKYTETHER_STORMS=FROM..TO, faults SKYTETHER_FAULTS=all).
+SOAK := test(/^storms::/) | test(/^faulty::/) | test(/^chaos::/) | test(/^regret::/) | (package(skytether-store) & kind(test))
 
 # What is in fuzz/ by default, or one: make fuzz FUZZ_TARGETS=plan_read FUZZ_SECONDS=600. What it finds stays in $(FUZZ_DIR).
 FUZZ_SECONDS ?= 20
@@ -66,10 +75,13 @@ $(VENV)/.tools: requirements-build.txt
 	@$(BIN)/python -m pip install -q -r requirements-build.txt
 	@touch $@
 
-# 2. Our own: the Rust workspace (the long part; cargo shows how far it is), and meanwhile the Python packages that ours stand on.
+# 2. Our own: the Rust workspace (the long part; cargo shows how far it is), and meanwhile the Python packages that ours stand on, and
+# where tests or benchmarks follow, those that they compare with.
+PACKAGES := -r requirements.txt $(if $(filter test test-rust test-python soak bench,$(MAKECMDGOALS)),-r requirements-dev.txt)
+
 $(VENV)/.built: $(VENV)/.tools requirements.txt $(RUST_SOURCES) pyproject.toml
-	@echo "Building Skytether (15 to 20 minutes the first time, on two cores) ..." >&2
-	@$(BIN)/python -m pip install -q -r requirements.txt & packages=$$!; built=0; \
+	@echo "Building Skytether (about 12 minutes the first time, on two cores) ..." >&2
+	@$(BIN)/python -m pip install -q $(PACKAGES) & packages=$$!; built=0; \
 	  $(BIN)/maturin develop --skip-install || built=$$?; wait $$packages; exit $$built
 	@touch $@
 
@@ -85,11 +97,19 @@ $(VENV)/.dev: requirements-dev.txt | $(VENV)/.installed
 	@$(BIN)/python -m pip install -q -r requirements-dev.txt
 	@touch $@
 
-test-rust: setup
-	cargo test --workspace --exclude skytether-python
+# 5. Everything optimised, for benchmarks. The extension of the demo comes back with the next `make demo` or `make test`.
+$(VENV)/.benchmarked: $(VENV)/.tools $(RUST_SOURCES) pyproject.toml | $(VENV)/.dev
+	@echo "Building Skytether for benchmarks (about 25 minutes the first time, on two cores) ..." >&2
+	@$(BIN)/maturin develop -q --profile bench
+	@rm -f $(VENV)/.installed
+	@touch $@
 
+test-rust: setup $(VENV)/.dev
+	$(NEXTEST) run $(WORKSPACE)
+
+# A file's tests share what they set up, so a file stays with one process.
 test-python: setup $(VENV)/.dev
-	$(BIN)/python -m pytest -q python/tests
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile python/tests
 
 clean: ## remove what was built (not your data)
 	rm -rf target $(VENV) demo-out bench-out figures-out

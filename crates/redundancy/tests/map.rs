@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{Groups, Random};
+use crate::common::{Groups, Random};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use skytether_common::Kind;
@@ -26,7 +24,7 @@ fn map_of(code: Code, groups: &Groups) -> skytether_common::Result<CodeMap> {
 
 /// The groups of so many slices, as an ingest makes them.
 fn ingested(code: Code, drives: usize, slices: usize, random: &mut Random) -> Groups {
-    let mut groups = common::ingested(code, drives, slices, 1, || random.slice_len());
+    let mut groups = crate::common::ingested(code, drives, slices, 1, || random.slice_len());
     let shards = groups.iter_mut().flat_map(|(data, parity)| data.iter_mut().chain(parity));
     shards.for_each(|shard| shard.crc32c = random.next() as u32);
     groups

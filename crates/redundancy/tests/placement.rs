@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::Random;
+use crate::common::Random;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use skytether_common::Kind;
@@ -24,7 +22,7 @@ enum Lens {
 /// The map that an ingest of so many slices makes.
 fn ingested(code: Code, drives: usize, slices: usize, lens: Lens, seed: u64) -> CodeMap {
     let mut random = Random(seed);
-    let groups = common::ingested(code, drives, slices, seed, || if lens == Lens::Equal { 1 << 20 } else { random.slice_len() });
+    let groups = crate::common::ingested(code, drives, slices, seed, || if lens == Lens::Equal { 1 << 20 } else { random.slice_len() });
     CodeMap::new(code, groups.iter().map(|(data, parity)| (&data[..], &parity[..]))).unwrap()
 }
 

@@ -26,3 +26,9 @@ pub fn parallel<T: Send>(times: usize, run: impl Fn(usize) -> T + Sync) -> Vec<T
     done.sort_by_key(|(at, _)| *at);
     done.into_iter().map(|(_, made)| made).collect()
 }
+
+/// Whether this is `make soak`, which repeats what `make test` shows in short.
+#[must_use]
+pub fn soak() -> bool {
+    std::env::var_os("SKYTETHER_SOAK").is_some()
+}

@@ -1,14 +1,16 @@
-//! A sample of the grid; the whole of it is `cargo run -p skytether-sim --bin regret grid`.
+//! A sample of the grid; all of it in `make soak`, and with its figures by `cargo run -p skytether-sim --bin regret grid`.
 
 use skytether_adapt::message::Rung;
 use skytether_sim::equal::curve;
 use skytether_sim::grid::{Ground, Load, measure, measure_all, points, summary};
+use skytether_sim::parallel::soak;
 use skytether_sim::workload::grid;
 
 #[test]
 fn regret_is_small_on_a_sample_of_the_grid() {
     // 29 has no factor in common with the grid's sides, so that the sample has all of them.
-    let sample: Vec<_> = points().into_iter().step_by(29).collect();
+    let every = if soak() { 1 } else { 29 };
+    let sample: Vec<_> = points().into_iter().step_by(every).collect();
     assert!([Load::Idle, Load::OneOverloaded, Load::Changes].iter().all(|load| sample.iter().any(|point| point.load == *load)));
     for seed in [1, 2] {
         let rows = measure_all(&sample, &Ground { seed, ..Ground::default() });
@@ -18,7 +20,8 @@ fn regret_is_small_on_a_sample_of_the_grid() {
         assert!(median <= 0.03 && p95 <= 0.10 && most <= 0.25, "{all:?}, worst {:?} {:?} {}", worst.point, worst.fixed, worst.adaptive);
         // 10% is wanted, and missed at the points that docs/benchmarks.md names, of which one or two are here.
         assert!(all.over_raw <= 0.25, "{all:?}");
-        assert!(rows.iter().filter(|row| row.over_raw() > 0.10).count() <= 2, "{all:?}");
+        let over = rows.iter().filter(|row| row.over_raw() > 0.10).count();
+        assert!(over <= if soak() { rows.len() / 100 } else { 2 }, "{over}: {all:?}");
         let changes = all.changes;
         assert!(changes.better + changes.level >= changes.all * 3 / 4, "{all:?}");
         assert_eq!(changes.better + changes.shut + changes.nearly_shut + changes.foreseen + changes.missed, changes.all, "{all:?}");

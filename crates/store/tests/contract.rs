@@ -1,12 +1,10 @@
 //! The one contract against all stores, and random batches against a model.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use common::{bytes, everything, key, options};
+use crate::common::{bytes, everything, key, options};
 use proptest::prelude::*;
 use skytether_common::{Kind, Result};
 use skytether_store::before::Before;
@@ -166,11 +164,11 @@ proptest! {
     #[test]
     fn disk_follows_the_model(moves in moves()) {
         let dir = tempfile::tempdir().unwrap();
-        follow(common::open(dir.path()), moves, |store| {
+        follow(crate::common::open(dir.path()), moves, |store| {
             drop(store);
-            let store = common::open(dir.path());
+            let store = crate::common::open(dir.path());
             assert_eq!(store.recovery(), &skytether_store::disk::Recovery::default());
-            common::assert_no_leaks(dir.path(), &store);
+            crate::common::assert_no_leaks(dir.path(), &store);
             store
         });
     }
@@ -182,22 +180,22 @@ fn a_full_store_says_so_and_keeps_what_it_has() {
     let disk = DiskStore::open(dir.path(), skytether_store::disk::OpenOptions { capacity: Some(1000), ..options(Sync::None) }).unwrap();
     let memory = MemoryStore::with_capacity(1000);
     for store in [&disk as &dyn SliceStore, &memory] {
-        store.apply(vec![common::put("a", bytes(1, 400)), common::put("b", bytes(2, 600))]).unwrap();
-        let error = store.apply(vec![common::put("c", bytes(3, 1))]).unwrap_err();
+        store.apply(vec![crate::common::put("a", bytes(1, 400)), crate::common::put("b", bytes(2, 600))]).unwrap();
+        let error = store.apply(vec![crate::common::put("c", bytes(3, 1))]).unwrap_err();
         assert_eq!(error.kind(), Kind::Exhausted);
         assert!(error.to_string().contains("1000 B"), "{error}");
         // What frees as much as it takes fits, and so does what only frees.
-        store.apply(vec![common::put("c", bytes(3, 600)), common::delete("b")]).unwrap();
-        assert_eq!(store.apply(vec![common::put("a", bytes(4, 401))]).unwrap_err().kind(), Kind::Exhausted);
-        store.apply(vec![common::put("a", b"".as_slice())]).unwrap();
+        store.apply(vec![crate::common::put("c", bytes(3, 600)), crate::common::delete("b")]).unwrap();
+        assert_eq!(store.apply(vec![crate::common::put("a", bytes(4, 401))]).unwrap_err().kind(), Kind::Exhausted);
+        store.apply(vec![crate::common::put("a", b"".as_slice())]).unwrap();
         assert_eq!(everything(store).len(), 2);
         assert_eq!(store.usage().unwrap().value_bytes, 600);
     }
-    common::assert_no_leaks(dir.path(), &disk);
+    crate::common::assert_no_leaks(dir.path(), &disk);
     // A smaller limit than what is there lets nothing in but everything out.
     drop(disk);
     let disk = DiskStore::open(dir.path(), skytether_store::disk::OpenOptions { capacity: Some(10), ..options(Sync::None) }).unwrap();
-    assert_eq!(disk.apply(vec![common::put("d", b"1".as_slice())]).unwrap_err().kind(), Kind::Exhausted);
-    disk.apply(vec![common::delete("c")]).unwrap();
-    disk.apply(vec![common::put("d", b"1".as_slice())]).unwrap();
+    assert_eq!(disk.apply(vec![crate::common::put("d", b"1".as_slice())]).unwrap_err().kind(), Kind::Exhausted);
+    disk.apply(vec![crate::common::delete("c")]).unwrap();
+    disk.apply(vec![crate::common::put("d", b"1".as_slice())]).unwrap();
 }

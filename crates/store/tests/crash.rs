@@ -1,15 +1,13 @@
 //! A batch stopped at every step, by a crash and by a refusal of the system; and a process killed while it writes.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::Mutex;
 
-use common::{assert_no_leaks, bytes, contents, delete, everything, files, identity, key, open, put};
+use crate::common::{assert_no_leaks, bytes, contents, delete, everything, files, identity, key, open, put};
 use skytether_common::Kind;
 use skytether_common::checksum::crc32c;
 use skytether_store::disk::crash::{CrashPoint, Fate, Step};
@@ -224,7 +222,7 @@ fn a_crash_and_a_damaged_header_never_give_an_older_state() {
             let mut bad = index.clone();
             bad[at] ^= 1 << bit;
             std::fs::write(copy.path().join("index.redb"), bad).unwrap();
-            match DiskStore::open(copy.path(), common::options(Sync::None)) {
+            match DiskStore::open(copy.path(), crate::common::options(Sync::None)) {
                 Ok(store) => {
                     assert_eq!(everything(&store), before, "bit {bit} of byte {at}");
                     assert_eq!(store.recovery().damaged, [], "bit {bit} of byte {at}");
@@ -257,7 +255,7 @@ fn batch(i: u64) -> Vec<Op> {
 #[test]
 fn ingesting_child() {
     let Some(dir) = std::env::var_os(DIRECTORY) else { return };
-    let store = DiskStore::open(Path::new(&dir), common::options(Sync::Full)).unwrap();
+    let store = DiskStore::open(Path::new(&dir), crate::common::options(Sync::Full)).unwrap();
     let mut out = std::io::stdout();
     let next = store.get(&key("root")).map_or(0, |root| u64::from_le_bytes(root.as_ref().try_into().unwrap()) + 1);
     for i in next.. {
@@ -273,7 +271,7 @@ fn a_killed_process_leaves_whole_batches() {
     let mut interrupted = 0;
     for round in 0..20u32 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["ingesting_child", "--exact", "--nocapture", "--test-threads=1"])
+            .args(["crash::ingesting_child", "--exact", "--nocapture", "--test-threads=1"])
             .env(DIRECTORY, dir.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

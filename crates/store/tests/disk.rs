@@ -1,12 +1,10 @@
 //! What a drive's directory holds, who may open it, and what is made of damage.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{assert_no_leaks, bytes, delete, everything, files, identity, key, open, options, put};
+use crate::common::{assert_no_leaks, bytes, delete, everything, files, identity, key, open, options, put};
 use skytether_common::Kind;
 use skytether_store::disk::{DiskStore, DriveIdentity, OpenOptions, Recovery, Sync};
 use skytether_store::{Op, SliceStore};

@@ -26,11 +26,15 @@ use skytether_host::{Founding, Host, Ids};
 use skytether_store::SliceStore;
 use skytether_wire::CseInfo;
 
-use crate::util::{Random, lines};
+use crate::util::{Random, lines, soak};
 use weather::{Life, Link, Sky, Strike, Weather};
 
-/// Seeds of the tests.
-const SEEDS: std::ops::Range<u64> = 0..300;
+/// Seeds of `make test`, and of `make soak`.
+const SEEDS: std::ops::Range<u64> = 0..30;
+const SOAK: std::ops::Range<u64> = 0..10_000;
+
+/// From this number of seeds on, every fault strikes every kind of work.
+const COVERED: u64 = 300;
 
 /// Drives that may come to a fleet.
 const SPARES: usize = 2;
@@ -381,7 +385,7 @@ impl Storm {
 }
 
 fn seeds() -> std::ops::Range<u64> {
-    let Ok(given) = std::env::var("SKYTETHER_STORMS") else { return SEEDS };
+    let Ok(given) = std::env::var("SKYTETHER_STORMS") else { return if soak() { SOAK } else { SEEDS } };
     let (from, to) = given.split_once("..").expect("SKYTETHER_STORMS=FROM..TO");
     from.parse().unwrap()..to.parse().unwrap()
 }
@@ -485,8 +489,8 @@ fn after_every_storm_all_is_old_or_new_and_nothing_leaks() {
         println!("{work:<12}{}", counts.map(|count| format!("{count:>16}")).concat());
     }
     // Every work is struck, and by every strike something; in ten times as many storms as the tests have, everything by everything.
-    let least = if seeds < 10 * SEEDS.end { 0 } else { 1 };
-    assert!(seeds < SEEDS.end || counts.iter().all(|of| of.iter().sum::<u64>() > 0 && of.iter().all(|count| *count >= least)), "{counts:?}");
-    assert!(seeds < SEEDS.end || (0..Strike::NAMES.len()).all(|strike| counts.iter().map(|of| of[strike]).sum::<u64>() > 0), "{counts:?}");
+    let least = if seeds < 10 * COVERED { 0 } else { 1 };
+    assert!(seeds < COVERED || counts.iter().all(|of| of.iter().sum::<u64>() > 0 && of.iter().all(|count| *count >= least)), "{counts:?}");
+    assert!(seeds < COVERED || (0..Strike::NAMES.len()).all(|strike| counts.iter().map(|of| of[strike]).sum::<u64>() > 0), "{counts:?}");
     assert!(struck * 4 > steps, "storms that strike nothing show nothing");
 }

@@ -108,3 +108,8 @@ impl Random {
         ((z ^ z >> 31) >> 11) as usize % bound
     }
 }
+
+/// Whether this is `make soak`, which repeats what `make test` shows in short.
+pub(crate) fn soak() -> bool {
+    std::env::var_os("SKYTETHER_SOAK").is_some()
+}

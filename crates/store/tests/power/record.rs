@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use skytether_store::disk::crash::{CrashPoint, Fate, Step};
 
-use crate::disk::{Change, Event, Node};
+use super::disk::{Change, Event, Node};
 
 /// The only file that is changed after it was written.
 pub(crate) const INDEX: &str = "index.redb";

@@ -3,8 +3,6 @@
 //! A store is watched while it works, and what it wrote and flushed is done again on a [`Disk`] that knows of losses of power; what is found there after each is opened.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod disk;
 mod record;
 
@@ -12,7 +10,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use bytes::Bytes;
-use common::{assert_no_leaks, bytes, contents, delete, everything, identity, key, options, put};
+use crate::common::{assert_no_leaks, bytes, contents, delete, everything, identity, key, options, put};
 use disk::{Change, Disk, Event, Image, Leaves, Node, Random};
 use record::{Holds, INDEX, Noted, Recorder};
 use skytether_common::Kind;
