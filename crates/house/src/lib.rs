@@ -1,0 +1,5 @@
+//! No code: the tests of this crate check the structure of the workspace.
+//!
+//! - the dependencies between crates against the table in ARCHITECTURE.md;
+//! - the imports between the files of each crate, which may form no circle of more than three files;
+//! - the dependencies of the storage crates, which must build without DataFusion and Substrait.

@@ -1,0 +1,8 @@
+//! Guards of the workspace's structure.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod circles;
+mod crate_graph;
+mod imports;
+mod storage_crates;
+mod workspace;

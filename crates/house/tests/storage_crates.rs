@@ -1,0 +1,38 @@
+//! The crates that store and move bytes build without a query engine.
+
+use crate::workspace::cargo;
+
+const STORAGE: &[&str] = &["common", "adapt", "pace", "store", "slice", "index", "redundancy", "matrix", "particles", "wire"];
+const FORBIDDEN: &[&str] = &["datafusion", "substrait"];
+
+/// The forbidden packages that the output of `cargo tree --prefix none` names.
+fn forbidden(tree: &str) -> Vec<&str> {
+    let mut found: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).filter(|name| FORBIDDEN.iter().any(|f| name.starts_with(f))).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+#[test]
+fn storage_crates_build_without_datafusion() {
+    let mut problems = Vec::new();
+    for name in STORAGE {
+        let package = format!("skytether-{name}");
+        let tree = cargo(&["tree", "-p", &package, "-e", "normal", "--offline", "--prefix", "none"]);
+        assert!(tree.starts_with(&format!("{package} v")), "cargo tree -p {package} does not begin with the crate:\n{tree}");
+        if let [first, ..] = forbidden(&tree)[..] {
+            let all = forbidden(&tree).join(", ");
+            problems.push(format!(
+                "{name} depends on {all}. `cargo tree -p {package} -e normal -i {first}` shows by which way; move what needs it to a crate above."
+            ));
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn forbidden_packages_are_found_by_name() {
+    let tree = "skytether-plan v0.1.0 (/x/substrait)\narrow v59.3.0\ndatafusion-common v55.2.0\n\nsubstrait v0.60.0 (*)\ndatafusion-common v55.2.0 (*)\n";
+    assert_eq!(forbidden(tree), ["datafusion-common", "substrait"]);
+    assert_eq!(forbidden("skytether-slice v0.1.0\narrow v59.3.0\n"), Vec::<&str>::new());
+}

@@ -1,0 +1,66 @@
+//! What cargo knows of the workspace.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// The prefix of the names of our crates.
+const PREFIX: &str = "skytether-";
+
+/// A crate of the workspace. Names have no `skytether-`.
+pub(crate) struct Member {
+    pub(crate) name: String,
+    /// The directory of its Cargo.toml.
+    pub(crate) directory: PathBuf,
+    /// Our crates among its normal dependencies, sorted.
+    pub(crate) dependencies: Vec<String>,
+    /// The root files of its library and programs, relative to `directory`.
+    pub(crate) roots: Vec<String>,
+}
+
+/// The directory of the workspace.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/house is two levels below the root").to_path_buf()
+}
+
+/// Runs cargo in the workspace's directory and returns what it prints.
+///
+/// Cargo sets `CARGO` for the tests that it runs. A runner that does not gets the cargo that compiled this test.
+pub(crate) fn cargo(args: &[&str]) -> String {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into());
+    let output = Command::new(&program).args(args).current_dir(root()).output().unwrap_or_else(|e| panic!("cannot run {}: {e}", program.display()));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo {} failed:\n{errors}", args.join(" "));
+    String::from_utf8(output.stdout).expect("cargo prints UTF-8")
+}
+
+/// The crates of the workspace in the order of their names.
+pub(crate) fn members() -> Vec<Member> {
+    let text = cargo(&["metadata", "--no-deps", "--offline", "--format-version", "1"]);
+    let metadata: Value = serde_json::from_str(&text).expect("cargo metadata prints JSON");
+    let mut members: Vec<Member> = metadata["packages"].as_array().expect("packages").iter().filter_map(member).collect();
+    assert!(!members.is_empty(), "cargo metadata lists no crate of ours");
+    members.sort_by(|a, b| a.name.cmp(&b.name));
+    members
+}
+
+fn member(package: &Value) -> Option<Member> {
+    let name = ours(&package["name"])?;
+    let directory = Path::new(package["manifest_path"].as_str()?).parent()?.to_path_buf();
+    let mut dependencies: Vec<String> =
+        package["dependencies"].as_array()?.iter().filter(|of| of["kind"].is_null()).filter_map(|of| ours(&of["name"])).collect();
+    dependencies.sort();
+    dependencies.dedup();
+    let is_root = |target: &&Value| {
+        let kinds = target["kind"].as_array().map(Vec::as_slice).unwrap_or_default();
+        kinds.iter().any(|kind| kind.as_str().is_some_and(|kind| kind == "bin" || kind == "proc-macro" || kind.ends_with("lib")))
+    };
+    let roots = package["targets"].as_array()?.iter().filter(is_root);
+    let roots = roots.filter_map(|target| Some(Path::new(target["src_path"].as_str()?).strip_prefix(&directory).ok()?.to_str()?.to_owned())).collect();
+    Some(Member { name, directory, dependencies, roots })
+}
+
+fn ours(name: &Value) -> Option<String> {
+    Some(name.as_str()?.strip_prefix(PREFIX)?.to_owned())
+}
