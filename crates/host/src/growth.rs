@@ -1,4 +1,4 @@
-//! Fleets that grow and shrink while they work: drives that come, drives that leave, and what moves then (ARCHITECTURE.md, "Growing and shrinking").
+//! Fleets that grow and shrink while they work: drives that come, drives that leave, and what moves then (docs/internals/resize.md).
 //!
 //! | room | subject |
 //! |---|---|

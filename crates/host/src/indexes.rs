@@ -1,4 +1,4 @@
-//! Indexes that drives build (ARCHITECTURE.md, "Indexes"): which there are to be is in root records, so that the next generation gets them, too; each drive is told by a definition beside each of its partitions.
+//! Indexes that drives build (docs/internals/indexes.md): which there are to be is in root records, so that the next generation gets them, too; each drive is told by a definition beside each of its partitions.
 
 use std::collections::BTreeMap;
 use std::fmt;

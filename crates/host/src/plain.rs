@@ -1,4 +1,4 @@
-//! The plain-file door: a table as the one Parquet file that its slices, put together as they are stored, are (ARCHITECTURE.md, "The plain-file door").
+//! The plain-file door: a table as the one Parquet file that its slices, put together as they are stored, are (docs/internals/parquet-view.md).
 //!
 //! [`Door::open`] makes the file's footer of those of the slices, [`Door::read`] gives any bytes of it and reads no more than the parts of slices that these are in, [`Door::export`] gives all of it, front to end. All read drives as queries do: a lost drive's slices come from what the
 //! others have, and nothing is handed on that was not verified by the checksums of the partition's metadata.
