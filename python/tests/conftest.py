@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+import traceback
+import warnings
 from pathlib import Path
 
 import anndata as ad
@@ -14,6 +17,9 @@ import pytest
 import scipy.sparse as sp
 
 import msgexpress
+import msgexpress.cli
+import skytether
+import skytether._internal
 
 PROJECT = Path(__file__).resolve().parents[2]
 PBMC3K = PROJECT / "examples" / "data" / "pbmc3k.h5ad"
@@ -109,7 +115,53 @@ def pbmc3k_fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def command(*arguments: object, module: str = "msgexpress.cli", **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command of ours as a process of its own."""
-    env = {**os.environ, "COLUMNS": "120", "MSGX_DEBUG": "", **environment}
-    return subprocess.run([sys.executable, "-m", module, *map(str, arguments)], capture_output=True, text=True, env=env, timeout=120)
+def command(*arguments: object, module: str = "msgexpress.cli", alone: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command of ours: in this process, which spares the start of another, or `alone`, in one of its own."""
+    words = [*map(str, arguments)]
+    env = {"COLUMNS": "120", "MSGX_DEBUG": "", **environment}
+    if alone:
+        return subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True, env={**os.environ, **env}, timeout=120)
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(), _Captured() as captured:
+        for name, value in env.items():
+            patch.setenv(name, value)
+        try:
+            if module == "skytether._cli":
+                # `_cli.main` also gives ctrl-C back to the system, which would be this whole process's.
+                status = skytether._internal.cli_main(["skytether", *words])
+            else:
+                status = msgexpress.cli.main(words)
+        except SystemExit as stopped:
+            status = stopped.code or 0
+        except Exception:
+            # As Python ends a program.
+            traceback.print_exc()
+            status = 1
+    return subprocess.CompletedProcess(words, status, captured.texts[0], captured.texts[1])
+
+
+class _Captured:
+    """What is written to the process's two outputs meanwhile, by Python and by Rust: `texts`."""
+
+    def __enter__(self) -> _Captured:
+        self.files = [tempfile.TemporaryFile("w+", encoding="utf-8") for _ in range(2)]
+        self.python = sys.stdout, sys.stderr
+        for stream in self.python:
+            stream.flush()
+        self.saved = [os.dup(1), os.dup(2)]
+        for number, file in enumerate(self.files, 1):
+            os.dup2(file.fileno(), number)
+        sys.stdout, sys.stderr = (open(os.dup(number), "w", encoding="utf-8") for number in (1, 2))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            stream.close()
+        sys.stdout, sys.stderr = self.python
+        for number, saved in enumerate(self.saved, 1):
+            os.dup2(saved, number)
+            os.close(saved)
+        self.texts = []
+        for file in self.files:
+            file.seek(0)
+            self.texts.append(file.read())
+            file.close()

@@ -337,7 +337,7 @@ def test_numbers_of_a_column_have_as_many_decimals(columns, texts):
 def test_demo(tmp_path):
     out = tmp_path / "demo"
     for _ in range(2):
-        done = command("demo", "--data", PBMC3K, "--out", out)
+        done = command("demo", "--data", PBMC3K, "--out", out, alone=True)
         assert done.returncode == 0, done.stderr
     assert "62 cells 'unassigned' count as other cells and are not listed" in done.stdout and "unassigned" not in done.stdout.split("62 cells")[0]
     for wanted in ("CD79A", "GNLY", "LYZ", "CD14+ Mono", "Platelet", "drive-3", "moved"):
@@ -346,6 +346,6 @@ def test_demo(tmp_path):
 
 
 def test_the_skytether_command_is_reached_through_the_wheel(fleet):
-    done = command("ls", "--fleet", fleet, "--format", "json", module="skytether._cli")
+    done = command("ls", "--fleet", fleet, "--format", "json", module="skytether._cli", alone=True)
     assert done.returncode == 0 and "t.x" in done.stdout, done.stderr
-    assert command("no-such-command", module="skytether._cli").returncode == 2
+    assert command("no-such-command", module="skytether._cli", alone=True).returncode == 2

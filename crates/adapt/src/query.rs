@@ -1,7 +1,7 @@
 //! The machine of the level above: which CSE works off which slices of a query, at which rung, and when to think again.
 //!
 //! Events and times go in ([`Query::handle`]), actions come out. The caller carries messages, holds the batches that were counted, works off
-//! what came raw or filtered, and calls again at [`Query::wake`]. See ARCHITECTURE.md, "Work that moves".
+//! what came raw or filtered, and calls again at [`Query::wake`]. See docs/internals/adaptive-execution.md.
 //!
 //! `query/book.rs` keeps the books of slices and epochs, `query/part.rs` tells plans of them, `query/decide.rs` makes the decisions, `query/feed.rs` has them carried out,
 //! `query/hedge.rs` sees to who keeps others waiting, `query/forecast.rs` tells people of it all.

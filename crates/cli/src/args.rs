@@ -115,6 +115,8 @@ mod tests {
                 Cli::try_parse_from(words).map(|cli| format!("{cli:?}")).unwrap()
             };
             assert_eq!(parsed(former), parsed(new), "{former}");
+            let help = Cli::try_parse_from(["skytether"].into_iter().chain(command.split(' ')).chain(["--help"])).unwrap_err().to_string();
+            assert!(help.contains(new) && !help.contains(former), "{help}");
         }
     }
 

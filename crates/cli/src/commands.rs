@@ -1,4 +1,4 @@
-//! A room for each command: its arguments, and `run`, which carries it out.
+//! One file for each command: its arguments, and `run`.
 
 pub(crate) mod calibrate;
 pub(crate) mod drive;

@@ -44,34 +44,35 @@ pub(crate) enum Format {
     Arrow,
 }
 
-/// A device profile as it was given, and what it means: a wrong one is a wrong call.
+/// A device profile: the given text and the parsed device. An invalid profile is a wrong call.
 #[derive(Debug, Clone)]
 pub(crate) struct Profile {
     pub(crate) given: String,
     pub(crate) device: Option<Device>,
 }
 
-/// Profiles by name, file or text, which `read` reads: [`Device::given`] any, [`Device::enforced`] those that a drive here can be made to keep to.
+/// Parses profiles by name, file or text with `read`: [`Device::given`] accepts any, [`Device::enforced`] those that a
+/// drive on this machine can emulate.
 pub(crate) fn device(read: fn(&str) -> skytether_common::Result<Option<Device>>) -> impl TypedValueParser<Value = Profile> {
     clap::builder::StringValueParser::new().try_map(move |given| read(&given).map(|device| Profile { given, device }).map_err(|e| e.full_text()))
 }
 
-/// An address to listen on. Whether its host is one of this machine is seen later.
+/// Parses an address to listen on. Binding it later checks that its host is one of this machine.
 pub(crate) fn address(text: &str) -> Result<String, &'static str> {
     if is_host_and_port(text) { Ok(text.to_owned()) } else { Err("write HOST:PORT, for example 127.0.0.1:5310") }
 }
 
-/// A redundancy by its name.
+/// Parses a redundancy scheme.
 pub(crate) fn scheme(text: &str) -> Result<Scheme, String> {
     text.parse().map_err(|e: skytether_common::Error| e.message().to_owned())
 }
 
-/// How much of a query is sent down to the drives, by its name.
+/// Parses a pushdown policy.
 pub(crate) fn pushdown() -> impl TypedValueParser<Value = Cut> {
     PossibleValuesParser::new(["adaptive", "full", "filter", "raw"]).try_map(|word| word.parse::<Cut>())
 }
 
-/// A rate in MB/s as bytes per second.
+/// Parses a rate in MB/s; the result is in bytes per second.
 pub(crate) fn megabytes(text: &str) -> Result<u64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate * 1e6 >= 1.0 && rate <= 1e9 => Ok((rate * 1e6) as u64),

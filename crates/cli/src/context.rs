@@ -1,4 +1,4 @@
-//! What every command uses: why it ended early, the fleet it is about, and how it prints.
+//! What all commands share: their failures, opening a fleet, and printing.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -13,13 +13,13 @@ use skytether_host::HostOptions;
 use crate::common_args::ListFormat;
 use crate::listing;
 
-/// Why a command ended early: the distinction is the exit status.
+/// Why a command failed; the exit status depends on it.
 pub(crate) enum Failure {
     /// The call was wrong.
     Call(Error),
     /// The work failed.
     Work(Error),
-    /// Ctrl-C ended it; what is to be said.
+    /// Ctrl-C ended it; the line to print.
     Stopped(&'static str),
 }
 
@@ -29,7 +29,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// A fleet by its directory or its host's address.
+/// Opens a fleet by its directory or its host's address.
 pub(crate) async fn fleet(at: &str) -> Result<Fleet> {
     if is_host(at) {
         return Fleet::connect(at).await;
@@ -37,17 +37,17 @@ pub(crate) async fn fleet(at: &str) -> Result<Fleet> {
     open(Path::new(at), HostOptions::default(), Profiles::default()).await
 }
 
-/// The fleet that is in a directory.
+/// Opens the fleet in a directory.
 pub(crate) async fn open(dir: &Path, host: HostOptions, profile: Profiles) -> Result<Fleet> {
     Fleet::open_with(dir, &OpenOptions { create: false, profile, ..OpenOptions::default() }, host).await
 }
 
-/// The name of a data set; a wrong one is a wrong call.
+/// Parses the name of a data set; an invalid one is a wrong call.
 pub(crate) fn name(text: &str) -> Result<DatasetName, Failure> {
     text.parse().map_err(Failure::Call)
 }
 
-/// A line on stdout, flushed: scripts wait for it.
+/// Prints a line on stdout and flushes it: scripts wait for it. A closed pipe is no error.
 pub(crate) fn print_line(line: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let written = writeln!(out, "{line}").and_then(|()| out.flush());
@@ -57,7 +57,7 @@ pub(crate) fn print_line(line: &str) -> Result<()> {
     }
 }
 
-/// A report, for people or for programs.
+/// Prints a report as text or as JSON.
 pub(crate) fn print_report<R: Display + Serialize>(format: ListFormat, report: &R) -> Result<(), Failure> {
     print_line(&match format {
         ListFormat::Table => report.to_string(),

@@ -1,4 +1,4 @@
-//! Which function carries out which command.
+//! Dispatches a command to the function that runs it.
 
 use futures::future::LocalBoxFuture;
 
@@ -10,11 +10,11 @@ use crate::shutdown::{NOTHING_STORED, Stop};
 /// Carries out one command.
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     let stop = Stop::new(if matches!(command, Command::Ingest(_)) { NOTHING_STORED } else { "stopped" });
-    // Who serves ends in another way.
+    // `serve` commands handle the signal themselves.
     if !matches!(command, Command::Drive(_) | Command::Host(_)) {
         stop.watch();
     }
-    // Boxed one by one: a future with those of all commands within would be laid out, and compiled, as one.
+    // Boxed one by one, so that the compiler does not merge all commands into one large future.
     let work: LocalBoxFuture<'_, Result<(), Failure>> = match command {
         Command::Init(a) => Box::pin(init::run(a)),
         Command::Drive(command) => Box::pin(drive::run(command)),

@@ -1,4 +1,4 @@
-//! What `drive serve` and `host serve` have in common: the port, and the end.
+//! Listening and shutting down, for `drive serve` and `host serve`.
 
 use std::future::Future;
 
@@ -7,12 +7,12 @@ use tokio::net::TcpListener;
 
 use crate::context::Failure;
 
-/// Until Ctrl-C or, on Unix, SIGTERM.
+/// Ready after Ctrl-C or, on Unix, SIGTERM.
 pub(crate) fn interrupts() -> impl Future<Output = ()> + Send {
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};
-        // From here on, and not from when somebody first waits.
+        // Registered now, and not when the future is first polled.
         let (int, term) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
         async move {
             match (int, term) {
@@ -43,12 +43,12 @@ pub(crate) async fn listen(at: &str) -> Result<TcpListener> {
     })
 }
 
-/// The URL of what listens.
+/// The URL of a listener.
 pub(crate) fn address(listener: &TcpListener) -> Result<String> {
     Ok(format!("grpc://{}", listener.local_addr().map_err(|e| Error::unavailable("cannot learn the address that was bound").because(e))?))
 }
 
-/// Serves, and says so when it has ended.
+/// Awaits `serving`, then prints that it has stopped.
 pub(crate) async fn serve_until_interrupted(serving: impl Future<Output = Result<()>>) -> Result<(), Failure> {
     serving.await?;
     eprintln!("stopped");

@@ -1,7 +1,9 @@
-//! Ctrl-C: one line on stderr that says what became of the work, and exit status 130.
+//! Ctrl-C: prints one line on stderr about the state of the work, and exits with status 130.
 //!
-//! Most commands end at once, as the signal by itself would end them; a file that was being written is removed. An ingest that writes takes back what it wrote first, which the line can say then; one that has all of its rows
-//! on their way ends as if nothing had happened, since nobody could say whether a commit that was cut off is there. A second Ctrl-C ends that, too, at once.
+//! Most commands end at once, as the signal by itself would end them, and remove the file that they were writing. An
+//! ingest that is writing rolls back first, and the line says so. An ingest that has sent all of its rows finishes:
+//! after an interrupted commit it could not say whether the data set exists. A second Ctrl-C ends that ingest at once,
+//! too.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -9,42 +11,43 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use skytether_common::{Error, Result};
 
-/// Exit status of a command that Ctrl-C ended, as shells have it: 128 and the signal's number.
+/// Exit status of a command that Ctrl-C ended, as in shells: 128 plus the signal's number.
 pub(crate) const STOPPED: u8 = 130;
 
-/// What is said of an ingest that has written nothing, or has taken it back.
+/// The line for an ingest that has written nothing or has rolled back.
 pub(crate) const NOTHING_STORED: &str = "stopped: nothing was stored";
 
-/// `line` on stderr, if anybody reads that still: whoever did may have been ended by the same Ctrl-C, which must not keep this program alive.
+/// Prints `line` on stderr and ignores errors: the same Ctrl-C may have ended the reader, which must not keep this
+/// program alive.
 pub(crate) fn print_error_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Whether somebody pressed Ctrl-C, and what is to come of it.
+/// Whether Ctrl-C was pressed, and how the command reacts to it.
 #[derive(Debug)]
 pub(crate) struct Stop {
-    /// What is said as long as nothing is written.
+    /// The line to print while no ingest is writing.
     says: &'static str,
-    /// Whether an ingest writes, which stops by itself.
+    /// Whether an ingest is writing, which stops by itself.
     writes: AtomicBool,
     asked: AtomicBool,
-    /// Whether the ingest was told.
+    /// Whether the ingest has seen the request.
     told: AtomicBool,
 }
 
 impl Stop {
-    /// Nobody has pressed it; where somebody does, `says` is said.
+    /// Ctrl-C not pressed yet; `says` is the line to print when it is.
     pub(crate) fn new(says: &'static str) -> Arc<Self> {
         Arc::new(Self { says, writes: AtomicBool::new(false), asked: AtomicBool::new(false), told: AtomicBool::new(false) })
     }
 
-    /// Waits for Ctrl-C on a task of its own, from when this returns.
+    /// Starts a task that waits for Ctrl-C; it is registered when this returns.
     pub(crate) fn watch(self: &Arc<Self>) {
         let stop = Arc::clone(self);
         #[cfg(unix)]
         {
             use tokio::signal::unix::{SignalKind, signal};
-            // Where it can't be had, the signal ends the program by itself.
+            // Without a handler, the signal ends the program by itself.
             if let Ok(mut pressed) = signal(SignalKind::interrupt()) {
                 tokio::spawn(async move {
                     while pressed.recv().await.is_some() {
@@ -61,11 +64,11 @@ impl Stop {
         });
     }
 
-    /// Ends the program, unless an ingest writes, which is asked to.
+    /// Ends the program, or asks the ingest that is writing to stop.
     fn pressed(&self) {
         let line = self.last_words();
         if std::io::stderr().is_terminal() {
-            // Behind the ^C that terminals show, or a line of progress.
+            // After the ^C that terminals show, or a progress line.
             print_error_line("");
         }
         print_error_line(line.unwrap_or("stopping: what was written is taken back; press Ctrl-C again to end at once"));
@@ -75,7 +78,7 @@ impl Stop {
         }
     }
 
-    /// What to say before the program ends; nothing where it is to go on until the ingest has ended.
+    /// The line to print before the program ends; `None` if the program goes on until the ingest has stopped.
     fn last_words(&self) -> Option<&'static str> {
         if !self.writes.load(Ordering::SeqCst) {
             return Some(self.says);
@@ -83,12 +86,12 @@ impl Stop {
         self.asked.swap(true, Ordering::SeqCst).then_some("stopped at once: `skytether ls` tells whether the data set was stored")
     }
 
-    /// From now on an ingest writes: [`Self::go_on`] tells it that it is to stop.
+    /// Marks that an ingest is writing: from now on [`Self::go_on`] returns the request to stop.
     pub(crate) fn begin_writing(&self) {
         self.writes.store(true, Ordering::SeqCst);
     }
 
-    /// `next`, unless the ingest is to stop: the error in its place has it take back what it wrote.
+    /// `next`, or an error if the ingest has to stop; the error makes the ingest roll back.
     ///
     /// # Errors
     /// Unavailable after Ctrl-C.
@@ -100,7 +103,7 @@ impl Stop {
         next
     }
 
-    /// Whether the ingest was told to stop.
+    /// Whether the ingest has seen the request to stop.
     pub(crate) fn was_told(&self) -> bool {
         self.told.load(Ordering::SeqCst)
     }

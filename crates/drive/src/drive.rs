@@ -27,7 +27,7 @@ use crate::indexes::{Builder, IndexContext};
 use crate::shared_reads::SharedReads;
 use crate::throttle::{Device, SlowDisk, tag_device};
 
-/// The version of a drive's on-disk format (ARCHITECTURE.md, "A drive's directory").
+/// The version of a drive's on-disk format (docs/internals/formats/drive-directory.md).
 pub const FORMAT: u32 = 1;
 
 /// Epochs that may run or wait, for each sub-plan that may run.

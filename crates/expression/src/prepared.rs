@@ -1,4 +1,4 @@
-//! A spec's groups as the kernel takes them, and a cache of them.
+//! The groups of a spec in the kernel's form, and a cache of them.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -8,24 +8,24 @@ use skytether_common::Result;
 use crate::kernel::Codes;
 use crate::spec::MomentsSpec;
 
-/// Everything that the kernel needs to know about the cells for one spec.
+/// The groups of a spec and the totals of the cells, in the kernel's form.
 #[derive(Debug)]
 pub struct Prepared {
-    /// The groups' names. Groups are numbered by position; cells in no group have the number `names.len()`.
+    /// The groups' names. A group's number is its position; cells in no group have the number `names.len()`.
     pub names: Arc<[String]>,
-    /// The group's number of each cell.
+    /// The group number of each cell.
     pub codes: Codes,
-    /// Per block and group (the last: no group), how many cells it has.
+    /// The number of cells per block and group (the last entry: cells in no group).
     pub counts: Vec<Vec<u32>>,
     /// The cells' totals, where the transform needs them.
     pub totals: Option<Arc<Float32Array>>,
-    /// The obs column that the groups came from, to tell whether the source still gives the same: while this is here, no other array can have its address. The array itself
-    /// is the source's to keep or to let go.
+    /// The obs column of the groups, to recognise whether the source still returns the same array. While this reference
+    /// exists, no other array can have its address. It does not keep the array's values.
     pub(crate) column: Option<Weak<dyn Array>>,
 }
 
 impl Prepared {
-    /// Number of groups, that of the cells in no group included.
+    /// Number of groups, including that of the cells in no group.
     #[must_use]
     pub fn width(&self) -> usize {
         self.names.len() + 1
@@ -44,16 +44,17 @@ impl Prepared {
     }
 }
 
-/// A few specs already resolved, shared by the accumulators of an aggregate function and, where the source keeps them
-/// ([`CellSource::prepared`](crate::CellSource::prepared)), by its queries: a query over partitions and its repetition
-/// resolve once. An entry counts only while the source still answers with the very same arrays.
+/// The last few specs that were resolved. The accumulators of an aggregate function share it, so that a query over many
+/// partitions resolves its spec once. A source may keep it for longer
+/// ([`CellSource::prepared`](crate::CellSource::prepared)), so that a repeated query finds its groups. An entry is
+/// valid while the source returns the same arrays.
 #[derive(Debug, Default)]
 pub struct PreparedCache(Mutex<Vec<(MomentsSpec, Arc<Prepared>)>>);
 
 impl PreparedCache {
     const KEEP: usize = 4;
 
-    /// The entry of `spec` where `still_holds` says so of it, otherwise what `resolve` makes.
+    /// The cached entry of `spec` if `still_holds` returns true for it, otherwise the result of `resolve`.
     ///
     /// # Errors
     /// Those of `still_holds` and `resolve`.
@@ -63,7 +64,8 @@ impl PreparedCache {
         still_holds: impl FnOnce(&Prepared) -> Result<bool>,
         resolve: impl FnOnce() -> Result<Prepared>,
     ) -> Result<Arc<Prepared>> {
-        // Held while resolving: the other partitions of the same query wait for the result rather than doing the same.
+        // The lock is held while resolving, so that other partitions of the query wait for the result instead of
+        // resolving too.
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = kept.iter().position(|(s, _)| s == spec) {
             let entry = kept.remove(at);

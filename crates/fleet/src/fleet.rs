@@ -31,13 +31,15 @@ pub(crate) enum Inner {
 }
 
 impl Fleet {
-    /// Opens the embedded fleet at `path`, or makes it where there is none and `options.create` says so. Partitions that a crash left
-    /// behind are deleted.
+    /// Opens the embedded fleet at `path`, or makes it where there is none and `options.create` says so. Partitions
+    /// that a crash left behind are deleted.
     ///
     /// # Errors
-    /// `Conflict` while another process has it open (its number is in the text); `NotFound` where there is no fleet; `Invalid` for another
-    /// number of drives than it has, for what is no device profile, and for what is a host's address; `Corrupt` where `fleet.json` is damaged or gone; `Unsupported` for a newer format and for what this version does not have; `Unavailable`, naming them all,
-    /// where more drives are missing than the fleet survives: [`Fleet::glance`] shows which are there.
+    /// `Conflict` while another process has it open (its number is in the text); `NotFound` where there is no fleet;
+    /// `Invalid` for another number of drives than it has, for what is no device profile, and for what is a host's
+    /// address; `Corrupt` where `fleet.json` is damaged or gone; `Unsupported` for a newer format and for what this
+    /// version does not have; `Unavailable`, naming them all, where more drives are missing than the fleet survives:
+    /// [`Fleet::glance`] shows which are there.
     pub async fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         Self::open_with(path, options, HostOptions::default()).await
     }
@@ -51,10 +53,12 @@ impl Fleet {
         Ok(Self(Inner::Embedded(Arc::new(embedded))))
     }
 
-    /// How the drives of the embedded fleet at `path` are, also where so many are lost that it can't be opened: those that are there with what they hold, the others with the reason why they are not.
+    /// The status of the drives of the embedded fleet at `path`, also where too many are missing to open it: present
+    /// drives with their contents, absent ones with the reason.
     ///
     /// # Errors
-    /// `Conflict` while somebody has it open; `NotFound`, `Corrupt` and `Unsupported` where `fleet.json` can't be read.
+    /// `Conflict` while another process has it open; `NotFound`, `Corrupt` and `Unsupported` where `fleet.json` can't
+    /// be read.
     pub async fn glance(path: impl AsRef<Path>) -> Result<Vec<DriveStatus>> {
         glance(path.as_ref()).await
     }
@@ -263,10 +267,12 @@ impl Fleet {
         })
     }
 
-    /// Rebuilds on blank drives what was on the lost ones in whose place they are; see [`Host::repair`]. In an embedded fleet those that are named get a blank one first, where their directory is gone or empty.
+    /// Rebuilds on blank drives what was on the lost ones in whose place they are; see [`Host::repair`]. In an embedded
+    /// fleet those that are named get a blank one first, where their directory is gone or empty.
     ///
     /// # Errors
-    /// As there; `Invalid` where there is something else in a drive's directory, and for an address where the fleet is in a directory.
+    /// As there; `Invalid` where there is something else in a drive's directory, and for an address where the fleet is
+    /// in a directory.
     pub fn repair<'a>(&'a self, options: &'a RepairOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<RepairReport>> {
         Box::pin(async move {
             match &self.0 {
@@ -285,8 +291,9 @@ impl Fleet {
         })
     }
 
-    /// Takes blank drives into the fleet, empties those that are to leave it, and moves slices so that every drive has as much as the others; see [`Host::resize`]. An embedded fleet gets so many drives as `options.count` says, one behind a host those at
-    /// `options.addresses`.
+    /// Takes blank drives into the fleet, empties those that are to leave it, and moves slices so that every drive has
+    /// as much as the others; see [`Host::resize`]. An embedded fleet gets `options.count` new drives, a fleet behind a
+    /// host those at `options.addresses`.
     ///
     /// # Errors
     /// As there; `Invalid` for addresses where the fleet is embedded, and a number of drives where it is not.
@@ -312,12 +319,12 @@ impl Fleet {
         })
     }
 
-    /// Stores `batches` as the plain table `name`, in the storable form of their schema (see [`crate::storable`]). Needs a runtime with more than
-    /// one thread. `options` may be just whether to replace a data set of that name.
+    /// Stores `batches` as the plain table `name`, in the storable form of their schema (see [`crate::storable`]).
+    /// Needs a runtime with more than one thread. `options` may be just whether to replace a data set of that name.
     ///
     /// # Errors
-    /// The iterator's; `Conflict` where the data set exists and is not to be replaced; `Invalid` for columns to partition by that are not there or can't be keys; what
-    /// the drives say. Nothing is left behind then.
+    /// The iterator's; `Conflict` where the data set exists and is not to be replaced; `Invalid` for columns to
+    /// partition by that are not there or can't be keys; what the drives say. Nothing is left behind then.
     pub fn ingest_table<'a>(
         &'a self,
         name: &'a DatasetName,
@@ -359,7 +366,8 @@ impl Fleet {
         })
     }
 
-    /// Stores the rows of some files of the same columns as the plain table `name`; see [`crate::files`] for the formats.
+    /// Stores the rows of some files of the same columns as the plain table `name`; see [`crate::files`] for the
+    /// formats.
     ///
     /// # Errors
     /// As [`Fleet::ingest_table`]; errors in a file name it.
@@ -374,7 +382,7 @@ impl Fleet {
 pub struct IngestOptions {
     /// Whether it takes the place of a data set of its name.
     pub replace: bool,
-    /// The columns whose values say on which drive a row lies, in order; none: slices are dealt to the drives in turn.
+    /// The columns whose values determine the drive of a row, in order; empty: slices are distributed round robin.
     pub partition_by: Vec<String>,
     /// How it is kept from loss; as the fleet usually does if `None`.
     pub redundancy: Option<Scheme>,

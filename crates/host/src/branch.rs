@@ -62,26 +62,36 @@ impl Branch {
     ///
     /// # Errors
     /// As [`Host::new`] and [`crate::Catalog::establish_membership`]; `Invalid` where the drives are those of another branch, or of a host.
-    pub async fn open(name: &str, mut drives: Vec<Arc<dyn Cse>>, options: HostOptions, founding: Founding, link: Option<(f64, f64)>) -> Result<Arc<Self>> {
-        drives.sort_by_key(|drive| drive.info().id);
-        let profile = together(&drives, &options, link);
-        let fence = Fence::new(options.ids.id());
-        let fenced: Vec<_> = drives.into_iter().map(|drive| fence.around(drive)).collect();
-        let drives: Vec<Arc<dyn Cse>> = fenced.iter().map(|drive| Arc::clone(drive) as _).collect();
-        let host = Host::new(drives.clone(), options)?;
-        let membership = host.catalog().establish_membership(founding, &Role::Branch(name.to_owned())).await?;
-        if let Some((_, e)) = take_over(&fence, &fenced, host.options().storage_deadline).await?.into_iter().next() {
-            return Err(e);
-        }
-        let memory_limit = host.options().memory_limit as u64;
-        let info = CseInfo { id: membership.fleet, name: name.to_owned(), format: FORMAT, memory_limit, profile, device: None };
-        let placed = Arc::new(Placed::new(info, drives));
-        let store = RemoteStore::new(Arc::clone(&placed) as Arc<dyn Storage>, host.options().storage_deadline);
-        let reader = Reader::new(Arc::new(store)).waiting_on(Arc::new(Threads::new(READERS)));
-        let engine = Engine::new(name.to_owned(), Arc::new(reader), host.memory(), host.options().threads, PLANS)?;
-        let engine = Arc::new(engine.apart());
-        let sessions = Sessions::new(Arc::clone(&engine), memory_limit, None, Bounds { epochs: EPOCHS, load: f64::INFINITY });
-        Ok(Arc::new(Self { host, placed, engine, sessions }))
+    pub fn open<'a>(
+        name: &'a str,
+        drives: Vec<Arc<dyn Cse>>,
+        options: HostOptions,
+        founding: Founding,
+        link: Option<(f64, f64)>,
+    ) -> BoxFuture<'a, Result<Arc<Self>>> {
+        Box::pin(async move {
+            let mut drives = drives;
+
+            drives.sort_by_key(|drive| drive.info().id);
+            let profile = together(&drives, &options, link);
+            let fence = Fence::new(options.ids.id());
+            let fenced: Vec<_> = drives.into_iter().map(|drive| fence.around(drive)).collect();
+            let drives: Vec<Arc<dyn Cse>> = fenced.iter().map(|drive| Arc::clone(drive) as _).collect();
+            let host = Host::new(drives.clone(), options)?;
+            let membership = host.catalog().establish_membership(founding, &Role::Branch(name.to_owned())).await?;
+            if let Some((_, e)) = take_over(&fence, &fenced, host.options().storage_deadline).await?.into_iter().next() {
+                return Err(e);
+            }
+            let memory_limit = host.options().memory_limit as u64;
+            let info = CseInfo { id: membership.fleet, name: name.to_owned(), format: FORMAT, memory_limit, profile, device: None };
+            let placed = Arc::new(Placed::new(info, drives));
+            let store = RemoteStore::new(Arc::clone(&placed) as Arc<dyn Storage>, host.options().storage_deadline);
+            let reader = Reader::new(Arc::new(store)).waiting_on(Arc::new(Threads::new(READERS)));
+            let engine = Engine::new(name.to_owned(), Arc::new(reader), host.memory(), host.options().threads, PLANS)?;
+            let engine = Arc::new(engine.apart());
+            let sessions = Sessions::new(Arc::clone(&engine), memory_limit, None, Bounds { epochs: EPOCHS, load: f64::INFINITY });
+            Ok(Arc::new(Self { host, placed, engine, sessions }))
+        })
     }
 
     /// The drives below.

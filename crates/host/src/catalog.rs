@@ -3,6 +3,7 @@
 //! A data set exists when its root record does. The record lives on the data set's home drive, the one with the highest
 //! rendezvous hash of name and drive id, so that any host with the same drives finds it without asking anybody.
 
+use futures::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::Arc;
@@ -450,17 +451,19 @@ impl Catalog {
     ///
     /// # Errors
     /// `Unavailable`.
-    pub async fn names(&self) -> Result<BTreeSet<DatasetName>> {
-        let here = self.presence.here();
-        let each = join_all(here.iter().map(|drive| self.names_at(*drive))).await;
-        let mut names = BTreeSet::new();
-        for (drive, told) in here.into_iter().zip(each) {
-            match told {
-                Ok(told) => names.extend(told),
-                Err(e) => self.may_lose(drive, e)?,
+    pub fn names(&self) -> BoxFuture<'_, Result<BTreeSet<DatasetName>>> {
+        Box::pin(async move {
+            let here = self.presence.here();
+            let each = join_all(here.iter().map(|drive| self.names_at(*drive))).await;
+            let mut names = BTreeSet::new();
+            for (drive, told) in here.into_iter().zip(each) {
+                match told {
+                    Ok(told) => names.extend(told),
+                    Err(e) => self.may_lose(drive, e)?,
+                }
             }
-        }
-        Ok(names)
+            Ok(names)
+        })
     }
 
     /// The names of the data sets whose root records lie on one drive.
@@ -491,15 +494,17 @@ impl Catalog {
     ///
     /// # Errors
     /// `Unavailable`; what is left then is collected when the fleet is opened next.
-    pub async fn delete_generation(&self, name: &DatasetName, generation: Generation) -> Result<()> {
-        let prefix = format!("{}{:016x}.", name.prefix(), generation.0);
-        let here = self.presence.here();
-        let each = join_all(here.iter().map(|drive| self.delete_prefix(*drive, &prefix))).await;
-        // What a drive that is lost keeps is collected when it is back.
-        here.into_iter()
-            .zip(each)
-            .try_for_each(|(drive, done)| done.or_else(|e| self.may_lose(drive, e)))
-            .context(|| format!("cannot delete old partitions of {name}"))
+    pub fn delete_generation<'a>(&'a self, name: &'a DatasetName, generation: Generation) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let prefix = format!("{}{:016x}.", name.prefix(), generation.0);
+            let here = self.presence.here();
+            let each = join_all(here.iter().map(|drive| self.delete_prefix(*drive, &prefix))).await;
+            // What a drive that is lost keeps is collected when it is back.
+            here.into_iter()
+                .zip(each)
+                .try_for_each(|(drive, done)| done.or_else(|e| self.may_lose(drive, e)))
+                .context(|| format!("cannot delete old partitions of {name}"))
+        })
     }
 
     pub(crate) async fn delete_prefix(&self, drive: usize, prefix: &str) -> Result<()> {
@@ -523,34 +528,36 @@ impl Catalog {
     /// # Errors
     /// `Unavailable` if any drive can't be read, `Invalid` unless the drives are exactly one fleet
     /// ([`Self::establish_membership`]); nothing is deleted on a guess.
-    pub async fn collect_garbage(&self) -> Result<u64> {
-        self.check_membership().await?;
-        let mut named: HashMap<DatasetName, Option<BTreeSet<(Uuid, String)>>> = HashMap::new();
-        let mut indexed = Vec::new();
-        for name in self.names().await? {
-            let known = match self.read(&name).await {
-                Ok((record, _)) => {
-                    let keys = record.keys()?;
-                    if !record.indexes.is_empty() {
-                        indexed.push(record);
+    pub fn collect_garbage(&self) -> BoxFuture<'_, Result<u64>> {
+        Box::pin(async move {
+            self.check_membership().await?;
+            let mut named: HashMap<DatasetName, Option<BTreeSet<(Uuid, String)>>> = HashMap::new();
+            let mut indexed = Vec::new();
+            for name in self.names().await? {
+                let known = match self.read(&name).await {
+                    Ok((record, _)) => {
+                        let keys = record.keys()?;
+                        if !record.indexes.is_empty() {
+                            indexed.push(record);
+                        }
+                        Some(keys)
                     }
-                    Some(keys)
-                }
-                // Not understood, so nothing of it is known to be garbage.
-                Err(e) if matches!(e.kind(), Kind::Unsupported | Kind::Corrupt | Kind::NotFound) => None,
-                Err(e) => return Err(e),
-            };
-            named.insert(name, known);
-        }
-        let mut deleted = 0;
-        for drive in self.presence.here() {
-            deleted += self.collect_at(drive, &named).await?;
-        }
-        // A crash may have come between a record and what drives are told of its indexes. There may be no room for it.
-        for record in indexed {
-            self.remind_of_indexes(&record).await;
-        }
-        Ok(deleted)
+                    // Not understood, so nothing of it is known to be garbage.
+                    Err(e) if matches!(e.kind(), Kind::Unsupported | Kind::Corrupt | Kind::NotFound) => None,
+                    Err(e) => return Err(e),
+                };
+                named.insert(name, known);
+            }
+            let mut deleted = 0;
+            for drive in self.presence.here() {
+                deleted += self.collect_at(drive, &named).await?;
+            }
+            // A crash may have come between a record and what drives are told of its indexes. There may be no room for it.
+            for record in indexed {
+                self.remind_of_indexes(&record).await;
+            }
+            Ok(deleted)
+        })
     }
 
     async fn collect_at(&self, drive: usize, named: &HashMap<DatasetName, Option<BTreeSet<(Uuid, String)>>>) -> Result<u64> {

@@ -97,45 +97,47 @@ impl RemoteHost {
     ///
     /// # Errors
     /// Invalid for a URL of another form, `Unavailable` where nobody answers, `Unsupported` where the host speaks another protocol.
-    pub async fn connect(url: &str) -> Result<Self> {
-        let address = url.strip_prefix("grpc+tcp://").or_else(|| url.strip_prefix("grpc://")).or_else(|| url.strip_prefix("http://")).unwrap_or(url);
-        let good = !address.contains("://")
-            && address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.trim_end_matches('/').parse::<u16>().is_ok());
-        if !good {
-            return Err(Error::invalid(format!("{url:?} is no address of a host: write grpc://host:port, for example grpc://127.0.0.1:5300")));
-        }
-        let endpoint = Endpoint::from_shared(format!("http://{}", address.trim_end_matches('/')))
-            .map_err(|e| Error::invalid(format!("{url:?} is no address of a host")).because(e))?
-            .connect_timeout(CONNECT)
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(KEEPALIVE.0)
-            .keep_alive_timeout(KEEPALIVE.1)
-            .keep_alive_while_idle(true);
-        let channel = endpoint
-            .connect()
-            .await
-            .map_err(|e| Error::unavailable(format!("no host answers at {url} ({}): is `skytether host serve` running there?", root_cause(&e))))?;
-        let client = FlightServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
-        let connection = Connection { url: url.into(), client };
-        let answer = tokio::time::timeout(CONNECT, connection.act("info", Bytes::new()))
-            .await
-            .map_err(|_| Error::unavailable(format!("what listens at {url} does not answer")))?
-            .context(|| format!("what listens at {url} is no Skytether host"))?;
-        let said: serde_json::Value = serde_json::from_slice(&answer).map_err(|e| {
-            Error::invalid(format!(
-                "what listens at {url} is no Skytether host; if it is a drive, put a host before it (skytether host serve --drives ...) and connect there"
-            ))
-            .because(e)
-        })?;
-        let protocol = said.get("protocol").and_then(serde_json::Value::as_u64);
-        if protocol != Some(u64::from(PROTOCOL)) {
-            return Err(Error::unsupported(format!(
-                "the host at {url} speaks protocol {}, this program {PROTOCOL}: run the same version on both sides",
-                protocol.map_or("?".into(), |p| p.to_string())
-            )));
-        }
-        let info = frames::decode_json(&format!("the answer of {url}"), &answer)?;
-        Ok(Self { connection, info: Arc::new(info) })
+    pub fn connect<'a>(url: &'a str) -> BoxFuture<'a, Result<Self>> {
+        Box::pin(async move {
+            let address = url.strip_prefix("grpc+tcp://").or_else(|| url.strip_prefix("grpc://")).or_else(|| url.strip_prefix("http://")).unwrap_or(url);
+            let good = !address.contains("://")
+                && address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.trim_end_matches('/').parse::<u16>().is_ok());
+            if !good {
+                return Err(Error::invalid(format!("{url:?} is no address of a host: write grpc://host:port, for example grpc://127.0.0.1:5300")));
+            }
+            let endpoint = Endpoint::from_shared(format!("http://{}", address.trim_end_matches('/')))
+                .map_err(|e| Error::invalid(format!("{url:?} is no address of a host")).because(e))?
+                .connect_timeout(CONNECT)
+                .tcp_nodelay(true)
+                .http2_keep_alive_interval(KEEPALIVE.0)
+                .keep_alive_timeout(KEEPALIVE.1)
+                .keep_alive_while_idle(true);
+            let channel = endpoint
+                .connect()
+                .await
+                .map_err(|e| Error::unavailable(format!("no host answers at {url} ({}): is `skytether host serve` running there?", root_cause(&e))))?;
+            let client = FlightServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
+            let connection = Connection { url: url.into(), client };
+            let answer = tokio::time::timeout(CONNECT, connection.act("info", Bytes::new()))
+                .await
+                .map_err(|_| Error::unavailable(format!("what listens at {url} does not answer")))?
+                .context(|| format!("what listens at {url} is no Skytether host"))?;
+            let said: serde_json::Value = serde_json::from_slice(&answer).map_err(|e| {
+                Error::invalid(format!(
+                    "what listens at {url} is no Skytether host; if it is a drive, put a host before it (skytether host serve --drives ...) and connect there"
+                ))
+                .because(e)
+            })?;
+            let protocol = said.get("protocol").and_then(serde_json::Value::as_u64);
+            if protocol != Some(u64::from(PROTOCOL)) {
+                return Err(Error::unsupported(format!(
+                    "the host at {url} speaks protocol {}, this program {PROTOCOL}: run the same version on both sides",
+                    protocol.map_or("?".into(), |p| p.to_string())
+                )));
+            }
+            let info = frames::decode_json(&format!("the answer of {url}"), &answer)?;
+            Ok(Self { connection, info: Arc::new(info) })
+        })
     }
 
     /// The address.
@@ -153,33 +155,35 @@ impl RemoteHost {
     ///
     /// # Errors
     /// As there, and `Unavailable`.
-    pub async fn sql(&self, text: &str, options: &QueryOptions) -> Result<Query> {
-        self.ask(&Asked::Sql(text.into()), options).await
+    pub fn sql<'a>(&'a self, text: &'a str, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move { self.ask(&Asked::Sql(text.into()), options).await })
     }
 
     /// As [`crate::Host::scan`].
     ///
     /// # Errors
     /// As there, and `Unavailable`.
-    pub async fn scan(&self, scan: &TableScan, options: &QueryOptions) -> Result<Query> {
-        self.query(frames::encode_json(&ScanRequest { scan: scan.clone(), options: options.clone() })?).await
+    pub fn scan<'a>(&'a self, scan: &'a TableScan, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move { self.query(frames::encode_json(&ScanRequest { scan: scan.clone(), options: options.clone() })?).await })
     }
 
     /// As [`crate::Host::schema_of`].
     ///
     /// # Errors
     /// As there, and `Unavailable`.
-    pub async fn schema_of(&self, table: &str) -> Result<SchemaRef> {
-        let answer = self.connection.act("schema", frames::encode_json(&TableRequest { table: table.to_owned() })?).await?;
-        decode_schema(answer)
+    pub fn schema_of<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<SchemaRef>> {
+        Box::pin(async move {
+            let answer = self.connection.act("schema", frames::encode_json(&TableRequest { table: table.to_owned() })?).await?;
+            decode_schema(answer)
+        })
     }
 
     /// As [`crate::Host::ask`].
     ///
     /// # Errors
     /// As there, and `Unavailable`.
-    pub async fn ask(&self, asked: &Asked, options: &QueryOptions) -> Result<Query> {
-        self.query(frames::encode_json(&QueryRequest::new(asked, options, false))?).await
+    pub fn ask<'a>(&'a self, asked: &'a Asked, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move { self.query(frames::encode_json(&QueryRequest::new(asked, options, false))?).await })
     }
 
     /// What a ticket gives.
@@ -235,88 +239,88 @@ impl RemoteHost {
     ///
     /// # Errors
     /// `Unavailable`, and the host's own.
-    pub async fn list(&self) -> Result<Vec<DatasetInfo>> {
-        self.connection.ask("list", Bytes::new()).await
+    pub fn list(&self) -> BoxFuture<'_, Result<Vec<DatasetInfo>>> {
+        Box::pin(async move { self.connection.ask("list", Bytes::new()).await })
     }
 
     /// As [`Catalog::listing`].
     ///
     /// # Errors
     /// `Unavailable`, where the host itself does not answer.
-    pub async fn listing(&self) -> Result<Listing> {
-        self.connection.ask("listing", Bytes::new()).await
+    pub fn listing(&self) -> BoxFuture<'_, Result<Listing>> {
+        Box::pin(async move { self.connection.ask("listing", Bytes::new()).await })
     }
 
     /// A data set's root record.
     ///
     /// # Errors
     /// `NotFound`, `Unavailable`, and the host's own.
-    pub async fn describe(&self, name: &DatasetName) -> Result<RootRecord> {
-        self.connection.ask("describe", frames::encode_json(&NameRequest { name: name.clone() })?).await
+    pub fn describe<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<RootRecord>> {
+        Box::pin(async move { self.connection.ask("describe", frames::encode_json(&NameRequest { name: name.clone() })?).await })
     }
 
     /// Removes a data set.
     ///
     /// # Errors
     /// `NotFound`, `Conflict`, `Unavailable`.
-    pub async fn drop_dataset(&self, name: &DatasetName) -> Result<()> {
-        self.connection.act("drop", frames::encode_json(&NameRequest { name: name.clone() })?).await.map(drop)
+    pub fn drop_dataset<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { self.connection.act("drop", frames::encode_json(&NameRequest { name: name.clone() })?).await.map(drop) })
     }
 
     /// As [`Catalog::create_index`].
     ///
     /// # Errors
     /// As there, and `Unavailable`.
-    pub async fn create_index(&self, asked: &NewIndex) -> Result<String> {
-        self.connection.ask("create_index", frames::encode_json(asked)?).await
+    pub fn create_index<'a>(&'a self, asked: &'a NewIndex) -> BoxFuture<'a, Result<String>> {
+        Box::pin(async move { self.connection.ask("create_index", frames::encode_json(asked)?).await })
     }
 
     /// As [`Catalog::indexes`].
     ///
     /// # Errors
     /// As there, and `Unavailable`.
-    pub async fn indexes(&self, asked: &ListIndexes) -> Result<Vec<IndexInfo>> {
-        self.connection.ask("list_indexes", frames::encode_json(asked)?).await
+    pub fn indexes<'a>(&'a self, asked: &'a ListIndexes) -> BoxFuture<'a, Result<Vec<IndexInfo>>> {
+        Box::pin(async move { self.connection.ask("list_indexes", frames::encode_json(asked)?).await })
     }
 
     /// As [`Catalog::drop_index`].
     ///
     /// # Errors
     /// As there, and `Unavailable`.
-    pub async fn drop_index(&self, old: &OldIndex) -> Result<()> {
-        self.connection.ask("drop_index", frames::encode_json(old)?).await
+    pub fn drop_index<'a>(&'a self, old: &'a OldIndex) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { self.connection.ask("drop_index", frames::encode_json(old)?).await })
     }
 
     /// How the host's drives are.
     ///
     /// # Errors
     /// `Unavailable`, where the host itself does not answer.
-    pub async fn status(&self) -> Result<Vec<DriveStatus>> {
-        self.connection.ask("status", Bytes::new()).await
+    pub fn status(&self) -> BoxFuture<'_, Result<Vec<DriveStatus>>> {
+        Box::pin(async move { self.connection.ask("status", Bytes::new()).await })
     }
 
     /// As [`crate::Host::scrub`].
     ///
     /// # Errors
     /// As there, and `Unavailable`.
-    pub async fn scrub(&self, options: &ScrubOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<ScrubReport> {
-        self.long("scrub", frames::encode_json(options)?, tell).await
+    pub fn scrub<'a>(&'a self, options: &'a ScrubOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<ScrubReport>> {
+        Box::pin(async move { self.long("scrub", frames::encode_json(options)?, tell).await })
     }
 
     /// As [`crate::Host::repair`].
     ///
     /// # Errors
     /// As there, and `Unavailable`.
-    pub async fn repair(&self, options: &RepairOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<RepairReport> {
-        self.long("repair", frames::encode_json(options)?, tell).await
+    pub fn repair<'a>(&'a self, options: &'a RepairOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<RepairReport>> {
+        Box::pin(async move { self.long("repair", frames::encode_json(options)?, tell).await })
     }
 
     /// As [`crate::Host::resize`]; the drives that come are named by their addresses.
     ///
     /// # Errors
     /// As there, and `Unavailable`.
-    pub async fn resize(&self, options: &GrowthOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<GrowthReport> {
-        self.long("resize", frames::encode_json(options)?, tell).await
+    pub fn resize<'a>(&'a self, options: &'a GrowthOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<GrowthReport>> {
+        Box::pin(async move { self.long("resize", frames::encode_json(options)?, tell).await })
     }
 
     /// Work that tells how far it is.
@@ -349,19 +353,21 @@ impl RemoteHost {
     ///
     /// # Errors
     /// `Unavailable`, where the host does not answer.
-    pub async fn door(&self) -> Result<Door> {
-        Ok(Door::new(self.behind().await?.1, Some(self.clone())))
+    pub fn door(&self) -> BoxFuture<'_, Result<Door>> {
+        Box::pin(async move { Ok(Door::new(self.behind().await?.1, Some(self.clone()))) })
     }
 
     /// Begins to write a data set through the host; slices are encoded here.
     ///
     /// # Errors
     /// As [`DatasetWriter::begin`]; `Unavailable`, where the host does not answer.
-    pub async fn writer(&self, name: &DatasetName, kind: DatasetKind, replace: bool) -> Result<DatasetWriter> {
-        // Only a start of the host that falls into this ingest may have lost slices of it.
-        let (info, catalog) = self.behind().await?;
-        let slices = SliceOptions { target_bytes: info.slice_bytes, max_rows: info.slice_rows, zstd_level: info.zstd_level };
-        DatasetWriter::begin(catalog, slices, name.clone(), kind, replace, Ids::random().generation()).await
+    pub fn writer<'a>(&'a self, name: &'a DatasetName, kind: DatasetKind, replace: bool) -> BoxFuture<'a, Result<DatasetWriter>> {
+        Box::pin(async move {
+            // Only a start of the host that falls into this ingest may have lost slices of it.
+            let (info, catalog) = self.behind().await?;
+            let slices = SliceOptions { target_bytes: info.slice_bytes, max_rows: info.slice_rows, zstd_level: info.zstd_level };
+            DatasetWriter::begin(catalog, slices, name.clone(), kind, replace, Ids::random().generation()).await
+        })
     }
 }
 

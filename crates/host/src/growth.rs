@@ -1,4 +1,4 @@
-//! Fleets that grow and shrink while they work: drives that come, drives that leave, and what moves then (ARCHITECTURE.md, "Growing and shrinking").
+//! Fleets that grow and shrink while they work: drives that come, drives that leave, and what moves then (docs/internals/resize.md).
 //!
 //! | room | subject |
 //! |---|---|
@@ -22,6 +22,7 @@ mod replaced;
 mod report;
 pub mod seats;
 
+use futures::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,91 +52,100 @@ impl Host {
     /// # Errors
     /// `Invalid` for new drives that are not blank, have another's name, or are of another fleet, for drives that are not there, and where too few would be left; `Conflict` while another one or a repair is under way; `Unavailable` while drives are lost
     /// that are not to leave, and where a drive that is to leave has something that can't be moved, which the text names; `Unsupported` for the drives of a branch.
-    pub async fn resize(&self, new: Vec<Arc<dyn Cse>>, options: &GrowthOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<GrowthReport> {
-        let started = Instant::now();
-        let (catalog, presence) = (self.catalog(), self.catalog().presence());
-        let _only = self
-            .cover()
-            .repairing()
-            .ok_or_else(|| Error::conflict("drives of this fleet are being repaired, added or retired at this moment: wait until that is done"))?;
-        if !presence.is_known() {
-            return Err(Error::unsupported("a fleet grows that knows its drives: let the host join them first"));
-        }
-        catalog.look_around().await?;
-        // What was cut off before.
-        catalog.tell_all().await?;
-        let (leaving, left) = self.places_of(&options.retire)?;
-        for at in &left {
-            // One that left as it should is none of the fleet's any more.
-            let drive = &self.cover().drives[*at];
-            let holds = within(catalog.deadline(), &drive.info().name, "list what it holds", drive.list("", None, 1)).await;
-            if !matches!(holds, Ok(entries) if !entries.is_empty()) {
-                return Err(no_such(&drive.info().name));
+    pub fn resize<'a>(
+        &'a self,
+        new: Vec<Arc<dyn Cse>>,
+        options: &'a GrowthOptions,
+        tell: &'a (dyn Fn(&Progress) + Send + Sync),
+    ) -> BoxFuture<'a, Result<GrowthReport>> {
+        Box::pin(async move {
+            let started = Instant::now();
+            let (catalog, presence) = (self.catalog(), self.catalog().presence());
+            let _only = self
+                .cover()
+                .repairing()
+                .ok_or_else(|| Error::conflict("drives of this fleet are being repaired, added or retired at this moment: wait until that is done"))?;
+            if !presence.is_known() {
+                return Err(Error::unsupported("a fleet grows that knows its drives: let the host join them first"));
             }
-            members::wipe(self.cover().drives[*at].as_ref(), catalog.deadline()).await?;
-        }
-        let before = Mover::new(self, BTreeSet::new(), None, tell).loads().await?;
-        let had = presence.members();
-        let hosts = self.hosts_for(new.len(), &leaving, options)?;
-        self.enough(&leaving, &hosts).await?;
-        let (mut added, mut on) = (Vec::new(), Vec::new());
-        for (drive, host) in new.into_iter().zip(hosts) {
-            let name = drive.info().name.clone();
-            if self.adopt(drive, &host).await? {
-                tracing::info!("{name} came to the fleet");
-                if !host.is_empty() {
-                    on.push(format!("{name} on {host}"));
+            catalog.look_around().await?;
+            // What was cut off before.
+            catalog.tell_all().await?;
+            let (leaving, left) = self.places_of(&options.retire)?;
+            for at in &left {
+                // One that left as it should is none of the fleet's any more.
+                let drive = &self.cover().drives[*at];
+                let holds = within(catalog.deadline(), &drive.info().name, "list what it holds", drive.list("", None, 1)).await;
+                if !matches!(holds, Ok(entries) if !entries.is_empty()) {
+                    return Err(no_such(&drive.info().name));
                 }
-                added.push(name);
+                members::wipe(self.cover().drives[*at].as_ref(), catalog.deadline()).await?;
             }
-        }
-        if let Some(at) = presence.lost().into_iter().find(|at| !leaving.contains(at)) {
-            let (name, why) = (&self.drives()[at].info().name, presence.why(at).unwrap_or_default());
-            let came = if added.is_empty() { String::new() } else { format!("{} came to the fleet; ", added.join(", ")) };
-            return Err(Error::unavailable(format!(
-                "{came}nothing is moved while {name} is lost ({why}): bring it back, repair it (`skytether repair`), or retire it, too (`skytether fleet retire`)"
-            )));
-        }
-        let mut report = {
-            let _closed = Closed::new(presence, &leaving);
-            self.moved(&leaving, options, tell).await?
-        };
-        if !on.is_empty() {
-            report.notes.push(format!("came: {}", on.join(", ")));
-        }
-        let after = Mover::new(self, BTreeSet::new(), None, tell).loads().await?;
-        let load = |loads: &[u64], at: usize| loads.get(at).copied().unwrap_or(0);
-        let all: BTreeSet<usize> = had.iter().copied().chain(presence.members()).collect();
-        report.drives =
-            all.iter().map(|at| Load { drive: self.drives()[*at].info().name.clone(), before: load(&before, *at), after: load(&after, *at) }).collect();
-        report.off_before = off_mean(had.iter().map(|at| load(&before, *at)));
-        report.off_after = off_mean(presence.members().into_iter().map(|at| load(&after, at)));
-        if !added.is_empty() && !self.is_kept() {
-            report.notes.push(format!("when the host is started again, {} must be among its --drives", added.join(", ")));
-        }
-        if report.pinned > 0 && report.off_after > plan::TOLERANCE {
-            let what = "are partitioned by key and stay on as many drives as they were written to: ingest them again to have them on all";
-            report.notes.push(format!("{} of tables {what}", skytether_common::units::human_bytes(report.pinned)));
-        }
-        if presence.domains().is_some() && report.off_after > plan::TOLERANCE {
-            report.notes.push("what has redundancy on two levels stays on its hosts: drives of hosts that have fewer of them have more".to_owned());
-        }
-        report.added = added;
-        report.retired = leaving.iter().chain(&left).map(|at| self.drives()[*at].info().name.clone()).collect();
-        if !report.retired.is_empty() && !self.is_kept() {
-            report.notes.push(format!("when the host is started again, {} must not be among its --drives", report.retired.join(", ")));
-        }
-        report.seconds = started.elapsed().as_secs_f64();
-        Ok(report)
+            let before = Mover::new(self, BTreeSet::new(), None, tell).loads().await?;
+            let had = presence.members();
+            let hosts = self.hosts_for(new.len(), &leaving, options)?;
+            self.enough(&leaving, &hosts).await?;
+            let (mut added, mut on) = (Vec::new(), Vec::new());
+            for (drive, host) in new.into_iter().zip(hosts) {
+                let name = drive.info().name.clone();
+                if self.adopt(drive, &host).await? {
+                    tracing::info!("{name} came to the fleet");
+                    if !host.is_empty() {
+                        on.push(format!("{name} on {host}"));
+                    }
+                    added.push(name);
+                }
+            }
+            if let Some(at) = presence.lost().into_iter().find(|at| !leaving.contains(at)) {
+                let (name, why) = (&self.drives()[at].info().name, presence.why(at).unwrap_or_default());
+                let came = if added.is_empty() { String::new() } else { format!("{} came to the fleet; ", added.join(", ")) };
+                return Err(Error::unavailable(format!(
+                    "{came}nothing is moved while {name} is lost ({why}): bring it back, repair it (`skytether repair`), or retire it, too (`skytether fleet retire`)"
+                )));
+            }
+            let mut report = {
+                let _closed = Closed::new(presence, &leaving);
+                self.moved(&leaving, options, tell).await?
+            };
+            if !on.is_empty() {
+                report.notes.push(format!("came: {}", on.join(", ")));
+            }
+            let after = Mover::new(self, BTreeSet::new(), None, tell).loads().await?;
+            let load = |loads: &[u64], at: usize| loads.get(at).copied().unwrap_or(0);
+            let all: BTreeSet<usize> = had.iter().copied().chain(presence.members()).collect();
+            report.drives =
+                all.iter().map(|at| Load { drive: self.drives()[*at].info().name.clone(), before: load(&before, *at), after: load(&after, *at) }).collect();
+            report.off_before = off_mean(had.iter().map(|at| load(&before, *at)));
+            report.off_after = off_mean(presence.members().into_iter().map(|at| load(&after, at)));
+            if !added.is_empty() && !self.is_kept() {
+                report.notes.push(format!("when the host is started again, {} must be among its --drives", added.join(", ")));
+            }
+            if report.pinned > 0 && report.off_after > plan::TOLERANCE {
+                let what = "are partitioned by key and stay on as many drives as they were written to: ingest them again to have them on all";
+                report.notes.push(format!("{} of tables {what}", skytether_common::units::human_bytes(report.pinned)));
+            }
+            if presence.domains().is_some() && report.off_after > plan::TOLERANCE {
+                report.notes.push("what has redundancy on two levels stays on its hosts: drives of hosts that have fewer of them have more".to_owned());
+            }
+            report.added = added;
+            report.retired = leaving.iter().chain(&left).map(|at| self.drives()[*at].info().name.clone()).collect();
+            if !report.retired.is_empty() && !self.is_kept() {
+                report.notes.push(format!("when the host is started again, {} must not be among its --drives", report.retired.join(", ")));
+            }
+            report.seconds = started.elapsed().as_secs_f64();
+            Ok(report)
+        })
     }
 
     /// Checks what [`Self::resize`] would refuse of `count` drives that come before anything changes.
     ///
     /// # Errors
     /// As there.
-    pub async fn check_resize(&self, count: usize, options: &GrowthOptions) -> Result<()> {
-        let (leaving, _) = self.places_of(&options.retire)?;
-        self.enough(&leaving, &self.hosts_for(count, &leaving, options)?).await
+    pub fn check_resize<'a>(&'a self, count: usize, options: &'a GrowthOptions) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let (leaving, _) = self.places_of(&options.retire)?;
+            self.enough(&leaving, &self.hosts_for(count, &leaving, options)?).await
+        })
     }
 
     /// Empties drives, ends their membership, and balances the rest.
@@ -186,22 +196,24 @@ impl Host {
     ///
     /// # Errors
     /// `Internal` where nobody can be asked.
-    pub async fn listed(&self) -> Result<Option<Vec<uuid::Uuid>>> {
-        let (catalog, presence) = (self.catalog(), self.catalog().presence());
-        let told = catalog.told(catalog.deadline()).await?;
-        if told.iter().enumerate().any(|(at, told)| told.is_err() && !presence.is_outside(at)) {
-            return Ok(None);
-        }
-        let Some(newest) = newest(&told) else { return Ok(None) };
-        let mut ids: Vec<uuid::Uuid> = newest.drives.iter().map(|member| member.id).collect();
-        for at in presence.outside() {
-            let drive = &self.cover().drives[at];
-            let holds = within(catalog.deadline().min(ANSWER), &drive.info().name, "list what it holds", drive.list("", None, 1)).await;
-            if holds.is_ok_and(|holds| !holds.is_empty()) && !ids.contains(&drive.info().id) {
-                ids.push(drive.info().id);
+    pub fn listed(&self) -> BoxFuture<'_, Result<Option<Vec<uuid::Uuid>>>> {
+        Box::pin(async move {
+            let (catalog, presence) = (self.catalog(), self.catalog().presence());
+            let told = catalog.told(catalog.deadline()).await?;
+            if told.iter().enumerate().any(|(at, told)| told.is_err() && !presence.is_outside(at)) {
+                return Ok(None);
             }
-        }
-        Ok(Some(ids))
+            let Some(newest) = newest(&told) else { return Ok(None) };
+            let mut ids: Vec<uuid::Uuid> = newest.drives.iter().map(|member| member.id).collect();
+            for at in presence.outside() {
+                let drive = &self.cover().drives[at];
+                let holds = within(catalog.deadline().min(ANSWER), &drive.info().name, "list what it holds", drive.list("", None, 1)).await;
+                if holds.is_ok_and(|holds| !holds.is_empty()) && !ids.contains(&drive.info().id) {
+                    ids.push(drive.info().id);
+                }
+            }
+            Ok(Some(ids))
+        })
     }
 
     /// Checks what a client asks of a host that is served.

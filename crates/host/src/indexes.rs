@@ -1,5 +1,6 @@
-//! Indexes that drives build (ARCHITECTURE.md, "Indexes"): which there are to be is in root records, so that the next generation gets them, too; each drive is told by a definition beside each of its partitions.
+//! Indexes that drives build (docs/internals/indexes.md): which there are to be is in root records, so that the next generation gets them, too; each drive is told by a definition beside each of its partitions.
 
+use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -112,64 +113,68 @@ impl Catalog {
     ///
     /// # Errors
     /// Invalid for a name or columns that can't be; NotFound for a table or column that is not there; Conflict where there is an index of the name; Unsupported where a drive builds none, or a column has no order.
-    pub async fn create_index(&self, asked: &NewIndex) -> Result<String> {
-        let name = asked.name.clone().unwrap_or_else(|| usual_name(&asked.columns));
-        check_name(&name)?;
-        let index = IndexRecord { name, table: asked.table.clone(), columns: asked.columns.clone(), include: asked.include.clone() };
-        if index.columns.is_empty() || index.columns.len() > MAX_COLUMNS {
-            return Err(Error::invalid(format!("an index is of 1 to {MAX_COLUMNS} columns")));
-        }
-        let all: Vec<&String> = index.columns.iter().chain(&index.include).collect();
-        if let Some((_, twice)) = all.iter().enumerate().find(|(at, column)| all[..*at].contains(column)) {
-            return Err(Error::invalid(format!("column {twice:?} is named twice")));
-        }
-        let mut last = None;
-        for _ in 0..ATTEMPTS {
-            let (mut record, version) = self.record_to_change(&asked.dataset).await?;
-            self.check_index(&record, &index).await?;
-            if let Some(there) = record.indexes.iter().find(|there| there.name == index.name) {
-                let on = there.columns.join(", ");
-                return Err(Error::conflict(format!("{} has an index {:?} already, on {on}: drop it, or choose another name", record.name, there.name)));
+    pub fn create_index<'a>(&'a self, asked: &'a NewIndex) -> BoxFuture<'a, Result<String>> {
+        Box::pin(async move {
+            let name = asked.name.clone().unwrap_or_else(|| usual_name(&asked.columns));
+            check_name(&name)?;
+            let index = IndexRecord { name, table: asked.table.clone(), columns: asked.columns.clone(), include: asked.include.clone() };
+            if index.columns.is_empty() || index.columns.len() > MAX_COLUMNS {
+                return Err(Error::invalid(format!("an index is of 1 to {MAX_COLUMNS} columns")));
             }
-            record.indexes.push(index.clone());
-            last = self.commit_indexes(&mut record, version).await?;
-            if last.is_none() {
-                self.define_indexes(&record).await.map_err(|e| {
-                    let name = &index.name;
-                    e.while_doing(format!(
-                        "index {name} of {} is noted, but not all drives could be told: they are when indexes are listed, or the fleet is opened",
-                        record.name
-                    ))
-                })?;
-                return Ok(index.name);
+            let all: Vec<&String> = index.columns.iter().chain(&index.include).collect();
+            if let Some((_, twice)) = all.iter().enumerate().find(|(at, column)| all[..*at].contains(column)) {
+                return Err(Error::invalid(format!("column {twice:?} is named twice")));
             }
-        }
-        Err(always_changing(&asked.dataset, last))
+            let mut last = None;
+            for _ in 0..ATTEMPTS {
+                let (mut record, version) = self.record_to_change(&asked.dataset).await?;
+                self.check_index(&record, &index).await?;
+                if let Some(there) = record.indexes.iter().find(|there| there.name == index.name) {
+                    let on = there.columns.join(", ");
+                    return Err(Error::conflict(format!("{} has an index {:?} already, on {on}: drop it, or choose another name", record.name, there.name)));
+                }
+                record.indexes.push(index.clone());
+                last = self.commit_indexes(&mut record, version).await?;
+                if last.is_none() {
+                    self.define_indexes(&record).await.map_err(|e| {
+                        let name = &index.name;
+                        e.while_doing(format!(
+                            "index {name} of {} is noted, but not all drives could be told: they are when indexes are listed, or the fleet is opened",
+                            record.name
+                        ))
+                    })?;
+                    return Ok(index.name);
+                }
+            }
+            Err(always_changing(&asked.dataset, last))
+        })
     }
 
     /// Removes an index.
     ///
     /// # Errors
     /// NotFound, with the indexes that there are; Conflict, Unavailable.
-    pub async fn drop_index(&self, old: &OldIndex) -> Result<()> {
-        let mut last = None;
-        for _ in 0..ATTEMPTS {
-            let (mut record, version) = self.record_to_change(&old.dataset).await?;
-            let Some(at) = record.indexes.iter().position(|index| index.name == old.name) else {
-                let there: Vec<&str> = record.indexes.iter().map(|index| index.name.as_str()).collect();
-                let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
-                return Err(Error::not_found(format!("{} has no index {:?}; it has {there}", record.name, old.name)));
-            };
-            let index = record.indexes.remove(at);
-            last = self.commit_indexes(&mut record, version).await?;
-            if last.is_none() {
-                let undefined = self.undefine(&record, &index).await;
-                // One of the name may have been made since.
-                self.follow_indexes(&record).await;
-                return undefined;
+    pub fn drop_index<'a>(&'a self, old: &'a OldIndex) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let mut last = None;
+            for _ in 0..ATTEMPTS {
+                let (mut record, version) = self.record_to_change(&old.dataset).await?;
+                let Some(at) = record.indexes.iter().position(|index| index.name == old.name) else {
+                    let there: Vec<&str> = record.indexes.iter().map(|index| index.name.as_str()).collect();
+                    let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+                    return Err(Error::not_found(format!("{} has no index {:?}; it has {there}", record.name, old.name)));
+                };
+                let index = record.indexes.remove(at);
+                last = self.commit_indexes(&mut record, version).await?;
+                if last.is_none() {
+                    let undefined = self.undefine(&record, &index).await;
+                    // One of the name may have been made since.
+                    self.follow_indexes(&record).await;
+                    return undefined;
+                }
             }
-        }
-        Err(always_changing(&old.dataset, last))
+            Err(always_changing(&old.dataset, last))
+        })
     }
 
     /// Takes an index that a root record does not name any more off the drives.
@@ -191,88 +196,90 @@ impl Catalog {
     ///
     /// # Errors
     /// NotFound, Unavailable.
-    pub async fn indexes(&self, asked: &ListIndexes) -> Result<Vec<IndexInfo>> {
-        let names = match &asked.dataset {
-            Some(name) => vec![name.clone()],
-            None => self.names().await?.into_iter().collect(),
-        };
-        let (mut infos, mut told) = (Vec::new(), BTreeMap::<usize, Result<Vec<State>>>::new());
-        for name in names {
-            let record = match self.read(&name).await {
-                Ok((record, _)) => record,
-                Err(e) if asked.dataset.is_none() && matches!(e.kind(), Kind::NotFound | Kind::Unsupported | Kind::Corrupt) => continue,
-                Err(e) => return Err(e),
+    pub fn indexes<'a>(&'a self, asked: &'a ListIndexes) -> BoxFuture<'a, Result<Vec<IndexInfo>>> {
+        Box::pin(async move {
+            let names = match &asked.dataset {
+                Some(name) => vec![name.clone()],
+                None => self.names().await?.into_iter().collect(),
             };
-            let mut again = false;
-            for index in &record.indexes {
-                let mut info =
-                    IndexInfo { dataset: name.clone(), index: index.clone(), state: String::new(), done: 0.0, rows: 0, bytes: 0, drives: BTreeMap::new() };
-                let (mut stripes, mut phases, mut silent) = ((0u64, 0u64), Vec::new(), false);
-                for (at, slot) in self.parts(&record, index)? {
-                    if !told.contains_key(&at) {
-                        told.insert(at, self.ask(at, "list its indexes", self.drives()[at].indexes()).await);
-                    }
-                    let of = record.partition(&index.table, slot);
-                    let state = match told.get(&at) {
-                        Some(Ok(states)) => Ok(states.iter().find(|state| state.of == of && state.name == index.name)),
-                        Some(Err(e)) => Err(e.full_text()),
-                        None => Err("it was not asked".to_owned()),
-                    };
-                    let says = match state {
-                        // It has one of that name that was dropped while it was away.
-                        Ok(Some(state)) if state.definition.as_ref().is_some_and(|is| *is != index.definition()) => {
-                            again = true;
-                            phases.push(Phase::Waiting);
-                            self.retold(&record, index, at, slot, false).await
-                        }
-                        Ok(Some(state)) => {
-                            if state.phase == Phase::Failed {
-                                // Its definition may be what is damaged.
-                                again = true;
-                                self.retold(&record, index, at, slot, false).await;
-                            }
-                            stripes = (stripes.0 + u64::from(state.stripes.0), stripes.1 + u64::from(state.stripes.1));
-                            info.rows += state.rows;
-                            info.bytes += state.bytes;
-                            phases.push(state.phase);
-                            let why = state.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-                            format!("{}{why}", word(state.phase))
-                        }
-                        Ok(None) => {
-                            again = true;
-                            phases.push(Phase::Waiting);
-                            self.retold(&record, index, at, slot, true).await
-                        }
-                        Err(why) => {
-                            silent = true;
-                            why
-                        }
-                    };
-                    info.drives.insert(self.drives()[at].info().name.clone(), says);
-                }
-                let has = |phase: Phase| phases.contains(&phase);
-                info.state = match () {
-                    () if has(Phase::Failed) => "failed",
-                    () if has(Phase::Dropped) => "dropped",
-                    () if has(Phase::Building) || has(Phase::Waiting) => "building",
-                    () if silent => "unknown",
-                    () => "ready",
-                }
-                .to_owned();
-                info.done = if info.state == "ready" {
-                    1.0
-                } else if stripes.1 == 0 {
-                    0.0
-                } else {
-                    stripes.0 as f64 / stripes.1 as f64
+            let (mut infos, mut told) = (Vec::new(), BTreeMap::<usize, Result<Vec<State>>>::new());
+            for name in names {
+                let record = match self.read(&name).await {
+                    Ok((record, _)) => record,
+                    Err(e) if asked.dataset.is_none() && matches!(e.kind(), Kind::NotFound | Kind::Unsupported | Kind::Corrupt) => continue,
+                    Err(e) => return Err(e),
                 };
-                infos.push(info);
+                let mut again = false;
+                for index in &record.indexes {
+                    let mut info =
+                        IndexInfo { dataset: name.clone(), index: index.clone(), state: String::new(), done: 0.0, rows: 0, bytes: 0, drives: BTreeMap::new() };
+                    let (mut stripes, mut phases, mut silent) = ((0u64, 0u64), Vec::new(), false);
+                    for (at, slot) in self.parts(&record, index)? {
+                        if !told.contains_key(&at) {
+                            told.insert(at, self.ask(at, "list its indexes", self.drives()[at].indexes()).await);
+                        }
+                        let of = record.partition(&index.table, slot);
+                        let state = match told.get(&at) {
+                            Some(Ok(states)) => Ok(states.iter().find(|state| state.of == of && state.name == index.name)),
+                            Some(Err(e)) => Err(e.full_text()),
+                            None => Err("it was not asked".to_owned()),
+                        };
+                        let says = match state {
+                            // It has one of that name that was dropped while it was away.
+                            Ok(Some(state)) if state.definition.as_ref().is_some_and(|is| *is != index.definition()) => {
+                                again = true;
+                                phases.push(Phase::Waiting);
+                                self.retold(&record, index, at, slot, false).await
+                            }
+                            Ok(Some(state)) => {
+                                if state.phase == Phase::Failed {
+                                    // Its definition may be what is damaged.
+                                    again = true;
+                                    self.retold(&record, index, at, slot, false).await;
+                                }
+                                stripes = (stripes.0 + u64::from(state.stripes.0), stripes.1 + u64::from(state.stripes.1));
+                                info.rows += state.rows;
+                                info.bytes += state.bytes;
+                                phases.push(state.phase);
+                                let why = state.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+                                format!("{}{why}", word(state.phase))
+                            }
+                            Ok(None) => {
+                                again = true;
+                                phases.push(Phase::Waiting);
+                                self.retold(&record, index, at, slot, true).await
+                            }
+                            Err(why) => {
+                                silent = true;
+                                why
+                            }
+                        };
+                        info.drives.insert(self.drives()[at].info().name.clone(), says);
+                    }
+                    let has = |phase: Phase| phases.contains(&phase);
+                    info.state = match () {
+                        () if has(Phase::Failed) => "failed",
+                        () if has(Phase::Dropped) => "dropped",
+                        () if has(Phase::Building) || has(Phase::Waiting) => "building",
+                        () if silent => "unknown",
+                        () => "ready",
+                    }
+                    .to_owned();
+                    info.done = if info.state == "ready" {
+                        1.0
+                    } else if stripes.1 == 0 {
+                        0.0
+                    } else {
+                        stripes.0 as f64 / stripes.1 as f64
+                    };
+                    infos.push(info);
+                }
+                if again {
+                    self.follow_indexes(&record).await;
+                }
             }
-            if again {
-                self.follow_indexes(&record).await;
-            }
-        }
-        Ok(infos)
+            Ok(infos)
+        })
     }
 
     /// Tells the drives that are here of all indexes, as far as they don't know. Nothing depends on it: that a drive can't take it is a warning.

@@ -1,5 +1,6 @@
 //! The list of data sets, also of those that can't be read, and while drives are away.
 
+use futures::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::join_all;
@@ -89,27 +90,31 @@ impl Catalog {
     ///
     /// # Errors
     /// The first error of a drive that does not tell what it holds.
-    pub async fn list(&self) -> Result<Vec<DatasetInfo>> {
-        let Gathered { found, silent, .. } = self.gather().await;
-        match silent.into_values().next().filter(|_| self.check_presence().is_err() || !self.presence().is_redundant()) {
-            Some(error) => Err(error),
-            None => Ok(found),
-        }
+    pub fn list(&self) -> BoxFuture<'_, Result<Vec<DatasetInfo>>> {
+        Box::pin(async move {
+            let Gathered { found, silent, .. } = self.gather().await;
+            match silent.into_values().next().filter(|_| self.check_presence().is_err() || !self.presence().is_redundant()) {
+                Some(error) => Err(error),
+                None => Ok(found),
+            }
+        })
     }
 
     /// As [`Self::list`], but a drive that does not answer hides only the data sets whose root records it holds.
-    pub async fn listing(&self) -> Listing {
-        let Gathered { found, silent, unread } = self.gather().await;
-        let presence = self.presence();
-        let name = |at: usize| self.drives()[at].info().name.clone();
-        // A drive that is not lost and does not tell may be one too many.
-        let told = silent.keys().all(|at| presence.is_lost(*at));
-        let (lost, covered) = (presence.lost(), presence.is_redundant() && self.check_presence().is_ok());
-        let whole = (silent.is_empty() && lost.is_empty()) || (told && !unread && covered);
-        let mut silent: BTreeMap<String, String> = silent.into_iter().map(|(at, error)| (name(at), error.full_text())).collect();
-        // Also those that tell, and are not used.
-        silent.extend(lost.into_iter().map(|at| (name(at), presence.why(at).unwrap_or_default())));
-        Listing { datasets: found, silent, whole }
+    pub fn listing(&self) -> BoxFuture<'_, Listing> {
+        Box::pin(async move {
+            let Gathered { found, silent, unread } = self.gather().await;
+            let presence = self.presence();
+            let name = |at: usize| self.drives()[at].info().name.clone();
+            // A drive that is not lost and does not tell may be one too many.
+            let told = silent.keys().all(|at| presence.is_lost(*at));
+            let (lost, covered) = (presence.lost(), presence.is_redundant() && self.check_presence().is_ok());
+            let whole = (silent.is_empty() && lost.is_empty()) || (told && !unread && covered);
+            let mut silent: BTreeMap<String, String> = silent.into_iter().map(|(at, error)| (name(at), error.full_text())).collect();
+            // Also those that tell, and are not used.
+            silent.extend(lost.into_iter().map(|at| (name(at), presence.why(at).unwrap_or_default())));
+            Listing { datasets: found, silent, whole }
+        })
     }
 
     /// What can be listed, and the errors of the drives that don't tell.

@@ -3,6 +3,7 @@
 //! Home drives and garbage are told from the list of drives, so a host that is given too few drives, or one too many, would look for
 //! root records in the wrong place and take what it does not find for garbage. The record makes it notice.
 
+use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -190,8 +191,8 @@ impl Host {
     ///
     /// # Errors
     /// As [`Host::new`], [`Catalog::establish_membership`] and [`Catalog::collect_garbage`].
-    pub async fn join(drives: Vec<Arc<dyn Cse>>, options: HostOptions, founding: Founding) -> Result<(Self, u64)> {
-        Self::join_without(drives, Vec::new(), options, founding).await
+    pub fn join(drives: Vec<Arc<dyn Cse>>, options: HostOptions, founding: Founding) -> BoxFuture<'static, Result<(Self, u64)>> {
+        Box::pin(async move { Self::join_without(drives, Vec::new(), options, founding).await })
     }
 
     /// As [`Host::join`], where some drives of the fleet are `lost`: known by their ids, and not to be had. A fleet that survives that is opened without them, and without those that it
@@ -199,41 +200,45 @@ impl Host {
     ///
     /// # Errors
     /// As there; that of the first of `lost`, naming all, where the fleet can't lose any; Unavailable where more are lost than it survives.
-    pub async fn join_without(mut drives: Vec<Arc<dyn Cse>>, lost: Vec<Lost>, options: HostOptions, founding: Founding) -> Result<(Self, u64)> {
-        let scheme = options.redundancy;
-        let storages = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Storage>).collect();
-        let told = Catalog::new(storages, options.storage_deadline)?.told(options.storage_deadline).await?;
-        let newest = newest(&told);
-        let strangers: Vec<Uuid> = match newest {
-            Some(newest) => strangers(newest, &drives, &told, founding, options.storage_deadline).await?,
-            None => Vec::new(),
-        };
-        drives.retain(|drive| !strangers.contains(&drive.info().id));
-        // What left the fleet need not be there.
-        let lost: Vec<Lost> = lost.into_iter().filter(|lost| newest.is_none_or(|newest| newest.drives.iter().any(|member| member.id == lost.id))).collect();
-        let membership = newest.filter(|membership| membership.homes > 1);
-        let Some(membership) = membership else {
-            if !lost.is_empty() {
-                let known = |one: &Lost| newest.and_then(|newest| newest.drives.iter().find(|member| member.id == one.id));
-                return Err(Lost::needed(&lost, |one| known(one).map_or_else(|| format!("drive {}", one.place), |member| member.name.clone())));
+    pub fn join_without(drives: Vec<Arc<dyn Cse>>, lost: Vec<Lost>, options: HostOptions, founding: Founding) -> BoxFuture<'static, Result<(Self, u64)>> {
+        Box::pin(async move {
+            let mut drives = drives;
+
+            let scheme = options.redundancy;
+            let storages = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Storage>).collect();
+            let told = Catalog::new(storages, options.storage_deadline)?.told(options.storage_deadline).await?;
+            let newest = newest(&told);
+            let strangers: Vec<Uuid> = match newest {
+                Some(newest) => strangers(newest, &drives, &told, founding, options.storage_deadline).await?,
+                None => Vec::new(),
+            };
+            drives.retain(|drive| !strangers.contains(&drive.info().id));
+            // What left the fleet need not be there.
+            let lost: Vec<Lost> = lost.into_iter().filter(|lost| newest.is_none_or(|newest| newest.drives.iter().any(|member| member.id == lost.id))).collect();
+            let membership = newest.filter(|membership| membership.homes > 1);
+            let Some(membership) = membership else {
+                if !lost.is_empty() {
+                    let known = |one: &Lost| newest.and_then(|newest| newest.drives.iter().find(|member| member.id == one.id));
+                    return Err(Lost::needed(&lost, |one| known(one).map_or_else(|| format!("drive {}", one.place), |member| member.name.clone())));
+                }
+                return Self::joined(drives, Vec::new(), options, founding, scheme).await;
+            };
+            let mut why: BTreeMap<Uuid, Lost> = lost.into_iter().map(|lost| (lost.id, lost)).collect();
+            let given: Vec<Uuid> = drives.iter().map(|drive| drive.info().id).collect();
+            let mut missing = Vec::new();
+            for member in membership.drives.iter().filter(|member| !given.contains(&member.id)) {
+                let silent = || (usize::MAX, not_given(&member.id, &options.silent, founding));
+                let (place, text) = why.remove(&member.id).map_or_else(silent, |lost| (lost.place, lost.error.full_text()));
+                tracing::warn!("{} is lost: {text}; {}", member.name, advice(&member.id, &member.name, founding == Founding::KnownList));
+                missing.push((place, Arc::new(Gone::new(member.id, &member.name, text))));
             }
-            return Self::joined(drives, Vec::new(), options, founding, scheme).await;
-        };
-        let mut why: BTreeMap<Uuid, Lost> = lost.into_iter().map(|lost| (lost.id, lost)).collect();
-        let given: Vec<Uuid> = drives.iter().map(|drive| drive.info().id).collect();
-        let mut missing = Vec::new();
-        for member in membership.drives.iter().filter(|member| !given.contains(&member.id)) {
-            let silent = || (usize::MAX, not_given(&member.id, &options.silent, founding));
-            let (place, text) = why.remove(&member.id).map_or_else(silent, |lost| (lost.place, lost.error.full_text()));
-            tracing::warn!("{} is lost: {text}; {}", member.name, advice(&member.id, &member.name, founding == Founding::KnownList));
-            missing.push((place, Arc::new(Gone::new(member.id, &member.name, text))));
-        }
-        let gone = missing.iter().map(|(_, gone)| Arc::clone(gone)).collect();
-        missing.sort_by_key(|(place, _)| *place);
-        for (place, gone) in missing {
-            drives.insert(place.min(drives.len()), gone);
-        }
-        Self::joined(drives, gone, options, founding, scheme).await
+            let gone = missing.iter().map(|(_, gone)| Arc::clone(gone)).collect();
+            missing.sort_by_key(|(place, _)| *place);
+            for (place, gone) in missing {
+                drives.insert(place.min(drives.len()), gone);
+            }
+            Self::joined(drives, gone, options, founding, scheme).await
+        })
     }
 
     async fn joined(drives: Vec<Arc<dyn Cse>>, gone: Vec<Arc<Gone>>, options: HostOptions, founding: Founding, scheme: Scheme) -> Result<(Self, u64)> {
@@ -368,8 +373,8 @@ impl Catalog {
     /// # Errors
     /// `Invalid` where drives are missing or belong to another fleet, by name and id, and where drives hold data and don't know their
     /// fleet; `Conflict` while another host puts a fleet together from them; `Corrupt`, `Unsupported`, `Unavailable`.
-    pub async fn establish_membership(&self, founding: Founding, role: &Role) -> Result<Membership> {
-        self.establish(founding, role, Scheme::None, &BTreeMap::new(), &Ids::random()).await
+    pub fn establish_membership<'a>(&'a self, founding: Founding, role: &'a Role) -> BoxFuture<'a, Result<Membership>> {
+        Box::pin(async move { self.establish(founding, role, Scheme::None, &BTreeMap::new(), &Ids::random()).await })
     }
 
     /// The same; what is founded stores data sets with `scheme` from now on, and its drives are on these `hosts`. Of a fleet that may lose drives, drives may be lost.
@@ -494,16 +499,18 @@ impl Catalog {
     ///
     /// # Errors
     /// As [`Self::establish_membership`]; `Invalid` for a drive without a record.
-    pub async fn check_membership(&self) -> Result<()> {
-        let mut found = Vec::new();
-        for (at, told) in self.told(self.deadline()).await?.into_iter().enumerate() {
-            found.push(if self.presence().is_outside(at) { None } else { told? });
-        }
-        self.agreed(&found)?;
-        match (0..found.len()).find(|at| found[*at].is_none() && !self.presence().is_outside(*at)) {
-            Some(at) => Err(Error::invalid(format!("{} does not know its fleet: let the host join its drives first", self.drives()[at].info().name))),
-            None => Ok(()),
-        }
+    pub fn check_membership(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let mut found = Vec::new();
+            for (at, told) in self.told(self.deadline()).await?.into_iter().enumerate() {
+                found.push(if self.presence().is_outside(at) { None } else { told? });
+            }
+            self.agreed(&found)?;
+            match (0..found.len()).find(|at| found[*at].is_none() && !self.presence().is_outside(*at)) {
+                Some(at) => Err(Error::invalid(format!("{} does not know its fleet: let the host join its drives first", self.drives()[at].info().name))),
+                None => Ok(()),
+            }
+        })
     }
 
     /// The one record that all drives with a record have, if it names exactly these drives.

@@ -1,10 +1,11 @@
-//! The plain-file door: a table as the one Parquet file that its slices, put together as they are stored, are (ARCHITECTURE.md, "The plain-file door").
+//! The plain-file door: a table as the one Parquet file that its slices, put together as they are stored, are (docs/internals/parquet-view.md).
 //!
 //! [`Door::open`] makes the file's footer of those of the slices, [`Door::read`] gives any bytes of it and reads no more than the parts of slices that these are in, [`Door::export`] gives all of it, front to end. All read drives as queries do: a lost drive's slices come from what the
 //! others have, and nothing is handed on that was not verified by the checksums of the partition's metadata.
 
 mod file;
 
+use futures::future::BoxFuture;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -116,8 +117,8 @@ impl Door {
     ///
     /// # Errors
     /// `NotFound` where the data set was dropped; what the drives say.
-    pub async fn is_current(&self, file: &PlainFile) -> Result<bool> {
-        Ok(self.record(&file.name).await?.generation == file.generation)
+    pub fn is_current<'a>(&'a self, file: &'a PlainFile) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(async move { Ok(self.record(&file.name).await?.generation == file.generation) })
     }
 
     /// The file that the table `domain.dataset`, or `domain.dataset.table` of an expression data set, is.
@@ -125,45 +126,49 @@ impl Door {
     /// # Errors
     /// `NotFound` for a table that there is not; `Unsupported` for the dense view of a matrix, which nobody stores; `Corrupt` for damage that nothing covers; `Exhausted` for a table that is too wide; `Conflict` where the data set is replaced meanwhile;
     /// `Unavailable`.
-    pub async fn open(&self, table: &str) -> Result<PlainFile> {
-        let plan = self.plan(table).await?;
-        let slices = plan.slices();
-        let mut assembly = plan.assembly()?;
-        let (mut tails, mut stripe) = (Vec::with_capacity(slices.len()), Vec::new());
-        {
-            let mut footers = std::pin::pin!(stream::iter(slices.iter().copied()).map(|slice| self.footer(&plan, slice)).buffered(AT_ONCE));
-            for slice in &slices {
-                let (footer, tail) = footers.try_next().await?.ok_or_else(|| Error::internal("fewer footers than slices"))?;
-                tails.push(tail);
-                stripe.push(footer);
-                add(&plan, &mut assembly, slice, &mut stripe)?;
+    pub fn open<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<PlainFile>> {
+        Box::pin(async move {
+            let plan = self.plan(table).await?;
+            let slices = plan.slices();
+            let mut assembly = plan.assembly()?;
+            let (mut tails, mut stripe) = (Vec::with_capacity(slices.len()), Vec::new());
+            {
+                let mut footers = std::pin::pin!(stream::iter(slices.iter().copied()).map(|slice| self.footer(&plan, slice)).buffered(AT_ONCE));
+                for slice in &slices {
+                    let (footer, tail) = footers.try_next().await?.ok_or_else(|| Error::internal("fewer footers than slices"))?;
+                    tails.push(tail);
+                    stripe.push(footer);
+                    add(&plan, &mut assembly, slice, &mut stripe)?;
+                }
             }
-        }
-        let generation = plan.record.generation;
-        PlainFile::new(plan.name, generation, plan.parts, slices, tails, assembly.finish()?)
+            let generation = plan.record.generation;
+            PlainFile::new(plan.name, generation, plan.parts, slices, tails, assembly.finish()?)
+        })
     }
 
     /// Bytes `range` of `file`.
     ///
     /// # Errors
     /// `Invalid` for a range that is not within the file; `Conflict` where the data set was replaced or dropped since; `Corrupt`, `Unavailable`.
-    pub async fn read(&self, file: &PlainFile, range: Range<u64>) -> Result<Bytes> {
-        if range.start > range.end || range.end > file.len() {
-            return Err(Error::invalid(format!("bytes {} to {} of {} are not within its {}", range.start, range.end, file.name, file.len())));
-        }
-        let mut parts: Vec<(usize, Range<u64>)> = file.within(&range).collect();
-        if let [(at, part)] = parts.as_mut_slice()
-            && range.end <= file.footer_at()
-        {
-            return self.part(file, *at, part.clone()).await;
-        }
-        let mut all = BytesMut::with_capacity(usize::try_from(range.end - range.start).unwrap_or(0));
-        let mut read = std::pin::pin!(stream::iter(parts).map(|(at, part)| self.part(file, at, part)).buffered(at_once(&file.parts)));
-        while let Some(bytes) = read.try_next().await? {
-            all.extend_from_slice(&bytes);
-        }
-        all.extend_from_slice(file.of_footer(&range));
-        Ok(all.freeze())
+    pub fn read<'a>(&'a self, file: &'a PlainFile, range: Range<u64>) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            if range.start > range.end || range.end > file.len() {
+                return Err(Error::invalid(format!("bytes {} to {} of {} are not within its {}", range.start, range.end, file.name, file.len())));
+            }
+            let mut parts: Vec<(usize, Range<u64>)> = file.within(&range).collect();
+            if let [(at, part)] = parts.as_mut_slice()
+                && range.end <= file.footer_at()
+            {
+                return self.part(file, *at, part.clone()).await;
+            }
+            let mut all = BytesMut::with_capacity(usize::try_from(range.end - range.start).unwrap_or(0));
+            let mut read = std::pin::pin!(stream::iter(parts).map(|(at, part)| self.part(file, at, part)).buffered(at_once(&file.parts)));
+            while let Some(bytes) = read.try_next().await? {
+                all.extend_from_slice(&bytes);
+            }
+            all.extend_from_slice(file.of_footer(&range));
+            Ok(all.freeze())
+        })
     }
 
     /// All bytes of the file that `table` is, in order, to `sink`: the same that [`Self::open`] and [`Self::read`] give.

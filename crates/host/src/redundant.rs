@@ -1,4 +1,4 @@
-//! Data sets that survive the loss of drives: what an ingest stores beside the slices, and who stands for a drive that is lost (ARCHITECTURE.md, "Redundancy").
+//! Data sets that survive the loss of drives: what an ingest stores beside the slices, and who stands for a drive that is lost (docs/internals/erasure-coding.md, docs/internals/degraded-reads.md).
 //!
 //! | room | subject |
 //! |---|---|

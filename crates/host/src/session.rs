@@ -1,5 +1,6 @@
 //! A query from its text to its rows.
 
+use futures::future::BoxFuture;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
@@ -139,12 +140,16 @@ impl Query {
     ///
     /// # Errors
     /// The first error of the stream.
-    pub async fn collect(mut self) -> Result<Vec<RecordBatch>> {
-        let mut batches = Vec::new();
-        while let Some(batch) = self.stream.next().await {
-            batches.push(batch?);
-        }
-        Ok(batches)
+    pub fn collect(self) -> BoxFuture<'static, Result<Vec<RecordBatch>>> {
+        Box::pin(async move {
+            let mut this = self;
+
+            let mut batches = Vec::new();
+            while let Some(batch) = this.stream.next().await {
+                batches.push(batch?);
+            }
+            Ok(batches)
+        })
     }
 }
 
@@ -294,8 +299,10 @@ impl Host {
     ///
     /// # Errors
     /// As [`DatasetWriter::begin`].
-    pub async fn writer(&self, name: &DatasetName, kind: DatasetKind, replace: bool) -> Result<DatasetWriter> {
-        DatasetWriter::begin(self.0.catalog.clone(), self.0.options.slices.clone(), name.clone(), kind, replace, self.0.options.ids.generation()).await
+    pub fn writer<'a>(&'a self, name: &'a DatasetName, kind: DatasetKind, replace: bool) -> BoxFuture<'a, Result<DatasetWriter>> {
+        Box::pin(async move {
+            DatasetWriter::begin(self.0.catalog.clone(), self.0.options.slices.clone(), name.clone(), kind, replace, self.0.options.ids.generation()).await
+        })
     }
 
     /// Reads tables as plain files.
@@ -308,8 +315,8 @@ impl Host {
     ///
     /// # Errors
     /// Invalid for SQL that is wrong or no query, `NotFound` for data sets and tables, and what the drives say when asked for metadata.
-    pub async fn sql(&self, text: &str, options: &QueryOptions) -> Result<Query> {
-        self.ask(&Asked::Sql(text.into()), options).await
+    pub fn sql<'a>(&'a self, text: &'a str, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move { self.ask(&Asked::Sql(text.into()), options).await })
     }
 
     /// Runs a plan of another producer: the bytes of a Substrait `Plan`.
@@ -317,16 +324,16 @@ impl Host {
     /// # Errors
     /// Invalid for bytes that are no plan, contradict themselves or the tables, or are more than [`crate::substrait::LIMITS`]; unsupported for
     /// relations, expressions and functions that this engine does not know, by name; and as [`Host::sql`].
-    pub async fn substrait(&self, plan: Bytes, options: &QueryOptions) -> Result<Query> {
-        self.ask(&Asked::Substrait(plan), options).await
+    pub fn substrait<'a>(&'a self, plan: Bytes, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move { self.ask(&Asked::Substrait(plan), options).await })
     }
 
     /// Runs a query, in whichever form it is asked.
     ///
     /// # Errors
     /// As [`Host::sql`] and [`Host::substrait`].
-    pub async fn ask(&self, asked: &Asked, options: &QueryOptions) -> Result<Query> {
-        self.run(self.plan_asked(asked, options, Vec::new()).await?)
+    pub fn ask<'a>(&'a self, asked: &'a Asked, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move { self.run(self.plan_asked(asked, options, Vec::new()).await?) })
     }
 
     pub(crate) fn run(&self, planned: Planned) -> Result<Query> {

@@ -1,5 +1,6 @@
 //! How the drives are.
 
+use futures::future::BoxFuture;
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -58,9 +59,11 @@ pub struct Unreadable {
 
 impl Host {
     /// All drives, each with its usage or the reason why it does not tell, and with the data sets that are damaged at it.
-    pub async fn status(&self) -> Vec<DriveStatus> {
-        let presence = self.catalog().presence();
-        join_all((0..self.drives().len()).filter(|at| !presence.is_outside(*at)).map(|at| self.status_of(at))).await
+    pub fn status(&self) -> BoxFuture<'_, Vec<DriveStatus>> {
+        Box::pin(async move {
+            let presence = self.catalog().presence();
+            join_all((0..self.drives().len()).filter(|at| !presence.is_outside(*at)).map(|at| self.status_of(at))).await
+        })
     }
 
     async fn status_of(&self, at: usize) -> DriveStatus {
@@ -116,19 +119,21 @@ impl Host {
 
     /// Asks each drive for a sign of life as often as `every` says, for ever: connections log the loss and the return of a drive, which they would
     /// otherwise only notice when somebody needs it.
-    pub async fn watch(&self, every: Duration) -> Infallible {
-        let mut ticks = tokio::time::interval(every);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            join_all(self.drives().iter().map(|drive| async {
-                // A small question that the drive itself must answer; the connection says what is to be said.
-                if let Err(e) = drive.list("", None, 1).await {
-                    tracing::debug!("{e}");
-                }
-            }))
-            .await;
-        }
+    pub fn watch(&self, every: Duration) -> BoxFuture<'_, Infallible> {
+        Box::pin(async move {
+            let mut ticks = tokio::time::interval(every);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                ticks.tick().await;
+                join_all(self.drives().iter().map(|drive| async {
+                    // A small question that the drive itself must answer; the connection says what is to be said.
+                    if let Err(e) = drive.list("", None, 1).await {
+                        tracing::debug!("{e}");
+                    }
+                }))
+                .await;
+            }
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! A scan of one table: some of its columns or expressions over them, of the rows that pass a filter. What Arrow's datasets ask for.
 
+use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -55,10 +56,12 @@ impl Host {
     /// # Errors
     /// `NotFound` for data sets, tables and columns; `Unsupported`, by name, for what this engine would compute otherwise than Arrow, or not at all
     /// (whoever asked can do that over the rows); invalid for bytes that are no expressions.
-    pub async fn scan(&self, scan: &TableScan, options: &QueryOptions) -> Result<Query> {
-        let running = self.running();
-        let planned = self.plan_scan(scan, options).await?;
-        self.run(Planned { running: Some(running), ..planned })
+    pub fn scan<'a>(&'a self, scan: &'a TableScan, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move {
+            let running = self.running();
+            let planned = self.plan_scan(scan, options).await?;
+            self.run(Planned { running: Some(running), ..planned })
+        })
     }
 
     async fn plan_scan(&self, scan: &TableScan, options: &QueryOptions) -> Result<Planned> {
@@ -101,11 +104,13 @@ impl Host {
     ///
     /// # Errors
     /// Invalid for a text that is no such name; `NotFound`.
-    pub async fn schema_of(&self, table: &str) -> Result<SchemaRef> {
-        let collector = Collector::new(Instant::now(), QueryOptions::default().cut);
-        let reference = reference(table)?;
-        let (tables, _) = self.named(vec![reference.clone()], &collector).await?;
-        Ok(Arc::clone(&named(&tables, &reference)?.schema))
+    pub fn schema_of<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<SchemaRef>> {
+        Box::pin(async move {
+            let collector = Collector::new(Instant::now(), QueryOptions::default().cut);
+            let reference = reference(table)?;
+            let (tables, _) = self.named(vec![reference.clone()], &collector).await?;
+            Ok(Arc::clone(&named(&tables, &reference)?.schema))
+        })
     }
 }
 

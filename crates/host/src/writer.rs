@@ -1,5 +1,6 @@
 //! Writing a data set: slices beside the old ones, then one compare-and-set.
 
+use futures::future::BoxFuture;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::mpsc::sync_channel;
 use std::time::Instant;
@@ -146,39 +147,48 @@ impl DatasetWriter {
     /// # Errors
     /// `Conflict` where the data set exists and `replace` is false; `Unsupported` where a newer version wrote it; `Internal` outside
     /// of a runtime with several threads.
-    pub async fn begin(catalog: Catalog, slices: SliceOptions, name: DatasetName, kind: DatasetKind, replace: bool, generation: Generation) -> Result<Self> {
-        let started = Instant::now();
-        let runtime = Handle::try_current().map_err(|e| Error::internal("an ingest needs a tokio runtime").because(e))?;
-        if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread {
-            return Err(Error::internal("an ingest needs a tokio runtime with more than one thread"));
-        }
-        catalog.look_around().await?;
-        let (replaced, change) = match catalog.read_versioned(&name).await? {
-            None => (None, 0),
-            Some((old, _)) if replace => (Some(old.written()), old.change),
-            Some(_) => {
-                return Err(Error::conflict(format!(
-                    "{name} exists already: drop it, choose another name, or replace it (replace=True, in the shell --replace)"
-                )));
+    pub fn begin(
+        catalog: Catalog,
+        slices: SliceOptions,
+        name: DatasetName,
+        kind: DatasetKind,
+        replace: bool,
+        generation: Generation,
+    ) -> BoxFuture<'static, Result<Self>> {
+        Box::pin(async move {
+            let started = Instant::now();
+            let runtime = Handle::try_current().map_err(|e| Error::internal("an ingest needs a tokio runtime").because(e))?;
+            if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread {
+                return Err(Error::internal("an ingest needs a tokio runtime with more than one thread"));
             }
-        };
-        let (drives, incarnations, scheme) = (catalog.presence().writable(), catalog.presence().incarnations(), catalog.presence().scheme());
-        Ok(Self {
-            catalog,
-            slices,
-            name,
-            kind,
-            generation,
-            replaced,
-            change,
-            drives,
-            incarnations,
-            scheme,
-            tables: BTreeMap::new(),
-            application: BTreeMap::new(),
-            started,
-            runtime,
-            state: State::Writing,
+            catalog.look_around().await?;
+            let (replaced, change) = match catalog.read_versioned(&name).await? {
+                None => (None, 0),
+                Some((old, _)) if replace => (Some(old.written()), old.change),
+                Some(_) => {
+                    return Err(Error::conflict(format!(
+                        "{name} exists already: drop it, choose another name, or replace it (replace=True, in the shell --replace)"
+                    )));
+                }
+            };
+            let (drives, incarnations, scheme) = (catalog.presence().writable(), catalog.presence().incarnations(), catalog.presence().scheme());
+            Ok(Self {
+                catalog,
+                slices,
+                name,
+                kind,
+                generation,
+                replaced,
+                change,
+                drives,
+                incarnations,
+                scheme,
+                tables: BTreeMap::new(),
+                application: BTreeMap::new(),
+                started,
+                runtime,
+                state: State::Writing,
+            })
         })
     }
 
@@ -371,32 +381,34 @@ impl DatasetWriter {
     ///
     /// # Errors
     /// The transposition's errors; what the drives say. After an error the writer can only be dropped.
-    pub async fn write_matrix(&mut self, table: &str, matrix: &Transposed) -> Result<()> {
-        self.check_table(table)?;
-        self.state = State::Failed;
-        let outbox = Outbox::new(&self.catalog);
-        let shape = MatrixRecord { cells: matrix.n_cells(), genes: matrix.n_genes(), nonzeros: matrix.nnz() };
-        let encoded = tokio::task::block_in_place(|| {
-            let drives = self.order(Placement::Spread, true)?;
-            let coder = self.coder(&outbox, table, &drives)?;
-            let name = |slot: u32| self.partition(table, slot);
-            let to = matrix_writer::To { catalog: &self.catalog, outbox: &outbox, drives: &drives, coder: coder.as_ref(), name: &name };
-            let partitions = matrix_writer::write(&to, &self.slices, matrix)?;
-            Ok((partitions, coder.map(|coder| coder.finish(&self.catalog)).transpose()?))
-        });
-        let (partitions, redundancy) = settle(outbox, encoded).await?;
-        let rows = partitions.iter().map(|p| p.rows).sum();
-        self.tables.insert(
-            table.to_owned(),
-            TableRecord { placement: Placement::Spread, rows, matrix: Some(shape), memory_bytes: None, partitioned_by: None, partitions, redundancy },
-        );
-        self.state = State::Writing;
-        Ok(())
+    pub fn write_matrix<'a>(&'a mut self, table: &'a str, matrix: &'a Transposed) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.check_table(table)?;
+            self.state = State::Failed;
+            let outbox = Outbox::new(&self.catalog);
+            let shape = MatrixRecord { cells: matrix.n_cells(), genes: matrix.n_genes(), nonzeros: matrix.nnz() };
+            let encoded = tokio::task::block_in_place(|| {
+                let drives = self.order(Placement::Spread, true)?;
+                let coder = self.coder(&outbox, table, &drives)?;
+                let name = |slot: u32| self.partition(table, slot);
+                let to = matrix_writer::To { catalog: &self.catalog, outbox: &outbox, drives: &drives, coder: coder.as_ref(), name: &name };
+                let partitions = matrix_writer::write(&to, &self.slices, matrix)?;
+                Ok((partitions, coder.map(|coder| coder.finish(&self.catalog)).transpose()?))
+            });
+            let (partitions, redundancy) = settle(outbox, encoded).await?;
+            let rows = partitions.iter().map(|p| p.rows).sum();
+            self.tables.insert(
+                table.to_owned(),
+                TableRecord { placement: Placement::Spread, rows, matrix: Some(shape), memory_bytes: None, partitioned_by: None, partitions, redundancy },
+            );
+            self.state = State::Writing;
+            Ok(())
+        })
     }
 
     fn check_table(&self, table: &str) -> Result<()> {
         if self.state != State::Writing {
-            return Err(Error::invalid(format!("this ingest of {} has failed before: begin again", self.name)));
+            return Err(Error::invalid(format!("self ingest of {} has failed before: begin again", self.name)));
         }
         if self.tables.contains_key(table) {
             return Err(Error::invalid(format!("{} has been given the table {table:?} twice", self.name)));
@@ -413,39 +425,43 @@ impl DatasetWriter {
     /// Makes all tables visible at once, in place of what was there before.
     ///
     /// # Errors
-    /// `Conflict` when somebody else wrote this data set in the meantime; nothing was changed then, and what was written is deleted. After
+    /// `Conflict` when somebody else wrote self data set in the meantime; nothing was changed then, and what was written is deleted. After
     /// any other error the data set may be there: look. A caller that stops waiting does not stop the commit.
-    pub async fn commit(mut self) -> Result<IngestReport> {
-        if self.state != State::Writing {
-            return Err(Error::invalid(format!("this ingest of {} has failed before: begin again", self.name)));
-        }
-        if self.tables.is_empty() {
-            return Err(Error::invalid(format!("{} has no table: nothing to commit", self.name)));
-        }
-        self.catalog.raise_homes(self.scheme).await?;
-        let record = RootRecord {
-            format: match self.scheme {
-                Scheme::Levels(..) if self.tables.values().any(|table| table.redundancy.is_some()) => ROOT_FORMAT,
-                _ if self.tables.values().any(|table| table.redundancy.is_some()) => REDUNDANT_FORMAT,
-                _ => PLAIN_FORMAT,
-            },
-            name: self.name.clone(),
-            kind: self.kind,
-            generation: self.generation,
-            content: None,
-            change: self.catalog.next_change(self.change),
-            tables: std::mem::take(&mut self.tables),
-            indexes: Vec::new(),
-            application: std::mem::take(&mut self.application),
-        };
-        // From here on dropping the writer deletes nothing: the root record may name what was written.
-        self.state = State::Settled;
-        let name = self.name.clone();
-        let runtime = self.runtime.clone();
-        runtime
-            .spawn(self.settle_commit(record))
-            .await
-            .map_err(|e| Error::internal(format!("the commit of {name} stopped: see whether it is there")).because(e))?
+    pub fn commit(self) -> BoxFuture<'static, Result<IngestReport>> {
+        Box::pin(async move {
+            let mut this = self;
+
+            if this.state != State::Writing {
+                return Err(Error::invalid(format!("this ingest of {} has failed before: begin again", this.name)));
+            }
+            if this.tables.is_empty() {
+                return Err(Error::invalid(format!("{} has no table: nothing to commit", this.name)));
+            }
+            this.catalog.raise_homes(this.scheme).await?;
+            let record = RootRecord {
+                format: match this.scheme {
+                    Scheme::Levels(..) if this.tables.values().any(|table| table.redundancy.is_some()) => ROOT_FORMAT,
+                    _ if this.tables.values().any(|table| table.redundancy.is_some()) => REDUNDANT_FORMAT,
+                    _ => PLAIN_FORMAT,
+                },
+                name: this.name.clone(),
+                kind: this.kind,
+                generation: this.generation,
+                content: None,
+                change: this.catalog.next_change(this.change),
+                tables: std::mem::take(&mut this.tables),
+                indexes: Vec::new(),
+                application: std::mem::take(&mut this.application),
+            };
+            // From here on dropping the writer deletes nothing: the root record may name what was written.
+            this.state = State::Settled;
+            let name = this.name.clone();
+            let runtime = this.runtime.clone();
+            runtime
+                .spawn(this.settle_commit(record))
+                .await
+                .map_err(|e| Error::internal(format!("the commit of {name} stopped: see whether it is there")).because(e))?
+        })
     }
 
     /// What the commit is to find: what was there when the ingest began, its generation and change as they are now, and the indexes that it has now, which what comes is to have as well. Of several homes another may decide by now,
@@ -534,9 +550,13 @@ impl DatasetWriter {
     ///
     /// # Errors
     /// `Unavailable`; what is left then is collected when the fleet is opened next.
-    pub async fn abort(mut self) -> Result<()> {
-        self.state = State::Settled;
-        self.catalog.delete_generation(&self.name, self.generation).await
+    pub fn abort(self) -> BoxFuture<'static, Result<()>> {
+        Box::pin(async move {
+            let mut this = self;
+
+            this.state = State::Settled;
+            this.catalog.delete_generation(&this.name, this.generation).await
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Indexes that drives build over their own slices: pure, without I/O.
 //!
 //! An index finds rows by ranges of some columns of a table, several at once. It is made of *segments*, each of the rows of some stripes that follow one another; a segment of *pages* of some thousand rows that lie near one
-//! another in all of the columns, and a *head* that has the bounds of each page. See ARCHITECTURE.md, "Indexes".
+//! another in all of the columns, and a *head* that has the bounds of each page. See docs/internals/indexes.md.
 //!
 //! | room | subject |
 //! |---|---|

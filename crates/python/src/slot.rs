@@ -1,4 +1,4 @@
-//! Where a Python fleet and its results find the fleet.
+//! The fleet that a Python fleet and its results share.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use skytether_common::{Error, Result};
 use skytether_fleet::{Fleet, Query};
 
-/// Where a Python fleet and its results find the fleet, until it is closed. Only what is under way, an Arrow stream that is being read or
-/// an ingest, keeps the fleet open beyond that, for itself.
+/// The fleet that a Python fleet and its results share until it is closed. Only an Arrow stream that is being read and
+/// an ingest keep the fleet open for longer, each for itself.
 pub(crate) struct Slot {
     open: Mutex<Option<Open>>,
     location: String,
@@ -16,7 +16,7 @@ pub(crate) struct Slot {
 
 pub(crate) struct Open {
     fleet: Arc<Fleet>,
-    /// Queries that are planned and not begun: their plans hold the drives, so that they go when the fleet is closed.
+    /// Queries that are planned and not started. Their plans hold the drives, so closing the fleet drops them.
     planned: HashMap<u64, Query>,
     next: u64,
 }
@@ -51,7 +51,7 @@ impl Slot {
         self.locked().as_ref().map(|open| Arc::clone(&open.fleet)).ok_or_else(|| self.closed())
     }
 
-    /// Keeps a planned query; the number under which it is found.
+    /// Keeps a planned query and returns its number.
     pub(crate) fn keep(&self, query: Query) -> Result<u64> {
         let mut guard = self.locked();
         let open = guard.as_mut().ok_or_else(|| self.closed())?;
@@ -61,12 +61,12 @@ impl Slot {
         Ok(number)
     }
 
-    /// The planned query of this number, if it is still there.
+    /// Removes and returns the planned query of this number, if the fleet is open and has it.
     pub(crate) fn take(&self, number: u64) -> Option<Query> {
         self.locked().as_mut()?.planned.remove(&number)
     }
 
-    /// Closes the fleet, and gives back what was open: dropping it may block.
+    /// Closes the fleet and returns what was open, because dropping it may block.
     pub(crate) fn close(&self) -> Option<Open> {
         self.locked().take()
     }

@@ -1,4 +1,4 @@
-//! A slice's batches through Arrow's Parquet reader.
+//! Decodes a slice of a table with Arrow's Parquet reader.
 
 use std::sync::Arc;
 
@@ -13,28 +13,29 @@ use crate::guard::{corrupt, corrupt_arrow, guarded};
 use crate::options::MAX_ROWS;
 use crate::pieces::Pieces;
 
-/// The most bytes that all batches of a table's slice may take together. [`crate::TableSlicer`] closes a slice at 32 times its target in memory, a larger row aside;
-/// compressed constants could otherwise unpack to terabytes.
+/// The most bytes that all batches of a table's slice may take together: compressed constants could otherwise unpack to
+/// terabytes. [`crate::TableSlicer`] closes a slice at 32 times its target in memory, apart from a single larger row.
 pub const MAX_DECODED: usize = 4 << 30;
 
-/// The batches of Parquet bytes of any kind, through Arrow's reader; see [`crate::decode`].
+/// The batches of a Parquet file in memory, decoded by Arrow's reader; see [`crate::decode`].
 #[derive(Debug)]
 pub struct TableBatches {
     schema: SchemaRef,
     source: TableSource,
-    /// Rows that the footer counts, and those that came.
+    /// Rows that the footer counts, and rows decoded so far.
     rows: usize,
     seen: usize,
     batch_rows: usize,
-    /// Bytes that may still come.
+    /// Bytes that further batches may take.
     room: usize,
 }
 
 #[derive(Debug)]
 enum TableSource {
-    /// The reader, and for each column which of its columns that is: it gives each once, in the file's order.
+    /// The reader, and for each projected column its place among the reader's columns.
+    /// The reader returns each column once, in the file's order.
     Parquet(ParquetRecordBatchReader, Vec<usize>),
-    /// No column is wanted, so that none is read.
+    /// The projection is empty: only row counts are produced.
     Counted,
     Ended,
 }
@@ -82,7 +83,7 @@ impl TableBatches {
         Ok(batches)
     }
 
-    /// Holds the batches to `room` bytes in all.
+    /// Limits all batches together to `room` bytes.
     #[cfg(test)]
     fn within(mut self, room: usize) -> Self {
         self.room = room;
@@ -127,20 +128,21 @@ impl Iterator for TableBatches {
     }
 }
 
-/// Ascending numbers as ranges of those that follow one another.
+/// Ascending row numbers as ranges of consecutive ones.
 fn runs(rows: &[u32]) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
     rows.chunk_by(|a, b| a + 1 == *b).filter_map(|run| Some(*run.first()? as usize..*run.last()? as usize + 1))
 }
 
-/// About the bytes that an array's rows take: of buffers that batches share, what they use.
+/// An estimate of the bytes that an array's rows take; of a shared buffer, the part that the array uses.
 fn held(array: &ArrayRef) -> usize {
-    // A dictionary's values are the same for all batches.
+    // All batches share a dictionary's values.
     let keys = array.as_any_dictionary_opt().map(|dictionary| dictionary.keys().to_data());
     let data = keys.unwrap_or_else(|| array.to_data());
     data.get_slice_memory_size().unwrap_or_else(|_| data.get_array_memory_size())
 }
 
-/// Whether columns of type `found` can serve for `due`. Only what a list calls its items may differ: Parquet writers disagree about that.
+/// Whether a column of type `found` is valid as one of type `due`.
+/// Only the name of a list's items may differ, because Parquet writers disagree about it.
 fn fits(found: &DataType, due: &DataType) -> bool {
     found == due || matches!((found, due), (DataType::List(found), DataType::List(due)) if found.data_type() == due.data_type())
 }
@@ -149,7 +151,7 @@ fn wrong_type(name: &str, found: &DataType, due: &DataType) -> Error {
     Error::corrupt(format!("column {name:?} of a slice is of type {found} where its table has {due}"))
 }
 
-/// `array` as one of type `due`, which its own must fit.
+/// `array` as type `due`, which its own type must fit.
 fn retyped(array: &ArrayRef, due: &DataType, name: &str) -> Result<ArrayRef> {
     if array.data_type() == due {
         return Ok(Arc::clone(array));

@@ -1,19 +1,20 @@
-//! A stripe of rows as it is written.
+//! An encoded stripe of rows.
 
 use bytes::Bytes;
 
 use crate::stats::SliceStats;
 
-/// A finished stripe of rows: one slice, or of wide tables one for each group of columns ([`crate::groups`]).
+/// An encoded stripe of rows: one slice, or one slice for each group of columns of a wide table ([`crate::groups`]).
 #[derive(Debug, Clone)]
 pub struct Encoded {
-    /// The first slice, which mostly is the only one.
+    /// The slice of the first group of columns; most tables have only this group.
     pub bytes: Bytes,
-    /// The slices of the other groups of columns, in order.
+    /// The slices of the other groups, in order.
     pub more: Vec<Bytes>,
-    /// For each column of the table where its section ends in its slice ([`crate::Picked`]); not known of matrices, which are read whole.
+    /// For each column of the table, the end of its section in its slice ([`crate::Picked`]).
+    /// `None` for matrices, whose slices are read whole.
     pub ends: Option<Vec<u32>>,
-    /// What the partition's metadata slice keeps about the rows.
+    /// The statistics of the rows for the partition's metadata slice.
     pub stats: SliceStats,
 }
 

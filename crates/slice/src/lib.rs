@@ -12,7 +12,7 @@
 //! some table of the right shape. Damage is recognised by the store, which keeps a checksum of every slice,
 //! or by [`Picked::verify`] where parts of slices are read.
 //!
-//! The bytes are described in ARCHITECTURE.md, "A slice" and "A metadata slice".
+//! The bytes are described in docs/internals/formats/slice.md and docs/internals/formats/metadata-slice.md.
 
 mod batches;
 pub mod decode;

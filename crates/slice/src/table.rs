@@ -48,7 +48,7 @@ const TRIES: usize = 8;
 /// Of a wide table a stripe of rows becomes a slice for each group of columns ([`Groups`]), of which the largest approaches the target. Where a group's footer and page headers alone
 /// exceed half of that, slices may take twice their fixed cost.
 ///
-/// Besides the batch that was pushed last, rows of at most 32 targets (64 of wide tables) are held in memory, and the slices that they become.
+/// Besides the batch that was pushed last, rows of at most 32 targets (of wide tables, too) are held in memory, and the slices that they become.
 #[derive(Debug)]
 pub struct TableSlicer {
     schema: SchemaRef,

@@ -1,6 +1,6 @@
 //! The store of a drive on a disk: one immutable file per value, and an index that says which files count.
 //!
-//! Layout: ARCHITECTURE.md, "A drive's directory". A batch is written aside, flushed, moved into place and then made visible by one
+//! Layout: docs/internals/formats/drive-directory.md. A batch is written aside, flushed, moved into place and then made visible by one
 //! transaction of the index. Whatever happens before that transaction is garbage that the next opening removes; whatever
 //! happens after it is only tidying. Where nobody can know whether it happened, the error is `Unavailable`; other errors change nothing.
 

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use crate::common::{bytes, everything, key, options};
+use bytes::Bytes;
 use proptest::prelude::*;
 use skytether_common::{Kind, Result};
 use skytether_store::before::Before;

@@ -1,4 +1,4 @@
-//! What a CSE delivers for a sub-plan that it runs as a whole.
+//! The messages of a sub-plan that a CSE runs as a whole.
 
 use std::pin::Pin;
 
@@ -28,7 +28,7 @@ pub enum Delivery {
     Done(Annotation),
 }
 
-/// What a CSE answers to a sub-plan: its schema at once, then the deliveries.
+/// The answer to a sub-plan: its schema at once, then the messages.
 pub struct DeliveryStream {
     /// Schema of every batch.
     pub schema: SchemaRef,

@@ -21,7 +21,8 @@ pub(crate) struct Calibrate {
     /// The profile: a shipped one (envoy, newport, server, unlimited), or a TOML file of your own.
     #[arg(long, value_name = "NAME|FILE", value_parser = device(Device::given))]
     profile: Profile,
-    /// Where to make a directory to work in, which is removed afterwards (default: the system's for temporary files). It takes some 50 MiB.
+    /// Where to make a directory to work in, which is removed afterwards (default: the system's for temporary files).
+    /// It takes some 50 MiB.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Measure the link of a drive that is served on loopback, instead of that of an embedded one.

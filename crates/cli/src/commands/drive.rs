@@ -29,14 +29,17 @@ pub(crate) struct DriveServe {
     /// The drive's name in receipts and errors (default: its directory's name).
     #[arg(long, value_name = "TEXT")]
     name: Option<String>,
-    /// Make a new, blank drive of this id, in the place of a lost one of that id: `skytether repair` rebuilds what was on that. The directory must be empty, or hold that drive.
+    /// Make a new, blank drive of this id, in the place of a lost one of that id: `skytether repair` rebuilds what was
+    /// on that. The directory must be empty, or hold that drive.
     #[arg(long, value_name = "ID")]
     replace: Option<uuid::Uuid>,
-    /// The device that the drive is to be like: its processor, memory, disk and link bound what the drive does. A shipped profile (envoy, newport, server, unlimited) or a TOML file of your own;
-    /// `skytether calibrate` measures whether it is kept to.
+    /// The device that the drive is to be like: its processor, memory, disk and link bound what the drive does. A
+    /// shipped profile (envoy, newport, server, unlimited) or a TOML file of your own; `skytether calibrate` measures
+    /// whether it is kept to.
     #[arg(long, value_name = "NAME|FILE", default_value = "unlimited", value_parser = device(Device::enforced))]
     profile: Profile,
-    /// How many times their processor time slices may take before the drive takes on no more, and gives back what it has not begun: whoever asked reads them and works them off instead.
+    /// How many times their processor time slices may take before the drive takes on no more, and gives back what it
+    /// has not begun: whoever asked reads them and works them off instead.
     #[arg(long, value_name = "TIMES", default_value_t = 32.0, value_parser = times)]
     max_load: f64,
     /// Memory that queries may use on this drive, in MiB (default: what its profile says, at most; 512 without one).
@@ -75,7 +78,7 @@ async fn serve(args: DriveServe) -> Result<(), Failure> {
     .await
     .map_err(|e| Error::internal("opening the drive was interrupted").because(e))??;
     if new {
-        // Whoever mistyped the directory of a drive that exists sees it here.
+        // Shows the mistake if the directory of an existing drive was mistyped.
         eprintln!("made a new drive in {}", args.data.display());
     }
     let (at, stop) = (serving::address(&listener)?, interrupts());

@@ -16,7 +16,8 @@ use crate::progress::Rows;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Generate {
-    /// Particles as plasma simulations dump them (ID, x, y, z, ke), of which as many are energetic as C2's authors published.
+    /// Particles as plasma simulations dump them (ID, x, y, z, ke), of which as many are energetic as C2's authors
+    /// published.
     Particles(GenerateParticles),
 }
 
@@ -40,7 +41,8 @@ pub(crate) struct GenerateParticles {
     /// Parquet or raw records, if the file's name does not say so.
     #[arg(long, value_name = "FORMAT", value_parser = PossibleValuesParser::new(["parquet", "vpic"]).try_map(|word| word.parse::<Format>()))]
     output_format: Option<Format>,
-    /// The share of the energetic particles (ke > 0.3) that is in every 16th brick, as where field lines reconnect; the others are anywhere. How many are above which energy stays the same.
+    /// The share of the energetic particles (ke > 0.3) that is in every 16th brick, as where field lines reconnect; the
+    /// others are anywhere. How many are above which energy stays the same.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     gathered: f64,
     /// Replace the file if there is one.

@@ -17,7 +17,7 @@ use crate::common_args::{Profile, address, device, scheme};
 use crate::context::{Failure, open, print_line};
 use crate::serving::{self, interrupts, listen, serve_until_interrupted};
 
-/// How often a host looks whether its drives are there while nobody asks it for anything.
+/// How often an idle host checks its drives.
 const WATCH: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Subcommand)]
@@ -32,23 +32,31 @@ pub(crate) struct HostServe {
     /// An embedded fleet's directory.
     #[arg(long, value_name = "DIR")]
     fleet: Option<PathBuf>,
-    /// The devices that the embedded drives are to be like: a profile for all, or one for each in order. Served drives have profiles of their own (`drive serve --profile`).
+    /// The devices that the embedded drives are to be like: a profile for all, or one for each in order. Served drives
+    /// have profiles of their own (`drive serve --profile`).
     #[arg(long, value_name = "NAME|FILE,...", value_delimiter = ',', value_parser = device(Device::enforced), conflicts_with = "drives")]
     profile: Vec<Profile>,
-    /// Addresses of served drives; semicolons between those that are on different hosts ("a:1,a:2;b:1,b:2"), where the drives become a fleet now that is to know its hosts, as `ec:K+M/k+m` needs it.
+    /// Addresses of served drives; semicolons between those that are on different hosts ("a:1,a:2;b:1,b:2"), where the
+    /// drives become a fleet now that is to know its hosts, as `ec:K+M/k+m` needs it.
     #[arg(long, value_name = "ADDR,ADDR,...", value_delimiter = ',')]
     drives: Vec<String>,
-    /// How data sets survive the loss of drives, unless their ingest says otherwise, if the served drives are empty and become a fleet now: `none`, `replicas:R`, `ec:K+M`, or `ec:K+M/k+m` across hosts (those that semicolons in --drives say, or else those of the addresses) and across the drives of each. A fleet that is there keeps its own: any other one but `none` is refused.
+    /// How data sets survive the loss of drives, unless their ingest says otherwise, if the served drives are empty and
+    /// become a fleet now: `none`, `replicas:R`, `ec:K+M`, or `ec:K+M/k+m` across hosts (those that semicolons in
+    /// --drives say, or else those of the addresses) and across the drives of each. A fleet that is there keeps its
+    /// own: any other one but `none` is refused.
     #[arg(long, value_name = "SCHEME", default_value = "none", value_parser = scheme, conflicts_with_all = ["fleet", "aggregator"])]
     redundancy: Scheme,
-    /// Be one drive of another host, under this name, instead of a host of queries: name the address that is printed among the --drives of that host. It must have drives of its own (--drives), which
-    /// are nobody else's; it sends up what they make of its slices, put together.
+    /// Be one drive of another host, under this name, instead of a host of queries: name the address that is printed
+    /// among the --drives of that host. It must have drives of its own (--drives), which are nobody else's; it sends up
+    /// what they make of its slices, put together.
     #[arg(long, alias = "as-drive", value_name = "NAME", conflicts_with_all = ["fleet", "slice_rows"])]
     aggregator: Option<String>,
-    /// The link to the host above, in Gbit/s, by which that plans (default: what the links of the drives are together, where they have profiles).
+    /// The link to the host above, in Gbit/s, by which that plans (default: what the links of the drives are together,
+    /// where they have profiles).
     #[arg(long, alias = "link", value_name = "GBIT", requires = "aggregator", value_parser = rate)]
     uplink_gbit: Option<f64>,
-    /// Seconds without a sign of life after which a served drive counts as dead. One that works is never silent for so long.
+    /// Seconds without a sign of life after which a served drive counts as dead. One that works is never silent for so
+    /// long.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     drive_timeout: u64,
     /// Memory that all queries together may use for sorting, joining and merging, in MiB.
@@ -80,7 +88,8 @@ pub(crate) async fn run(command: HostCommand) -> Result<(), Failure> {
     }
 }
 
-/// The addresses of drives, each with the name of the host that it is on: semicolons stand between hosts. Where there are none, and a scheme across hosts is asked for, the hosts are those of the addresses; otherwise nobody knows.
+/// The addresses of drives, each with the name of its host (failure domain). Semicolons separate hosts. Without
+/// semicolons and with a scheme across hosts, the hosts are those of the addresses; otherwise they are unknown.
 fn hosts(given: &[String], redundancy: Scheme) -> Result<Vec<(String, Option<String>)>> {
     let (mut drives, mut host) = (Vec::new(), 0);
     let grouped = given.iter().any(|part| part.contains(';'));
@@ -180,7 +189,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
     serve_until_interrupted(serving).await
 }
 
-/// The errors of drives that don't answer, as one.
+/// Combines the errors of drives that don't answer.
 fn all_of(mut silent: Vec<Error>) -> Option<Error> {
     if silent.len() < 2 {
         return silent.pop();

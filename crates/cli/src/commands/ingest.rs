@@ -16,7 +16,9 @@ use crate::shutdown::{NOTHING_STORED, Stop};
 
 #[derive(Debug, Args)]
 pub(crate) struct Ingest {
-    /// The files, directories of files, or patterns of files ("trips-*.parquet"), all with the same columns; the ending says the format (.parquet, .arrow, .feather, .ipc, .vpic, .csv, .tsv, .jsonl, .ndjson; the last four also with .gz or .zst).
+    /// The files, directories of files, or patterns of files ("trips-*.parquet"), all with the same columns; the ending
+    /// says the format (.parquet, .arrow, .feather, .ipc, .vpic, .csv, .tsv, .jsonl, .ndjson; the last four also with
+    /// .gz or .zst).
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// The data set's name.
@@ -28,10 +30,12 @@ pub(crate) struct Ingest {
     /// Replace the data set if there is one; readers see the old or the new one, never a mixture.
     #[arg(long)]
     replace: bool,
-    /// Columns whose values say on which drive a row lies, so that equal ones are together: joins, windows and aggregates by them run whole on the drives.
+    /// Columns whose values say on which drive a row lies, so that equal ones are together: joins, windows and
+    /// aggregates by them run whole on the drives.
     #[arg(long, value_name = "COLUMN,COLUMN,...", value_delimiter = ',')]
     partition_by: Vec<String>,
-    /// How the data set survives the loss of drives, if not as the fleet usually does: `none`, `replicas:R`, `ec:K+M`, or, in a fleet that knows its hosts, `ec:K+M/k+m`.
+    /// How the data set survives the loss of drives, if not as the fleet usually does: `none`, `replicas:R`, `ec:K+M`,
+    /// or, in a fleet that knows its hosts, `ec:K+M/k+m`.
     #[arg(long, value_name = "SCHEME", value_parser = scheme)]
     redundancy: Option<Scheme>,
     #[command(flatten)]

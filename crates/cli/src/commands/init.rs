@@ -18,10 +18,14 @@ pub(crate) struct Init {
     /// How many drives.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     drives: u16,
-    /// How data sets survive the loss of drives, unless their ingest says otherwise: `none`, `replicas:R` (R copies), `ec:K+M` (any M drives may be lost; takes M/K more room), or, with --nodes, `ec:K+M/k+m` (any M nodes may be lost, and m drives of each other one at the same time).
+    /// How data sets survive the loss of drives, unless their ingest says otherwise: `none`, `replicas:R` (R copies),
+    /// `ec:K+M` (any M drives may be lost; takes M/K more room), or, with --nodes, `ec:K+M/k+m` (any M nodes may be
+    /// lost, and m drives of each other one at the same time).
     #[arg(long, value_name = "SCHEME", default_value = "none", value_parser = scheme)]
     redundancy: Scheme,
-    /// How many nodes (failure domains) the drives are divided among, in order and as many to each: the drives of a node may be lost together. `status` shows a node as a host. `ec:K+M/k+m` needs K + M nodes with k + m drives each, or more: `--drives 9 --nodes 3 --redundancy ec:2+1/2+1`.
+    /// How many nodes (failure domains) the drives are divided among, in order and as many to each: the drives of a
+    /// node may be lost together. `status` shows a node as a host. `ec:K+M/k+m` needs K + M nodes with k + m drives
+    /// each, or more: `--drives 9 --nodes 3 --redundancy ec:2+1/2+1`.
     #[arg(long, alias = "hosts", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     nodes: Option<u16>,
 }

@@ -46,7 +46,8 @@ pub(crate) struct Repair {
     /// The lost drives to replace, by name or id (default: those in whose place a blank one is already).
     #[arg(long, value_name = "DRIVE,DRIVE,...", value_delimiter = ',')]
     replace: Vec<String>,
-    /// The address of the blank drive that takes the place of the one that --replace names, where the host does not reach it yet.
+    /// The address of the blank drive that takes the place of the one that --replace names, where the host does not
+    /// reach it yet.
     #[arg(long, alias = "with", value_name = "ADDR", requires = "replace")]
     replacement: Option<String>,
     /// How fast the other drives may read for it together, in MB/s (default: as fast as it goes).
@@ -67,7 +68,7 @@ pub(crate) async fn scrub(args: Scrub) -> Result<(), Failure> {
     let report = done?;
     print_report(args.format, &report)?;
     match report.left() {
-        // Who scrubs by a timetable is to hear of it.
+        // A failure, so that a scheduled scrub reports it.
         0 if !report.skipped.is_empty() => {
             let names: Vec<&str> = report.skipped.keys().map(String::as_str).collect();
             Err(Failure::Work(Error::unavailable(format!(

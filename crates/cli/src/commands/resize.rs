@@ -47,7 +47,8 @@ pub(crate) struct Add {
     /// How many drives to make, of a fleet in a directory (default: 1).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     count: Option<u16>,
-    /// The host that the new drives are on, in a fleet that knows its hosts (default: that of their addresses, if the fleet has drives there; in a directory the one with the fewest drives).
+    /// The host that the new drives are on, in a fleet that knows its hosts (default: that of their addresses, if the
+    /// fleet has drives there; in a directory the one with the fewest drives).
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
     #[command(flatten)]

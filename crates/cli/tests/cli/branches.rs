@@ -27,7 +27,7 @@ fn a_branch_is_one_drive_of_the_host_above_and_receipts_show_what_is_below_it() 
     let drive = |n| Served::start(&["drive", "serve", "--data", text(&dir.path().join(format!("drive-{n}"))), "--listen", "127.0.0.1:0"]);
     let drives: Vec<_> = (0..2).map(drive).collect();
     let addresses = drives.iter().map(Served::address).collect::<Vec<_>>().join(",");
-    let branch = Served::start(&["host", "serve", "--drives", &addresses, "--as-drive", "middle", "--listen", "127.0.0.1:0"]);
+    let branch = Served::start(&["host", "serve", "--drives", &addresses, "--aggregator", "middle", "--listen", "127.0.0.1:0"]);
     // So that there are slices enough for both.
     let host = Served::start(&["host", "serve", "--drives", branch.address(), "--slice-rows", "250", "--listen", "127.0.0.1:0"]);
 

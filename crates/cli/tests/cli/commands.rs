@@ -42,6 +42,9 @@ fn help_explains_every_command() {
         &["fleet", "add"],
         &["fleet", "retire"],
         &["fleet", "balance"],
+        &["scrub"],
+        &["repair"],
+        &["calibrate"],
     ] {
         let done = run(&[command, &["--help"]].concat()).code(0);
         assert!(done.out.contains("Usage: skytether") && done.err.is_empty(), "{command:?}: {done:?}");
@@ -69,7 +72,7 @@ fn wrong_calls_are_2_and_say_what_is_wrong() {
         (&["sql", "SELECT 1"], "--fleet"),
         (&["ls", "--fleet", &at, "--format", "xml"], "xml"),
         (&["sql", "SELECT 1", "--fleet", &at, "--format", "parquet"], "parquet"),
-        (&["sql", "SELECT 1", "--fleet", &at, "--cut", "half"], "[possible values: adaptive, full, filter, raw]"),
+        (&["sql", "SELECT 1", "--fleet", &at, "--pushdown", "half"], "[possible values: adaptive, full, filter, raw]"),
         (&["ingest", "--to", "d.u", "--fleet", &at], "<FILE>"),
         (&["ingest", &csv, "--to", "nodot", "--fleet", &at], "nodot"),
         (&["ingest", &csv, "--to", "../x.y", "--fleet", &at], "is no data set name"),
@@ -258,7 +261,7 @@ fn a_query_is_explained_and_its_receipt_is_on_stderr_only() {
     let quiet = run(&["sql", sql, "--fleet", &at, "--format", "csv"]).code(0);
     assert_eq!(quiet.err, "");
     for cut in ["adaptive", "full", "filter", "raw"] {
-        let told = run(&["sql", sql, "--fleet", &at, "--format", "csv", "--receipt", "--cut", cut]).code(0);
+        let told = run(&["sql", sql, "--fleet", &at, "--format", "csv", "--receipt", "--pushdown", cut]).code(0);
         assert_eq!(told.out, quiet.out, "{cut}");
         let rung = match cut {
             "filter" => "filtered here",

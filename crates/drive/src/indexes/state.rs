@@ -1,4 +1,4 @@
-//! What a drive knows of each index: its definition, how far it is, and when it is tried again.
+//! The state of a drive's indexes: definition, progress, and the time of the next attempt.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use skytether_common::{Error, Kind, PartitionName};
 use skytether_index::{Definition, Head, Phase, State};
 
-/// The least that is tried with.
+/// The least memory with which a segment is built, in bytes.
 pub(super) const LEAST_MEMORY: usize = 4 << 20;
 
-/// After how long an index that could not be built is tried again, at first and at most: what failed may have been the disk, at that moment.
+/// The delay before a failed build is retried, at first and at most: the failure may have been a passing fault of the
+/// disk.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
 
-/// Keys that are listed at once.
+/// Keys per page of a listing.
 pub(super) const PAGE: usize = 128;
 
 /// One index.
@@ -24,20 +25,20 @@ pub(super) struct Entry {
     pub(super) of: PartitionName,
     pub(super) name: String,
     pub(super) definition: Definition,
-    /// No other entry has had it: one that was dropped and defined again is another one.
+    /// Unique: an index that was dropped and defined again gets another one.
     pub(super) serial: u64,
     pub(super) phase: Phase,
     pub(super) segments: Vec<Arc<Head>>,
-    /// Whether what the store has of it was looked at.
+    /// Whether its segments in the store were read.
     pub(super) loaded: bool,
-    /// Stripes that are being put into the next segment.
+    /// Stripes that are already in the next segment, which is not written yet.
     pub(super) ahead: u32,
     pub(super) stripes: u32,
     pub(super) bytes: u64,
     pub(super) why: Option<String>,
-    /// How often in a row it could not be built.
+    /// Failed builds in a row.
     pub(super) failures: u32,
-    /// When it is tried again.
+    /// When the build is retried.
     pub(super) again: Option<Instant>,
 }
 
@@ -46,22 +47,22 @@ impl Entry {
         self.segments.iter().map(|head| head.header.stripes.len() as u32).sum()
     }
 
-    /// What is stored of it is not worth anything.
+    /// Discards its segments, so that it is built from the start.
     pub(super) fn begin_again(&mut self) {
         (self.phase, self.loaded, self.ahead, self.bytes) = (Phase::Waiting, false, 0, 0);
         self.segments.clear();
     }
 
-    /// It can't be built, because of `error`.
+    /// Records that building failed with `error`.
     pub(super) fn fail(&mut self, error: &Error) {
         (self.phase, self.ahead, self.why) = (Phase::Failed, 0, Some(error.full_text()));
-        // What a table or a definition is like stays so.
+        // A retry changes neither table nor definition.
         let stays = matches!(error.kind(), Kind::Unsupported | Kind::Invalid);
         self.again = (!stays).then(|| Instant::now() + RETRY.0.saturating_mul(1 << self.failures.min(16)).min(RETRY.1));
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// Whether there is something to do.
+    /// Whether the builder has work for it now.
     pub(super) fn is_due(&self) -> bool {
         match self.phase {
             Phase::Waiting | Phase::Building => true,
@@ -88,12 +89,12 @@ impl Entry {
 pub(super) struct IndexState {
     pub(super) stop: bool,
     pub(super) serials: u64,
-    /// By the partitions that they lie in.
+    /// By the partitions in which the indexes are stored.
     pub(super) all: BTreeMap<PartitionName, Entry>,
 }
 
 impl IndexState {
-    /// An index as it is defined now, in place of what was there.
+    /// Adds an index, or replaces the one in this partition.
     pub(super) fn define(&mut self, at: &PartitionName, of: PartitionName, name: String, definition: Definition) -> &mut Entry {
         self.serials += 1;
         let (serial, phase) = (self.serials, Phase::Waiting);
@@ -121,7 +122,7 @@ impl IndexState {
         }
     }
 
-    /// The next index with something to do, after that at `last`: they take turns.
+    /// The next index with work to do after that at `last`: round robin.
     pub(super) fn next(&self, last: Option<&PartitionName>) -> Option<(&PartitionName, &Entry)> {
         let behind = last.map_or(Bound::Unbounded, Bound::Excluded);
         self.all.range::<PartitionName, _>((behind, Bound::Unbounded)).chain(&self.all).find(|(_, entry)| entry.is_due())

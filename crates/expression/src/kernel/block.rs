@@ -1,4 +1,4 @@
-//! The cells of a block as the kernel sees them: their groups, and the table of their logarithms.
+//! The kernel's view of the cells of a block: their groups and the table of their logarithms.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,9 +20,10 @@ pub fn has_avx2() -> bool {
     }
 }
 
-/// The group of every cell of a data set, and what bounds them.
+/// The group number of every cell of a data set, and their upper bound.
 ///
-/// The kernel indexes by groups without looking at each: the bound is taken once, here, and compared with the kernel's width for every row.
+/// The kernel uses group numbers as indices without a bounds check. The bound is computed here, once, and compared with
+/// the kernel's width for every row.
 #[derive(Debug, Clone)]
 pub struct Codes {
     codes: Vec<u16>,
@@ -30,7 +31,7 @@ pub struct Codes {
 }
 
 impl Codes {
-    /// The groups' numbers, one per cell.
+    /// Of group numbers, one per cell.
     #[must_use]
     pub fn new(codes: Vec<u16>) -> Self {
         let below = bound(&codes);
@@ -44,42 +45,43 @@ impl Codes {
         self.codes.len()
     }
 
-    /// Cell by cell.
+    /// The group numbers, cell by cell.
     #[must_use]
     pub fn as_slice(&self) -> &[u16] {
         &self.codes
     }
 }
 
-/// One more than the largest code, 0 without any.
+/// One more than the largest code; 0 without codes.
 fn bound(codes: &[u16]) -> usize {
     codes.iter().max().map_or(0, |&most| usize::from(most) + 1)
 }
 
-/// The cells of one block, as one spec sees them.
+/// The cells of one block for one spec.
 #[derive(Debug, Clone)]
 pub struct Block<'a> {
     /// The number of the first cell.
     pub(super) first: u32,
-    /// The group of each cell; all below `below`.
+    /// The group number of each cell; all are below `below`.
     pub(super) codes: &'a [u16],
     pub(super) below: usize,
-    /// With the transform log1p CP10k: the block's table, of as many cells.
+    /// For the transform log1p CP10k: the block's table, which covers the same cells.
     pub(super) table: Option<Arc<Tabulated>>,
 }
 
-/// The logarithms of a block's cells, and where the kernel finds what it needs of a cell in one load.
+/// The table of a block's logarithms, with slot and group of each cell packed so that one load gets both.
 #[derive(Debug)]
 pub(crate) struct Tabulated {
     pub(super) table: Arc<Table>,
-    /// Per cell its slot in the table (upper half) and its group (lower half).
+    /// Per cell: its slot in the table (upper half) and its group (lower half).
     pub(super) places: Box<[u32]>,
-    /// The groups' bound, that of [`Codes`].
+    /// The upper bound of the groups, from [`Codes`].
     below: usize,
 }
 
 impl Tabulated {
-    /// The cells `cells` of a data set; `table` is theirs. `None` where there are no such cells or the table has not as many.
+    /// For the cells `cells` of a data set and their table. `None` if there are no such cells or the table's size
+    /// differs.
     pub(crate) fn new(codes: &Codes, cells: Range<usize>, table: Arc<Table>) -> Option<Self> {
         Self::of(codes.codes.get(cells)?, codes.below, table)
     }
@@ -97,14 +99,15 @@ impl Tabulated {
         self.table.totals()
     }
 
-    /// Bytes of memory, the table (which is shared by the process and bounded there) not counted.
+    /// Bytes of memory without the table, which the process shares and bounds.
     pub(crate) fn size(&self) -> usize {
         self.places.len() * size_of::<u32>()
     }
 }
 
 impl<'a> Block<'a> {
-    /// A block of the cells from `first` on. `totals` (of all cells of the data set) asks for the transform log1p CP10k.
+    /// A block of the cells from `first` on. `totals` (of all cells of the data set) requests the transform log1p
+    /// CP10k.
     #[must_use]
     pub fn new(first: u32, codes: &'a [u16], totals: Option<&Arc<Float32Array>>) -> Self {
         let below = bound(codes);
@@ -112,7 +115,8 @@ impl<'a> Block<'a> {
         Self { first, codes, below, table }
     }
 
-    /// The cells `cells` of a data set; `table` is made of these. `None` where there are no such cells or the table has not as many.
+    /// For the cells `cells` of a data set and their table. `None` if there are no such cells or the table does not
+    /// fit.
     pub(crate) fn of(codes: &'a Codes, cells: Range<usize>, table: Option<Arc<Tabulated>>) -> Option<Self> {
         let first = u32::try_from(cells.start).ok()?;
         let part = codes.codes.get(cells)?;

@@ -1,28 +1,30 @@
-//! Moments whose sums lost them: where nearly all of the sum of squares is the mean's, their difference has few digits left.
+//! Two-pass moments, for rows where computing M2 from the sum of squares would cancel catastrophically.
 //!
-//! Values like 1e8, 1e8 + 1, 1e8 + 2 have a sum of squares of 3e16, of which M2 is 2: less than what was rounded off. Such rows, which are rare, are worked
-//! off a second time around the groups' means (the corrected two-pass algorithm: Chan, Golub & LeVeque 1983), which is exact to rounding whatever
-//! the values. All others keep the sums of the first pass, so that this costs them nothing.
+//! Values like 1e8, 1e8 + 1, 1e8 + 2 have a sum of squares of 3e16, and an M2 of 2, which is below its rounding error.
+//! The caller processes such rows, which are rare, a second time around the groups' means. The corrected two-pass
+//! algorithm (Chan, Golub & LeVeque 1983) is exact to rounding for any values. All other rows keep the sums of the
+//! first pass.
 
 use super::block::Block;
 use super::value::Value;
 use crate::log1p::log1p_cp10k;
 use crate::ttest::GroupMoments;
 
-/// Sums of squares are taken to have lost too much where M2 is less than one part in so many: three of their sixteen digits.
+/// M2 has lost too many digits if it is below the sum of squares divided by this: three of sixteen digits.
 const LOST: f64 = 1024.0;
 
-/// Whether `moments`, made of a sum of squares `q`, should better be made by [`two_pass_moments`].
+/// Whether `moments`, computed from the sum of squares `q`, need [`two_pass_moments`] instead.
 #[inline]
 #[must_use]
 pub fn cancels(moments: &GroupMoments, q: f64) -> bool {
-    // A single cell has no M2 that could be lost.
+    // The M2 of a single cell is 0.
     moments.m2 * LOST < q && moments.n > 1
 }
 
-/// The moments of each group over one row that [`super::Kernel::row`] has taken: `n` are the block's cells per group, those that are not in `idx` included.
+/// The moments of each group over one row that [`super::Kernel::row`] accepted. `n` is the number of the block's cells
+/// per group, including cells that are not in `idx`.
 ///
-/// Squares are taken in doubles. An index or group that does not exist is passed over.
+/// Squares are computed in double precision. Indices and groups that do not exist are ignored.
 #[must_use]
 pub fn two_pass_moments<T: Value>(block: &Block<'_>, idx: &[u32], val: &[T], n: &[u32]) -> Vec<GroupMoments> {
     let values = || {
@@ -47,7 +49,7 @@ pub fn two_pass_moments<T: Value>(block: &Block<'_>, idx: &[u32], val: &[T], n: 
     for of in all.iter_mut().filter(|of| of.n > 0) {
         of.mean /= of.n as f64;
     }
-    // What the rounded mean left over.
+    // The sum of the differences, which is not 0 because the mean was rounded.
     let mut rest = vec![0.0; n.len()];
     for (group, y) in values() {
         let difference = y - all[group].mean;

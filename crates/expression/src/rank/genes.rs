@@ -1,4 +1,4 @@
-//! The rows of grouped moments as genes, each with the entries of its groups.
+//! Rows of grouped moments as genes, with the entries of their groups.
 
 use std::ops::Range;
 
@@ -9,12 +9,12 @@ use skytether_common::{Error, Result};
 
 use crate::store::Results;
 
-/// The genes to rank, in order of their numbers.
+/// The genes to rank, ordered by number.
 pub(super) struct Genes<'a> {
     pub(super) ids: Vec<u32>,
     pub(super) names: StringViewArray,
     results: Vec<Results<'a>>,
-    /// Which batch and row each gene is in.
+    /// Batch and row of each gene.
     pub(super) place: Vec<(u32, u32)>,
 }
 
@@ -49,7 +49,7 @@ impl<'a> Genes<'a> {
         Ok(genes)
     }
 
-    /// Puts the genes in order of their numbers: genes of equal score must come in the same order whichever drive was the fastest.
+    /// Sorts the genes by number, so that genes of equal score have the same order whichever drive answered first.
     fn sort(&mut self) -> Result<()> {
         if self.ids.is_sorted() {
             return Ok(());
@@ -73,7 +73,7 @@ impl<'a> Genes<'a> {
         (results, results.range(row as usize))
     }
 
-    /// The groups of the first gene, which must be those of all; `None` without genes.
+    /// The groups of the first gene, which all genes must have; `None` without genes.
     pub(super) fn group_names(&self) -> Result<Option<Vec<String>>> {
         if self.len() == 0 {
             return Ok(None);

@@ -284,7 +284,7 @@ async fn a_table_that_is_replaced_while_it_is_read_is_told() {
     assert_eq!(door.is_current(&file).await.unwrap_err().kind(), Kind::NotFound);
 }
 
-/// ARCHITECTURE.md, "The plain-file door", says what this is.
+/// docs/internals/parquet-view.md, "Overhead of the format", says what this is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_format_costs_no_more_than_0_4_percent_of_particles() {
     let dir = tempfile::tempdir().unwrap();

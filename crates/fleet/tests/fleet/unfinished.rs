@@ -52,7 +52,7 @@ impl Before for Noting {
 /// How long a slice takes to be read.
 const READING: Duration = Duration::from_millis(5);
 
-/// The stripes of a slice by its number in a session (ARCHITECTURE.md, "Runs").
+/// The stripes of a slice by its number in a session (docs/internals/adaptive-execution.md, "Runs").
 fn stripes(slice: u32) -> Range<u32> {
     let first = slice & 0x00ff_ffff;
     first..first + (slice >> 24) + 1

@@ -3,6 +3,7 @@
 //! Of several homes the first one that is here decides who is first: a change is a compare-and-set there, and then made at the others. Drives that are lost are noted before the first change that is made without them
 //! (`redundant::rejoin`), so that nobody takes theirs for the truth when they are back.
 
+use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -108,36 +109,38 @@ impl Catalog {
     ///
     /// # Errors
     /// `NotFound`, naming data sets that there are, `Unsupported`, `Corrupt`, `Unavailable`.
-    pub async fn read(&self, name: &DatasetName) -> Result<(RootRecord, u64)> {
-        let mut trouble = None;
-        for home in self.homes_here(name)? {
-            match self.ask(home, &format!("read the root record of {name}"), self.drives()[home].get(&name.root_key())).await {
-                Ok(bytes) => match RootRecord::decode(name, &bytes) {
-                    Err(e) if e.kind() == Kind::Corrupt => drop(trouble.get_or_insert(e)),
-                    read => return Ok((read?, bytes.len() as u64)),
-                },
-                // What a blank drive does not have says nothing.
-                Err(e) if e.kind() == Kind::NotFound && self.is_blank(home).await => drop(trouble.get_or_insert(e)),
-                Err(e) if e.kind() == Kind::NotFound && trouble.as_ref().is_none_or(|e| e.kind() == Kind::NotFound) => {
-                    if self.has_left(home).await {
-                        let text = format!(
-                            "another host changed which drives this fleet has, so that this one can't tell what {name} is: ask that one, or start this one again"
-                        );
-                        return Err(Error::conflict(text));
+    pub fn read<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<(RootRecord, u64)>> {
+        Box::pin(async move {
+            let mut trouble = None;
+            for home in self.homes_here(name)? {
+                match self.ask(home, &format!("read the root record of {name}"), self.drives()[home].get(&name.root_key())).await {
+                    Ok(bytes) => match RootRecord::decode(name, &bytes) {
+                        Err(e) if e.kind() == Kind::Corrupt => drop(trouble.get_or_insert(e)),
+                        read => return Ok((read?, bytes.len() as u64)),
+                    },
+                    // What a blank drive does not have says nothing.
+                    Err(e) if e.kind() == Kind::NotFound && self.is_blank(home).await => drop(trouble.get_or_insert(e)),
+                    Err(e) if e.kind() == Kind::NotFound && trouble.as_ref().is_none_or(|e| e.kind() == Kind::NotFound) => {
+                        if self.has_left(home).await {
+                            let text = format!(
+                                "another host changed which drives this fleet has, so that this one can't tell what {name} is: ask that one, or start this one again"
+                            );
+                            return Err(Error::conflict(text));
+                        }
+                        return Err(Box::pin(self.unknown(name)).await);
                     }
-                    return Err(Box::pin(self.unknown(name)).await);
-                }
-                Err(e) => {
-                    let text = format!("cannot read the root record of {name} at {}", self.drives()[home].info().name);
-                    if e.kind() == Kind::Unavailable && self.presence().is_redundant() {
-                        self.presence().lose(home, &e.full_text());
+                    Err(e) => {
+                        let text = format!("cannot read the root record of {name} at {}", self.drives()[home].info().name);
+                        if e.kind() == Kind::Unavailable && self.presence().is_redundant() {
+                            self.presence().lose(home, &e.full_text());
+                        }
+                        trouble.get_or_insert(e.while_doing(text));
                     }
-                    trouble.get_or_insert(e.while_doing(text));
                 }
             }
-        }
-        self.check_presence()?;
-        Err(trouble.unwrap_or_else(|| Error::internal(format!("the root record of {name} has no home"))))
+            self.check_presence()?;
+            Err(trouble.unwrap_or_else(|| Error::internal(format!("the root record of {name} has no home"))))
+        })
     }
 
     /// As [`Self::read`], for queries; how many bytes were fetched is nothing where the record is remembered, and its home says that it has that still.
@@ -188,27 +191,29 @@ impl Catalog {
     ///
     /// # Errors
     /// As [`Self::read`]; a record of a newer format is `Unsupported` here too, so that an older version never replaces it.
-    pub async fn read_versioned(&self, name: &DatasetName) -> Result<Option<(RootRecord, Version)>> {
-        let homes = self.homes_here(name)?;
-        let Some(home) = homes.first() else { return Ok(None) };
-        match self.read_at(*home, name).await {
-            // The version is that of the damaged one, which is to be replaced.
-            Err(e) if e.kind() == Kind::Corrupt && homes.len() > 1 => {
-                let Some(entry) = self.ask(*home, "look up a root record", self.drives()[*home].stat(&name.root_key())).await? else { return Ok(None) };
-                let (record, _) = self.read(name).await?;
-                Ok(Some((record, entry.version)))
+    pub fn read_versioned<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<Option<(RootRecord, Version)>>> {
+        Box::pin(async move {
+            let homes = self.homes_here(name)?;
+            let Some(home) = homes.first() else { return Ok(None) };
+            match self.read_at(*home, name).await {
+                // The version is that of the damaged one, which is to be replaced.
+                Err(e) if e.kind() == Kind::Corrupt && homes.len() > 1 => {
+                    let Some(entry) = self.ask(*home, "look up a root record", self.drives()[*home].stat(&name.root_key())).await? else { return Ok(None) };
+                    let (record, _) = self.read(name).await?;
+                    Ok(Some((record, entry.version)))
+                }
+                Ok(Some((bytes, version))) => Ok(Some((RootRecord::decode(name, &bytes)?, version))),
+                Ok(None) if self.is_blank(*home).await => {
+                    self.check_presence()?;
+                    Box::pin(self.read_versioned(name)).await
+                }
+                Ok(None) => Ok(None),
+                Err(e) => {
+                    self.may_lose(*home, e)?;
+                    Box::pin(self.read_versioned(name)).await
+                }
             }
-            Ok(Some((bytes, version))) => Ok(Some((RootRecord::decode(name, &bytes)?, version))),
-            Ok(None) if self.is_blank(*home).await => {
-                self.check_presence()?;
-                Box::pin(self.read_versioned(name)).await
-            }
-            Ok(None) => Ok(None),
-            Err(e) => {
-                self.may_lose(*home, e)?;
-                Box::pin(self.read_versioned(name)).await
-            }
-        }
+        })
     }
 
     /// The bytes of the root record that drive `at` has, and their version.
@@ -235,36 +240,38 @@ impl Catalog {
     ///
     /// # Errors
     /// `Conflict` when somebody else was quicker: nothing was changed.
-    pub async fn commit(&self, record: &RootRecord, expect: Expect, before: Option<u64>) -> Result<()> {
-        let _turn = self.presence().turn().await;
-        let value = record.encode()?;
-        let mut known = Some(expect);
-        let others = loop {
-            self.note_absent().await?;
-            let homes = self.homes_here(&record.name)?;
-            let Some(first) = homes.first() else { return Err(Error::internal(format!("the root record of {} has no home", record.name))) };
-            let decides = match known.take() {
-                Some(expect) => Ok(Decides::Change(expect)),
-                None => self.decides(*first, record, before).await,
-            };
-            let done = match decides {
-                Ok(Decides::Knows) => Ok(()),
-                Ok(Decides::Change(expect)) => {
-                    let put = Op::Put { key: record.name.root_key(), value: value.clone(), expect };
-                    self.ask(*first, &format!("commit {}", record.name), self.drives()[*first].apply(vec![put])).await.map(drop)
+    pub fn commit<'a>(&'a self, record: &'a RootRecord, expect: Expect, before: Option<u64>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let _turn = self.presence().turn().await;
+            let value = record.encode()?;
+            let mut known = Some(expect);
+            let others = loop {
+                self.note_absent().await?;
+                let homes = self.homes_here(&record.name)?;
+                let Some(first) = homes.first() else { return Err(Error::internal(format!("the root record of {} has no home", record.name))) };
+                let decides = match known.take() {
+                    Some(expect) => Ok(Decides::Change(expect)),
+                    None => self.decides(*first, record, before).await,
+                };
+                let done = match decides {
+                    Ok(Decides::Knows) => Ok(()),
+                    Ok(Decides::Change(expect)) => {
+                        let put = Op::Put { key: record.name.root_key(), value: value.clone(), expect };
+                        self.ask(*first, &format!("commit {}", record.name), self.drives()[*first].apply(vec![put])).await.map(drop)
+                    }
+                    Err(e) => Err(e),
+                };
+                match done {
+                    Ok(()) => break self.followers(*first, &record.name).await?,
+                    Err(e) if e.kind() == Kind::Conflict => return Err(refused(&record.name, e)),
+                    Err(e) => self.may_lose(*first, e.while_doing(format!("cannot commit {}", record.name)))?,
                 }
-                Err(e) => Err(e),
             };
-            match done {
-                Ok(()) => break self.followers(*first, &record.name).await?,
-                Err(e) if e.kind() == Kind::Conflict => return Err(refused(&record.name, e)),
-                Err(e) => self.may_lose(*first, e.while_doing(format!("cannot commit {}", record.name)))?,
+            for home in others {
+                self.follow(home, &record.name, record.change, Some(&value)).await?;
             }
-        };
-        for home in others {
-            self.follow(home, &record.name, record.change, Some(&value)).await?;
-        }
-        self.follow_back(&record.name, record.change, Some(&value)).await
+            self.follow_back(&record.name, record.change, Some(&value)).await
+        })
     }
 
     /// The homes that are to follow a change that `first` has taken. They are looked for only then: whoever has records lie on more drives copies what `first` had until just before.
@@ -359,14 +366,16 @@ impl Catalog {
     ///
     /// # Errors
     /// `NotFound`; `Conflict` when it is replaced at the same moment; `Unsupported` for a data set of a newer version.
-    pub async fn drop_dataset(&self, name: &DatasetName) -> Result<()> {
-        let turn = self.presence().turn().await;
-        let dropped = self.drop_record(name).await?;
-        drop(turn);
-        match dropped {
-            Some(generation) => self.delete_generation(name, generation).await,
-            None => Ok(()),
-        }
+    pub fn drop_dataset<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let turn = self.presence().turn().await;
+            let dropped = self.drop_record(name).await?;
+            drop(turn);
+            match dropped {
+                Some(generation) => self.delete_generation(name, generation).await,
+                None => Ok(()),
+            }
+        })
     }
 
     /// Removes the root record of `name`; the generation that it named, if that is known. What was only moved to other drives meanwhile is dropped as it is now.

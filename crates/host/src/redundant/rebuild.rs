@@ -5,6 +5,7 @@
 //!
 //! What is on the blank drive already, as the code map names it, is not made again: that is how a rebuild goes on after a crash.
 
+use futures::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
@@ -100,50 +101,52 @@ impl Host {
     /// # Errors
     /// `Unsupported` in a fleet without redundancy; `Invalid` where a drive that is named is not lost, or what answers in its place is not blank; `Conflict` while another repair is under way; `Unavailable` where more drives are lost than the fleet survives, or a drive does not
     /// answer.
-    pub async fn repair(&self, options: &RepairOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<RepairReport> {
-        let started = Instant::now();
-        let catalog = self.catalog();
-        let _only = self.cover().repairing().ok_or_else(|| Error::conflict("a repair of this fleet is under way: wait until it is done"))?;
-        catalog.look_around().await?;
-        if !catalog.presence().is_redundant() {
-            return Err(Error::unsupported("this fleet has no redundancy, from which lost drives could be rebuilt: bring them back"));
-        }
-        for name in &options.drives {
-            let at = self.drives().iter().position(|drive| drive.info().name == *name || drive.info().id.to_string() == *name);
-            let at = at.ok_or_else(|| Error::invalid(format!("there is no drive {name:?}: `skytether status` names them")))?;
-            if !catalog.presence().is_lost(at) {
-                return Err(Error::invalid(format!("{name} is not lost: only lost drives are rebuilt")));
+    pub fn repair<'a>(&'a self, options: &'a RepairOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<RepairReport>> {
+        Box::pin(async move {
+            let started = Instant::now();
+            let catalog = self.catalog();
+            let _only = self.cover().repairing().ok_or_else(|| Error::conflict("a repair of this fleet is under way: wait until it is done"))?;
+            catalog.look_around().await?;
+            if !catalog.presence().is_redundant() {
+                return Err(Error::unsupported("this fleet has no redundancy, from which lost drives could be rebuilt: bring them back"));
             }
-        }
-        let blank = catalog.blank().await?;
-        let named: Vec<&String> = options.drives.iter().filter(|name| !blank.iter().any(|at| self.is_called(*at, name))).collect();
-        if let Some(name) = named.first() {
-            return Err(Error::invalid(format!(
-                "nothing blank answers in the place of {name}: put a blank drive there first, made with its id (`skytether drive serve --replace ID`)"
-            )));
-        }
-        let blank: BTreeSet<usize> =
-            blank.into_iter().filter(|at| options.drives.is_empty() || options.drives.iter().any(|name| self.is_called(*at, name))).collect();
-        let mut rebuild = Rebuild {
-            host: self,
-            cover: self.cover(),
-            blank,
-            tell,
-            report: RepairReport::default(),
-            progress: Progress::default(),
-            pace: Pace::new(options.bytes_per_s),
-            hurries: options.bytes_per_s.is_none(),
-            batches: BTreeMap::new(),
-            sending: BTreeMap::new(),
-        };
-        rebuild.report.drives = rebuild.blank.iter().map(|at| self.drives()[*at].info().name.clone()).collect();
-        for at in catalog.presence().lost().into_iter().filter(|at| !rebuild.blank.contains(at)) {
-            rebuild.report.lost.insert(self.drives()[at].info().name.clone(), catalog.presence().why(at).unwrap_or_default());
-        }
-        if !rebuild.blank.is_empty() {
-            rebuild.all().await?;
-        }
-        Ok(RepairReport { seconds: started.elapsed().as_secs_f64(), ..rebuild.report })
+            for name in &options.drives {
+                let at = self.drives().iter().position(|drive| drive.info().name == *name || drive.info().id.to_string() == *name);
+                let at = at.ok_or_else(|| Error::invalid(format!("there is no drive {name:?}: `skytether status` names them")))?;
+                if !catalog.presence().is_lost(at) {
+                    return Err(Error::invalid(format!("{name} is not lost: only lost drives are rebuilt")));
+                }
+            }
+            let blank = catalog.blank().await?;
+            let named: Vec<&String> = options.drives.iter().filter(|name| !blank.iter().any(|at| self.is_called(*at, name))).collect();
+            if let Some(name) = named.first() {
+                return Err(Error::invalid(format!(
+                    "nothing blank answers in the place of {name}: put a blank drive there first, made with its id (`skytether drive serve --replace ID`)"
+                )));
+            }
+            let blank: BTreeSet<usize> =
+                blank.into_iter().filter(|at| options.drives.is_empty() || options.drives.iter().any(|name| self.is_called(*at, name))).collect();
+            let mut rebuild = Rebuild {
+                host: self,
+                cover: self.cover(),
+                blank,
+                tell,
+                report: RepairReport::default(),
+                progress: Progress::default(),
+                pace: Pace::new(options.bytes_per_s),
+                hurries: options.bytes_per_s.is_none(),
+                batches: BTreeMap::new(),
+                sending: BTreeMap::new(),
+            };
+            rebuild.report.drives = rebuild.blank.iter().map(|at| self.drives()[*at].info().name.clone()).collect();
+            for at in catalog.presence().lost().into_iter().filter(|at| !rebuild.blank.contains(at)) {
+                rebuild.report.lost.insert(self.drives()[at].info().name.clone(), catalog.presence().why(at).unwrap_or_default());
+            }
+            if !rebuild.blank.is_empty() {
+                rebuild.all().await?;
+            }
+            Ok(RepairReport { seconds: started.elapsed().as_secs_f64(), ..rebuild.report })
+        })
     }
 
     fn is_called(&self, at: usize, name: &str) -> bool {

@@ -3,6 +3,7 @@
 //! Slices and parities are verified against the code map, in `window`; those of tables without parities against their metadata. What has copies (root records, metadata slices, code maps) is compared copy with copy, and where these differ, the
 //! one counts that fits what it belongs to. A drive that is away is left out.
 
+use futures::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,36 +60,38 @@ impl Host {
     ///
     /// # Errors
     /// `NotFound` for a data set that is named and is not there; `Unavailable` where more drives are lost than the fleet survives. What is damaged is no error: the report tells.
-    pub async fn scrub(&self, options: &ScrubOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<ScrubReport> {
-        let started = Instant::now();
-        let catalog = self.catalog();
-        catalog.look_around().await?;
-        let names = if options.datasets.is_empty() { catalog.names().await? } else { options.datasets.iter().cloned().collect() };
-        let mut progress = Progress::default();
-        for name in &names {
-            match catalog.read(name).await {
-                // What is on two levels is verified on each.
-                Ok((record, _)) => progress.total += record.bytes() * if record.is_on_two_levels() { 2 } else { 1 },
-                Err(e) if e.kind() == Kind::NotFound && !options.datasets.is_empty() => return Err(e),
-                // What can't be read is told when its turn comes.
-                Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported | Kind::NotFound) => {}
-                Err(e) => return Err(e),
+    pub fn scrub<'a>(&'a self, options: &'a ScrubOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<ScrubReport>> {
+        Box::pin(async move {
+            let started = Instant::now();
+            let catalog = self.catalog();
+            catalog.look_around().await?;
+            let names = if options.datasets.is_empty() { catalog.names().await? } else { options.datasets.iter().cloned().collect() };
+            let mut progress = Progress::default();
+            for name in &names {
+                match catalog.read(name).await {
+                    // What is on two levels is verified on each.
+                    Ok((record, _)) => progress.total += record.bytes() * if record.is_on_two_levels() { 2 } else { 1 },
+                    Err(e) if e.kind() == Kind::NotFound && !options.datasets.is_empty() => return Err(e),
+                    // What can't be read is told when its turn comes.
+                    Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported | Kind::NotFound) => {}
+                    Err(e) => return Err(e),
+                }
             }
-        }
-        let report = ScrubReport { check: options.check, ..ScrubReport::default() };
-        let window = Window::new(self.drives().len(), options.bytes_per_s);
-        let mut scrub = Scrub { host: self, cover: self.cover(), options, tell, report, progress, seed: self.options().ids.seed(), window };
-        for at in catalog.presence().lost() {
-            scrub.skip(at, &catalog.presence().why(at).unwrap_or_default());
-        }
-        scrub.membership().await?;
-        for name in names {
-            scrub.dataset(&name).await?;
-        }
-        scrub.flush().await?;
-        scrub.progress.done = scrub.progress.total;
-        scrub.advance(0);
-        Ok(ScrubReport { seconds: started.elapsed().as_secs_f64(), ..scrub.report })
+            let report = ScrubReport { check: options.check, ..ScrubReport::default() };
+            let window = Window::new(self.drives().len(), options.bytes_per_s);
+            let mut scrub = Scrub { host: self, cover: self.cover(), options, tell, report, progress, seed: self.options().ids.seed(), window };
+            for at in catalog.presence().lost() {
+                scrub.skip(at, &catalog.presence().why(at).unwrap_or_default());
+            }
+            scrub.membership().await?;
+            for name in names {
+                scrub.dataset(&name).await?;
+            }
+            scrub.flush().await?;
+            scrub.progress.done = scrub.progress.total;
+            scrub.advance(0);
+            Ok(ScrubReport { seconds: started.elapsed().as_secs_f64(), ..scrub.report })
+        })
     }
 }
 

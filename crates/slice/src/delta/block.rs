@@ -1,13 +1,13 @@
-//! A block of packed values: its measures, what its values are decoded to, and what is carried to the next.
+//! Blocks of delta-packed values: sizes, target types and the state that one block passes to the next.
 
 /// Values per block and per miniblock.
 pub(super) const BLOCK_VALUES: usize = 128;
 pub(super) const MINI: usize = 32;
 pub(super) const MINIS: usize = BLOCK_VALUES / MINI;
 
-/// What values are decoded to: `u32`, or `u16` (values that do not fit are an error).
+/// The type to which values are decoded: `u32`, or `u16` (a value that does not fit is an error).
 ///
-/// It is one of the two: what is not two bytes long is taken to be four.
+/// Unsafe code relies on there being only these two: it takes a type that is not two bytes long for a `u32`.
 pub(crate) trait Target: Copy + 'static {
     /// The largest value that fits.
     const MAX: u32;
@@ -39,16 +39,17 @@ impl Target for u16 {
     }
 }
 
-/// Running state between blocks; arrays are one number per lane of the vectorised code, to be combined at the end.
+/// The state that one block passes to the next. Arrays have one number per lane of the vectorised code, combined at the
+/// end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DeltaState {
     pub(super) last: u32,
     pub(super) max: [u32; 8],
-    /// Deltas that are positive.
+    /// Number of positive deltas.
     pub(super) ascents: [u32; 8],
 }
 
-/// How far vector loads may reach beyond a miniblock.
+/// Bytes that a vector load may read beyond a miniblock.
 pub(super) const SLACK: usize = 16;
 
 pub(super) fn unzigzag(n: u64) -> i64 {

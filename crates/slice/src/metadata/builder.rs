@@ -1,4 +1,4 @@
-//! A partition's metadata, collected while its slices are written.
+//! Builds a partition's metadata while its slices are written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::layout::Layout;
 use crate::sections;
 use crate::stats::stats_type;
 
-/// Collects a partition's metadata while its slices are written.
+/// Builds a partition's metadata while its slices are written.
 #[derive(Debug)]
 pub struct MetadataBuilder {
     layout: Layout,
@@ -27,7 +27,7 @@ pub struct MetadataBuilder {
     groups: Groups,
     rows: Vec<u64>,
     slices: Vec<SliceEntry>,
-    /// Nothing once a stripe did not tell.
+    /// `None` from the first stripe on that has no section ends.
     sections: Option<sections::SectionsBuilder>,
     columns: Vec<Option<BoundsBuilder>>,
 }
@@ -39,7 +39,8 @@ struct BoundsBuilder {
     nulls: Vec<u64>,
 }
 
-/// One-row arrays, joined now and then, so that wide tables of many slices do not hold millions of tiny arrays.
+/// One-row arrays, joined as they become many, so that a wide table of many slices does not hold millions of tiny
+/// arrays.
 #[derive(Debug, Default)]
 struct Chunks(Vec<ArrayRef>);
 
@@ -67,7 +68,7 @@ fn concat(arrays: &[&ArrayRef]) -> Result<ArrayRef> {
 }
 
 impl MetadataBuilder {
-    /// A partition without slices yet.
+    /// The builder of a partition without slices.
     #[must_use]
     pub fn new(layout: Layout, schema: SchemaRef, application: BTreeMap<String, String>) -> Self {
         let columns = schema.fields().iter().map(|f| stats_type(f.data_type()).map(|_| BoundsBuilder::default())).collect();
@@ -75,7 +76,7 @@ impl MetadataBuilder {
         Self { layout, schema, application, groups, rows: Vec::new(), slices: Vec::new(), sections: Some(sections::SectionsBuilder::new(groups)), columns }
     }
 
-    /// Takes the next stripe into account.
+    /// Adds the next stripe.
     ///
     /// # Errors
     /// `Invalid` where its slices or statistics are not those of a stripe of this schema.

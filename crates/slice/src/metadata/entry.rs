@@ -1,8 +1,8 @@
-//! What a partition's metadata say about a slice.
+//! The entry of a slice in its partition's metadata.
 
 use serde::{Deserialize, Serialize};
 
-/// What is known about one slice.
+/// Size and checksum of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SliceEntry {
     /// Rows.

@@ -21,11 +21,12 @@ impl PartialEq for Bounds {
     }
 }
 
-/// Statistics of a partition's stripes, which mostly are slices: arrays with one entry per stripe, as DataFusion's `PruningStatistics` wants them. A null bound is unknown.
+/// Statistics of a partition's stripes: arrays with one entry per stripe, in the form of DataFusion's
+/// `PruningStatistics`. A null bound means unknown.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StatsTable {
     schema: SchemaRef,
-    /// Where each column is: whoever asks about all of 20,000 must not look through them for each.
+    /// The place of each column by its name: a query may ask for each of 20,000 columns.
     places: HashMap<String, usize>,
     rows: UInt64Array,
     columns: Vec<Option<Bounds>>,
@@ -33,7 +34,7 @@ pub struct StatsTable {
 
 impl StatsTable {
     pub(super) fn assemble(schema: SchemaRef, rows: UInt64Array, columns: Vec<Option<Bounds>>) -> Self {
-        // Of two columns of one name the first counts, as for Arrow.
+        // Of two columns of the same name the first one counts, as in Arrow.
         let places = schema.fields().iter().enumerate().rev().map(|(i, field)| (field.name().clone(), i)).collect();
         Self { schema, places, rows, columns }
     }
@@ -72,7 +73,8 @@ impl StatsTable {
         self.columns.get(*self.places.get(column)?)?.as_ref().map(|b| b.nulls.clone())
     }
 
-    /// Of the column at `column` in stripe `stripe`: bounds as they are kept, in arrays of one value of [`stats_type`], and the number of nulls.
+    /// The stored bounds of column `column` in stripe `stripe`, in arrays of one value of [`stats_type`], and its null
+    /// count.
     pub(crate) fn of(&self, column: usize, stripe: usize) -> Option<(ArrayRef, ArrayRef, u64)> {
         let bounds = self.columns.get(column)?.as_ref().filter(|bounds| stripe < bounds.min.len())?;
         Some((bounds.min.slice(stripe, 1), bounds.max.slice(stripe, 1), bounds.nulls.value(stripe)))
@@ -84,7 +86,7 @@ impl StatsTable {
         if array.data_type() == field.data_type() {
             return Some(Arc::clone(array));
         }
-        // Bounds of a dictionary are kept as plain values.
+        // The bounds of a dictionary column are stored as plain values.
         compute::cast(array, field.data_type()).ok()
     }
 }

@@ -1,4 +1,4 @@
-//! The columns of sparse slices, and the values of a row.
+//! The schema of sparse slices, and the values of a row.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub fn sparse_schema(value: ValueType) -> SchemaRef {
     ]))
 }
 
-/// The columns that validation needs and the projection lacks.
+/// The columns that validation needs in addition to the projection.
 pub(super) fn needs(projection: &[usize]) -> Vec<usize> {
     let lists = projection.iter().any(|&c| c == column::IDX || c == column::VAL);
     let idx = projection.contains(&column::IDX);
@@ -85,7 +85,7 @@ impl Values<'_> {
         self.len() == 0
     }
 
-    /// The type that these are.
+    /// The stored type of the values.
     #[must_use]
     pub fn value_type(&self) -> ValueType {
         match self {

@@ -9,8 +9,8 @@ mod record;
 use std::collections::HashSet;
 use std::path::Path;
 
-use bytes::Bytes;
 use crate::common::{assert_no_leaks, bytes, contents, delete, everything, identity, key, options, put};
+use bytes::Bytes;
 use disk::{Change, Disk, Event, Image, Leaves, Node, Random};
 use record::{Holds, INDEX, Noted, Recorder};
 use skytether_common::Kind;
