@@ -335,7 +335,7 @@ mod tests {
             ("b", "mod d;"),
             ("b/d", "use self::super::super::a::W;"),
         ]);
-        assert_eq!(found, ["a/c -> a", "a/c -> b", "a -> a/c", "a -> b", "b/d -> a"]);
+        assert_eq!(found, ["a -> a/c", "a -> b", "a/c -> a", "a/c -> b", "b/d -> a"]);
     }
 
     #[test]
@@ -406,7 +406,7 @@ mod tests {
             ("a/d", "use super::c::*;"),
             ("b", ""),
         ]);
-        assert_eq!(found, ["a/c -> a", "a/c -> a/d", "a/c -> b", "a/d -> a/c", "a -> b"]);
+        assert_eq!(found, ["a -> b", "a/c -> a", "a/c -> a/d", "a/c -> b", "a/d -> a/c"]);
     }
 
     #[test]
