@@ -58,7 +58,8 @@ fuzz: setup ## the parsers of bytes from outside, FUZZ_SECONDS each, with libFuz
 	  tail -n 1 $(FUZZ_DIR)/$$target/log; \
 	done
 
-lint: setup ## format, clippy
+lint: setup ## format, clippy, line widths and plain words
+	$(BIN)/python tools/lint_words.py
 	cargo fmt --all --check
 	cargo clippy --workspace -- -D warnings
 	cargo clippy --workspace --all-targets -- -D warnings -A clippy::unwrap_used -A clippy::expect_used -A clippy::panic

@@ -1,0 +1,41 @@
+"""Line widths and plain words (tools/lint_words.py): the tree has no more findings than it may, and the check can fail."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "lint_words.py"
+spec = importlib.util.spec_from_file_location("lint_words", TOOL)
+lint = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(lint)
+
+
+def test_tree_has_no_more_findings_than_allowed():
+    done = subprocess.run([sys.executable, str(TOOL)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "lines"),
+    [
+        ("a.md", "Whoever reads.\n\n```\nwhoever\n```\n| whoever |\n`anew`\n" + "long " * 30, [1, 8]),
+        ("a.rs", "// It is made anew.\nlet anew = 1;\n    /// Nobody, anew.\n", [1, 3, 3]),
+        ("a.py", '"""So many."""\nx = "nobody"\ndef f():\n    """Two\n    nobody"""\n    return 1  # anew\n', [1, 5, 6]),
+        ("a.rs", "// " + "x" * 130 + "\n// https://example.org/" + "y" * 130, []),
+    ],
+)
+def test_findings_are_in_prose_and_comments(name, text, lines):
+    assert [number for number, _ in lint.findings(name, text)] == lines
+
+
+def test_more_findings_fail_and_fewer_ask_for_a_lower_number():
+    assert lint.problems({"a.md": [(1, "x")]}, {"a.md": 1}) == []
+    (more,) = lint.problems({"a.md": [(1, "x"), (2, "y")]}, {"a.md": 1})
+    assert "a.md:2: y" in more
+    (fewer,) = lint.problems({}, {"a.md": 1})
+    assert "lower the number" in fewer
