@@ -20,7 +20,7 @@ SEEDS = 10_000
 
 def run(begin: int, seeds: int) -> tuple[float, str]:
     """Seconds that so many storms took from seed `begin` on, and what they tell; exits where one fails."""
-    # Optimised, as tests are not: what is built first takes as long as some thousand storms.
+    # The program of `make test`; what cargo builds first takes as long as some thousand storms.
     build = ["cargo", "test", "--profile", "dev", "-q", "-p", "skytether-fleet", "--test", "fleet"]
     environment = {**os.environ, "SKYTETHER_STORMS": f"{begin}..{begin + seeds}", "PROTOC": os.environ.get("PROTOC", str(ROOT / ".venv/bin/protoc"))}
     subprocess.run([*build, "--no-run"], cwd=ROOT, check=True, env=environment)

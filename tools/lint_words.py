@@ -82,7 +82,7 @@ def findings(name: str, text: str) -> list[Finding]:
     """What is wrong with the file `name` of that `text`, line by line."""
     found: list[Finding] = []
     for number, line in READERS[Path(name).suffix](text):
-        if len(line) > WIDTH and " " in line.strip() and "](http" not in line and "<http" not in line:
+        if len(line) > WIDTH and " " in line.strip().lstrip("/#!*- ") and "](http" not in line and "<http" not in line:
             found.append((number, f"{len(line)} characters, at most {WIDTH}"))
         # What a program prints, or a name in the code, stands in backticks.
         for word in PATTERN.findall(re.sub(r"`[^`]*`", "", line)):
