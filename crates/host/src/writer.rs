@@ -408,7 +408,7 @@ impl DatasetWriter {
 
     fn check_table(&self, table: &str) -> Result<()> {
         if self.state != State::Writing {
-            return Err(Error::invalid(format!("self ingest of {} has failed before: begin again", self.name)));
+            return Err(Error::invalid(format!("this ingest of {} has failed before: begin again", self.name)));
         }
         if self.tables.contains_key(table) {
             return Err(Error::invalid(format!("{} has been given the table {table:?} twice", self.name)));
@@ -425,7 +425,7 @@ impl DatasetWriter {
     /// Makes all tables visible at once, in place of what was there before.
     ///
     /// # Errors
-    /// `Conflict` when somebody else wrote self data set in the meantime; nothing was changed then, and what was written is deleted. After
+    /// `Conflict` when somebody else wrote this data set in the meantime; nothing was changed then, and what was written is deleted. After
     /// any other error the data set may be there: look. A caller that stops waiting does not stop the commit.
     pub fn commit(self) -> BoxFuture<'static, Result<IngestReport>> {
         Box::pin(async move {
