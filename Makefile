@@ -89,20 +89,22 @@ $(VENV)/.built: $(VENV)/.tools requirements.txt $(RUST_SOURCES) pyproject.toml
 # 3. The Python package, in place: what changes later need not be installed again.
 $(VENV)/.installed: pyproject.toml | $(VENV)/.built
 	@echo "Installing Skytether into $(VENV) ..." >&2
+	@rm -f $(VENV)/.benchmarked
 	@$(BIN)/maturin develop -q
 	@touch $@
 
 # 4. What tests and benchmarks compare with.
-$(VENV)/.dev: requirements-dev.txt | $(VENV)/.installed
+$(VENV)/.dev: requirements-dev.txt | $(VENV)/.built
 	@echo "Installing what the tests compare with ..." >&2
 	@$(BIN)/python -m pip install -q -r requirements-dev.txt
 	@touch $@
 
-# 5. Everything optimised, for benchmarks. The extension of the demo comes back with the next `make demo` or `make test`.
+# 5. Everything optimised, for benchmarks. One extension is installed at a time: each of `.installed` and `.benchmarked` removes the
+# other's stamp, and neither depends on the other. The next `make demo` or `make test` installs the demo's again.
 $(VENV)/.benchmarked: $(VENV)/.tools $(RUST_SOURCES) pyproject.toml | $(VENV)/.dev
 	@echo "Building Skytether for benchmarks (about 25 minutes the first time, on two cores) ..." >&2
-	@$(BIN)/maturin develop -q --profile bench
 	@rm -f $(VENV)/.installed
+	@$(BIN)/maturin develop -q --profile bench
 	@touch $@
 
 test-rust: setup $(VENV)/.dev

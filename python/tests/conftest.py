@@ -124,6 +124,8 @@ def command(*arguments: object, module: str = "msgexpress.cli", alone: bool = Fa
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(), _Captured() as captured:
         for name, value in env.items():
             patch.setenv(name, value)
+        # A file that HDF5 could not write ends the process at once (`msgexpress.cli`): here that would be the tests'.
+        patch.setattr(os, "_exit", lambda status: pytest.fail(f"the command ends its process with status {status}: run it with alone=True"))
         try:
             if module == "skytether._cli":
                 # `_cli.main` also gives ctrl-C back to the system, which would be this whole process's.
@@ -131,7 +133,11 @@ def command(*arguments: object, module: str = "msgexpress.cli", alone: bool = Fa
             else:
                 status = msgexpress.cli.main(words)
         except SystemExit as stopped:
+            # As Python ends a program: a text is an error.
             status = stopped.code or 0
+            if not isinstance(status, int):
+                print(status, file=sys.stderr)
+                status = 1
         except Exception:
             # As Python ends a program.
             traceback.print_exc()
@@ -150,16 +156,19 @@ class _Captured:
         self.saved = [os.dup(1), os.dup(2)]
         for number, file in enumerate(self.files, 1):
             os.dup2(file.fileno(), number)
-        sys.stdout, sys.stderr = (open(os.dup(number), "w", encoding="utf-8") for number in (1, 2))
+        self.streams = [open(os.dup(number), "w", encoding="utf-8") for number in (1, 2)]
+        sys.stdout, sys.stderr = self.streams
         return self
 
     def __exit__(self, *_: object) -> None:
-        for stream in (sys.stdout, sys.stderr):
-            stream.close()
         sys.stdout, sys.stderr = self.python
-        for number, saved in enumerate(self.saved, 1):
-            os.dup2(saved, number)
-            os.close(saved)
+        try:
+            for stream in self.streams:
+                stream.close()
+        finally:
+            for number, saved in enumerate(self.saved, 1):
+                os.dup2(saved, number)
+                os.close(saved)
         self.texts = []
         for file in self.files:
             file.seek(0)

@@ -39,3 +39,15 @@ def test_more_findings_fail_and_fewer_ask_for_a_lower_number():
     assert "a.md:2: y" in more
     (fewer,) = lint.problems({}, {"a.md": 1})
     assert "lower the number" in fewer
+
+
+def test_update_refuses_a_larger_sum(tmp_path, monkeypatch, capsys):
+    (tmp_path / "a.md").write_text("Nobody reads it anew.\n")
+    may = tmp_path / "allowed.txt"
+    may.write_text("a.md 1\n")
+    for name, value in {"ROOT": tmp_path, "ALLOWED": may, "tracked": lambda: ["a.md"]}.items():
+        monkeypatch.setattr(lint, name, value)
+    monkeypatch.setattr(sys, "argv", ["lint_words.py", "--update"])
+    assert lint.main() == 1 and may.read_text() == "a.md 1\n" and "2 findings, 1 allowed" in capsys.readouterr().err
+    (tmp_path / "a.md").write_text("A reader.\n")
+    assert lint.main() == 0 and "a.md" not in may.read_text()
