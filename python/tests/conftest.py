@@ -156,7 +156,7 @@ class _Captured:
         self.saved = [os.dup(1), os.dup(2)]
         for number, file in enumerate(self.files, 1):
             os.dup2(file.fileno(), number)
-        self.streams = [open(os.dup(number), "w", encoding="utf-8") for number in (1, 2)]
+        self.streams = [open(os.dup(number), "w", buffering=1, encoding="utf-8") for number in (1, 2)]
         sys.stdout, sys.stderr = self.streams
         return self
 
