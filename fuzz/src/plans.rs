@@ -16,7 +16,7 @@ use datafusion_substrait::logical_plan::producer::to_substrait_extended_expr;
 use futures::executor::block_on;
 use prost::Message;
 use skytether_common::{Kind, Result};
-use skytether_host::substrait::LIMITS;
+use skytether_host::SUBSTRAIT_LIMITS as LIMITS;
 use skytether_plan::codec;
 use skytether_plan::partial;
 use skytether_plan::substrait_import::{ImportedPlan, TableLookup};

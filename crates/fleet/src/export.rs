@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use serde::Serialize;
 use skytether_common::{Error, Result};
-use skytether_host::plain::Sink;
+use skytether_host::Sink;
 use skytether_host::{Door, Exported};
 
 use crate::aside::Aside;

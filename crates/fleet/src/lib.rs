@@ -22,10 +22,10 @@ pub use embedded::{FORMAT, OpenOptions};
 pub use export::ExportReport;
 pub use fleet::{Fleet, IngestOptions};
 pub use profiles::Profiles;
-pub use skytether_host::catalog::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_host::{
     Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, Door, DriveStatus, Explanation, GrowthOptions, GrowthReport, HostOptions, IndexInfo, IndexRecord,
     IngestReport, ListIndexes, Listing, Moving, NewIndex, OldIndex, Output, Placement, PlainFile, Progress, Query, QueryOptions, Receipt, ReceiptHandle,
     RepairOptions, RepairReport, Scheme, ScrubOptions, ScrubReport, TableScan,
 };
+pub use skytether_host::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_particles::Particles;

@@ -341,7 +341,7 @@ async fn too_few_and_too_many_drives_are_refused_and_nothing_is_deleted() {
     assert_eq!(host.catalog().read(&name).await.unwrap().0.name, name);
 
     // What a crash in the middle of founding left undone is done by the next start.
-    let key = Key::new(skytether_host::membership::MEMBERSHIP_KEY).unwrap();
+    let key = Key::new(skytether_host::MEMBERSHIP_KEY).unwrap();
     drives[1].store.apply(vec![Op::Delete { key: key.clone(), expect: skytether_store::Expect::Any }]).unwrap();
     join(again(&[&drives[0], &drives[1]])).await.unwrap();
     assert!(drives[1].store.stat(&key).unwrap().is_some());
@@ -390,7 +390,7 @@ fn the_deepest_query_fits_the_stack_of_a_host() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_stack_size(32 << 20).enable_all().build().unwrap();
         let task = runtime.spawn(async {
             let (host, _, _) = fleet().await;
-            let limit = skytether_host::sql_limits::MAX_OPERATORS - 8;
+            let limit = skytether_host::MAX_OPERATORS - 8;
             for chain in [" + id", " || 'x'", "::bigint", " IS NULL", " OR id % 7 = 3"] {
                 let n = limit / if chain.starts_with(" OR") { 3 } else { 1 };
                 // What comes of it does not matter, only that it ends.

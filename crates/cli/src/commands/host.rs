@@ -182,7 +182,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
     let watching = host.clone();
     let serving = async move {
         tokio::select! {
-            served = skytether_host::server::serve(host, listener, stop) => served,
+            served = skytether_host::serve(host, listener, stop) => served,
             never = watching.watch(WATCH) => match never {},
         }
     };

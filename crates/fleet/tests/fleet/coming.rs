@@ -9,7 +9,7 @@ use bytes::Bytes;
 use skytether_common::{Key, Result};
 use skytether_drive::{Cse, Drive, Storage};
 use skytether_fleet::{DatasetKind, GrowthOptions};
-use skytether_host::membership::MEMBERSHIP_KEY;
+use skytether_host::MEMBERSHIP_KEY;
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Op, Version};

@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, Float32Array, StringArray};
 use arrow::record_batch::RecordBatch;
 use skytether_common::Kind;
 use skytether_fleet::{Cut, DatasetKind, Fleet, Placement};
-use skytether_host::writer::DatasetWriter;
+use skytether_host::DatasetWriter;
 use skytether_matrix::{TransposeOptions, Transposer};
 
 use crate::util::{CUTS, name, open, query, value};

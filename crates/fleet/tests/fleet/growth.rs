@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use skytether_common::{Kind, PartitionName};
 use skytether_drive::{Drive, DriveOptions, Storage};
 use skytether_fleet::{Cut, Fleet, GrowthOptions, GrowthReport, HostOptions, IngestOptions, OpenOptions, RepairOptions, ScrubOptions};
-use skytether_host::catalog::{PartitionRecord, RedundancyRecord};
+use skytether_host::{PartitionRecord, RedundancyRecord};
 use skytether_host::{RootRecord, Scheme};
 
 use crate::killed::{Job, MANY, killed_at};

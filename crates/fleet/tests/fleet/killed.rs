@@ -13,7 +13,7 @@ use std::time::Duration;
 use skytether_common::{Error, Result};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_fleet::{DatasetKind, GrowthOptions, HostOptions, Placement, RepairOptions, ScrubOptions};
-use skytether_host::membership::MEMBERSHIP_KEY;
+use skytether_host::MEMBERSHIP_KEY;
 use skytether_host::{Founding, Host, Lost};
 use skytether_store::disk::DriveIdentity;
 use skytether_store::{Op, Version};

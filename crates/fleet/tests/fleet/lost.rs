@@ -31,7 +31,7 @@ async fn a_foreign_drive_at_a_drives_address_gets_and_gives_nothing() {
     let before = query(&fleet, sum, Cut::Full).await.unwrap();
     let members = ids(&fleet).await;
     let root = name("lab.t").root_key();
-    let home = skytether_host::catalog::rendezvous(root.as_str(), members.iter()).unwrap();
+    let home = skytether_host::rendezvous(root.as_str(), members.iter()).unwrap();
 
     // Another drive where the home of the data set was, under the same name.
     let address = drives[home].address.clone();

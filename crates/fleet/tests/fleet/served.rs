@@ -105,7 +105,7 @@ fn serve_host_at(address: &str, addresses: Vec<String>, moving: Moving) -> Serve
         let mut options = HostOptions { storage_deadline: Duration::from_secs(30), moving, ..HostOptions::default() };
         options.slices.target_bytes = 64 << 10;
         let (host, _) = Host::join(connected, options, Founding::EmptyDrives).await.unwrap();
-        skytether_host::server::serve(host, listener, std::future::pending()).await.unwrap();
+        skytether_host::serve(host, listener, std::future::pending()).await.unwrap();
     })
 }
 
@@ -159,7 +159,7 @@ async fn a_dead_drive_is_named() {
     assert_eq!(parts, 4, "every drive must hold a part");
     // Not the home drive, which would already fail the look-up.
     let home = fleet.describe(&name("lab.t")).await.unwrap();
-    let at_home = skytether_host::catalog::rendezvous(home.name.root_key().as_str(), ids(&fleet).await.iter()).unwrap();
+    let at_home = skytether_host::rendezvous(home.name.root_key().as_str(), ids(&fleet).await.iter()).unwrap();
     let dead = (at_home + 1) % 4;
     drives[dead].kill();
     let error = query(&fleet, "SELECT sum(n) FROM lab.t", Cut::Full).await.unwrap_err();

@@ -21,7 +21,7 @@ use arrow::record_batch::RecordBatch;
 use skytether_common::{DatasetName, Error, Kind, PartitionName, Result};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_fleet::{Cut, DatasetKind, HostOptions, Placement, QueryOptions, RepairOptions, ScrubOptions};
-use skytether_host::membership::Membership;
+use skytether_host::Membership;
 use skytether_host::{Founding, Host, Ids};
 use skytether_store::SliceStore;
 use skytether_wire::CseInfo;

@@ -30,18 +30,21 @@ use skytether_wire::session::Stripe;
 use skytether_wire::{Annotation, SubPlan};
 use tokio::sync::mpsc;
 
-use super::placed::{Placed, copied};
-use crate::estimate::{Estimated, Estimates, KnownTable};
-use crate::moving::work::work;
-use crate::moving::{self, Member, Source, Start};
-use crate::options::Moving;
-use crate::reading::{Annotated, Patience, Reading};
-use crate::receipt::Collector;
-use crate::scan_planner::profile_of;
-use crate::session::Host;
+use crate::branch::striped_storage::{Placed, copied};
+use crate::cluster::options::Moving;
+use crate::exec::adaptive::cost_inputs::work;
+use crate::exec::adaptive::start as moving;
+use crate::exec::adaptive::start::{Member, Start};
+use crate::exec::adaptive::upstream::Source;
+use crate::exec::column_stats::KnownTable;
+use crate::exec::drive_reader::{Annotated, Patience, Reading};
+use crate::exec::estimate::{Estimated, Estimates};
+use crate::exec::profile::Collector;
+use crate::query::planner::Host;
+use crate::query::scan_planner::profile_of;
 
 /// A sub-plan at a branch.
-pub(super) struct Work {
+pub(crate) struct Work {
     host: Host,
     plan: SubPlan,
     divided: SplitExecution,
@@ -71,7 +74,7 @@ impl fmt::Debug for Work {
 }
 
 /// The drive of each stripe of `divided`, which is `plan`; `None` where drives can't work on stripes of theirs alone: several slices of one are read, or tables beside theirs that they don't have whole.
-pub(super) fn places(divided: &SplitExecution, plan: &SubPlan, placed: &Placed) -> Result<Option<HashMap<u32, usize>>> {
+pub(crate) fn places(divided: &SplitExecution, plan: &SubPlan, placed: &Placed) -> Result<Option<HashMap<u32, usize>>> {
     let partition = divided.partition();
     if copied(partition) || plan.partitions.values().any(|other| other != partition && !copied(other)) {
         return Ok(None);
@@ -93,7 +96,7 @@ pub(super) fn places(divided: &SplitExecution, plan: &SubPlan, placed: &Placed) 
 
 impl Work {
     /// Work on `plan` by the drives of `host`; `places` says which has which stripe.
-    pub(super) async fn new(host: Host, plan: SubPlan, divided: SplitExecution, places: HashMap<u32, usize>) -> Result<Arc<Self>> {
+    pub(crate) async fn new(host: Host, plan: SubPlan, divided: SplitExecution, places: HashMap<u32, usize>) -> Result<Arc<Self>> {
         let combiner = divided.combiner().await?;
         let cost = cost(&divided)?;
         let state = Mutex::new(State { loads: vec![1.0; host.drives().len()], slack: vec![0.0; host.drives().len()], ..State::default() });

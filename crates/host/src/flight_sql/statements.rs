@@ -15,16 +15,16 @@ use tokio::sync::oneshot;
 use tonic::Status;
 use uuid::Uuid;
 
-use crate::substrait::Asked;
+use crate::query::substrait::Asked;
 
 /// How much may be remembered of prepared statements.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
-    pub(super) statements: usize,
+pub(crate) struct Limits {
+    pub(crate) statements: usize,
     /// Bytes of their texts and of the values bound to them.
-    pub(super) bytes: usize,
+    pub(crate) bytes: usize,
     /// A statement that is not used for so long is forgotten.
-    pub(super) idle: Duration,
+    pub(crate) idle: Duration,
 }
 
 impl Default for Limits {
@@ -41,13 +41,13 @@ struct Statement {
 }
 
 /// The prepared statements of all clients.
-pub(super) struct Prepared {
+pub(crate) struct Prepared {
     limits: Limits,
     known: Mutex<HashMap<Uuid, Statement>>,
 }
 
 impl Prepared {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: Limits) -> Self {
         Self { limits, known: Mutex::default() }
     }
 
@@ -69,7 +69,7 @@ impl Prepared {
     }
 
     /// Remembers a statement and returns its handle.
-    pub(super) fn add(&self, asked: Asked, now: Instant) -> Result<Uuid> {
+    pub(crate) fn add(&self, asked: Asked, now: Instant) -> Result<Uuid> {
         let mut known = self.current(now);
         if known.len() >= self.limits.statements {
             return Err(Error::exhausted(format!(
@@ -85,7 +85,7 @@ impl Prepared {
     }
 
     /// Binds `values`, which take `bytes`, in the place of those before.
-    pub(super) fn bind(&self, handle: &[u8], values: Vec<ScalarValue>, bytes: usize, now: Instant) -> Result<()> {
+    pub(crate) fn bind(&self, handle: &[u8], values: Vec<ScalarValue>, bytes: usize, now: Instant) -> Result<()> {
         let mut known = self.current(now);
         let held: usize = known.values().map(|s| s.bytes).sum();
         let statement = find(&mut known, handle)?;
@@ -96,7 +96,7 @@ impl Prepared {
     }
 
     /// What a statement asks, and its values.
-    pub(super) fn get(&self, handle: &[u8], now: Instant) -> Result<(Asked, Arc<[ScalarValue]>)> {
+    pub(crate) fn get(&self, handle: &[u8], now: Instant) -> Result<(Asked, Arc<[ScalarValue]>)> {
         let mut known = self.current(now);
         let statement = find(&mut known, handle)?;
         statement.used = now;
@@ -104,7 +104,7 @@ impl Prepared {
     }
 
     /// Forgets a statement; one that is forgotten already is no error.
-    pub(super) fn close(&self, handle: &[u8], now: Instant) {
+    pub(crate) fn close(&self, handle: &[u8], now: Instant) {
         if let Ok(id) = Uuid::from_slice(handle) {
             self.current(now).remove(&id);
         }
@@ -121,7 +121,7 @@ type Senders = BTreeMap<(Uuid, Uuid), oneshot::Sender<()>>;
 
 /// The queries that run, so that they can be cancelled.
 #[derive(Clone, Default)]
-pub(super) struct Running(Arc<Mutex<Senders>>);
+pub(crate) struct Running(Arc<Mutex<Senders>>);
 
 impl Running {
     fn senders(&self) -> MutexGuard<'_, Senders> {
@@ -129,7 +129,7 @@ impl Running {
     }
 
     /// Says that a query of `id` begins.
-    pub(super) fn begin(&self, id: Uuid) -> Run {
+    pub(crate) fn begin(&self, id: Uuid) -> Run {
         let (send, cancelled) = oneshot::channel();
         let key = (id, Uuid::new_v4());
         self.senders().insert(key, send);
@@ -137,7 +137,7 @@ impl Running {
     }
 
     /// Stops all queries of `id`; whether there was one.
-    pub(super) fn cancel(&self, id: Uuid) -> bool {
+    pub(crate) fn cancel(&self, id: Uuid) -> bool {
         let mut senders = self.senders();
         let keys: Vec<_> = senders.range((id, Uuid::nil())..=(id, Uuid::max())).map(|(k, _)| *k).collect();
         let mut any = false;
@@ -149,7 +149,7 @@ impl Running {
 }
 
 /// A query that runs; dropping it says that it does not any more.
-pub(super) struct Run {
+pub(crate) struct Run {
     running: Running,
     key: (Uuid, Uuid),
     cancelled: oneshot::Receiver<()>,
@@ -163,7 +163,7 @@ impl Drop for Run {
 
 impl Run {
     /// What `work` says, unless the query is cancelled before.
-    pub(super) async fn unless_cancelled<T>(&mut self, work: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    pub(crate) async fn unless_cancelled<T>(&mut self, work: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
         tokio::select! {
             done = work => done,
             _ = &mut self.cancelled => Err(cancelled()),
@@ -171,7 +171,7 @@ impl Run {
     }
 
     /// `messages`, until the query is cancelled.
-    pub(super) fn over(self, messages: BoxStream<'static, Result<FlightData, Status>>) -> Cancellable {
+    pub(crate) fn over(self, messages: BoxStream<'static, Result<FlightData, Status>>) -> Cancellable {
         Cancellable { run: Some(self), messages: Some(messages) }
     }
 }
@@ -181,7 +181,7 @@ fn cancelled() -> Status {
 }
 
 /// The answer of a query that can be cancelled.
-pub(super) struct Cancellable {
+pub(crate) struct Cancellable {
     run: Option<Run>,
     messages: Option<BoxStream<'static, Result<FlightData, Status>>>,
 }

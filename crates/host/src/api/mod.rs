@@ -1,0 +1,6 @@
+pub mod estimate;
+pub mod explanation;
+pub mod receipt;
+pub mod receipt_tree;
+pub mod resize_report;
+pub mod scrub_report;

@@ -1,0 +1,3 @@
+pub mod branch;
+pub mod striped_storage;
+pub mod worker;

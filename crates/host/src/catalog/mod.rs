@@ -1,0 +1,17 @@
+pub mod bounds;
+pub mod code_map;
+pub mod commit;
+pub mod failure_domains;
+pub mod fencing;
+pub mod health;
+pub mod home_slots;
+pub mod indexes;
+pub mod listing;
+pub mod membership;
+pub mod missing;
+pub mod partitioning;
+pub mod raise;
+pub mod rejoin;
+pub mod replacement;
+pub mod root_cache;
+pub mod root_store;

@@ -1,0 +1,3 @@
+pub mod cluster;
+pub mod options;
+pub mod status;

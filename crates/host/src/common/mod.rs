@@ -1,0 +1,2 @@
+pub mod append_vec;
+pub mod ids;

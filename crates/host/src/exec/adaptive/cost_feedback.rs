@@ -1,0 +1,116 @@
+//! What a drive's annotation says of what each kind of operator takes there, for the queries that come.
+
+use skytether_adapt::cost::CostModel;
+use skytether_adapt::kinds::{Had, Kinds};
+use skytether_adapt::message::Rung;
+use skytether_adapt::work::{Kind, Operator};
+use skytether_wire::{Annotation, OperatorNote};
+
+/// The operator that makes states of rows.
+const AGGREGATE: &str = "AggregateExec";
+
+/// What is known of drive `at` after a query of which `cost` is what was learnt, and `told` what the drive itself tells; `None` where that says nothing new.
+pub(crate) fn learnt(cost: &CostModel, at: usize, told: &Annotation) -> Option<Kinds> {
+    // Who stood for it is another device; a branch has its drives do the work.
+    if told.stood_for.is_some() || !told.below.is_empty() {
+        return None;
+    }
+    let (rung, had) = shares(cost, told)?;
+    Some(cost.kinds(at, rung, &had))
+}
+
+/// What operators had of the rung that the drive tells of.
+fn shares(cost: &CostModel, told: &Annotation) -> Option<(Rung, Vec<Had>)> {
+    let read = told.rows_read.filter(|rows| *rows > 0)? as f64;
+    let lowest = told.operators.iter().rposition(|note| note.name == AGGREGATE);
+    let (above, below) = told.operators.split_at(lowest.map_or(0, |lowest| lowest + 1));
+    let seconds = |notes: &[OperatorNote], which: &dyn Fn(&OperatorNote) -> bool| notes.iter().filter(|note| which(note)).map(|note| note.seconds).sum::<f64>();
+    let is_scan = |note: &OperatorNote| note.name.contains("Scan");
+    // Without an operator of its own for what is computed, all is decoding.
+    let computes = |operator: &Operator| operator.kind == Kind::Compute;
+    let apart = cost.work().lower.iter().any(computes);
+    let lower = cost.work().lower.iter().map(|operator| {
+        let share = if computes(operator) { seconds(below, &|note| !is_scan(note)) } else { seconds(below, &|note| !apart || is_scan(note)) };
+        Had { operator: *operator, rows: read, share }
+    });
+    let mut had: Vec<Had> = lower.collect();
+    let upper: Vec<Operator> = cost.upper().collect();
+    if lowest.is_none() {
+        // Where there is nothing above, all that there is was done at `full`.
+        return Some((if cost.has_upper() { Rung::Filter } else { Rung::Full }, had));
+    }
+    let [operator] = upper[..] else { return None };
+    let rows = below.first()?.rows_out? as f64;
+    had.push(Had { operator, rows, share: seconds(above, &|_| true) });
+    Some((Rung::Full, had))
+}
+
+#[cfg(test)]
+mod tests {
+    use skytether_adapt::message::{Slice, SliceCost, SliceId};
+    use skytether_adapt::profile::Profile;
+    use skytether_adapt::work::{Output, PRIORS, Work};
+
+    use super::*;
+
+    const DECODE: Operator = Operator { kind: Kind::Decode, units_per_row: 40.0 };
+    const COMPUTE: Operator = Operator { kind: Kind::Compute, units_per_row: 1.0 };
+    const AGGREGATE: Operator = Operator { kind: Kind::HashAggregate { groups: 10.0 }, units_per_row: 1.0 };
+
+    /// A query over one drive, which has worked slices of 1,000 rows off in `cpu` seconds each.
+    fn query(upper: &[Operator], cpu: f64) -> CostModel {
+        let filtered = Output::Rows { per_row: 0.5, bytes_per_row: 16.0 };
+        let result = if upper.is_empty() { filtered } else { Output::Groups { groups: 10.0, bytes_per_group: 32.0 } };
+        let profile = Profile { speed_per_core: 1.0, ..Profile::shipped("envoy").unwrap() };
+        let mut cost = CostModel::new(Work { lower: vec![DECODE, COMPUTE], upper: upper.to_vec(), filtered, result }, profile, &[profile], PRIORS);
+        let slice = Slice { id: SliceId(0), rows: 1000, bytes: 40_000, readers: vec![] };
+        (0..20).for_each(|_| cost.measured(0, Rung::Full, &slice, &SliceCost { slice: SliceId(0), cpu, rows_out: 500, bytes_out: 8000 }));
+        cost
+    }
+
+    /// An annotation of these operators: name, rows out, seconds.
+    fn told(operators: &[(&str, u64, f64)]) -> Annotation {
+        let notes = operators.iter().zip(0..).map(|((name, rows, seconds), depth)| OperatorNote {
+            name: (*name).to_owned(),
+            depth,
+            rows_out: Some(*rows),
+            seconds: *seconds,
+            ..OperatorNote::default()
+        });
+        Annotation { rows_read: Some(20_000), operators: notes.collect(), ..Annotation::default() }
+    }
+
+    #[test]
+    fn each_operator_has_the_share_of_its_kind() {
+        // About what priors say of a slice.
+        let cost = query(&[AGGREGATE], 3e-5);
+        let told = told(&[("ProjectionExec", 10, 1.0), ("AggregateExec", 10, 5.0), ("FilterExec", 10_000, 2.0), ("SliceScanExec", 20_000, 3.0)]);
+        let (rung, had) = shares(&cost, &told).unwrap();
+        assert_eq!(rung, Rung::Full);
+        assert_eq!(had.iter().map(|had| had.share).collect::<Vec<_>>(), [3.0, 2.0, 6.0]);
+        assert_eq!(had.iter().map(|had| had.rows).collect::<Vec<_>>(), [20_000.0, 20_000.0, 10_000.0]);
+        let kinds = learnt(&cost, 0, &told).unwrap();
+        assert!(kinds.of(AGGREGATE.kind) > 2.0 * kinds.of(Kind::Decode), "most of its time, of half of the rows: {kinds:?}");
+    }
+
+    #[test]
+    fn what_is_filtered_only_and_what_has_nothing_above_say_what_they_can() {
+        let lower = [("FilterExec", 10_000, 2.0), ("SliceScanExec", 20_000, 3.0)];
+        let (rung, had) = shares(&query(&[AGGREGATE], 1e-3), &told(&lower)).unwrap();
+        assert_eq!((rung, had.len()), (Rung::Filter, 2));
+        let cost = query(&[], 1e-3);
+        let (rung, _) = shares(&cost, &told(&lower)).unwrap();
+        assert_eq!(rung, Rung::Full);
+        assert_ne!(learnt(&cost, 0, &told(&lower)), Some(Kinds::default()));
+    }
+
+    #[test]
+    fn others_that_stood_for_it_and_the_drives_of_a_branch_say_nothing_of_it() {
+        let (cost, told) = (query(&[AGGREGATE], 1e-3), told(&[("AggregateExec", 10, 5.0), ("SliceScanExec", 20_000, 3.0)]));
+        assert!(learnt(&cost, 0, &told).is_some());
+        assert_eq!(learnt(&cost, 0, &Annotation { stood_for: Some("lost".into()), ..told.clone() }), None);
+        assert_eq!(learnt(&cost, 0, &Annotation { below: vec![Annotation::default()], ..told.clone() }), None);
+        assert_eq!(learnt(&cost, 0, &Annotation { rows_read: None, ..told.clone() }), None);
+        assert_eq!(learnt(&cost, 0, &Annotation { operators: Vec::new(), rows_read: Some(0), ..told }), None);
+    }
+}

@@ -1,0 +1,13 @@
+pub mod backpressure;
+pub mod cost_feedback;
+pub mod cost_inputs;
+pub mod drive_state;
+pub mod local_worker;
+pub mod session_io;
+pub mod spill_buffer;
+pub mod start;
+pub mod start_once;
+pub mod task;
+pub mod trace;
+pub mod upstream;
+pub mod work_queue;

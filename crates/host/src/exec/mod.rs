@@ -1,0 +1,11 @@
+pub mod adaptive;
+pub mod broadcast;
+pub mod column_stats;
+pub mod drive_reader;
+pub mod estimate;
+pub mod join_filter;
+pub mod profile;
+pub mod scan;
+pub mod sort_reserve;
+pub mod spill_dir;
+pub mod subplan_encoder;

@@ -1,0 +1,2 @@
+pub mod parquet_view;
+pub mod virtual_file;

@@ -1,0 +1,4 @@
+pub mod bind_values;
+pub mod catalog_metadata;
+pub mod service;
+pub mod statements;

@@ -1,0 +1,12 @@
+pub mod rebalance;
+pub mod rebalance_parities;
+pub mod rebalance_plan;
+pub mod rebuild;
+pub mod rebuild_copies;
+pub mod resize;
+pub mod resize_members;
+pub mod resize_nodes;
+pub mod retention;
+pub mod scrub;
+pub mod scrub_window;
+pub mod two_level_layout;

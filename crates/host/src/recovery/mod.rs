@@ -1,0 +1,12 @@
+pub mod copied;
+pub mod degraded_storage;
+pub mod failover;
+pub mod missing_drive;
+pub mod ordered_read;
+pub mod prefetch;
+pub mod read_sharing;
+pub mod reconstruct;
+pub mod repair_io;
+pub mod replacement_engine;
+pub mod replay_buffer;
+pub mod value_cache;
