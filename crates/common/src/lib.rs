@@ -8,7 +8,10 @@ pub mod memory;
 pub mod names;
 pub mod operator_stats;
 pub mod parallel;
+pub mod plan_words;
+pub mod pushdown;
 pub mod units;
 
 pub use error::{Context, Error, Kind, Result};
 pub use names::{DatasetName, Generation, Key, PartitionName};
+pub use pushdown::Pushdown;

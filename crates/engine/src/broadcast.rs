@@ -9,7 +9,7 @@ use bytes::Bytes;
 use datafusion::catalog::TableProvider;
 use datafusion::datasource::MemTable;
 use skytether_common::{Error, Result};
-use skytether_plan::broadcast_join::{self, TABLE_PREFIX};
+use skytether_plan::broadcast_join::{self, SHIPPED_PREFIX};
 use skytether_plan::error::from_datafusion;
 use skytether_slice::metadata::ipc;
 
@@ -31,10 +31,10 @@ impl BroadcastTables {
     pub(crate) fn read(tables: &BTreeMap<String, Bytes>) -> Result<Self> {
         let mut read = BTreeMap::new();
         for (name, bytes) in tables {
-            let number = name.strip_prefix(TABLE_PREFIX).and_then(|n| n.parse::<u16>().ok());
+            let number = name.strip_prefix(SHIPPED_PREFIX).and_then(|n| n.parse::<u16>().ok());
             // As it is written: a name that only reads as the same number is another table's.
             if number.is_none_or(|n| broadcast_join::name(n.into()) != *name) {
-                return Err(Error::invalid(format!("a table beside a sub-plan is called {TABLE_PREFIX}0, {TABLE_PREFIX}1 and so on, not {name:?}")));
+                return Err(Error::invalid(format!("a table beside a sub-plan is called {SHIPPED_PREFIX}0, {SHIPPED_PREFIX}1 and so on, not {name:?}")));
             }
             // The reader checks what it reads; what it overlooks must not take the drive with it.
             let table = catch_unwind(AssertUnwindSafe(|| stream(name, bytes)))

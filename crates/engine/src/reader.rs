@@ -13,11 +13,12 @@ use skytether_common::{Context, Error, Key, Kind, PartitionName, Result};
 use skytether_expression::groups::PreparedCache;
 use skytether_index::segment::Source;
 use skytether_pace::Processor;
+use skytether_runtime::Threads;
 use skytether_slice::{Batches, Layout, Metadata, Picked, Pieces};
 use skytether_store::{SliceStore, Version};
 
 use crate::cache::Cache;
-use crate::threads::{Threads, blocking_on};
+use crate::threads::blocking_on;
 
 /// Bytes of decoded metadata that a drive keeps.
 const METADATA_CACHE: usize = 32 << 20;

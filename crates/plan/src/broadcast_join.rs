@@ -17,13 +17,12 @@ use datafusion::logical_expr::{Expr, FetchType, LogicalPlan, Projection, TableSc
 
 use crate::column_source::ColumnSource;
 use crate::node::DriveScan;
-use crate::policy::{Placement, Tables};
+use crate::policy::Tables;
 use crate::size::most_bytes;
+use skytether_partitioning::Placement;
 
 pub use columns::takes;
-
-/// What begins the name of such a table; no data set has a table of such a name.
-pub const TABLE_PREFIX: &str = "__shipped_";
+pub use skytether_common::plan_words::{SHIPPED_PREFIX, shipped_table as name};
 
 /// The most rows that a side may have to be sent to every drive.
 pub const MAX_ROWS: u64 = 65_536;
@@ -31,16 +30,10 @@ pub const MAX_ROWS: u64 = 65_536;
 /// The most bytes that it may take up in memory.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// The name of the `n`th table beside a sub-plan.
-#[must_use]
-pub fn name(n: usize) -> String {
-    format!("{TABLE_PREFIX}{n}")
-}
-
 /// The columns under which the rows of `plan` travel as the `n`th table.
 #[must_use]
 pub fn schema(n: usize, plan: &DFSchema) -> SchemaRef {
-    let fields = plan.fields().iter().enumerate().map(|(i, f)| Field::new(format!("{TABLE_PREFIX}{n}_{i}"), f.data_type().clone(), true));
+    let fields = plan.fields().iter().enumerate().map(|(i, f)| Field::new(format!("{SHIPPED_PREFIX}{n}_{i}"), f.data_type().clone(), true));
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 

@@ -6,10 +6,11 @@ use datafusion::logical_expr::{Aggregate, Expr, FetchType, Limit, LogicalPlan, S
 use crate::expressions::{check, check_aggregate, check_window};
 use crate::partial::form_names;
 use crate::partition::Whole;
-use crate::policy::{Cut, Placement};
 use crate::size::{most_bytes, repeats};
 use crate::split::finest;
 use crate::wide_projection::known;
+use skytether_common::Pushdown;
+use skytether_partitioning::Placement;
 
 /// Most operators of one sub-plan. Each takes two of the hundred nested messages that protobuf readers accept.
 pub const MAX_OPERATORS: usize = 12;
@@ -62,8 +63,8 @@ pub struct Input {
 /// A table that is `Everywhere` is read at one drive, so there each operator of the list goes down whole, aggregates as well; so do aggregates and windows by
 /// the keys that a table is partitioned by.
 #[must_use]
-pub fn classify(node: &LogicalPlan, input: &Input, policy: Cut, registry: &dyn FunctionRegistry) -> Class {
-    if policy == Cut::Raw {
+pub fn classify(node: &LogicalPlan, input: &Input, policy: Pushdown, registry: &dyn FunctionRegistry) -> Class {
+    if policy == Pushdown::Raw {
         return Class::Host("cut=raw sends only scans down".into());
     }
     if input.operators >= MAX_OPERATORS {
@@ -75,13 +76,13 @@ pub fn classify(node: &LogicalPlan, input: &Input, policy: Cut, registry: &dyn F
         LogicalPlan::Filter(_) if input.limited => after_limit(),
         LogicalPlan::Filter(f) => all([&f.predicate], f.input.schema(), registry),
         LogicalPlan::Limit(l) => limit(l, input),
-        LogicalPlan::Sort(_) if policy == Cut::Filter => Class::Host("cut=filter sends no sorts down".into()),
+        LogicalPlan::Sort(_) if policy == Pushdown::Filter => Class::Host("cut=filter sends no sorts down".into()),
         LogicalPlan::Sort(_) if input.limited => after_limit(),
         LogicalPlan::Sort(s) => sort(s, input, registry),
-        LogicalPlan::Aggregate(_) if policy == Cut::Filter => Class::Host("cut=filter sends no aggregates down".into()),
+        LogicalPlan::Aggregate(_) if policy == Pushdown::Filter => Class::Host("cut=filter sends no aggregates down".into()),
         LogicalPlan::Aggregate(_) if input.limited => after_limit(),
         LogicalPlan::Aggregate(a) => aggregate(a, input, registry),
-        LogicalPlan::Window(_) if policy == Cut::Filter => Class::Host("cut=filter sends no windows down".into()),
+        LogicalPlan::Window(_) if policy == Pushdown::Filter => Class::Host("cut=filter sends no windows down".into()),
         LogicalPlan::Window(_) if input.limited => after_limit(),
         LogicalPlan::Window(w) => window(w, input, registry),
         other => Class::Host(why_not(other)),

@@ -19,12 +19,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array};
 use datafusion::arrow::buffer::BooleanBuffer;
 use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{DataType, Decimal128Type, UInt64Type};
-use datafusion::arrow::error::ArrowError;
+use datafusion::arrow::datatypes::{DataType, Decimal128Type};
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err, plan_err};
 use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 use parquet::bloom_filter::Sbbf;
 use roaring::RoaringBitmap;
+use skytether_partitioning::integers;
 
 /// The function's name in sub-plans.
 pub const AMONG: &str = "__among";
@@ -241,19 +241,6 @@ fn bloom_of(keys: &Keys) -> Result<Vec<u8>> {
     let mut bytes = vec![b'B'];
     filter.write(&mut bytes).map_err(|e| exec_datafusion_err!("cannot write a Bloom filter: {e}"))?;
     Ok(bytes)
-}
-
-/// The 64-bit integers in which numbers, dates and times are compared: by bits, as the largest unsigned numbers are no signed ones.
-///
-/// # Errors
-/// For other columns.
-pub(crate) fn integers(column: &ArrayRef) -> std::result::Result<Int64Array, ArrowError> {
-    Ok(match column.data_type() {
-        DataType::UInt64 => column.as_primitive::<UInt64Type>().unary(|n| n as i64),
-        // Those of 32 bits are cast to no others.
-        DataType::Date32 | DataType::Time32(_) => cast(&cast(column, &DataType::Int32)?, &DataType::Int64)?.as_primitive().clone(),
-        _ => cast(column, &DataType::Int64)?.as_primitive().clone(),
-    })
 }
 
 /// A column in the form that is hashed.

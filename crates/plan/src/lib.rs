@@ -63,5 +63,6 @@ pub mod wide_projection;
 pub use classify::{Class, classify};
 pub use cut::{CutPlan, Note, cut};
 pub use node::DriveScan;
-pub use partition::ByKey;
-pub use policy::{Cut, Partitioning, Placement, Tables};
+pub use policy::{Partitioning, Tables};
+pub use skytether_common::Pushdown as Cut;
+pub use skytether_partitioning::{ByKey, Placement};

@@ -9,7 +9,7 @@ use datafusion::common::{DFSchemaRef, Result, TableReference, plan_err};
 use datafusion::logical_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalNodeCore};
 use skytether_adapt::message::PushdownLevel;
 
-use crate::policy::Placement;
+use skytether_partitioning::Placement;
 
 /// A part of a super-plan: the rows that the drives give for a sub-plan.
 ///

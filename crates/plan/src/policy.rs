@@ -1,70 +1,8 @@
 //! How much may go down, and where a table lies.
 
-use std::fmt;
-use std::str::FromStr;
-
 use datafusion::common::TableReference;
-use serde::{Deserialize, Serialize};
-use skytether_common::{Error, Result};
 
-use crate::partition::ByKey;
-
-/// How much of a plan is sent down; the words are those of `fleet.sql(..., cut=...)`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Cut {
-    /// All that can go down; drives may push back.
-    #[default]
-    Adaptive,
-    /// All that can go down.
-    Full,
-    /// Scan, filter, projection and limit.
-    Filter,
-    /// The scan with its projection alone.
-    Raw,
-}
-
-impl Cut {
-    /// The policy in a word.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Cut::Adaptive => "adaptive",
-            Cut::Full => "full",
-            Cut::Filter => "filter",
-            Cut::Raw => "raw",
-        }
-    }
-}
-
-impl fmt::Display for Cut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Cut {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "adaptive" => Ok(Cut::Adaptive),
-            "full" => Ok(Cut::Full),
-            "filter" => Ok(Cut::Filter),
-            "raw" => Ok(Cut::Raw),
-            other => Err(Error::invalid(format!("{other:?} is no way to cut: use adaptive, full, filter or raw"))),
-        }
-    }
-}
-
-/// How the partitions of a table relate to the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Placement {
-    /// The partitions together are the table; no row is in two of them.
-    Spread,
-    /// Each partition is the whole table; one drive is asked.
-    Everywhere,
-}
+use skytether_partitioning::{ByKey, Placement};
 
 /// Where a table lies.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -115,20 +53,5 @@ pub trait Tables {
     fn bytes(&self, table: &TableReference) -> Option<u64> {
         let _ = table;
         None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_words_are_read_and_written() {
-        for cut in [Cut::Adaptive, Cut::Full, Cut::Filter, Cut::Raw] {
-            assert_eq!(cut.to_string().parse::<Cut>().unwrap(), cut);
-            assert_eq!(serde_json::to_value(cut).unwrap(), serde_json::json!(cut.as_str()));
-        }
-        assert_eq!("Full".parse::<Cut>().unwrap_err().kind(), skytether_common::Kind::Invalid);
-        assert_eq!(Cut::default(), Cut::Adaptive);
     }
 }

@@ -2,6 +2,7 @@
 
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::logical_expr::{Expr, LogicalPlan};
+use skytether_common::plan_words::FOLLOWS;
 
 use crate::classify::operator_name;
 use crate::node::DriveScan;
@@ -30,15 +31,6 @@ pub fn remainder(node: &LogicalPlan) -> Option<&'static str> {
         LogicalPlan::Union(_) => Some("its branches go down one by one, and what they give comes together here"),
         _ => None,
     }
-}
-
-/// How the reason begins of an operator that is on the host only because something below it is.
-const FOLLOWS: &str = "it follows ";
-
-/// Whether `reason` only points to another operator, which has one of its own.
-#[must_use]
-pub fn only_follows(reason: &str) -> bool {
-    reason.starts_with(FOLLOWS)
 }
 
 /// Why an operator over `input`, which ends on the host, is there as well. The reason names the lowest operator on the way

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use skytether_common::plan_words;
 use skytether_common::units::{counted, human_bytes, human_count, human_seconds};
-use skytether_plan::super_plan;
 use skytether_wire::annotation::IndexNote;
 use skytether_wire::{Annotation, OperatorNote, Rung, WorkAbove};
 
@@ -365,7 +365,7 @@ fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kep
 
 /// Notes that give a reason of their own; the others only follow from one below them.
 pub(crate) fn telling(notes: &[String]) -> impl Iterator<Item = &str> {
-    notes.iter().map(String::as_str).filter(|n| !n.split_once(": ").is_some_and(|(_, reason)| super_plan::only_follows(reason)))
+    notes.iter().map(String::as_str).filter(|n| !n.split_once(": ").is_some_and(|(_, reason)| plan_words::only_follows(reason)))
 }
 
 /// Drives may say any number.
@@ -377,4 +377,29 @@ pub(crate) fn add(sum: &mut u64, figure: u64) {
 pub(crate) fn natural(name: &str) -> (&str, u64, &str) {
     let head = name.trim_end_matches(|c: char| c.is_ascii_digit());
     (head, name[head.len()..].parse().unwrap_or(0), name)
+}
+
+/// What a receipt is read from while its query runs and afterwards: the profile of a query in this process, or what
+/// another host has sent of it so far.
+pub trait ReceiptSource: Send + Sync + std::fmt::Debug {
+    /// The receipt as of now.
+    fn receipt(&self) -> Receipt;
+}
+
+/// Gives a query's receipt: complete after its last row; before that, what is known so far.
+#[derive(Debug, Clone)]
+pub struct ReceiptHandle(std::sync::Arc<dyn ReceiptSource>);
+
+impl ReceiptHandle {
+    /// The handle of a query whose receipt `source` gives.
+    #[must_use]
+    pub fn new(source: std::sync::Arc<dyn ReceiptSource>) -> Self {
+        Self(source)
+    }
+
+    /// The receipt as of now.
+    #[must_use]
+    pub fn receipt(&self) -> Receipt {
+        self.0.receipt()
+    }
 }

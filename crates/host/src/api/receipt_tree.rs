@@ -3,6 +3,7 @@
 use std::fmt;
 
 use skytether_common::operator_stats::shortened;
+use skytether_common::plan_words::is_plumbing;
 use skytether_common::units::{human_bytes, human_seconds};
 use skytether_wire::{Annotation, OperatorNote, WorkAbove};
 
@@ -183,15 +184,6 @@ fn plain(part: &str) -> String {
     }
 }
 
-/// Whether an operator has no part in the query's meaning: it hands rows on, to other threads or in other portions.
-pub(crate) fn hands_on(name: &str, fetch: bool) -> bool {
-    match name {
-        "TurnsExec" | "CooperativeExec" | "CoalesceBatchesExec" | "RepartitionExec" | "OutputRequirementExec" | "BufferExec" => true,
-        "CoalescePartitionsExec" => !fetch,
-        _ => false,
-    }
-}
-
 fn drive_branches(scan: &ScanReceipt) -> Vec<Branch> {
     if scan.annotations.is_empty() {
         return vec![Branch { title: "no drive was asked".to_owned(), ..Branch::default() }];
@@ -283,7 +275,7 @@ fn operator_branches(group: &[&Annotation], at: &mut usize, depth: u32) -> Vec<B
         }
         *at += 1;
         let below = operator_branches(group, at, first.depth + 1);
-        if hands_on(&first.name, first.detail.contains("fetch") || first.detail.contains("limit=")) {
+        if is_plumbing(&first.name, first.detail.contains("fetch") || first.detail.contains("limit=")) {
             branches.extend(below);
         } else {
             branches.push(Branch { below, ..summed(&notes) });

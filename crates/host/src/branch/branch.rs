@@ -14,8 +14,8 @@ use skytether_common::{Context, Key, Result};
 use skytether_engine::remote::RemoteStore;
 use skytether_engine::session::{Bounds, Sessions};
 use skytether_engine::split_execution::Taken;
-use skytether_engine::threads::{Threads, spawn_blocking_thread};
 use skytether_engine::{Engine, Reader};
+use skytether_runtime::threads::{Threads, spawn_blocking_thread};
 use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Storage, SubPlan};
 

@@ -20,16 +20,17 @@ use skytether_adapt::drive::{Meters, Next};
 use skytether_adapt::message::{EpochId, Rung, Seconds, SliceCost, SliceId};
 use skytether_adapt::query::{Limits, Policy, Setup};
 use skytether_adapt::work::{PRIORS, Work as Cost};
+use skytether_common::Pushdown;
 use skytether_common::{Error, Result};
 use skytether_engine::meter::Meter;
 use skytether_engine::session::{Lane, Worker};
 use skytether_engine::split_execution::{Combiner, SplitExecution};
-use skytether_plan::Cut;
 use skytether_plan::error::from_datafusion;
 use skytether_wire::session::Stripe;
 use skytether_wire::{Annotation, SubPlan};
 use tokio::sync::mpsc;
 
+use crate::api::receipt::ReceiptSource;
 use crate::branch::striped_storage::{Placed, copied};
 use crate::cluster::options::Moving;
 use crate::exec::adaptive::cost_inputs::work;
@@ -249,7 +250,7 @@ impl Worker for Work {
             let lane = Arc::new(lane);
             let fed = Arc::new(Fed { work: Arc::clone(&self), top, lane: Arc::clone(&lane), over: AtomicBool::new(false) });
             let (outputs, rows): (Vec<_>, Vec<_>) = self.host.drives().iter().map(|_| mpsc::channel(2)).unzip();
-            let collector = Arc::new(Collector::new(Instant::now(), Cut::Full));
+            let collector = Arc::new(Collector::new(Instant::now(), Pushdown::Full));
             let start = self.start(top, fed, outputs, &collector)?;
             // It ends with this lane.
             let mut running = tokio::task::JoinSet::new();

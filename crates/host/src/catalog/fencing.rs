@@ -22,7 +22,7 @@ use skytether_wire::decorated::{Decorated, Decorator};
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use crate::catalog::root_store::within;
+use skytether_runtime::within;
 
 /// The key of the record. It begins as that of the fleet's, so that drives of a branch keep the branch's and that of the host above it apart.
 pub(crate) const HOST_KEY: &str = "skytether-fleet-host";

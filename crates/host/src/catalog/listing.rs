@@ -167,3 +167,32 @@ struct Gathered {
     /// Whether a drive named a data set whose root record nobody told.
     unread: bool,
 }
+
+/// A data set whose root record can't be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unreadable {
+    /// The data set.
+    pub name: DatasetName,
+    /// Why.
+    pub error: String,
+}
+
+impl Catalog {
+    /// The data sets whose root records on `drive` can not be read.
+    pub(crate) async fn unreadable_at(&self, drive: usize) -> Result<Vec<Unreadable>> {
+        let mut found = Vec::new();
+        for name in self.names_at(drive).await? {
+            // One that lies elsewhere than at its home is nobody's, and is not read by anybody.
+            if !self.homes(&name).contains(&drive) {
+                continue;
+            }
+            match self.read(&name).await {
+                Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) => found.push(Unreadable { name, error: e.full_text() }),
+                // Dropped since its name was read.
+                Err(e) if e.kind() != Kind::NotFound => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+}

@@ -22,13 +22,14 @@ use crate::catalog::failure_domains::{Domains, Spread};
 use crate::catalog::fencing::{Fence, take_over};
 use crate::catalog::home_slots::Seat;
 use crate::catalog::rejoin::newest;
-use crate::catalog::root_store::{Catalog, within};
+use crate::catalog::root_store::Catalog;
 use crate::cluster::options::HostOptions;
-use crate::common::ids::Ids;
 use crate::maintenance::resize_members::{is_forgotten, wipe};
 use crate::query::planner::Host;
 use crate::recovery::missing_drive::Lost;
 use crate::recovery::missing_drive::{Gone, advice};
+use skytether_runtime::Ids;
+use skytether_runtime::within;
 
 /// The key of the record on every drive. It has no `/`, so it is neither a root record nor a part of a data set.
 pub const MEMBERSHIP_KEY: &str = "skytether-fleet";

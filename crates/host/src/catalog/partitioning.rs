@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use skytether_common::{Error, Result};
-use skytether_plan::partition::{self, Key};
-use skytether_plan::{ByKey, Placement};
+use skytether_partitioning::{self as partition, Key};
+use skytether_partitioning::{ByKey, Placement};
 
 use crate::catalog::root_store::TableRecord;
 
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
     use crate::catalog::bounds::Bounds;
     use crate::catalog::root_store::PartitionRecord;
-    use skytether_plan::partition::KeyType;
+    use skytether_partitioning::KeyType;
     use uuid::Uuid;
 
     fn record() -> TableRecord {

@@ -16,7 +16,8 @@ use crate::catalog::fencing::is_refusal;
 use crate::catalog::home_slots::Seats;
 use crate::catalog::membership::{MEMBERSHIP_KEY, Membership};
 use crate::catalog::replacement::stranger;
-use crate::catalog::root_store::{Catalog, RootRecord, within};
+use crate::catalog::root_store::{Catalog, RootRecord};
+use skytether_runtime::within;
 
 /// How often it is looked whether lost drives are back, at most, and how long they have to answer.
 const LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(2));

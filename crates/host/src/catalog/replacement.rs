@@ -7,7 +7,8 @@ use uuid::Uuid;
 
 use crate::catalog::membership::{MEMBERSHIP_KEY, Membership, REPLACED_FORMAT};
 use crate::catalog::rejoin::newest;
-use crate::catalog::root_store::{Catalog, within};
+use crate::catalog::root_store::Catalog;
+use skytether_runtime::within;
 
 /// Why a blank drive is not used.
 pub(crate) const BLANK: &str = "it is blank, in the place of one that was lost: `skytether repair` rebuilds what was on it";

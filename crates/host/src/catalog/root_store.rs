@@ -13,7 +13,8 @@ use bytes::Bytes;
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use skytether_common::{Context, DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
-use skytether_plan::Placement;
+use skytether_partitioning::Placement;
+use skytether_runtime::within;
 use skytether_store::{Expect, Op};
 use skytether_wire::Storage;
 use uuid::Uuid;
@@ -23,8 +24,8 @@ pub use crate::catalog::code_map::RedundancyRecord;
 use crate::catalog::health::Presence;
 use crate::catalog::indexes::IndexRecord;
 pub use crate::catalog::partitioning::PartitionedBy;
-use crate::common::append_vec::Growing;
 use crate::recovery::reconstruct::Cover;
+use skytether_runtime::AppendVec;
 
 use crate::catalog::root_cache::Remembered;
 
@@ -117,7 +118,7 @@ pub struct TableRecord {
 mod placement_word {
     use serde::de::Error as _;
     use serde::{Deserialize, Deserializer, Serializer};
-    use skytether_plan::Placement;
+    use skytether_partitioning::Placement;
 
     pub(crate) fn serialize<S: Serializer>(placement: &Placement, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(match placement {
@@ -284,16 +285,6 @@ impl RootRecord {
     }
 }
 
-/// Waits for `work` no longer than `deadline`.
-///
-/// # Errors
-/// `Unavailable`, naming the drive and what it was asked, when the time is up; else what `work` says.
-pub async fn within<T>(deadline: Duration, drive: &str, what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::time::timeout(deadline, work)
-        .await
-        .unwrap_or_else(|_| Err(Error::unavailable(format!("{drive} did not answer within {} s when asked to {what}", deadline.as_secs_f64()))))
-}
-
 /// The positions of the ids by their hashes with `name`, the highest first: where it lies if it lies on several.
 pub(crate) fn rendezvous_order<'a>(name: &str, ids: impl Iterator<Item = &'a Uuid>) -> Vec<usize> {
     let mut all: Vec<_> = ids.map(|id| hash64(name.as_bytes(), id.as_bytes())).enumerate().map(|(at, hash)| (std::cmp::Reverse(hash), at)).collect();
@@ -321,7 +312,7 @@ fn hash64(a: &[u8], b: &[u8]) -> u64 {
 /// Root records over the storage half of some drives. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Catalog {
-    drives: Arc<Growing<Arc<dyn Storage>>>,
+    drives: Arc<AppendVec<Arc<dyn Storage>>>,
     /// The drives as they are, where these are those of a host itself.
     cover: Option<Arc<Cover>>,
     presence: Arc<Presence>,
@@ -354,7 +345,7 @@ impl Catalog {
                 return Err(Error::invalid(format!("{other} and {} are the same drive ({})", drive.info().name, drive.info().id)));
             }
         }
-        Ok(Self { drives: Arc::new(Growing::new(drives)), cover, presence, deadline, remembered: Arc::default() })
+        Ok(Self { drives: Arc::new(AppendVec::new(drives)), cover, presence, deadline, remembered: Arc::default() })
     }
 
     /// The drives, in the host's order.

@@ -8,11 +8,11 @@ use skytether_wire::{Cse, Storage};
 use uuid::Uuid;
 
 use crate::catalog::fencing::Fence;
-use crate::catalog::root_store::within;
 use crate::exec::adaptive::local_worker::EngineAbove;
 use crate::query::planner::Host;
 use crate::recovery::failover::Covered;
 use crate::recovery::missing_drive::Gone;
+use skytether_runtime::within;
 
 impl Host {
     pub(crate) fn set_gone(&self, gone: Vec<Arc<Gone>>) {

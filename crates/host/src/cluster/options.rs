@@ -4,15 +4,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
-use skytether_plan::Cut;
 use skytether_redundancy::Scheme;
 use skytether_slice::SliceOptions;
 use uuid::Uuid;
 
-use crate::common::ids::Ids;
+use skytether_runtime::Ids;
 
 /// Which work may move between drives and host while a query runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -96,26 +94,5 @@ impl HostOptions {
     pub(crate) fn profile(&self) -> Profile {
         let cores = u32::try_from(self.threads).unwrap_or(u32::MAX).max(1);
         Profile { cores, memory_bytes: self.memory_limit as u64, ..UNKNOWN }
-    }
-}
-
-/// How a query is run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QueryOptions {
-    /// How much of it goes down.
-    #[serde(default)]
-    pub cut: Cut,
-    /// Rows per batch that are asked for.
-    #[serde(default = "batch_rows")]
-    pub batch_rows: u32,
-}
-
-fn batch_rows() -> u32 {
-    8192
-}
-
-impl Default for QueryOptions {
-    fn default() -> Self {
-        Self { cut: Cut::default(), batch_rows: batch_rows() }
     }
 }

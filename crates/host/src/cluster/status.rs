@@ -5,57 +5,13 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use futures::future::join_all;
-use serde::{Deserialize, Serialize};
-use skytether_common::{DatasetName, Error, Kind, Result};
-use skytether_store::Usage;
-use skytether_wire::CseInfo;
+use skytether_common::Error;
 use tokio::time::MissedTickBehavior;
 
-use crate::catalog::root_store::{Catalog, within};
+use crate::api::status::DriveStatus;
 use crate::query::planner::Host;
 use crate::recovery::missing_drive::advice;
-
-/// One drive as the host sees it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct DriveStatus {
-    /// Who it is.
-    pub info: CseInfo,
-    /// Who answers at its address in its place.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub found: Option<CseInfo>,
-    /// The host that it is a drive of, where the record of the fleet says so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub host: Option<String>,
-    /// What it holds, if it answers.
-    pub usage: Option<Usage>,
-    /// Why it is lost: why it does not answer, or is not used although it does.
-    pub error: Option<String>,
-    /// Whether it is lost because it is blank: it is in the place of one that was lost, and nothing was rebuilt on it yet.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub blank: bool,
-    /// Which other host it takes changes from, where that is not the one that was asked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fenced: Option<String>,
-    /// Values of this drive that were met damaged since the host began, and not mended since: a scrub mends them.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub damaged: u64,
-    /// Data sets whose root records are on this drive and can't be read.
-    #[serde(default)]
-    pub unreadable: Vec<Unreadable>,
-}
-
-fn is_zero(n: &u64) -> bool {
-    *n == 0
-}
-
-/// A data set whose root record can't be read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unreadable {
-    /// The data set.
-    pub name: DatasetName,
-    /// Why.
-    pub error: String,
-}
+use skytether_runtime::within;
 
 impl Host {
     /// All drives, each with its usage or the reason why it does not tell, and with the data sets that are damaged at it.
@@ -134,24 +90,5 @@ impl Host {
                 .await;
             }
         })
-    }
-}
-
-impl Catalog {
-    async fn unreadable_at(&self, drive: usize) -> Result<Vec<Unreadable>> {
-        let mut found = Vec::new();
-        for name in self.names_at(drive).await? {
-            // One that lies elsewhere than at its home is nobody's, and is not read by anybody.
-            if !self.homes(&name).contains(&drive) {
-                continue;
-            }
-            match self.read(&name).await {
-                Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) => found.push(Unreadable { name, error: e.full_text() }),
-                // Dropped since its name was read.
-                Err(e) if e.kind() != Kind::NotFound => return Err(e),
-                _ => {}
-            }
-        }
-        Ok(found)
     }
 }

@@ -17,9 +17,10 @@ use skytether_wire::{Annotation, Cse, Delivery, DeliveryStream, SubPlan, WorkAbo
 use crate::api::estimate::Estimate;
 use crate::api::receipt::ShippedReceipt;
 use crate::catalog::missing;
-use crate::catalog::root_store::{Catalog, within};
+use crate::catalog::root_store::Catalog;
 use crate::exec::broadcast::Table;
 use crate::exec::profile::Collector;
+use skytether_runtime::within;
 
 /// How long a drive may be silent that nobody else watches ([`Cse::watched`]).
 #[derive(Debug, Clone, Copy)]

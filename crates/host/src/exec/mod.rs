@@ -3,6 +3,7 @@ pub mod broadcast;
 pub mod column_stats;
 pub mod drive_reader;
 pub mod estimate;
+pub mod forecast;
 pub mod join_filter;
 pub mod profile;
 pub mod scan;

@@ -5,19 +5,20 @@ use std::time::Instant;
 
 use datafusion::execution::memory_pool::PeakRecordingPool;
 use datafusion::physical_plan::ExecutionPlan;
-use skytether_plan::{Cut, operator_metrics};
+use skytether_common::Pushdown;
+use skytether_plan::operator_metrics;
 use skytether_wire::{Annotation, OperatorNote, Rung, WorkAbove};
 
 use crate::api::estimate::Estimate;
-use crate::api::receipt::{HostOperator, Receipt, ScanReceipt, ShippedReceipt, add, among, sort, telling};
-use crate::api::receipt_tree::hands_on;
+use crate::api::receipt::{HostOperator, Receipt, ReceiptSource, ScanReceipt, ShippedReceipt, add, among, sort, telling};
 use crate::exec::scan::DriveScanExec;
+use skytether_common::plan_words::is_plumbing;
 
 /// Gathers a query's annotations while it runs.
 #[derive(Debug)]
 pub(crate) struct Collector {
     started: Instant,
-    cut: Cut,
+    cut: Pushdown,
     state: Mutex<State>,
 }
 
@@ -43,7 +44,7 @@ impl Running {
 }
 
 impl Collector {
-    pub(crate) fn new(started: Instant, cut: Cut) -> Self {
+    pub(crate) fn new(started: Instant, cut: Pushdown) -> Self {
         Self { started, cut, state: Mutex::new(State::default()) }
     }
 
@@ -145,8 +146,10 @@ impl Collector {
             running.tell(&mut state.receipt);
         }
     }
+}
 
-    pub(crate) fn receipt(&self) -> Receipt {
+impl ReceiptSource for Collector {
+    fn receipt(&self) -> Receipt {
         let state = self.lock();
         let mut receipt = state.receipt.clone();
         if let Some(running) = &state.plan {
@@ -161,7 +164,7 @@ impl Collector {
     }
 }
 
-fn sum_up(receipt: &mut Receipt, cut: Cut) {
+fn sum_up(receipt: &mut Receipt, cut: Pushdown) {
     receipt.drives.clear();
     let why = shortened(cut, &receipt.notes);
     for scan in &mut receipt.scans {
@@ -188,44 +191,21 @@ fn sum_up(receipt: &mut Receipt, cut: Cut) {
 }
 
 /// Why a drive did less than everything although it did all that it was sent.
-fn shortened(cut: Cut, notes: &[String]) -> Option<String> {
+fn shortened(cut: Pushdown, notes: &[String]) -> Option<String> {
     match cut {
-        Cut::Raw => Some("asked for raw slices only (cut = raw)".to_owned()),
-        Cut::Filter => Some("asked for scan, filter and projection only (cut = filter)".to_owned()),
-        Cut::Adaptive | Cut::Full => Some(telling(notes).collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty()),
+        Pushdown::Raw => Some("asked for raw slices only (cut = raw)".to_owned()),
+        Pushdown::Filter => Some("asked for scan, filter and projection only (cut = filter)".to_owned()),
+        Pushdown::Adaptive | Pushdown::Full => Some(telling(notes).collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty()),
     }
 }
 
 fn operators(plan: &dyn ExecutionPlan, depth: u32, reasons: &[Option<String>], host: &mut Vec<HostOperator>) {
     let stats = operator_metrics::of(plan);
     let scan = plan.downcast_ref::<DriveScanExec>().and_then(DriveScanExec::of_cut).and_then(|n| u32::try_from(n).ok());
-    let plumbing = hands_on(&stats.name, plan.fetch().is_some());
+    let plumbing = is_plumbing(&stats.name, plan.fetch().is_some());
     host.push(HostOperator { note: OperatorNote::new(stats, depth), reason: reasons.get(host.len()).cloned().flatten(), plumbing, scan });
     for child in plan.children() {
         operators(child.as_ref(), depth + 1, reasons, host);
-    }
-}
-
-/// Gives a query's receipt: in full after its last row, before that what is known.
-#[derive(Debug, Clone)]
-pub struct ReceiptHandle(pub(crate) Source);
-
-#[derive(Debug, Clone)]
-pub(crate) enum Source {
-    /// The query runs on this host.
-    Here(Arc<Collector>),
-    /// The query runs on another host, which sends the receipt with the last row; until then the rows, bytes and seconds that were seen of it here.
-    Sent(Arc<Mutex<Receipt>>),
-}
-
-impl ReceiptHandle {
-    /// The receipt as of now.
-    #[must_use]
-    pub fn receipt(&self) -> Receipt {
-        match &self.0 {
-            Source::Here(collector) => collector.receipt(),
-            Source::Sent(receipt) => receipt.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-        }
     }
 }
 
@@ -249,7 +229,7 @@ mod tests {
 
     #[test]
     fn figures_of_all_scans_add_up_per_drive() {
-        let collector = Collector::new(Instant::now(), Cut::Full);
+        let collector = Collector::new(Instant::now(), Pushdown::Full);
         collector.stored(100_000);
         collector.metadata(7);
         let a = collector.scan("a.b".into(), Rung::Full, "TableScan".into(), Some(0));
@@ -278,7 +258,7 @@ mod tests {
 
     #[test]
     fn what_drives_handed_out_is_the_hosts_work_and_is_counted_once() {
-        let collector = Collector::new(Instant::now(), Cut::Adaptive);
+        let collector = Collector::new(Instant::now(), Pushdown::Adaptive);
         let scan = collector.scan("a.b".into(), Rung::Full, "TableScan".into(), Some(0));
         let above = WorkAbove { slices: 7, rows_read: 70, bytes_read: 600, seconds: 0.25 };
         let branch = Annotation { below: vec![Annotation { above, ..annotation("a", Rung::Raw, 1) }], ..annotation("left", Rung::Full, 1) };
@@ -302,7 +282,7 @@ mod tests {
             (0, 2048, "none of its slices was needed, 2.00 KiB of other drives read, because"),
             (0, 0, "none of its slices was needed, because"),
         ] {
-            let collector = Collector::new(Instant::now(), Cut::Full);
+            let collector = Collector::new(Instant::now(), Pushdown::Full);
             let scan = collector.scan("a.b".into(), Rung::Full, "TableScan".into(), Some(0));
             let stood_for = Some("drive-0 is lost".to_owned());
             collector.begin(scan, Annotation { stood_for, slices_decoded: slices, bytes_decoded: bytes, ..annotation("drive-0", Rung::Full, 1) });
@@ -313,7 +293,7 @@ mod tests {
 
     #[test]
     fn reasons_say_why_less_than_everything_ran_below() {
-        for (cut, word) in [(Cut::Raw, Some("cut = raw")), (Cut::Filter, Some("cut = filter")), (Cut::Full, None)] {
+        for (cut, word) in [(Pushdown::Raw, Some("cut = raw")), (Pushdown::Filter, Some("cut = filter")), (Pushdown::Full, None)] {
             let collector = Collector::new(Instant::now(), cut);
             let scan = collector.scan("a.b".into(), Rung::Full, "TableScan".into(), Some(0));
             collector.begin(scan, Annotation { slices: 1, rows_out: 1, ..annotation("drive-0", Rung::Full, 1) });
@@ -334,7 +314,7 @@ mod tests {
 
     #[test]
     fn time_stands_still_once_the_query_is_over() {
-        let collector = Collector::new(Instant::now(), Cut::Full);
+        let collector = Collector::new(Instant::now(), Pushdown::Full);
         collector.finish(true);
         let first = collector.receipt().seconds;
         assert_eq!(collector.receipt().seconds, first);

@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
-use crate::api::estimate::{Division, MOST, equal_slices};
+use crate::api::estimate::Division;
 use crate::catalog::root_store::Catalog;
 use crate::exec::adaptive::local_worker::EngineAbove;
 use crate::exec::adaptive::start as moving;
@@ -40,6 +40,8 @@ use crate::exec::adaptive::start_once::Started;
 use crate::exec::broadcast::Beside;
 use crate::exec::drive_reader::{Annotated, Patience, Reading, Sender};
 use crate::exec::estimate::Given;
+use crate::exec::forecast;
+use crate::exec::forecast::{MOST, equal_slices};
 use crate::exec::profile::Collector;
 use crate::exec::subplan_encoder::{Outgoing, Sent};
 
@@ -250,7 +252,7 @@ impl DriveScanExec {
             first = first.saturating_add(*slices);
             of
         });
-        Some(Division::expected(setup, &names, slices.collect()))
+        Some(forecast::expected(setup, &names, slices.collect()))
     }
 
     /// The number of its sub-plan in the cut.

@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt, stream};
 use skytether_common::checksum::crc32c;
 use skytether_common::{DatasetName, Error, Generation, Key, Kind, Result};
-use skytether_plan::Placement;
+use skytether_partitioning::Placement;
 use skytether_slice::plain::{Assembly, Footer, MAGIC};
 use skytether_slice::{Metadata, Picked, Pieces};
 use skytether_wire::Storage;
@@ -20,9 +20,10 @@ use uuid::Uuid;
 use crate::export::virtual_file::PlainFile;
 use crate::export::virtual_file::{Part, Slice, Tail};
 
-use crate::catalog::root_store::{Catalog, RootRecord, within};
+use crate::catalog::root_store::{Catalog, RootRecord};
 use crate::flight::client::RemoteHost;
 use crate::query::tables::{View, choose};
+use skytether_runtime::within;
 
 /// Slices that are read at once, at most.
 const AT_ONCE: usize = 16;

@@ -25,22 +25,23 @@ use uuid::Uuid;
 
 use crate::api::explanation::Explanation;
 use crate::api::receipt::Receipt;
+use crate::api::receipt::ReceiptHandle;
+use crate::api::receipt::ReceiptSource;
 use crate::api::resize_report::{GrowthOptions, GrowthReport};
 use crate::api::scrub_report::{Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
+use crate::api::statement::Asked;
+use crate::api::statement::Query;
+use crate::api::statement::QueryOptions;
+use crate::api::statement::TableScan;
+use crate::api::status::DriveStatus;
 use crate::catalog::indexes::{IndexInfo, ListIndexes, NewIndex, OldIndex};
 use crate::catalog::listing::{DatasetInfo, Listing};
 use crate::catalog::root_store::{Catalog, DatasetKind, RootRecord};
-use crate::cluster::options::QueryOptions;
-use crate::cluster::status::DriveStatus;
-use crate::common::ids::Ids;
-use crate::exec::profile::{ReceiptHandle, Source};
 use crate::export::parquet_view::Door;
 use crate::flight::long_call::Said;
 use crate::flight::protocol::{HostInfo, Last, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, decode_schema, for_instance};
 use crate::ingest::dataset_writer::DatasetWriter;
-use crate::query::planner::Query;
-use crate::query::substrait::Asked;
-use crate::query::table_scan::TableScan;
+use skytether_runtime::Ids;
 
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -210,7 +211,7 @@ impl RemoteHost {
             }
         })
         .boxed();
-        Ok(Query { schema, stream, receipt: ReceiptHandle(Source::Sent(receipt)) })
+        Ok(Query { schema, stream, receipt: ReceiptHandle::new(Arc::new(RemoteReceipt(receipt))) })
     }
 
     fn cut_off(&self) -> Error {
@@ -461,5 +462,16 @@ impl Storage for DriveBehind {
 
     fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
         Box::pin(async move { self.connection.ask(&self.action("usage"), Bytes::new()).await })
+    }
+}
+
+/// The receipt of a query on another host, which sends it with the last row. Until then it holds the rows, bytes and
+/// seconds that this client saw.
+#[derive(Debug)]
+struct RemoteReceipt(Arc<Mutex<Receipt>>);
+
+impl ReceiptSource for RemoteReceipt {
+    fn receipt(&self) -> Receipt {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -30,15 +30,12 @@ use skytether_wire::CseInfo;
 use uuid::Uuid;
 
 use crate::api::receipt::Receipt;
-use crate::cluster::options::QueryOptions;
-use crate::query::substrait::Asked;
-use crate::query::table_scan::TableScan;
+use crate::api::statement::Asked;
+use crate::api::statement::QueryOptions;
+use crate::api::statement::TableScan;
 
 /// The version of this protocol; both sides must have the same.
 pub(crate) const PROTOCOL: u32 = 1;
-
-/// The longest ticket or request other than `apply`: SQL with groups of a few million cells spelled out fits.
-pub(crate) const MAX_REQUEST: usize = 64 << 20;
 
 /// Who a host is.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -28,12 +28,13 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::api::resize_report::GrowthOptions;
 use crate::api::scrub_report::{RepairOptions, ScrubOptions};
-use crate::catalog::root_store::within;
+use crate::api::statement::MAX_REQUEST;
 use crate::flight::long_call as long_work;
 use crate::flight::protocol;
-use crate::flight::protocol::{HostInfo, Kind, Last, MAX_REQUEST, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, for_another, of_instance};
+use crate::flight::protocol::{HostInfo, Kind, Last, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, for_another, of_instance};
 use crate::flight_sql::service::FlightSqlHost;
 use crate::query::planner::Host;
+use skytether_runtime::within;
 
 /// Messages of an answer that wait for a slow client.
 const BACKLOG: usize = 4;

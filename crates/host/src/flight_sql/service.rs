@@ -41,11 +41,11 @@ use skytether_wire::flight::status::to_status;
 use tonic::{Request, Response, Status, Streaming};
 use uuid::Uuid;
 
-use crate::cluster::options::QueryOptions;
-use crate::flight::protocol::MAX_REQUEST;
+use crate::api::statement::Asked;
+use crate::api::statement::MAX_REQUEST;
+use crate::api::statement::QueryOptions;
 use crate::flight_sql::statements::{Limits, Prepared, Running};
 use crate::query::planner::Host;
-use crate::query::substrait::Asked;
 
 type Answer<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tonic::Status;
 use uuid::Uuid;
 
-use crate::query::substrait::Asked;
+use crate::api::statement::Asked;
 
 /// How much may be remembered of prepared statements.
 #[derive(Debug, Clone, Copy)]

@@ -13,7 +13,8 @@ use skytether_wire::Storage;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::catalog::root_store::{Catalog, within};
+use crate::catalog::root_store::Catalog;
+use skytether_runtime::within;
 
 /// Bytes that one lane collects before it sends.
 const BATCH_BYTES: usize = 8 << 20;

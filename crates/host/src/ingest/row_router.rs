@@ -2,8 +2,8 @@
 
 use arrow::record_batch::RecordBatch;
 use skytether_common::Result;
-use skytether_plan::Placement;
-use skytether_plan::partition::{self, Key};
+use skytether_partitioning::Placement;
+use skytether_partitioning::{self as partition, Key};
 use skytether_slice::{Encoded, TableSlicer};
 
 use crate::catalog::partitioning::PartitionedBy;

@@ -11,11 +11,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, PartitionName, Result};
-use skytether_engine::threads;
 use skytether_redundancy::groups::{Group, Grouper, Placed, default_window};
 use skytether_redundancy::levels::{Formed, Inside, Levels};
 use skytether_redundancy::map::{CodeMap, Shard};
 use skytether_redundancy::{Code, Scheme, code};
+use skytether_runtime::threads;
 use uuid::Uuid;
 
 use crate::catalog::code_map::{Part, RedundancyRecord, StoredMap, Within, holders, level_holders, parity_of};

@@ -10,7 +10,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use futures::stream::{self, StreamExt};
 use skytether_common::{Context, DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
-use skytether_plan::Placement;
+use skytether_partitioning::Placement;
 use skytether_store::{Expect, Op, Version};
 use skytether_wire::verify::Pace;
 

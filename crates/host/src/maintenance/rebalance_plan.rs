@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use skytether_common::{Context, Error, Generation, PartitionName, Result};
-use skytether_plan::Placement;
+use skytether_partitioning::Placement;
 use skytether_redundancy::map::{CodeMap, Role, Shard};
 use skytether_slice::Metadata;
 use uuid::Uuid;

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use datafusion::common::runtime::SpawnedTask;
 use futures::stream::{self, StreamExt};
 use skytether_common::{DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
-use skytether_plan::Placement;
+use skytether_partitioning::Placement;
 use skytether_redundancy::map::Place;
 use skytether_redundancy::repair::{Drive, reads};
 use skytether_slice::Metadata;

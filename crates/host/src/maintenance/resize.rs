@@ -24,8 +24,8 @@ use crate::api::resize_report::{GrowthOptions, GrowthReport, Load};
 use crate::api::scrub_report::Progress;
 use crate::catalog::health::Presence;
 use crate::catalog::rejoin::newest;
-use crate::catalog::root_store::within;
 use crate::query::planner::Host;
+use skytether_runtime::within;
 
 use crate::maintenance::rebalance::Mover;
 

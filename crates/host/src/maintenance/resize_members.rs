@@ -13,8 +13,9 @@ use crate::catalog::failure_domains::Domains;
 use crate::catalog::fencing::HOST_KEY;
 use crate::catalog::home_slots::Seats;
 use crate::catalog::membership::{GROWN_FORMAT, MEMBERSHIP_KEY, Member, Membership};
-use crate::catalog::root_store::{Catalog, RootRecord, within};
+use crate::catalog::root_store::{Catalog, RootRecord};
 use crate::query::planner::Host;
+use skytether_runtime::within;
 
 /// Keys that are deleted at a time.
 const PAGE: usize = 512;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::future::join_all;
 use skytether_common::{DatasetName, Error, Key, Kind, PartitionName, Result};
-use skytether_plan::Placement;
+use skytether_partitioning::Placement;
 use skytether_redundancy::map::Role;
 use skytether_slice::Metadata;
 use skytether_wire::verify::{Expected, Found, Item};

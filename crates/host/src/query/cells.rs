@@ -104,7 +104,7 @@ impl HostCells {
         for stripe in 0..metadata.stripes() {
             let n = u32::try_from(metadata.slice_of(stripe, group)).map_err(|_| Error::corrupt(format!("{table} of {} has too many slices", record.name)))?;
             let key = name.slice_key(n)?;
-            let bytes = match crate::catalog::root_store::within(catalog.deadline(), &drive.info().name, "read a slice", drive.get(&key)).await {
+            let bytes = match skytether_runtime::within(catalog.deadline(), &drive.info().name, "read a slice", drive.get(&key)).await {
                 Ok(bytes) => bytes,
                 Err(e) => return Err(unread(catalog, record, &drive.info().name, e).await),
             };

@@ -13,8 +13,8 @@ use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use skytether_plan::classify::operator_name;
 use skytether_plan::{CutPlan, DriveScan, super_plan};
 
-use crate::api::receipt_tree::hands_on;
 use crate::exec::scan::DriveScanExec;
+use skytether_common::plan_words::is_plumbing;
 
 /// What an operator does, as far as logical and physical ones can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,7 +54,7 @@ pub(crate) fn of(cut: &CutPlan, physical: &dyn ExecutionPlan) -> Vec<Option<Stri
             }
         } else if let [place] = places.as_slice() {
             // Several were made one: what kept the lowest that has a reason of its own kept all.
-            let own = told.iter().flatten().find(|reason| !super_plan::only_follows(reason));
+            let own = told.iter().flatten().find(|reason| !skytether_common::plan_words::only_follows(reason));
             reasons[*place] = own.or_else(|| told.iter().flatten().next()).cloned();
         } else if !matches!(key.0, Kind::Sort | Kind::Projection) && told.iter().all(|reason| reason == &told[0]) {
             places.into_iter().for_each(|place| reasons[place].clone_from(&told[0]));
@@ -145,7 +145,7 @@ impl Physical {
         }
         // Windows and joins bring sorts of their own, which have nothing to do with one that the query asked for.
         let kind = kind(plan).filter(|kind| *kind != Kind::Sort || !matches!(above, Some(Kind::Window | Kind::Join)));
-        let nearest = if hands_on(plan.name(), false) { above } else { kind };
+        let nearest = if is_plumbing(plan.name(), false) { above } else { kind };
         let mut below = plan.children().into_iter().map(|child| self.walk(child.as_ref(), nearest)).collect::<Vec<_>>();
         if plan.name() == "ScalarSubqueryExec" {
             // Rows come from the first; the others are computed before.
@@ -179,7 +179,7 @@ fn helps(plan: &dyn ExecutionPlan) -> Option<&'static str> {
 /// Whether the rows of `plan` come sorted from drives.
 fn sorted_below(plan: &dyn ExecutionPlan) -> bool {
     plan.children().into_iter().any(|child| {
-        let through = hands_on(child.name(), false) || matches!(child.name(), "UnionExec" | "InterleaveExec" | "ProjectionExec");
+        let through = is_plumbing(child.name(), false) || matches!(child.name(), "UnionExec" | "InterleaveExec" | "ProjectionExec");
         child.is::<DriveScanExec>() || (through && sorted_below(child.as_ref()))
     })
 }

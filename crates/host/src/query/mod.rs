@@ -3,6 +3,7 @@ pub mod chunk_merge;
 pub mod chunked;
 pub mod cooperative_join;
 pub mod dense;
+pub mod explain;
 pub mod host_reasons;
 pub mod host_side;
 pub mod join_key_routing;

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use arrow::datatypes::{Field, SchemaRef};
-use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use datafusion::common::{ScalarValue, TableReference};
 use datafusion::execution::FunctionRegistry;
@@ -22,9 +21,7 @@ use datafusion::prelude::SessionConfig;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 use futures::StreamExt;
-use futures::stream::BoxStream;
 use skytether_common::{DatasetName, Error, Result};
-use skytether_engine::threads::Threads;
 use skytether_expression::CellSource;
 use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_before_project::filter_before_project;
@@ -33,17 +30,21 @@ use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::topk_heap_cap::topk_heap_cap;
 use skytether_plan::{CutPlan, cut, partial};
 use skytether_redundancy::Scheme;
+use skytether_runtime::threads::Threads;
 use skytether_wire::{Cse, Storage};
 use uuid::Uuid;
 
+use crate::api::receipt::ReceiptHandle;
+use crate::api::statement::Asked;
+use crate::api::statement::Query;
+use crate::api::statement::QueryOptions;
 use crate::catalog::fencing::Fence;
 use crate::catalog::health::Presence;
 use crate::catalog::root_store::{Catalog, DatasetKind};
-use crate::cluster::options::{HostOptions, QueryOptions};
-use crate::common::append_vec::Growing;
+use crate::cluster::options::HostOptions;
 use crate::exec::adaptive::local_worker::EngineAbove;
 use crate::exec::drive_reader::Patience;
-use crate::exec::profile::{Collector, ReceiptHandle, Source};
+use crate::exec::profile::Collector;
 use crate::exec::scan::QueryContext;
 use crate::exec::sort_reserve::SortRoom;
 use crate::exec::spill_dir;
@@ -63,12 +64,12 @@ use crate::query::single_phase_merge::merge_once;
 use crate::query::sql_limits;
 use crate::query::star;
 use crate::query::substrait;
-use crate::query::substrait::Asked;
 use crate::query::tables::{NamedTables, PLAIN, SchemaCache};
 use crate::query::unnest as unnested;
 use crate::recovery::failover::Covered;
 use crate::recovery::missing_drive::Gone;
 use crate::recovery::reconstruct::Cover;
+use skytether_runtime::AppendVec;
 
 use crate::query::result_stream::{Counted, Running};
 
@@ -79,7 +80,7 @@ use crate::cluster::cluster::check_names;
 pub struct Host(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
-    pub(crate) drives: Growing<Arc<dyn Cse>>,
+    pub(crate) drives: AppendVec<Arc<dyn Cse>>,
     pub(crate) catalog: Catalog,
     pub(crate) options: HostOptions,
     base: SessionState,
@@ -99,7 +100,7 @@ pub(crate) struct Inner {
     /// On which condition drives take changes from it.
     pub(crate) fence: OnceLock<Arc<Fence>>,
     /// For each drive what works off what it hands out.
-    pub(crate) above: Growing<Arc<EngineAbove>>,
+    pub(crate) above: AppendVec<Arc<EngineAbove>>,
 }
 
 impl fmt::Debug for Host {
@@ -116,40 +117,6 @@ impl WeakHost {
     /// The host, if anybody has it still.
     pub(crate) fn upgrade(&self) -> Option<Host> {
         self.0.upgrade().map(Host)
-    }
-}
-
-/// A running query.
-pub struct Query {
-    /// The columns of the result.
-    pub schema: SchemaRef,
-    /// The result, as it comes. Dropping it stops the query.
-    pub stream: BoxStream<'static, Result<RecordBatch>>,
-    /// What it cost: complete after the last row.
-    pub receipt: ReceiptHandle,
-}
-
-impl fmt::Debug for Query {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Query").field("schema", &self.schema).finish_non_exhaustive()
-    }
-}
-
-impl Query {
-    /// The whole result in memory.
-    ///
-    /// # Errors
-    /// The first error of the stream.
-    pub fn collect(self) -> BoxFuture<'static, Result<Vec<RecordBatch>>> {
-        Box::pin(async move {
-            let mut this = self;
-
-            let mut batches = Vec::new();
-            while let Some(batch) = this.stream.next().await {
-                batches.push(batch?);
-            }
-            Ok(batches)
-        })
     }
 }
 
@@ -192,7 +159,7 @@ impl Host {
             drives.iter().map(|drive| EngineAbove::new(Arc::clone(drive), Arc::clone(pool), options.storage_deadline, drives.len(), Arc::clone(&threads)));
         let above = above.map(Arc::new).collect();
         Ok(Self(Arc::new(Inner {
-            drives: Growing::new(drives),
+            drives: AppendVec::new(drives),
             catalog,
             options,
             base,
@@ -204,7 +171,7 @@ impl Host {
             gone: OnceLock::new(),
             kept: OnceLock::new(),
             fence: OnceLock::new(),
-            above: Growing::new(above),
+            above: AppendVec::new(above),
         })))
     }
 
@@ -345,7 +312,7 @@ impl Host {
         let context = Arc::new(TaskContext::from(&state).with_runtime(Arc::new(runtime)));
         collector.plan(Arc::clone(&physical), reasons::of(&cut, physical.as_ref()), taken);
         let schema = physical.schema();
-        let receipt = ReceiptHandle(Source::Here(Arc::clone(&collector)));
+        let receipt = ReceiptHandle::new(Arc::clone(&collector) as _);
         // Begun at the first poll: a query that nobody reads must not hold the drives' turns.
         let (memory, disk) = (self.0.options.memory_limit, self.0.options.spill_limit);
         let counted = Counted { inner: Running::Planned(physical, context), collector, running };

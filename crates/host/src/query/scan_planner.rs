@@ -17,9 +17,11 @@ use futures::future::{BoxFuture, ready};
 use skytether_adapt::kinds::Kinds;
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
+use skytether_common::Pushdown;
 use skytether_common::{DatasetName, Error, PartitionName, Result};
+use skytether_partitioning::Placement;
 use skytether_plan::error::{from_datafusion, to_datafusion};
-use skytether_plan::{Cut, CutPlan, DriveScan, Placement, explain_text, pushdown_level};
+use skytether_plan::{CutPlan, DriveScan, explain_text, pushdown_level};
 use skytether_wire::{Annotation, CseInfo, Rung};
 
 use crate::catalog::bounds::Bounds;
@@ -45,7 +47,7 @@ pub(crate) struct ScanPlanner {
     pub(crate) context: QueryContext,
     pub(crate) state: Arc<SessionState>,
     /// How the query is to be cut.
-    pub(crate) asked: Cut,
+    pub(crate) asked: Pushdown,
 }
 
 impl ExtensionPlanner for ScanPlanner {
@@ -113,13 +115,13 @@ impl ScanPlanner {
         let policy = match (self.host.options().moving, self.asked) {
             (Moving::Never, _) => return Ok(None),
             (Moving::Always(policy), _) => policy,
-            (Moving::AsNeeded, Cut::Adaptive) if profiled => Policy::Adaptive,
+            (Moving::AsNeeded, Pushdown::Adaptive) if profiled => Policy::Adaptive,
             // A sub-plan that is no more than a scan is handed out as it is stored; of the other static choices the drives run all that they are sent.
-            (Moving::AsNeeded, Cut::Raw) if profiled => Policy::Static(Rung::Raw),
-            (Moving::AsNeeded, Cut::Full | Cut::Filter) if profiled => Policy::Static(Rung::Full),
+            (Moving::AsNeeded, Pushdown::Raw) if profiled => Policy::Static(Rung::Raw),
+            (Moving::AsNeeded, Pushdown::Full | Pushdown::Filter) if profiled => Policy::Static(Rung::Full),
             // A drive that is lost in the middle gives what it has not done to who stands for it.
             (Moving::AsNeeded, _) if self.host.catalog().presence().is_redundant() => Policy::Static(Rung::Full),
-            (Moving::AsNeeded, Cut::Adaptive | Cut::Full) if targets.iter().any(|target| target.drive.away()) => Policy::Static(Rung::Full),
+            (Moving::AsNeeded, Pushdown::Adaptive | Pushdown::Full) if targets.iter().any(|target| target.drive.away()) => Policy::Static(Rung::Full),
             (Moving::AsNeeded, _) => return Ok(None),
         };
         // What is whole on each drive only is not to be torn apart; any one drive has all of a table that lies everywhere.

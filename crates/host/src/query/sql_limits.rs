@@ -8,7 +8,7 @@ use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 use skytether_common::{Error, Result};
 
-use crate::flight::protocol::MAX_REQUEST;
+use crate::api::statement::MAX_REQUEST;
 
 /// The longest text without what is quoted: groups of cells may be spelled out in a literal, which is only a value to the parser.
 pub const MAX_TEXT: usize = 1 << 20;

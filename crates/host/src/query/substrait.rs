@@ -4,7 +4,6 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use datafusion::common::TableReference;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::{LogicalPlan, TableSource};
@@ -20,50 +19,6 @@ use crate::query::tables::{NamedTables, SchemaCache};
 
 /// How much a plan may hold: what texts of SQL may hold, too. Expressions are more than operators, as lists of values count.
 pub const LIMITS: Limits = Limits { bytes: 16 << 20, relations: MAX_OPERATORS, depth: 200, expressions: 1 << 18, levels: MAX_OPERATORS / 2 };
-
-/// What is asked: a text of SQL, or the bytes of a Substrait plan.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
-    /// One query in DataFusion's SQL.
-    Sql(Arc<str>),
-    /// A `substrait.Plan`.
-    Substrait(Bytes),
-}
-
-impl Asked {
-    /// Bytes of the text or plan.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Sql(text) => text.len(),
-            Self::Substrait(plan) => plan.len(),
-        }
-    }
-
-    /// Whether there is nothing of it.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-impl From<Bytes> for Asked {
-    fn from(plan: Bytes) -> Self {
-        Self::Substrait(plan)
-    }
-}
-
-impl From<&str> for Asked {
-    fn from(text: &str) -> Self {
-        Self::Sql(text.into())
-    }
-}
-
-impl From<&String> for Asked {
-    fn from(text: &String) -> Self {
-        Self::Sql(text.as_str().into())
-    }
-}
 
 /// The logical plan of `bytes`, and the tables that it reads.
 pub(crate) async fn logical(

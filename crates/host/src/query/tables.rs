@@ -335,7 +335,7 @@ pub(crate) async fn read_metadata(
     let drive = &catalog.drives()[catalog.drive(&drive, &record.name)?];
     let name = &drive.info().name;
     let what = format!("read the metadata of {} ({table})", record.name);
-    let bytes = match crate::catalog::root_store::within(catalog.deadline(), name, &what, drive.get(key)).await {
+    let bytes = match skytether_runtime::within(catalog.deadline(), name, &what, drive.get(key)).await {
         Ok(bytes) => bytes,
         Err(e) => return Err(unread(catalog, record, name, e).await),
     };

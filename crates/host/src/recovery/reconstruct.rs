@@ -12,20 +12,20 @@ use futures::future::{BoxFuture, FutureExt, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
-use skytether_engine::threads::Threads;
 use skytether_redundancy::code;
 use skytether_redundancy::map::{Place, Role, Shard};
+use skytether_runtime::threads::Threads;
 use skytether_wire::Cse;
 
 use crate::catalog::code_map::{Level, Part, StoredMap, parity_of};
 use crate::catalog::health::Presence;
-use crate::catalog::root_store::within;
 use crate::cluster::options::HostOptions;
-use crate::common::append_vec::Growing;
 use crate::recovery::prefetch::Ahead;
 use crate::recovery::read_sharing::Shared;
 use crate::recovery::repair_io::role;
 use crate::recovery::value_cache::Values;
+use skytether_runtime::AppendVec;
+use skytether_runtime::within;
 
 /// Threads that decode.
 const THREADS: usize = 4;
@@ -85,7 +85,7 @@ pub(crate) struct Wanted<'a> {
 /// What the drives of a host share to stand for each other.
 pub(crate) struct Cover {
     /// As they are, uncovered.
-    pub(crate) drives: Growing<Arc<dyn Cse>>,
+    pub(crate) drives: AppendVec<Arc<dyn Cse>>,
     pub(crate) presence: Arc<Presence>,
     pub(crate) deadline: Duration,
     threads: Threads,
@@ -119,7 +119,7 @@ impl Cover {
     pub(crate) fn new(drives: Vec<Arc<dyn Cse>>, presence: Arc<Presence>, options: &HostOptions, pool: Arc<dyn MemoryPool>) -> Arc<Self> {
         let (threads, waiting) = (Threads::new(THREADS), Arc::new(Threads::new(WAITING)));
         Arc::new(Self {
-            drives: Growing::new(drives),
+            drives: AppendVec::new(drives),
             presence,
             deadline: options.storage_deadline,
             threads,

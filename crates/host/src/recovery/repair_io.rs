@@ -15,8 +15,8 @@ use skytether_wire::verify::{Expected, Item};
 use skytether_wire::{Verified, Verify};
 
 use crate::catalog::code_map::Level;
-use crate::catalog::root_store::within;
 use crate::recovery::reconstruct::{Cover, Else};
+use skytether_runtime::within;
 
 /// How often a value that others write meanwhile is looked at again.
 const ATTEMPTS: usize = 4;

@@ -9,8 +9,8 @@ use skytether_engine::lane_pool::LanePool;
 use skytether_engine::remote::RemoteStore;
 use skytether_engine::session::{Bounds, Sessions};
 use skytether_engine::split_execution::Taken;
-use skytether_engine::threads::spawn_blocking_thread;
 use skytether_engine::{Engine, Reader};
+use skytether_runtime::threads::spawn_blocking_thread;
 use skytether_wire::session::Message;
 use skytether_wire::{Annotation, Delivery, DeliveryStream, Opened, Session, Storage, SubPlan};
 

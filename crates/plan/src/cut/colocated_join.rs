@@ -17,8 +17,9 @@ use super::piece::{Below, Joined, Moves, Piece};
 use super::walk::Walk;
 use crate::classify::{Input, MAX_OPERATORS, MAX_SORTED};
 use crate::partition::Whole;
-use crate::policy::{Cut, Placement};
 use crate::size::most_bytes;
+use skytether_common::Pushdown;
+use skytether_partitioning::Placement;
 
 /// The most bytes of the side that a drive reads into memory, the table that finds its rows included.
 const MAX_BUILT: u64 = MAX_SORTED;
@@ -37,7 +38,7 @@ impl Walk<'_> {
     /// How drives join their own rows of both sides. The error says why they may not, in words, where both sides are
     /// partitioned by key.
     pub(crate) fn colocated(&self, join: &Join, left: &Below, right: &Below) -> std::result::Result<ColocatedJoin, Option<String>> {
-        if matches!(self.policy, Cut::Raw | Cut::Filter) || join.null_aware {
+        if matches!(self.policy, Pushdown::Raw | Pushdown::Filter) || join.null_aware {
             return Err(None);
         }
         let by_key = |side: &Below| side.input.by_key && side.input.placement == Placement::Spread;

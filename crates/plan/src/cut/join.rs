@@ -9,7 +9,8 @@ use super::walk::Walk;
 use crate::broadcast_join;
 use crate::classify::{MAX_OPERATORS, operator_name};
 use crate::expressions::check;
-use crate::policy::{Cut, Placement};
+use skytether_common::Pushdown;
+use skytether_partitioning::Placement;
 
 impl Walk<'_> {
     /// A join, whose sides are cut first. It may go down with one of them if the other is small.
@@ -42,9 +43,9 @@ impl Walk<'_> {
     /// Whether `join` may go down with its left side (true) or its right side, or why it may not, in words.
     fn goes(&mut self, join: &Join, left: &Piece, right: &Piece) -> std::result::Result<bool, String> {
         match self.policy {
-            Cut::Raw => return Err("cut=raw sends only scans down".into()),
-            Cut::Filter => return Err("cut=filter sends no joins down".into()),
-            Cut::Adaptive | Cut::Full => {}
+            Pushdown::Raw => return Err("cut=raw sends only scans down".into()),
+            Pushdown::Filter => return Err("cut=filter sends no joins down".into()),
+            Pushdown::Adaptive | Pushdown::Full => {}
         }
         if join.null_aware {
             return Err("NOT IN asks whether there is a NULL among all rows".into());

@@ -25,8 +25,9 @@ use skytether_common::Result;
 
 use crate::error::from_datafusion;
 use crate::node::DriveScan;
-use crate::policy::{Cut, Tables};
+use crate::policy::Tables;
 use crate::super_plan;
+use skytether_common::Pushdown;
 
 pub use piece::Note;
 
@@ -48,7 +49,7 @@ pub struct CutPlan {
 ///
 /// # Errors
 /// Invalid or internal where `plan` contradicts itself; a plan that DataFusion made does not.
-pub fn cut(plan: LogicalPlan, policy: Cut, tables: &dyn Tables, registry: &dyn FunctionRegistry) -> Result<CutPlan> {
+pub fn cut(plan: LogicalPlan, policy: Pushdown, tables: &dyn Tables, registry: &dyn FunctionRegistry) -> Result<CutPlan> {
     let (super_plan, notes) = walk::Walk::new(policy, tables, registry).all(plan).map_err(from_datafusion)?;
     Ok(CutPlan { scans: super_plan::scans(&super_plan), super_plan, notes })
 }

@@ -9,9 +9,9 @@ use datafusion::logical_expr::{Expr, LogicalPlan, Projection, Union};
 use super::piece::{Piece, states, with_input};
 use super::walk::Walk;
 use crate::classify::{Class, classify};
-use crate::policy::Cut;
 use crate::split::Halves;
 use crate::super_plan;
+use skytether_common::Pushdown;
 
 impl Walk<'_> {
     /// The plan of `node` over a union, as far as it can be done in each branch: states of an aggregate, the first rows of a
@@ -22,7 +22,7 @@ impl Walk<'_> {
             LogicalPlan::Sort(sort) if sort.fetch.is_some() => &sort.input,
             _ => return Ok(None),
         };
-        if matches!(self.policy, Cut::Raw | Cut::Filter) {
+        if matches!(self.policy, Pushdown::Raw | Pushdown::Filter) {
             return Ok(None);
         }
         let Some(inputs) = branches(input)? else { return Ok(None) };

@@ -16,22 +16,24 @@ use crate::column_source::ColumnSource;
 use crate::expressions::check;
 use crate::node::DriveScan;
 use crate::partition::Whole;
-use crate::policy::{Cut, Placement, Tables};
+use crate::policy::Tables;
 use crate::split::Halves;
 use crate::super_plan;
+use skytether_common::Pushdown;
+use skytether_partitioning::Placement;
 
 type DfResult<T> = std::result::Result<T, DataFusionError>;
 
 /// The walk, with what it may ask and what it noted so far.
 pub(crate) struct Walk<'a> {
-    pub(crate) policy: Cut,
+    pub(crate) policy: Pushdown,
     pub(crate) tables: &'a dyn Tables,
     pub(crate) registry: &'a dyn FunctionRegistry,
     notes: Vec<Note>,
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(policy: Cut, tables: &'a dyn Tables, registry: &'a dyn FunctionRegistry) -> Self {
+    pub(super) fn new(policy: Pushdown, tables: &'a dyn Tables, registry: &'a dyn FunctionRegistry) -> Self {
         Self { policy, tables, registry, notes: vec![] }
     }
 
@@ -123,9 +125,9 @@ impl<'a> Walk<'a> {
                     None => Vec::new(),
                 };
                 let rung = match self.policy {
-                    Cut::Adaptive | Cut::Full => PushdownLevel::Full,
-                    Cut::Filter => PushdownLevel::Filter,
-                    Cut::Raw => PushdownLevel::Raw,
+                    Pushdown::Adaptive | Pushdown::Full => PushdownLevel::Full,
+                    Pushdown::Filter => PushdownLevel::Filter,
+                    Pushdown::Raw => PushdownLevel::Raw,
                 };
                 let scan = DriveScan::new(below.table, below.plan, rung, below.input.placement).with_inputs(inputs).with_tables(below.with);
                 (scan.into_plan(), true)
@@ -169,7 +171,7 @@ impl<'a> Walk<'a> {
                 other => self.stay(other, below, "only aggregates are split"),
             },
             Class::Host(why) => match node {
-                LogicalPlan::Filter(filter) if self.policy != Cut::Raw && !below.input.limited => self.part_of(filter, below, &why),
+                LogicalPlan::Filter(filter) if self.policy != Pushdown::Raw && !below.input.limited => self.part_of(filter, below, &why),
                 node => self.stay(node, below, &why),
             },
         }
@@ -250,7 +252,7 @@ impl<'a> Walk<'a> {
         let (mut down, mut up, mut why) = (vec![], vec![], None);
         for filter in scan.filters.iter().cloned() {
             match check(&filter, plan.schema(), self.registry) {
-                Ok(()) if self.policy != Cut::Raw => down.push(filter),
+                Ok(()) if self.policy != Pushdown::Raw => down.push(filter),
                 refused => {
                     why = why.or(refused.err());
                     up.push(filter);
@@ -267,7 +269,7 @@ impl<'a> Walk<'a> {
                 input.operators += 1;
             }
             // A scan's fetch is a hint that the limit above it repeats.
-            if let (Some(rows), true) = (scan.fetch, self.policy != Cut::Raw) {
+            if let (Some(rows), true) = (scan.fetch, self.policy != Pushdown::Raw) {
                 plan = limited(plan, rows)?;
                 input.limited = input.placement == Placement::Spread;
                 input.operators += 1;
@@ -279,7 +281,7 @@ impl<'a> Walk<'a> {
         let below = Below { plan, table: scan.table_name.clone(), stored: stored_as, input, joined: None, with: Vec::new() };
         let (plan, _) = self.above(Piece::Below(Box::new(below)));
         let mut plan = LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(plan))?);
-        let why = why.filter(|_| self.policy != Cut::Raw);
+        let why = why.filter(|_| self.policy != Pushdown::Raw);
         self.note(&plan, why.as_deref().unwrap_or("cut=raw sends only scans down"));
         if extra {
             plan = project(plan, &scan)?;

@@ -19,7 +19,7 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::expr::Alias;
 use datafusion::logical_expr::{Expr, LogicalPlan, Projection, TableScanBuilder};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use skytether_plan::{ByKey, Cut, CutPlan, DriveScan, Partitioning, Placement, Tables, broadcast_join, codec, cut, partial, partition, super_plan};
+use skytether_plan::{ByKey, Cut, CutPlan, DriveScan, Partitioning, Placement, Tables, broadcast_join, codec, cut, partial, super_plan};
 use uuid::Uuid;
 
 pub struct Placed;
@@ -59,7 +59,11 @@ impl Tables for Placed {
 fn by_key(columns: &[&str], table: &str) -> ByKey {
     let columns: Vec<String> = columns.iter().map(ToString::to_string).collect();
     let schema = if table == "pairs" { pairs().schema() } else { rows().schema() };
-    ByKey { keys: partition::keys(&schema, &columns).unwrap(), drives: (0..3).map(Uuid::from_u128).collect(), most_rows: Placed.rows(&table.into()).unwrap() }
+    ByKey {
+        keys: skytether_partitioning::keys(&schema, &columns).unwrap(),
+        drives: (0..3).map(Uuid::from_u128).collect(),
+        most_rows: Placed.rows(&table.into()).unwrap(),
+    }
 }
 
 /// Rows whose keys occur in `rows()`, some of them several times, and others.
@@ -202,7 +206,7 @@ pub fn drives(n: usize) -> Vec<SessionContext> {
             }
             register(&context, "dim", dim());
             for (name, batch, by) in [("facts", rows(), &["k"][..]), ("orders", orders(), &["k"]), ("pairs", pairs(), &["s", "k"])] {
-                let parts = partition::split(&batch, &by_key(by, name).keys, n).unwrap();
+                let parts = skytether_partitioning::split(&batch, &by_key(by, name).keys, n).unwrap();
                 register(&context, name, parts[drive].clone());
             }
             context

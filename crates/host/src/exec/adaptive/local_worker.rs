@@ -18,8 +18,8 @@ use skytether_engine::feed::{FetchedSlice, SliceFeed};
 use skytether_engine::meter::Meter;
 use skytether_engine::remote::RemoteStore;
 use skytether_engine::split_execution::{Lane, SplitExecution, Taken};
-use skytether_engine::threads::{Threads, spawn_blocking_thread};
 use skytether_engine::{Engine, Reader};
+use skytether_runtime::threads::{Threads, spawn_blocking_thread};
 use skytether_wire::{Annotation, Cse, Storage, SubPlan};
 use tokio::sync::OnceCell;
 

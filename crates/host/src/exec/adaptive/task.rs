@@ -21,7 +21,7 @@ use skytether_wire::size::batch_bytes;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::api::estimate::{Division, DriveShare, MOST};
+use crate::api::estimate::{Division, DriveShare};
 use crate::exec::adaptive::backpressure::{Flow, Mouth};
 use crate::exec::adaptive::drive_state::{Drive, Handed};
 use crate::exec::adaptive::local_worker::{Above, Worked};
@@ -30,6 +30,8 @@ use crate::exec::adaptive::start::{Member, Start};
 use crate::exec::adaptive::trace as traced;
 use crate::exec::adaptive::upstream::Source;
 use crate::exec::drive_reader::{Seen, adapt};
+use crate::exec::forecast;
+use crate::exec::forecast::MOST;
 
 /// Messages of all drives that wait for the machine.
 const MESSAGES: usize = 64;
@@ -288,7 +290,7 @@ impl Task {
         }
         if let Some(setup) = self.expects.take() {
             let names: Vec<_> = self.drives.iter().map(|drive| drive.cse.info().name.as_str()).collect();
-            self.expected = Some(Division::expected(setup, &names, self.drives.iter().map(|drive| drive.stored.clone()).collect()));
+            self.expected = Some(forecast::expected(setup, &names, self.drives.iter().map(|drive| drive.stored.clone()).collect()));
         }
     }
 

@@ -24,7 +24,7 @@ impl Ids {
     }
 
     /// An id.
-    pub(crate) fn id(&self) -> Uuid {
+    pub fn id(&self) -> Uuid {
         match &self.0 {
             None => Uuid::new_v4(),
             Some(state) => uuid::Builder::from_random_bytes((u128::from(drawn(state)) << 64 | u128::from(drawn(state))).to_be_bytes()).into_uuid(),
@@ -32,12 +32,12 @@ impl Ids {
     }
 
     /// The number of a new generation.
-    pub(crate) fn generation(&self) -> Generation {
+    pub fn generation(&self) -> Generation {
         Generation(self.id().as_u64_pair().1)
     }
 
     /// A seed.
-    pub(crate) fn seed(&self) -> u64 {
+    pub fn seed(&self) -> u64 {
         self.id().as_u128() as u64
     }
 }

@@ -5,15 +5,15 @@ use std::sync::OnceLock;
 
 /// A list. What was read of it stays valid, and is as long as it was then.
 #[derive(Debug)]
-pub(crate) struct Growing<T> {
+pub struct AppendVec<T> {
     items: Vec<T>,
     /// The same with one more.
-    next: OnceLock<Box<Growing<T>>>,
+    next: OnceLock<Box<AppendVec<T>>>,
 }
 
-impl<T> Growing<T> {
+impl<T> AppendVec<T> {
     /// These items so far.
-    pub(crate) fn new(items: Vec<T>) -> Self {
+    pub fn new(items: Vec<T>) -> Self {
         Self { items, next: OnceLock::new() }
     }
 
@@ -26,9 +26,9 @@ impl<T> Growing<T> {
     }
 }
 
-impl<T: Clone> Growing<T> {
+impl<T: Clone> AppendVec<T> {
     /// Adds `item` at the end.
-    pub(crate) fn push(&self, item: T) {
+    pub fn push(&self, item: T) {
         let mut more = Some(item);
         while let Some(item) = more.take() {
             let newest = self.newest();
@@ -42,7 +42,7 @@ impl<T: Clone> Growing<T> {
     }
 }
 
-impl<T> Deref for Growing<T> {
+impl<T> Deref for AppendVec<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn what_was_read_stays_and_nothing_is_lost() {
-        let list = Growing::new(vec![0]);
+        let list = AppendVec::new(vec![0]);
         let before: &[i32] = &list;
         std::thread::scope(|scope| {
             (1..5).for_each(|n| {

@@ -1,2 +1,0 @@
-pub mod append_vec;
-pub mod ids;

@@ -1,0 +1,10 @@
+//! How the partitions of a table relate to it.
+
+/// How the partitions of a table relate to the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Placement {
+    /// The partitions together are the table; no row is in two of them.
+    Spread,
+    /// Each partition is the whole table; one drive is asked.
+    Everywhere,
+}
