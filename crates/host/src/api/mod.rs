@@ -1,3 +1,4 @@
+pub mod device_profile;
 pub mod estimate;
 pub mod explanation;
 pub mod receipt;

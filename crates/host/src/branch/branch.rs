@@ -20,11 +20,16 @@ use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Storage, SubPlan};
 
 use crate::branch::striped_storage::Placed;
-use crate::branch::worker::Work;
+use crate::branch::worker::{Below, Work};
 use crate::catalog::fencing::{Fence, take_over};
 use crate::catalog::membership::{Founding, Role};
+use crate::cluster::cluster::Cluster;
 use crate::cluster::options::HostOptions;
-use crate::query::planner::Host;
+use crate::exec::fallback::EngineFallback;
+use crate::exec::local_executors::LocalExecutors;
+use crate::exec::query_runtime::QueryRuntime;
+use skytether_engine::split_execution::SplitExecution;
+use std::collections::HashMap;
 
 /// The version of what a branch makes of its drives' stores.
 const FORMAT: u32 = 1;
@@ -38,9 +43,11 @@ const READERS: usize = 8;
 /// Sub-plans that run in the branch itself at the same time.
 const PLANS: usize = 4;
 
-/// A host as a drive of another host.
+/// A host as a drive of another cluster.
 pub struct Branch {
-    host: Host,
+    cluster: Cluster,
+    executors: LocalExecutors,
+    runtime: QueryRuntime,
     placed: Arc<Placed>,
     engine: Arc<Engine>,
     sessions: Arc<Sessions>,
@@ -58,7 +65,7 @@ impl Branch {
     /// Its profile, by which the level above plans, is the sum of theirs, where they have any; `link` (bits per second, and seconds that a message takes) is its own to the level above, that of all its drives together unless said.
     ///
     /// # Errors
-    /// As [`Host::new`] and [`crate::Catalog::establish_membership`]; `Invalid` where the drives are those of another branch, or of a host.
+    /// As [`Cluster::new`] and [`crate::Catalog::establish_membership`]; `Invalid` where the drives are those of another branch, or of a cluster.
     pub fn open<'a>(
         name: &'a str,
         drives: Vec<Arc<dyn Cse>>,
@@ -74,27 +81,37 @@ impl Branch {
             let fence = Fence::new(options.ids.id());
             let fenced: Vec<_> = drives.into_iter().map(|drive| fence.around(drive)).collect();
             let drives: Vec<Arc<dyn Cse>> = fenced.iter().map(|drive| Arc::clone(drive) as _).collect();
-            let host = Host::new(drives.clone(), options)?;
-            let membership = host.catalog().establish_membership(founding, &Role::Branch(name.to_owned())).await?;
-            if let Some((_, e)) = take_over(&fence, &fenced, host.options().storage_deadline).await?.into_iter().next() {
+            let runtime = QueryRuntime::new(options.memory_limit, options.spill_limit, options.spill_below.as_deref())?;
+            let pool = Arc::clone(&runtime.env().memory_pool);
+            let fallback = EngineFallback::new(Arc::clone(&pool), options.storage_deadline);
+            let executors = LocalExecutors::new(Arc::clone(&pool), options.storage_deadline);
+            let cluster = Cluster::new(drives.clone(), options, Arc::new(fallback))?;
+            let membership = cluster.catalog().establish_membership(founding, &Role::Branch(name.to_owned())).await?;
+            if let Some((_, e)) = take_over(&fence, &fenced, cluster.options().storage_deadline).await?.into_iter().next() {
                 return Err(e);
             }
-            let memory_limit = host.options().memory_limit as u64;
+            let memory_limit = cluster.options().memory_limit as u64;
             let info = CseInfo { id: membership.fleet, name: name.to_owned(), format: FORMAT, memory_limit, profile, device: None };
             let placed = Arc::new(Placed::new(info, drives));
-            let store = RemoteStore::new(Arc::clone(&placed) as Arc<dyn Storage>, host.options().storage_deadline);
+            let store = RemoteStore::new(Arc::clone(&placed) as Arc<dyn Storage>, cluster.options().storage_deadline);
             let reader = Reader::new(Arc::new(store)).waiting_on(Arc::new(Threads::new(READERS)));
-            let engine = Engine::new(name.to_owned(), Arc::new(reader), host.memory(), host.options().threads, PLANS)?;
+            let engine = Engine::new(name.to_owned(), Arc::new(reader), pool, cluster.options().threads, PLANS)?;
             let engine = Arc::new(engine.apart());
             let sessions = Sessions::new(Arc::clone(&engine), memory_limit, None, Bounds { epochs: EPOCHS, load: f64::INFINITY });
-            Ok(Arc::new(Self { host, placed, engine, sessions }))
+            Ok(Arc::new(Self { cluster, executors, runtime, placed, engine, sessions }))
         })
     }
 
     /// The drives below.
     #[must_use]
     pub fn drives(&self) -> &[Arc<dyn Cse>] {
-        self.host.drives()
+        self.cluster.drives()
+    }
+
+    /// Work on `plan` by the drives below.
+    async fn work(&self, plan: SubPlan, divided: SplitExecution, places: HashMap<u32, usize>) -> Result<Arc<Work>> {
+        let below = Below { cluster: self.cluster.clone(), executors: self.executors.clone(), runtime: Arc::clone(self.runtime.env()) };
+        Work::new(below, plan, divided, places).await
     }
 
     /// Plans on a thread that may wait for what drives read.
@@ -164,7 +181,7 @@ impl Cse for Branch {
             Ok(match self.planned(async move { engine.take(taken).await }).await? {
                 Taken::Whole(stream) => Opened::Whole(stream),
                 Taken::Split(divided) => match crate::branch::worker::places(&divided, &plan, &self.placed)? {
-                    Some(places) => Opened::Session(self.sessions.open(&plan, Work::new(self.host.clone(), plan.clone(), *divided, places).await?)),
+                    Some(places) => Opened::Session(self.sessions.open(&plan, self.work(plan.clone(), *divided, places).await?)),
                     // No drive has whole rows of what is read.
                     None => Opened::Whole(divided.whole(&self.engine, &plan)),
                 },

@@ -30,23 +30,42 @@ use skytether_wire::session::Stripe;
 use skytether_wire::{Annotation, SubPlan};
 use tokio::sync::mpsc;
 
+use crate::api::device_profile::profile_of;
 use crate::api::receipt::ReceiptSource;
 use crate::branch::striped_storage::{Placed, copied};
+use crate::cluster::cluster::Cluster;
 use crate::cluster::options::Moving;
 use crate::exec::adaptive::cost_inputs::work;
+use crate::exec::adaptive::local_worker::EngineAbove;
 use crate::exec::adaptive::start as moving;
 use crate::exec::adaptive::start::{Member, Start};
 use crate::exec::adaptive::upstream::Source;
 use crate::exec::column_stats::KnownTable;
 use crate::exec::drive_reader::{Annotated, Patience, Reading};
 use crate::exec::estimate::{Estimated, Estimates};
+use crate::exec::local_executors::LocalExecutors;
 use crate::exec::profile::Collector;
-use crate::query::planner::Host;
-use crate::query::scan_planner::profile_of;
+use datafusion::execution::runtime_env::RuntimeEnv;
+
+/// What the drives of a branch share: who they are, the engines over what they store, and the memory of queries.
+pub(crate) struct Below {
+    pub(crate) cluster: Cluster,
+    pub(crate) executors: LocalExecutors,
+    pub(crate) runtime: Arc<RuntimeEnv>,
+}
+
+impl Below {
+    /// The engine over what drive `at` stores.
+    fn engine(&self, at: usize) -> Result<Arc<EngineAbove>> {
+        let drives = self.cluster.drives();
+        let drive = drives.get(at).ok_or_else(|| Error::internal("a drive is not one of the branch's"))?;
+        Ok(self.executors.get(drive, drives.len()))
+    }
+}
 
 /// A sub-plan at a branch.
 pub(crate) struct Work {
-    host: Host,
+    below: Below,
     plan: SubPlan,
     divided: SplitExecution,
     combiner: Option<Combiner>,
@@ -96,12 +115,12 @@ pub(crate) fn places(divided: &SplitExecution, plan: &SubPlan, placed: &Placed) 
 }
 
 impl Work {
-    /// Work on `plan` by the drives of `host`; `places` says which has which stripe.
-    pub(crate) async fn new(host: Host, plan: SubPlan, divided: SplitExecution, places: HashMap<u32, usize>) -> Result<Arc<Self>> {
+    /// Work on `plan` by the drives of `below`; `places` says which has which stripe.
+    pub(crate) async fn new(below: Below, plan: SubPlan, divided: SplitExecution, places: HashMap<u32, usize>) -> Result<Arc<Self>> {
         let combiner = divided.combiner().await?;
         let cost = cost(&divided)?;
-        let state = Mutex::new(State { loads: vec![1.0; host.drives().len()], slack: vec![0.0; host.drives().len()], ..State::default() });
-        Ok(Arc::new(Self { host, plan, divided, combiner, cost, places: Arc::new(places), state }))
+        let state = Mutex::new(State { loads: vec![1.0; below.cluster.drives().len()], slack: vec![0.0; below.cluster.drives().len()], ..State::default() });
+        Ok(Arc::new(Self { below, plan, divided, combiner, cost, places: Arc::new(places), state }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -123,8 +142,8 @@ impl Work {
 
     /// A reading of drive `at`, whose figures go to a scan of `collector`.
     fn reading(&self, at: usize, collector: &Arc<Collector>, scan: usize) -> Reading {
-        let drive = Arc::clone(&self.host.drives()[at]);
-        let options = self.host.options();
+        let drive = Arc::clone(&self.below.cluster.drives()[at]);
+        let options = self.below.cluster.options();
         let begun = Annotation { cse: drive.info().name.clone(), rung: Some(Rung::Full), ..Annotation::default() };
         Reading {
             note: Annotated { number: collector.begin(scan, begun), collector: Arc::clone(collector), scan },
@@ -140,8 +159,8 @@ impl Work {
     /// What an epoch at `top` starts from.
     fn start(&self, top: Rung, source: Arc<dyn Source>, outputs: Vec<moving::Output>, collector: &Arc<Collector>) -> Result<Start> {
         let scan = collector.scan(self.plan.dataset.to_string(), self.plan.rung, String::new(), None);
-        let options = self.host.options();
-        let drives = self.host.drives();
+        let options = self.below.cluster.options();
+        let drives = self.below.cluster.drives();
         let profiled = drives.iter().any(|drive| drive.info().profile.is_some());
         let policy = match options.moving {
             Moving::Always(policy) => policy,
@@ -149,7 +168,7 @@ impl Work {
             Moving::AsNeeded | Moving::Never => Policy::Static(Rung::Full),
         };
         let members = outputs.into_iter().enumerate().map(|(at, output)| {
-            let engine = self.host.above(at).cloned().ok_or_else(|| Error::internal("a drive is none of the host's"))?;
+            let engine = self.below.engine(at)?;
             Ok(Member { reading: self.reading(at, collector, scan), plan: self.plan.clone(), engine, output })
         });
         let cost = match top {
@@ -166,13 +185,13 @@ impl Work {
                 cses: drives.iter().map(|drive| profile_of(drive.info())).collect(),
                 limits: Limits { memory: options.limits.memory.min((options.memory_limit / 4) as u64), ..options.limits },
                 priors: PRIORS,
-                kinds: (0..drives.len()).map(|at| self.host.above(at).map(|engine| engine.kinds()).unwrap_or_default()).collect(),
+                kinds: (0..drives.len()).map(|at| self.below.engine(at).map(|engine| engine.kinds()).unwrap_or_default()).collect(),
                 fed: true,
             },
             schema: self.divided.schema(top),
             top,
             source: Some(source),
-            runtime: self.host.runtime(),
+            runtime: Arc::clone(&self.below.runtime),
             spills: SpillMetrics::new(&ExecutionPlanMetricsSet::new(), 0),
         })
     }
@@ -208,7 +227,7 @@ impl Meters for Work {
 
     /// Until it does without one of its drives, however often that is asked again.
     fn slack(&self) -> Seconds {
-        let Limits { silence, pause, retries, .. } = self.host.options().limits;
+        let Limits { silence, pause, retries, .. } = self.below.cluster.options().limits;
         f64::from(retries + 1) * (silence + pause) + self.state().slack.iter().copied().fold(0.0, f64::max)
     }
 }
@@ -249,7 +268,7 @@ impl Worker for Work {
             let top = if self.divided.has_upper() { lane.rung() } else { Rung::Full };
             let lane = Arc::new(lane);
             let fed = Arc::new(Fed { work: Arc::clone(&self), top, lane: Arc::clone(&lane), over: AtomicBool::new(false) });
-            let (outputs, rows): (Vec<_>, Vec<_>) = self.host.drives().iter().map(|_| mpsc::channel(2)).unzip();
+            let (outputs, rows): (Vec<_>, Vec<_>) = self.below.cluster.drives().iter().map(|_| mpsc::channel(2)).unzip();
             let collector = Arc::new(Collector::new(Instant::now(), Pushdown::Full));
             let start = self.start(top, fed, outputs, &collector)?;
             // It ends with this lane.

@@ -296,6 +296,15 @@ pub(crate) fn code(scheme: Scheme, drives: usize) -> Result<Option<Code>> {
     Ok(Some(code))
 }
 
+/// Over which drives a table is written.
+pub(crate) struct Over {
+    pub(crate) scheme: Scheme,
+    /// The host's drives; partitions are numbered by their places in this.
+    pub(crate) drives: Vec<usize>,
+    /// On two levels the host of each.
+    pub(crate) hosts: Vec<u32>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,12 +11,12 @@ use skytether_redundancy::Scheme;
 use tokio::sync::{Mutex as Turn, MutexGuard as InTurn, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use uuid::Uuid;
 
+use crate::catalog::code_map::Over;
 use crate::catalog::code_map::code;
 use crate::catalog::failure_domains::Domains;
 use crate::catalog::home_slots::Seats;
 use crate::catalog::membership::no_hosts;
 use crate::catalog::replacement::BLANK;
-use crate::ingest::stripe_encoder::Over;
 
 /// What a host knows of its drives as they are now. All that look at the same drives share it.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use skytether_common::{Context, DatasetName, Error, Generation, Key, Kind, Parti
 use skytether_partitioning::Placement;
 use skytether_runtime::within;
 use skytether_store::{Expect, Op};
-use skytether_wire::Storage;
+use skytether_wire::{Cse, Storage};
 use uuid::Uuid;
 
 use crate::catalog::bounds::Bounds;
@@ -24,7 +24,6 @@ pub use crate::catalog::code_map::RedundancyRecord;
 use crate::catalog::health::Presence;
 use crate::catalog::indexes::IndexRecord;
 pub use crate::catalog::partitioning::PartitionedBy;
-use crate::recovery::reconstruct::Cover;
 use skytether_runtime::AppendVec;
 
 use crate::catalog::root_cache::Remembered;
@@ -314,7 +313,7 @@ fn hash64(a: &[u8], b: &[u8]) -> u64 {
 pub struct Catalog {
     drives: Arc<AppendVec<Arc<dyn Storage>>>,
     /// The drives as they are, where these are those of a host itself.
-    cover: Option<Arc<Cover>>,
+    raw: Option<Arc<AppendVec<Arc<dyn Cse>>>>,
     presence: Arc<Presence>,
     deadline: Duration,
     pub(crate) remembered: Arc<Remembered>,
@@ -330,12 +329,15 @@ impl Catalog {
         Self::sharing(drives, None, presence, deadline)
     }
 
-    /// That of a host, whose `drives` are those of `cover` with what stands for them.
-    pub(crate) fn of_host(drives: Vec<Arc<dyn Storage>>, cover: &Arc<Cover>) -> Result<Self> {
-        Self::sharing(drives, Some(Arc::clone(cover)), Arc::clone(&cover.presence), cover.deadline)
+    /// That of a host. Each of `drives` fails over to others; `raw` are the same drives without failover.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) fn of_host(drives: Vec<Arc<dyn Storage>>, raw: Arc<AppendVec<Arc<dyn Cse>>>, presence: Arc<Presence>, deadline: Duration) -> Result<Self> {
+        Self::sharing(drives, Some(raw), presence, deadline)
     }
 
-    fn sharing(drives: Vec<Arc<dyn Storage>>, cover: Option<Arc<Cover>>, presence: Arc<Presence>, deadline: Duration) -> Result<Self> {
+    fn sharing(drives: Vec<Arc<dyn Storage>>, raw: Option<Arc<AppendVec<Arc<dyn Cse>>>>, presence: Arc<Presence>, deadline: Duration) -> Result<Self> {
         if drives.is_empty() {
             return Err(Error::invalid("a host needs at least one drive"));
         }
@@ -345,7 +347,7 @@ impl Catalog {
                 return Err(Error::invalid(format!("{other} and {} are the same drive ({})", drive.info().name, drive.info().id)));
             }
         }
-        Ok(Self { drives: Arc::new(AppendVec::new(drives)), cover, presence, deadline, remembered: Arc::default() })
+        Ok(Self { drives: Arc::new(AppendVec::new(drives)), raw, presence, deadline, remembered: Arc::default() })
     }
 
     /// The drives, in the host's order.
@@ -356,13 +358,13 @@ impl Catalog {
 
     /// Whether the drives are those of a host itself, and not reached through one.
     pub(crate) fn is_of_host(&self) -> bool {
-        self.cover.is_some()
+        self.raw.is_some()
     }
 
     /// Drive `at` as it is: what goes there does not wait for [`Presence::still`].
     pub(crate) fn bare(&self, at: usize) -> &dyn Storage {
-        match &self.cover {
-            Some(cover) => cover.drives[at].as_ref(),
+        match &self.raw {
+            Some(raw) => raw[at].as_ref(),
             None => self.drives[at].as_ref(),
         }
     }

@@ -1,3 +1,4 @@
 pub mod cluster;
+pub mod join;
 pub mod options;
 pub mod status;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::api::device_profile::UNKNOWN;
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
 use skytether_redundancy::Scheme;
@@ -84,10 +85,6 @@ impl Default for HostOptions {
         }
     }
 }
-
-/// A device that nothing is known of: as fast as this machine, behind a link that holds nothing up.
-pub(crate) const UNKNOWN: Profile =
-    Profile { speed_per_core: 1.0, cores: 1, memory_bytes: 512 << 20, disk_bytes_per_s: 2e9, disk_seek_s: 0.0, link_bits_per_s: 1e11, link_latency_s: 0.0 };
 
 impl HostOptions {
     /// What work that moves takes this host for.

@@ -9,11 +9,11 @@ use skytether_common::Error;
 use tokio::time::MissedTickBehavior;
 
 use crate::api::status::DriveStatus;
-use crate::query::planner::Host;
+use crate::cluster::cluster::Cluster;
 use crate::recovery::missing_drive::advice;
 use skytether_runtime::within;
 
-impl Host {
+impl Cluster {
     /// All drives, each with its usage or the reason why it does not tell, and with the data sets that are damaged at it.
     pub fn status(&self) -> BoxFuture<'_, Vec<DriveStatus>> {
         Box::pin(async move {

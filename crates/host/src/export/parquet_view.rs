@@ -20,9 +20,9 @@ use uuid::Uuid;
 use crate::export::virtual_file::PlainFile;
 use crate::export::virtual_file::{Part, Slice, Tail};
 
+use crate::catalog::record_source::RecordSource;
 use crate::catalog::root_store::{Catalog, RootRecord};
-use crate::flight::client::RemoteHost;
-use crate::query::tables::{View, choose};
+use crate::catalog::table_view::{View, choose};
 use skytether_runtime::within;
 
 /// Slices that are read at once, at most.
@@ -69,8 +69,8 @@ pub struct Exported {
 #[derive(Debug, Clone)]
 pub struct Door {
     catalog: Catalog,
-    /// Who knows the root records, if not the catalog.
-    remote: Option<RemoteHost>,
+    /// Who knows the root records.
+    records: Arc<dyn RecordSource>,
 }
 
 /// What an open file will be made of.
@@ -100,16 +100,14 @@ impl Plan {
 }
 
 impl Door {
-    /// Over the drives of `catalog`.
-    pub(crate) fn new(catalog: Catalog, remote: Option<RemoteHost>) -> Self {
-        Self { catalog, remote }
+    /// Over the drives of `catalog`, by the root records that `records` gives: those of the catalog itself, or of the host
+    /// through which the drives are reached.
+    pub(crate) fn new(catalog: Catalog, records: Arc<dyn RecordSource>) -> Self {
+        Self { catalog, records }
     }
 
     async fn record(&self, name: &DatasetName) -> Result<RootRecord> {
-        match &self.remote {
-            Some(host) => host.describe(name).await,
-            None => Ok(self.catalog.read(name).await?.0),
-        }
+        self.records.record(name).await
     }
 
     /// Whether `file` is still what its table holds.

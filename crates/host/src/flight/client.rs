@@ -36,6 +36,7 @@ use crate::api::statement::TableScan;
 use crate::api::status::DriveStatus;
 use crate::catalog::indexes::{IndexInfo, ListIndexes, NewIndex, OldIndex};
 use crate::catalog::listing::{DatasetInfo, Listing};
+use crate::catalog::record_source::RecordSource;
 use crate::catalog::root_store::{Catalog, DatasetKind, RootRecord};
 use crate::export::parquet_view::Door;
 use crate::flight::long_call::Said;
@@ -356,7 +357,7 @@ impl RemoteHost {
     /// # Errors
     /// `Unavailable`, where the host does not answer.
     pub fn door(&self) -> BoxFuture<'_, Result<Door>> {
-        Box::pin(async move { Ok(Door::new(self.behind().await?.1, Some(self.clone()))) })
+        Box::pin(async move { Ok(Door::new(self.behind().await?.1, Arc::new(self.clone()))) })
     }
 
     /// Begins to write a data set through the host; slices are encoded here.
@@ -473,5 +474,11 @@ struct RemoteReceipt(Arc<Mutex<Receipt>>);
 impl ReceiptSource for RemoteReceipt {
     fn receipt(&self) -> Receipt {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl RecordSource for RemoteHost {
+    fn record<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<RootRecord>> {
+        Box::pin(async move { self.describe(name).await })
     }
 }

@@ -33,7 +33,7 @@ use crate::flight::long_call as long_work;
 use crate::flight::protocol;
 use crate::flight::protocol::{HostInfo, Kind, Last, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, for_another, of_instance};
 use crate::flight_sql::service::FlightSqlHost;
-use crate::query::planner::Host;
+use crate::host::Host;
 use skytether_runtime::within;
 
 /// Messages of an answer that wait for a slow client.
@@ -204,7 +204,7 @@ impl HostService {
                 let batch = frames::decode_batch(&body)?;
                 // What an ingest has written that a drive left in the middle of, it may take away again.
                 let removes = |op: &Op| matches!(op, Op::Delete { .. }) && PartitionName::parse(op.key()).is_some();
-                if meant != self.host.instance() && !(self.host.was(meant) && batch.iter().all(removes)) {
+                if meant != self.host.instance() && !(self.host.cluster().was(meant) && batch.iter().all(removes)) {
                     return Err(for_another());
                 }
                 frames::encode_json(&drive.apply(batch).await?)

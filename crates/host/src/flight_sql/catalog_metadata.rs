@@ -14,7 +14,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use skytether_common::{DatasetName, Error, Kind, Result};
 
 use crate::catalog::root_store::{DatasetKind, RootRecord};
-use crate::query::planner::Host;
+use crate::host::Host;
 
 /// What is stored.
 pub(crate) const TABLE: &str = "TABLE";

@@ -45,7 +45,7 @@ use crate::api::statement::Asked;
 use crate::api::statement::MAX_REQUEST;
 use crate::api::statement::QueryOptions;
 use crate::flight_sql::statements::{Limits, Prepared, Running};
-use crate::query::planner::Host;
+use crate::host::Host;
 
 type Answer<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -186,15 +186,12 @@ impl FlightSqlHost {
     }
 
     async fn schema(&self, asked: &Asked, values: Vec<ScalarValue>) -> Result<SchemaRef> {
-        Ok(sent(self.host.plan_asked(asked, &QueryOptions::default(), values).await?.physical.schema()))
+        Ok(sent(self.host.schema_with(asked, values).await?))
     }
 
     async fn run(&self, id: Uuid, asked: &Asked, values: Vec<ScalarValue>) -> Result<Response<Answer<FlightData>>, Status> {
         let mut run = self.running.begin(id);
-        let work = async {
-            let planned = self.host.plan_asked(asked, &QueryOptions::default(), values).await.map_err(status)?;
-            self.host.run(planned).map_err(status)
-        };
+        let work = async { self.host.ask_with(asked, &QueryOptions::default(), values).await.map_err(status) };
         let query = run.unless_cancelled(work).await?;
         Ok(Response::new(Box::pin(run.over(messages(encode(query.schema, query.stream))))))
     }

@@ -22,6 +22,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use uuid::Uuid;
 
 use crate::catalog::bounds::Bounds;
+use crate::catalog::code_map::Over;
 use crate::catalog::code_map::{INNER_PARITY, PARITY};
 use crate::catalog::commit::overtaken;
 use crate::catalog::fencing::is_refusal;
@@ -30,7 +31,7 @@ use crate::catalog::root_store::{Catalog, DatasetKind, MatrixRecord, PLAIN_FORMA
 use crate::ingest::matrix_writer;
 use crate::ingest::outbox::Outbox;
 use crate::ingest::row_router::Dealt;
-use crate::ingest::stripe_encoder::{Coder, Over};
+use crate::ingest::stripe_encoder::Coder;
 
 /// How often a commit is tried again that another change of the record came before, which was no change of the content.
 const ATTEMPTS: usize = 8;

@@ -18,7 +18,7 @@ use skytether_redundancy::{Code, Scheme, code};
 use skytether_runtime::threads;
 use uuid::Uuid;
 
-use crate::catalog::code_map::{Part, RedundancyRecord, StoredMap, Within, holders, level_holders, parity_of};
+use crate::catalog::code_map::{Over, Part, RedundancyRecord, StoredMap, Within, holders, level_holders, parity_of};
 use crate::catalog::root_store::Catalog;
 use crate::ingest::outbox::Outbox;
 
@@ -34,15 +34,6 @@ struct Held {
     slot: u32,
     number: u32,
     bytes: Bytes,
-}
-
-/// Over which drives a table is written.
-pub(crate) struct Over {
-    pub(crate) scheme: Scheme,
-    /// The host's drives; partitions are numbered by their places in this.
-    pub(crate) drives: Vec<usize>,
-    /// On two levels the host of each.
-    pub(crate) hosts: Vec<u32>,
 }
 
 /// Makes the parities of one table.

@@ -1,3 +1,7 @@
+//! Work over the drives of a cluster in the background of queries: scrubs, repairs, and fleets that grow or shrink.
+
+use crate::cluster::cluster::Cluster;
+
 pub mod rebalance;
 pub mod rebalance_parities;
 pub mod rebalance_plan;
@@ -10,3 +14,15 @@ pub mod retention;
 pub mod scrub;
 pub mod scrub_window;
 pub mod two_level_layout;
+
+/// Maintenance of one cluster. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Maintenance(pub(crate) Cluster);
+
+impl Maintenance {
+    /// Of this cluster.
+    #[must_use]
+    pub fn new(cluster: Cluster) -> Self {
+        Self(cluster)
+    }
+}

@@ -20,9 +20,9 @@ use crate::catalog::bounds::Bounds;
 use crate::catalog::code_map::{RedundancyRecord, parity_of};
 use crate::catalog::fencing::is_refusal;
 use crate::catalog::root_store::{Catalog, PartitionRecord, RootRecord, TableRecord};
+use crate::cluster::cluster::Cluster;
 use crate::maintenance::rebalance_plan::{Job, Planner, TablePlan};
 use crate::maintenance::retention::Replaced;
-use crate::query::planner::Host;
 use crate::recovery::repair_io::is;
 
 /// Slices that are read at the same time.
@@ -42,7 +42,7 @@ const PASSES: usize = 16;
 
 /// Work under way.
 pub(crate) struct Mover<'a> {
-    host: &'a Host,
+    cluster: &'a Cluster,
     leaving: BTreeSet<usize>,
     tell: &'a (dyn Fn(&Progress) + Send + Sync),
     pub(crate) report: GrowthReport,
@@ -99,14 +99,24 @@ impl Drop for Unsettled {
 }
 
 impl<'a> Mover<'a> {
-    pub(crate) fn new(host: &'a Host, leaving: BTreeSet<usize>, bytes_per_s: Option<u64>, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> Self {
+    pub(crate) fn new(cluster: &'a Cluster, leaving: BTreeSet<usize>, bytes_per_s: Option<u64>, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> Self {
         let (report, progress) = (GrowthReport::default(), Progress::default());
-        Self { host, leaving, tell, report, progress, pace: Pace::new(bytes_per_s), loads: Vec::new(), pinned: BTreeMap::new(), replaced: Replaced::new(host) }
+        Self {
+            cluster,
+            leaving,
+            tell,
+            report,
+            progress,
+            pace: Pace::new(bytes_per_s),
+            loads: Vec::new(),
+            pinned: BTreeMap::new(),
+            replaced: Replaced::new(cluster),
+        }
     }
 
     /// Bytes on each drive, by all root records that can be read.
     pub(crate) async fn loads(&self) -> Result<Vec<u64>> {
-        let catalog = self.host.catalog();
+        let catalog = self.cluster.catalog();
         let mut loads = vec![0; catalog.drives().len()];
         for name in catalog.names().await? {
             match catalog.read(&name).await {
@@ -124,7 +134,7 @@ impl<'a> Mover<'a> {
 
     fn count_table(&self, table: &TableRecord, loads: &mut [u64], more: bool) {
         for p in table.partitions.iter().chain(table.redundancy.iter().flat_map(RedundancyRecord::partitions)) {
-            if let Some(load) = self.host.drives().iter().position(|drive| drive.info().id == p.drive).and_then(|at| loads.get_mut(at)) {
+            if let Some(load) = self.cluster.drives().iter().position(|drive| drive.info().id == p.drive).and_then(|at| loads.get_mut(at)) {
                 *load = if more { load.saturating_add(p.bytes) } else { load.saturating_sub(p.bytes) };
             }
         }
@@ -135,7 +145,7 @@ impl<'a> Mover<'a> {
     /// # Errors
     /// `Unavailable`, what the drives say. What can't be moved is no error: the report tells.
     pub(crate) async fn all(&mut self) -> Result<()> {
-        let catalog = self.host.catalog();
+        let catalog = self.cluster.catalog();
         self.loads = self.loads().await?;
         let mut done: BTreeMap<DatasetName, Generation> = BTreeMap::new();
         let mut moved: BTreeSet<DatasetName> = BTreeSet::new();
@@ -194,9 +204,9 @@ impl<'a> Mover<'a> {
 
     /// Whether a part of the data set is on a lost drive that leaves, and nowhere else.
     fn lost_part(&self, record: &RootRecord) -> Option<String> {
-        let presence = self.host.catalog().presence();
+        let presence = self.cluster.catalog().presence();
         let lost = |p: &PartitionRecord| {
-            let drive = self.host.drives().iter().enumerate().find(|(_, drive)| drive.info().id == p.drive);
+            let drive = self.cluster.drives().iter().enumerate().find(|(_, drive)| drive.info().id == p.drive);
             drive.filter(|(at, _)| presence.is_lost(*at)).map(|(_, drive)| drive.info().name.clone())
         };
         for (title, table) in record.tables.iter().filter(|(_, table)| table.redundancy.is_none()) {
@@ -217,7 +227,7 @@ impl<'a> Mover<'a> {
             self.report.left.push(lost);
             return Ok(Became::Left);
         }
-        let next = self.host.options().ids.generation();
+        let next = self.cluster.options().ids.generation();
         let plans = match self.plan(record, next).await {
             Ok(plans) => plans,
             Err(_) if !self.is_still(record).await? => return Ok(Became::Another),
@@ -235,7 +245,7 @@ impl<'a> Mover<'a> {
             return Ok(Became::Nothing);
         }
         self.report.bytes_least += plans.iter().map(|plan| plan.least).sum::<u64>();
-        let catalog = self.host.catalog();
+        let catalog = self.cluster.catalog();
         let mut unsettled = Unsettled { catalog: catalog.clone(), name: record.name.clone(), generation: next, settled: false };
         self.progress.total += plans.iter().map(TablePlan::moving).sum::<u64>();
         let mut tables = BTreeMap::new();
@@ -282,7 +292,7 @@ impl<'a> Mover<'a> {
         self.count(record, &mut loads, false);
         self.count(&now, &mut loads, true);
         self.loads = loads;
-        if let Err(e) = self.host.catalog().define_indexes(&now).await {
+        if let Err(e) = self.cluster.catalog().define_indexes(&now).await {
             // They are told when the indexes are listed, or the fleet is opened.
             tracing::warn!("drives were not told of the indexes of {}: {e}", record.name);
         }
@@ -291,7 +301,7 @@ impl<'a> Mover<'a> {
     }
 
     async fn is_still(&self, record: &RootRecord) -> Result<bool> {
-        match self.host.catalog().read(&record.name).await {
+        match self.cluster.catalog().read(&record.name).await {
             Ok((now, _)) => Ok(now.generation == record.generation),
             Err(e) if e.kind() == Kind::NotFound => Ok(false),
             Err(e) => Err(e),
@@ -299,9 +309,9 @@ impl<'a> Mover<'a> {
     }
 
     async fn plan(&mut self, record: &RootRecord, next: Generation) -> Result<Vec<TablePlan>> {
-        let targets: Vec<usize> = self.host.catalog().presence().here().into_iter().filter(|at| !self.leaving.contains(at)).collect();
-        let domains = self.host.catalog().presence().domains();
-        let planner = Planner { host: self.host, targets: &targets, leaving: &self.leaving, domains: domains.as_deref() };
+        let targets: Vec<usize> = self.cluster.catalog().presence().here().into_iter().filter(|at| !self.leaving.contains(at)).collect();
+        let domains = self.cluster.catalog().presence().domains();
+        let planner = Planner { cluster: self.cluster, targets: &targets, leaving: &self.leaving, domains: domains.as_deref() };
         let mut others = self.loads.clone();
         let mut plans = Vec::with_capacity(record.tables.len());
         for (title, table) in &record.tables {
@@ -323,11 +333,11 @@ impl<'a> Mover<'a> {
     /// # Errors
     /// Unavailable where a drive that is to have a part does not answer: what is there is whole.
     async fn ready(&self, before: &RootRecord, now: &mut RootRecord) -> Result<Option<(Version, u64)>> {
-        let catalog = self.host.catalog();
+        let catalog = self.cluster.catalog();
         catalog.look_around().await?;
         let told = catalog.told(catalog.deadline()).await?;
         for (at, told) in told.into_iter().enumerate() {
-            let info = self.host.drives()[at].info();
+            let info = self.cluster.drives()[at].info();
             if !now.names(&info.id) {
                 continue;
             }
@@ -350,7 +360,7 @@ impl<'a> Mover<'a> {
 
     /// Makes `now` the truth, if what is there is of this version still; whether it was.
     async fn commit(&self, now: &RootRecord, version: Version, before: u64) -> Result<bool> {
-        let catalog = self.host.catalog();
+        let catalog = self.cluster.catalog();
         let Err(e) = catalog.commit(now, Expect::Version(version), Some(before)).await else { return Ok(true) };
         // The home that decides may have taken it: then what was there before is not missed when the others have it, too.
         match catalog.read(&now.name).await {
@@ -379,7 +389,7 @@ impl<'a> Mover<'a> {
             }
             let slices = u32::try_from(part.metadata.slices.len()).map_err(|_| Error::exhausted("a partition would have too many slices"))?;
             let bytes = part.metadata.slices.iter().map(|slice| slice.len).sum::<u64>() + metadata.len() as u64;
-            let drive = self.host.drives()[part.at].info().id;
+            let drive = self.cluster.drives()[part.at].info().id;
             let bounds = if table.placement == Placement::Spread { Bounds::of(&part.metadata) } else { Bounds::default() };
             partitions.push(PartitionRecord { drive, slot: part.slot, rows: part.metadata.rows, slices, bytes, bounds });
         }
@@ -400,10 +410,10 @@ impl<'a> Mover<'a> {
     async fn put(&mut self, to: usize, key: Key, value: &Bytes) -> Result<()> {
         self.report.bytes_metadata += value.len() as u64;
         let put = Op::Put { key, value: value.clone(), expect: Expect::Any };
-        let name = &self.host.drives()[to].info().name;
-        self.host
+        let name = &self.cluster.drives()[to].info().name;
+        self.cluster
             .catalog()
-            .ask(to, "take metadata", self.host.drives()[to].apply(vec![put]))
+            .ask(to, "take metadata", self.cluster.drives()[to].apply(vec![put]))
             .await
             .map(drop)
             .context(|| format!("{name} could not take metadata"))
@@ -411,14 +421,15 @@ impl<'a> Mover<'a> {
 
     /// Links what stays where it is, and copies the rest.
     async fn jobs(&mut self, jobs: &[Job]) -> Result<()> {
-        let presence = self.host.catalog().presence();
+        let presence = self.cluster.catalog().presence();
         let mut stay: BTreeMap<usize, Vec<Job>> = BTreeMap::new();
         let mut go: Vec<Job> = Vec::new();
         for job in jobs.iter().cloned() {
             if job.from == job.to && !presence.is_lost(job.from) { stay.entry(job.to).or_default().push(job) } else { go.push(job) }
         }
         // Each drive by itself, all at the same time.
-        let linking: Vec<BoxFuture<'static, Result<(u64, Vec<Job>)>>> = stay.into_iter().map(|(at, jobs)| link(self.host.clone(), at, jobs).boxed()).collect();
+        let linking: Vec<BoxFuture<'static, Result<(u64, Vec<Job>)>>> =
+            stay.into_iter().map(|(at, jobs)| link(self.cluster.clone(), at, jobs).boxed()).collect();
         // All of them come to their end before one's error counts: what is linked after it was undone would be left.
         for linked in join_all(linking).await {
             let (linked, others) = linked?;
@@ -429,8 +440,8 @@ impl<'a> Mover<'a> {
     }
 
     async fn copy(&mut self, jobs: Vec<Job>) -> Result<()> {
-        let host = self.host.clone();
-        let from = host.clone();
+        let cluster = self.cluster.clone();
+        let from = cluster.clone();
         let mut reading = stream::iter(jobs.into_iter().map(move |job| read(from.clone(), job).boxed())).buffered(READS);
         let mut batches: BTreeMap<usize, (Vec<Op>, usize)> = BTreeMap::new();
         while let Some(read) = reading.next().await {
@@ -446,12 +457,12 @@ impl<'a> Mover<'a> {
             ops.push(Op::Put { key: job.becomes.0.slice_key(job.becomes.1)?, value, expect: Expect::Any });
             if *bytes >= BATCH || ops.len() >= OPS {
                 let (ops, _) = std::mem::take(batches.entry(job.to).or_default());
-                send(&host, job.to, ops).await?;
+                send(&cluster, job.to, ops).await?;
                 (self.tell)(&self.progress);
             }
         }
         for (to, (ops, _)) in batches {
-            send(&host, to, ops).await?;
+            send(&cluster, to, ops).await?;
         }
         (self.tell)(&self.progress);
         Ok(())
@@ -459,7 +470,7 @@ impl<'a> Mover<'a> {
 }
 
 /// Links values at drive `at`: how many, and those that are to be written instead, because the drive does not link or they are damaged there.
-async fn link(host: Host, at: usize, jobs: Vec<Job>) -> Result<(u64, Vec<Job>)> {
+async fn link(cluster: Cluster, at: usize, jobs: Vec<Job>) -> Result<(u64, Vec<Job>)> {
     let (mut linked, mut others) = (0, Vec::new());
     for some in jobs.chunks(LINKS) {
         let op = |job: &Job| {
@@ -467,24 +478,24 @@ async fn link(host: Host, at: usize, jobs: Vec<Job>) -> Result<(u64, Vec<Job>)> 
             Ok(Op::Link { key, from, len: job.len, crc32c: job.crc32c, expect: Expect::Any })
         };
         let ops: Vec<Op> = some.iter().map(op).collect::<Result<_>>()?;
-        match host.catalog().ask(at, "link what stays", host.drives()[at].apply(ops)).await {
+        match cluster.catalog().ask(at, "link what stays", cluster.drives()[at].apply(ops)).await {
             Ok(_) => linked += some.len() as u64,
             // An older program takes it for a wrong call.
             Err(e) if matches!(e.kind(), Kind::Unsupported | Kind::NotFound | Kind::Conflict | Kind::Corrupt | Kind::Invalid) => {
                 others.extend(some.iter().cloned())
             }
-            Err(e) => return Err(e.while_doing(format!("{} could not link what stays there", host.drives()[at].info().name))),
+            Err(e) => return Err(e.while_doing(format!("{} could not link what stays there", cluster.drives()[at].info().name))),
         }
     }
     Ok((linked, others))
 }
 
 /// A value that is to go elsewhere, verified.
-async fn read(host: Host, job: Job) -> Result<(Job, Bytes)> {
+async fn read(cluster: Cluster, job: Job) -> Result<(Job, Bytes)> {
     let key = job.was.0.slice_key(job.was.1)?;
     // What the drive can't give comes from the rest of its group, or from copies.
-    let value = match host.catalog().ask(job.from, "read a slice", host.drives()[job.from].get(&key)).await {
-        Err(e) if e.kind() == Kind::Unavailable && nobody_is_away(&host, job.from, &key).await => {
+    let value = match cluster.catalog().ask(job.from, "read a slice", cluster.drives()[job.from].get(&key)).await {
+        Err(e) if e.kind() == Kind::Unavailable && nobody_is_away(&cluster, job.from, &key).await => {
             return Err(Error::corrupt(format!(
                 "{key} is damaged, as is too much of what it could be made of: drop {} and ingest it again",
                 job.was.0.dataset
@@ -496,22 +507,22 @@ async fn read(host: Host, job: Job) -> Result<(Job, Bytes)> {
     if is(&value, job.len, job.crc32c) {
         return Ok((job, value));
     }
-    Err(Error::corrupt(format!("{} has another value under {key} than it should: scrub {} first", host.drives()[job.from].info().name, job.was.0.dataset)))
+    Err(Error::corrupt(format!("{} has another value under {key} than it should: scrub {} first", cluster.drives()[job.from].info().name, job.was.0.dataset)))
 }
 
 /// Whether a value that can't be had is not to be had for a drive that does not answer: all do, but for those that leave for good.
-async fn nobody_is_away(host: &Host, at: usize, key: &Key) -> bool {
-    let presence = host.catalog().presence();
+async fn nobody_is_away(cluster: &Cluster, at: usize, key: &Key) -> bool {
+    let presence = cluster.catalog().presence();
     let leaving = presence.leaving();
     let answers = presence.is_lost(at)
-        || !matches!(host.catalog().ask(at, "read a slice", host.catalog().bare(at).get(key)).await, Err(e) if e.kind() == Kind::Unavailable);
+        || !matches!(cluster.catalog().ask(at, "read a slice", cluster.catalog().bare(at).get(key)).await, Err(e) if e.kind() == Kind::Unavailable);
     answers && presence.is_redundant() && presence.lost().iter().all(|lost| leaving.contains(lost))
 }
 
-async fn send(host: &Host, to: usize, ops: Vec<Op>) -> Result<()> {
+async fn send(cluster: &Cluster, to: usize, ops: Vec<Op>) -> Result<()> {
     if ops.is_empty() {
         return Ok(());
     }
-    let sent = host.catalog().ask(to, "take slices", host.drives()[to].apply(ops)).await;
-    sent.map(drop).context(|| format!("{} could not take slices", host.drives()[to].info().name))
+    let sent = cluster.catalog().ask(to, "take slices", cluster.drives()[to].apply(ops)).await;
+    sent.map(drop).context(|| format!("{} could not take slices", cluster.drives()[to].info().name))
 }

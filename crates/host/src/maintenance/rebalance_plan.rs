@@ -12,8 +12,8 @@ use uuid::Uuid;
 use crate::catalog::code_map::{Level, Part, StoredMap};
 use crate::catalog::failure_domains::Domains;
 use crate::catalog::root_store::{RootRecord, TableRecord};
+use crate::cluster::cluster::Cluster;
 use crate::maintenance::two_level_layout::{Housing, Piece, balanced};
-use crate::query::planner::Host;
 
 /// How far off the mean a drive may be, as a share.
 pub(crate) const TOLERANCE: f64 = 0.05;
@@ -64,7 +64,7 @@ pub(crate) struct TablePlan {
 
 /// What plans are made by.
 pub(crate) struct Planner<'a> {
-    pub(crate) host: &'a Host,
+    pub(crate) cluster: &'a Cluster,
     /// The drives that are to have all.
     pub(crate) targets: &'a [usize],
     pub(crate) leaving: &'a BTreeSet<usize>,
@@ -74,13 +74,13 @@ pub(crate) struct Planner<'a> {
 
 impl Planner<'_> {
     fn place(&self, id: &Uuid, record: &RootRecord) -> Result<usize> {
-        self.host.catalog().drive(id, &record.name)
+        self.cluster.catalog().drive(id, &record.name)
     }
 
     /// The metadata slice of a partition.
     async fn metadata(&self, at: usize, partition: &PartitionName) -> Result<Metadata> {
-        let drive = &self.host.drives()[at];
-        let bytes = self.host.catalog().ask(at, "read a metadata slice", drive.get(&partition.key()?)).await?;
+        let drive = &self.cluster.drives()[at];
+        let bytes = self.cluster.catalog().ask(at, "read a metadata slice", drive.get(&partition.key()?)).await?;
         Metadata::decode(&bytes).context(|| {
             format!("{}: the metadata slice {} can't be read", drive.info().name, partition.key().map_or_else(|_| String::new(), |k| k.to_string()))
         })
@@ -102,7 +102,7 @@ impl Planner<'_> {
         for p in &table.partitions {
             have.push((self.place(&p.drive, record)?, p.slot));
         }
-        let presence = self.host.catalog().presence();
+        let presence = self.cluster.catalog().presence();
         let mut drives: Vec<usize> = have.iter().map(|(at, _)| *at).filter(|at| !self.leaving.contains(at)).collect();
         drives.extend(self.targets.iter().filter(|at| !have.iter().any(|(have, _)| have == *at)));
         let from: Vec<(usize, u32)> = have.iter().copied().filter(|(at, _)| !presence.is_lost(*at)).collect();
@@ -143,7 +143,7 @@ impl Planner<'_> {
         let map = match &table.redundancy {
             None => None,
             Some(_) => {
-                let map = self.host.cover().map(&record.partition(title, 0)).await?;
+                let map = self.cluster.cover().map(&record.partition(title, 0)).await?;
                 Some(map.ok_or_else(|| Error::unavailable(format!("the code map of {} {title} is not to be had", record.name)))?)
             }
         };
@@ -154,7 +154,7 @@ impl Planner<'_> {
         let housing = map.as_ref().and_then(|map| map.within.as_ref()).map(|within| self.housing(record, &base, within)).transpose()?;
         let drives = if by_key { self.instead(record, title, &base, housing.as_ref())? } else { self.more(&base, housing.as_ref()) };
         let hosts = housing.as_ref().map_or_else(|| Ok(Vec::new()), |housing| housing.enough(record, title, &drives))?;
-        let ids: Vec<Uuid> = drives.iter().map(|at| self.host.drives()[*at].info().id).collect();
+        let ids: Vec<Uuid> = drives.iter().map(|at| self.cluster.drives()[*at].info().id).collect();
         let planned = Planned {
             record,
             title,

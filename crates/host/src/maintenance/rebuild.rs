@@ -24,7 +24,8 @@ use skytether_wire::verify::Pace;
 use crate::api::scrub_report::{Progress, RepairOptions, RepairReport};
 use crate::catalog::code_map::{Level, Part, RedundancyRecord, StoredMap, parity_of};
 use crate::catalog::root_store::{RootRecord, TableRecord};
-use crate::query::planner::Host;
+use crate::cluster::cluster::Cluster;
+use crate::maintenance::Maintenance;
 use crate::recovery::ordered_read as in_order;
 use crate::recovery::reconstruct::Cover;
 use crate::recovery::repair_io::role;
@@ -55,7 +56,7 @@ const PASSES: usize = 16;
 
 /// A rebuild under way, of one drive or several.
 pub(crate) struct Rebuild<'a> {
-    host: &'a Host,
+    cluster: &'a Cluster,
     pub(crate) cover: &'a Arc<Cover>,
     /// The blank drives.
     pub(crate) blank: BTreeSet<usize>,
@@ -93,7 +94,7 @@ fn places_of(wanted: &BTreeMap<u32, Vec<usize>>) -> Vec<Place> {
     wanted.iter().flat_map(|(group, shards)| shards.iter().map(|shard| Place { group: *group, shard: *shard as u32 })).collect()
 }
 
-impl Host {
+impl Maintenance {
     /// Makes all anew on blank drives that are in the place of lost ones, and takes them in; `tell` is told how far it is. Queries go on without them meanwhile, and so do ingests where enough other drives are here. Dropping it stops it, and the next one goes on from there.
     ///
     /// # Errors
@@ -102,14 +103,14 @@ impl Host {
     pub fn repair<'a>(&'a self, options: &'a RepairOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<RepairReport>> {
         Box::pin(async move {
             let started = Instant::now();
-            let catalog = self.catalog();
-            let _only = self.cover().repairing().ok_or_else(|| Error::conflict("a repair of this fleet is under way: wait until it is done"))?;
+            let catalog = self.0.catalog();
+            let _only = self.0.cover().repairing().ok_or_else(|| Error::conflict("a repair of this fleet is under way: wait until it is done"))?;
             catalog.look_around().await?;
             if !catalog.presence().is_redundant() {
                 return Err(Error::unsupported("this fleet has no redundancy, from which lost drives could be rebuilt: bring them back"));
             }
             for name in &options.drives {
-                let at = self.drives().iter().position(|drive| drive.info().name == *name || drive.info().id.to_string() == *name);
+                let at = self.0.drives().iter().position(|drive| drive.info().name == *name || drive.info().id.to_string() == *name);
                 let at = at.ok_or_else(|| Error::invalid(format!("there is no drive {name:?}: `skytether status` names them")))?;
                 if !catalog.presence().is_lost(at) {
                     return Err(Error::invalid(format!("{name} is not lost: only lost drives are rebuilt")));
@@ -125,8 +126,8 @@ impl Host {
             let blank: BTreeSet<usize> =
                 blank.into_iter().filter(|at| options.drives.is_empty() || options.drives.iter().any(|name| self.is_called(*at, name))).collect();
             let mut rebuild = Rebuild {
-                host: self,
-                cover: self.cover(),
+                cluster: &self.0,
+                cover: self.0.cover(),
                 blank,
                 tell,
                 report: RepairReport::default(),
@@ -136,9 +137,9 @@ impl Host {
                 batches: BTreeMap::new(),
                 sending: BTreeMap::new(),
             };
-            rebuild.report.drives = rebuild.blank.iter().map(|at| self.drives()[*at].info().name.clone()).collect();
+            rebuild.report.drives = rebuild.blank.iter().map(|at| self.0.drives()[*at].info().name.clone()).collect();
             for at in catalog.presence().lost().into_iter().filter(|at| !rebuild.blank.contains(at)) {
-                rebuild.report.lost.insert(self.drives()[at].info().name.clone(), catalog.presence().why(at).unwrap_or_default());
+                rebuild.report.lost.insert(self.0.drives()[at].info().name.clone(), catalog.presence().why(at).unwrap_or_default());
             }
             if !rebuild.blank.is_empty() {
                 rebuild.all().await?;
@@ -148,14 +149,14 @@ impl Host {
     }
 
     fn is_called(&self, at: usize, name: &str) -> bool {
-        let info = self.drives()[at].info();
+        let info = self.0.drives()[at].info();
         info.name == name || info.id.to_string() == name
     }
 }
 
 impl Rebuild<'_> {
     async fn all(&mut self) -> Result<()> {
-        let catalog = self.host.catalog();
+        let catalog = self.cluster.catalog();
         let ids: Vec<_> = self.blank.iter().map(|at| catalog.drives()[*at].info().id).collect();
         catalog.fence(&ids).await?;
         let mut done: BTreeMap<DatasetName, Generation> = BTreeMap::new();
@@ -442,11 +443,11 @@ impl Rebuild<'_> {
 
     /// Bytes of shards that are read for groups that are made later.
     fn room(&self) -> u64 {
-        MOST_WAITING.min(self.host.options().memory_limit as u64 / 4) / 2
+        MOST_WAITING.min(self.cluster.options().memory_limit as u64 / 4) / 2
     }
 
     pub(crate) async fn is_still(&self, record: &RootRecord) -> Result<bool> {
-        match self.host.catalog().read(&record.name).await {
+        match self.cluster.catalog().read(&record.name).await {
             Ok((now, _)) => Ok(now.generation == record.generation),
             Err(e) if e.kind() == Kind::NotFound => Ok(false),
             Err(e) => Err(e),
@@ -503,7 +504,7 @@ impl Rebuild<'_> {
     }
 
     async fn tidy_generation(&self, name: &DatasetName, generation: Generation) -> Result<()> {
-        let catalog = self.host.catalog();
+        let catalog = self.cluster.catalog();
         match catalog.read(name).await {
             Ok((now, _)) if now.generation == generation => return Ok(()),
             Ok(_) => {}

@@ -23,8 +23,7 @@ use skytether_wire::Cse;
 use crate::api::resize_report::{GrowthOptions, GrowthReport, Load};
 use crate::api::scrub_report::Progress;
 use crate::catalog::health::Presence;
-use crate::catalog::rejoin::newest;
-use crate::query::planner::Host;
+use crate::maintenance::Maintenance;
 use skytether_runtime::within;
 
 use crate::maintenance::rebalance::Mover;
@@ -35,7 +34,7 @@ const ROUNDS: usize = 16;
 /// How long a lost drive has to answer that is to be wiped.
 const ANSWER: Duration = Duration::from_secs(10);
 
-impl Host {
+impl Maintenance {
     /// Takes `new`, blank drives, into the fleet, empties those that are to leave and ends their membership, and moves slices so that every drive has as much as the others, to within 5%, and no more than that takes; `tell` is told how far it is.
     /// Queries and ingests go on meanwhile. Dropping it stops it, and the next one goes on from there.
     ///
@@ -50,8 +49,9 @@ impl Host {
     ) -> BoxFuture<'a, Result<GrowthReport>> {
         Box::pin(async move {
             let started = Instant::now();
-            let (catalog, presence) = (self.catalog(), self.catalog().presence());
+            let (catalog, presence) = (self.0.catalog(), self.0.catalog().presence());
             let _only = self
+                .0
                 .cover()
                 .repairing()
                 .ok_or_else(|| Error::conflict("drives of this fleet are being repaired, added or retired at this moment: wait until that is done"))?;
@@ -64,14 +64,14 @@ impl Host {
             let (leaving, left) = self.places_of(&options.retire)?;
             for at in &left {
                 // One that left as it should is none of the fleet's any more.
-                let drive = &self.cover().drives[*at];
+                let drive = &self.0.cover().drives[*at];
                 let holds = within(catalog.deadline(), &drive.info().name, "list what it holds", drive.list("", None, 1)).await;
                 if !matches!(holds, Ok(entries) if !entries.is_empty()) {
                     return Err(no_such(&drive.info().name));
                 }
-                crate::maintenance::resize_members::wipe(self.cover().drives[*at].as_ref(), catalog.deadline()).await?;
+                crate::catalog::join::wipe(self.0.cover().drives[*at].as_ref(), catalog.deadline()).await?;
             }
-            let before = Mover::new(self, BTreeSet::new(), None, tell).loads().await?;
+            let before = Mover::new(&self.0, BTreeSet::new(), None, tell).loads().await?;
             let had = presence.members();
             let hosts = self.hosts_for(new.len(), &leaving, options)?;
             self.enough(&leaving, &hosts).await?;
@@ -87,7 +87,7 @@ impl Host {
                 }
             }
             if let Some(at) = presence.lost().into_iter().find(|at| !leaving.contains(at)) {
-                let (name, why) = (&self.drives()[at].info().name, presence.why(at).unwrap_or_default());
+                let (name, why) = (&self.0.drives()[at].info().name, presence.why(at).unwrap_or_default());
                 let came = if added.is_empty() { String::new() } else { format!("{} came to the fleet; ", added.join(", ")) };
                 return Err(Error::unavailable(format!(
                     "{came}nothing is moved while {name} is lost ({why}): bring it back, repair it (`skytether repair`), or retire it, too (`skytether fleet retire`)"
@@ -100,14 +100,14 @@ impl Host {
             if !on.is_empty() {
                 report.notes.push(format!("came: {}", on.join(", ")));
             }
-            let after = Mover::new(self, BTreeSet::new(), None, tell).loads().await?;
+            let after = Mover::new(&self.0, BTreeSet::new(), None, tell).loads().await?;
             let load = |loads: &[u64], at: usize| loads.get(at).copied().unwrap_or(0);
             let all: BTreeSet<usize> = had.iter().copied().chain(presence.members()).collect();
             report.drives =
-                all.iter().map(|at| Load { drive: self.drives()[*at].info().name.clone(), before: load(&before, *at), after: load(&after, *at) }).collect();
+                all.iter().map(|at| Load { drive: self.0.drives()[*at].info().name.clone(), before: load(&before, *at), after: load(&after, *at) }).collect();
             report.off_before = off_mean(had.iter().map(|at| load(&before, *at)));
             report.off_after = off_mean(presence.members().into_iter().map(|at| load(&after, at)));
-            if !added.is_empty() && !self.is_kept() {
+            if !added.is_empty() && !self.0.is_kept() {
                 report.notes.push(format!("when the host is started again, {} must be among its --drives", added.join(", ")));
             }
             if report.pinned > 0 && report.off_after > crate::maintenance::rebalance_plan::TOLERANCE {
@@ -118,8 +118,8 @@ impl Host {
                 report.notes.push("what has redundancy on two levels stays on its hosts: drives of hosts that have fewer of them have more".to_owned());
             }
             report.added = added;
-            report.retired = leaving.iter().chain(&left).map(|at| self.drives()[*at].info().name.clone()).collect();
-            if !report.retired.is_empty() && !self.is_kept() {
+            report.retired = leaving.iter().chain(&left).map(|at| self.0.drives()[*at].info().name.clone()).collect();
+            if !report.retired.is_empty() && !self.0.is_kept() {
                 report.notes.push(format!("when the host is started again, {} must not be among its --drives", report.retired.join(", ")));
             }
             report.seconds = started.elapsed().as_secs_f64();
@@ -140,8 +140,8 @@ impl Host {
 
     /// Empties drives, ends their membership, and balances the rest.
     async fn moved(&self, leaving: &BTreeSet<usize>, options: &GrowthOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<GrowthReport> {
-        let presence = self.catalog().presence();
-        let mut mover = Mover::new(self, leaving.clone(), options.bytes_per_s, tell);
+        let presence = self.0.catalog().presence();
+        let mut mover = Mover::new(&self.0, leaving.clone(), options.bytes_per_s, tell);
         for _ in 0..ROUNDS {
             mover.report.left.clear();
             mover.all().await?;
@@ -159,13 +159,13 @@ impl Host {
             for at in gone {
                 let was_lost = lost.contains(&at);
                 // A blank one on which something was rebuilt may answer, and would be blank no more.
-                let deadline = if was_lost { self.catalog().deadline().min(ANSWER) } else { self.catalog().deadline() };
-                if let Err(e) = crate::maintenance::resize_members::wipe(self.cover().drives[at].as_ref(), deadline).await
+                let deadline = if was_lost { self.0.catalog().deadline().min(ANSWER) } else { self.0.catalog().deadline() };
+                if let Err(e) = crate::catalog::join::wipe(self.0.cover().drives[at].as_ref(), deadline).await
                     && !was_lost
                 {
                     mover.report.notes.push(format!(
                         "{} left the fleet, but what is on it could not be deleted: {}",
-                        self.drives()[at].info().name,
+                        self.0.drives()[at].info().name,
                         e.full_text()
                     ));
                 }
@@ -175,37 +175,6 @@ impl Host {
         Err(Error::conflict("ingests write to the drives that are to leave all the time: retire them again when these are over"))
     }
 
-    /// The ids of the drives of the fleet, lost or not.
-    #[must_use]
-    pub fn members(&self) -> Vec<uuid::Uuid> {
-        self.catalog().presence().members().into_iter().map(|at| self.drives()[at].info().id).collect()
-    }
-
-    /// The ids of the drives that a list that is kept with them is to name: of those of the fleet by the newest record that any of them has, which this host need not have heard of, and of those that left it and are not empty yet. Nothing
-    /// where not all of them tell.
-    ///
-    /// # Errors
-    /// `Internal` where nobody can be asked.
-    pub fn listed(&self) -> BoxFuture<'_, Result<Option<Vec<uuid::Uuid>>>> {
-        Box::pin(async move {
-            let (catalog, presence) = (self.catalog(), self.catalog().presence());
-            let told = catalog.told(catalog.deadline()).await?;
-            if told.iter().enumerate().any(|(at, told)| told.is_err() && !presence.is_outside(at)) {
-                return Ok(None);
-            }
-            let Some(newest) = newest(&told) else { return Ok(None) };
-            let mut ids: Vec<uuid::Uuid> = newest.drives.iter().map(|member| member.id).collect();
-            for at in presence.outside() {
-                let drive = &self.cover().drives[at];
-                let holds = within(catalog.deadline().min(ANSWER), &drive.info().name, "list what it holds", drive.list("", None, 1)).await;
-                if holds.is_ok_and(|holds| !holds.is_empty()) && !ids.contains(&drive.info().id) {
-                    ids.push(drive.info().id);
-                }
-            }
-            Ok(Some(ids))
-        })
-    }
-
     /// Checks what a client asks of a host that is served.
     pub(crate) fn check_growth(&self, options: &GrowthOptions) -> Result<()> {
         if options.count > 0 {
@@ -213,7 +182,7 @@ impl Host {
                 "a fleet behind a host gets drives by their addresses: start a blank one with `skytether drive serve`, and name its address",
             ));
         }
-        if self.is_kept() && !options.addresses.is_empty() {
+        if self.0.is_kept() && !options.addresses.is_empty() {
             return Err(Error::invalid(
                 "this host serves a fleet in a directory, whose drives are all below it: stop the host, and add drives to the directory (`skytether fleet add --fleet DIR`)",
             ));
@@ -223,11 +192,11 @@ impl Host {
 
     /// The places of the drives of these names or ids: of those of the fleet, and of those that left it when that was cut off.
     fn places_of(&self, names: &[String]) -> Result<(BTreeSet<usize>, BTreeSet<usize>)> {
-        let (members, outside) = (self.catalog().presence().members(), self.catalog().presence().outside());
+        let (members, outside) = (self.0.catalog().presence().members(), self.0.catalog().presence().outside());
         let (mut leaving, mut left) = (BTreeSet::new(), BTreeSet::new());
         for name in names {
             let is = |at: &&usize| {
-                let info = self.drives()[**at].info();
+                let info = self.0.drives()[**at].info();
                 info.name == *name || info.id.to_string() == *name
             };
             match (members.iter().find(is), outside.iter().find(is)) {

@@ -1,7 +1,6 @@
 //! Drives that become members of the fleet, and members that cease to be.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use skytether_common::{Context, DatasetName, Error, Key, Kind, Result};
@@ -10,20 +9,16 @@ use skytether_wire::Cse;
 use uuid::Uuid;
 
 use crate::catalog::failure_domains::Domains;
-use crate::catalog::fencing::HOST_KEY;
 use crate::catalog::home_slots::Seats;
+use crate::catalog::join::{NOTES, is_note};
 use crate::catalog::membership::{GROWN_FORMAT, MEMBERSHIP_KEY, Member, Membership};
-use crate::catalog::root_store::{Catalog, RootRecord};
-use crate::query::planner::Host;
+use crate::maintenance::Maintenance;
 use skytether_runtime::within;
 
-/// Keys that are deleted at a time.
-const PAGE: usize = 512;
-
-impl Host {
+impl Maintenance {
     async fn newest_membership(&self) -> Result<Membership> {
-        let told = self.catalog().told(self.catalog().deadline()).await?;
-        self.catalog().newest_of(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))
+        let told = self.0.catalog().told(self.0.catalog().deadline()).await?;
+        self.0.catalog().newest_of(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))
     }
 
     /// Takes a blank drive into the fleet, as one of `host` where drives are on hosts. Nothing lies on it yet, so that nothing is to be looked for there. Whether it was not of it before.
@@ -31,14 +26,14 @@ impl Host {
     /// # Errors
     /// `Invalid` for a drive that holds data, or is of another fleet, or has the name of another one; `Unsupported` for the drives of a branch.
     pub(crate) async fn adopt(&self, drive: Arc<dyn Cse>, host: &str) -> Result<bool> {
-        let (catalog, presence) = (self.catalog(), self.catalog().presence());
+        let (catalog, presence) = (self.0.catalog(), self.0.catalog().presence());
         let (id, name) = (drive.info().id, drive.info().name.clone());
         // One that came before, of which a note failed, or that has left and is blank again, has its place.
-        let before = self.drives().iter().position(|other| other.info().id == id);
+        let before = self.0.drives().iter().position(|other| other.info().id == id);
         if before.is_some_and(|at| !presence.is_outside(at)) {
             return Ok(false);
         }
-        let drive = before.map_or_else(|| self.fenced(drive), |at| Arc::clone(&self.cover().drives[at]));
+        let drive = before.map_or_else(|| self.0.fenced(drive), |at| Arc::clone(&self.0.cover().drives[at]));
         let fleet = self.newest_membership().await?;
         if let Some(branch) = &fleet.branch {
             return Err(Error::unsupported(format!("these drives are those of the branch {branch}, which places slices by their number: it can't grow")));
@@ -57,7 +52,7 @@ impl Host {
         if let Some(entry) = holds.iter().find(|entry| !is_note(&entry.key)) {
             return Err(Error::invalid(format!("{name} ({id}) holds data ({}): a drive that comes to a fleet must be blank", entry.key)));
         }
-        let at = before.map_or_else(|| self.push_drive(Arc::clone(&drive)), Ok)?;
+        let at = before.map_or_else(|| self.0.push_drive(Arc::clone(&drive)), Ok)?;
         let member = Member { id, name: name.clone(), incarnation: 0, host: host.to_owned() };
         let grown = move |membership: &mut Membership| {
             let new = membership.drives.iter().all(|member| member.id != id);
@@ -74,7 +69,7 @@ impl Host {
         let newest = std::mem::take(&mut first.change);
         let host = self.clone();
         whole(async move {
-            let catalog = host.catalog();
+            let catalog = host.0.catalog();
             if newest == 0 {
                 // So that it counts for less than what the others say.
                 catalog
@@ -104,7 +99,10 @@ impl Host {
     async fn tell(&self, drive: &Arc<dyn Cse>, membership: &Membership) -> Result<()> {
         let name = &drive.info().name;
         let put = Op::Put { key: Key::new(MEMBERSHIP_KEY)?, value: membership.encode()?, expect: Expect::Any };
-        within(self.catalog().deadline(), name, "note its fleet", drive.apply(vec![put])).await.map(drop).context(|| format!("{name} could not note its fleet"))
+        within(self.0.catalog().deadline(), name, "note its fleet", drive.apply(vec![put]))
+            .await
+            .map(drop)
+            .context(|| format!("{name} could not note its fleet"))
     }
 
     /// Ends the membership of drives on which nothing lies any more, and hands their root records on. Nothing if a root record names one of them still: that is to move first, and this to be tried again; whether it is done.
@@ -117,8 +115,8 @@ impl Host {
     }
 
     async fn dismiss_now(&self, leaving: &[usize]) -> Result<bool> {
-        let (catalog, presence) = (self.catalog(), self.catalog().presence());
-        let ids: Vec<Uuid> = leaving.iter().map(|at| self.drives()[*at].info().id).collect();
+        let (catalog, presence) = (self.0.catalog(), self.0.catalog().presence());
+        let ids: Vec<Uuid> = leaving.iter().map(|at| self.0.drives()[*at].info().id).collect();
         catalog.look_around().await?;
         let _turn = presence.turn().await;
         // One that was lost since is not to be taken for one that knows all.
@@ -159,7 +157,7 @@ impl Host {
                 if presence.is_lost(at) {
                     continue;
                 }
-                self.place_record(at, name, value.as_ref()).await?;
+                self.0.catalog().place_record(at, name, value.as_ref()).await?;
             }
         }
         // Whoever looks now finds either the old homes or the new ones, all with the same records.
@@ -176,106 +174,12 @@ impl Host {
             presence.leave(*at);
         }
         // Those who hold on to a list of drives are to look again.
-        self.renew();
+        self.0.renew();
         Ok(true)
-    }
-
-    /// Has drive `at` hold this root record, or none, whatever it held under its key.
-    async fn place_record(&self, at: usize, name: &DatasetName, value: Option<&Bytes>) -> Result<()> {
-        // As it is: nobody else may change root records meanwhile.
-        let drive = &self.cover().drives[at];
-        let there = match within(self.catalog().deadline(), &drive.info().name, "read a root record", drive.get(&name.root_key())).await {
-            Ok(bytes) => Some(Some(bytes)),
-            Err(e) if e.kind() == Kind::NotFound => Some(None),
-            Err(e) if e.kind() == Kind::Corrupt => None,
-            Err(e) => return Err(e),
-        };
-        if there.is_some_and(|there| there.as_ref() == value) {
-            return Ok(());
-        }
-        let (key, expect) = (name.root_key(), Expect::Any);
-        let op = match value {
-            Some(value) => Op::Put { key, value: value.clone(), expect },
-            None => Op::Delete { key, expect },
-        };
-        within(self.catalog().deadline(), &drive.info().name, "take a root record", drive.apply(vec![op]))
-            .await
-            .map(drop)
-            .context(|| format!("{} could not take the root record of {name}", drive.info().name))
-    }
-
-    /// Deletes root records that lie where nobody looks for them: what a crash left while homes changed. To be called with all drives here.
-    ///
-    /// # Errors
-    /// What the drives say.
-    pub(crate) async fn sweep_records(&self) -> Result<()> {
-        let catalog = self.catalog();
-        if !catalog.presence().lost().is_empty() {
-            return Ok(());
-        }
-        let _still = catalog.presence().still().await;
-        for at in catalog.presence().members() {
-            for name in catalog.names_at(at).await? {
-                let homes = catalog.homes(&name);
-                if homes.contains(&at) {
-                    continue;
-                }
-                let drive = &self.cover().drives[at];
-                tracing::info!("a root record of {name} that {} has and should not is deleted", drive.info().name);
-                let delete = Op::Delete { key: name.root_key(), expect: Expect::Any };
-                within(catalog.deadline(), &drive.info().name, "delete a root record", drive.apply(vec![delete])).await?;
-            }
-        }
-        Ok(())
     }
 }
 
 /// Does work that must not end half-way, whether somebody waits for it or not.
 async fn whole<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
     tokio::spawn(work).await.map_err(|e| Error::unavailable("the host is shutting down, or a defect stopped it").because(e))?
-}
-
-/// What a drive knows of its fleet, beside what it holds.
-const NOTES: [&str; 2] = [MEMBERSHIP_KEY, HOST_KEY];
-
-fn is_note(key: &Key) -> bool {
-    NOTES.contains(&key.as_str())
-}
-
-/// Whether all other drives answer, and no root record there names the drive of this id, which their fleet does not count any more: then what is on it is nobody's.
-///
-/// # Errors
-/// Corrupt, naming a data set that has a part there.
-pub(crate) async fn is_forgotten(id: &Uuid, name: &str, others: &[Arc<dyn Cse>], deadline: Duration) -> Result<bool> {
-    let others = Catalog::new(others.iter().map(|drive| Arc::clone(drive) as _).collect(), deadline)?;
-    for at in 0..others.drives().len() {
-        let Ok(names) = others.names_at(at).await else { return Ok(false) };
-        for dataset in names {
-            match others.read_at(at, &dataset).await.map(|found| found.map(|(bytes, _)| RootRecord::decode(&dataset, &bytes))) {
-                Ok(Some(Ok(record))) if record.names(id) => {
-                    return Err(Error::corrupt(format!("{name} ({id}) left its fleet, and {dataset} has a part there: nothing is deleted")));
-                }
-                Ok(None | Some(Ok(_))) => {}
-                Ok(Some(Err(_))) | Err(_) => return Ok(false),
-            }
-        }
-    }
-    Ok(true)
-}
-
-/// Deletes all that is on a drive that has left, its notes of the fleet last: then it is blank.
-pub(crate) async fn wipe(drive: &dyn Cse, deadline: Duration) -> Result<()> {
-    let name = &drive.info().name;
-    loop {
-        let page = within(deadline, name, "list what it holds", drive.list("", None, PAGE)).await?;
-        let only_notes = page.iter().all(|entry| is_note(&entry.key));
-        let ops: Vec<Op> =
-            page.into_iter().filter(|entry| only_notes || !is_note(&entry.key)).map(|entry| Op::Delete { key: entry.key, expect: Expect::Any }).collect();
-        if !ops.is_empty() {
-            within(deadline, name, "delete what it holds", drive.apply(ops)).await?;
-        }
-        if only_notes {
-            return Ok(());
-        }
-    }
 }

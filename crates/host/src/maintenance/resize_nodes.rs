@@ -9,18 +9,18 @@ use skytether_redundancy::{Code, Scheme};
 use crate::api::resize_report::GrowthOptions;
 use crate::catalog::code_map::code;
 use crate::catalog::failure_domains::Domains;
-use crate::query::planner::Host;
+use crate::maintenance::Maintenance;
 
 /// The longest name of a host, in bytes.
 const LONGEST: usize = 255;
 
-impl Host {
+impl Maintenance {
     /// The hosts of `count` drives that come while these leave, in order: empty names where the fleet knows none.
     ///
     /// # Errors
     /// `Invalid` for a name that can't be one, or that a fleet without hosts can't use, and where nobody says which host the drive at an address is on.
     pub(crate) fn hosts_for(&self, count: usize, leaving: &BTreeSet<usize>, options: &GrowthOptions) -> Result<Vec<String>> {
-        let Some(domains) = self.catalog().presence().domains() else {
+        let Some(domains) = self.0.catalog().presence().domains() else {
             return match &options.host {
                 None => Ok(vec![String::new(); count]),
                 Some(host) => Err(Error::invalid(format!(
@@ -59,7 +59,7 @@ impl Host {
     /// How many drives each host has without these.
     fn drives_of_hosts(&self, domains: &Domains, leaving: &BTreeSet<usize>) -> BTreeMap<String, usize> {
         let mut drives = BTreeMap::new();
-        for at in self.catalog().presence().members().into_iter().filter(|at| !leaving.contains(at)) {
+        for at in self.0.catalog().presence().members().into_iter().filter(|at| !leaving.contains(at)) {
             if let Some(host) = domains.name(at) {
                 *drives.entry(host.to_owned()).or_default() += 1;
             }
@@ -72,7 +72,7 @@ impl Host {
     /// # Errors
     /// `Invalid`, naming the data set and the host; what the drives say.
     pub(crate) async fn enough(&self, leaving: &BTreeSet<usize>, hosts: &[String]) -> Result<()> {
-        let (catalog, presence) = (self.catalog(), self.catalog().presence());
+        let (catalog, presence) = (self.0.catalog(), self.0.catalog().presence());
         if leaving.is_empty() {
             return Ok(());
         }

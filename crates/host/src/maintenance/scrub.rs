@@ -23,8 +23,10 @@ use crate::catalog::code_map::{Level, RedundancyRecord, StoredMap, parity_of};
 use crate::catalog::membership::MEMBERSHIP_KEY;
 use crate::catalog::rejoin::newest;
 use crate::catalog::root_store::{RootRecord, TableRecord};
-use crate::maintenance::scrub_window::{Coded, Table, Window, damaged};
-use crate::query::planner::Host;
+use crate::cluster::cluster::Cluster;
+use crate::maintenance::Maintenance;
+use crate::maintenance::scrub_window::{Coded, Table, Window};
+use crate::recovery::degraded_storage::damaged;
 use crate::recovery::reconstruct::Cover;
 
 /// Root records that are not alike are looked at so often: one may be changing just now.
@@ -35,7 +37,7 @@ pub(crate) type Tell<'a> = &'a (dyn Fn(&Progress) + Send + Sync);
 
 /// A scrub under way.
 pub(crate) struct Scrub<'a> {
-    pub(crate) host: &'a Host,
+    pub(crate) cluster: &'a Cluster,
     pub(crate) cover: &'a Arc<Cover>,
     pub(crate) options: &'a ScrubOptions,
     tell: Tell<'a>,
@@ -55,7 +57,7 @@ struct Own {
     wanted: bool,
 }
 
-impl Host {
+impl Maintenance {
     /// Has every drive verify what it has, compares parities with data, and mends what is found; `tell` is told how far it is. Queries and ingests go on meanwhile; dropping it stops it.
     ///
     /// # Errors
@@ -63,7 +65,7 @@ impl Host {
     pub fn scrub<'a>(&'a self, options: &'a ScrubOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<ScrubReport>> {
         Box::pin(async move {
             let started = Instant::now();
-            let catalog = self.catalog();
+            let catalog = self.0.catalog();
             catalog.look_around().await?;
             let names = if options.datasets.is_empty() { catalog.names().await? } else { options.datasets.iter().cloned().collect() };
             let mut progress = Progress::default();
@@ -78,8 +80,8 @@ impl Host {
                 }
             }
             let report = ScrubReport { check: options.check, ..ScrubReport::default() };
-            let window = Window::new(self.drives().len(), options.bytes_per_s);
-            let mut scrub = Scrub { host: self, cover: self.cover(), options, tell, report, progress, seed: self.options().ids.seed(), window };
+            let window = Window::new(self.0.drives().len(), options.bytes_per_s);
+            let mut scrub = Scrub { cluster: &self.0, cover: self.0.cover(), options, tell, report, progress, seed: self.0.options().ids.seed(), window };
             for at in catalog.presence().lost() {
                 scrub.skip(at, &catalog.presence().why(at).unwrap_or_default());
             }
@@ -154,7 +156,7 @@ impl Scrub<'_> {
 
     /// Whether the root record still names the generation of `record`; where not, that is told.
     pub(crate) async fn still(&mut self, record: &RootRecord) -> Result<bool> {
-        let still = match self.host.catalog().read(&record.name).await {
+        let still = match self.cluster.catalog().read(&record.name).await {
             Ok((now, _)) => now.generation == record.generation,
             Err(e) if e.kind() == Kind::NotFound => false,
             Err(e) => return Err(e),
@@ -167,7 +169,7 @@ impl Scrub<'_> {
 
     /// The record of the fleet, which every drive has.
     async fn membership(&mut self) -> Result<()> {
-        let catalog = self.host.catalog();
+        let catalog = self.cluster.catalog();
         let key = Key::new(MEMBERSHIP_KEY)?;
         let _turn = catalog.presence().turn().await;
         let told = catalog.told(catalog.deadline()).await?;
@@ -189,7 +191,7 @@ impl Scrub<'_> {
 
     /// The homes of a root record that is not as the highest one, and in what. Nothing where there is none.
     async fn apart(&mut self, name: &DatasetName) -> Result<Vec<(usize, String)>> {
-        let catalog = self.host.catalog();
+        let catalog = self.cluster.catalog();
         let mut copies = Vec::new();
         for at in catalog.homes(name).into_iter().filter(|at| !catalog.presence().is_lost(*at)) {
             match catalog.read_at(at, name).await {
@@ -235,7 +237,7 @@ impl Scrub<'_> {
 
     /// The root record of a data set: all its copies are to be alike.
     async fn root(&mut self, name: &DatasetName) -> Result<()> {
-        let catalog = self.host.catalog();
+        let catalog = self.cluster.catalog();
         let mut apart = self.apart(name).await?;
         for _ in 1..LOOKS {
             if apart.is_empty() {
@@ -270,7 +272,7 @@ impl Scrub<'_> {
     async fn dataset(&mut self, name: &DatasetName) -> Result<()> {
         self.progress.what = name.to_string();
         self.root(name).await?;
-        let record = match self.host.catalog().read(name).await {
+        let record = match self.cluster.catalog().read(name).await {
             Ok((record, _)) => Arc::new(record),
             Err(e) if e.kind() == Kind::NotFound => {
                 self.report.changed.insert(name.clone());

@@ -18,6 +18,7 @@ use skytether_wire::{Verified, Verify};
 use crate::catalog::code_map::{Level, StoredMap};
 use crate::catalog::root_store::RootRecord;
 use crate::maintenance::scrub::{Scrub, map_key};
+use crate::recovery::degraded_storage::damaged;
 use crate::recovery::repair_io::{is, role};
 
 /// Bytes that a drive verifies for one request, at most, about; and for how many seconds.
@@ -137,11 +138,6 @@ impl Group {
 
 fn expected(shard: &Shard) -> Expected {
     Expected { len: shard.len, crc32c: shard.crc32c }
-}
-
-/// That a value can't be read, and why. What a store advises who has nothing else than the store, is not for those who can mend it.
-pub(crate) fn damaged(why: &str) -> String {
-    format!("is damaged ({})", why.strip_suffix(": drop its data set and ingest it again").unwrap_or(why))
 }
 
 /// What is wrong, in words; nothing where nobody said what it should be.
@@ -407,7 +403,7 @@ impl Scrub<'_> {
             let value = parts.pop().unwrap_or_default();
             self.report.bytes_mending += value.len() as u64;
             let metadata = match coded.places.get(shard.drive as usize).copied().flatten() {
-                Some(at) => self.host.drives()[at].get(&slot.key()?).await?,
+                Some(at) => self.cluster.drives()[at].get(&slot.key()?).await?,
                 None => return Err(Error::unavailable("a drive of its group is not among this host's")),
             };
             self.report.bytes_mending += metadata.len() as u64;

@@ -9,7 +9,8 @@ use skytether_expression::cell_moments::CELL_MOMENTS;
 use skytether_expression::rewrite;
 use skytether_plan::error::from_datafusion;
 
-use crate::query::tables::{NamedTables, View, rows_of};
+use crate::catalog::table_view::View;
+use crate::query::tables::{NamedTables, rows_of};
 
 /// Whether the plan calls `cell_moments` anywhere.
 pub(crate) fn calls_cell_moments(plan: &LogicalPlan) -> Result<bool> {

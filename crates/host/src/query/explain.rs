@@ -11,9 +11,9 @@ use crate::api::estimate::Division;
 use crate::api::explanation::{Explanation, HostNote, SubPlanText};
 use crate::api::statement::{Asked, QueryOptions};
 use crate::exec::scan::DriveScanExec;
-use crate::query::planner::Host;
+use crate::query::planner::Planner;
 
-impl Host {
+impl Planner {
     /// The cut of a query as text: see [`Self::explanation`].
     ///
     /// # Errors
@@ -26,7 +26,7 @@ impl Host {
     /// figures are with it.
     ///
     /// # Errors
-    /// As [`Host::sql`], and with `analyze` the query's own.
+    /// As [`Planner::sql`], and with `analyze` the query's own.
     pub async fn explanation(&self, asked: impl Into<Asked>, analyze: bool, options: &QueryOptions) -> Result<Explanation> {
         let planned = self.plan_asked(&asked.into(), options, Vec::new()).await?;
         let cut = &planned.cut;

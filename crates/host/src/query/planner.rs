@@ -2,7 +2,7 @@
 
 use futures::future::BoxFuture;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::datatypes::{Field, SchemaRef};
@@ -10,9 +10,8 @@ use bytes::Bytes;
 use datafusion::common::{ScalarValue, TableReference};
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::TaskContext;
-use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{MemoryPool, PeakRecordingPool};
-use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
@@ -29,28 +28,21 @@ use skytether_plan::join_types::JoinTypes;
 use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::topk_heap_cap::topk_heap_cap;
 use skytether_plan::{CutPlan, cut, partial};
-use skytether_redundancy::Scheme;
-use skytether_runtime::threads::Threads;
-use skytether_wire::{Cse, Storage};
+use skytether_wire::Storage;
 use uuid::Uuid;
 
 use crate::api::receipt::ReceiptHandle;
 use crate::api::statement::Asked;
 use crate::api::statement::Query;
 use crate::api::statement::QueryOptions;
-use crate::catalog::fencing::Fence;
-use crate::catalog::health::Presence;
-use crate::catalog::root_store::{Catalog, DatasetKind};
+use crate::cluster::cluster::Cluster;
 use crate::cluster::options::HostOptions;
-use crate::exec::adaptive::local_worker::EngineAbove;
 use crate::exec::drive_reader::Patience;
+use crate::exec::local_executors::LocalExecutors;
 use crate::exec::profile::Collector;
+use crate::exec::query_runtime::QueryRuntime;
 use crate::exec::scan::QueryContext;
-use crate::exec::sort_reserve::SortRoom;
 use crate::exec::spill_dir;
-use crate::exec::spill_dir::SpillDirectory;
-use crate::export::parquet_view::Door;
-use crate::ingest::dataset_writer::DatasetWriter;
 use crate::query::cells::{HostCells, needs};
 use crate::query::chunked;
 use crate::query::chunked::InParts;
@@ -66,57 +58,24 @@ use crate::query::star;
 use crate::query::substrait;
 use crate::query::tables::{NamedTables, PLAIN, SchemaCache};
 use crate::query::unnest as unnested;
-use crate::recovery::failover::Covered;
-use crate::recovery::missing_drive::Gone;
-use crate::recovery::reconstruct::Cover;
-use skytether_runtime::AppendVec;
 
 use crate::query::result_stream::{Counted, Running};
 
-use crate::cluster::cluster::check_names;
 
-/// A host over some drives. Cheap to clone; it owns nothing durable.
-#[derive(Clone)]
-pub struct Host(pub(crate) Arc<Inner>);
+/// Plans queries over a cluster, and runs them. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Planner(Arc<Inner>);
 
-pub(crate) struct Inner {
-    pub(crate) drives: AppendVec<Arc<dyn Cse>>,
-    pub(crate) catalog: Catalog,
-    pub(crate) options: HostOptions,
+struct Inner {
+    cluster: Cluster,
     base: SessionState,
     schemas: SchemaCache,
-    /// What it was called since it began, the newest last.
-    instances: Mutex<Vec<Uuid>>,
-    /// Held by the queries that began since a generation was last replaced.
-    running: Mutex<Arc<()>>,
-    /// What works off what drives hand out does so on these.
-    pub(crate) readers: Arc<Threads>,
-    /// The drives as they are, and what stands for them.
-    pub(crate) cover: Arc<Cover>,
-    /// The drives that were not there when it began.
-    pub(crate) gone: OnceLock<Vec<Arc<Gone>>>,
-    /// Whether the list of its drives is kept with them, in an embedded fleet's directory.
-    pub(crate) kept: OnceLock<bool>,
-    /// On which condition drives take changes from it.
-    pub(crate) fence: OnceLock<Arc<Fence>>,
-    /// For each drive what works off what it hands out.
-    pub(crate) above: AppendVec<Arc<EngineAbove>>,
+    executors: LocalExecutors,
 }
 
-impl fmt::Debug for Host {
+impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let drives: Vec<_> = self.0.drives.iter().map(|d| d.info().name.as_str()).collect();
-        f.debug_struct("Host").field("drives", &drives).finish_non_exhaustive()
-    }
-}
-
-/// A host, as long as others have it.
-pub(crate) struct WeakHost(Weak<Inner>);
-
-impl WeakHost {
-    /// The host, if anybody has it still.
-    pub(crate) fn upgrade(&self) -> Option<Host> {
-        self.0.upgrade().map(Host)
+        f.debug_struct("Planner").field("cluster", &self.cluster).finish_non_exhaustive()
     }
 }
 
@@ -140,142 +99,21 @@ pub(crate) struct Planned {
     pub(crate) running: Option<Arc<()>>,
 }
 
-impl Host {
-    /// A host over `drives`, which may be in this process or behind a wire.
+impl Planner {
+    /// A planner over `cluster`, whose queries take memory and room on disk from `runtime`.
     ///
     /// # Errors
-    /// Invalid for no drive, one drive twice or two drives of one name; internal if the functions can't be registered.
-    pub fn new(drives: Vec<Arc<dyn Cse>>, options: HostOptions) -> Result<Self> {
-        check_names(&drives)?;
-        let base = base_state(&options)?;
-        let pool = &base.runtime_env().memory_pool;
-        let presence = Arc::new(Presence::new(drives.len()));
-        let cover = Cover::new(drives, presence, &options, Arc::clone(pool));
-        let drives: Vec<Arc<dyn Cse>> = cover.drives().map(|at| Arc::new(Covered::new(&cover, at)) as _).collect();
-        let storages = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Storage>).collect();
-        let catalog = Catalog::of_host(storages, &cover)?;
-        let threads = Arc::new(Threads::new(READERS));
-        let above =
-            drives.iter().map(|drive| EngineAbove::new(Arc::clone(drive), Arc::clone(pool), options.storage_deadline, drives.len(), Arc::clone(&threads)));
-        let above = above.map(Arc::new).collect();
-        Ok(Self(Arc::new(Inner {
-            drives: AppendVec::new(drives),
-            catalog,
-            options,
-            base,
-            schemas: SchemaCache::default(),
-            instances: Mutex::new(vec![Uuid::new_v4()]),
-            running: Mutex::default(),
-            readers: threads,
-            cover,
-            gone: OnceLock::new(),
-            kept: OnceLock::new(),
-            fence: OnceLock::new(),
-            above: AppendVec::new(above),
-        })))
+    /// Internal if the functions can't be registered.
+    pub fn new(cluster: Cluster, runtime: &QueryRuntime) -> Result<Self> {
+        let base = base_state(cluster.options(), runtime)?;
+        let pool = Arc::clone(&base.runtime_env().memory_pool);
+        let executors = LocalExecutors::new(pool, cluster.options().storage_deadline);
+        Ok(Self(Arc::new(Inner { cluster, base, schemas: SchemaCache::default(), executors })))
     }
 
-    /// The drives, in order.
-    #[must_use]
-    pub fn drives(&self) -> &[Arc<dyn Cse>] {
-        &self.0.drives
-    }
-
-    /// The catalog over these drives.
-    #[must_use]
-    pub fn catalog(&self) -> &Catalog {
-        &self.0.catalog
-    }
-
-    /// How many of the drives are lost now.
-    #[must_use]
-    pub fn lost(&self) -> usize {
-        self.0.catalog.presence().lost().len()
-    }
-
-    /// On how many hosts the drives are, where the record of the fleet says so; otherwise 0.
-    #[must_use]
-    pub fn hosts(&self) -> usize {
-        self.0.catalog.presence().domains().map_or(0, |domains| domains.hosts())
-    }
-
-    /// How data sets are kept from loss unless their ingest says otherwise.
-    #[must_use]
-    pub fn redundancy(&self) -> Scheme {
-        self.0.catalog.presence().scheme()
-    }
-
-    /// The drives as they are, and what stands for them.
-    pub(crate) fn cover(&self) -> &Arc<Cover> {
-        &self.0.cover
-    }
-
-    /// How this host works.
-    #[must_use]
-    pub fn options(&self) -> &HostOptions {
-        &self.0.options
-    }
-
-    /// Memory, and room on disk beside it.
-    pub(crate) fn runtime(&self) -> Arc<RuntimeEnv> {
-        Arc::clone(self.0.base.runtime_env())
-    }
-
-    /// What its operators get their memory from.
-    pub(crate) fn memory(&self) -> Arc<dyn MemoryPool> {
-        Arc::clone(&self.0.base.runtime_env().memory_pool)
-    }
-
-    /// What works off what drive `at` hands out.
-    pub(crate) fn above(&self, at: usize) -> Option<&Arc<EngineAbove>> {
-        self.0.above.get(at)
-    }
-
-    /// New with each host: tells a restarted one from the one before. Also new when a drive has left: who knew the drives before must look again.
-    #[must_use]
-    pub fn instance(&self) -> Uuid {
-        self.0.instances.lock().unwrap_or_else(PoisonError::into_inner).last().copied().unwrap_or_default()
-    }
-
-    /// Whether it was this one before drives left: of the same start, in which places mean the same.
-    pub(crate) fn was(&self, instance: Uuid) -> bool {
-        self.0.instances.lock().unwrap_or_else(PoisonError::into_inner).contains(&instance)
-    }
-
-    /// Whoever knew this host before is to look again.
-    pub(crate) fn renew(&self) {
-        self.0.instances.lock().unwrap_or_else(PoisonError::into_inner).push(Uuid::new_v4());
-    }
-
-    /// The same, for what is not to keep it from being closed.
-    pub(crate) fn downgrade(&self) -> WeakHost {
-        WeakHost(Arc::downgrade(&self.0))
-    }
-
-    /// What a query holds as long as it runs.
-    pub(crate) fn running(&self) -> Arc<()> {
-        Arc::clone(&self.0.running.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// What the queries hold that began before now: nobody else does any more when they are over.
-    pub(crate) fn ran(&self) -> Arc<()> {
-        std::mem::take(&mut *self.0.running.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Begins to write a data set; see [`DatasetWriter`].
-    ///
-    /// # Errors
-    /// As [`DatasetWriter::begin`].
-    pub fn writer<'a>(&'a self, name: &'a DatasetName, kind: DatasetKind, replace: bool) -> BoxFuture<'a, Result<DatasetWriter>> {
-        Box::pin(async move {
-            DatasetWriter::begin(self.0.catalog.clone(), self.0.options.slices.clone(), name.clone(), kind, replace, self.0.options.ids.generation()).await
-        })
-    }
-
-    /// Reads tables as plain files.
-    #[must_use]
-    pub fn door(&self) -> Door {
-        Door::new(self.0.catalog.clone(), None)
+    /// The drives that it plans over.
+    pub(crate) fn cluster(&self) -> &Cluster {
+        &self.0.cluster
     }
 
     /// Runs a query: one `SELECT`, in DataFusion's SQL.
@@ -290,7 +128,7 @@ impl Host {
     ///
     /// # Errors
     /// Invalid for bytes that are no plan, contradict themselves or the tables, or are more than [`crate::query::substrait::LIMITS`]; unsupported for
-    /// relations, expressions and functions that this engine does not know, by name; and as [`Host::sql`].
+    /// relations, expressions and functions that this engine does not know, by name; and as [`Planner::sql`].
     pub fn substrait<'a>(&'a self, plan: Bytes, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
         Box::pin(async move { self.ask(&Asked::Substrait(plan), options).await })
     }
@@ -298,7 +136,7 @@ impl Host {
     /// Runs a query, in whichever form it is asked.
     ///
     /// # Errors
-    /// As [`Host::sql`] and [`Host::substrait`].
+    /// As [`Planner::sql`] and [`Planner::substrait`].
     pub fn ask<'a>(&'a self, asked: &'a Asked, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
         Box::pin(async move { self.run(self.plan_asked(asked, options, Vec::new()).await?) })
     }
@@ -314,7 +152,7 @@ impl Host {
         let schema = physical.schema();
         let receipt = ReceiptHandle::new(Arc::clone(&collector) as _);
         // Begun at the first poll: a query that nobody reads must not hold the drives' turns.
-        let (memory, disk) = (self.0.options.memory_limit, self.0.options.spill_limit);
+        let (memory, disk) = (self.0.cluster.options().memory_limit, self.0.cluster.options().spill_limit);
         let counted = Counted { inner: Running::Planned(physical, context), collector, running };
         let stream = counted.map(move |batch| batch.map_err(|e| spill_dir::explain(e, memory, disk))).boxed();
         Ok(Query { schema, stream, receipt })
@@ -323,9 +161,9 @@ impl Host {
     /// Plans a query, with `values` in the place of the parameters `$1`, `$2`, ...
     pub(crate) async fn plan_asked(&self, asked: &Asked, options: &QueryOptions, values: Vec<ScalarValue>) -> Result<Planned> {
         let (begun, shown) = (Instant::now(), Shown::named());
-        self.0.catalog.look_again();
+        self.0.cluster.catalog().look_again();
         // Before it is known what the query reads.
-        let running = self.running();
+        let running = self.0.cluster.running();
         let planned = match self.plan_over(&shown, asked, options, values.clone(), begun).await {
             Err(_) if shown.hid() => self.plan_over(&Shown::all(), asked, options, values, begun).await,
             done => done,
@@ -366,7 +204,7 @@ impl Host {
     pub(crate) async fn table_schema(&self, name: &DatasetName, table: &str) -> Result<SchemaRef> {
         let collector = Collector::new(Instant::now(), QueryOptions::default().cut);
         let reference = TableReference::full(name.domain(), name.dataset(), table);
-        let tables = NamedTables::resolve(vec![reference.clone()], &self.0.catalog, &self.0.schemas, &collector).await?;
+        let tables = NamedTables::resolve(vec![reference.clone()], self.0.cluster.catalog(), &self.0.schemas, &collector).await?;
         let named = tables.get(&reference).ok_or_else(|| Error::internal(format!("{reference} was found and is not there")))?;
         Ok(Arc::clone(&named.schema))
     }
@@ -378,7 +216,7 @@ impl Host {
             Asked::Substrait(plan) => {
                 let mut state = self.0.base.clone();
                 state.mark_start_execution();
-                let (plan, tables) = substrait::logical(plan, &state, &self.0.catalog, &self.0.schemas, collector).await?;
+                let (plan, tables) = substrait::logical(plan, &state, self.0.cluster.catalog(), &self.0.schemas, collector).await?;
                 state.register_catalog_list(tables.catalog_list()?);
                 return Ok(Logical { plan, optimised: false, state, tables: Arc::new(tables) });
             }
@@ -400,7 +238,7 @@ impl Host {
 
     /// The tables that a query names, and a session that knows them.
     pub(crate) async fn named(&self, references: Vec<TableReference>, collector: &Collector) -> Result<(Arc<NamedTables>, SessionState)> {
-        let tables = Arc::new(NamedTables::resolve(references, &self.0.catalog, &self.0.schemas, collector).await?);
+        let tables = Arc::new(NamedTables::resolve(references, self.0.cluster.catalog(), &self.0.schemas, collector).await?);
         let mut state = self.0.base.clone();
         state.register_catalog_list(tables.catalog_list()?);
         state.mark_start_execution();
@@ -417,7 +255,7 @@ impl Host {
     ) -> Result<Planned> {
         let plan = if crate::query::dense::calls_cell_moments(&plan)? {
             // The rewrite reads the sparse rows of a dense view, which the text of the query does not name.
-            tables = Arc::new(tables.with_rows(&self.0.catalog, &self.0.schemas, &collector).await?);
+            tables = Arc::new(tables.with_rows(self.0.cluster.catalog(), &self.0.schemas, &collector).await?);
             crate::query::dense::to_sparse_rows(plan, &tables, &state)?
         } else {
             plan
@@ -451,31 +289,36 @@ impl Host {
                 let record = tables
                     .record(&spec.dataset)
                     .ok_or_else(|| Error::invalid(format!("the spec of moments names {}, which the query does not read", spec.dataset)))?;
-                cells.fetch(&spec, record, &self.0.catalog, &collector).await?;
+                cells.fetch(&spec, record, self.0.cluster.catalog(), &collector).await?;
             }
             with_cells(cut.super_plan.clone(), cells)?
         };
         let context = QueryContext {
             query: Uuid::new_v4(),
             collector: Arc::clone(&collector),
-            patience: Patience { begin: self.0.options.begin_deadline, silence: self.0.options.silence_deadline },
+            patience: Patience { begin: self.0.cluster.options().begin_deadline, silence: self.0.cluster.options().silence_deadline },
             batch_rows: options.batch_rows.max(1),
-            catalog: self.0.catalog.clone(),
+            catalog: self.0.cluster.catalog().clone(),
         };
-        let scans = ScanPlanner { host: self.clone(), cut: cut.clone(), tables, context, state: Arc::new(state.clone()), asked: options.cut };
+        let scans = ScanPlanner {
+            cluster: self.0.cluster.clone(),
+            executors: self.0.executors.clone(),
+            cut: cut.clone(),
+            tables,
+            context,
+            state: Arc::new(state.clone()),
+            asked: options.cut,
+        };
         let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(scans)]);
         let physical = planner.create_physical_plan(&super_plan, &state).await.map_err(from_datafusion)?;
         Ok(Planned { optimised, cut, physical, state, collector, running: None })
     }
 }
 
-/// Threads that wait for slices that drives hand out.
-const READERS: usize = 64;
-
 /// The most keys per part of a join that drives are told of.
 const JOIN_KEYS: usize = 150_000;
 
-fn base_state(options: &HostOptions) -> Result<SessionState> {
+fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionState> {
     let mut config = SessionConfig::new()
         .with_target_partitions(options.threads.max(1))
         .with_create_default_catalog_and_schema(false)
@@ -489,19 +332,10 @@ fn base_state(options: &HostOptions) -> Result<SessionState> {
     optimizer.enable_aggregate_dynamic_filter_pushdown = false;
     optimizer.hash_join_inlist_pushdown_max_distinct_values = JOIN_KEYS;
     optimizer.hash_join_inlist_pushdown_max_size = JOIN_KEYS * 32;
-    let spill = SpillDirectory::make(&options.spill_below.clone().unwrap_or_else(std::env::temp_dir))?;
-    let disk =
-        DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(vec![spill.path().to_owned()])).with_max_temp_directory_size(options.spill_limit);
-    let runtime = RuntimeEnvBuilder::new()
-        .with_memory_pool(Arc::new(SortRoom::new(options.memory_limit)))
-        .with_disk_manager_builder(disk)
-        .build_arc()
-        .map_err(from_datafusion)?;
-    // Queries that run keep the session's configuration, and so the directory, for as long as they may put something there.
-    config.set_extension(Arc::new(spill));
+    config.set_extension(Arc::clone(runtime.spill()));
     let mut state = SessionStateBuilder::new_with_default_features()
         .with_config(config)
-        .with_runtime_env(runtime)
+        .with_runtime_env(Arc::clone(runtime.env()))
         .with_optimizer_rule(Arc::new(JoinTypes))
         .with_physical_optimizer_rule(filter_before_project())
         .with_physical_optimizer_rule(topk_heap_cap())

@@ -22,26 +22,30 @@ use skytether_common::{DatasetName, Error, PartitionName, Result};
 use skytether_partitioning::Placement;
 use skytether_plan::error::{from_datafusion, to_datafusion};
 use skytether_plan::{CutPlan, DriveScan, explain_text, pushdown_level};
-use skytether_wire::{Annotation, CseInfo, Rung};
+use skytether_wire::{Annotation, Rung};
 
+use crate::api::device_profile::profile_of;
 use crate::catalog::bounds::Bounds;
 use crate::catalog::bounds::may_match;
 use crate::catalog::root_store::PartitionRecord;
-use crate::cluster::options::{Moving, UNKNOWN};
+use crate::catalog::table_view::View;
+use crate::cluster::cluster::Cluster;
+use crate::cluster::options::Moving;
 use crate::exec::adaptive::cost_inputs::{share_read, work};
 use crate::exec::adaptive::local_worker::EngineAbove;
 use crate::exec::broadcast::Beside;
 use crate::exec::estimate::Estimates;
+use crate::exec::local_executors::LocalExecutors;
 use crate::exec::scan::{DriveScanExec, Moves, QueryContext, ScanParts, Target};
 use crate::exec::subplan_encoder::Outgoing;
 use crate::query::host_reasons as reasons;
 use crate::query::host_side::{is_worked_off_above, parities};
-use crate::query::planner::Host;
-use crate::query::tables::{Named, NamedTables, View};
+use crate::query::tables::{Named, NamedTables};
 
 /// Makes [`DriveScanExec`]s of [`DriveScan`]s.
 pub(crate) struct ScanPlanner {
-    pub(crate) host: Host,
+    pub(crate) cluster: Cluster,
+    pub(crate) executors: LocalExecutors,
     pub(crate) cut: CutPlan,
     pub(crate) tables: Arc<NamedTables>,
     pub(crate) context: QueryContext,
@@ -112,7 +116,7 @@ impl ScanPlanner {
     fn moves(&self, scan: &DriveScan, named: &Named, tables: &Estimates, targets: &[Target]) -> Result<Option<Moves>> {
         let table = named.table()?;
         let profiled = targets.iter().any(|target| target.drive.info().profile.is_some());
-        let policy = match (self.host.options().moving, self.asked) {
+        let policy = match (self.cluster.options().moving, self.asked) {
             (Moving::Never, _) => return Ok(None),
             (Moving::Always(policy), _) => policy,
             (Moving::AsNeeded, Pushdown::Adaptive) if profiled => Policy::Adaptive,
@@ -120,7 +124,7 @@ impl ScanPlanner {
             (Moving::AsNeeded, Pushdown::Raw) if profiled => Policy::Static(Rung::Raw),
             (Moving::AsNeeded, Pushdown::Full | Pushdown::Filter) if profiled => Policy::Static(Rung::Full),
             // A drive that is lost in the middle gives what it has not done to who stands for it.
-            (Moving::AsNeeded, _) if self.host.catalog().presence().is_redundant() => Policy::Static(Rung::Full),
+            (Moving::AsNeeded, _) if self.cluster.catalog().presence().is_redundant() => Policy::Static(Rung::Full),
             (Moving::AsNeeded, Pushdown::Adaptive | Pushdown::Full) if targets.iter().any(|target| target.drive.away()) => Policy::Static(Rung::Full),
             (Moving::AsNeeded, _) => return Ok(None),
         };
@@ -129,8 +133,8 @@ impl ScanPlanner {
         if !apart || (table.partitioned_by.is_some() && pushdown_level::aggregates(&scan.sub_plan)) {
             return Ok(None);
         }
-        let options = self.host.options();
-        let engines = targets.iter().map(|target| self.host.above(target.at).cloned().ok_or_else(|| Error::internal("a target is no drive of the host")));
+        let options = self.cluster.options();
+        let engines = targets.iter().map(|target| Ok(self.executors.get(&target.drive, self.cluster.drives().len())));
         // Of a table's columns the plan reads some; which of them are the long ones is not known here.
         let read = share_read(&scan.sub_plan, &named.schema);
         let parts = targets.iter().map(|target| {
@@ -138,7 +142,7 @@ impl ScanPlanner {
             let part = table.partitions.iter().find(|partition| partition.drive == id);
             part.map_or((0, 0, 0), |part| (part.slices, part.rows, (part.bytes as f64 * read) as u64))
         });
-        let presence = self.host.catalog().presence();
+        let presence = self.cluster.catalog().presence();
         let lost: Vec<bool> = targets.iter().map(|target| presence.is_lost(target.at)).collect();
         let engines: Vec<Arc<EngineAbove>> = engines.collect::<Result<_>>()?;
         // Who stands for a lost drive is another device.
@@ -172,7 +176,7 @@ impl ScanPlanner {
         }
         let share = 1.0 / (1.0 + parities(is_lost));
         let rate = living().map(|profile| profile.disk_bytes_per_s.min(profile.link_bytes_per_s())).fold(f64::INFINITY, f64::min);
-        let stand_in = Profile { disk_bytes_per_s: rate * share, ..self.host.options().profile() };
+        let stand_in = Profile { disk_bytes_per_s: rate * share, ..self.cluster.options().profile() };
         own.iter()
             .zip(is_lost)
             .map(|(profile, lost)| if *lost { stand_in } else { Profile { disk_bytes_per_s: profile.disk_bytes_per_s * share, ..*profile } })
@@ -227,7 +231,7 @@ impl ScanPlanner {
         let partitions = match table.placement {
             Placement::Spread => table.partitions.iter().collect(),
             Placement::Everywhere => {
-                let catalog = self.host.catalog();
+                let catalog = self.cluster.catalog();
                 let here = table.partitions.iter().filter(|p| catalog.drive(&p.drive, &record.name).is_ok_and(|at| !catalog.presence().is_lost(at)));
                 let mut copies: Vec<_> = here.collect();
                 if copies.is_empty() {
@@ -241,7 +245,7 @@ impl ScanPlanner {
         partitions
             .into_iter()
             .map(|partition| {
-                let at = self.host.catalog().drive(&partition.drive, &record.name)?;
+                let at = self.cluster.catalog().drive(&partition.drive, &record.name)?;
                 let mut visible = BTreeMap::from([(named.stored.clone(), record.partition(&named.stored, partition.slot))]);
                 for (other, t) in record.tables.iter().filter(|(_, t)| t.placement == Placement::Everywhere) {
                     if let Some(copy) = t.partitions.iter().find(|p| p.drive == partition.drive) {
@@ -261,7 +265,7 @@ impl ScanPlanner {
                         with.entry(other.record.name.clone()).or_default().insert(other.stored.clone(), part);
                     }
                 }
-                Ok(Target { drive: Arc::clone(&self.host.drives()[at]), at, partitions: visible, with })
+                Ok(Target { drive: Arc::clone(&self.cluster.drives()[at]), at, partitions: visible, with })
             })
             .collect()
     }
@@ -297,11 +301,6 @@ fn empties(plan: &LogicalPlan) -> bool {
         }
         _ => false,
     }
-}
-
-/// What is taken for the device of a drive.
-pub(crate) fn profile_of(info: &CseInfo) -> Profile {
-    info.profile.unwrap_or(Profile { memory_bytes: info.memory_limit, ..UNKNOWN })
 }
 
 /// The order in which a drive gives the rows of `plan`.

@@ -15,10 +15,10 @@ use skytether_plan::error::from_datafusion;
 
 use crate::api::statement::{Output, Query, QueryOptions, TableScan};
 use crate::exec::profile::Collector;
-use crate::query::planner::{Host, Planned};
+use crate::query::planner::{Planned, Planner};
 use crate::query::tables::NamedTables;
 
-impl Host {
+impl Planner {
     /// Runs a scan.
     ///
     /// # Errors
@@ -26,7 +26,7 @@ impl Host {
     /// (whoever asked can do that over the rows); invalid for bytes that are no expressions.
     pub fn scan<'a>(&'a self, scan: &'a TableScan, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
         Box::pin(async move {
-            let running = self.running();
+            let running = self.cluster().running();
             let planned = self.plan_scan(scan, options).await?;
             self.run(Planned { running: Some(running), ..planned })
         })

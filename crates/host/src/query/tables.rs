@@ -19,7 +19,8 @@ use skytether_plan::{Partitioning, Tables};
 use skytether_slice::Metadata;
 
 use crate::catalog::missing;
-use crate::catalog::root_store::{Catalog, DatasetKind, RootRecord, TableRecord};
+use crate::catalog::root_store::{Catalog, RootRecord, TableRecord};
+use crate::catalog::table_view::{View, choose};
 use crate::exec::column_stats::KnownTable;
 use crate::exec::estimate::Estimated;
 use crate::exec::profile::Collector;
@@ -33,17 +34,6 @@ const MAX_SCHEMAS: usize = 4096;
 
 /// Slices of a partition whose statistics are quickly read.
 const TELLING: u32 = 64;
-
-/// What a table of an expression data set shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum View {
-    /// The rows as they are stored.
-    Stored,
-    /// A matrix, a row per gene and cell.
-    Dense,
-    /// A matrix, a sparse row per gene and block of cells.
-    Rows,
-}
 
 /// A table that a query names.
 #[derive(Debug, Clone)]
@@ -229,40 +219,6 @@ impl NamedTables {
 /// The reference of the sparse rows of a dense view.
 pub(crate) fn rows_of(dense: &Named) -> TableReference {
     TableReference::full(dense.record.name.domain(), dense.record.name.dataset(), format!("{}_rows", dense.stored))
-}
-
-/// Which table of the record `shown` means, and how it shows it.
-pub(crate) fn choose(record: &RootRecord, shown: Option<String>) -> Result<(String, String, View)> {
-    let name = &record.name;
-    match (record.kind, shown) {
-        (DatasetKind::Table, None) => Ok(("data".into(), "data".into(), View::Stored)),
-        (DatasetKind::Table, Some(t)) if t == "data" => Ok(("data".into(), "data".into(), View::Stored)),
-        (DatasetKind::Table, Some(t)) => Err(Error::not_found(format!("{name} is a plain table and has no table {t:?} in it: write {name}"))),
-        (DatasetKind::Expression, None) => Err(Error::invalid(format!("{name} is an expression data set: name one of its tables: {}", shown_tables(record)))),
-        (DatasetKind::Expression, Some(t)) => {
-            if let Some(table) = record.tables.get(&t) {
-                let view = if table.matrix.is_some() { View::Dense } else { View::Stored };
-                return Ok((t.clone(), t, view));
-            }
-            if let Some(matrix) = t.strip_suffix("_rows")
-                && record.tables.get(matrix).is_some_and(|m| m.matrix.is_some())
-            {
-                return Ok((matrix.to_owned(), t, View::Rows));
-            }
-            Err(Error::not_found(format!("{name} has no table {t:?}; it has {}", shown_tables(record))))
-        }
-    }
-}
-
-fn shown_tables(record: &RootRecord) -> String {
-    let mut names = Vec::new();
-    for (table, r) in record.tables.iter().filter(|(t, _)| *t != "shell") {
-        names.push(format!("{}.{table}", record.name));
-        if r.matrix.is_some() {
-            names.push(format!("{}.{table}_rows", record.name));
-        }
-    }
-    names.join(", ")
 }
 
 /// The schema of a matrix's dense view.

@@ -12,7 +12,6 @@ use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::{Cse, CseInfo, Storage, Verified, Verify};
 
 use crate::catalog::code_map::{Level, Part};
-use crate::maintenance::scrub_window::damaged;
 use crate::recovery::reconstruct::{Cover, Made, Parts, parts};
 
 /// How much was read elsewhere for a drive.
@@ -217,4 +216,9 @@ impl Storage for Rebuilt {
     fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
         Box::pin(async move { self.drive().verify(asked).await })
     }
+}
+
+/// That a value can't be read, and why. What a store advises who has nothing else than the store, is not for those who can mend it.
+pub(crate) fn damaged(why: &str) -> String {
+    format!("is damaged ({})", why.strip_suffix(": drop its data set and ingest it again").unwrap_or(why))
 }

@@ -1,6 +1,7 @@
 pub mod copied;
 pub mod degraded_storage;
 pub mod failover;
+pub mod fallback;
 pub mod missing_drive;
 pub mod ordered_read;
 pub mod prefetch;

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use datafusion::execution::memory_pool::MemoryPool;
 use futures::future::{BoxFuture, FutureExt, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
 use skytether_common::checksum::crc32c;
@@ -19,7 +18,7 @@ use skytether_wire::Cse;
 
 use crate::catalog::code_map::{Level, Part, StoredMap, parity_of};
 use crate::catalog::health::Presence;
-use crate::cluster::options::HostOptions;
+use crate::recovery::fallback::Fallback;
 use crate::recovery::prefetch::Ahead;
 use crate::recovery::read_sharing::Shared;
 use crate::recovery::repair_io::role;
@@ -29,9 +28,6 @@ use skytether_runtime::within;
 
 /// Threads that decode.
 const THREADS: usize = 4;
-
-/// Threads that wait for what is read and decoded. They are others: who waits must not keep those from working who are waited for.
-const WAITING: usize = 16;
 
 /// Code maps that are kept.
 const MAPS: usize = 64;
@@ -82,16 +78,24 @@ pub(crate) struct Wanted<'a> {
     pub(crate) or: Else,
 }
 
+/// How degraded reads work.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RecoveryOptions {
+    /// Bytes of memory of the whole host, of which caches take a part.
+    pub(crate) memory: usize,
+    /// The longest that a storage operation may take.
+    pub(crate) deadline: Duration,
+}
+
 /// What the drives of a host share to stand for each other.
 pub(crate) struct Cover {
     /// As they are, uncovered.
-    pub(crate) drives: AppendVec<Arc<dyn Cse>>,
+    pub(crate) drives: Arc<AppendVec<Arc<dyn Cse>>>,
     pub(crate) presence: Arc<Presence>,
     pub(crate) deadline: Duration,
     threads: Threads,
-    /// Where engines wait for values.
-    pub(crate) waiting: Arc<Threads>,
-    pub(crate) pool: Arc<dyn MemoryPool>,
+    /// What runs sub-plans in the place of drives.
+    pub(crate) fallback: Arc<dyn Fallback>,
     maps: Mutex<HashMap<Key, Option<Arc<StoredMap>>>>,
     /// Held while one of them is looked for: who else wants it waits.
     looking: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<()>>>>,
@@ -115,23 +119,21 @@ impl fmt::Debug for Cover {
 }
 
 impl Cover {
-    /// Of these drives, for a host with these options; engines get their memory from `pool`.
-    pub(crate) fn new(drives: Vec<Arc<dyn Cse>>, presence: Arc<Presence>, options: &HostOptions, pool: Arc<dyn MemoryPool>) -> Arc<Self> {
-        let (threads, waiting) = (Threads::new(THREADS), Arc::new(Threads::new(WAITING)));
+    /// Of these drives, by these options; `fallback` runs sub-plans in their place.
+    pub(crate) fn new(drives: Vec<Arc<dyn Cse>>, presence: Arc<Presence>, options: RecoveryOptions, fallback: Arc<dyn Fallback>) -> Arc<Self> {
         Arc::new(Self {
-            drives: AppendVec::new(drives),
+            drives: Arc::new(AppendVec::new(drives)),
             presence,
-            deadline: options.storage_deadline,
-            threads,
-            waiting,
-            pool,
+            deadline: options.deadline,
+            threads: Threads::new(THREADS),
+            fallback,
             maps: Mutex::default(),
             looking: Mutex::default(),
             values: Mutex::default(),
-            room: options.memory_limit / 8,
+            room: options.memory / 8,
             met: Mutex::default(),
             ahead: Ahead::default(),
-            shared: Shared::new(SHARED.min(options.memory_limit / 4)),
+            shared: Shared::new(SHARED.min(options.memory / 4)),
             repairing: tokio::sync::Mutex::default(),
         })
     }

@@ -1,74 +1,45 @@
-//! An engine in this process over the values of a drive that can't run its sub-plans itself.
+//! Sub-plans of a drive that can't run them itself, and in their annotations what was decoded for them.
 
-use std::fmt;
 use std::sync::Arc;
 
 use futures::StreamExt;
 use skytether_common::Result;
-use skytether_engine::lane_pool::LanePool;
-use skytether_engine::remote::RemoteStore;
-use skytether_engine::session::{Bounds, Sessions};
-use skytether_engine::split_execution::Taken;
-use skytether_engine::{Engine, Reader};
-use skytether_runtime::threads::spawn_blocking_thread;
 use skytether_wire::session::Message;
 use skytether_wire::{Annotation, Delivery, DeliveryStream, Opened, Session, Storage, SubPlan};
 
 use crate::recovery::degraded_storage::{Figures, Rebuilt, Tally};
-
-/// Sub-plans that run at the same time for one drive.
-const PLANS: usize = 4;
-
-/// Epochs that may run or wait.
-const EPOCHS: u32 = 64;
+use crate::recovery::fallback::FallbackExecutor;
 
 /// Runs sub-plans in the place of a drive: all that a drive does, but for writing.
+#[derive(Debug)]
 pub(crate) struct StandIn {
-    engine: Arc<Engine>,
-    sessions: Arc<Sessions>,
+    executor: Arc<dyn FallbackExecutor>,
     tally: Arc<Tally>,
-}
-
-impl fmt::Debug for StandIn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StandIn").field("drive", &self.engine.name()).finish_non_exhaustive()
-    }
 }
 
 impl StandIn {
     /// For the drive whose values `rebuilt` gives. Must be called in a runtime.
     ///
     /// # Errors
-    /// Internal only, where DataFusion does not take our functions.
+    /// Internal only, where the engine does not take our functions.
     pub(crate) fn new(rebuilt: &Arc<Rebuilt>) -> Result<Self> {
-        let (cover, info) = (&rebuilt.cover, rebuilt.info());
-        // Decoding waits for several reads, one after the other where one fails.
-        let store = RemoteStore::new(Arc::clone(rebuilt) as Arc<dyn Storage>, cover.deadline.saturating_mul(4));
-        let reader = Reader::sharing(Arc::new(store), cover.drives.len()).waiting_on(Arc::clone(&cover.waiting));
-        let engine = Arc::new(Engine::new(info.name.clone(), Arc::new(reader), Arc::clone(&cover.pool), 1, PLANS)?);
-        let sessions = Sessions::new(Arc::clone(&engine), info.memory_limit, None, Bounds { epochs: EPOCHS, load: f64::INFINITY });
-        Ok(Self { engine, sessions, tally: Arc::clone(&rebuilt.tally) })
-    }
-
-    /// Plans on a thread that may wait for what drives read.
-    async fn planned<T: Send + 'static>(&self, planning: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-        spawn_blocking_thread(move || futures::executor::block_on(planning)).await.map_err(|e| self.engine.named(e))
+        let cover = &rebuilt.cover;
+        let executor = cover.fallback.executor(Arc::clone(rebuilt) as Arc<dyn Storage>, cover.drives.len())?;
+        Ok(Self { executor, tally: Arc::clone(&rebuilt.tally) })
     }
 
     /// As [`skytether_wire::Cse::execute`]; `why` the drive itself does not.
     pub(crate) async fn execute(&self, plan: SubPlan, why: String) -> Result<DeliveryStream> {
-        let (engine, tally) = (Arc::clone(&self.engine), Telling::new(&self.tally, why));
-        let stream = self.planned(async move { engine.start(plan).await }).await?;
-        Ok(tally.stream(stream))
+        let tally = Telling::new(&self.tally, why);
+        Ok(tally.stream(self.executor.execute(plan).await?))
     }
 
     /// As [`skytether_wire::Cse::open`].
     pub(crate) async fn open(&self, plan: SubPlan, why: String) -> Result<Opened> {
-        let (engine, taken, tally) = (Arc::clone(&self.engine), plan.clone(), Telling::new(&self.tally, why));
-        Ok(match self.planned(async move { engine.take(taken).await }).await? {
-            Taken::Whole(stream) => Opened::Whole(tally.stream(stream)),
-            Taken::Split(divided) => {
-                let session = self.sessions.open(&plan, LanePool::new(Arc::clone(&self.engine), *divided, None));
+        let tally = Telling::new(&self.tally, why);
+        Ok(match self.executor.open(plan).await? {
+            Opened::Whole(stream) => Opened::Whole(tally.stream(stream)),
+            Opened::Session(session) => {
                 let messages = session.messages.map(move |message| match message {
                     Ok(Message::Done(mut told)) => {
                         tally.tell(&mut told);

@@ -1,0 +1,320 @@
+//! The facade over a cluster: queries, ingest, export and maintenance of one fleet, in this process.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::datatypes::{Field, SchemaRef};
+use bytes::Bytes;
+use datafusion::common::ScalarValue;
+use futures::future::BoxFuture;
+use skytether_common::{DatasetName, Result};
+use skytether_redundancy::Scheme;
+use skytether_wire::Cse;
+use uuid::Uuid;
+
+use crate::api::explanation::Explanation;
+use crate::api::resize_report::{GrowthOptions, GrowthReport};
+use crate::api::scrub_report::{Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
+use crate::api::statement::{Asked, Query, QueryOptions, TableScan};
+use crate::api::status::DriveStatus;
+use crate::catalog::membership::Founding;
+use crate::catalog::root_store::{Catalog, DatasetKind};
+use crate::cluster::cluster::Cluster;
+use crate::cluster::options::HostOptions;
+use crate::exec::fallback::EngineFallback;
+use crate::exec::query_runtime::QueryRuntime;
+use crate::export::parquet_view::Door;
+use crate::ingest::dataset_writer::DatasetWriter;
+use crate::maintenance::Maintenance;
+use crate::query::planner::Planner;
+use crate::recovery::missing_drive::Lost;
+
+/// Called with how far long work is.
+type Tell<'a> = &'a (dyn Fn(&Progress) + Send + Sync);
+
+/// A host over some drives. Cheap to clone; it owns nothing durable.
+#[derive(Debug, Clone)]
+pub struct Host {
+    cluster: Cluster,
+    planner: Planner,
+    maintenance: Maintenance,
+}
+
+/// Memory, and what runs sub-plans in the place of drives.
+fn parts(options: &HostOptions) -> Result<(QueryRuntime, Arc<EngineFallback>)> {
+    let runtime = QueryRuntime::new(options.memory_limit, options.spill_limit, options.spill_below.as_deref())?;
+    let fallback = EngineFallback::new(Arc::clone(&runtime.env().memory_pool), options.storage_deadline);
+    Ok((runtime, Arc::new(fallback)))
+}
+
+impl Host {
+    /// A host over `drives`, which may be in this process or behind a wire.
+    ///
+    /// # Errors
+    /// Invalid for no drive, one drive twice or two drives of one name; internal if the functions can't be registered.
+    pub fn new(drives: Vec<Arc<dyn Cse>>, options: HostOptions) -> Result<Self> {
+        let (runtime, fallback) = parts(&options)?;
+        Self::over(Cluster::new(drives, options, fallback)?, &runtime)
+    }
+
+    fn over(cluster: Cluster, runtime: &QueryRuntime) -> Result<Self> {
+        let planner = Planner::new(cluster.clone(), runtime)?;
+        Ok(Self { maintenance: Maintenance::new(cluster.clone()), cluster, planner })
+    }
+
+    /// As [`Self::join_without`], with all drives of the fleet.
+    ///
+    /// # Errors
+    /// As [`Host::new`], [`Catalog::establish_membership`] and [`Catalog::collect_garbage`].
+    pub fn join(drives: Vec<Arc<dyn Cse>>, options: HostOptions, founding: Founding) -> BoxFuture<'static, Result<(Self, u64)>> {
+        Self::join_without(drives, Vec::new(), options, founding)
+    }
+
+    /// A host over the drives of one fleet, and the number of keys of earlier ingests that it deleted: see
+    /// [`Cluster::join_without`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn join_without(drives: Vec<Arc<dyn Cse>>, lost: Vec<Lost>, options: HostOptions, founding: Founding) -> BoxFuture<'static, Result<(Self, u64)>> {
+        Box::pin(async move {
+            let (runtime, fallback) = parts(&options)?;
+            let (cluster, deleted) = Cluster::join_without(drives, lost, options, founding, fallback).await?;
+            Ok((Self::over(cluster, &runtime)?, deleted))
+        })
+    }
+
+    /// The drives with their catalog.
+    #[must_use]
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The drives, in order.
+    #[must_use]
+    pub fn drives(&self) -> &[Arc<dyn Cse>] {
+        self.cluster.drives()
+    }
+
+    /// The catalog over these drives.
+    #[must_use]
+    pub fn catalog(&self) -> &Catalog {
+        self.cluster.catalog()
+    }
+
+    /// How many of the drives are lost now.
+    #[must_use]
+    pub fn lost(&self) -> usize {
+        self.cluster.lost()
+    }
+
+    /// On how many nodes the drives are, where the record of the fleet says so; otherwise 0.
+    #[must_use]
+    pub fn hosts(&self) -> usize {
+        self.cluster.hosts()
+    }
+
+    /// How data sets are kept from loss unless their ingest says otherwise.
+    #[must_use]
+    pub fn redundancy(&self) -> Scheme {
+        self.cluster.redundancy()
+    }
+
+    /// How this host works.
+    #[must_use]
+    pub fn options(&self) -> &HostOptions {
+        self.cluster.options()
+    }
+
+    /// New with each host, and when a drive has left: see [`Cluster::instance`].
+    #[must_use]
+    pub fn instance(&self) -> Uuid {
+        self.cluster.instance()
+    }
+
+    /// The ids and names of drives that were not there when the host began, and still are not.
+    #[must_use]
+    pub fn gone(&self) -> Vec<(Uuid, String)> {
+        self.cluster.gone()
+    }
+
+    /// The ids of the drives of the fleet, lost or not.
+    #[must_use]
+    pub fn members(&self) -> Vec<Uuid> {
+        self.cluster.members()
+    }
+
+    /// The ids of the drives that a list that is kept with them is to name: see [`Cluster::listed`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn listed(&self) -> BoxFuture<'_, Result<Option<Vec<Uuid>>>> {
+        self.cluster.listed()
+    }
+
+    /// Puts `drive` in the place of one that is missing: see [`Cluster::put_in_place`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_in_place(&self, drive: Arc<dyn Cse>) -> Result<()> {
+        self.cluster.put_in_place(drive)
+    }
+
+    /// All drives, each with its usage or the reason why it does not answer, and the data sets that are damaged at it.
+    pub fn status(&self) -> BoxFuture<'_, Vec<DriveStatus>> {
+        self.cluster.status()
+    }
+
+    /// Asks each drive for a sign of life as often as `every` says, for ever.
+    pub fn watch(&self, every: Duration) -> BoxFuture<'_, Infallible> {
+        self.cluster.watch(every)
+    }
+
+    /// Begins to write a data set; see [`DatasetWriter`].
+    ///
+    /// # Errors
+    /// As [`DatasetWriter::begin`].
+    pub fn writer<'a>(&'a self, name: &'a DatasetName, kind: DatasetKind, replace: bool) -> BoxFuture<'a, Result<DatasetWriter>> {
+        let options = self.options();
+        Box::pin(
+            async move { DatasetWriter::begin(self.catalog().clone(), options.slices.clone(), name.clone(), kind, replace, options.ids.generation()).await },
+        )
+    }
+
+    /// Reads tables as plain files.
+    #[must_use]
+    pub fn door(&self) -> Door {
+        Door::new(self.catalog().clone(), Arc::new(self.catalog().clone()))
+    }
+
+    /// Runs a query: one `SELECT`, in DataFusion's SQL.
+    ///
+    /// # Errors
+    /// As [`Planner::sql`].
+    pub fn sql<'a>(&'a self, text: &'a str, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        self.planner.sql(text, options)
+    }
+
+    /// Runs a plan of another producer: the bytes of a Substrait `Plan`.
+    ///
+    /// # Errors
+    /// As [`Planner::substrait`].
+    pub fn substrait<'a>(&'a self, plan: Bytes, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        self.planner.substrait(plan, options)
+    }
+
+    /// Runs a query, as a text or a plan.
+    ///
+    /// # Errors
+    /// As [`Host::sql`] and [`Host::substrait`].
+    pub fn ask<'a>(&'a self, asked: &'a Asked, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        self.planner.ask(asked, options)
+    }
+
+    /// As [`Self::ask`], with `values` for the parameters `$1`, `$2`, ...
+    ///
+    /// # Errors
+    /// As there; invalid for values of other types or another number.
+    pub fn ask_with<'a>(&'a self, asked: &'a Asked, options: &'a QueryOptions, values: Vec<ScalarValue>) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move { self.planner.run(self.planner.plan_asked(asked, options, values).await?) })
+    }
+
+    /// The columns of the result of a query with these parameters, without running it.
+    ///
+    /// # Errors
+    /// As [`Self::ask_with`].
+    pub fn schema_with<'a>(&'a self, asked: &'a Asked, values: Vec<ScalarValue>) -> BoxFuture<'a, Result<SchemaRef>> {
+        Box::pin(async move { Ok(self.planner.plan_asked(asked, &QueryOptions::default(), values).await?.physical.schema()) })
+    }
+
+    /// The columns of a query's result, as far as they are known before its parameters have values, and the parameters in
+    /// order; those of unknown type are of type null.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub fn prepare<'a>(&'a self, asked: &'a Asked) -> BoxFuture<'a, Result<(SchemaRef, Vec<Field>)>> {
+        Box::pin(async move { self.planner.prepare(asked).await })
+    }
+
+    /// The columns of `table` in a data set.
+    ///
+    /// # Errors
+    /// `NotFound`; what the drives say.
+    pub fn table_schema<'a>(&'a self, name: &'a DatasetName, table: &'a str) -> BoxFuture<'a, Result<SchemaRef>> {
+        Box::pin(async move { self.planner.table_schema(name, table).await })
+    }
+
+    /// Runs a scan.
+    ///
+    /// # Errors
+    /// As [`Planner::scan`].
+    pub fn scan<'a>(&'a self, scan: &'a TableScan, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        self.planner.scan(scan, options)
+    }
+
+    /// The columns of a table: `domain.dataset` or `domain.dataset.table`.
+    ///
+    /// # Errors
+    /// Invalid for a text that is no such name; `NotFound`.
+    pub fn schema_of<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<SchemaRef>> {
+        self.planner.schema_of(table)
+    }
+
+    /// The cut of a query as text: see [`Self::explanation`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn explain<'a>(&'a self, asked: impl Into<Asked>, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<String>> {
+        let asked = asked.into();
+        Box::pin(async move { Ok(self.planner.explanation(asked, analyze, options).await?.to_string()) })
+    }
+
+    /// The cut of a query: see [`Planner::explanation`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn explanation<'a>(&'a self, asked: impl Into<Asked>, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>> {
+        let asked = asked.into();
+        Box::pin(async move { self.planner.explanation(asked, analyze, options).await })
+    }
+
+    /// Verifies every stored value and repairs damage: see [`Maintenance::scrub`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn scrub<'a>(&'a self, options: &'a ScrubOptions, tell: Tell<'a>) -> BoxFuture<'a, Result<ScrubReport>> {
+        self.maintenance.scrub(options, tell)
+    }
+
+    /// Rebuilds lost drives on blank ones: see [`Maintenance::repair`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn repair<'a>(&'a self, options: &'a RepairOptions, tell: Tell<'a>) -> BoxFuture<'a, Result<RepairReport>> {
+        self.maintenance.repair(options, tell)
+    }
+
+    /// Adds and retires drives: see [`Maintenance::resize`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn resize<'a>(&'a self, new: Vec<Arc<dyn Cse>>, options: &'a GrowthOptions, tell: Tell<'a>) -> BoxFuture<'a, Result<GrowthReport>> {
+        self.maintenance.resize(new, options, tell)
+    }
+
+    /// Checks what [`Self::resize`] would refuse of `count` drives that come, before anything changes.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_resize<'a>(&'a self, count: usize, options: &'a GrowthOptions) -> BoxFuture<'a, Result<()>> {
+        self.maintenance.check_resize(count, options)
+    }
+
+    /// Checks what a client asks of a host that is served.
+    ///
+    /// # Errors
+    /// Invalid for drives that only a fleet in a directory can add, and for addresses where it is one.
+    pub fn check_growth(&self, options: &GrowthOptions) -> Result<()> {
+        self.maintenance.check_growth(options)
+    }
+}
