@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use skytether_adapt::message::{CseId, Slice, SliceId};
 use skytether_adapt::query::{Forecast, Setup, forecast};
 use skytether_common::units::{counted, human_seconds};
-use skytether_wire::Rung;
+use skytether_device::Rung;
 
 /// How the slices of a scan are divided, and how long that takes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

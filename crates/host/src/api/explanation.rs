@@ -7,8 +7,8 @@ use datafusion::physical_plan::display::DisplayableExecutionPlan;
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 use skytether_common::Result;
+use skytether_device::Rung;
 use skytether_plan::{Placement, broadcast_join, explain_text};
-use skytether_wire::Rung;
 
 use crate::api::estimate::{Division, Estimate};
 use crate::api::receipt::Receipt;

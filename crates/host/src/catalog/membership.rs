@@ -11,9 +11,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use skytether_common::units::counted;
 use skytether_common::{Error, Key, Kind, Result};
+use skytether_device::{Cse, Storage};
 use skytether_redundancy::Scheme;
 use skytether_store::{Expect, Op};
-use skytether_wire::{Cse, Storage};
 use std::sync::Arc;
 use uuid::Uuid;
 

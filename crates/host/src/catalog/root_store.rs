@@ -13,9 +13,9 @@ use bytes::Bytes;
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use skytether_common::{Context, DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
+use skytether_device::Storage;
 use skytether_plan::Placement;
 use skytether_store::{Expect, Op};
-use skytether_wire::Storage;
 use uuid::Uuid;
 
 use crate::catalog::bounds::Bounds;

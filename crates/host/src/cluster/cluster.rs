@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use skytether_common::{Error, Result};
-use skytether_wire::{Cse, Storage};
+use skytether_device::{Cse, Storage};
 use uuid::Uuid;
 
 use crate::catalog::fencing::Fence;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Kind, Result};
+use skytether_device::CseInfo;
 use skytether_store::Usage;
-use skytether_wire::CseInfo;
 use tokio::time::MissedTickBehavior;
 
 use crate::catalog::root_store::{Catalog, within};
@@ -72,7 +72,7 @@ impl Host {
         let mut found = None;
         let asked = async {
             let deadline = self.options().storage_deadline;
-            let there = within(deadline, &info.name, "say who it is", drive.present()).await?;
+            let there = within(deadline, &info.name, "say who it is", drive.identify()).await?;
             found = (there.id != info.id).then_some(there);
             let usage = within(deadline, &info.name, "say how much it holds", drive.usage()).await?;
             let unreadable = match self.catalog().unreadable_at(at).await {

@@ -24,6 +24,7 @@ use datafusion::sql::sqlparser::ast;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use skytether_common::{DatasetName, Error, Result};
+use skytether_device::{Cse, Storage};
 use skytether_engine::threads::Threads;
 use skytether_expression::CellSource;
 use skytether_plan::error::from_datafusion;
@@ -33,7 +34,6 @@ use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::topk_heap_cap::topk_heap_cap;
 use skytether_plan::{CutPlan, cut, partial};
 use skytether_redundancy::Scheme;
-use skytether_wire::{Cse, Storage};
 use uuid::Uuid;
 
 use crate::catalog::fencing::Fence;

@@ -18,9 +18,9 @@ use skytether_adapt::kinds::Kinds;
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{DatasetName, Error, PartitionName, Result};
+use skytether_device::{Annotation, CseInfo, Rung};
 use skytether_plan::error::{from_datafusion, to_datafusion};
 use skytether_plan::{Cut, CutPlan, DriveScan, Placement, explain_text, pushdown_level};
-use skytether_wire::{Annotation, CseInfo, Rung};
 
 use crate::catalog::bounds::Bounds;
 use crate::catalog::bounds::may_match;

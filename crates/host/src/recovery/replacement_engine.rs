@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use skytether_common::Result;
+use skytether_device::session::Message;
+use skytether_device::{Annotation, DeliveryStream, OpenReply, ResultMessage, Session, Storage, SubPlan};
 use skytether_engine::lane_pool::LanePool;
 use skytether_engine::remote::RemoteStore;
 use skytether_engine::session::{Bounds, Sessions};
 use skytether_engine::split_execution::Taken;
 use skytether_engine::threads::spawn_blocking_thread;
 use skytether_engine::{Engine, Reader};
-use skytether_wire::session::Message;
-use skytether_wire::{Annotation, Delivery, DeliveryStream, Opened, Session, Storage, SubPlan};
 
 use crate::recovery::degraded_storage::{Figures, Rebuilt, Tally};
 
@@ -55,18 +55,18 @@ impl StandIn {
         spawn_blocking_thread(move || futures::executor::block_on(planning)).await.map_err(|e| self.engine.named(e))
     }
 
-    /// As [`skytether_wire::Cse::execute`]; `why` the drive itself does not.
+    /// As [`skytether_device::Cse::execute`]; `why` the drive itself does not.
     pub(crate) async fn execute(&self, plan: SubPlan, why: String) -> Result<DeliveryStream> {
         let (engine, tally) = (Arc::clone(&self.engine), Telling::new(&self.tally, why));
         let stream = self.planned(async move { engine.start(plan).await }).await?;
         Ok(tally.stream(stream))
     }
 
-    /// As [`skytether_wire::Cse::open`].
-    pub(crate) async fn open(&self, plan: SubPlan, why: String) -> Result<Opened> {
+    /// As [`skytether_device::Cse::open`].
+    pub(crate) async fn open(&self, plan: SubPlan, why: String) -> Result<OpenReply> {
         let (engine, taken, tally) = (Arc::clone(&self.engine), plan.clone(), Telling::new(&self.tally, why));
         Ok(match self.planned(async move { engine.take(taken).await }).await? {
-            Taken::Whole(stream) => Opened::Whole(tally.stream(stream)),
+            Taken::Whole(stream) => OpenReply::Whole(tally.stream(stream)),
             Taken::Split(divided) => {
                 let session = self.sessions.open(&plan, LanePool::new(Arc::clone(&self.engine), *divided, None));
                 let messages = session.messages.map(move |message| match message {
@@ -76,7 +76,7 @@ impl StandIn {
                     }
                     other => other,
                 });
-                Opened::Session(Session { messages: Box::pin(messages), ..session })
+                OpenReply::Session(Session { messages: Box::pin(messages), ..session })
             }
         })
     }
@@ -96,15 +96,15 @@ impl Telling {
 
     fn tell(&self, annotation: &mut Annotation) {
         let Figures { slices, within, bytes } = self.tally.read().since(self.before);
-        annotation.stood_for = Some(self.why.clone());
+        annotation.served_by_fallback = Some(self.why.clone());
         (annotation.slices_decoded, annotation.slices_within, annotation.bytes_decoded) = (slices, within, bytes);
     }
 
     fn stream(self, stream: DeliveryStream) -> DeliveryStream {
         let messages = stream.messages.map(move |message| match message {
-            Ok(Delivery::Done(mut told)) => {
+            Ok(ResultMessage::Done(mut told)) => {
                 self.tell(&mut told);
-                Ok(Delivery::Done(told))
+                Ok(ResultMessage::Done(told))
             }
             other => other,
         });
