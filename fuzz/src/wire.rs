@@ -14,15 +14,15 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::prelude::SessionContext;
 use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, SliceCost, SliceId, Up, Why};
 use skytether_common::{Error, Generation, Kind, PartitionName};
+use skytether_device::session::{Message, Stripe};
+use skytether_device::{Annotation, ResultMessage, Rung, SubPlan};
 use skytether_engine::broadcast::tables as broadcast;
+use skytether_flight_drive::deliveries::{DeliveryDecoder, DeliveryEncoder, Incoming};
+use skytether_flight_drive::frames;
+use skytether_flight_drive::sessions::{self, Came, SessionDecoder, SessionEncoder};
 use skytether_plan::broadcast_join;
 use skytether_plan::keys::{KeySets, set_of};
 use skytether_slice::metadata::ipc;
-use skytether_wire::flight::deliveries::{DeliveryDecoder, DeliveryEncoder, Incoming};
-use skytether_wire::flight::frames;
-use skytether_wire::flight::sessions::{self, Came, SessionDecoder, SessionEncoder};
-use skytether_wire::session::{Message, Stripe};
-use skytether_wire::{Annotation, Delivery, Rung, SubPlan};
 use tokio::runtime::{Builder, Runtime};
 use uuid::Uuid;
 
@@ -130,7 +130,7 @@ pub(crate) fn deliveries() -> Vec<Vec<u8>> {
         let (mut encoder, first) = DeliveryEncoder::new(&batch.schema());
         let mut all = vec![first, DeliveryEncoder::alive()];
         let annotation = Annotation { cse: "drive-0".into(), ..Annotation::default() };
-        for delivery in [Delivery::Batch { epoch: 3, batch }, Delivery::EpochComplete { epoch: 3 }, Delivery::Done(annotation)] {
+        for delivery in [ResultMessage::Batch { epoch: 3, batch }, ResultMessage::EpochComplete { epoch: 3 }, ResultMessage::Done(annotation)] {
             all.extend(encoder.encode(delivery).ok()?);
         }
         Some(framed(&all))
@@ -156,7 +156,7 @@ fn messages(mut data: &[u8]) -> impl Iterator<Item = FlightData> {
 pub(crate) fn delivery_decode(data: &[u8]) -> bool {
     let (mut decoder, mut taken) = (DeliveryDecoder::default(), false);
     for message in messages(data) {
-        if let Ok(Incoming::Delivery(Delivery::Batch { batch, .. })) = decoder.decode(message) {
+        if let Ok(Incoming::Message(ResultMessage::Batch { batch, .. })) = decoder.decode(message) {
             assert!(batch.num_rows() <= 1 << 24);
             taken = true;
         }
@@ -165,10 +165,10 @@ pub(crate) fn delivery_decode(data: &[u8]) -> bool {
 }
 
 pub(crate) fn sessions() -> Vec<Vec<u8>> {
-    let survey = vec![Stripe { stripe: 4, rows: 10, bytes: 100 }, Stripe { stripe: 7, rows: 3, bytes: 40 }];
+    let slice_manifest = vec![Stripe { stripe: 4, rows: 10, bytes: 100 }, Stripe { stripe: 7, rows: 3, bytes: 40 }];
     let cost = SliceCost { slice: SliceId(4), cpu: 0.01, rows_out: 3, bytes_out: 24 };
     let of = |batch: RecordBatch| {
-        let (mut encoder, mut all) = SessionEncoder::new(survey.clone(), &batch.schema(), Some(&batch.schema()), 9).ok()?;
+        let (mut encoder, mut all) = SessionEncoder::new(slice_manifest.clone(), &batch.schema(), Some(&batch.schema()), 9).ok()?;
         let epoch = EpochId(1);
         let progress =
             Up::Progress { epoch, done: vec![cost], running: vec![(SliceId(7), 0.5)], load: 1.5, waits: false, pending_rows: 3, pending_bytes: 4, slack: 0.5 };
@@ -180,7 +180,7 @@ pub(crate) fn sessions() -> Vec<Vec<u8>> {
             Message::Alive,
             Message::Up(progress),
             Message::Up(Up::EpochDone(done)),
-            Message::Trouble { epoch: EpochId(3), error: Arc::new(Error::corrupt("slice 3 is damaged")) },
+            Message::EpochError { epoch: EpochId(3), error: Arc::new(Error::corrupt("slice 3 is damaged")) },
             Message::Done(Box::new(Annotation { cse: "drive-0".into(), ..Annotation::default() })),
         ] {
             all.extend(encoder.encode(message).ok()?);

@@ -3,10 +3,10 @@
 use serde::Serialize;
 use skytether_common::units::{counted, human_bytes};
 use skytether_common::{Error, Result};
+use skytether_device::CseInfo;
 use skytether_drive::Device;
 use skytether_fleet::Calibration;
 use skytether_host::{DatasetInfo, DriveStatus};
-use skytether_wire::CseInfo;
 
 use crate::output::columns;
 

@@ -10,6 +10,8 @@ use bytes::Bytes;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool, TrackConsumersPool};
 use futures::future::BoxFuture;
 use skytether_common::{Context, Error, Key, Kind, Result};
+use skytether_device::verify::{Pace, Verifying};
+use skytether_device::{Cse, CseInfo, DeliveryStream, OpenReply, Storage, SubPlan, Verified, Verify};
 use skytether_engine::indexed::{Costs, Indexes};
 use skytether_engine::lane_pool::LanePool;
 use skytether_engine::session::{Bounds, Sessions};
@@ -19,8 +21,6 @@ use skytether_index::State;
 use skytether_pace::{Processor, paced};
 use skytether_store::disk::{DiskStore, DriveIdentity, OpenOptions};
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
-use skytether_wire::verify::{Pace, Verifying};
-use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Storage, SubPlan, Verified, Verify};
 use tokio::net::TcpListener;
 
 use crate::indexes::{Builder, IndexContext};
@@ -293,14 +293,14 @@ impl Cse for Drive {
         })
     }
 
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         Box::pin(async move {
             let (engine, taken) = (Arc::clone(&self.engine), plan.clone());
             Ok(match self.planned(async move { engine.take(taken).await }).await? {
-                Taken::Whole(stream) => Opened::Whole(self.whole(stream)),
+                Taken::Whole(stream) => OpenReply::Whole(self.whole(stream)),
                 Taken::Split(divided) => {
                     let lanes = LanePool::new(Arc::clone(&self.engine), *divided, self.info.profile.as_ref());
-                    Opened::Session(self.sessions.open(&plan, lanes))
+                    OpenReply::Session(self.sessions.open(&plan, lanes))
                 }
             })
         })
@@ -317,5 +317,5 @@ impl Cse for Drive {
 /// # Errors
 /// Unavailable where the listener fails.
 pub fn serve(drive: Arc<Drive>, listener: TcpListener, shutdown: impl Future<Output = ()> + Send + 'static) -> BoxFuture<'static, Result<()>> {
-    skytether_wire::flight::serve(drive, listener, shutdown)
+    skytether_flight_drive::serve(drive, listener, shutdown)
 }

@@ -16,5 +16,5 @@ mod shared_reads;
 pub mod throttle;
 
 pub use drive::{Drive, DriveOptions, serve};
-pub use skytether_wire::{Cse, Storage};
+pub use skytether_device::{Cse, Storage};
 pub use throttle::{Device, linked};

@@ -2,9 +2,9 @@
 //! to tell: operators don't see the metadata, names and totals that were read for them.
 
 use datafusion::physical_plan::ExecutionPlan;
+use skytether_device::annotation::MAX_OPERATORS;
+use skytether_device::{Annotation, OperatorNote};
 use skytether_plan::operator_metrics;
-use skytether_wire::annotation::MAX_OPERATORS;
-use skytether_wire::{Annotation, OperatorNote};
 
 use crate::scan::{PASSED_OVER, SLICES, SLICES_PRUNED, SLICES_TOLD, SliceScanExec};
 use crate::throttle::ThrottledExec;

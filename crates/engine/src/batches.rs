@@ -7,7 +7,7 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
-use skytether_wire::size::{array_bytes, batch_bytes};
+use skytether_device::size::{array_bytes, batch_bytes};
 
 /// Batches are joined until they have about so many bytes,
 const TARGET_BYTES: u64 = 2 << 20;

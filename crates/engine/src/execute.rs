@@ -22,13 +22,13 @@ use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
 use futures::{FutureExt, StreamExt, stream};
 use skytether_common::{DatasetName, Error, PartitionName, Result};
+use skytether_device::size::batch_bytes;
+use skytether_device::{Annotation, DeliveryStream, ResultMessage, SubPlan};
 use skytether_pace::paced;
 use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_before_project::filter_before_project;
 use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::topk_heap_cap::topk_heap_cap;
-use skytether_wire::size::batch_bytes;
-use skytether_wire::{Annotation, Delivery, DeliveryStream, SubPlan};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
@@ -163,7 +163,7 @@ impl Engine {
         Ok(state)
     }
 
-    /// Starts `plan`; see [`skytether_wire::Cse::execute`].
+    /// Starts `plan`; see [`skytether_device::Cse::execute`].
     ///
     /// # Errors
     /// As there.
@@ -348,13 +348,13 @@ impl Drop for Task {
 
 impl Job {
     /// Runs on a task of its own; the messages as a stream. Dropping that aborts the task.
-    fn spawn(self) -> impl futures::Stream<Item = Result<Delivery>> + Send + 'static {
+    fn spawn(self) -> impl futures::Stream<Item = Result<ResultMessage>> + Send + 'static {
         let engine = Arc::clone(&self.engine);
         let (sender, receiver) = mpsc::channel(CHANNEL);
         let task = Task(tokio::spawn(async move {
             let engine = Arc::clone(&self.engine);
             let last = match AssertUnwindSafe(self.run(&sender)).catch_unwind().await {
-                Ok(Ok(Some(annotation))) => Ok(Delivery::Done(annotation)),
+                Ok(Ok(Some(annotation))) => Ok(ResultMessage::Done(annotation)),
                 Ok(Ok(None)) => return,
                 Ok(Err(error)) => Err(engine.named(error)),
                 Err(panic) => Err(engine.named(Error::internal(format!("a defect while running the sub-plan: {}", panic_text(panic.as_ref()))))),
@@ -365,7 +365,7 @@ impl Job {
             let task = task?;
             match receiver.recv().await {
                 Some(message) => {
-                    let last = !matches!(message, Ok(Delivery::Batch { .. } | Delivery::EpochComplete { .. }));
+                    let last = !matches!(message, Ok(ResultMessage::Batch { .. } | ResultMessage::EpochComplete { .. }));
                     Some((message, (receiver, (!last).then_some(task), engine)))
                 }
                 // The runtime that ran the task is going down.
@@ -375,7 +375,7 @@ impl Job {
     }
 
     /// Runs the plan; the annotation, or nothing where nobody listens any more.
-    async fn run(mut self, sender: &mpsc::Sender<Result<Delivery>>) -> Result<Option<Annotation>> {
+    async fn run(mut self, sender: &mpsc::Sender<Result<ResultMessage>>) -> Result<Option<Annotation>> {
         let engine = Arc::clone(&self.engine);
         let mut turn = Some(engine.turn().await?);
         let rows = execute_stream(Arc::clone(&self.plan), Arc::clone(&self.context)).map_err(from_datafusion)?;
@@ -399,7 +399,7 @@ impl Job {
             return Ok(None);
         }
         drop((rows, turn));
-        if sender.send(Ok(Delivery::EpochComplete { epoch: EPOCH })).await.is_err() {
+        if sender.send(Ok(ResultMessage::EpochComplete { epoch: EPOCH })).await.is_err() {
             return Ok(None);
         }
         annotate::operators(self.plan.as_ref(), self.slices, &mut self.annotation);
@@ -412,14 +412,14 @@ impl Job {
     /// Whether somebody takes it. While nobody does yet, `turn` is given back.
     async fn send<'a>(
         &mut self,
-        sender: &mpsc::Sender<Result<Delivery>>,
+        sender: &mpsc::Sender<Result<ResultMessage>>,
         batch: RecordBatch,
         engine: &'a Engine,
         turn: &mut Option<SemaphorePermit<'a>>,
     ) -> Result<bool> {
         self.annotation.rows_out += batch.num_rows() as u64;
         self.annotation.bytes_sent += batch_bytes(&batch);
-        match sender.try_send(Ok(Delivery::Batch { epoch: EPOCH, batch })) {
+        match sender.try_send(Ok(ResultMessage::Batch { epoch: EPOCH, batch })) {
             Ok(()) => Ok(true),
             Err(TrySendError::Closed(_)) => Ok(false),
             Err(TrySendError::Full(message)) => {

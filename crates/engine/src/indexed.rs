@@ -11,10 +11,10 @@ use arrow::record_batch::RecordBatch;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool, MemoryReservation};
 use datafusion::logical_expr::Expr;
 use skytether_common::{Context, Error, Kind, PartitionName, Result};
+use skytether_device::annotation::IndexNote;
 use skytether_index::lean::lean;
 use skytether_index::{Head, Interval};
 use skytether_slice::metadata::ipc;
-use skytether_wire::annotation::IndexNote;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::prefilter::FEW;

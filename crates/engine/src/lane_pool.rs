@@ -13,8 +13,8 @@ use skytether_adapt::drive::{Meters, Next};
 use skytether_adapt::message::{EpochId, PushdownLevel, Seconds, SliceCost, SliceId};
 use skytether_adapt::profile::Profile;
 use skytether_common::{Error, Result};
-use skytether_wire::Annotation;
-use skytether_wire::size::batch_bytes;
+use skytether_device::Annotation;
+use skytether_device::size::batch_bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use skytether_common::{Error, Key, Result};
+use skytether_device::Storage;
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
-use skytether_wire::Storage;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// Reads what another CSE stores. Its calls wait for tasks of a runtime; they are better made by other threads than the runtime's own.

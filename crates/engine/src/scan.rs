@@ -25,9 +25,9 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Phy
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt, TryStreamExt};
 use skytether_common::Result;
+use skytether_device::session::Stripe;
+use skytether_device::size::batch_bytes;
 use skytether_plan::error::to_datafusion;
-use skytether_wire::session::Stripe;
-use skytether_wire::size::batch_bytes;
 
 use crate::feed::{FetchedSlice, SliceFeed, SliceFetcher};
 use crate::scan_spec::{ScanSpec, Shape};
@@ -85,9 +85,9 @@ impl SliceScanExec {
         }
     }
 
-    /// What it reads if nothing feeds it, as [`ScanSpec::survey`]; `None` where it would not read all rows of that.
-    pub(crate) fn survey(&self, joined: bool) -> Option<Vec<Stripe>> {
-        if self.fetch.is_some() { None } else { self.spec.survey(joined) }
+    /// What it reads if nothing feeds it, as [`ScanSpec::slice_manifest`]; `None` where it would not read all rows of that.
+    pub(crate) fn slice_manifest(&self, joined: bool) -> Option<Vec<Stripe>> {
+        if self.fetch.is_some() { None } else { self.spec.slice_manifest(joined) }
     }
 
     /// The same scan over the stripes that `feed` gives, in one partition.

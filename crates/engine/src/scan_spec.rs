@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef};
 use skytether_common::{PartitionName, Result};
+use skytether_device::session::Stripe;
 use skytether_slice::Layout;
-use skytether_wire::session::Stripe;
 
 use crate::dense::Dense;
 use crate::indexed::Found;
@@ -16,7 +16,7 @@ use crate::prune;
 use crate::reader::{Partition, Reader};
 use crate::stripe_coalescing::{self, Run};
 
-/// A survey has at least this many runs, if there are as many stripes: the scheduler needs something to decide about.
+/// A slice manifest has at least this many runs, if there are as many stripes: the scheduler needs something to decide about.
 const DECISIONS: usize = 32;
 
 /// Bytes of a column, as it is stored, in a batch of a wide table.
@@ -100,7 +100,7 @@ impl ScanSpec {
 
     /// The runs of stripes in storage order, each with its rows and the bytes that are read of it as they are stored. `None`
     /// where an index holds rows itself, or metadata lacks a number. Unless `joined`, each run is a stripe.
-    pub(crate) fn survey(&self, joined: bool) -> Option<Vec<Stripe>> {
+    pub(crate) fn slice_manifest(&self, joined: bool) -> Option<Vec<Stripe>> {
         // Rows that an index has itself are of no stripe.
         if self.found().is_some_and(|found| found.values.is_some()) {
             return None;

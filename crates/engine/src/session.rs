@@ -17,9 +17,9 @@ use futures::{FutureExt, StreamExt};
 use skytether_adapt::drive::{Drive as Machine, Effect, Meters, Next, Pressure, Totals};
 use skytether_adapt::message::{Down, EpochId, PushdownLevel, Seconds, SliceCost, SliceId, Up, Why};
 use skytether_common::{Error, Kind, Result};
-use skytether_wire::session::{Message, Session};
-use skytether_wire::size::batch_bytes;
-use skytether_wire::{Annotation, SubPlan};
+use skytether_device::session::{Message, Session};
+use skytether_device::size::batch_bytes;
+use skytether_device::{Annotation, SubPlan};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::AbortHandle;
 
@@ -178,7 +178,7 @@ impl Sessions {
         let execution = worker.execution();
         let schema = execution.schema(PushdownLevel::Full);
         let lower = execution.has_upper().then(|| execution.schema(PushdownLevel::Filter));
-        let survey = execution.survey().to_vec();
+        let slice_manifest = execution.slice_manifest().to_vec();
         let shared = Arc::new(Shared {
             sessions: Arc::clone(self),
             worker,
@@ -209,7 +209,7 @@ impl Sessions {
                 Some((message, (messages, (!last).then_some(task))))
             },
         );
-        Session { schema, lower, survey, orders, messages: Box::pin(messages) }
+        Session { schema, lower, slice_manifest, orders, messages: Box::pin(messages) }
     }
 }
 
@@ -436,7 +436,7 @@ impl Shared {
         self.worker.forgotten(epoch);
         let kind = error.kind();
         let error = Arc::new(self.sessions.engine.named(error));
-        let _ = self.ups.send(Ok(Message::Trouble { epoch, error }));
+        let _ = self.ups.send(Ok(Message::EpochError { epoch, error }));
         let failed = state.machine.failed(epoch, !kind.is_lasting());
         self.count(state);
         let Some(failed) = failed else { return };

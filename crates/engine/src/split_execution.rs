@@ -24,12 +24,12 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, stream};
 use skytether_adapt::message::PushdownLevel;
 use skytether_common::{Error, PartitionName, Result};
+use skytether_device::session::Stripe;
+use skytether_device::{Annotation, DeliveryStream, OperatorNote, SubPlan};
 use skytether_pace::paced;
 use skytether_plan::combine;
 use skytether_plan::error::from_datafusion;
 use skytether_plan::pushdown_level::{self, Delivered};
-use skytether_wire::session::Stripe;
-use skytether_wire::{Annotation, DeliveryStream, OperatorNote, SubPlan};
 use tokio::sync::OnceCell;
 
 use crate::annotate;
@@ -56,7 +56,7 @@ pub struct SplitExecution {
     parts: Option<Parts>,
     fetcher: SliceFetcher,
     scan: SliceScanExec,
-    survey: Vec<Stripe>,
+    slice_manifest: Vec<Stripe>,
     notes: Mutex<[Notes; 2]>,
 }
 
@@ -87,7 +87,7 @@ struct Notes {
 
 impl fmt::Debug for SplitExecution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SplitExecution").field("stripes", &self.survey.len()).finish_non_exhaustive()
+        f.debug_struct("SplitExecution").field("stripes", &self.slice_manifest.len()).finish_non_exhaustive()
     }
 }
 
@@ -95,7 +95,7 @@ impl Engine {
     /// Plans `plan` to be run stripe by stripe, or runs it, where it can't be.
     ///
     /// # Errors
-    /// As [`skytether_wire::Cse::execute`].
+    /// As [`skytether_device::Cse::execute`].
     pub async fn take(self: &Arc<Self>, plan: SubPlan) -> Result<Taken> {
         let read = self.read(&plan).await?;
         if !pushdown_level::divides(read.logical()) {
@@ -104,9 +104,9 @@ impl Engine {
         // A lane has one partition.
         let planned = read.planned(1).await?;
         let scan = only_scan(&planned.physical);
-        let stripes = scan.and_then(|scan| Some((scan.survey(false)?.len(), scan.survey(self.joined)?, scan)));
+        let stripes = scan.and_then(|scan| Some((scan.slice_manifest(false)?.len(), scan.slice_manifest(self.joined)?, scan)));
         Ok(match stripes {
-            Some((apart, survey, scan)) if apart >= FEW => Taken::Split(Box::new(SplitExecution::new(planned, scan, survey)?)),
+            Some((apart, slice_manifest, scan)) if apart >= FEW => Taken::Split(Box::new(SplitExecution::new(planned, scan, slice_manifest)?)),
             // No more than one partition's work.
             Some(_) => Taken::Whole(self.run(planned, &plan)),
             None if self.threads == 1 => Taken::Whole(self.run(planned, &plan)),
@@ -129,13 +129,13 @@ fn only_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<SliceScanExec> {
 }
 
 impl SplitExecution {
-    fn new(planned: Planned, scan: SliceScanExec, survey: Vec<Stripe>) -> Result<Self> {
+    fn new(planned: Planned, scan: SliceScanExec, slice_manifest: Vec<Stripe>) -> Result<Self> {
         let logical = planned.prepared.bound().map_err(from_datafusion)?;
         let parts = pushdown_level::split(&logical).map_err(from_datafusion)?.map(|split| {
             let schema = Arc::clone(split.lower.schema().inner());
             Parts { lower: split.lower, schema, planned: OnceCell::new(), upper: split.upper, finishes: None }
         });
-        Ok(Self { full: Arc::clone(&planned.physical), planned, parts, fetcher: scan.fetcher()?, scan, survey, notes: Mutex::default() })
+        Ok(Self { full: Arc::clone(&planned.physical), planned, parts, fetcher: scan.fetcher()?, scan, slice_manifest, notes: Mutex::default() })
     }
 
     /// Plans what lanes at `rung` run, unless that is done: before the first of them.
@@ -166,8 +166,8 @@ impl SplitExecution {
 
     /// The stripes that are to be read, in storage order.
     #[must_use]
-    pub fn survey(&self) -> &[Stripe] {
-        &self.survey
+    pub fn slice_manifest(&self) -> &[Stripe] {
+        &self.slice_manifest
     }
 
     /// The columns of what lanes give at `rung`.

@@ -11,8 +11,8 @@ use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
 use skytether_common::{Error, Result};
+use skytether_device::size::batch_bytes;
 use skytether_plan::error::from_datafusion;
-use skytether_wire::size::batch_bytes;
 
 use crate::reader::{Part, Partition, Reader};
 

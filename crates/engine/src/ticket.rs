@@ -89,7 +89,7 @@ impl Ticket {
 ///
 /// # Errors
 /// Invalid, naming what does not.
-pub(crate) fn check(plan: &skytether_wire::SubPlan) -> Result<()> {
+pub(crate) fn check(plan: &skytether_device::SubPlan) -> Result<()> {
     /// Far more than any data set has tables.
     const MAX_PARTITIONS: usize = 4096;
     /// More than a sub-plan has room to join.
@@ -97,8 +97,8 @@ pub(crate) fn check(plan: &skytether_wire::SubPlan) -> Result<()> {
     if plan.plan.is_empty() {
         return Err(Error::invalid("the sub-plan is empty"));
     }
-    if plan.bytes() > skytether_wire::flight::frames::MAX_PLAN {
-        return Err(Error::invalid(format!("a sub-plan of {} bytes is too long: at most {}", plan.bytes(), skytether_wire::flight::frames::MAX_PLAN)));
+    if plan.bytes() > skytether_device::subplan::MAX_PLAN {
+        return Err(Error::invalid(format!("a sub-plan of {} bytes is too long: at most {}", plan.bytes(), skytether_device::subplan::MAX_PLAN)));
     }
     if plan.with.len() >= MAX_DATASETS || plan.with.contains_key(&plan.dataset) {
         return Err(Error::invalid(format!("a ticket names each data set once, and at most {MAX_DATASETS} of them")));

@@ -22,19 +22,19 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use skytether_adapt::message::Rung;
 use skytether_common::{Error, Result};
+use skytether_device::layer::{Decorated, Layer};
+use skytether_device::{Cse, DeliveryStream, OpenReply, Storage, SubPlan};
 use skytether_drive::{Device, Drive, DriveOptions, linked, serve};
 use skytether_engine::feed::{FetchedSlice, SliceFeed, SliceFetcher};
 use skytether_engine::meter::{Meter, Reading};
 use skytether_engine::remote::RemoteStore;
 use skytether_engine::split_execution::{SplitExecution, Taken};
+use skytether_runtime::threads::{Threads, spawn_blocking_thread};
 use skytether_engine::{Engine, Reader};
+use skytether_flight_drive::{ConnectOptions, FlightCse};
 use skytether_host::{Host, HostOptions, QueryOptions};
 use skytether_pace::Processor;
 use skytether_plan::Cut;
-use skytether_runtime::threads::{Threads, spawn_blocking_thread};
-use skytether_wire::decorated::{Decorated, Decorator};
-use skytether_wire::flight::{ConnectOptions, FlightCse};
-use skytether_wire::{Cse, DeliveryStream, Opened, Storage, SubPlan};
 
 const USAGE: &str = "usage: slice_times FLEET PROFILE host|served|handed|drive QUERY";
 
@@ -98,7 +98,7 @@ async fn run(fleet: &Path, profile: &str, place: &str, query: &str) -> Result<Ve
     let mut lane = divided.lane(Rung::Full, Arc::new(Clock(Arc::clone(&timed))), Arc::clone(&timed.meter))?;
     while lane.next().await?.is_some() {}
     let taken = std::mem::take(&mut timed.state().took);
-    if taken.len() == divided.survey().len() { Ok(taken) } else { Err(Error::internal("not all slices were worked off")) }
+    if taken.len() == divided.slice_manifest().len() { Ok(taken) } else { Err(Error::internal("not all slices were worked off")) }
 }
 
 /// What the host would send to `drive` for `query`.
@@ -118,7 +118,7 @@ struct Spy {
     plan: Mutex<Option<SubPlan>>,
 }
 
-impl Decorator for Spy {
+impl Layer for Spy {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }
@@ -130,8 +130,8 @@ impl Decorator for Spy {
         })
     }
 
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
-        Box::pin(async move { Ok(Opened::Whole(self.execute(plan).await?)) })
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
+        Box::pin(async move { Ok(OpenReply::Whole(self.execute(plan).await?)) })
     }
 }
 
@@ -161,7 +161,7 @@ struct State {
 
 impl Timed {
     fn new(divided: &SplitExecution, speed: f64) -> Result<Self> {
-        let waiting = divided.survey().iter().map(|stripe| (stripe.stripe, stripe.rows)).collect();
+        let waiting = divided.slice_manifest().iter().map(|stripe| (stripe.stripe, stripe.rows)).collect();
         let state = State { waiting, rows: 0, last: (Reading::default(), Instant::now()), took: Vec::new() };
         Ok(Self { fetcher: divided.fetcher(Rung::Full)?.clone(), meter: Arc::default(), speed, state: Mutex::new(state) })
     }

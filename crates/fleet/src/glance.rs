@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use skytether_common::{Error, Key, Result};
+use skytether_device::CseInfo;
 use skytether_drive::drive::FORMAT;
 use skytether_drive::{Drive, DriveOptions, Storage};
 use skytether_host::MEMBERSHIP_KEY;
 use skytether_host::{DriveStatus, Membership};
-use skytether_wire::CseInfo;
 use uuid::Uuid;
 
 use crate::embedded::{Lock, open_known, places, read};

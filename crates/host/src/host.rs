@@ -9,8 +9,8 @@ use bytes::Bytes;
 use datafusion::common::ScalarValue;
 use futures::future::BoxFuture;
 use skytether_common::{DatasetName, Result};
+use skytether_device::Cse;
 use skytether_redundancy::Scheme;
-use skytether_wire::Cse;
 use uuid::Uuid;
 
 use crate::api::explanation::Explanation;

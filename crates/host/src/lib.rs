@@ -1,7 +1,7 @@
 //! The host: finds data sets, cuts queries, sends sub-plans to drives and finishes what comes back.
 //!
 //! A host owns nothing durable. What it knows of data sets it reads from root records on the drives ([`catalog`]); what it writes becomes
-//! visible by one compare-and-set ([`writer`]). Drives are anything that implements [`skytether_wire::Cse`], in this process or behind
+//! visible by one compare-and-set ([`writer`]). Drives are anything that implements [`skytether_device::Cse`], in this process or behind
 //! a wire.
 //!
 //! | room | subject |

@@ -10,10 +10,10 @@ use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use skytether_common::{DatasetName, Error, Key, Kind, Result};
+use skytether_device::{Annotation, Cse, CseInfo, DeliveryStream, ResultMessage, Storage, SubPlan};
 use skytether_host::{Catalog, Cut, DatasetKind, Founding, Host, HostOptions, Placement, QueryOptions};
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
-use skytether_wire::{Annotation, Cse, CseInfo, Delivery, DeliveryStream, Storage, SubPlan};
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
@@ -122,9 +122,9 @@ impl Cse for TestDrive {
     fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
         Box::pin(async move {
             let behaviour = *self.behaviour.lock().unwrap();
-            let batch = |batch| Ok(Delivery::Batch { epoch: 0, batch });
-            let complete = || Ok(Delivery::EpochComplete { epoch: 0 });
-            let done = || Ok(Delivery::Done(Annotation { cse: self.info.name.clone(), rows_out: 2, ..Annotation::default() }));
+            let batch = |batch| Ok(ResultMessage::Batch { epoch: 0, batch });
+            let complete = || Ok(ResultMessage::EpochComplete { epoch: 0 });
+            let done = || Ok(ResultMessage::Done(Annotation { cse: self.info.name.clone(), rows_out: 2, ..Annotation::default() }));
             let mut schema = rows().schema();
             let messages = match behaviour {
                 Behaviour::Good => stream::iter(vec![batch(rows()), complete(), done()]).boxed(),

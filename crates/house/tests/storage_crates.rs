@@ -2,7 +2,7 @@
 
 use crate::workspace::cargo;
 
-const STORAGE: &[&str] = &["common", "adapt", "pace", "store", "slice", "index", "redundancy", "matrix", "particles", "wire"];
+const STORAGE: &[&str] = &["common", "adapt", "pace", "store", "slice", "index", "redundancy", "matrix", "particles", "device", "flight-drive"];
 const FORBIDDEN: &[&str] = &["datafusion", "substrait"];
 
 /// The forbidden packages that the output of `cargo tree --prefix none` names.

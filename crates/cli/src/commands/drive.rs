@@ -87,5 +87,5 @@ async fn serve(args: DriveServe) -> Result<(), Failure> {
 }
 
 fn drive_name(drive: &std::sync::Arc<Drive>) -> String {
-    skytether_wire::Storage::info(drive.as_ref()).name.clone()
+    skytether_device::Storage::info(drive.as_ref()).name.clone()
 }

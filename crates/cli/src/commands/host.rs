@@ -7,11 +7,11 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use skytether_common::units::counted;
 use skytether_common::{Error, Kind, Result};
+use skytether_device::Cse;
 use skytether_drive::Device;
 use skytether_fleet::Profiles;
+use skytether_flight_drive::{ConnectOptions, FlightCse};
 use skytether_host::{Branch, Founding, Host, HostOptions, Scheme};
-use skytether_wire::Cse;
-use skytether_wire::flight::{ConnectOptions, FlightCse};
 
 use crate::common_args::{Profile, address, device, scheme};
 use crate::context::{Failure, open, print_line};
@@ -136,7 +136,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
             match FlightCse::connect(at, connection.clone()).await {
                 Ok(drive) => {
                     if let Some(on) = on {
-                        options.hosts.insert(skytether_wire::Storage::info(drive.as_ref()).id, on.clone());
+                        options.hosts.insert(skytether_device::Storage::info(drive.as_ref()).id, on.clone());
                     }
                     drives.push(drive);
                 }
@@ -156,7 +156,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
             let branch = Branch::open(name, drives, options, Founding::EmptyDrives, link).await?;
             let (at, stop) = (serving::address(&listener)?, interrupts());
             print_line(&format!("{name} serves {} as one at {at}", counted(hosts.len() as u64, "drive")))?;
-            return serve_until_interrupted(skytether_wire::flight::serve(branch, listener, stop)).await;
+            return serve_until_interrupted(skytether_flight_drive::serve(branch, listener, stop)).await;
         }
         // First, so that where the port is taken, by another host of the same drives perhaps, that one keeps them.
         let listener = listen(&args.listen).await?;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use skytether_common::{Key, Result};
+use skytether_device::session::Message;
+use skytether_device::size::batch_bytes;
+use skytether_device::{Cse, CseInfo, DeliveryStream, OpenReply, ResultMessage, Session, Storage, SubPlan, Verified, Verify};
 use skytether_index::State;
 use skytether_pace::{Direction, Link};
 use skytether_store::{Entry, Op, Usage, Version};
-use skytether_wire::session::Message;
-use skytether_wire::size::batch_bytes;
-use skytether_wire::{Cse, CseInfo, Delivery, DeliveryStream, Opened, Session, Storage, SubPlan, Verified, Verify};
 use tokio::sync::mpsc;
 
 /// Bytes of a small message: a request that names a key, an entry.
@@ -27,9 +27,9 @@ pub fn linked(cse: Arc<dyn Cse>) -> Arc<dyn Cse> {
 }
 
 /// Bytes of a delivery.
-fn delivered(message: &Result<Delivery>) -> u64 {
+fn delivered(message: &Result<ResultMessage>) -> u64 {
     match message {
-        Ok(Delivery::Batch { batch, .. }) => batch_bytes(batch),
+        Ok(ResultMessage::Batch { batch, .. }) => batch_bytes(batch),
         _ => SMALL,
     }
 }
@@ -55,8 +55,8 @@ impl Storage for Linked {
         self.inner.info()
     }
 
-    fn present(&self) -> BoxFuture<'_, Result<CseInfo>> {
-        Box::pin(async move { self.asked(SMALL, self.inner.present(), |_| SMALL).await })
+    fn identify(&self) -> BoxFuture<'_, Result<CseInfo>> {
+        Box::pin(async move { self.asked(SMALL, self.inner.identify(), |_| SMALL).await })
     }
 
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
@@ -111,18 +111,18 @@ impl Cse for Linked {
         })
     }
 
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         Box::pin(async move {
             let bytes = plan.bytes() as u64;
-            let of = |opened: &Opened| match opened {
-                Opened::Whole(_) => SMALL,
-                Opened::Session(session) => SMALL + 16 * session.survey.len() as u64,
+            let of = |opened: &OpenReply| match opened {
+                OpenReply::Whole(_) => SMALL,
+                OpenReply::Session(session) => SMALL + 16 * session.slice_manifest.len() as u64,
             };
             Ok(match self.asked(bytes, self.inner.open(plan), of).await? {
-                Opened::Whole(DeliveryStream { schema, messages }) => {
-                    Opened::Whole(DeliveryStream { schema, messages: Box::pin(self.link.stream(Direction::Up, messages, delivered)) })
+                OpenReply::Whole(DeliveryStream { schema, messages }) => {
+                    OpenReply::Whole(DeliveryStream { schema, messages: Box::pin(self.link.stream(Direction::Up, messages, delivered)) })
                 }
-                Opened::Session(session) => {
+                OpenReply::Session(session) => {
                     let (orders, mut ordered) = mpsc::unbounded_channel();
                     let (link, below) = (Arc::clone(&self.link), session.orders);
                     // It ends with the orders, which ends the session.
@@ -139,7 +139,7 @@ impl Cse for Linked {
                         _ => SMALL,
                     };
                     let messages = Box::pin(self.link.stream(Direction::Up, session.messages, size));
-                    Opened::Session(Session { orders, messages, ..session })
+                    OpenReply::Session(Session { orders, messages, ..session })
                 }
             })
         })

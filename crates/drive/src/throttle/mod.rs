@@ -12,14 +12,14 @@ pub use disk::SlowDisk;
 pub use link::linked;
 
 use futures::StreamExt;
-use skytether_wire::{Annotation, Delivery, DeliveryStream};
+use skytether_device::{Annotation, DeliveryStream, ResultMessage};
 
 /// `stream`, whose annotation says that it ran on a device like `device`.
 pub(crate) fn tag_device(device: &str, stream: DeliveryStream) -> DeliveryStream {
     let (DeliveryStream { schema, messages }, device) = (stream, device.to_owned());
     let messages = messages.map(move |message| {
         message.map(|delivery| match delivery {
-            Delivery::Done(annotation) => Delivery::Done(Annotation { profile: Some(device.clone()), ..annotation }),
+            ResultMessage::Done(annotation) => ResultMessage::Done(Annotation { profile: Some(device.clone()), ..annotation }),
             other => other,
         })
     });

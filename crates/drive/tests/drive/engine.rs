@@ -12,12 +12,12 @@ use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use futures::StreamExt;
 use skytether_common::{Key, Kind, Result};
+use skytether_device::ResultMessage;
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_slice::Metadata;
 use skytether_store::before::Before;
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Expect, Op, SliceStore};
-use skytether_wire::Delivery;
 
 #[tokio::test]
 async fn queries_over_a_table_equal_datafusions_own() {
@@ -182,7 +182,7 @@ async fn a_reader_that_does_not_read_holds_up_nobody_else() {
     let mut rows = 0;
     let mut messages = unread.messages;
     while let Some(message) = messages.next().await {
-        if let Delivery::Batch { batch, .. } = message.unwrap() {
+        if let ResultMessage::Batch { batch, .. } = message.unwrap() {
             rows += batch.num_rows();
         }
     }
@@ -348,7 +348,7 @@ async fn a_sub_plan_joins_the_data_sets_of_its_ticket_and_no_others() {
     assert!(annotation.bytes_read > 0);
 
     let refuse = |plan| async { run(drive.as_ref(), plan).await.unwrap_err() };
-    let changed = |change: &dyn Fn(&mut skytether_wire::SubPlan)| {
+    let changed = |change: &dyn Fn(&mut skytether_device::SubPlan)| {
         let mut plan = plan.clone();
         change(&mut plan);
         plan
@@ -408,7 +408,7 @@ impl Before for Spy {
 async fn dropping_the_stream_ends_the_work() {
     let drive = drive_with(DriveOptions { max_concurrent: 1, ..DriveOptions::default() });
     let mut stream = drive.execute(sub_plan("SELECT gene, cell, value FROM blood.tiny.x").await).await.unwrap();
-    assert!(matches!(stream.messages.next().await, Some(Ok(Delivery::Batch { .. }))));
+    assert!(matches!(stream.messages.next().await, Some(Ok(ResultMessage::Batch { .. }))));
     drop(stream);
     // Only one sub-plan may run at a time: this one runs once the other has ended, which still had rows to deliver and nobody to take them.
     let next = tokio::time::timeout(Duration::from_secs(60), ask(drive.as_ref(), "SELECT count(*) AS n FROM blood.tiny.obs WHERE cell_type = 'B'")).await;

@@ -11,12 +11,12 @@ use arrow_flight::{Action, Ticket};
 use bytes::Bytes;
 use futures::StreamExt;
 use skytether_common::{Key, Kind, Result};
+use skytether_device::layer::{Decorated, Layer};
+use skytether_device::{DeliveryStream, OpenReply, ResultMessage, SubPlan};
 use skytether_drive::{Cse, DriveOptions, Storage, serve};
+use skytether_flight_drive::frames::{self, LIST_PAGE};
+use skytether_flight_drive::{self as flight, ConnectOptions, FlightCse, MAX_MESSAGE};
 use skytether_store::{Expect, Op};
-use skytether_wire::decorated::{Decorated, Decorator};
-use skytether_wire::flight::frames::{self, LIST_PAGE};
-use skytether_wire::flight::{self, ConnectOptions, FlightCse, MAX_MESSAGE};
-use skytether_wire::{Delivery, DeliveryStream, Opened, SubPlan};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
@@ -239,7 +239,7 @@ async fn whatever_comes_to_the_port_the_server_goes_on() {
         header(b"{}"),
         header(b"{\"query\": 7"),
         header("[".repeat(100_000).as_bytes()),
-        vec![0; frames::MAX_PLAN + frames::MAX_HEADER],
+        vec![0; skytether_device::subplan::MAX_PLAN + frames::MAX_HEADER],
         vec![7; 1 << 20],
     ] {
         let answer = client.do_get(Ticket::new(ticket.clone())).await;
@@ -323,7 +323,7 @@ async fn a_drive_that_freezes_in_the_middle_is_noticed_in_time() {
     let proxy = Proxy::to(server.address).await;
     let remote = FlightCse::connect(&proxy.address.to_string(), quick()).await.unwrap();
     let mut stream = remote.execute(sub_plan("SELECT gene, cell, value FROM blood.tiny.x").await).await.unwrap();
-    assert!(matches!(stream.messages.next().await, Some(Ok(Delivery::Batch { .. }))));
+    assert!(matches!(stream.messages.next().await, Some(Ok(ResultMessage::Batch { .. }))));
     proxy.frozen.send(true).unwrap();
     let error = tokio::time::timeout(Duration::from_secs(60), async {
         loop {
@@ -347,7 +347,7 @@ async fn a_drive_that_dies_in_the_middle_is_named() {
     let proxy = Proxy::to(server.address).await;
     let remote = FlightCse::connect(&proxy.address.to_string(), ConnectOptions::default()).await.unwrap();
     let mut stream = remote.execute(sub_plan("SELECT gene, cell, value FROM blood.tiny.x").await).await.unwrap();
-    assert!(matches!(stream.messages.next().await, Some(Ok(Delivery::Batch { .. }))));
+    assert!(matches!(stream.messages.next().await, Some(Ok(ResultMessage::Batch { .. }))));
     let address = proxy.address;
     drop(proxy);
     let error = loop {
@@ -366,7 +366,7 @@ struct Slow {
     go: watch::Receiver<bool>,
 }
 
-impl Decorator for Slow {
+impl Layer for Slow {
     fn behind(&self) -> &dyn Cse {
         self.inner.as_ref()
     }
@@ -389,8 +389,8 @@ impl Decorator for Slow {
         })
     }
 
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
-        Box::pin(async move { Ok(Opened::Whole(self.execute(plan).await?)) })
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
+        Box::pin(async move { Ok(OpenReply::Whole(self.execute(plan).await?)) })
     }
 }
 
@@ -407,7 +407,7 @@ async fn a_slow_drive_is_not_a_dead_one() {
     let both = tokio::time::timeout(2 * SILENCE, futures::future::select(stream.messages.next(), &mut get)).await;
     assert!(both.is_err(), "a call ended although its drive still works on it");
     go.send(true).unwrap();
-    assert!(matches!(stream.messages.next().await, Some(Ok(Delivery::Batch { .. }))));
+    assert!(matches!(stream.messages.next().await, Some(Ok(ResultMessage::Batch { .. }))));
     assert!(!get.await.unwrap().is_empty());
 }
 
@@ -416,7 +416,7 @@ async fn a_client_that_goes_ends_its_work_on_the_drive() {
     let server = Server::start(drive_with(DriveOptions { max_concurrent: 1, ..DriveOptions::default() })).await;
     let remote = server.connect().await;
     let mut stream = remote.execute(sub_plan("SELECT gene, cell, value FROM blood.tiny.x").await).await.unwrap();
-    assert!(matches!(stream.messages.next().await, Some(Ok(Delivery::Batch { .. }))));
+    assert!(matches!(stream.messages.next().await, Some(Ok(ResultMessage::Batch { .. }))));
     drop(stream);
     // Runs only once the other has ended.
     assert_eq!(ask(remote.as_ref(), "SELECT id FROM shop.sales.data").await.0.num_rows(), SALES as usize);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::common::*;
 use skytether_adapt::profile::Profile;
 use skytether_common::Kind;
+use skytether_device::Annotation;
 use skytether_drive::{Cse, Device, Drive, DriveOptions, Storage, linked};
-use skytether_wire::Annotation;
-use skytether_wire::flight::{self, ConnectOptions, FlightCse};
+use skytether_flight_drive::{self as flight, ConnectOptions, FlightCse};
 use tokio::net::TcpListener;
 
 const QUERIES: [&str; 5] = [

@@ -13,6 +13,8 @@ use futures::StreamExt;
 use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, Rung, SliceId, Up, Why};
 use skytether_adapt::profile::Profile;
 use skytether_common::{Key, Result};
+use skytether_device::OpenReply;
+use skytether_device::session::{Message, Session};
 use skytether_drive::{Cse, Device, DriveOptions};
 use skytether_engine::split_execution::Taken;
 use skytether_engine::{Engine, Reader};
@@ -20,8 +22,6 @@ use skytether_slice::Metadata;
 use skytether_store::SliceStore;
 use skytether_store::before::Before;
 use skytether_store::memory::MemoryStore;
-use skytether_wire::Opened;
-use skytether_wire::session::{Message, Session};
 use tokio::sync::Notify;
 
 /// Rows of the table: 2.4 MB of numbers that don't compress, which is less than may wait for whoever reads.
@@ -78,11 +78,12 @@ async fn lanes_go_on_while_their_rows_wait_and_what_is_said_goes_before_rows() {
     let store = Arc::new(Watched::default());
     store_numbers(store.as_ref());
     let drive = drive_over(Arc::clone(&store) as _, DriveOptions { threads: LANES, ..DriveOptions::default() });
-    let Opened::Session(Session { survey, orders, mut messages, .. }) = drive.open(sub_plan("SELECT id FROM shop.sales.data").await).await.unwrap() else {
+    let OpenReply::Session(Session { slice_manifest, orders, mut messages, .. }) = drive.open(sub_plan("SELECT id FROM shop.sales.data").await).await.unwrap()
+    else {
         panic!("rows of a table are worked off slice by slice");
     };
-    assert!(survey.len() >= 10, "{survey:?}");
-    let slices: Vec<_> = survey.iter().map(|stripe| SliceId(stripe.stripe)).collect();
+    assert!(slice_manifest.len() >= 10, "{slice_manifest:?}");
+    let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
     let close = CloseAfter { drained: true, slices: None, seconds: None };
     orders.send(Down { epoch: EpochId(0), number: 0, order: Order::Open { rung: Rung::Full, slices: slices.clone(), close } }).unwrap();
 
@@ -154,8 +155,10 @@ async fn a_drive_that_gets_busy_in_the_middle_delivers_what_it_has_begun_and_giv
     let metadata = store_numbers(store.as_ref());
     let drive = drive_over(Arc::clone(&store) as _, DriveOptions { threads: LANES, memory_limit: 64 << 20, ..DriveOptions::default() });
     let plan = sub_plan("SELECT count(*), sum(CAST(id AS DOUBLE)) FROM shop.sales.data").await;
-    let Opened::Session(Session { survey, orders, mut messages, .. }) = drive.open(plan).await.unwrap() else { panic!("a sum is worked off slice by slice") };
-    let slices: Vec<_> = survey.iter().map(|stripe| SliceId(stripe.stripe)).collect();
+    let OpenReply::Session(Session { slice_manifest, orders, mut messages, .. }) = drive.open(plan).await.unwrap() else {
+        panic!("a sum is worked off slice by slice")
+    };
+    let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
     let close = CloseAfter { drained: true, slices: None, seconds: None };
     orders.send(Down { epoch: EpochId(7), number: 0, order: Order::Open { rung: Rung::Full, slices: slices.clone(), close } }).unwrap();
     // Somebody else takes nearly all of the drive's memory once the first slices are done.
@@ -223,14 +226,14 @@ async fn a_slow_device_says_how_long_its_own_queue_is_and_no_more() {
     let slow = Profile { speed_per_core: 1.0 / 60.0, cores: 1, ..Profile::shipped("server").unwrap() };
     let device = Some(Device { name: "slow".to_owned(), profile: slow });
     let drive = drive_over(store as _, DriveOptions { device, max_concurrent: 1, ..DriveOptions::default() });
-    let Opened::Session(Session { survey, orders, mut messages, .. }) =
+    let OpenReply::Session(Session { slice_manifest, orders, mut messages, .. }) =
         drive.open(sub_plan("SELECT count(*), max(CAST(id AS VARCHAR)) FROM shop.sales.data").await).await.unwrap()
     else {
         panic!("a greatest value of a table is worked off slice by slice");
     };
     let close = CloseAfter { drained: true, slices: None, seconds: None };
     for epoch in 0..2 {
-        let slices = survey.iter().map(|stripe| SliceId(stripe.stripe)).skip(epoch).step_by(2).collect();
+        let slices = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).skip(epoch).step_by(2).collect();
         orders.send(Down { epoch: EpochId(epoch as u32), number: 0, order: Order::Open { rung: Rung::Full, slices, close } }).unwrap();
     }
     let (mut loads, mut over) = (Vec::new(), 0);
@@ -273,11 +276,12 @@ async fn a_drive_without_memory_or_time_refuses_and_says_what_it_takes() {
         store_numbers(store.as_ref());
         let busy = if why == Why::Speed { 1.0 } else { f64::INFINITY };
         let drive = drive_over(store as _, DriveOptions { threads: LANES, memory_limit: 64 << 20, max_load: busy, ..DriveOptions::default() });
-        let Opened::Session(Session { survey, orders, mut messages, .. }) = drive.open(sub_plan("SELECT sum(id) FROM shop.sales.data").await).await.unwrap()
+        let OpenReply::Session(Session { slice_manifest, orders, mut messages, .. }) =
+            drive.open(sub_plan("SELECT sum(id) FROM shop.sales.data").await).await.unwrap()
         else {
             panic!("a sum of a table is worked off slice by slice");
         };
-        let slices: Vec<_> = survey.iter().map(|stripe| SliceId(stripe.stripe)).collect();
+        let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
         let hog = MemoryConsumer::new("somebody else").register(drive.memory());
         if why == Why::Memory {
             hog.grow(60 << 20);
@@ -311,13 +315,13 @@ async fn the_more_a_drive_has_before_it_the_later_it_says_to_ask_again() {
     let slow = Profile { speed_per_core: 1.0 / 60.0, cores: 1, ..Profile::shipped("server").unwrap() };
     let device = Some(Device { name: "slow".to_owned(), profile: slow });
     let drive = drive_over(Arc::clone(&store) as _, DriveOptions { device, max_concurrent: 1, ..DriveOptions::default() });
-    let Opened::Session(Session { survey, orders, mut messages, .. }) =
+    let OpenReply::Session(Session { slice_manifest, orders, mut messages, .. }) =
         drive.open(sub_plan("SELECT count(*), sum(id) FROM shop.sales.data").await).await.unwrap()
     else {
         panic!("a sum of a table is worked off slice by slice");
     };
-    let slices: Vec<_> = survey.iter().map(|stripe| SliceId(stripe.stripe)).collect();
-    assert!(slices.len() >= 10, "{survey:?}");
+    let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
+    assert!(slices.len() >= 10, "{slice_manifest:?}");
     // One slice shows what slices take.
     store.open(1000);
     orders.send(opening(0, Rung::Full, &slices[..1])).unwrap();
@@ -368,10 +372,10 @@ async fn a_drive_refuses_for_what_its_slices_were_measured_to_take_and_for_nothi
         let drive = drive_over(Arc::clone(&store) as _, DriveOptions { device, max_concurrent: 1, max_load, ..DriveOptions::default() });
         // So much of each row that every slice is a measurement.
         let plan = sub_plan("SELECT count(*), max(md5(CAST(id AS VARCHAR))) FROM shop.sales.data").await;
-        let Opened::Session(Session { survey, orders, mut messages, .. }) = drive.open(plan).await.unwrap() else {
+        let OpenReply::Session(Session { slice_manifest, orders, mut messages, .. }) = drive.open(plan).await.unwrap() else {
             panic!("a greatest value is worked off slice by slice");
         };
-        let slices: Vec<_> = survey.iter().map(|stripe| SliceId(stripe.stripe)).collect();
+        let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
         let open = |epoch| {
             let order = Order::Open { rung: Rung::Full, slices: slices.clone(), close: CloseAfter::DRAINED };
             orders.send(Down { epoch: EpochId(epoch), number: 0, order }).unwrap();
@@ -428,10 +432,10 @@ async fn what_slices_cost_on_a_slow_core_they_take_by_the_clock() {
         let is_slow = device.is_some();
         let drive = drive_over(store as _, DriveOptions { device, ..DriveOptions::default() });
         let plan = sub_plan("SELECT count(*), max(md5(CAST(id AS VARCHAR))) FROM shop.sales.data").await;
-        let Opened::Session(Session { survey, orders, mut messages, .. }) = drive.open(plan).await.unwrap() else {
+        let OpenReply::Session(Session { slice_manifest, orders, mut messages, .. }) = drive.open(plan).await.unwrap() else {
             panic!("a greatest value is worked off slice by slice");
         };
-        let slices = survey.iter().map(|stripe| SliceId(stripe.stripe)).collect();
+        let slices = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
         let began = Instant::now();
         orders.send(Down { epoch: EpochId(0), number: 0, order: Order::Open { rung: Rung::Full, slices, close: CloseAfter::DRAINED } }).unwrap();
         let end = loop {
@@ -454,9 +458,11 @@ async fn slices_are_taken_from_one_epoch_and_given_to_another_as_long_as_they_we
     let metadata = store_numbers(store.as_ref());
     let drive = drive_over(Arc::clone(&store) as _, DriveOptions { threads: LANES, ..DriveOptions::default() });
     let plan = sub_plan("SELECT count(*), sum(id % 1000) FROM shop.sales.data").await;
-    let Opened::Session(Session { survey, orders, mut messages, .. }) = drive.open(plan).await.unwrap() else { panic!("a sum is worked off slice by slice") };
-    let slices: Vec<_> = survey.iter().map(|stripe| SliceId(stripe.stripe)).collect();
-    assert!(slices.len() >= 10, "{survey:?}");
+    let OpenReply::Session(Session { slice_manifest, orders, mut messages, .. }) = drive.open(plan).await.unwrap() else {
+        panic!("a sum is worked off slice by slice")
+    };
+    let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
+    assert!(slices.len() >= 10, "{slice_manifest:?}");
     let (kept, last) = slices.split_at(slices.len() - 5);
     orders.send(opening(0, Rung::Full, &slices)).unwrap();
     // Each lane has begun a slice, and waits for it.
@@ -531,9 +537,11 @@ async fn the_part_below_an_aggregation_is_planned_for_the_first_who_runs_it_and_
     assert!(divided.fetcher(Rung::Filter).is_ok());
 
     let drive = drive_over(store, DriveOptions { threads: LANES, ..DriveOptions::default() });
-    let Opened::Session(Session { schema, lower, survey, orders, mut messages, .. }) = drive.open(plan).await.unwrap() else { panic!("it has several slices") };
+    let OpenReply::Session(Session { schema, lower, slice_manifest, orders, mut messages, .. }) = drive.open(plan).await.unwrap() else {
+        panic!("it has several slices")
+    };
     let lower = lower.expect("an aggregation has a lower part");
-    let slices: Vec<_> = survey.iter().map(|stripe| SliceId(stripe.stripe)).collect();
+    let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
     let (one, other) = slices.split_at(slices.len() / 2);
     let close = CloseAfter { drained: true, slices: None, seconds: None };
     for (epoch, rung, slices) in [(0, Rung::Filter, one), (1, Rung::Full, other)] {

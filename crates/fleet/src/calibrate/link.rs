@@ -9,10 +9,10 @@ use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use skytether_common::{DatasetName, Error, Key, Result};
+use skytether_device::{Annotation, CseInfo, DeliveryStream, ResultMessage, Rung, SubPlan};
 use skytether_drive::{Cse, Device, Storage, linked};
+use skytether_flight_drive::{ConnectOptions, FlightCse};
 use skytether_store::{Entry, Op, Usage, Version};
-use skytether_wire::flight::{ConnectOptions, FlightCse};
-use skytether_wire::{Annotation, CseInfo, Delivery, DeliveryStream, Rung, SubPlan};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -74,7 +74,7 @@ impl Ends {
         let mut answer = self.device.execute(plan).await?;
         let (mut first, mut bytes, mut seconds) = (None, 0, 0.0);
         while let Some(message) = answer.messages.next().await {
-            let Delivery::Batch { batch, .. } = message? else { continue };
+            let ResultMessage::Batch { batch, .. } = message? else { continue };
             match first {
                 None => first = Some(Instant::now()),
                 Some(first) => {
@@ -97,7 +97,7 @@ async fn serve(cse: Arc<dyn Cse>) -> Result<(Arc<dyn Cse>, Server)> {
     let on = |e: std::io::Error| Error::unavailable("cannot listen on loopback").because(e);
     let listener = TcpListener::bind("127.0.0.1:0").await.map_err(on)?;
     let address = listener.local_addr().map_err(on)?.to_string();
-    let server = Server(tokio::spawn(skytether_wire::flight::serve(cse, listener, std::future::pending())));
+    let server = Server(tokio::spawn(skytether_flight_drive::serve(cse, listener, std::future::pending())));
     Ok((FlightCse::connect(&address, ConnectOptions::default()).await?, server))
 }
 
@@ -153,8 +153,8 @@ impl Cse for RowSource {
             let values: ArrayRef = Arc::new(Float64Array::from(vec![1.0; plan.batch_rows as usize]));
             let batch = RecordBatch::try_from_iter([("value", values)]).map_err(|e| Error::internal("cannot make a batch").because(e))?;
             let schema = batch.schema();
-            let batches = stream::iter((0..BATCHES).map(move |_| Ok(Delivery::Batch { epoch: 0, batch: batch.clone() })));
-            let end = stream::iter([Ok(Delivery::EpochComplete { epoch: 0 }), Ok(Delivery::Done(Annotation::default()))]);
+            let batches = stream::iter((0..BATCHES).map(move |_| Ok(ResultMessage::Batch { epoch: 0, batch: batch.clone() })));
+            let end = stream::iter([Ok(ResultMessage::EpochComplete { epoch: 0 }), Ok(ResultMessage::Done(Annotation::default()))]);
             Ok(DeliveryStream { schema, messages: Box::pin(batches.chain(end)) })
         })
     }

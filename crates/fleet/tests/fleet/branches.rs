@@ -9,10 +9,10 @@ use skytether_adapt::query::Policy;
 use skytether_common::{Kind, Result};
 use skytether_drive::{Cse, Device, Drive, DriveOptions, linked};
 use skytether_fleet::{Cut, DatasetKind, HostOptions, Moving, Placement, QueryOptions, Receipt};
+use skytether_flight_drive::{ConnectOptions, FlightCse};
 use skytether_host::{Branch, Founding, Host};
 use skytether_slice::SliceOptions;
 use skytether_store::disk::DriveIdentity;
-use skytether_wire::flight::{ConnectOptions, FlightCse};
 
 use crate::expression::write_by;
 use crate::served::Server;
@@ -245,7 +245,7 @@ async fn a_branch_is_served_like_a_drive() {
             let drives = drives.map(|name| drive(&path, name, None)).to_vec();
             let served = branch(name, drives, Moving::AsNeeded).await.unwrap();
             send.send(()).unwrap();
-            skytether_wire::flight::serve(served, listener, std::future::pending()).await.unwrap();
+            skytether_flight_drive::serve(served, listener, std::future::pending()).await.unwrap();
         });
         receive.recv().unwrap();
         server

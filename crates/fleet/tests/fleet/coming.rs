@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use skytether_common::{Key, Result};
+use skytether_device::layer::{Decorated, Layer};
 use skytether_drive::{Cse, Drive, Storage};
 use skytether_fleet::{DatasetKind, GrowthOptions};
 use skytether_host::MEMBERSHIP_KEY;
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Op, Version};
-use skytether_wire::decorated::{Decorated, Decorator};
 use tokio::sync::oneshot::{Receiver, Sender, channel};
 
 use crate::mended::{holds, options, rows, store};
@@ -55,7 +55,7 @@ async fn pass(at: &Stop, key: &Key) {
     }
 }
 
-impl Decorator for Way {
+impl Layer for Way {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }

@@ -14,12 +14,12 @@ use futures::stream;
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::Policy;
 use skytether_common::{Error, Key, Kind, Result};
+use skytether_device::{Cse, CseInfo, DeliveryStream, OpenReply, ResultMessage, Session, Storage, SubPlan};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::{Cut, DatasetKind, HostOptions, Moving, Placement, QueryOptions};
 use skytether_host::{Founding, Host};
 use skytether_store::disk::DriveIdentity;
 use skytether_store::{Entry, Op, Usage, Version};
-use skytether_wire::{Cse, CseInfo, Delivery, DeliveryStream, Opened, Session, Storage, SubPlan};
 
 use crate::util::{CUTS, batches, lines, name};
 
@@ -79,7 +79,7 @@ impl Mortal {
     fn stream(&self, stream: DeliveryStream) -> DeliveryStream {
         let left = Arc::clone(&self.left);
         // A broken connection says nothing more.
-        let messages = stream.messages.scan(false, move |broken, message: Result<Delivery>| {
+        let messages = stream.messages.scan(false, move |broken, message: Result<ResultMessage>| {
             let next = (!*broken).then(|| Self::breathe(&left).and(message));
             *broken = matches!(next, Some(Err(_)));
             std::future::ready(next)
@@ -93,11 +93,11 @@ impl Cse for Mortal {
         Box::pin(async move { Ok(self.stream(self.alive(self.drive.execute(plan)).await?)) })
     }
 
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         Box::pin(async move {
             Ok(match self.alive(self.drive.open(plan)).await? {
-                Opened::Whole(stream) => Opened::Whole(self.stream(stream)),
-                Opened::Session(session) => {
+                OpenReply::Whole(stream) => OpenReply::Whole(self.stream(stream)),
+                OpenReply::Session(session) => {
                     let left = Arc::clone(&self.left);
                     let broken = |left: &AtomicUsize, message| Self::breathe(left).and(message);
                     let messages = session.messages.then(move |message| std::future::ready(broken(&left, message)));
@@ -107,7 +107,7 @@ impl Cse for Mortal {
                         let go_on = next.is_ok().then_some(messages);
                         Some((next, go_on))
                     });
-                    Opened::Session(Session { messages: Box::pin(messages), ..session })
+                    OpenReply::Session(Session { messages: Box::pin(messages), ..session })
                 }
             })
         })
@@ -188,7 +188,7 @@ async fn die_in_the_middle(redundancy: &str, breaths: &[usize], lost: impl Fn(us
     let dir = tempfile::tempdir().unwrap();
     let fleet = async |breaths, moving| host_over(dir.path(), (DRIVES, None), redundancy, breaths, moving).await.unwrap();
     let whole = filled(fleet(BTreeMap::new(), Moving::AsNeeded).await).await;
-    let mut stood_for = 0;
+    let mut served_by_fallback = 0;
     let movings = [Moving::AsNeeded, Moving::Never, Moving::Always(Policy::Adaptive), Moving::Always(Policy::Static(Rung::Raw))];
     for (round, breath) in breaths.iter().copied().enumerate() {
         let (moving, lost) = (movings[round % movings.len()], lost(round));
@@ -202,13 +202,14 @@ async fn die_in_the_middle(redundancy: &str, breaths: &[usize], lost: impl Fn(us
             let (own, receipt) = answer(&host, sql, cut).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
             assert_eq!(&own, whole, "{what}");
             let names: Vec<String> = lost.iter().map(|n| format!("drive-{n}")).collect();
-            stood_for += receipt.drives.iter().filter(|d| d.stood_for.is_some()).inspect(|d| assert!(names.contains(&d.name), "{d:?}")).count();
+            served_by_fallback +=
+                receipt.drives.iter().filter(|d| d.served_by_fallback.is_some()).inspect(|d| assert!(names.contains(&d.name), "{d:?}")).count();
             // And they stay away.
             lives.values().for_each(|left| left.store(0, Ordering::SeqCst));
             assert_eq!(&answer(&host, sql, Cut::Full).await.unwrap().0, whole, "{what}");
         }
     }
-    assert!(stood_for > breaths.len(), "{stood_for}");
+    assert!(served_by_fallback > breaths.len(), "{served_by_fallback}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use skytether_common::{DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
+use skytether_device::layer::{Decorated, Layer};
 use skytether_drive::{Cse, Drive, Storage};
 use skytether_fleet::{RepairOptions, ScrubOptions};
 use skytether_host::{Founding, Host};
 use skytether_store::fault::{Fault, FaultStore, Operation, Rule, When};
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Expect, Op, SliceStore, Version};
-use skytether_wire::decorated::{Decorated, Decorator};
 use tokio::sync::RwLock;
 
 use crate::mended::{FLEET, holds, options, rows, store};
@@ -146,7 +146,7 @@ struct Way {
     lives: Arc<RwLock<bool>>,
 }
 
-impl Decorator for Way {
+impl Layer for Way {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use skytether_common::{Error, Key, Kind, Result};
 use skytether_drive::Cse;
 use skytether_fleet::{Cut, DatasetKind, NewIndex, Placement, QueryOptions, Scheme};
+use skytether_flight_drive::{ConnectOptions, FlightCse};
 use skytether_host::{Branch, DatasetWriter, Founding, Host, HostOptions};
 use skytether_store::{Expect, Op};
-use skytether_wire::flight::{ConnectOptions, FlightCse};
 
 use crate::served::{Server, serve_drive_at};
 use crate::util::{batches, lines, name};

@@ -11,13 +11,13 @@ use futures::stream::{BoxStream, Stream, StreamExt};
 use skytether_adapt::message::{Rung, SliceId, Up};
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{Error, Kind, Result};
+use skytether_device::layer::{Decorated, Layer};
+use skytether_device::session::Message;
+use skytether_device::{Cse, DeliveryStream, OpenReply, ResultMessage, Session, SubPlan};
 use skytether_drive::Drive;
 use skytether_fleet::{DatasetKind, HostOptions, Moving, Placement, QueryOptions, Receipt};
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
-use skytether_wire::decorated::{Decorated, Decorator};
-use skytether_wire::session::Message;
-use skytether_wire::{Cse, Delivery, DeliveryStream, Opened, Session, SubPlan};
 
 use crate::util::{batches, lines, name, small_drive};
 
@@ -145,7 +145,7 @@ fn fated<M: Send + 'static>(
     messages.boxed()
 }
 
-impl Decorator for Garbling {
+impl Layer for Garbling {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }
@@ -155,9 +155,11 @@ impl Decorator for Garbling {
             let DeliveryStream { schema, messages } = self.drive.execute(plan).await?;
             let (garbage, left, given) = (self.garbage, Arc::clone(&self.left), Arc::clone(&self.given));
             let messages = fated(messages, move |message| match message {
-                Delivery::Batch { epoch, batch } => Self::rows(garbage, || Self::more(&left, &given), batch, |batch| Delivery::Batch { epoch, batch }),
-                Delivery::EpochComplete { epoch } if garbage == Garbage::NotAsked && Self::more(&left, &given) => {
-                    Fate::Comes(Delivery::EpochComplete { epoch: epoch + 1 })
+                ResultMessage::Batch { epoch, batch } => {
+                    Self::rows(garbage, || Self::more(&left, &given), batch, |batch| ResultMessage::Batch { epoch, batch })
+                }
+                ResultMessage::EpochComplete { epoch } if garbage == Garbage::NotAsked && Self::more(&left, &given) => {
+                    Fate::Comes(ResultMessage::EpochComplete { epoch: epoch + 1 })
                 }
                 other => Fate::Comes(other),
             });
@@ -165,12 +167,12 @@ impl Decorator for Garbling {
         })
     }
 
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         Box::pin(async move {
             let (garbage, left, given) = (self.garbage, Arc::clone(&self.left), Arc::clone(&self.given));
             Ok(match self.drive.open(plan).await? {
-                Opened::Whole(stream) => Opened::Whole(stream),
-                Opened::Session(session) => {
+                OpenReply::Whole(stream) => OpenReply::Whole(stream),
+                OpenReply::Session(session) => {
                     let messages = fated(session.messages, move |message| match message {
                         Message::Batch { epoch, number, rung, batch } => {
                             Self::rows(garbage, || Self::more(&left, &given), batch, |batch| Message::Batch { epoch, number, rung, batch })
@@ -181,7 +183,7 @@ impl Decorator for Garbling {
                         }
                         other => Fate::Comes(other),
                     });
-                    Opened::Session(Session { messages, ..session })
+                    OpenReply::Session(Session { messages, ..session })
                 }
             })
         })
@@ -270,8 +272,8 @@ async fn of_a_drive_that_gives_garbage_others_give_what_is_left() {
                 assert_eq!(&rows, whole, "{what}");
                 assert!(given.load(Ordering::SeqCst) > 0, "{what}: there was none");
                 for (n, drive) in receipt.drives.iter().enumerate() {
-                    let told = drive.stood_for.as_ref().is_some_and(|why| why.contains("drive-1") && why.contains(garbage.says()));
-                    assert!(if n == AT { told } else { drive.stood_for.is_none() }, "{what}: {drive:?}");
+                    let told = drive.served_by_fallback.as_ref().is_some_and(|why| why.contains("drive-1") && why.contains(garbage.says()));
+                    assert!(if n == AT { told } else { drive.served_by_fallback.is_none() }, "{what}: {drive:?}");
                 }
             }
         }
@@ -289,8 +291,9 @@ async fn garbage_of_what_runs_as_a_whole_is_made_elsewhere_too() {
             let (rows, receipt) = answer(&host, sql).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
             assert_eq!(&rows, whole, "{what}");
             assert!(given.load(Ordering::SeqCst) > 0, "{what}: there was none");
-            let stood_for: Vec<_> = receipt.drives.iter().filter(|drive| drive.stood_for.is_some()).map(|drive| drive.name.as_str()).collect();
-            assert_eq!(stood_for, ["drive-1"], "{what}");
+            let served_by_fallback: Vec<_> =
+                receipt.drives.iter().filter(|drive| drive.served_by_fallback.is_some()).map(|drive| drive.name.as_str()).collect();
+            assert_eq!(served_by_fallback, ["drive-1"], "{what}");
         }
     }
 }
@@ -305,7 +308,7 @@ async fn without_redundancy_a_drive_that_gives_garbage_is_asked_again_and_named_
             let host = fleet.host(Moving::Always(policy), Some((garbage, &left, &given))).await;
             let (rows, receipt) = answer(&host, sql).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
             assert_eq!((&rows, given.load(Ordering::SeqCst)), (whole, 1), "{what}");
-            assert!(receipt.drives.iter().all(|drive| drive.stood_for.is_none()), "{what}: {receipt}");
+            assert!(receipt.drives.iter().all(|drive| drive.served_by_fallback.is_none()), "{what}: {receipt}");
             // And for ever.
             left.store(usize::MAX, Ordering::SeqCst);
             let error = answer(&host, sql).await.unwrap_err();

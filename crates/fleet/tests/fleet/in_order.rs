@@ -10,11 +10,11 @@ use bytes::Bytes;
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::Policy;
 use skytether_common::{Error, Key, PartitionName, Result};
+use skytether_device::layer::{Decorated, Layer};
 use skytether_drive::{Cse, Drive, Storage};
 use skytether_fleet::{Cut, HostOptions, Moving, QueryOptions, RepairOptions};
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
-use skytether_wire::decorated::{Decorated, Decorator};
 
 use crate::mended::{options, store};
 use crate::util::{lines, small_drive};
@@ -34,7 +34,7 @@ impl Noting {
     }
 }
 
-impl Decorator for Noting {
+impl Layer for Noting {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }

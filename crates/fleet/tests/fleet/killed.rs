@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use skytether_common::{Error, Result};
+use skytether_device::layer::{Decorated, Layer};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_fleet::{DatasetKind, GrowthOptions, HostOptions, Placement, RepairOptions, ScrubOptions};
 use skytether_host::MEMBERSHIP_KEY;
 use skytether_host::{Founding, Host, Lost};
 use skytether_store::disk::DriveIdentity;
 use skytether_store::{Op, Version};
-use skytether_wire::decorated::{Decorated, Decorator};
 use uuid::Uuid;
 
 use crate::growth::retiring;
@@ -65,7 +65,7 @@ struct Stopping {
     stop: usize,
 }
 
-impl Decorator for Stopping {
+impl Layer for Stopping {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }

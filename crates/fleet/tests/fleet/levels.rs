@@ -67,12 +67,12 @@ async fn a_host_and_a_drive_of_each_other_may_be_lost_under_every_cut() {
         let (rows, receipt) = receipt(&fleet, QUERIES[1]).await;
         assert_eq!(rows, whole[1]);
         for (n, drive) in receipt.drives.iter().enumerate() {
-            assert_eq!(drive.stood_for.is_some(), lost.contains(&n), "without {lost:?}: {drive:?}");
+            assert_eq!(drive.served_by_fallback.is_some(), lost.contains(&n), "without {lost:?}: {drive:?}");
         }
         drop(fleet);
         let fleet = open(dir.path()).await.unwrap();
         let (_, receipt) = self::receipt(&fleet, "SELECT sum(n), max(name), min(grp), sum(id), sum(x) FROM lab.t").await;
-        for (n, drive) in receipt.drives.iter().enumerate().filter(|(_, drive)| drive.stood_for.is_some()) {
+        for (n, drive) in receipt.drives.iter().enumerate().filter(|(_, drive)| drive.served_by_fallback.is_some()) {
             let host = n / 3 * 3..n / 3 * 3 + 3;
             let alone = lost.iter().filter(|other| host.contains(other)).count() == 1;
             assert!(drive.slices_decoded > 0, "without {lost:?}: {drive:?}");
@@ -163,7 +163,7 @@ async fn what_is_lost_in_the_middle_of_a_query_changes_no_answer() {
     let fleet = async |breaths: BTreeMap<usize, Arc<AtomicUsize>>, moving| host_over(dir.path(), (DRIVES, Some(3)), SCHEME, breaths, moving).await.unwrap();
     let first = fleet(BTreeMap::new(), Moving::AsNeeded).await;
     let whole = filled(first).await;
-    let mut stood_for = 0;
+    let mut served_by_fallback = 0;
     let movings = [Moving::AsNeeded, Moving::Never];
     for (round, (breath, lost)) in [0, 1, 2, 3, 5, 8, 13].into_iter().zip(LOST.into_iter().rev().cycle()).enumerate() {
         for (at, (sql, whole)) in QUERIES.iter().zip(&whole).enumerate().skip(round % 2).step_by(2) {
@@ -176,12 +176,13 @@ async fn what_is_lost_in_the_middle_of_a_query_changes_no_answer() {
                 answer(&host, sql, cut).await.unwrap_or_else(|e| panic!("{moving:?}, {cut}, {lost:?} after {breath}: {sql}: {}", e.full_text()));
             assert_eq!(&own, whole, "{moving:?}, {cut}, {lost:?} after {breath}: {sql}");
             let names: Vec<String> = lost.iter().map(|n| format!("drive-{n}")).collect();
-            stood_for += receipt.drives.iter().filter(|d| d.stood_for.is_some()).inspect(|d| assert!(names.contains(&d.name), "{d:?}")).count();
+            served_by_fallback +=
+                receipt.drives.iter().filter(|d| d.served_by_fallback.is_some()).inspect(|d| assert!(names.contains(&d.name), "{d:?}")).count();
             lives.values().for_each(|left| left.store(0, Ordering::SeqCst));
             assert_eq!(&answer(&host, sql, Cut::Full).await.unwrap().0, whole);
         }
     }
-    assert!(stood_for > 20, "{stood_for}");
+    assert!(served_by_fallback > 20, "{served_by_fallback}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -525,9 +526,9 @@ async fn fleets_that_can_not_have_it_are_refused() {
 
 /// A host over served drives, three in a row on each box; a connection to it.
 async fn serve(drives: &[crate::served::Server]) -> (crate::served::Server, Fleet) {
+    use skytether_device::{Cse, Storage};
+    use skytether_flight_drive::{ConnectOptions, FlightCse};
     use skytether_host::{Founding, Host};
-    use skytether_wire::flight::{ConnectOptions, FlightCse};
-    use skytether_wire::{Cse, Storage};
 
     let addresses: Vec<String> = drives.iter().map(|drive| drive.address.clone()).collect();
     let host = crate::served::Server::start_at("127.0.0.1:0", move |listener| async move {
@@ -567,7 +568,7 @@ async fn served_drives_die_a_host_and_one_of_each_other() {
     }
     let (rows, told) = receipt(&fleet, sql).await;
     assert_eq!(rows, whole);
-    assert_eq!(told.drives.iter().filter(|drive| drive.stood_for.is_some()).count(), 5, "{told}");
+    assert_eq!(told.drives.iter().filter(|drive| drive.served_by_fallback.is_some()).count(), 5, "{told}");
     drives[4].kill();
     let error = query(&fleet, sql, Cut::Full).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable, "{}", error.full_text());

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use skytether_common::{Error, Key, Kind, Result};
+use skytether_device::layer::{Decorated, Layer};
 use skytether_drive::{Cse, Drive, Storage};
 use skytether_fleet::{Cut, DatasetKind, GrowthOptions, GrowthReport, HostOptions, Placement, QueryOptions, Scheme, ScrubOptions};
 pub(crate) use skytether_host::MEMBERSHIP_KEY as FLEET;
@@ -13,7 +14,6 @@ use skytether_host::Membership;
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Expect, Op, SliceStore, Version};
-use skytether_wire::decorated::{Decorated, Decorator};
 
 use crate::util::{batches, lines, name, small_drive};
 
@@ -35,7 +35,7 @@ struct Way {
     at: usize,
 }
 
-impl Decorator for Way {
+impl Layer for Way {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }

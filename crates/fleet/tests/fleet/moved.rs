@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use skytether_common::{Error, Generation, Key, Kind, PartitionName, Result};
+use skytether_device::layer::{Decorated, Layer};
 use skytether_drive::Cse;
 use skytether_fleet::{DatasetKind, Fleet, GrowthOptions, GrowthReport, Placement, QueryOptions, RepairOptions, ScrubOptions};
 use skytether_host::{DatasetWriter, Founding, Host, RootRecord};
 use skytether_store::{Expect, Op, SliceStore, Version};
-use skytether_wire::decorated::{Decorated, Decorator};
 use tokio::sync::Semaphore;
 
 use crate::mended::{Drives, FLEET, holds, options, retire, rows, store};
@@ -127,7 +127,7 @@ impl Watched {
     }
 }
 
-impl Decorator for Watched {
+impl Layer for Watched {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }

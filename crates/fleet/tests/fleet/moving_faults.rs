@@ -12,13 +12,13 @@ use futures::{Stream, StreamExt};
 use skytether_adapt::message::{Rung, SliceId, Up, Why};
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{Error, Kind, Result};
+use skytether_device::layer::{Decorated, Layer};
+use skytether_device::session::Message;
+use skytether_device::{Cse, OpenReply, Session, SubPlan};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::{HostOptions, Moving, QueryOptions};
 use skytether_host::{Branch, Founding, Host};
 use skytether_store::disk::DriveIdentity;
-use skytether_wire::decorated::{Decorated, Decorator};
-use skytether_wire::session::Message;
-use skytether_wire::{Cse, Opened, Session, SubPlan};
 
 use crate::util::{batches, lines, name};
 
@@ -51,17 +51,17 @@ struct Unsteady {
 
 type Messages = BoxStream<'static, Result<Message>>;
 
-impl Decorator for Unsteady {
+impl Layer for Unsteady {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }
 
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         Box::pin(async move {
             let session = self.sessions.fetch_add(1, Ordering::SeqCst);
             match self.drive.open(plan).await? {
-                Opened::Whole(stream) => Ok(Opened::Whole(stream)),
-                Opened::Session(opened) => {
+                OpenReply::Whole(stream) => Ok(OpenReply::Whole(stream)),
+                OpenReply::Session(opened) => {
                     let mut messages: Messages = self.refusing(self.garbling(opened.messages)).boxed();
                     let Fate { breaks, hangs, twice, late, .. } = self.fate;
                     if let Some(n) = twice {
@@ -83,7 +83,7 @@ impl Decorator for Unsteady {
                     if let (Some(after), 0) = (hangs, session) {
                         messages = messages.take(after).chain(stream::pending()).boxed();
                     }
-                    Ok(Opened::Session(Session { messages, ..opened }))
+                    Ok(OpenReply::Session(Session { messages, ..opened }))
                 }
             }
         })

@@ -168,7 +168,7 @@ async fn explain_shows_the_cut_and_analyze_what_happened() {
 }
 
 /// Whether the drive was left out for the bounds of its part.
-fn was_not_asked(a: &skytether_wire::Annotation) -> bool {
+fn was_not_asked(a: &skytether_device::Annotation) -> bool {
     a.reason.as_ref().is_some_and(|reason| reason.starts_with("not asked"))
 }
 
@@ -201,7 +201,7 @@ pub(crate) fn assert_adds_up(receipt: &Receipt, slices: u64, what: &str) {
         assert_eq!(a.slices_total, Some(a.slices + a.slices_pruned + a.slices_told), "{what}: {a:?}");
     }
     for (d, sum) in
-        receipt.drives.iter().map(|d| (d, |of: fn(&skytether_wire::Annotation) -> u64| annotations().filter(|a| a.cse == d.name).map(of).sum::<u64>()))
+        receipt.drives.iter().map(|d| (d, |of: fn(&skytether_device::Annotation) -> u64| annotations().filter(|a| a.cse == d.name).map(of).sum::<u64>()))
     {
         assert_eq!((d.rows_out, d.bytes_sent, d.slices), (sum(|a| a.rows_out), sum(|a| a.bytes_sent), sum(|a| a.slices)), "{what}");
         assert_eq!((d.slices_pruned, d.slices_told), (sum(|a| a.slices_pruned), sum(|a| a.slices_told)), "{what}");

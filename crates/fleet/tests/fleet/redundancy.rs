@@ -115,7 +115,7 @@ async fn survives(redundancy: &str, drives: usize, sets: &[Vec<usize>], cuts: &[
     let whole = answers(&fleet, Cut::Full).await;
     assert!(whole.iter().all(|rows| !rows.is_empty()));
     let (_, untouched) = receipt(&fleet, QUERIES[0]).await;
-    assert!(untouched.drives.iter().all(|d| d.stood_for.is_none() && d.slices_decoded == 0));
+    assert!(untouched.drives.iter().all(|d| d.served_by_fallback.is_none() && d.slices_decoded == 0));
     drop(fleet);
     for lost in sets {
         lose(dir.path(), lost);
@@ -129,7 +129,7 @@ async fn survives(redundancy: &str, drives: usize, sets: &[Vec<usize>], cuts: &[
         assert_eq!(rows, whole[1]);
         for (n, drive) in receipt.drives.iter().enumerate() {
             assert_eq!(drive.name, format!("drive-{n}"));
-            assert_eq!(drive.stood_for.is_some(), lost.contains(&n), "{redundancy} without {lost:?}: {drive:?}");
+            assert_eq!(drive.served_by_fallback.is_some(), lost.contains(&n), "{redundancy} without {lost:?}: {drive:?}");
             // Also where they were decoded for a query before.
             assert_eq!(drive.slices_decoded > 0, lost.contains(&n), "{redundancy} without {lost:?}: {drive:?}");
         }
@@ -386,8 +386,8 @@ async fn damage_is_decoded_around_and_told() {
     let fleet = open(dir.path(), 4, "none").await.unwrap();
     let (rows, receipt) = receipt(&fleet, QUERIES[1]).await;
     assert_eq!(rows, whole[1]);
-    let stood_for: Vec<_> = receipt.drives.iter().filter(|d| d.stood_for.is_some()).collect();
-    assert!(stood_for.len() == 1 && stood_for[0].name == "drive-2" && stood_for[0].slices_decoded > 0, "{receipt}");
+    let served_by_fallback: Vec<_> = receipt.drives.iter().filter(|d| d.served_by_fallback.is_some()).collect();
+    assert!(served_by_fallback.len() == 1 && served_by_fallback[0].name == "drive-2" && served_by_fallback[0].slices_decoded > 0, "{receipt}");
     assert!(receipt.to_string().contains("because drive-2 could not"), "{receipt}");
 }
 

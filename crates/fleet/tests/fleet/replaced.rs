@@ -69,7 +69,7 @@ trait InfoId {
 
 impl InfoId for Drive {
     fn info_id(&self) -> uuid::Uuid {
-        skytether_wire::Storage::info(self).id
+        skytether_device::Storage::info(self).id
     }
 }
 

@@ -9,13 +9,13 @@ use futures::StreamExt;
 use skytether_adapt::message::{Rung, Up};
 use skytether_adapt::query::Policy;
 use skytether_common::Result;
+use skytether_device::layer::{Decorated, Layer};
+use skytether_device::session::Message;
+use skytether_device::{Cse, OpenReply, Session, SubPlan};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::{DatasetKind, HostOptions, Moving, Placement, QueryOptions};
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
-use skytether_wire::decorated::{Decorated, Decorator};
-use skytether_wire::session::Message;
-use skytether_wire::{Cse, Opened, Session, SubPlan};
 
 use crate::receipts::assert_each_once;
 use crate::tables::assert_as_reference;
@@ -28,22 +28,22 @@ struct Overheard {
     ended: Arc<Mutex<BTreeSet<Rung>>>,
 }
 
-impl Decorator for Overheard {
+impl Layer for Overheard {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }
 
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         Box::pin(async move {
             Ok(match self.drive.open(plan).await? {
-                Opened::Session(session) => {
+                OpenReply::Session(session) => {
                     let ended = Arc::clone(&self.ended);
                     let messages = session.messages.inspect(move |message| {
                         if let Ok(Message::Up(Up::EpochDone(end))) = message {
                             ended.lock().unwrap().insert(end.rung);
                         }
                     });
-                    Opened::Session(Session { messages: Box::pin(messages), ..session })
+                    OpenReply::Session(Session { messages: Box::pin(messages), ..session })
                 }
                 whole => whole,
             })

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
+use skytether_device::layer::{Decorated, Layer};
 use skytether_drive::{Cse, Drive, Storage};
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Expect, Op, SliceStore, Version};
-use skytether_wire::decorated::{Decorated, Decorator};
 use tokio::sync::Notify;
 
 use crate::mended::{holds, options, rows, store};
@@ -53,7 +53,7 @@ impl Waiting {
     }
 }
 
-impl Decorator for Waiting {
+impl Layer for Waiting {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }

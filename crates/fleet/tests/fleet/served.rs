@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use skytether_common::{Kind, Result};
+use skytether_device::layer::{Decorated, Layer};
+use skytether_device::{DeliveryStream, OpenReply, SubPlan};
 use skytether_drive::{Cse, Drive, DriveOptions};
 use skytether_fleet::{Cut, DatasetKind, Fleet, HostOptions, Moving, Placement, QueryOptions};
+use skytether_flight_drive::{ConnectOptions, FlightCse};
 use skytether_host::{Founding, Host};
 use skytether_store::disk::DriveIdentity;
-use skytether_wire::decorated::{Decorated, Decorator};
-use skytether_wire::flight::{ConnectOptions, FlightCse};
-use skytether_wire::{DeliveryStream, Opened, SubPlan};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
@@ -199,7 +199,7 @@ struct Slow {
     go: watch::Receiver<bool>,
 }
 
-impl Decorator for Slow {
+impl Layer for Slow {
     fn behind(&self) -> &dyn Cse {
         self.inner.as_ref()
     }
@@ -215,8 +215,8 @@ impl Decorator for Slow {
         })
     }
 
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
-        Box::pin(async move { Ok(Opened::Whole(self.execute(plan).await?)) })
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
+        Box::pin(async move { Ok(OpenReply::Whole(self.execute(plan).await?)) })
     }
 }
 
@@ -227,7 +227,7 @@ async fn a_served_drive_that_works_for_long_is_not_dead() {
     let identity = DriveIdentity { id: uuid::Uuid::new_v4(), name: "drive-0".into() };
     let drive = Arc::new(Decorated(Slow { inner: Drive::open(dir.path(), Some(identity), DriveOptions::default()).unwrap(), go: waiting }));
     let server = Server::start(move |listener| async move {
-        skytether_wire::flight::serve(drive, listener, std::future::pending()).await.unwrap();
+        skytether_flight_drive::serve(drive, listener, std::future::pending()).await.unwrap();
     });
     let short = Duration::from_millis(1500);
     let connected = FlightCse::connect(&server.address, ConnectOptions { idle_timeout: short, ..ConnectOptions::default() }).await.unwrap();

@@ -19,12 +19,12 @@ use std::time::Duration;
 use arrow::array::{ArrayRef, Int64Array};
 use arrow::record_batch::RecordBatch;
 use skytether_common::{DatasetName, Error, Kind, PartitionName, Result};
+use skytether_device::CseInfo;
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_fleet::{Cut, DatasetKind, HostOptions, Placement, QueryOptions, RepairOptions, ScrubOptions};
 use skytether_host::Membership;
 use skytether_host::{Founding, Host, Ids};
 use skytether_store::SliceStore;
-use skytether_wire::CseInfo;
 
 use crate::util::{Random, lines, soak};
 use weather::{Life, Link, Sky, Strike, Weather};

@@ -6,12 +6,12 @@ use std::time::Duration;
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{Key, Kind, PartitionName, Result};
+use skytether_device::Cse;
 use skytether_fleet::{DatasetKind, HostOptions, Moving, Placement, QueryOptions, Receipt};
 use skytether_host::{Branch, Founding, Host};
 use skytether_store::SliceStore;
 use skytether_store::before::Before;
 use skytether_store::memory::MemoryStore;
-use skytether_wire::Cse;
 
 use crate::util::{batches, lines, name, small_drive};
 
@@ -128,13 +128,13 @@ async fn a_fleet_with_redundancy_does_without_a_drive_that_stands_still() {
         let host = Host::join(stores.drives(), options(policy, "ec:2+1"), Founding::EmptyDrives).await.unwrap().0;
         fill(&host).await;
         let (whole, receipt) = answer(&host).await.unwrap();
-        assert!(whole.len() == 4 && receipt.drives.iter().all(|drive| drive.stood_for.is_none()), "{policy:?}: {receipt:?}");
+        assert!(whole.len() == 4 && receipt.drives.iter().all(|drive| drive.served_by_fallback.is_none()), "{policy:?}: {receipt:?}");
         drop(host);
         let host = Host::join(stores.drives(), options(policy, "ec:2+1"), Founding::EmptyDrives).await.unwrap().0;
         stores.0[1].arm();
         let (rows, receipt) = answer(&host).await.unwrap_or_else(|e| panic!("{policy:?}: {}", e.full_text()));
         assert_eq!(rows, whole, "{policy:?}");
-        let why = receipt.drives.iter().find(|drive| drive.name == "drive-1").and_then(|drive| drive.stood_for.clone());
+        let why = receipt.drives.iter().find(|drive| drive.name == "drive-1").and_then(|drive| drive.served_by_fallback.clone());
         // What was to be handed out as it is stored is waited for by the storage's own clock; all else was found to stand still.
         if policy != Policy::Adaptive {
             let why = format!("{:?}", why.unwrap_or_else(|| panic!("{policy:?}: nobody stood for it: {receipt:?}")));

@@ -10,15 +10,15 @@ use futures::{StreamExt, stream};
 use skytether_adapt::message::{Completed, EpochId, Rung, SliceId, Up};
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{Error, Key, PartitionName, Result};
+use skytether_device::layer::{Decorated, Layer};
+use skytether_device::session::Message;
+use skytether_device::{Cse, OpenReply, Session, SubPlan};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::{DatasetKind, HostOptions, Moving, Placement, QueryOptions, Receipt};
 use skytether_host::{Founding, Host};
 use skytether_store::SliceStore;
 use skytether_store::before::Before;
 use skytether_store::memory::MemoryStore;
-use skytether_wire::decorated::{Decorated, Decorator};
-use skytether_wire::session::Message;
-use skytether_wire::{Cse, Opened, Session, SubPlan};
 
 use crate::garbage::Garbage;
 use crate::util::{batches, drive_over, lines, name};
@@ -62,7 +62,7 @@ fn stripes(slice: u32) -> Range<u32> {
 #[derive(Debug, Default)]
 struct Told {
     sessions: usize,
-    survey: BTreeSet<u32>,
+    slice_manifest: BTreeSet<u32>,
     /// Epochs that were complete before it failed, and what they cover.
     complete: BTreeSet<EpochId>,
     covered: BTreeSet<u32>,
@@ -222,18 +222,18 @@ impl Told {
     }
 }
 
-impl Decorator for Failing {
+impl Layer for Failing {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }
 
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         Box::pin(async move {
-            let Opened::Session(session) = self.drive.open(plan).await? else { panic!("it has several slices") };
+            let OpenReply::Session(session) = self.drive.open(plan).await? else { panic!("it has several slices") };
             let first = {
                 let mut told = self.told.lock().unwrap();
                 told.sessions += 1;
-                told.survey = session.survey.iter().flat_map(|stripe| stripes(stripe.stripe)).collect();
+                told.slice_manifest = session.slice_manifest.iter().flat_map(|stripe| stripes(stripe.stripe)).collect();
                 told.sessions == 1
             };
             let (told, store) = (Arc::clone(&self.told), Arc::clone(&self.store));
@@ -242,7 +242,7 @@ impl Decorator for Failing {
                 let message = listening.next(&mut messages).await?;
                 Some((message, (messages, listening)))
             });
-            Ok(Opened::Session(Session { messages: Box::pin(messages), ..session }))
+            Ok(OpenReply::Session(Session { messages: Box::pin(messages), ..session }))
         })
     }
 }
@@ -315,14 +315,14 @@ async fn costs_what_is_unfinished(fates: &[Fate], afters: &[usize]) {
             // Garbage waits for a message that it can be.
             let complete = told.complete.len();
             assert!(if matches!(fate, Fate::Gives(_)) { complete >= after } else { complete == after }, "{what}: {told:?}");
-            let unfinished: BTreeSet<u32> = told.survey.difference(&told.covered).copied().collect();
-            assert!(told.covered.len() >= after && !unfinished.is_empty() && told.covered.is_subset(&told.survey), "{what}: {told:?}");
+            let unfinished: BTreeSet<u32> = told.slice_manifest.difference(&told.covered).copied().collect();
+            assert!(told.covered.len() >= after && !unfinished.is_empty() && told.covered.is_subset(&told.slice_manifest), "{what}: {told:?}");
             let read = stores[AT].read.lock().unwrap().take().unwrap_or_else(|| panic!("{what}: it did not fail"));
             let drive = &receipt.drives[AT];
             assert_eq!(drive.slices_total, Some(drive.slices + drive.slices_pruned + drive.slices_told), "{what}: {drive:?}");
             if redundancy == "none" {
                 // The drive itself has done the rest, each slice of it once; also those that it had done of epochs that were not complete.
-                assert_eq!((told.sessions, drive.stood_for.is_none()), (2, true), "{what}: {drive:?}");
+                assert_eq!((told.sessions, drive.served_by_fallback.is_none()), (2, true), "{what}: {drive:?}");
                 assert!(read.is_subset(&unfinished), "{what}: {read:?} was read after it failed, when {:?} was covered", told.covered);
                 let again: BTreeSet<u32> = told.again.iter().copied().collect();
                 assert_eq!((&again, told.again.len()), (&unfinished, unfinished.len()), "{what}: {told:?}");
@@ -331,7 +331,7 @@ async fn costs_what_is_unfinished(fates: &[Fate], afters: &[usize]) {
                 // Who stands for it has; it reads in rows, and so perhaps some that are covered as well.
                 assert!(!read.is_empty() && drive.slices_decoded as usize <= unfinished.len(), "{what}: {drive:?}");
                 assert_eq!(told.sessions, 1, "{what}: {told:?}");
-                assert!(drive.stood_for.as_ref().is_some_and(|why| why.contains(fate.says())), "{what}: {drive:?}");
+                assert!(drive.served_by_fallback.as_ref().is_some_and(|why| why.contains(fate.says())), "{what}: {drive:?}");
             }
         }
     }

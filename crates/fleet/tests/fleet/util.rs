@@ -7,11 +7,11 @@ use arrow::array::{ArrayRef, Float64Array, Int32Array, Int64Array, StringArray};
 use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use skytether_common::{DatasetName, Result};
+use skytether_device::CseInfo;
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::{Cut, Fleet, HostOptions, IngestReport, OpenOptions, QueryOptions};
 use skytether_slice::SliceOptions;
 use skytether_store::SliceStore;
-use skytether_wire::CseInfo;
 use uuid::Uuid;
 
 pub(crate) const CUTS: [Cut; 4] = [Cut::Adaptive, Cut::Full, Cut::Filter, Cut::Raw];

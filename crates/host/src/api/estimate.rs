@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use skytether_common::units::{counted, human_seconds};
-use skytether_wire::Rung;
+use skytether_device::Rung;
 
 /// How the slices of a scan are divided, and how long that takes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use skytether_common::plan_words::shipped_table;
-use skytether_wire::Rung;
+use skytether_device::Rung;
 
 use crate::api::estimate::{Division, Estimate};
 use crate::api::receipt::Receipt;

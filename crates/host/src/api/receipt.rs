@@ -5,8 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use skytether_common::plan_words;
 use skytether_common::units::{counted, human_bytes, human_count, human_seconds};
-use skytether_wire::annotation::IndexNote;
-use skytether_wire::{Annotation, OperatorNote, Rung, WorkAbove};
+use skytether_device::annotation::IndexNote;
+use skytether_device::{Annotation, OperatorNote, ParentWork, Rung};
 
 use crate::api::estimate::Estimate;
 use crate::api::receipt_tree::Tree;
@@ -50,7 +50,7 @@ pub struct DriveReceipt {
     pub profile: Option<String>,
     /// Why its sub-plans were run in its place, over what other drives have of it; `None` where it ran them itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stood_for: Option<String>,
+    pub served_by_fallback: Option<String>,
     /// Slices of it that were decoded from those of other drives, or came from copies there.
     #[serde(default)]
     pub slices_decoded: u64,
@@ -61,8 +61,8 @@ pub struct DriveReceipt {
     #[serde(default)]
     pub bytes_decoded: u64,
     /// What the level above it worked off in its place: the host, or the branch that it is below.
-    #[serde(default, skip_serializing_if = "WorkAbove::is_none")]
-    pub above: WorkAbove,
+    #[serde(default, skip_serializing_if = "ParentWork::is_none")]
+    pub above: ParentWork,
     /// The indexes that it used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<IndexNote>,
@@ -93,7 +93,7 @@ impl DriveReceipt {
         self.peak_memory = self.peak_memory.max(a.peak_memory);
         self.reason = self.reason.take().or_else(|| a.reason.clone());
         self.profile = self.profile.take().or_else(|| a.profile.clone());
-        self.stood_for = self.stood_for.take().or_else(|| a.stood_for.clone());
+        self.served_by_fallback = self.served_by_fallback.take().or_else(|| a.served_by_fallback.clone());
         add(&mut self.slices_decoded, a.slices_decoded);
         add(&mut self.slices_within, a.slices_within);
         add(&mut self.bytes_decoded, a.bytes_decoded);
@@ -211,7 +211,7 @@ pub struct Receipt {
     pub host: Vec<HostOperator>,
     /// What the host worked off of what drives handed it: slices as they are stored, and rows that were filtered. Its seconds are among those of the operators in `host` that take the drives' rows, its bytes among those that drives read.
     #[serde(default)]
-    pub host_work: WorkAbove,
+    pub host_work: ParentWork,
     /// Why parts of the query stayed on the host.
     pub notes: Vec<String>,
 }
@@ -276,7 +276,7 @@ impl fmt::Display for Receipt {
 }
 
 /// What the host did in the place of drives, if it did anything.
-fn handed_to_host(work: &WorkAbove) -> Option<String> {
+fn handed_to_host(work: &ParentWork) -> Option<String> {
     if work.is_none() {
         return None;
     }
@@ -310,7 +310,7 @@ fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kep
         let last = i + 1 == drives.len();
         let rung = match d.rung {
             // All of it where the drive was gone before, a part where it went in the middle.
-            Some(_) if d.stood_for.is_some() => "not all of it ran here",
+            Some(_) if d.served_by_fallback.is_some() => "not all of it ran here",
             // What the host kept is told above.
             Some(Rung::Full) if kept => "its whole sub-plan ran here",
             Some(Rung::Full) => "everything ran here",
@@ -341,21 +341,21 @@ fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kep
         )?;
         let inner = format!("{indent}{}  ", if last { " " } else { "│" });
         if let Some(reason) = d.reason.as_ref().filter(|r| *r != said) {
-            writeln!(f, "{inner}{} {reason}", if d.below.is_empty() && d.stood_for.is_none() { "└─" } else { "├─" })?;
+            writeln!(f, "{inner}{} {reason}", if d.below.is_empty() && d.served_by_fallback.is_none() { "└─" } else { "├─" })?;
         }
         for index in &d.indexes {
             let instead = if index.covers { "whose values are in it" } else { "of which slices were read" };
             writeln!(
                 f,
                 "{inner}{} index {}: {} found, {instead}; {}, {} of it read",
-                if d.below.is_empty() && d.stood_for.is_none() { "└─" } else { "├─" },
+                if d.below.is_empty() && d.served_by_fallback.is_none() { "└─" } else { "├─" },
                 index.name,
                 counted(index.rows, "row"),
                 counted(index.pages, "page"),
                 human_bytes(index.bytes)
             )?;
         }
-        if let Some(why) = &d.stood_for {
+        if let Some(why) = &d.served_by_fallback {
             writeln!(f, "{inner}{} run on the host in its place: {}, because {why}", if d.below.is_empty() { "└─" } else { "├─" }, decoded(d))?;
         }
         levels(f, &d.below, &inner, kept, said)?;

@@ -5,7 +5,7 @@ use std::fmt;
 use skytether_common::operator_stats::shortened;
 use skytether_common::plan_words::is_plumbing;
 use skytether_common::units::{human_bytes, human_seconds};
-use skytether_wire::{Annotation, OperatorNote, WorkAbove};
+use skytether_device::{Annotation, OperatorNote, ParentWork};
 
 use crate::api::receipt::{HostOperator, Receipt, ScanReceipt, ShippedReceipt, natural, telling};
 
@@ -214,7 +214,7 @@ fn drive_branches(scan: &ScanReceipt) -> Vec<Branch> {
 
 /// What the host worked off of what drives handed it.
 fn of_host(scan: &ScanReceipt) -> Option<Branch> {
-    let mut work = WorkAbove::default();
+    let mut work = ParentWork::default();
     scan.annotations.iter().for_each(|a| work.add(a.above));
     if work.is_none() {
         return None;
@@ -313,7 +313,7 @@ fn summed(notes: &[&OperatorNote]) -> Branch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skytether_wire::Rung;
+    use skytether_device::Rung;
 
     fn note(name: &str, depth: u32, rows: u64, seconds: f64) -> OperatorNote {
         OperatorNote { name: name.into(), depth, rows_out: Some(rows), seconds, ..OperatorNote::default() }

@@ -1,8 +1,8 @@
 //! The state of a drive as the host sees it.
 
 use serde::{Deserialize, Serialize};
+use skytether_device::CseInfo;
 use skytether_store::Usage;
-use skytether_wire::CseInfo;
 
 use crate::catalog::listing::Unreadable;
 

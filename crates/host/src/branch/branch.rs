@@ -11,13 +11,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use skytether_adapt::profile::Profile;
 use skytether_common::{Context, Key, Result};
+use skytether_device::{Cse, CseInfo, DeliveryStream, OpenReply, Storage, SubPlan};
 use skytether_engine::remote::RemoteStore;
 use skytether_engine::session::{Bounds, Sessions};
 use skytether_engine::split_execution::Taken;
 use skytether_engine::{Engine, Reader};
 use skytether_runtime::threads::{Threads, spawn_blocking_thread};
 use skytether_store::{Entry, Op, Usage, Version};
-use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Storage, SubPlan};
 
 use crate::branch::striped_storage::Placed;
 use crate::branch::worker::{Below, Work};
@@ -175,15 +175,15 @@ impl Cse for Branch {
         })
     }
 
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         Box::pin(async move {
             let (engine, taken) = (Arc::clone(&self.engine), plan.clone());
             Ok(match self.planned(async move { engine.take(taken).await }).await? {
-                Taken::Whole(stream) => Opened::Whole(stream),
+                Taken::Whole(stream) => OpenReply::Whole(stream),
                 Taken::Split(divided) => match crate::branch::worker::places(&divided, &plan, &self.placed)? {
-                    Some(places) => Opened::Session(self.sessions.open(&plan, self.work(plan.clone(), *divided, places).await?)),
+                    Some(places) => OpenReply::Session(self.sessions.open(&plan, self.work(plan.clone(), *divided, places).await?)),
                     // No drive has whole rows of what is read.
-                    None => Opened::Whole(divided.whole(&self.engine, &plan)),
+                    None => OpenReply::Whole(divided.whole(&self.engine, &plan)),
                 },
             })
         })

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use skytether_common::{Error, Key, PartitionName, Result};
+use skytether_device::{Cse, CseInfo, Storage};
 use skytether_store::{Entry, Expect, Op, Usage, Version};
-use skytether_wire::{Cse, CseInfo, Storage};
 
 use crate::catalog::membership::MEMBERSHIP_KEY;
 use crate::catalog::root_store::rendezvous;

@@ -22,12 +22,12 @@ use skytether_adapt::query::{Limits, Policy, Setup};
 use skytether_adapt::work::{PRIORS, Work as Cost};
 use skytether_common::Pushdown;
 use skytether_common::{Error, Result};
+use skytether_device::session::Stripe;
+use skytether_device::{Annotation, SubPlan};
 use skytether_engine::meter::Meter;
 use skytether_engine::session::{Lane, Worker};
 use skytether_engine::split_execution::{Combiner, SplitExecution};
 use skytether_plan::error::from_datafusion;
-use skytether_wire::session::Stripe;
-use skytether_wire::{Annotation, SubPlan};
 use tokio::sync::mpsc;
 
 use crate::api::device_profile::profile_of;
@@ -100,7 +100,7 @@ pub(crate) fn places(divided: &SplitExecution, plan: &SubPlan, placed: &Placed) 
         return Ok(None);
     }
     let mut places = HashMap::new();
-    for surveyed in divided.survey() {
+    for surveyed in divided.slice_manifest() {
         let stripe = surveyed.stripe;
         // Where nothing is read of it, any drive that has the metadata will do.
         let mut slices = divided.slices_of(stripe)?;
@@ -200,7 +200,7 @@ impl Work {
 /// The cost of a sub-plan, as far as it is known from the metadata of its partition.
 fn cost(divided: &SplitExecution) -> Result<Cost> {
     let plan = divided.logical()?;
-    let rows = divided.survey().iter().map(|stripe| stripe.rows).sum();
+    let rows = divided.slice_manifest().iter().map(|stripe| stripe.rows).sum();
     let mut tables: Vec<TableReference> = Vec::new();
     let visited = plan.apply(|node| {
         if let LogicalPlan::TableScan(scan) = node {
@@ -314,8 +314,8 @@ struct Fed {
 }
 
 impl Source for Fed {
-    fn survey(&self, drive: usize) -> Vec<Stripe> {
-        self.work.divided.survey().iter().copied().filter(|stripe| self.work.places.get(&stripe.stripe) == Some(&drive)).collect()
+    fn slice_manifest(&self, drive: usize) -> Vec<Stripe> {
+        self.work.divided.slice_manifest().iter().copied().filter(|stripe| self.work.places.get(&stripe.stripe) == Some(&drive)).collect()
     }
 
     fn take(&self, most: usize) -> Vec<(usize, u32)> {

@@ -16,9 +16,9 @@ use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use skytether_common::units::human_seconds;
 use skytether_common::{Error, Key, Kind, Result};
+use skytether_device::Cse;
+use skytether_device::layer::{Decorated, Layer};
 use skytether_store::{Expect, Op, Version};
-use skytether_wire::Cse;
-use skytether_wire::decorated::{Decorated, Decorator};
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
@@ -255,7 +255,7 @@ impl Held {
     }
 }
 
-impl Decorator for Held {
+impl Layer for Held {
     fn behind(&self) -> &dyn Cse {
         self.drive.as_ref()
     }

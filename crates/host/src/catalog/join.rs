@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use skytether_common::{Context, DatasetName, Error, Key, Kind, Result};
+use skytether_device::Cse;
 use skytether_runtime::within;
 use skytether_store::{Expect, Op};
-use skytether_wire::Cse;
 use uuid::Uuid;
 
 use crate::catalog::fencing::HOST_KEY;

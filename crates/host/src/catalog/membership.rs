@@ -10,9 +10,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use skytether_common::units::counted;
 use skytether_common::{Error, Key, Kind, Result};
+use skytether_device::Storage;
 use skytether_redundancy::Scheme;
 use skytether_store::{Expect, Op};
-use skytether_wire::Storage;
 use std::sync::Arc;
 use uuid::Uuid;
 

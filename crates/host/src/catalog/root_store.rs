@@ -13,10 +13,10 @@ use bytes::Bytes;
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use skytether_common::{Context, DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
+use skytether_device::{Cse, Storage};
 use skytether_partitioning::Placement;
 use skytether_runtime::within;
 use skytether_store::{Expect, Op};
-use skytether_wire::{Cse, Storage};
 use uuid::Uuid;
 
 use crate::catalog::bounds::Bounds;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use skytether_common::{Error, Result};
+use skytether_device::{Cse, Storage};
 use skytether_redundancy::Scheme;
 use skytether_runtime::{AppendVec, within};
-use skytether_wire::{Cse, Storage};
 use uuid::Uuid;
 
 use crate::catalog::fencing::Fence;

@@ -37,7 +37,7 @@ pub struct HostOptions {
     /// How long a drive may take to accept a sub-plan. Means nothing for drives that their connection watches ([`Cse::watched`]): these may
     /// take as long as they give signs of life.
     ///
-    /// [`Cse::watched`]: skytether_wire::Cse::watched
+    /// [`Cse::watched`]: skytether_device::Cse::watched
     pub begin_deadline: Duration,
     /// How long a drive may be silent in the middle of a sub-plan; the same holds.
     pub silence_deadline: Duration,

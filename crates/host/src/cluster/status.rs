@@ -28,7 +28,7 @@ impl Cluster {
         let mut found = None;
         let asked = async {
             let deadline = self.options().storage_deadline;
-            let there = within(deadline, &info.name, "say who it is", drive.present()).await?;
+            let there = within(deadline, &info.name, "say who it is", drive.identify()).await?;
             found = (there.id != info.id).then_some(there);
             let usage = within(deadline, &info.name, "say how much it holds", drive.usage()).await?;
             let unreadable = match self.catalog().unreadable_at(at).await {

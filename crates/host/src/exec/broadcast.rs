@@ -16,10 +16,10 @@ use futures::future::{BoxFuture, Shared};
 use futures::{FutureExt, StreamExt};
 use skytether_common::units::human_bytes;
 use skytether_common::{Error, Result};
+use skytether_device::size::batch_bytes;
 use skytether_plan::error::from_datafusion;
 use skytether_plan::{DriveScan, broadcast_join};
 use skytether_slice::metadata::ipc;
-use skytether_wire::size::batch_bytes;
 
 /// The most bytes that all tables beside one scan may take up in memory. Planning has taken them for far smaller.
 const MAX_BYTES: usize = 12 << 20;

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::ArrayRef;
-use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{DataType, SchemaRef};
-use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
 use datafusion::error::Result as DfResult;
 use datafusion::physical_plan::metrics::BaselineMetrics;
 use futures::StreamExt;
 use skytether_common::{DatasetName, Error, Generation, Kind, Result};
-use skytether_wire::size::batch_bytes;
-use skytether_wire::{Annotation, Cse, Delivery, DeliveryStream, SubPlan, WorkAbove};
+use skytether_device::conform::{check_schema, conform};
+use skytether_device::size::batch_bytes;
+use skytether_device::{Annotation, Cse, DeliveryStream, ParentWork, ResultMessage, SubPlan};
 
 use crate::api::estimate::Estimate;
 use crate::api::receipt::ShippedReceipt;
@@ -151,7 +150,7 @@ impl Reading {
     }
 
     /// This level has done `above` in the place of the drive, in all; of the time, `new` was not told yet.
-    pub(crate) fn worked(&self, above: WorkAbove, new: Duration) {
+    pub(crate) fn worked(&self, above: ParentWork, new: Duration) {
         if !new.is_zero() {
             self.metrics.elapsed_compute().add_duration(new);
         }
@@ -198,7 +197,7 @@ impl Reading {
         let (name, dataset) = (self.drive.info().name.clone(), &plan.dataset);
         let patience = self.patience();
         let DeliveryStream { schema, mut messages } = stream;
-        check(&schema, &self.schema, &name)?;
+        check_schema(&schema, &self.schema, &name)?;
         let (mut open_epoch, mut last) = (None, None);
         loop {
             let next = tokio::time::timeout(patience.silence, messages.next())
@@ -209,12 +208,12 @@ impl Reading {
                     return Err(Error::unavailable(format!("{name} ended its answer about {dataset} without finishing it: it may have stopped; try again")));
                 }
                 Some(Err(e)) => return Err(e),
-                Some(Ok(Delivery::Batch { epoch, batch })) => {
+                Some(Ok(ResultMessage::Batch { epoch, batch })) => {
                     open_epoch = Some(epoch);
                     let bytes = batch_bytes(&batch);
                     self.came(&batch, bytes);
                     let timer = self.metrics.elapsed_compute().timer();
-                    let batch = adapt(&batch, &self.schema, &name)?;
+                    let batch = conform(&batch, &self.schema, &name)?;
                     timer.done();
                     if batch.num_rows() == 0 {
                         continue;
@@ -226,12 +225,12 @@ impl Reading {
                         return Ok(());
                     }
                 }
-                Some(Ok(Delivery::EpochComplete { epoch })) => {
+                Some(Ok(ResultMessage::EpochComplete { epoch })) => {
                     if open_epoch == Some(epoch) {
                         open_epoch = None;
                     }
                 }
-                Some(Ok(Delivery::Done(annotation))) => {
+                Some(Ok(ResultMessage::Done(annotation))) => {
                     if let Some(epoch) = open_epoch {
                         return Err(Error::internal(format!("{name} finished without completing epoch {epoch}: its rows can't be counted")));
                     }
@@ -245,41 +244,4 @@ impl Reading {
             }
         }
     }
-}
-
-/// Whether batches of `given` can become `wanted`, column by column.
-pub(crate) fn check(given: &SchemaRef, wanted: &SchemaRef, name: &str) -> Result<()> {
-    let fits = given.fields().len() == wanted.fields().len()
-        && given
-            .fields()
-            .iter()
-            .zip(wanted.fields())
-            .all(|(g, w)| g.data_type() == w.data_type() || arrow::compute::can_cast_types(g.data_type(), w.data_type()));
-    if fits {
-        return Ok(());
-    }
-    let list = |s: &SchemaRef| s.fields().iter().take(20).map(|f| format!("{} {}", f.name(), f.data_type())).collect::<Vec<_>>().join(", ");
-    Err(Error::internal(format!(
-        "{name} answers with columns ({}) where ({}) were asked for: do host and drive have the same version?",
-        list(given),
-        list(wanted)
-    )))
-}
-
-/// `batch` with the names and types of `schema`, by position.
-pub(crate) fn adapt(batch: &RecordBatch, schema: &SchemaRef, name: &str) -> Result<RecordBatch> {
-    let wrong = |e: arrow::error::ArrowError| Error::internal(format!("{name} sent a batch that does not fit its schema")).because(e);
-    if batch.num_columns() != schema.fields().len() {
-        return Err(Error::internal(format!("{name} sent a batch of {} columns where {} were announced", batch.num_columns(), schema.fields().len())));
-    }
-    let columns =
-        batch.columns().iter().zip(schema.fields()).map(|(column, field)| retype(column, field.data_type())).collect::<Result<Vec<_>, _>>().map_err(wrong)?;
-    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    RecordBatch::try_new_with_options(schema.clone(), columns, &options).map_err(wrong)
-}
-
-fn retype(column: &ArrayRef, wanted: &DataType) -> Result<ArrayRef, arrow::error::ArrowError> {
-    // What does not fit is no NULL.
-    let strict = CastOptions { safe: false, ..CastOptions::default() };
-    if column.data_type() == wanted { Ok(Arc::clone(column)) } else { cast_with_options(column, wanted, &strict) }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use datafusion::execution::memory_pool::MemoryPool;
 use futures::future::BoxFuture;
 use skytether_common::Result;
+use skytether_device::{DeliveryStream, OpenReply, Storage, SubPlan};
 use skytether_engine::lane_pool::LanePool;
 use skytether_engine::remote::RemoteStore;
 use skytether_engine::session::{Bounds, Sessions};
 use skytether_engine::split_execution::Taken;
 use skytether_engine::{Engine, Reader};
 use skytether_runtime::threads::{Threads, spawn_blocking_thread};
-use skytether_wire::{DeliveryStream, Opened, Storage, SubPlan};
 
 use crate::recovery::fallback::{Fallback, FallbackExecutor};
 
@@ -72,12 +72,12 @@ impl FallbackExecutor for EngineExecutor {
         Box::pin(self.planned(async move { engine.start(plan).await }))
     }
 
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         let (engine, taken) = (Arc::clone(&self.engine), plan.clone());
         Box::pin(async move {
             Ok(match self.planned(async move { engine.take(taken).await }).await? {
-                Taken::Whole(stream) => Opened::Whole(stream),
-                Taken::Split(divided) => Opened::Session(self.sessions.open(&plan, LanePool::new(Arc::clone(&self.engine), *divided, None))),
+                Taken::Whole(stream) => OpenReply::Whole(stream),
+                Taken::Split(divided) => OpenReply::Session(self.sessions.open(&plan, LanePool::new(Arc::clone(&self.engine), *divided, None))),
             })
         })
     }

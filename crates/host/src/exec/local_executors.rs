@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use datafusion::execution::memory_pool::MemoryPool;
+use skytether_device::Cse;
 use skytether_runtime::threads::Threads;
-use skytether_wire::Cse;
 use uuid::Uuid;
 
 use crate::exec::adaptive::local_worker::EngineAbove;

@@ -6,8 +6,8 @@ use std::time::Instant;
 use datafusion::execution::memory_pool::PeakRecordingPool;
 use datafusion::physical_plan::ExecutionPlan;
 use skytether_common::Pushdown;
+use skytether_device::{Annotation, OperatorNote, ParentWork, Rung};
 use skytether_plan::operator_metrics;
-use skytether_wire::{Annotation, OperatorNote, Rung, WorkAbove};
 
 use crate::api::estimate::Estimate;
 use crate::api::receipt::{HostOperator, Receipt, ReceiptSource, ScanReceipt, ShippedReceipt, add, among, sort, telling};
@@ -178,7 +178,7 @@ fn sum_up(receipt: &mut Receipt, cut: Pushdown) {
         d.reason = d.reason.take().or_else(|| why.clone());
     }
     sort(&mut receipt.drives);
-    (receipt.bytes_read, receipt.bytes_moved, receipt.host_work) = (0, receipt.bytes_metadata, WorkAbove::default());
+    (receipt.bytes_read, receipt.bytes_moved, receipt.host_work) = (0, receipt.bytes_metadata, ParentWork::default());
     for d in &receipt.drives {
         // What branches worked off of their drives' is in the figures of the branches.
         receipt.host_work.add(d.above);
@@ -260,13 +260,13 @@ mod tests {
     fn what_drives_handed_out_is_the_hosts_work_and_is_counted_once() {
         let collector = Collector::new(Instant::now(), Pushdown::Adaptive);
         let scan = collector.scan("a.b".into(), Rung::Full, "TableScan".into(), Some(0));
-        let above = WorkAbove { slices: 7, rows_read: 70, bytes_read: 600, seconds: 0.25 };
+        let above = ParentWork { slices: 7, rows_read: 70, bytes_read: 600, seconds: 0.25 };
         let branch = Annotation { below: vec![Annotation { above, ..annotation("a", Rung::Raw, 1) }], ..annotation("left", Rung::Full, 1) };
         for told in [Annotation { above, ..annotation("drive-0", Rung::Raw, 600) }, Annotation { above, ..annotation("drive-1", Rung::Raw, 600) }, branch] {
             collector.begin(scan, told);
         }
         let receipt = collector.receipt();
-        assert_eq!(receipt.host_work, WorkAbove { slices: 14, rows_read: 140, bytes_read: 1200, seconds: 0.5 });
+        assert_eq!(receipt.host_work, ParentWork { slices: 14, rows_read: 140, bytes_read: 1200, seconds: 0.5 });
         assert_eq!(receipt.bytes_read, 3000, "the drives read these bytes, and nobody else");
         assert_eq!(receipt.host_work, collector.receipt().host_work, "however often it is asked");
         let text = receipt.to_string();
@@ -284,8 +284,8 @@ mod tests {
         ] {
             let collector = Collector::new(Instant::now(), Pushdown::Full);
             let scan = collector.scan("a.b".into(), Rung::Full, "TableScan".into(), Some(0));
-            let stood_for = Some("drive-0 is lost".to_owned());
-            collector.begin(scan, Annotation { stood_for, slices_decoded: slices, bytes_decoded: bytes, ..annotation("drive-0", Rung::Full, 1) });
+            let served_by_fallback = Some("drive-0 is lost".to_owned());
+            collector.begin(scan, Annotation { served_by_fallback, slices_decoded: slices, bytes_decoded: bytes, ..annotation("drive-0", Rung::Full, 1) });
             let text = collector.receipt().to_string();
             assert!(text.contains(says), "{text}");
         }

@@ -11,10 +11,10 @@ use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt, stream};
 use skytether_common::checksum::crc32c;
 use skytether_common::{DatasetName, Error, Generation, Key, Kind, Result};
+use skytether_device::Storage;
 use skytether_partitioning::Placement;
 use skytether_slice::plain::{Assembly, Footer, MAGIC};
 use skytether_slice::{Metadata, Picked, Pieces};
-use skytether_wire::Storage;
 use uuid::Uuid;
 
 use crate::export::virtual_file::PlainFile;

@@ -12,13 +12,13 @@ use bytes::Bytes;
 use futures::{StreamExt, stream};
 use serde::de::DeserializeOwned;
 use skytether_common::{Context, DatasetName, Error, Key, Result};
+use skytether_device::{CseInfo, ResultMessage, Storage};
+use skytether_flight_drive::MAX_MESSAGE;
+use skytether_flight_drive::deliveries::{DeliveryDecoder, Incoming};
+use skytether_flight_drive::frames;
+use skytether_flight_drive::status::{from_status, of_connection, root_cause};
 use skytether_slice::SliceOptions;
 use skytether_store::{Entry, Op, Usage, Version};
-use skytether_wire::flight::MAX_MESSAGE;
-use skytether_wire::flight::deliveries::{DeliveryDecoder, Incoming};
-use skytether_wire::flight::frames;
-use skytether_wire::flight::status::{from_status, of_connection, root_cause};
-use skytether_wire::{CseInfo, Delivery, Storage};
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 use uuid::Uuid;
@@ -400,7 +400,7 @@ impl Reading {
             let mut so_far = self.receipt.lock().unwrap_or_else(PoisonError::into_inner);
             so_far.bytes_moved += bytes as u64;
             so_far.seconds = self.started.elapsed().as_secs_f64();
-            if let Incoming::Delivery(Delivery::Batch { batch, .. }) = decoded {
+            if let Incoming::Message(ResultMessage::Batch { batch, .. }) = decoded {
                 so_far.rows += batch.num_rows() as u64;
                 return Ok(Some(batch));
             }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use skytether_common::Result;
-use skytether_wire::flight::frames;
-use skytether_wire::flight::status::to_status;
+use skytether_flight_drive::frames;
+use skytether_flight_drive::status::to_status;
 use tokio::sync::mpsc;
 use tonic::Status;
 

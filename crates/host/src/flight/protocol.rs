@@ -26,7 +26,7 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Result};
-use skytether_wire::CseInfo;
+use skytether_device::CseInfo;
 use uuid::Uuid;
 
 use crate::api::receipt::Receipt;

@@ -15,12 +15,12 @@ use arrow_flight::{
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
 use skytether_common::{Error, PartitionName, Result};
+use skytether_device::{Cse, ResultMessage};
+use skytether_flight_drive::deliveries::DeliveryEncoder;
+use skytether_flight_drive::frames;
+use skytether_flight_drive::status::to_status;
+use skytether_flight_drive::{ConnectOptions, FlightCse, MAX_MESSAGE};
 use skytether_store::Op;
-use skytether_wire::flight::deliveries::DeliveryEncoder;
-use skytether_wire::flight::frames;
-use skytether_wire::flight::status::to_status;
-use skytether_wire::flight::{ConnectOptions, FlightCse, MAX_MESSAGE};
-use skytether_wire::{Cse, Delivery};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
@@ -250,7 +250,7 @@ impl HostService {
                     return Ok(());
                 }
                 while let Some(batch) = query.stream.next().await {
-                    for message in encoder.encode(Delivery::Batch { epoch: 0, batch: batch? })? {
+                    for message in encoder.encode(ResultMessage::Batch { epoch: 0, batch: batch? })? {
                         // The client has left: dropping the query stops it.
                         if send.send(Ok(message)).await.is_err() {
                             return Ok(());

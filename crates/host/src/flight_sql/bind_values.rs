@@ -10,10 +10,10 @@ use arrow_flight::error::FlightError;
 use datafusion::common::ScalarValue;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
 use skytether_common::{Error, Result};
+use skytether_flight_drive::status::from_status;
 use skytether_plan::broadcast_join;
 use skytether_plan::error::from_datafusion;
 use skytether_slice::metadata::ipc::{self, Accepted};
-use skytether_wire::flight::status::from_status;
 use tonic::Status;
 
 /// The most bytes that the values of one statement may take.

@@ -36,8 +36,8 @@ use bytes::Bytes;
 use datafusion::common::ScalarValue;
 use futures::{Stream, StreamExt, stream};
 use skytether_common::{Error, Result};
-use skytether_wire::flight::frames::{decode_message, encode_message};
-use skytether_wire::flight::status::to_status;
+use skytether_flight_drive::frames::{decode_message, encode_message};
+use skytether_flight_drive::status::to_status;
 use tonic::{Request, Response, Status, Streaming};
 use uuid::Uuid;
 

@@ -9,6 +9,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Generation, Kind, PartitionName, Result};
+use skytether_device::size::batch_bytes;
 use skytether_index::INDEX;
 use skytether_matrix::Transposed;
 use skytether_partitioning::Placement;
@@ -17,7 +18,6 @@ use skytether_redundancy::{Code, Scheme};
 use skytether_runtime::threads;
 use skytether_slice::{Encoded, Layout, MetadataBuilder, SliceOptions, TableSlicer};
 use skytether_store::Expect;
-use skytether_wire::size::batch_bytes;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use uuid::Uuid;
 

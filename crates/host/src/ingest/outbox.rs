@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
 use skytether_common::{Error, Key, Result};
+use skytether_device::Storage;
 use skytether_store::{Expect, Op};
-use skytether_wire::Storage;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 

@@ -10,9 +10,9 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use futures::stream::{self, StreamExt};
 use skytether_common::{Context, DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
+use skytether_device::verify::Pace;
 use skytether_partitioning::Placement;
 use skytether_store::{Expect, Op, Version};
-use skytether_wire::verify::Pace;
 
 use crate::api::resize_report::GrowthReport;
 use crate::api::scrub_report::Progress;

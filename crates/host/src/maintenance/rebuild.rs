@@ -14,12 +14,12 @@ use bytes::Bytes;
 use datafusion::common::runtime::SpawnedTask;
 use futures::stream::{self, StreamExt};
 use skytether_common::{DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
+use skytether_device::verify::Pace;
 use skytether_partitioning::Placement;
 use skytether_redundancy::map::Place;
 use skytether_redundancy::repair::{Drive, reads};
 use skytether_slice::Metadata;
 use skytether_store::{Expect, Op};
-use skytether_wire::verify::Pace;
 
 use crate::api::scrub_report::{Progress, RepairOptions, RepairReport};
 use crate::catalog::code_map::{Level, Part, RedundancyRecord, StoredMap, parity_of};

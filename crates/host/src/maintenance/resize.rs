@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use skytether_common::{Error, Result};
-use skytether_wire::Cse;
+use skytether_device::Cse;
 
 use crate::api::resize_report::{GrowthOptions, GrowthReport, Load};
 use crate::api::scrub_report::Progress;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use skytether_common::{Context, DatasetName, Error, Key, Kind, Result};
+use skytether_device::Cse;
 use skytether_store::{Expect, Op};
-use skytether_wire::Cse;
 use uuid::Uuid;
 
 use crate::catalog::failure_domains::Domains;

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::future::join_all;
 use skytether_common::{DatasetName, Error, Key, Kind, PartitionName, Result};
+use skytether_device::verify::{Expected, Found, Item};
+use skytether_device::{Verified, Verify};
 use skytether_partitioning::Placement;
 use skytether_redundancy::map::Role;
 use skytether_slice::Metadata;
-use skytether_wire::verify::{Expected, Found, Item};
-use skytether_wire::{Verified, Verify};
 use uuid::Uuid;
 
 use crate::api::scrub_report::{Finding, Progress, ScrubOptions, ScrubReport};

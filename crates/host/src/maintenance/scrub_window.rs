@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use skytether_common::{Error, Key, PartitionName, Result};
+use skytether_device::verify::{Expected, Found, Item, MAX_SUMS, Summed};
+use skytether_device::{Verified, Verify};
 use skytether_redundancy::code::{BLOCK, encode};
 use skytether_redundancy::digest::{Digest, consistent};
 use skytether_redundancy::map::{CodeMap, Members, Role, Shard};
 use skytether_redundancy::scrub::{Report, Verdict, judge};
 use skytether_redundancy::{Code, code};
 use skytether_slice::Metadata;
-use skytether_wire::verify::{Expected, Found, Item, MAX_SUMS, Summed};
-use skytether_wire::{Verified, Verify};
 
 use crate::catalog::code_map::{Level, StoredMap};
 use crate::catalog::root_store::RootRecord;

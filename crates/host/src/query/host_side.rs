@@ -5,8 +5,8 @@
 
 use skytether_adapt::cost::CostModel;
 use skytether_adapt::work::PRIORS;
+use skytether_device::Rung;
 use skytether_redundancy::Scheme;
-use skytether_wire::Rung;
 
 use crate::exec::scan::Moves;
 

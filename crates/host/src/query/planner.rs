@@ -10,7 +10,7 @@ use bytes::Bytes;
 use datafusion::common::{ScalarValue, TableReference};
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::TaskContext;
-use datafusion::execution::memory_pool::{MemoryPool, PeakRecordingPool};
+use datafusion::execution::memory_pool::PeakRecordingPool;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
@@ -28,7 +28,6 @@ use skytether_plan::join_types::JoinTypes;
 use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::topk_heap_cap::topk_heap_cap;
 use skytether_plan::{CutPlan, cut, partial};
-use skytether_wire::Storage;
 use uuid::Uuid;
 
 use crate::api::receipt::ReceiptHandle;
@@ -60,7 +59,6 @@ use crate::query::tables::{NamedTables, PLAIN, SchemaCache};
 use crate::query::unnest as unnested;
 
 use crate::query::result_stream::{Counted, Running};
-
 
 /// Plans queries over a cluster, and runs them. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -19,10 +19,10 @@ use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::Pushdown;
 use skytether_common::{DatasetName, Error, PartitionName, Result};
+use skytether_device::{Annotation, Rung};
 use skytether_partitioning::Placement;
 use skytether_plan::error::{from_datafusion, to_datafusion};
 use skytether_plan::{CutPlan, DriveScan, explain_text, pushdown_level};
-use skytether_wire::{Annotation, Rung};
 
 use crate::api::device_profile::profile_of;
 use crate::catalog::bounds::Bounds;

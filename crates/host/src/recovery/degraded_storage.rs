@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
+use skytether_device::{Cse, CseInfo, Storage, Verified, Verify};
 use skytether_index::State;
 use skytether_store::{Entry, Op, Usage, Version};
-use skytether_wire::{Cse, CseInfo, Storage, Verified, Verify};
 
 use crate::catalog::code_map::{Level, Part};
 use crate::recovery::reconstruct::{Cover, Made, Parts, parts};
@@ -136,8 +136,8 @@ impl Storage for Rebuilt {
         self.drive().info()
     }
 
-    fn present(&self) -> BoxFuture<'_, Result<CseInfo>> {
-        Box::pin(async move { self.drive().present().await })
+    fn identify(&self) -> BoxFuture<'_, Result<CseInfo>> {
+        Box::pin(async move { self.drive().identify().await })
     }
 
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, stream};
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
+use skytether_device::session::Message;
+use skytether_device::{Cse, CseInfo, DeliveryStream, OpenReply, Session, Storage, SubPlan, Verified, Verify};
 use skytether_index::State;
 use skytether_store::{Entry, Op, Usage, Version};
-use skytether_wire::session::Message;
-use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Session, Storage, SubPlan, Verified, Verify};
 use tokio::sync::RwLockReadGuard;
 
 use crate::catalog::failure_domains::Domains;
@@ -182,7 +182,7 @@ impl Covered {
             let (mut messages, open) = state?;
             let next = messages.next().await;
             match next.unwrap_or_else(|| Err(Error::unavailable(format!("{} ended its answer without finishing it", open.covered.info().name)))) {
-                Ok(Message::Trouble { error, .. }) if covers(&error) => {
+                Ok(Message::EpochError { error, .. }) if covers(&error) => {
                     let why = open.covered.failed(open.number, &error);
                     Some((Err(Error::unavailable(why)), None))
                 }
@@ -216,8 +216,8 @@ impl Storage for Covered {
         self.drive().info()
     }
 
-    fn present(&self) -> BoxFuture<'_, Result<CseInfo>> {
-        Box::pin(async move { self.drive().present().await })
+    fn identify(&self) -> BoxFuture<'_, Result<CseInfo>> {
+        Box::pin(async move { self.drive().identify().await })
     }
 
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
@@ -293,7 +293,7 @@ impl Cse for Covered {
         })
     }
 
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         Box::pin(async move {
             if !self.is_redundant() {
                 return self.drive().open(plan).await;
@@ -303,8 +303,8 @@ impl Cse for Covered {
                 return self.stand_in()?.open(plan, why).await;
             }
             match self.drive().open(plan.clone()).await {
-                Ok(Opened::Whole(stream)) => Ok(Opened::Whole(self.held(&plan, number, stream))),
-                Ok(Opened::Session(session)) => Ok(Opened::Session(self.watched_over(number, session))),
+                Ok(OpenReply::Whole(stream)) => Ok(OpenReply::Whole(self.held(&plan, number, stream))),
+                Ok(OpenReply::Session(session)) => Ok(OpenReply::Session(self.watched_over(number, session))),
                 Err(e) if covers(&e) => self.instead(number, e, async |stand_in, why| stand_in.open(plan, why).await).await,
                 Err(e) => Err(e),
             }

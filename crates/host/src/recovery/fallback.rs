@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use skytether_common::Result;
-use skytether_wire::{DeliveryStream, Opened, Storage, SubPlan};
+use skytether_device::{DeliveryStream, OpenReply, Storage, SubPlan};
 
 /// Makes executors over the values of drives.
 pub(crate) trait Fallback: Send + Sync + Debug {
@@ -18,8 +18,8 @@ pub(crate) trait Fallback: Send + Sync + Debug {
 
 /// Runs sub-plans in this process.
 pub(crate) trait FallbackExecutor: Send + Sync + Debug {
-    /// As [`skytether_wire::Cse::execute`].
+    /// As [`skytether_device::Cse::execute`].
     fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>>;
-    /// As [`skytether_wire::Cse::open`].
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>>;
+    /// As [`skytether_device::Cse::open`].
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>>;
 }

@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use skytether_common::units::counted;
 use skytether_common::{Error, Key, Kind, Result};
+use skytether_device::{Cse, CseInfo, DeliveryStream, OpenReply, Storage, SubPlan, Verified, Verify};
 use skytether_index::State;
 use skytether_store::{Entry, Op, Usage, Version};
-use skytether_wire::{Cse, CseInfo, DeliveryStream, Opened, Storage, SubPlan, Verified, Verify};
 use uuid::Uuid;
 
 /// A drive that could not be opened.
@@ -102,8 +102,8 @@ impl Storage for Gone {
         &self.info
     }
 
-    fn present(&self) -> BoxFuture<'_, Result<CseInfo>> {
-        Box::pin(async move { self.there()?.present().await })
+    fn identify(&self) -> BoxFuture<'_, Result<CseInfo>> {
+        Box::pin(async move { self.there()?.identify().await })
     }
 
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
@@ -144,7 +144,7 @@ impl Cse for Gone {
         Box::pin(async move { self.there()?.execute(plan).await })
     }
 
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         Box::pin(async move { self.there()?.open(plan).await })
     }
 

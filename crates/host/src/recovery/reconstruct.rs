@@ -11,10 +11,10 @@ use futures::future::{BoxFuture, FutureExt, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
+use skytether_device::Cse;
 use skytether_redundancy::code;
 use skytether_redundancy::map::{Place, Role, Shard};
 use skytether_runtime::threads::Threads;
-use skytether_wire::Cse;
 
 use crate::catalog::code_map::{Level, Part, StoredMap, parity_of};
 use crate::catalog::health::Presence;

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
+use skytether_device::verify::{Expected, Item};
+use skytether_device::{Verified, Verify};
 use skytether_redundancy::code;
 use skytether_redundancy::map::{Role, Shard};
 use skytether_store::{Expect, Op, Version};
-use skytether_wire::verify::{Expected, Item};
-use skytether_wire::{Verified, Verify};
 
 use crate::catalog::code_map::Level;
 use crate::recovery::reconstruct::{Cover, Else};

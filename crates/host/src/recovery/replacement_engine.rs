@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use skytether_common::Result;
-use skytether_wire::session::Message;
-use skytether_wire::{Annotation, Delivery, DeliveryStream, Opened, Session, Storage, SubPlan};
+use skytether_device::session::Message;
+use skytether_device::{Annotation, DeliveryStream, OpenReply, ResultMessage, Session, Storage, SubPlan};
 
 use crate::recovery::degraded_storage::{Figures, Rebuilt, Tally};
 use crate::recovery::fallback::FallbackExecutor;
@@ -28,18 +28,18 @@ impl StandIn {
         Ok(Self { executor, tally: Arc::clone(&rebuilt.tally) })
     }
 
-    /// As [`skytether_wire::Cse::execute`]; `why` the drive itself does not.
+    /// As [`skytether_device::Cse::execute`]; `why` the drive itself does not.
     pub(crate) async fn execute(&self, plan: SubPlan, why: String) -> Result<DeliveryStream> {
         let tally = Telling::new(&self.tally, why);
         Ok(tally.stream(self.executor.execute(plan).await?))
     }
 
-    /// As [`skytether_wire::Cse::open`].
-    pub(crate) async fn open(&self, plan: SubPlan, why: String) -> Result<Opened> {
+    /// As [`skytether_device::Cse::open`].
+    pub(crate) async fn open(&self, plan: SubPlan, why: String) -> Result<OpenReply> {
         let tally = Telling::new(&self.tally, why);
         Ok(match self.executor.open(plan).await? {
-            Opened::Whole(stream) => Opened::Whole(tally.stream(stream)),
-            Opened::Session(session) => {
+            OpenReply::Whole(stream) => OpenReply::Whole(tally.stream(stream)),
+            OpenReply::Session(session) => {
                 let messages = session.messages.map(move |message| match message {
                     Ok(Message::Done(mut told)) => {
                         tally.tell(&mut told);
@@ -47,7 +47,7 @@ impl StandIn {
                     }
                     other => other,
                 });
-                Opened::Session(Session { messages: Box::pin(messages), ..session })
+                OpenReply::Session(Session { messages: Box::pin(messages), ..session })
             }
         })
     }
@@ -67,15 +67,15 @@ impl Telling {
 
     fn tell(&self, annotation: &mut Annotation) {
         let Figures { slices, within, bytes } = self.tally.read().since(self.before);
-        annotation.stood_for = Some(self.why.clone());
+        annotation.served_by_fallback = Some(self.why.clone());
         (annotation.slices_decoded, annotation.slices_within, annotation.bytes_decoded) = (slices, within, bytes);
     }
 
     fn stream(self, stream: DeliveryStream) -> DeliveryStream {
         let messages = stream.messages.map(move |message| match message {
-            Ok(Delivery::Done(mut told)) => {
+            Ok(ResultMessage::Done(mut told)) => {
                 self.tell(&mut told);
-                Ok(Delivery::Done(told))
+                Ok(ResultMessage::Done(told))
             }
             other => other,
         });

@@ -7,16 +7,16 @@ use arrow::datatypes::SchemaRef;
 use futures::future::BoxFuture;
 use futures::{Stream, StreamExt, stream};
 use skytether_common::{Error, Result};
-use skytether_wire::size::batch_bytes;
-use skytether_wire::{Delivery, DeliveryStream};
+use skytether_device::conform::conform;
+use skytether_device::size::batch_bytes;
+use skytether_device::{DeliveryStream, ResultMessage};
 
-use crate::exec::drive_reader::adapt;
 use crate::recovery::degraded_storage::covers;
 
 /// Bytes of rows that are held back at most; where there are more, they go out and the drive may not be lost any more.
 const HELD: u64 = 16 << 20;
 
-type Messages = Pin<Box<dyn Stream<Item = Result<Delivery>> + Send>>;
+type Messages = Pin<Box<dyn Stream<Item = Result<ResultMessage>> + Send>>;
 
 /// Runs the same sub-plan elsewhere, after such an error.
 pub(crate) type Again = Box<dyn FnOnce(Error) -> BoxFuture<'static, Result<DeliveryStream>> + Send>;
@@ -29,7 +29,7 @@ struct Held {
     /// The epoch of which rows came and not the end.
     epoch: Option<u32>,
     /// Rows that came, in order, with their bytes.
-    rows: VecDeque<Delivery>,
+    rows: VecDeque<ResultMessage>,
     bytes: u64,
     again: Option<Again>,
 }
@@ -48,24 +48,24 @@ pub(crate) fn held(name: &str, stream: DeliveryStream, again: Again) -> Delivery
 
 impl Held {
     /// Whether `message` can follow what came.
-    fn check(&mut self, message: &Delivery) -> Result<()> {
+    fn check(&mut self, message: &ResultMessage) -> Result<()> {
         match message {
-            Delivery::Batch { epoch, batch } => {
+            ResultMessage::Batch { epoch, batch } => {
                 self.epoch = Some(*epoch);
-                adapt(batch, &self.schema, &self.name).map(drop).map_err(|e| Error::corrupt(e.full_text()))
+                conform(batch, &self.schema, &self.name).map(drop).map_err(|e| Error::corrupt(e.full_text()))
             }
-            Delivery::EpochComplete { epoch } => {
+            ResultMessage::EpochComplete { epoch } => {
                 self.epoch = self.epoch.filter(|open| open != epoch);
                 Ok(())
             }
-            Delivery::Done(_) => match self.epoch {
+            ResultMessage::Done(_) => match self.epoch {
                 Some(epoch) => Err(Error::corrupt(format!("{} finished without completing epoch {epoch}: its rows can't be counted", self.name))),
                 None => Ok(()),
             },
         }
     }
 
-    async fn next(&mut self) -> Option<Result<Delivery>> {
+    async fn next(&mut self) -> Option<Result<ResultMessage>> {
         loop {
             if self.again.is_none()
                 && let Some(first) = self.rows.pop_front()
@@ -79,10 +79,10 @@ impl Held {
             match next {
                 Some(Ok(message)) if self.again.is_none() => return Some(Ok(message)),
                 Some(Ok(message)) => {
-                    if let Delivery::Batch { batch, .. } = &message {
+                    if let ResultMessage::Batch { batch, .. } = &message {
                         self.bytes = self.bytes.saturating_add(batch_bytes(batch));
                     }
-                    let over = matches!(message, Delivery::Done(_));
+                    let over = matches!(message, ResultMessage::Done(_));
                     self.rows.push_back(message);
                     if over || self.bytes > HELD {
                         self.again = None;

@@ -13,12 +13,12 @@ use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use futures::StreamExt;
 use skytether_common::{DatasetName, Error, Generation, PartitionName, Result};
+use skytether_device::{Annotation, CseInfo, DeliveryStream, ResultMessage, Rung, SubPlan};
 use skytether_drive::{Cse, Drive, DriveOptions};
 use skytether_expression::CellSource;
 use skytether_slice::{Encoded, Layout, Metadata, MetadataBuilder, SliceOptions, SparseSlicer, TableSlicer, ValueType, Values, sparse_schema};
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Expect, Op, SliceStore};
-use skytether_wire::{Annotation, CseInfo, Delivery, DeliveryStream, Rung, SubPlan};
 use uuid::Uuid;
 
 /// More than one block of cells.
@@ -228,16 +228,16 @@ pub async fn collect(mut stream: DeliveryStream) -> Result<(RecordBatch, Annotat
     let (mut batches, mut complete) = (Vec::new(), false);
     while let Some(message) = stream.messages.next().await {
         match message? {
-            Delivery::Batch { epoch, batch } => {
+            ResultMessage::Batch { epoch, batch } => {
                 assert!(!complete, "a batch of epoch {epoch} came after the epoch was complete");
                 assert_eq!((epoch, batch.schema()), (0, Arc::clone(&stream.schema)));
                 batches.push(batch);
             }
-            Delivery::EpochComplete { epoch } => {
+            ResultMessage::EpochComplete { epoch } => {
                 assert_eq!(epoch, 0);
                 complete = true;
             }
-            Delivery::Done(annotation) => {
+            ResultMessage::Done(annotation) => {
                 assert!(complete, "done before the epoch was complete");
                 assert!(stream.messages.next().await.is_none(), "a message after the last");
                 let rows = concat_batches(&stream.schema, &batches).unwrap();

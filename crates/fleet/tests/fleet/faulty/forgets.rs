@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use skytether_common::{Error, Key, Kind, Result};
+use skytether_device::layer::{Decorated, Layer};
 use skytether_drive::{Cse, Drive};
 use skytether_fleet::ScrubOptions;
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
-use skytether_wire::decorated::{Decorated, Decorator};
 
 use super::{BYSTANDER, Change, DRIVES, LIMIT, OLD, OTHER, VICTIM, Values, values};
 use crate::mended::{holds, options, rows, store};
@@ -85,7 +85,7 @@ struct Way {
     again: Arc<OnceLock<Arc<Drive>>>,
 }
 
-impl Decorator for Way {
+impl Layer for Way {
     fn behind(&self) -> &dyn Cse {
         self.again.get().unwrap_or(&self.drive).as_ref()
     }

@@ -10,11 +10,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use skytether_common::{Error, Key, Result};
+use skytether_device::{CseInfo, DeliveryStream, OpenReply, SubPlan, Verified, Verify};
 use skytether_drive::{Cse, Drive, Storage};
 use skytether_store::before::Before;
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Entry, Expect, Op, SliceStore, Usage, Version};
-use skytether_wire::{CseInfo, DeliveryStream, Opened, SubPlan, Verified, Verify};
 use tokio::sync::{Notify, oneshot};
 
 use crate::util::Random;
@@ -432,7 +432,7 @@ impl Cse for Link {
         })
     }
 
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         Box::pin(async move {
             let drive = Arc::clone(&self.drive);
             self.asked(told("open", [plan.dataset.root_key().as_str()]), async move { drive.open(plan).await }).await

@@ -4,7 +4,7 @@ use skytether_adapt::cost::CostModel;
 use skytether_adapt::kinds::{Had, Kinds};
 use skytether_adapt::message::Rung;
 use skytether_adapt::work::{Kind, Operator};
-use skytether_wire::{Annotation, OperatorNote};
+use skytether_device::{Annotation, OperatorNote};
 
 /// The operator that makes states of rows.
 const AGGREGATE: &str = "AggregateExec";
@@ -12,7 +12,7 @@ const AGGREGATE: &str = "AggregateExec";
 /// What is known of drive `at` after a query of which `cost` is what was learnt, and `told` what the drive itself tells; `None` where that says nothing new.
 pub(crate) fn learnt(cost: &CostModel, at: usize, told: &Annotation) -> Option<Kinds> {
     // Who stood for it is another device; a branch has its drives do the work.
-    if told.stood_for.is_some() || !told.below.is_empty() {
+    if told.served_by_fallback.is_some() || !told.below.is_empty() {
         return None;
     }
     let (rung, had) = shares(cost, told)?;
@@ -108,7 +108,7 @@ mod tests {
     fn others_that_stood_for_it_and_the_drives_of_a_branch_say_nothing_of_it() {
         let (cost, told) = (query(&[AGGREGATE], 1e-3), told(&[("AggregateExec", 10, 5.0), ("SliceScanExec", 20_000, 3.0)]));
         assert!(learnt(&cost, 0, &told).is_some());
-        assert_eq!(learnt(&cost, 0, &Annotation { stood_for: Some("lost".into()), ..told.clone() }), None);
+        assert_eq!(learnt(&cost, 0, &Annotation { served_by_fallback: Some("lost".into()), ..told.clone() }), None);
         assert_eq!(learnt(&cost, 0, &Annotation { below: vec![Annotation::default()], ..told.clone() }), None);
         assert_eq!(learnt(&cost, 0, &Annotation { rows_read: None, ..told.clone() }), None);
         assert_eq!(learnt(&cost, 0, &Annotation { operators: Vec::new(), rows_read: Some(0), ..told }), None);

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use arrow::datatypes::SchemaRef;
 use skytether_adapt::message::{Completed, CseId, Down, EpochId, Rung, Slice, SliceCost, SliceId, Up};
 use skytether_common::{Error, Result};
+use skytether_device::session::Stripe;
+use skytether_device::{Annotation, Cse, ParentWork, SubPlan};
 use skytether_engine::feed::FetchedSlice;
-use skytether_wire::session::Stripe;
-use skytether_wire::{Annotation, Cse, SubPlan, WorkAbove};
 use tokio::sync::mpsc;
 
 use crate::exec::adaptive::backpressure::Mouth;
@@ -88,9 +88,9 @@ impl Drive {
     ///
     /// # Errors
     /// Unavailable, where it has others than before; internal, where it names one twice.
-    pub(crate) fn surveyed(&mut self, survey: &[Stripe], cse: CseId, first: u32) -> Result<Option<Vec<Slice>>> {
+    pub(crate) fn surveyed(&mut self, slice_manifest: &[Stripe], cse: CseId, first: u32) -> Result<Option<Vec<Slice>>> {
         let name = &self.cse.info().name;
-        let stripes: Vec<u32> = survey.iter().map(|stripe| stripe.stripe).collect();
+        let stripes: Vec<u32> = slice_manifest.iter().map(|stripe| stripe.stripe).collect();
         if self.is_surveyed {
             if self.stripes != stripes {
                 return Err(Error::unavailable(format!("{name} has other slices than before: the data set was replaced or dropped; ask again")));
@@ -101,7 +101,7 @@ impl Drive {
         if places.len() != stripes.len() {
             return Err(Error::internal(format!("{name} names a stripe twice")));
         }
-        let slices = survey.iter().zip(first..).map(|(stripe, id)| Slice {
+        let slices = slice_manifest.iter().zip(first..).map(|(stripe, id)| Slice {
             id: SliceId(id),
             rows: u32::try_from(stripe.rows).unwrap_or(u32::MAX),
             bytes: stripe.bytes,
@@ -174,10 +174,10 @@ impl Drive {
     }
 
     /// What this level has worked off in the place of this drive, in so much time.
-    fn worked_above(&self, time: Duration) -> WorkAbove {
+    fn worked_above(&self, time: Duration) -> ParentWork {
         let (slices, bytes_read) = self.handed_out.stored;
         let rows_read = self.above.told().and_then(|told| told.rows_read).unwrap_or(0);
-        WorkAbove { slices, rows_read, bytes_read, seconds: time.as_secs_f64() }
+        ParentWork { slices, rows_read, bytes_read, seconds: time.as_secs_f64() }
     }
 
     /// Writes into the receipt what this level has worked off so far in the place of this drive.

@@ -14,13 +14,13 @@ use futures::{FutureExt, StreamExt, stream};
 use skytether_adapt::kinds::Kinds;
 use skytether_adapt::message::{EpochId, Rung};
 use skytether_common::{Error, Result};
+use skytether_device::{Annotation, Cse, Storage, SubPlan};
 use skytether_engine::feed::{FetchedSlice, SliceFeed};
 use skytether_engine::meter::Meter;
 use skytether_engine::remote::RemoteStore;
 use skytether_engine::split_execution::{Lane, SplitExecution, Taken};
 use skytether_engine::{Engine, Reader};
 use skytether_runtime::threads::{Threads, spawn_blocking_thread};
-use skytether_wire::{Annotation, Cse, Storage, SubPlan};
 use tokio::sync::OnceCell;
 
 use crate::exec::adaptive::spill_buffer::Kept;
@@ -187,7 +187,7 @@ impl Above {
                         Some((Arc::clone(&line).next().await?, line))
                     });
                     let rows = rows.then(Kept::load);
-                    divided.above(rows.map(move |batch| crate::exec::drive_reader::adapt(&batch?, &schema, &name)).boxed(), meter)
+                    divided.above(rows.map(move |batch| skytether_device::conform::conform(&batch?, &schema, &name)).boxed(), meter)
                 });
             }
             queue

@@ -9,9 +9,10 @@ use futures::StreamExt;
 use skytether_adapt::message::{CseId, Rung, Up};
 use skytether_adapt::query::Event;
 use skytether_common::{Error, Kind, Result};
-use skytether_wire::session::{Message, Session};
-use skytether_wire::size::batch_bytes;
-use skytether_wire::{Annotation, Opened};
+use skytether_device::conform::{check_schema, conform};
+use skytether_device::session::{Message, Session};
+use skytether_device::size::batch_bytes;
+use skytether_device::{Annotation, OpenReply};
 use tokio::sync::mpsc;
 
 use crate::api::estimate::Estimate;
@@ -19,13 +20,12 @@ use crate::exec::adaptive::cost_feedback::learnt;
 use crate::exec::adaptive::drive_state::{Drive, Handed};
 use crate::exec::adaptive::spill_buffer::Kept;
 use crate::exec::adaptive::task::{Batch, Heard, Task, waiting};
-use crate::exec::drive_reader::{adapt, check};
 
 /// How long drives may take to tell what they did, once nothing more is asked of them.
 const LAST_WORDS: Duration = Duration::from_secs(6);
 
 impl Task {
-    pub(crate) fn opened(&mut self, at: usize, opened: Result<Opened>) -> Result<()> {
+    pub(crate) fn opened(&mut self, at: usize, opened: Result<OpenReply>) -> Result<()> {
         let cse = CseId(at as u32);
         self.drives[at].opening = false;
         let first = !self.drives[at].is_surveyed;
@@ -37,11 +37,11 @@ impl Task {
                 self.handle(Event::Lost { cse, again: false });
                 Ok(())
             }
-            Ok(Opened::Whole(_)) if self.source.is_some() => {
+            Ok(OpenReply::Whole(_)) if self.source.is_some() => {
                 let name = &self.drives[at].cse.info().name;
                 Err(Error::internal(format!("{name} runs a sub-plan as a whole of which the branch above it feeds it slices: do they have the same version?")))
             }
-            Ok(Opened::Whole(stream)) if first => {
+            Ok(OpenReply::Whole(stream)) if first => {
                 let drive = &mut self.drives[at];
                 (drive.is_surveyed, drive.whole) = (true, true);
                 self.left += 1;
@@ -75,11 +75,11 @@ impl Task {
                 self.handle(Event::Surveyed { cse, slices: Vec::new() });
                 Ok(())
             }
-            Ok(Opened::Session(session)) => match self.begin(at, session) {
+            Ok(OpenReply::Session(session)) => match self.begin(at, session) {
                 Err(error) if error.kind() != Kind::Unavailable => self.announced(at, first, error),
                 begun => begun,
             },
-            Ok(Opened::Whole(_)) => Err(Error::internal(format!("{} divides a sub-plan once and not again", self.drives[at].cse.info().name))),
+            Ok(OpenReply::Whole(_)) => Err(Error::internal(format!("{} divides a sub-plan once and not again", self.drives[at].cse.info().name))),
         }
     }
 
@@ -108,16 +108,16 @@ impl Task {
             (Some(lower), Rung::Filter) => lower,
             _ => &session.schema,
         };
-        check(given, &self.schema, &name)?;
+        check_schema(given, &self.schema, &name)?;
         if self.top == Rung::Full && self.query.cost().has_upper() && session.lower.is_none() {
             return Err(Error::internal(format!("{name} does not say which columns it has below the aggregation: do host and drive have the same version?")));
         }
         drive.lower.clone_from(&session.lower);
-        let survey = match &self.source {
-            Some(source) => source.survey(at),
-            None => session.survey,
+        let slice_manifest = match &self.source {
+            Some(source) => source.slice_manifest(at),
+            None => session.slice_manifest,
         };
-        let survey = drive.surveyed(&survey, cse, first)?;
+        let slice_manifest = drive.surveyed(&slice_manifest, cse, first)?;
         if drive.sessions > 0 {
             // The plan of this one was sent already: it tells of that itself.
             drive.before = drive.reading.seen().without(drive.plan.bytes() as u64, drive.handed_out.bytes);
@@ -141,7 +141,7 @@ impl Task {
                 }
             }
         });
-        if let Some(slices) = survey {
+        if let Some(slices) = slice_manifest {
             self.next_slice = first.saturating_add(u32::try_from(slices.len()).unwrap_or(u32::MAX));
             // Which of them are wanted the source says.
             let slices = if self.source.is_some() { Vec::new() } else { slices };
@@ -182,7 +182,7 @@ impl Task {
             Some(Ok(Message::Batch { epoch, number, batch, .. })) => {
                 // Once it counts nobody else can be asked.
                 let fits = match drive.columns(epoch, has_upper, &self.schema) {
-                    Some(columns) => adapt(&batch, &columns, &drive.cse.info().name),
+                    Some(columns) => conform(&batch, &columns, &drive.cse.info().name),
                     None => Ok(batch),
                 };
                 let batch = match fits {
@@ -204,7 +204,7 @@ impl Task {
                     Err(error) => self.outcome = Some(Err((None, error))),
                 }
             }
-            Some(Ok(Message::Trouble { error, .. })) => drive.trouble = Some(error),
+            Some(Ok(Message::EpochError { error, .. })) => drive.trouble = Some(error),
             // That somebody carries messages says nothing of the work; silence of epochs is for the machine to judge.
             Some(Ok(Message::Alive)) => {}
             Some(Ok(Message::Done(told))) => drive.told = Some(*told),

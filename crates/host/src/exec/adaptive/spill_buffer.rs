@@ -12,8 +12,8 @@ use datafusion::physical_plan::metrics::SpillMetrics;
 use datafusion::physical_plan::spill::SpillManager;
 use futures::StreamExt;
 use skytether_common::{Error, Result};
+use skytether_device::size::batch_bytes;
 use skytether_plan::error::from_datafusion;
-use skytether_wire::size::batch_bytes;
 
 /// Where rows of a scan wait.
 pub(crate) struct Room {

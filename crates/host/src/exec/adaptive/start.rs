@@ -17,8 +17,8 @@ use futures::FutureExt;
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::Setup;
 use skytether_common::Error;
+use skytether_device::SubPlan;
 use skytether_plan::error::to_datafusion;
-use skytether_wire::SubPlan;
 use tokio::sync::mpsc;
 
 use crate::exec::adaptive::local_worker::EngineAbove;

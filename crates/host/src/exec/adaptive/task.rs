@@ -13,11 +13,11 @@ use skytether_adapt::message::{Completed, CseId, Down, EpochId, Order, Rung, Sli
 use skytether_adapt::query::{Action, Event, Policy, Query, Setup};
 use skytether_adapt::work;
 use skytether_common::{Error, Kind, Result};
+use skytether_device::OpenReply;
+use skytether_device::session::Message;
+use skytether_device::size::batch_bytes;
 use skytether_engine::feed::FetchedSlice;
 use skytether_plan::error::to_datafusion;
-use skytether_wire::Opened;
-use skytether_wire::session::Message;
-use skytether_wire::size::batch_bytes;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -29,9 +29,10 @@ use crate::exec::adaptive::spill_buffer::{Kept, Room};
 use crate::exec::adaptive::start::{Member, Start};
 use crate::exec::adaptive::trace as traced;
 use crate::exec::adaptive::upstream::Source;
-use crate::exec::drive_reader::{Seen, adapt};
+use crate::exec::drive_reader::Seen;
 use crate::exec::forecast;
 use crate::exec::forecast::MOST;
+use skytether_device::conform::conform;
 
 /// Messages of all drives that wait for the machine.
 const MESSAGES: usize = 64;
@@ -54,7 +55,7 @@ pub(crate) enum Batch {
 
 /// What the task hears.
 pub(crate) enum Heard {
-    Opened(usize, Box<Result<Opened>>),
+    Opened(usize, Box<Result<OpenReply>>),
     /// The message, or the end, of a drive's so-and-so-many-th session.
     Message(usize, u32, Option<Result<Message>>),
     Fetched(usize, EpochId, u32, Result<FetchedSlice>),
@@ -231,7 +232,7 @@ impl Task {
         let (records, reads) = (Arc::clone(&reading), Arc::clone(&mouth.reading));
         self.outlets.spawn(async move {
             while let Some((rows, bytes)) = waiting.recv().await {
-                let batch = rows.load().await.and_then(|batch| adapt(&batch, &schema, &records.drive().info().name));
+                let batch = rows.load().await.and_then(|batch| conform(&batch, &schema, &records.drive().info().name));
                 let (failed, sent) = match batch {
                     Ok(batch) if batch.num_rows() == 0 => (false, true),
                     Ok(batch) => {

@@ -5,14 +5,14 @@ use skytether_adapt::cost::CostModel;
 use skytether_adapt::message::{EpochId, Seconds, SliceCost, SliceId};
 use skytether_adapt::query::Event;
 use skytether_common::{Error, Result};
-use skytether_wire::session::Stripe;
+use skytether_device::session::Stripe;
 
 use crate::exec::adaptive::task::Task;
 
 /// Where the slices of such a scan come from.
 pub(crate) trait Source: Send + Sync {
     /// The stripes that lie on a drive, in storage order. (The drive itself has metadata of all of them, and may join small ones.)
-    fn survey(&self, drive: usize) -> Vec<Stripe>;
+    fn slice_manifest(&self, drive: usize) -> Vec<Stripe>;
     /// Takes up to `most` stripes that are wanted, each with the drive that has it.
     fn take(&self, most: usize) -> Vec<(usize, u32)>;
     /// Whether [`Self::take`] has seen the end.

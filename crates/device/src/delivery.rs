@@ -11,7 +11,7 @@ use crate::annotation::Annotation;
 
 /// One message of a running sub-plan.
 #[derive(Debug, Clone)]
-pub enum Delivery {
+pub enum ResultMessage {
     /// Rows of epoch `epoch`; they count once the epoch is complete.
     Batch {
         /// The epoch, from 0.
@@ -33,5 +33,5 @@ pub struct DeliveryStream {
     /// Schema of every batch.
     pub schema: SchemaRef,
     /// The messages. Dropping the stream cancels the work.
-    pub messages: Pin<Box<dyn Stream<Item = Result<Delivery>> + Send>>,
+    pub messages: Pin<Box<dyn Stream<Item = Result<ResultMessage>> + Send>>,
 }

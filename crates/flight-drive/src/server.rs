@@ -18,6 +18,11 @@ use futures::stream::{self, BoxStream};
 use futures::{FutureExt, Stream, StreamExt};
 use skytether_adapt::message::Down;
 use skytether_common::{Error, Result};
+use skytether_device::annotation::Annotation;
+use skytether_device::cse::{Cse, CseInfo};
+use skytether_device::delivery::ResultMessage;
+use skytether_device::session::{Message, OpenReply, Session};
+use skytether_device::verify::Verify;
 use skytether_pace::{Direction, Link};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -25,17 +30,12 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::annotation::Annotation;
-use crate::cse::{Cse, CseInfo};
-use crate::delivery::Delivery;
-use crate::flight::consts::{ANSWER_ALIVE, ANSWER_VALUE, DEFAULT_HEARTBEAT, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
-use crate::flight::deliveries::DeliveryEncoder;
-use crate::flight::frames::{self, KeyRequest, LIST_PAGE, ListRequest, RangesRequest};
-use crate::flight::limits::{self, Bounded, RequestPermit};
-use crate::flight::sessions::{self, SessionEncoder};
-use crate::flight::status::to_status;
-use crate::session::{Message, Opened, Session};
-use crate::verify::Verify;
+use crate::consts::{ANSWER_ALIVE, ANSWER_VALUE, DEFAULT_HEARTBEAT, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
+use crate::deliveries::DeliveryEncoder;
+use crate::frames::{self, KeyRequest, LIST_PAGE, ListRequest, RangesRequest};
+use crate::limits::{self, Bounded, RequestPermit};
+use crate::sessions::{self, SessionEncoder};
+use crate::status::to_status;
 
 /// How long the first message of a session may take to come.
 const FIRST: Duration = Duration::from_secs(30);
@@ -147,7 +147,7 @@ fn stopping_error(name: &str) -> Error {
 struct Answer {
     name: String,
     received: u64,
-    messages: Pin<Box<dyn Stream<Item = Result<Delivery>> + Send>>,
+    messages: Pin<Box<dyn Stream<Item = Result<ResultMessage>> + Send>>,
     encoder: DeliveryEncoder,
     queue: VecDeque<FlightData>,
     heartbeat: Duration,
@@ -187,9 +187,9 @@ impl Answer {
         }
     }
 
-    fn encode(&mut self, delivery: Delivery) -> Result<Vec<FlightData>> {
+    fn encode(&mut self, delivery: ResultMessage) -> Result<Vec<FlightData>> {
         let delivery = match delivery {
-            Delivery::Done(annotation) => Delivery::Done(Annotation { bytes_received: self.received, ..annotation }),
+            ResultMessage::Done(annotation) => ResultMessage::Done(Annotation { bytes_received: self.received, ..annotation }),
             other => other,
         };
         self.encoder.encode(delivery).map_err(|e| e.while_doing(self.name.clone()))
@@ -442,15 +442,15 @@ impl FlightService for CseService {
         let (opened, received_bytes) = started.await.map_err(|e| to_status(&e))?;
         let stopping = self.stopping.clone();
         match opened {
-            Opened::Whole(answer) => {
+            OpenReply::Whole(answer) => {
                 let (encoder, schema) = DeliveryEncoder::new(&answer.schema);
                 let queue = VecDeque::from([sessions::whole().map_err(|e| to_status(&e))?, schema]);
                 let answer = Answer { name, received: received_bytes, messages: answer.messages, encoder, queue, heartbeat, stopping, ended: false };
                 Ok(Response::new(sent(self.link.as_ref(), stream::unfold(answer, Answer::next).boxed(), message_bytes)))
             }
-            Opened::Session(session) => {
-                let Session { schema, lower, survey, orders, messages } = session;
-                let (encoder, first) = SessionEncoder::new(survey, &schema, lower.as_deref(), received_bytes).map_err(|e| to_status(&e))?;
+            OpenReply::Session(session) => {
+                let Session { schema, lower, slice_manifest, orders, messages } = session;
+                let (encoder, first) = SessionEncoder::new(slice_manifest, &schema, lower.as_deref(), received_bytes).map_err(|e| to_status(&e))?;
                 let talk =
                     Talk { name, incoming: Some(incoming), orders: Some(orders), messages, encoder, queue: first.into(), heartbeat, stopping, ended: false };
                 Ok(Response::new(sent(self.link.as_ref(), stream::unfold(talk, Talk::next).boxed(), message_bytes)))

@@ -13,15 +13,16 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use skytether_adapt::message::{Down, EpochId, Rung, Up};
 use skytether_common::{Error, Kind, Result};
+use skytether_device::annotation::Annotation;
+use skytether_device::delivery::ResultMessage;
+use skytether_device::session::{Message, Stripe};
+use skytether_device::subplan::SubPlan;
 
-use crate::annotation::Annotation;
-use crate::delivery::Delivery;
-use crate::flight::deliveries::{DeliveryDecoder, DeliveryEncoder, Incoming, MAX_NOTE};
-use crate::flight::frames::{from_json, json};
-use crate::session::{Message, Stripe};
-use crate::subplan::SubPlan;
+use crate::deliveries::{DeliveryDecoder, DeliveryEncoder, Incoming, MAX_NOTE};
+use crate::frames::{from_json, json};
 
-/// The longest survey and the longest list of slices in a message: a partition of a terabyte in slices of a megabyte has a million.
+/// The longest slice manifest, and the longest list of slices in a message, in bytes: a partition of a terabyte in
+/// slices of a megabyte has a million.
 const MAX_SURVEY: usize = 64 << 20;
 
 /// Bytes of a batch that are gathered from pieces.
@@ -34,7 +35,8 @@ const PIECE: usize = 4 << 10;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Opening {
     /// What there is to do.
-    pub survey: Vec<Stripe>,
+    #[serde(rename = "survey")]
+    pub slice_manifest: Vec<Stripe>,
     /// Whether `filter` is less than `full`.
     pub has_lower: bool,
 }
@@ -45,11 +47,25 @@ pub struct Opening {
 enum Note {
     Whole,
     Opened(Opening),
-    Schema { lower: bool },
-    Dictionary { lower: bool },
-    Batch { epoch: EpochId, number: u32, lower: bool, more: bool },
+    Schema {
+        lower: bool,
+    },
+    Dictionary {
+        lower: bool,
+    },
+    Batch {
+        epoch: EpochId,
+        number: u32,
+        lower: bool,
+        more: bool,
+    },
     Up(Up),
-    Trouble { epoch: EpochId, kind: Kind, text: String },
+    #[serde(rename = "trouble")]
+    EpochError {
+        epoch: EpochId,
+        kind: Kind,
+        text: String,
+    },
     Done(Box<Annotation>),
     Alive,
 }
@@ -136,8 +152,8 @@ impl SessionEncoder {
     ///
     /// # Errors
     /// Internal only.
-    pub fn new(survey: Vec<Stripe>, schema: &Schema, lower: Option<&Schema>, received: u64) -> Result<(Self, Vec<FlightData>)> {
-        let mut messages = vec![noted(&Note::Opened(Opening { survey, has_lower: lower.is_some() }))?];
+    pub fn new(slice_manifest: Vec<Stripe>, schema: &Schema, lower: Option<&Schema>, received: u64) -> Result<(Self, Vec<FlightData>)> {
+        let mut messages = vec![noted(&Note::Opened(Opening { slice_manifest, has_lower: lower.is_some() }))?];
         let mut begin = |schema: &Schema, lower: bool| -> Result<DeliveryEncoder> {
             let (encoder, first) = DeliveryEncoder::new(schema);
             messages.push(first.with_app_metadata(json("a session's note", &Note::Schema { lower })?));
@@ -162,9 +178,9 @@ impl SessionEncoder {
         let messages = match message {
             Message::Batch { epoch, number, rung, batch } => self.batch(epoch, number, rung, batch)?,
             Message::Up(up) => vec![noted(&Note::Up(up))?],
-            Message::Trouble { epoch, error } => {
+            Message::EpochError { epoch, error } => {
                 let text: String = error.full_text().chars().take(4096).collect();
-                vec![noted(&Note::Trouble { epoch, kind: error.kind(), text })?]
+                vec![noted(&Note::EpochError { epoch, kind: error.kind(), text })?]
             }
             Message::Alive => vec![Self::alive()?],
             Message::Done(annotation) => {
@@ -179,7 +195,7 @@ impl SessionEncoder {
     fn batch(&mut self, epoch: EpochId, number: u32, rung: Rung, batch: RecordBatch) -> Result<Vec<FlightData>> {
         let lower = rung == Rung::Filter && self.lower.is_some();
         let encoder = if lower { self.lower.as_mut().unwrap_or(&mut self.full) } else { &mut self.full };
-        let mut messages = encoder.encode(Delivery::Batch { epoch: epoch.0, batch })?;
+        let mut messages = encoder.encode(ResultMessage::Batch { epoch: epoch.0, batch })?;
         // Of the pieces the last one is the last message; dictionaries come before the piece that needs them.
         let pieces = messages.iter().filter(|message| !message.app_metadata.is_empty()).count();
         let mut piece = 0;
@@ -237,7 +253,7 @@ impl SessionDecoder {
             Note::Whole => Came::Whole,
             Note::Opened(opening) => Came::Opened(opening),
             Note::Up(up) => Came::Message(Message::Up(up)),
-            Note::Trouble { epoch, kind, text } => Came::Message(Message::Trouble { epoch, error: Arc::new(Error::new(kind, text)) }),
+            Note::EpochError { epoch, kind, text } => Came::Message(Message::EpochError { epoch, error: Arc::new(Error::new(kind, text)) }),
             Note::Done(annotation) => Came::Message(Message::Done(annotation)),
             Note::Alive => Came::Message(Message::Alive),
             Note::Schema { lower } => match self.of(lower).decode(data)? {
@@ -251,7 +267,7 @@ impl SessionDecoder {
             Note::Batch { epoch, number, lower, more } => {
                 let bytes = data.data_body.len();
                 let data = data.with_app_metadata(format!("{{\"epoch\":{}}}", epoch.0));
-                let Incoming::Delivery(Delivery::Batch { batch, .. }) = self.of(lower).decode(data)? else {
+                let Incoming::Message(ResultMessage::Batch { batch, .. }) = self.of(lower).decode(data)? else {
                     return Err(Error::corrupt("rows were announced and something else came"));
                 };
                 // One that is empty counts as well.
@@ -304,15 +320,15 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let survey = vec![Stripe { stripe: 4, rows: 10, bytes: 100 }];
-        let (mut encoder, mut sent) = SessionEncoder::new(survey.clone(), &rows(0).schema(), Some(&words().schema()), 7).unwrap();
+        let slice_manifest = vec![Stripe { stripe: 4, rows: 10, bytes: 100 }];
+        let (mut encoder, mut sent) = SessionEncoder::new(slice_manifest.clone(), &rows(0).schema(), Some(&words().schema()), 7).unwrap();
         let long = rows(3 << 20);
         for message in [
             Message::Up(Up::Refused { epoch: EpochId(1), accepts: Some(Rung::Raw), again: 0.5, why: Why::Memory }),
             Message::Batch { epoch: EpochId(2), number: 0, rung: Rung::Full, batch: rows(5) },
             Message::Batch { epoch: EpochId(2), number: 1, rung: Rung::Full, batch: long.clone() },
             Message::Batch { epoch: EpochId(3), number: 0, rung: Rung::Filter, batch: words() },
-            Message::Trouble { epoch: EpochId(4), error: Arc::new(Error::corrupt("slice 3 is damaged")) },
+            Message::EpochError { epoch: EpochId(4), error: Arc::new(Error::corrupt("slice 3 is damaged")) },
             Message::Alive,
             Message::Done(Box::new(Annotation { cse: "d".into(), ..Annotation::default() })),
         ] {
@@ -322,14 +338,14 @@ mod tests {
         let mut decoder = SessionDecoder::default();
         let mut came: Vec<Came> = sent.into_iter().map(|data| decoder.decode(data).unwrap()).filter(|came| !matches!(came, Came::Nothing)).collect();
         let mut next = || came.remove(0);
-        assert!(matches!(next(), Came::Opened(opening) if opening == Opening { survey, has_lower: true }));
+        assert!(matches!(next(), Came::Opened(opening) if opening == Opening { slice_manifest, has_lower: true }));
         assert!(matches!(next(), Came::Schema { lower: false, schema } if schema == rows(0).schema()));
         assert!(matches!(next(), Came::Schema { lower: true, schema } if schema == words().schema()));
         assert!(matches!(next(), Came::Message(Message::Up(Up::Refused { why: Why::Memory, .. }))));
         assert!(matches!(next(), Came::Message(Message::Batch { epoch: EpochId(2), number: 0, rung: Rung::Full, batch }) if batch == rows(5)));
         assert!(matches!(next(), Came::Message(Message::Batch { number: 1, batch, .. }) if batch == long));
         assert!(matches!(next(), Came::Message(Message::Batch { rung: Rung::Filter, batch, .. }) if batch == words()));
-        assert!(matches!(next(), Came::Message(Message::Trouble { error, .. }) if error.kind() == Kind::Corrupt && error.message().contains("slice 3")));
+        assert!(matches!(next(), Came::Message(Message::EpochError { error, .. }) if error.kind() == Kind::Corrupt && error.message().contains("slice 3")));
         assert!(matches!(next(), Came::Message(Message::Alive)));
         assert!(matches!(next(), Came::Message(Message::Done(done)) if done.bytes_received == 7 && done.bytes_sent > 8 * (3 << 20)));
     }

@@ -22,7 +22,7 @@ use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-use crate::flight::status::to_status;
+use crate::status::to_status;
 
 /// Connections at the same time; further ones are closed.
 pub(crate) const MAX_CONNECTIONS: usize = 256;
@@ -209,7 +209,7 @@ mod tests {
         }
         second.take(SMALL).unwrap();
         second.take(64 << 10).unwrap();
-        let refused = crate::flight::status::from_status(&second.take(1).unwrap_err());
+        let refused = crate::status::from_status(&second.take(1).unwrap_err());
         assert_eq!(refused.kind(), Kind::Exhausted, "{refused}");
         held().take(SMALL).unwrap();
         drop(first);

@@ -61,7 +61,7 @@ pub struct IndexNote {
 /// What the level above a CSE worked off in its place: slices that it handed out as they are stored, and rows that it had filtered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct WorkAbove {
+pub struct ParentWork {
     /// Slices that were handed out and worked off there. They are not among those of the CSE.
     pub slices: u64,
     /// Rows of them that were looked at, also those that were passed over for a condition.
@@ -72,7 +72,7 @@ pub struct WorkAbove {
     pub seconds: f64,
 }
 
-impl WorkAbove {
+impl ParentWork {
     /// Adds what was done in another part, or for another CSE.
     pub fn add(&mut self, other: Self) {
         self.slices = self.slices.saturating_add(other.slices);
@@ -133,8 +133,8 @@ pub struct Annotation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
     /// Why another CSE ran this one's sub-plan in its place, over what other drives have of it; `None` where it ran it itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stood_for: Option<String>,
+    #[serde(rename = "stood_for", skip_serializing_if = "Option::is_none")]
+    pub served_by_fallback: Option<String>,
     /// Slices that were decoded from those of other drives, or came from copies there.
     #[serde(skip_serializing_if = "is_none")]
     pub slices_decoded: u64,
@@ -148,8 +148,8 @@ pub struct Annotation {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<IndexNote>,
     /// What the level above did in the place of the CSE; that level writes it.
-    #[serde(skip_serializing_if = "WorkAbove::is_none")]
-    pub above: WorkAbove,
+    #[serde(skip_serializing_if = "ParentWork::is_none")]
+    pub above: ParentWork,
     /// What happened at the CSEs below, where this one is a host of others; their figures of slices and bytes read are in its own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub below: Vec<Annotation>,
@@ -182,7 +182,7 @@ impl Annotation {
         self.peak_memory = self.peak_memory.max(other.peak_memory);
         self.reason = self.reason.take().or(other.reason);
         self.profile = self.profile.take().or(other.profile);
-        self.stood_for = self.stood_for.take().or(other.stood_for);
+        self.served_by_fallback = self.served_by_fallback.take().or(other.served_by_fallback);
         self.slices_decoded = sum(self.slices_decoded, other.slices_decoded);
         self.slices_within = sum(self.slices_within, other.slices_within);
         self.bytes_decoded = sum(self.bytes_decoded, other.bytes_decoded);
@@ -212,7 +212,7 @@ impl Annotation {
     #[must_use]
     pub fn taken_from(self, cse: &str) -> Self {
         // What the host did itself nobody else tells it.
-        Self { above: WorkAbove::default(), ..self }.taken(cse.to_owned(), MAX_LEVELS)
+        Self { above: ParentWork::default(), ..self }.taken(cse.to_owned(), MAX_LEVELS)
     }
 
     fn taken(mut self, cse: String, levels: u32) -> Self {
@@ -280,13 +280,13 @@ mod tests {
             reason: Some("r".repeat(1 << 20)),
             operators: vec![operator; 10_000],
             rows_out: u64::MAX,
-            above: WorkAbove { slices: 7, seconds: f64::INFINITY, ..WorkAbove::default() },
-            below: vec![Annotation { above: WorkAbove { slices: 3, seconds: -1.0, ..WorkAbove::default() }, ..Annotation::default() }],
+            above: ParentWork { slices: 7, seconds: f64::INFINITY, ..ParentWork::default() },
+            below: vec![Annotation { above: ParentWork { slices: 3, seconds: -1.0, ..ParentWork::default() }, ..Annotation::default() }],
             ..Annotation::default()
         };
         let taken = hostile.taken_from("drive-1");
         assert_eq!((taken.cse.as_str(), taken.seconds, taken.operators.len()), ("drive-1", 0.0, MAX_OPERATORS));
-        assert!(taken.above.is_none() && taken.below[0].above == WorkAbove { slices: 3, ..WorkAbove::default() }, "{:?}", taken.below);
+        assert!(taken.above.is_none() && taken.below[0].above == ParentWork { slices: 3, ..ParentWork::default() }, "{:?}", taken.below);
         assert!(taken.reason.unwrap().chars().count() == MAX_REASON);
         for (at, operator) in taken.operators.iter().enumerate() {
             assert!(operator.name.len() <= MAX_NAME && operator.detail.len() <= MAX_DETAIL && !operator.detail.contains('\u{1b}'));

@@ -1,6 +1,6 @@
 //! A CSE on the other side of a connection.
 //!
-//! Signs of life end here: they keep a call's idle timeout from running out, and [`Delivery`] has no form for them. That is why this CSE calls itself
+//! Signs of life end here: they keep a call's idle timeout from running out, and [`ResultMessage`] has no form for them. That is why this CSE calls itself
 //! [`Cse::watched`]: a limit of somebody else's on the time between deliveries would count slow work as silence. A garbled answer to `apply` is
 //! `Unavailable`: the batch may be there.
 
@@ -18,6 +18,11 @@ use futures::future::BoxFuture;
 use futures::stream;
 use skytether_adapt::message::Down;
 use skytether_common::{Error, Key, Kind, Result};
+use skytether_device::cse::{Cse, CseInfo, Storage};
+use skytether_device::delivery::{DeliveryStream, ResultMessage};
+use skytether_device::session::{Message, OpenReply, Session};
+use skytether_device::subplan::SubPlan;
+use skytether_device::verify::{Verified, Verify};
 use skytether_index::State;
 use skytether_store::{Entry, Op, Usage, Version};
 use tokio::sync::mpsc;
@@ -25,16 +30,11 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
-use crate::cse::{Cse, CseInfo, Storage};
-use crate::delivery::{Delivery, DeliveryStream};
-use crate::flight::consts::{ANSWER_ALIVE, ANSWER_VALUE, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
-use crate::flight::deliveries::{DeliveryDecoder, Incoming};
-use crate::flight::frames::{self, KeyRequest, LIST_PAGE, ListRequest, RangesRequest};
-use crate::flight::sessions::{self, Came, SessionDecoder};
-use crate::flight::status::{from_status, of_connection, root_cause};
-use crate::session::{Message, Opened, Session};
-use crate::subplan::SubPlan;
-use crate::verify::{Verified, Verify};
+use crate::consts::{ANSWER_ALIVE, ANSWER_VALUE, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
+use crate::deliveries::{DeliveryDecoder, Incoming};
+use crate::frames::{self, KeyRequest, LIST_PAGE, ListRequest, RangesRequest};
+use crate::sessions::{self, Came, SessionDecoder};
+use crate::status::{from_status, of_connection, root_cause};
 
 /// How patient a connection is.
 #[derive(Debug, Clone)]
@@ -277,7 +277,7 @@ impl Storage for FlightCse {
         &self.info
     }
 
-    fn present(&self) -> BoxFuture<'_, Result<CseInfo>> {
+    fn identify(&self) -> BoxFuture<'_, Result<CseInfo>> {
         Box::pin(async move {
             let anybody = Peer { id: None, ..self.peer.clone() };
             frames::decode_info(&act(&self.client, &anybody, "info", Bytes::new()).await?).map_err(|e| self.peer.named(&e))
@@ -373,17 +373,17 @@ impl Running {
         }
     }
 
-    async fn next(mut self) -> Option<(Result<Delivery>, Self)> {
+    async fn next(mut self) -> Option<(Result<ResultMessage>, Self)> {
         if self.done {
             return None;
         }
         let delivery = match self.message().await {
-            Ok(Some(Incoming::Delivery(delivery))) => Ok(delivery),
+            Ok(Some(Incoming::Message(delivery))) => Ok(delivery),
             Ok(Some(_)) => Err(Error::corrupt(format!("{}: sent a second schema", self.peer.title))),
             Ok(None) => Err(Error::unavailable(format!("{}: closed the connection before the sub-plan was done", self.peer.title))),
             Err(error) => Err(error),
         };
-        self.done = !matches!(delivery, Ok(Delivery::Batch { .. } | Delivery::EpochComplete { .. }));
+        self.done = !matches!(delivery, Ok(ResultMessage::Batch { .. } | ResultMessage::EpochComplete { .. }));
         Some((delivery, self))
     }
 }
@@ -450,7 +450,7 @@ impl Cse for FlightCse {
         })
     }
 
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         Box::pin(async move {
             let first = sessions::encode_opening(&plan)?;
             let upload = Duration::from_secs((first.data_body.len() >> 20) as u64);
@@ -474,7 +474,7 @@ impl Cse for FlightCse {
                                 let (delivery, running) = running.next().await?;
                                 Some((delivery, (running, sender)))
                             });
-                            Ok(Opened::Whole(DeliveryStream { schema, messages: Box::pin(messages) }))
+                            Ok(OpenReply::Whole(DeliveryStream { schema, messages: Box::pin(messages) }))
                         }
                         Some(_) => Err(wrong("sent rows before their schema")),
                         None => Err(Error::unavailable(format!("{}: closed the connection before it answered", self.peer.title))),
@@ -494,7 +494,13 @@ impl Cse for FlightCse {
                     }
                 }
             });
-            Ok(Opened::Session(Session { schema: full, lower, survey: opening.survey, orders, messages: Box::pin(stream::unfold(talking, Talking::next)) }))
+            Ok(OpenReply::Session(Session {
+                schema: full,
+                lower,
+                slice_manifest: opening.slice_manifest,
+                orders,
+                messages: Box::pin(stream::unfold(talking, Talking::next)),
+            }))
         })
     }
 

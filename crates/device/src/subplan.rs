@@ -8,6 +8,9 @@ use skytether_adapt::message::Rung;
 use skytether_common::{DatasetName, PartitionName};
 use uuid::Uuid;
 
+/// The longest program of a sub-plan together with what travels next to it, in bytes.
+pub const MAX_PLAN: usize = 16 << 20;
+
 /// A complete, independent query over the partitions that one CSE manages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubPlan {

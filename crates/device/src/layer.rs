@@ -11,12 +11,12 @@ use skytether_store::{Entry, Op, Usage, Version};
 
 use crate::cse::{Cse, CseInfo, Storage};
 use crate::delivery::DeliveryStream;
-use crate::session::Opened;
+use crate::session::OpenReply;
 use crate::subplan::SubPlan;
 use crate::verify::{Verified, Verify};
 
 /// What is done otherwise; all else is done by [`Self::behind`]. Who does [`Self::execute`] otherwise and not [`Self::open`] changes nothing of what is run by sessions, and who does [`Self::get`] otherwise nothing of what is read in parts.
-pub trait Decorator: Send + Sync + Debug {
+pub trait Layer: Send + Sync + Debug {
     /// The CSE that it stands before.
     fn behind(&self) -> &dyn Cse;
     /// As [`Cse::away`].
@@ -36,22 +36,22 @@ pub trait Decorator: Send + Sync + Debug {
         Box::pin(async move { self.behind().execute(plan).await })
     }
     /// As [`Cse::open`].
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         Box::pin(async move { self.behind().open(plan).await })
     }
 }
 
-/// The CSE that a [`Decorator`] makes of the one behind it.
+/// The CSE that a [`Layer`] makes of the one behind it.
 #[derive(Debug)]
 pub struct Decorated<D>(pub D);
 
-impl<D: Decorator> Storage for Decorated<D> {
+impl<D: Layer> Storage for Decorated<D> {
     fn info(&self) -> &CseInfo {
         self.0.behind().info()
     }
 
-    fn present(&self) -> BoxFuture<'_, Result<CseInfo>> {
-        Box::pin(async move { self.0.behind().present().await })
+    fn identify(&self) -> BoxFuture<'_, Result<CseInfo>> {
+        Box::pin(async move { self.0.behind().identify().await })
     }
 
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
@@ -87,12 +87,12 @@ impl<D: Decorator> Storage for Decorated<D> {
     }
 }
 
-impl<D: Decorator> Cse for Decorated<D> {
+impl<D: Layer> Cse for Decorated<D> {
     fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
         Box::pin(async move { self.0.execute(plan).await })
     }
 
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         Box::pin(async move { self.0.open(plan).await })
     }
 

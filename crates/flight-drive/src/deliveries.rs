@@ -16,12 +16,12 @@ use arrow::record_batch::RecordBatch;
 use arrow_flight::FlightData;
 use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Result};
+use skytether_device::annotation::Annotation;
+use skytether_device::delivery::ResultMessage;
+use skytether_device::size::batch_bytes;
 
-use crate::annotation::Annotation;
-use crate::delivery::Delivery;
-use crate::flight::consts::MAX_MESSAGE;
-use crate::flight::frames::{from_json, json};
-use crate::size::batch_bytes;
+use crate::consts::MAX_MESSAGE;
+use crate::frames::{from_json, json};
 
 /// The longest JSON that comes beside a delivery: an annotation with as many operators as it may have is a third of it.
 pub const MAX_NOTE: usize = 1 << 20;
@@ -45,7 +45,7 @@ pub enum Incoming {
     /// The schema of all batches; always first.
     Schema(SchemaRef),
     /// A delivery.
-    Delivery(Delivery),
+    Message(ResultMessage),
     /// Nothing but a sign of life, or a part of what comes next.
     Nothing,
 }
@@ -90,11 +90,11 @@ impl DeliveryEncoder {
     ///
     /// # Errors
     /// Exhausted where one row is too long for a message; Internal where Arrow can't write the batch.
-    pub fn encode(&mut self, delivery: Delivery) -> Result<Vec<FlightData>> {
+    pub fn encode(&mut self, delivery: ResultMessage) -> Result<Vec<FlightData>> {
         match delivery {
-            Delivery::Batch { epoch, batch } => self.encode_batch(epoch, &batch),
-            Delivery::EpochComplete { epoch } => Ok(vec![note(&Note::Complete(epoch))?]),
-            Delivery::Done(mut annotation) => {
+            ResultMessage::Batch { epoch, batch } => self.encode_batch(epoch, &batch),
+            ResultMessage::EpochComplete { epoch } => Ok(vec![note(&Note::Complete(epoch))?]),
+            ResultMessage::Done(mut annotation) => {
                 annotation.bytes_sent = self.bytes;
                 Ok(vec![note(&Note::Done(Box::new(annotation)))?])
             }
@@ -159,8 +159,8 @@ impl DeliveryDecoder {
             }
             let note: Note = from_json("a delivery's note", &data.app_metadata).map_err(garbled)?;
             return match note {
-                Note::Complete(epoch) => Ok(Incoming::Delivery(Delivery::EpochComplete { epoch })),
-                Note::Done(annotation) => Ok(Incoming::Delivery(Delivery::Done(*annotation))),
+                Note::Complete(epoch) => Ok(Incoming::Message(ResultMessage::EpochComplete { epoch })),
+                Note::Done(annotation) => Ok(Incoming::Message(ResultMessage::Done(*annotation))),
                 Note::Alive => Ok(Incoming::Nothing),
                 Note::Epoch(_) => Err(Error::corrupt("a batch came without its rows")),
             };
@@ -197,7 +197,7 @@ impl DeliveryDecoder {
                 let batch = RecordBatchDecoder::try_new(&body, batch, schema, &self.dictionaries, &message.version())
                     .and_then(RecordBatchDecoder::read_record_batch)
                     .map_err(arrow_error)?;
-                Ok(Incoming::Delivery(Delivery::Batch { epoch, batch }))
+                Ok(Incoming::Message(ResultMessage::Batch { epoch, batch }))
             }
             other => Err(Error::corrupt(format!("an Arrow IPC message of kind {} was not expected", other.variant_name().unwrap_or("unknown")))),
         }
@@ -241,10 +241,10 @@ fn arrow_error(error: arrow::error::ArrowError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::annotation::OperatorNote;
     use arrow::array::{Array, AsArray, DictionaryArray, Int32Array, StringViewArray};
     use arrow::datatypes::{DataType, Field, Int32Type};
     use skytether_common::Kind;
+    use skytether_device::annotation::OperatorNote;
 
     fn batch() -> RecordBatch {
         let words: DictionaryArray<Int32Type> = ["x", "y", "x", "z"].into_iter().collect();
@@ -260,11 +260,11 @@ mod tests {
     fn messages() -> Vec<FlightData> {
         let (mut encoder, first) = DeliveryEncoder::new(&batch().schema());
         let mut all = vec![first, DeliveryEncoder::alive()];
-        all.extend(encoder.encode(Delivery::Batch { epoch: 3, batch: batch() }).unwrap());
-        all.extend(encoder.encode(Delivery::Batch { epoch: 3, batch: batch().slice(1, 2) }).unwrap());
-        all.extend(encoder.encode(Delivery::EpochComplete { epoch: 3 }).unwrap());
+        all.extend(encoder.encode(ResultMessage::Batch { epoch: 3, batch: batch() }).unwrap());
+        all.extend(encoder.encode(ResultMessage::Batch { epoch: 3, batch: batch().slice(1, 2) }).unwrap());
+        all.extend(encoder.encode(ResultMessage::EpochComplete { epoch: 3 }).unwrap());
         let operators = vec![OperatorNote { name: "SliceScanExec".into(), rows_out: Some(4), ..OperatorNote::default() }];
-        all.extend(encoder.encode(Delivery::Done(Annotation { cse: "drive-0".into(), operators, ..Annotation::default() })).unwrap());
+        all.extend(encoder.encode(ResultMessage::Done(Annotation { cse: "drive-0".into(), operators, ..Annotation::default() })).unwrap());
         all
     }
 
@@ -274,12 +274,12 @@ mod tests {
             messages().iter().filter(|m| !m.data_header.is_empty()).map(|m| (m.data_header.len() + m.data_body.len() + m.app_metadata.len()) as u64).sum();
         let mut decoder = DeliveryDecoder::default();
         let mut came: Vec<Incoming> = messages().into_iter().map(|m| decoder.decode(m).unwrap()).filter(|i| !matches!(i, Incoming::Nothing)).collect();
-        let Some(Incoming::Delivery(Delivery::Done(annotation))) = came.pop() else { panic!("{came:?}") };
+        let Some(Incoming::Message(ResultMessage::Done(annotation))) = came.pop() else { panic!("{came:?}") };
         assert_eq!((annotation.cse.as_str(), annotation.bytes_sent), ("drive-0", sent));
-        assert!(matches!(came.pop(), Some(Incoming::Delivery(Delivery::EpochComplete { epoch: 3 }))));
-        let Some(Incoming::Delivery(Delivery::Batch { epoch: 3, batch: second })) = came.pop() else { panic!("{came:?}") };
+        assert!(matches!(came.pop(), Some(Incoming::Message(ResultMessage::EpochComplete { epoch: 3 }))));
+        let Some(Incoming::Message(ResultMessage::Batch { epoch: 3, batch: second })) = came.pop() else { panic!("{came:?}") };
         assert_eq!(second, batch().slice(1, 2));
-        let Some(Incoming::Delivery(Delivery::Batch { epoch: 3, batch: first })) = came.pop() else { panic!("{came:?}") };
+        let Some(Incoming::Message(ResultMessage::Batch { epoch: 3, batch: first })) = came.pop() else { panic!("{came:?}") };
         assert_eq!(first, batch());
         assert!(matches!(&came[..], [Incoming::Schema(schema)] if *schema == batch().schema()));
     }
@@ -291,16 +291,16 @@ mod tests {
         let (mut encoder, first) = DeliveryEncoder::new(&schema);
         let mut decoder = DeliveryDecoder::default();
         decoder.decode(first).unwrap();
-        let pieces = encoder.encode(Delivery::Batch { epoch: 0, batch: long.clone() }).unwrap();
+        let pieces = encoder.encode(ResultMessage::Batch { epoch: 0, batch: long.clone() }).unwrap();
         assert_eq!(pieces.len(), 3);
         let mut next = 0;
         for piece in pieces {
-            let Incoming::Delivery(Delivery::Batch { batch, .. }) = decoder.decode(piece).unwrap() else { panic!("no batch") };
+            let Incoming::Message(ResultMessage::Batch { batch, .. }) = decoder.decode(piece).unwrap() else { panic!("no batch") };
             assert_eq!(batch.column(0).as_primitive::<Int32Type>().value(0), next);
             next += batch.num_rows() as i32;
         }
         assert_eq!(next, 6_000_000);
-        let empty = encoder.encode(Delivery::Batch { epoch: 0, batch: long.slice(0, 0) }).unwrap();
+        let empty = encoder.encode(ResultMessage::Batch { epoch: 0, batch: long.slice(0, 0) }).unwrap();
         assert_eq!(empty.len(), 1);
     }
 
@@ -315,7 +315,7 @@ mod tests {
             let (mut encoder, first) = DeliveryEncoder::new(&schema);
             let batch = RecordBatch::try_new(Arc::new(schema), vec![Arc::new(arrow::array::NullArray::new(rows))]).unwrap();
             let mut all = vec![first];
-            all.extend(encoder.encode(Delivery::Batch { epoch: 0, batch }).unwrap());
+            all.extend(encoder.encode(ResultMessage::Batch { epoch: 0, batch }).unwrap());
             all
         };
         assert!(of(nulls(65_536)).is_none());
@@ -324,7 +324,7 @@ mod tests {
         let (mut encoder, first) = DeliveryEncoder::new(&batch().schema());
         encoder.options = options;
         let mut packed = vec![first];
-        packed.extend(encoder.encode(Delivery::Batch { epoch: 0, batch: batch() }).unwrap());
+        packed.extend(encoder.encode(ResultMessage::Batch { epoch: 0, batch: batch() }).unwrap());
         assert!(of(packed).unwrap().to_string().contains("packed"));
     }
 

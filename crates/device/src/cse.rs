@@ -13,7 +13,7 @@ use skytether_store::{Entry, Op, Usage, Version};
 use uuid::Uuid;
 
 use crate::delivery::DeliveryStream;
-use crate::session::Opened;
+use crate::session::OpenReply;
 use crate::subplan::SubPlan;
 use crate::verify::{Pace, Verified, Verify, Verifying};
 
@@ -44,7 +44,7 @@ pub trait Storage: Send + Sync + Debug {
     ///
     /// # Errors
     /// `Unavailable` where nobody answers.
-    fn present(&self) -> BoxFuture<'_, Result<CseInfo>> {
+    fn identify(&self) -> BoxFuture<'_, Result<CseInfo>> {
         Box::pin(async move { Ok(self.info().clone()) })
     }
     /// As [`skytether_store::SliceStore::apply`].
@@ -105,8 +105,8 @@ pub trait Cse: Storage {
     ///
     /// # Errors
     /// As [`Self::execute`].
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<Opened>> {
-        Box::pin(async move { Ok(Opened::Whole(self.execute(plan).await?)) })
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
+        Box::pin(async move { Ok(OpenReply::Whole(self.execute(plan).await?)) })
     }
 
     /// Whether it is behind a wire, so that it can be lost, and found again, while this process goes on.

@@ -18,7 +18,7 @@ use crate::annotation::Annotation;
 use crate::delivery::DeliveryStream;
 
 /// What a CSE makes of a sub-plan that it is to work off slice by slice.
-pub enum Opened {
+pub enum OpenReply {
     /// It runs as a whole: metadata answers it, or there is nothing to divide.
     Whole(DeliveryStream),
     /// It waits for orders.
@@ -43,7 +43,7 @@ pub struct Session {
     /// The columns of batches at `filter`, where that is less than `full`.
     pub lower: Option<SchemaRef>,
     /// What there is to do, in storage order.
-    pub survey: Vec<Stripe>,
+    pub slice_manifest: Vec<Stripe>,
     /// Orders, in the order in which they are given; few and small.
     pub orders: mpsc::UnboundedSender<Down>,
     /// What comes up. After the end of `orders` nothing but [`Message::Done`] comes.
@@ -52,7 +52,7 @@ pub struct Session {
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Session").field("stripes", &self.survey.len()).finish_non_exhaustive()
+        f.debug_struct("Session").field("stripes", &self.slice_manifest.len()).finish_non_exhaustive()
     }
 }
 
@@ -72,8 +72,8 @@ pub enum Message {
         /// The rows.
         batch: RecordBatch,
     },
-    /// Why an epoch failed; its `Failed` or `Refused` comes beside it.
-    Trouble {
+    /// Why an epoch failed; its `Failed` or `Refused` comes as a message of its own.
+    EpochError {
         /// The epoch.
         epoch: EpochId,
         /// What happened.

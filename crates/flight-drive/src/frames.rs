@@ -7,17 +7,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Result};
+use skytether_device::cse::CseInfo;
+use skytether_device::subplan::{MAX_PLAN, SubPlan};
 use skytether_store::{Expect, MAX_VALUE, Op};
 
-use crate::cse::CseInfo;
-use crate::flight::consts::{MAX_MESSAGE, PROTOCOL};
-use crate::subplan::SubPlan;
+use crate::consts::{MAX_MESSAGE, PROTOCOL};
 
 /// The longest JSON header of a ticket or of a batch of changes.
 pub const MAX_HEADER: usize = 4 << 20;
-
-/// The longest plan.
-pub const MAX_PLAN: usize = 16 << 20;
 
 /// The most changes in one batch.
 pub const MAX_CHANGES: usize = 16_384;
@@ -375,7 +372,7 @@ mod tests {
             dataset: partition.dataset.clone(),
             partitions: BTreeMap::from([(partition.table.clone(), partition)]),
             with: BTreeMap::from([(other.dataset.clone(), BTreeMap::from([(other.table.clone(), other)]))]),
-            rung: crate::Rung::Filter,
+            rung: skytether_device::Rung::Filter,
             plan: Bytes::from_static(b"substrait"),
             filters: BTreeMap::from([("k0".into(), Bytes::from_static(b"one")), ("k1".into(), Bytes::from_static(b"another"))]),
             tables: BTreeMap::from([("__shipped_0".into(), Bytes::from_static(b"rows"))]),
