@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// See the module's text. Values are cheap to clone (`Arc`s).
 #[derive(Debug)]
@@ -33,7 +34,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
 
     fn lock(&self) -> MutexGuard<'_, Inner<K, V>> {
         // Every change leaves the cache whole, so a panic elsewhere does no harm.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// The value of `key`.

@@ -5,7 +5,7 @@
 //! ask for one plan at once wait for the first. A kept plan is used over tables of the very same columns only.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use arrow::datatypes::{DataType, SchemaRef};
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Expr, LogicalPlan, TableProviderFilterPushDown, TableSource};
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::Result;
 use skytether_plan::codec;
 use skytether_plan::error::from_datafusion;
@@ -325,7 +326,7 @@ type Cell = Arc<OnceCell<Option<Arc<Shared>>>>;
 static PLANS: Mutex<VecDeque<(Bytes, Cell)>> = Mutex::new(VecDeque::new());
 
 fn plans() -> MutexGuard<'static, VecDeque<(Bytes, Cell)>> {
-    PLANS.lock().unwrap_or_else(PoisonError::into_inner)
+    PLANS.lock()
 }
 
 /// The place of the plan in `bytes`, made where there is none.

@@ -44,6 +44,7 @@ pub mod common;
 pub mod exec;
 pub mod export;
 pub mod flight;
+#[allow(clippy::disallowed_types, reason = "its statements move to parking_lot with the rest of the face")]
 pub mod flight_sql;
 pub mod ingest;
 pub mod maintenance;

@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures::Stream;
+use parking_lot::{Mutex, MutexGuard};
 use skytether_adapt::profile::Profile;
 
 use crate::booking::{Accounted, Servers, takes};
@@ -91,7 +92,7 @@ impl Link {
             Direction::Up => &self.up,
         };
         // A booking is whole or was not begun.
-        way.lock().unwrap_or_else(PoisonError::into_inner)
+        way.lock()
     }
 
     /// Books a message of `bytes` that is ready at `now`. It waits for what is under way, of each message for no more than it has bytes itself, or for a frame if it has less: they take turns. Those that it overtakes are put off by

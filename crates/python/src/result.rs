@@ -1,6 +1,6 @@
 //! A query's rows and receipt.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::ThreadId;
 
 use arrow::array::RecordBatchReader;
@@ -8,6 +8,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use futures::StreamExt;
+use parking_lot::{Mutex, MutexGuard};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -55,7 +56,7 @@ pub struct PyResultSet {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl PyResultSet {

@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::{Bytes, BytesMut};
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Error, Key, Kind, Result};
 
 use crate::{Entry, Op, SliceStore, Usage, Version};
@@ -151,7 +151,7 @@ impl<S: SliceStore> FaultStore<S> {
     }
 
     fn rules(&self) -> MutexGuard<'_, Vec<Armed>> {
-        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rules.lock()
     }
 
     /// Counts the operation, and says what happens to it and a number to draw from.

@@ -3,8 +3,9 @@
 //! Each query reads the root records of its data sets. Whether one is still what it was, a drive tells without reading it: by its version there, its length and its checksum.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::DatasetName;
 use skytether_store::Version;
 
@@ -25,7 +26,7 @@ pub(crate) struct Remembered(Mutex<HashMap<DatasetName, (usize, Stamp, Arc<RootR
 
 impl Remembered {
     fn records(&self) -> MutexGuard<'_, HashMap<DatasetName, (usize, Stamp, Arc<RootRecord>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Whether the record that drive `at` had of a data set is remembered.

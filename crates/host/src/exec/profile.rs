@@ -1,10 +1,11 @@
 //! What gathers a receipt while its query runs.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use datafusion::execution::memory_pool::PeakRecordingPool;
 use datafusion::physical_plan::ExecutionPlan;
+use parking_lot::{Mutex, MutexGuard};
 use skytether_plan::{Cut, operator_metrics};
 use skytether_wire::{Annotation, OperatorNote, Rung, WorkAbove};
 
@@ -49,7 +50,7 @@ impl Collector {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Every change is a plain assignment, so what a panicking thread left is still whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Metadata of `bytes` had to be fetched.
@@ -224,7 +225,7 @@ impl ReceiptHandle {
     pub fn receipt(&self) -> Receipt {
         match &self.0 {
             Source::Here(collector) => collector.receipt(),
-            Source::Sent(receipt) => receipt.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            Source::Sent(receipt) => receipt.lock().clone(),
         }
     }
 }

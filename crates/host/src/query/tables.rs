@@ -1,7 +1,7 @@
 //! The tables that a query names: from the text of a reference to a root record, a schema and where it lies.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use async_trait::async_trait;
@@ -13,6 +13,7 @@ use datafusion::datasource::provider_as_source;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, TableSource, TableType};
 use datafusion::physical_plan::ExecutionPlan;
+use parking_lot::Mutex;
 use skytether_common::{DatasetName, Error, Key, Kind, Result};
 use skytether_plan::error::to_datafusion;
 use skytether_plan::{Partitioning, Tables};
@@ -309,12 +310,12 @@ impl SchemaCache {
             return Err(Error::corrupt(format!("the root record of {} names no partition of {table}", record.name)));
         };
         let key = record.partition(table, partition.slot).key()?;
-        if let Some(known) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        if let Some(known) = self.known.lock().get(&key) {
             return Ok(known.clone());
         }
         let metadata = read_metadata(record, table, partition.drive, &key, catalog, collector).await?;
         let described = (Arc::clone(&metadata.schema), Arc::new(KnownTable::of(&metadata)));
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if known.len() >= MAX_SCHEMAS {
             known.clear();
         }

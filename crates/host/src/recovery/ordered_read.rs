@@ -5,11 +5,12 @@
 //! shard that is too far on is read by who wants it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use datafusion::common::runtime::SpawnedTask;
 use futures::stream::{FuturesUnordered, StreamExt};
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Key, PartitionName};
 use skytether_redundancy::map::{self, Role};
 use tokio::sync::{Notify, oneshot};
@@ -95,7 +96,7 @@ impl Reading {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn end(&self, count: usize) -> u64 {

@@ -5,12 +5,13 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use datafusion::common::runtime::SpawnedTask;
 use futures::stream::{self, StreamExt};
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Key, PartitionName};
 use tokio::sync::oneshot;
 
@@ -106,11 +107,11 @@ impl Drop for Window {
 
 impl Ahead {
     fn shards(&self) -> MutexGuard<'_, Shards> {
-        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards.lock()
     }
 
     fn coming(&self) -> MutexGuard<'_, HashMap<(usize, Key), Coming>> {
-        self.coming.lock().unwrap_or_else(PoisonError::into_inner)
+        self.coming.lock()
     }
 
     /// A shard comes that is read in order; false where another reading brings it already.
@@ -138,11 +139,11 @@ impl Ahead {
     }
 
     fn windows(&self) -> MutexGuard<'_, VecDeque<(Instant, Window)>> {
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+        self.windows.lock()
     }
 
     fn turn(&self, at: usize) -> Arc<tokio::sync::Mutex<()>> {
-        Arc::clone(self.turns.lock().unwrap_or_else(PoisonError::into_inner).entry(at).or_default())
+        Arc::clone(self.turns.lock().entry(at).or_default())
     }
 
     /// A shard of drive `at` that is read ahead; nothing where none is, and where it could not be read.
@@ -163,7 +164,7 @@ impl Ahead {
     /// Notes that slice `number` of a partition is decoded; from which slice on to read ahead, if it is time to.
     fn follow(&self, partition: &PartitionName, kind: Kind, number: u32, most: u32) -> Option<u32> {
         let what = (partition.clone(), kind);
-        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut followed = self.followed.lock();
         if followed.len() >= FOLLOWED && !followed.contains_key(&what) {
             followed.clear();
         }

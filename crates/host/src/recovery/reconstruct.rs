@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use datafusion::execution::memory_pool::MemoryPool;
 use futures::future::{BoxFuture, FutureExt, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_engine::threads::Threads;
@@ -146,7 +147,7 @@ impl Cover {
     }
 
     fn values(&self) -> MutexGuard<'_, Values> {
-        self.values.lock().unwrap_or_else(PoisonError::into_inner)
+        self.values.lock()
     }
 
     /// Asks drive `at`; that it does not answer is remembered.
@@ -165,7 +166,7 @@ impl Cover {
     /// As [`Self::map`], if that is known.
     pub(crate) fn known_map(&self, partition: &PartitionName) -> Option<Option<Arc<StoredMap>>> {
         let key = parity_of(&Part::parse(partition).1, 0).key().ok()?;
-        self.maps.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
+        self.maps.lock().get(&key).cloned()
     }
 
     /// The code map of the table that `partition` is a part of, data or parities; `None` where it has none.
@@ -175,7 +176,7 @@ impl Cover {
         }
         let key = parity_of(&Part::parse(partition).1, 0).key()?;
         let looking = {
-            let mut looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut looking = self.looking.lock();
             if looking.len() >= MAPS {
                 looking.clear();
             }
@@ -210,7 +211,7 @@ impl Cover {
         if found.is_none() && !self.presence.lost().is_empty() {
             return Ok(None);
         }
-        let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut maps = self.maps.lock();
         if maps.len() >= MAPS {
             maps.clear();
         }
@@ -225,23 +226,23 @@ impl Cover {
 
     /// The value of `key` at drive `at` could not be had; whether that is news.
     pub(crate) fn met(&self, key: &Key, at: usize) -> bool {
-        let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut met = self.met.lock();
         met.len() < MET && met.insert(key.clone(), at).is_none()
     }
 
     /// What lies under `key` is as it should be again.
     pub(crate) fn forget(&self, key: &Key) {
-        self.met.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.met.lock().remove(key);
     }
 
     /// How many values of drive `at` were met damaged, and not mended since.
     pub(crate) fn damaged(&self, at: usize) -> u64 {
-        self.met.lock().unwrap_or_else(PoisonError::into_inner).values().filter(|of| **of == at).count() as u64
+        self.met.lock().values().filter(|of| **of == at).count() as u64
     }
 
     /// Knows the code map under `key` from now on.
     pub(crate) fn remember(&self, key: &Key, map: &Arc<StoredMap>) {
-        let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut maps = self.maps.lock();
         if maps.len() >= MAPS && !maps.contains_key(key) {
             maps.clear();
         }

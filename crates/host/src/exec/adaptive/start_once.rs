@@ -1,9 +1,10 @@
 //! A scan whose work moves is started once, for all of its partitions.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
 use datafusion::error::Result as DfResult;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
@@ -37,7 +38,7 @@ impl Started {
         partitions: usize,
         start: impl FnOnce(Vec<mpsc::Sender<DfResult<RecordBatch>>>) -> AbortHandle,
     ) -> Option<Outlet> {
-        let mut started = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut started = self.0.lock();
         let Partitions { outputs, task } = started.get_or_insert_with(|| {
             let (senders, receivers): (Vec<_>, Vec<_>) = (0..partitions).map(|_| mpsc::channel(2)).map(|(sender, receiver)| (sender, Some(receiver))).unzip();
             Partitions { outputs: receivers, task: Some(Arc::new(Ends(start(senders)))) }
