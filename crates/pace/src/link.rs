@@ -283,11 +283,8 @@ mod tests {
     #[test]
     fn no_more_leaves_than_the_link_moves() {
         // Whatever is sent when: of each moment's messages, those that have left by then had the time for it.
-        let mut mixed = 7u64;
-        let mut draw = |below: u64| {
-            mixed = mixed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (mixed >> 33) % below
-        };
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut draw = |below: u64| random.u64(..below);
         for _ in 0..50 {
             let link = link(8e6, 0.0);
             let (mut now, mut all) = (MS(1000), Vec::new());

@@ -1,4 +1,6 @@
 //! Numbers that look random and follow from a seed: SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
+//!
+//! Not a library's: digests of one scrub are compared across processes, and so every version of every drive draws the same sequence.
 
 /// A sequence of numbers.
 #[derive(Debug, Clone)]

@@ -225,7 +225,7 @@ fn injected(kind: Kind, what: &str) -> Error {
     Error::new(kind, format!("{what} failed: injected fault ({})", kind.as_str()))
 }
 
-/// SplitMix64's finaliser (Steele, Lea, Flood 2014).
+/// SplitMix64's finaliser (Steele, Lea, Flood 2014): not a sequence but a hash, so that a fault follows from seed and operation, in whichever order threads come.
 fn mix(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
