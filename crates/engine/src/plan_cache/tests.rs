@@ -6,6 +6,7 @@ use datafusion::catalog::{MemTable, Session};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::TableType;
 use datafusion::prelude::SessionContext;
+use parking_lot::Mutex;
 
 async fn list(of: impl Fn(usize) -> String, rest: &str) -> (LogicalPlan, SessionState) {
     let context = SessionContext::new();
@@ -126,8 +127,10 @@ fn told_nothing(plan: &LogicalPlan) -> LogicalPlan {
 fn few_plans_are_kept() {
     for n in 0..3 * KEPT {
         drop(cell(&Bytes::from(vec![n as u8; 100])));
-        assert!(plans().len() <= KEPT);
     }
-    drop(cell(&Bytes::from(vec![1; KEPT_BYTES])));
-    assert!(plans().iter().map(|(kept, _)| kept.len()).sum::<usize>() <= KEPT_BYTES);
+    let kept = |n: &usize| PLANS.get(&Bytes::from(vec![*n as u8; 100])).is_some();
+    assert!((1..=KEPT).contains(&(0..3 * KEPT).filter(kept).count()));
+    let large = Bytes::from(vec![1; KEPT_BYTES / 4 * 3]);
+    drop(cell(&large));
+    assert!(PLANS.get(&large).is_some() && PLANS.weight() <= KEPT_BYTES as u64);
 }

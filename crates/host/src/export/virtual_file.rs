@@ -61,7 +61,8 @@ pub struct PlainFile {
     cache: Mutex<Cache>,
 }
 
-/// What was read: whole slices, or sections of them.
+/// What was read: whole slices, or sections of them. The oldest go first, since files are read forwards: a cache that keeps
+/// what is used often (quick_cache) would hold the first ones and let go of the last.
 #[derive(Debug, Default)]
 struct Cache {
     kept: HashMap<(usize, usize), Bytes>,

@@ -13,7 +13,7 @@ use datafusion::datasource::provider_as_source;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, TableSource, TableType};
 use datafusion::physical_plan::ExecutionPlan;
-use parking_lot::Mutex;
+use quick_cache::sync::Cache;
 use skytether_common::{DatasetName, Error, Key, Kind, Result};
 use skytether_plan::error::to_datafusion;
 use skytether_plan::{Partitioning, Tables};
@@ -288,9 +288,13 @@ pub(crate) fn rows_schema(sparse: &Schema) -> SchemaRef {
 type Described = (SchemaRef, Arc<KnownTable>);
 
 /// Schemas of tables, and what is known of their columns, by the key of a partition's metadata slice.
-#[derive(Debug, Default)]
-pub(crate) struct SchemaCache {
-    known: Mutex<HashMap<Key, Described>>,
+#[derive(Debug)]
+pub(crate) struct SchemaCache(Cache<Key, Described>);
+
+impl Default for SchemaCache {
+    fn default() -> Self {
+        Self(Cache::new(MAX_SCHEMAS))
+    }
 }
 
 impl SchemaCache {
@@ -310,16 +314,12 @@ impl SchemaCache {
             return Err(Error::corrupt(format!("the root record of {} names no partition of {table}", record.name)));
         };
         let key = record.partition(table, partition.slot).key()?;
-        if let Some(known) = self.known.lock().get(&key) {
-            return Ok(known.clone());
+        if let Some(known) = self.0.get(&key) {
+            return Ok(known);
         }
         let metadata = read_metadata(record, table, partition.drive, &key, catalog, collector).await?;
         let described = (Arc::clone(&metadata.schema), Arc::new(KnownTable::of(&metadata)));
-        let mut known = self.known.lock();
-        if known.len() >= MAX_SCHEMAS {
-            known.clear();
-        }
-        known.insert(key, described.clone());
+        self.0.insert(key, described.clone());
         Ok(described)
     }
 }

@@ -1,6 +1,6 @@
 //! Slices from the other shards of their groups, and a bounded memory of those.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use datafusion::execution::memory_pool::MemoryPool;
 use futures::future::{BoxFuture, FutureExt, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
 use parking_lot::{Mutex, MutexGuard};
+use quick_cache::sync::Cache;
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_engine::threads::Threads;
@@ -93,9 +94,7 @@ pub(crate) struct Cover {
     /// Where engines wait for values.
     pub(crate) waiting: Arc<Threads>,
     pub(crate) pool: Arc<dyn MemoryPool>,
-    maps: Mutex<HashMap<Key, Option<Arc<StoredMap>>>>,
-    /// Held while one of them is looked for: who else wants it waits.
-    looking: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<()>>>>,
+    maps: Cache<Key, Option<Arc<StoredMap>>>,
     values: Mutex<Values>,
     /// An eighth of the host's memory: no more of what is decoded is kept, nor read ahead of a kind.
     pub(crate) room: usize,
@@ -126,8 +125,7 @@ impl Cover {
             threads,
             waiting,
             pool,
-            maps: Mutex::default(),
-            looking: Mutex::default(),
+            maps: Cache::new(MAPS),
             values: Mutex::default(),
             room: options.memory_limit / 8,
             met: Mutex::default(),
@@ -166,26 +164,17 @@ impl Cover {
     /// As [`Self::map`], if that is known.
     pub(crate) fn known_map(&self, partition: &PartitionName) -> Option<Option<Arc<StoredMap>>> {
         let key = parity_of(&Part::parse(partition).1, 0).key().ok()?;
-        self.maps.lock().get(&key).cloned()
+        self.maps.get(&key)
     }
 
     /// The code map of the table that `partition` is a part of, data or parities; `None` where it has none.
     pub(crate) async fn map(&self, partition: &PartitionName) -> Result<Option<Arc<StoredMap>>> {
-        if let Some(known) = self.known_map(partition) {
-            return Ok(known);
-        }
         let key = parity_of(&Part::parse(partition).1, 0).key()?;
-        let looking = {
-            let mut looking = self.looking.lock();
-            if looking.len() >= MAPS {
-                looking.clear();
-            }
-            Arc::clone(looking.entry(key.clone()).or_default())
+        // While it is looked for, who else wants it waits.
+        let place = match self.maps.get_value_or_guard_async(&key).await {
+            Ok(known) => return Ok(known),
+            Err(place) => place,
         };
-        let _looking = looking.lock().await;
-        if let Some(known) = self.known_map(partition) {
-            return Ok(known);
-        }
         let here = self.presence.here();
         let asked = join_all(here.iter().map(|at| self.ask(*at, "look for a code map", self.drives[*at].stat(&key)))).await;
         let mut trouble = None;
@@ -211,11 +200,8 @@ impl Cover {
         if found.is_none() && !self.presence.lost().is_empty() {
             return Ok(None);
         }
-        let mut maps = self.maps.lock();
-        if maps.len() >= MAPS {
-            maps.clear();
-        }
-        maps.insert(key, found.clone());
+        // Unless another was remembered meanwhile.
+        let _ = place.insert(found.clone());
         Ok(found)
     }
 
@@ -242,11 +228,7 @@ impl Cover {
 
     /// Knows the code map under `key` from now on.
     pub(crate) fn remember(&self, key: &Key, map: &Arc<StoredMap>) {
-        let mut maps = self.maps.lock();
-        if maps.len() >= MAPS && !maps.contains_key(key) {
-            maps.clear();
-        }
-        maps.insert(key.clone(), Some(Arc::clone(map)));
+        self.maps.insert(key.clone(), Some(Arc::clone(map)));
     }
 
     /// Decodes on a thread of its own.
