@@ -18,7 +18,7 @@ use skytether_fleet::{Fleet, Query, QueryOptions, ReceiptHandle, TableScan};
 
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::errors::OrRaise;
 use crate::runtime::{NOTICE, block, runtime, stopped};
@@ -159,13 +159,13 @@ enum StreamState {
 /// reader that polls is deaf to ctrl-C until that is over.
 struct Running {
     batches: mpsc::Receiver<Result<RecordBatch>>,
-    task: JoinHandle<()>,
+    task: AbortOnDropHandle<()>,
 }
 
 impl Running {
     fn begin(runtime: &Runtime, mut query: Query, fleet: Arc<Fleet>) -> Self {
         let (send, batches) = mpsc::channel(BACKLOG);
-        let task = runtime.spawn(async move {
+        let task = AbortOnDropHandle::new(runtime.spawn(async move {
             let _open = fleet;
             while let Some(batch) = query.stream.next().await {
                 let failed = batch.is_err();
@@ -176,7 +176,7 @@ impl Running {
             }
             // Before the reader sees the end: it may close the fleet then and open it again.
             drop((query, _open));
-        });
+        }));
         Self { batches, task }
     }
 
@@ -186,12 +186,6 @@ impl Running {
             // The end, unless it stopped short.
             None => (&mut self.task).await.err().map(|e| Err(stopped(e))),
         }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use datafusion::common::runtime::SpawnedTask;
 use futures::stream::{FuturesUnordered, StreamExt};
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Key, PartitionName};
 use skytether_redundancy::map::{self, Role};
 use tokio::sync::{Notify, oneshot};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::catalog::code_map::{Level, Part};
 use crate::recovery::reconstruct::Cover;
@@ -180,7 +180,7 @@ pub(crate) struct InOrder {
     /// Nobody's drives stay open for what nobody has asked for.
     cover: Weak<Cover>,
     shards: Vec<Expected>,
-    _tasks: Vec<SpawnedTask<()>>,
+    _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Drop for InOrder {
@@ -213,7 +213,7 @@ impl Cover {
                 queue.push_back((shard.key, send));
             }
             let cover = Arc::downgrade(self);
-            tasks.push(SpawnedTask::spawn(async move { read_along(&cover, at, &reading, queue).await }));
+            tasks.push(AbortOnDropHandle::new(tokio::spawn(async move { read_along(&cover, at, &reading, queue).await })));
         }
         InOrder { cover: Arc::downgrade(self), shards: all, _tasks: tasks }
     }

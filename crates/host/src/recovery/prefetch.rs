@@ -9,11 +9,11 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use datafusion::common::runtime::SpawnedTask;
 use futures::stream::{self, StreamExt};
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Key, PartitionName};
 use tokio::sync::oneshot;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::catalog::code_map::{Level, Part, StoredMap};
 use crate::recovery::ordered_read::{Coming, Reading};
@@ -91,7 +91,7 @@ pub(crate) struct Window {
     /// Nobody's drives stay open for what nobody has asked for.
     cover: Weak<Cover>,
     shards: Vec<(usize, Key)>,
-    _reading: Vec<SpawnedTask<()>>,
+    _reading: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Drop for Window {
@@ -195,7 +195,7 @@ impl Cover {
         let read = |(at, mut shards): (usize, Vec<(Key, oneshot::Sender<Bytes>)>)| {
             shards.sort_by(|a, b| a.0.cmp(&b.0));
             let (cover, turn) = (Arc::downgrade(self), self.ahead.turn(at));
-            SpawnedTask::spawn(async move {
+            AbortOnDropHandle::new(tokio::spawn(async move {
                 let _turn = turn.lock().await;
                 let reads = stream::iter(shards).map(|(key, send)| {
                     let cover = cover.clone();
@@ -210,7 +210,7 @@ impl Cover {
                     }
                 });
                 reads.buffer_unordered(DEPTH).collect::<()>().await;
-            })
+            }))
         };
         Window { cover: Arc::downgrade(self), shards: begun, _reading: of.into_iter().map(read).collect() }
     }
