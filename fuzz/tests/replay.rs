@@ -54,7 +54,7 @@ fn replay(target: Target) {
             (target.run)(&seed[..len]);
         }
     }
-    let mut dice = Dice(23);
+    let mut dice = Dice::new(23);
     for _ in 0..target.rounds {
         let bytes = changed(&mut dice, &seeds);
         if std::panic::catch_unwind(|| (target.run)(&bytes)).is_err() {

@@ -5,6 +5,7 @@ use std::io::{BufWriter, Write};
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use arrow::util::pretty::pretty_format_batches_with_options;
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use skytether_common::{Error, Result};
 
 use crate::common_args::Format;
@@ -137,29 +138,13 @@ fn broken_pipe(e: &Error) -> bool {
 
 /// Lays `rows` out in columns below `header`; numbers-like columns (`right`) are aligned to the right.
 pub(crate) fn columns(header: &[&str], right: &[bool], rows: &[Vec<String>]) -> String {
-    let width: Vec<usize> =
-        header.iter().enumerate().map(|(i, h)| rows.iter().map(|r| r[i].chars().count()).chain([h.chars().count()]).max().unwrap_or(0)).collect();
-    let line = |cells: &[String]| {
-        let mut text = String::new();
-        for (i, cell) in cells.iter().enumerate() {
-            let pad = " ".repeat(width[i] - cell.chars().count());
-            let gap = if i == 0 { "" } else { "  " };
-            text.push_str(gap);
-            if right[i] {
-                text.push_str(&pad);
-                text.push_str(cell);
-            } else {
-                text.push_str(cell);
-                text.push_str(&pad);
-            }
-        }
-        text.trim_end().to_string() + "\n"
-    };
-    let mut out = line(&header.iter().map(|h| (*h).to_string()).collect::<Vec<_>>());
-    for row in rows {
-        out.push_str(&line(row));
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header).add_rows(rows);
+    for (column, right) in table.column_iter_mut().zip(right) {
+        column.set_padding((0, 2));
+        column.set_cell_alignment(if *right { CellAlignment::Right } else { CellAlignment::Left });
     }
-    out
+    table.trim_fmt() + "\n"
 }
 
 #[cfg(test)]
@@ -185,6 +170,13 @@ mod tests {
         sink.finish().unwrap();
         drop(sink);
         out
+    }
+
+    #[test]
+    fn tables_align_numbers_right_and_trim_their_ends() {
+        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        let text = columns(&["name", "rows", "state"], &[false, true, false], &[row(["a", "1", ""]), row(["Zähler 細胞", "1,234", "here"])]);
+        assert_eq!(text, "name          rows  state\na                1\nZähler 細胞  1,234  here\n");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Work on several threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::{Error, Result};
 
@@ -15,7 +16,7 @@ pub fn in_parallel<I: Send, O: Send>(threads: usize, items: Vec<I>, doing: &str,
     }
     let count = items.len();
     let (queue, failed) = (Mutex::new(items.into_iter().enumerate()), AtomicBool::new(false));
-    let next = || if failed.load(Ordering::Relaxed) { None } else { queue.lock().unwrap_or_else(PoisonError::into_inner).next() };
+    let next = || if failed.load(Ordering::Relaxed) { None } else { queue.lock().next() };
     let run = || {
         let mut done = Vec::new();
         while let Some((at, item)) = next() {
@@ -48,7 +49,7 @@ mod tests {
         for threads in [0, 1, 2, 7, 100] {
             let squares = in_parallel(threads, (0..50u64).collect(), "squares numbers", |n| Ok(n * n)).unwrap();
             assert_eq!(squares, (0..50).map(|n| n * n).collect::<Vec<_>>());
-            assert_eq!(in_parallel(threads, Vec::<u8>::new(), "does nothing", Ok).unwrap(), []);
+            assert_eq!(in_parallel(threads, Vec::<u8>::new(), "does nothing", Ok).unwrap(), Vec::<u8>::new());
         }
     }
 

@@ -22,6 +22,7 @@ use skytether_pace::{Processor, paced};
 use skytether_store::disk::{DiskStore, DriveIdentity, OpenOptions};
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
 use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::indexes::{Builder, IndexContext};
 use crate::shared_reads::SharedReads;
@@ -171,12 +172,10 @@ impl Drive {
     /// Plans on a task of its own, so that a panic stays a single sub-plan's error; it ends with its caller.
     async fn planned<T: Send + Unpin + 'static>(&self, planning: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         let planning = paced(self.processor.clone(), Box::pin(planning));
-        let mut task = tokio::task::JoinSet::new();
-        task.spawn(async move { planning.await });
-        let planned = match task.join_next().await {
-            Some(Ok(planned)) => planned,
-            Some(Err(error)) if error.is_panic() => Err(Error::internal("a defect while planning the sub-plan").because(error)),
-            _ => Err(Error::unavailable("the drive is shutting down")),
+        let planned = match AbortOnDropHandle::new(tokio::spawn(async move { planning.await })).await {
+            Ok(planned) => planned,
+            Err(error) if error.is_panic() => Err(Error::internal("a defect while planning the sub-plan").because(error)),
+            Err(_) => Err(Error::unavailable("the drive is shutting down")),
         };
         planned.map_err(|e| self.engine.named(e))
     }

@@ -4,10 +4,11 @@
 //! works while nobody asks for anything, and a quarter of the time else; what it reads and computes is booked on the drive's device like everything. Each write to an index is one change with its definition, on the condition
 //! that nobody changed that: an index whose generation or definition is gone is never written again. What can't be built is tried again, later and later, and at once where something of its partition is written anew.
 
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use datafusion::execution::memory_pool::MemoryPool;
+use parking_lot::{Condvar, Mutex};
 use skytether_common::{Key, PartitionName, Result};
 use skytether_engine::Reader;
 use skytether_engine::indexed::Indexes;

@@ -8,10 +8,11 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Key, PartitionName, Result};
 use skytether_pace::wait::{deferred, owe};
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
@@ -122,7 +123,7 @@ impl SharedReads {
 
     fn state(&self) -> MutexGuard<'_, SharedState> {
         // Whatever a panic left is what was read.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The value of `key`, for somebody else than a sub-plan of this drive.

@@ -1,73 +1,62 @@
-//! A small cache with a bound on its weight; what was used longest ago goes first.
+//! A small cache with a bound on its weight; what was used least goes first.
 
-use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
+use quick_cache::Weighter;
+use quick_cache::unsync;
+
+/// Values that are expected.
+const ITEMS: usize = 64;
 
 /// See the module's text. Values are cheap to clone (`Arc`s).
+///
+/// One lock for all: of the shards of quick_cache's own locked form each has a part of the limit, and one column may take most
+/// of the whole.
 #[derive(Debug)]
-pub(crate) struct Cache<K, V> {
-    limit: usize,
-    inner: Mutex<Inner<K, V>>,
+pub(crate) struct Cache<K, V>(Mutex<unsync::Cache<K, (V, usize), ByWeight>>);
+
+#[derive(Debug, Clone)]
+struct ByWeight;
+
+impl<K, V> Weighter<K, (V, usize)> for ByWeight {
+    fn weight(&self, _: &K, (_, weight): &(V, usize)) -> u64 {
+        // What weighs nothing would stay for ever.
+        (*weight).max(1) as u64
+    }
 }
 
-#[derive(Debug)]
-struct Inner<K, V> {
-    entries: HashMap<K, Entry<V>>,
-    weight: usize,
-    clock: u64,
-}
-
-#[derive(Debug)]
-struct Entry<V> {
-    value: V,
-    weight: usize,
-    used: u64,
-}
-
-impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
+impl<K: Hash + Eq, V: Clone> Cache<K, V> {
     /// A cache of at most `limit` (bytes, as the callers of [`Cache::put`] weigh them).
     pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, inner: Mutex::new(Inner { entries: HashMap::new(), weight: 0, clock: 0 }) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner<K, V>> {
-        // Every change leaves the cache whole, so a panic elsewhere does no harm.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        Self(Mutex::new(unsync::Cache::with_weighter(ITEMS, limit as u64, ByWeight)))
     }
 
     /// The value of `key`.
     pub(crate) fn get(&self, key: &K) -> Option<V> {
-        let mut inner = self.lock();
-        inner.clock += 1;
-        let now = inner.clock;
-        let entry = inner.entries.get_mut(key)?;
-        entry.used = now;
-        Some(entry.value.clone())
+        self.0.lock().get(key).map(|(value, _)| value.clone())
     }
 
-    /// Keeps `value`, unless it alone is heavier than the whole cache may be. The value that is kept under `key` afterwards or `value`:
-    /// if two put the same key, both go on with the first's.
+    /// Keeps `value`, unless it alone is heavier than 97% of what the whole cache may be. The value that is kept under `key` afterwards or
+    /// `value`: if two put the same key, both go on with the first's.
     pub(crate) fn put(&self, key: K, value: V, weight: usize) -> V {
-        let mut inner = self.lock();
-        inner.clock += 1;
-        let used = inner.clock;
-        if let Some(entry) = inner.entries.get_mut(&key) {
-            entry.used = used;
-            return entry.value.clone();
+        let mut kept = self.0.lock();
+        if let Some((first, _)) = kept.get(&key) {
+            return first.clone();
         }
-        if weight > self.limit {
-            return value;
-        }
-        while inner.weight + weight > self.limit {
-            let Some(oldest) = inner.entries.iter().min_by_key(|(_, e)| e.used).map(|(k, _)| k.clone()) else { break };
-            if let Some(gone) = inner.entries.remove(&oldest) {
-                inner.weight -= gone.weight;
-            }
-        }
-        inner.weight += weight;
-        inner.entries.insert(key, Entry { value: value.clone(), weight, used });
+        kept.insert(key, (value.clone(), weight));
         value
+    }
+
+    /// Lets go of the value of `key`, if that is `unwanted`.
+    pub(crate) fn remove_if(&self, key: &K, unwanted: impl FnOnce(&V) -> bool) {
+        self.0.lock().remove_if(key, |(value, _)| unwanted(value));
+    }
+
+    /// What is kept weighs so much.
+    #[cfg(test)]
+    pub(crate) fn weight(&self) -> u64 {
+        self.0.lock().weight()
     }
 }
 
@@ -77,19 +66,21 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn the_longest_unused_goes_first() {
+    fn what_is_used_stays_and_the_weight_is_bounded() {
         let cache = Cache::new(10);
-        cache.put("a", 1, 4);
-        cache.put("b", 2, 4);
-        assert_eq!(cache.get(&"a"), Some(1));
-        cache.put("c", 3, 4);
-        assert_eq!((cache.get(&"a"), cache.get(&"b"), cache.get(&"c")), (Some(1), None, Some(3)));
+        cache.put(0, 0, 4);
+        for n in 1..100 {
+            assert_eq!(cache.get(&0), Some(0), "{n}");
+            assert_eq!(cache.put(n, n, 4), n);
+            assert!(cache.weight() <= 10, "{n}: {}", cache.weight());
+        }
+        assert_eq!(cache.get(&98), None);
     }
 
     #[test]
     fn what_is_too_heavy_is_not_kept_and_throws_nothing_out() {
         let cache = Cache::new(10);
-        cache.put("a", 1, 10);
+        cache.put("a", 1, 9);
         assert_eq!(cache.put("b", 2, 11), 2);
         assert_eq!((cache.get(&"a"), cache.get(&"b")), (Some(1), None));
     }

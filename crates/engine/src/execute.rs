@@ -31,7 +31,7 @@ use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::topk_heap_cap::topk_heap_cap;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::annotate;
 use crate::batches::Coalescer;
@@ -337,21 +337,12 @@ struct Job {
     started: Instant,
 }
 
-/// Ends the task when its receiver goes.
-struct Task(JoinHandle<()>);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 impl Job {
     /// Runs on a task of its own; the messages as a stream. Dropping that aborts the task.
     fn spawn(self) -> impl futures::Stream<Item = Result<ResultMessage>> + Send + 'static {
         let engine = Arc::clone(&self.engine);
         let (sender, receiver) = mpsc::channel(CHANNEL);
-        let task = Task(tokio::spawn(async move {
+        let task = AbortOnDropHandle::new(tokio::spawn(async move {
             let engine = Arc::clone(&self.engine);
             let last = match AssertUnwindSafe(self.run(&sender)).catch_unwind().await {
                 Ok(Ok(Some(annotation))) => Ok(ResultMessage::Done(annotation)),

@@ -3,13 +3,14 @@
 //! Whatever is found is as one-sided as [`crate::prune`]: filters are evaluated above the scan on what is read. An index that is damaged is not used, and its drive is told ([`Indexes::damaged`]).
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use arrow::compute::interleave_record_batch;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool, MemoryReservation};
 use datafusion::logical_expr::Expr;
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Context, Error, Kind, PartitionName, Result};
 use skytether_device::annotation::IndexNote;
 use skytether_index::lean::lean;
@@ -112,7 +113,7 @@ impl Indexes {
     }
 
     fn ready(&self) -> MutexGuard<'_, HashMap<PartitionName, BTreeMap<String, Arc<Ready>>>> {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ready.lock()
     }
 
     /// Has an index used from now on, in place of what was there of that name.
@@ -133,7 +134,7 @@ impl Indexes {
 
     /// Those that were found damaged since it was last asked.
     pub fn damaged(&self) -> Vec<(PartitionName, String)> {
-        std::mem::take(&mut *self.damaged.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.damaged.lock())
     }
 
     fn of(&self, partition: &PartitionName) -> Vec<Arc<Ready>> {
@@ -150,7 +151,7 @@ impl Indexes {
         }
         tracing::warn!("index {} of {} is damaged, and built again: {}", index.name, index.of.dataset, error.full_text());
         self.remove(&index.of, &index.name);
-        self.damaged.lock().unwrap_or_else(PoisonError::into_inner).push((index.of.clone(), index.name.clone()));
+        self.damaged.lock().push((index.of.clone(), index.name.clone()));
     }
 }
 
@@ -396,11 +397,11 @@ impl IndexLookup {
 
     /// What the indexes answered to `asked`, if they were asked.
     fn answer(&self, asked: &str) -> Option<Option<Arc<Found>>> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).get(asked).cloned()
+        self.answers.lock().get(asked).cloned()
     }
 
     fn keep_answer(&self, asked: String, found: Option<Arc<Found>>) {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).insert(asked, found);
+        self.answers.lock().insert(asked, found);
     }
 }
 

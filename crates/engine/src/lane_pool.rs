@@ -4,11 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use parking_lot::{Mutex, MutexGuard};
 use skytether_adapt::drive::{Meters, Next};
 use skytether_adapt::message::{EpochId, PushdownLevel, Seconds, SliceCost, SliceId};
 use skytether_adapt::profile::Profile;
@@ -75,11 +76,11 @@ impl LanePool {
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.taken.lock()
     }
 
     fn reads(&self) -> MutexGuard<'_, BTreeMap<(PushdownLevel, SliceId), JoinHandle<Result<FetchedSlice>>>> {
-        self.reads.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reads.lock()
     }
 
     /// The rung that says which columns are read.
@@ -156,7 +157,7 @@ impl Worker for LanePool {
             let mut rows = self.execution.lane(lane.rung(), Arc::new(feed), meter)?;
             while let Some(batch) = rows.next().await? {
                 {
-                    let mut sums = given.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut sums = given.lock();
                     *sums = (sums.0 + batch.num_rows() as u64, sums.1 + batch_bytes(&batch));
                 }
                 if !lane.send(batch).await {
@@ -223,12 +224,12 @@ impl Feeding {
             self.meter.waited(waiting.elapsed().mul_f64(lanes.speed));
             let changed = lane.changed();
             let next = lane.next(|slice| {
-                let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+                let last = *self.last.lock();
                 lanes.taken().running.insert((lane.epoch(), slice), (Arc::clone(&self.meter), last));
             });
             match next {
                 Next::Slice(slice) => {
-                    *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
+                    *self.permit.lock() = Some(permit);
                     break slice;
                 }
                 Next::End => return None,
@@ -258,10 +259,10 @@ impl SliceFeed for LaneFeed {
 
     fn done(&self, stripe: u32) {
         let Feeding { lanes, lane, meter, permit, last, given } = self.0.as_ref();
-        permit.lock().unwrap_or_else(PoisonError::into_inner).take();
+        permit.lock().take();
         let now = meter.read(true);
-        let before = std::mem::replace(&mut *last.lock().unwrap_or_else(PoisonError::into_inner), now);
-        let (rows_out, bytes_out) = std::mem::take(&mut *given.lock().unwrap_or_else(PoisonError::into_inner));
+        let before = std::mem::replace(&mut *last.lock(), now);
+        let (rows_out, bytes_out) = std::mem::take(&mut *given.lock());
         let slice = SliceId(stripe);
         lanes.taken().running.remove(&(lane.epoch(), slice));
         let cpu = now.since(before).cpu.as_secs_f64() / lanes.speed;

@@ -1,7 +1,7 @@
 //! How long work takes, as processor time: what other things on the machine take does not count.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use arrow::record_batch::RecordBatch;
 use datafusion::error::Result as DfResult;
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream};
 use futures::Stream;
+use parking_lot::{Mutex, MutexGuard};
 use skytether_pace::thread_time;
 
 /// The time that one lane has had.
@@ -42,8 +43,8 @@ impl Reading {
 }
 
 impl Meter {
-    fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock()
     }
 
     /// Up to now. Within a poll only the thread that polls sees what that has taken; for others the time is up to its beginning, by the clock.

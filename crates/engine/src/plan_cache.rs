@@ -4,8 +4,7 @@
 //! to add up its columns. So the plans of long lists over one table are kept, the last few, without anything of a drive's: their scan is taken out, and each drive puts its own in. Drives that
 //! ask for one plan at once wait for the first. A kept plan is used over tables of the very same columns only.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, SchemaRef};
 use bytes::Bytes;
@@ -26,6 +25,7 @@ use skytether_plan::codec;
 use skytether_plan::error::from_datafusion;
 use tokio::sync::OnceCell;
 
+use crate::cache::Cache;
 use crate::scan::SliceScanExec;
 
 /// Expressions from which on a list is long.
@@ -64,14 +64,14 @@ impl Prepared {
             own = Some(logical);
             Ok(shared)
         });
-        let shared = shared.await.inspect_err(|_| forget(&cell))?.clone();
+        let shared = shared.await.inspect_err(|_| forget(bytes, &cell))?.clone();
         if let Some(shared) = &shared
             && let Some(table) = shared.table_of(state).await.map_err(from_datafusion)?
         {
             return Ok(Self::Shared(Arc::clone(shared), table));
         }
         // Not to be shared; or by those no more who have another table of this name by now.
-        forget(&cell);
+        forget(bytes, &cell);
         match own {
             Some(logical) => Ok(Self::Own(logical)),
             None => Ok(Self::Own(codec::decode(bytes, state).await?)),
@@ -321,27 +321,17 @@ fn has_moments(plan: &LogicalPlan) -> bool {
 /// A kept plan, or the place for one; `None` in it for bytes whose plan is not to be shared.
 type Cell = Arc<OnceCell<Option<Arc<Shared>>>>;
 
-/// The process's kept plans by their bytes, the last used last.
-static PLANS: Mutex<VecDeque<(Bytes, Cell)>> = Mutex::new(VecDeque::new());
-
-fn plans() -> MutexGuard<'static, VecDeque<(Bytes, Cell)>> {
-    PLANS.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// The process's kept plans by their bytes.
+static PLANS: LazyLock<Cache<Bytes, Cell>> = LazyLock::new(|| Cache::new(KEPT_BYTES));
 
 /// The place of the plan in `bytes`, made where there is none.
 fn cell(bytes: &Bytes) -> Cell {
-    let mut plans = plans();
-    let known = plans.iter().position(|(kept, _)| kept == bytes).and_then(|at| plans.remove(at));
-    let (bytes, cell) = known.unwrap_or_else(|| (bytes.clone(), Cell::default()));
-    plans.push_back((bytes, Arc::clone(&cell)));
-    while plans.len() > KEPT || plans.iter().map(|(kept, _)| kept.len()).sum::<usize>() > KEPT_BYTES {
-        plans.pop_front();
-    }
-    cell
+    // No plan weighs less than its share, so that there are no more than so many.
+    PLANS.get(bytes).unwrap_or_else(|| PLANS.put(bytes.clone(), Cell::default(), bytes.len().max(KEPT_BYTES / KEPT)))
 }
 
-fn forget(cell: &Cell) {
-    plans().retain(|(_, kept)| !Arc::ptr_eq(kept, cell));
+fn forget(bytes: &Bytes, cell: &Cell) {
+    PLANS.remove_if(bytes, |kept| Arc::ptr_eq(kept, cell));
 }
 
 #[cfg(test)]

@@ -7,13 +7,14 @@ use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arrow::record_batch::RecordBatch;
 use futures::stream::{self, PollNext};
 use futures::{FutureExt, StreamExt};
+use parking_lot::{Mutex, MutexGuard};
 use skytether_adapt::drive::{Drive as Machine, Effect, Meters, Next, Pressure, Totals};
 use skytether_adapt::message::{Down, EpochId, PushdownLevel, Seconds, SliceCost, SliceId, Up, Why};
 use skytether_common::{Error, Kind, Result};
@@ -135,7 +136,7 @@ impl Sessions {
     }
 
     fn backlog(&self) -> MutexGuard<'_, Backlog> {
-        self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
+        self.backlog.lock()
     }
 
     /// Seconds until what is waiting is worked off, by what slices cost of late and by how busy the CSE is.
@@ -145,7 +146,7 @@ impl Sessions {
     }
 
     fn known_load(&self) -> MutexGuard<'_, Option<Load>> {
-        self.load.lock().unwrap_or_else(PoisonError::into_inner)
+        self.load.lock()
     }
 
     /// How busy the CSE is, as far as its lanes noticed of late. What one measurement says, of a millisecond perhaps, and the one before it did not, is no reason to refuse work for seconds.
@@ -265,7 +266,7 @@ struct Run {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn now(&self) -> Seconds {

@@ -4,7 +4,7 @@
 //! result, whoever runs them: `full` where the slices lie or, over slices that were handed out, above; `filter` where they lie, with [`SplitExecution::above`] over the rows that it gives.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
@@ -22,6 +22,7 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Exe
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 use futures::stream::BoxStream;
 use futures::{StreamExt, stream};
+use parking_lot::Mutex;
 use skytether_adapt::message::PushdownLevel;
 use skytether_common::{Error, PartitionName, Result};
 use skytether_device::session::Stripe;
@@ -316,7 +317,7 @@ impl SplitExecution {
     pub fn ended(&self, rung: PushdownLevel, lane: &Lane) {
         let mut told = Annotation::default();
         annotate::operators(lane.plan.as_ref(), 0, &mut told);
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = self.notes.lock();
         let notes = &mut notes[self.place(rung)];
         notes.rows_read += told.rows_read.unwrap_or(0);
         if notes.operators.is_empty() {
@@ -342,7 +343,7 @@ impl SplitExecution {
             annotation.slices += read;
             annotation.slices_told += told;
         }
-        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let notes = self.notes.lock();
         annotation.rows_read = Some(notes.iter().map(|notes| notes.rows_read).sum());
         annotation.operators = notes.iter().find(|notes| !notes.operators.is_empty()).map(|notes| notes.operators.clone()).unwrap_or_default();
         annotation.bytes_read = self.planned.reader.bytes_read();
@@ -459,7 +460,7 @@ impl ExecutionPlan for DeliveredExec {
     }
 
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {
-        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let rows = self.rows.lock().take();
         let rows = rows.unwrap_or_else(|| stream::empty().boxed()).map(|batch| batch.map_err(skytether_plan::error::to_datafusion));
         Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(self.properties.eq_properties.schema()), rows)))
     }

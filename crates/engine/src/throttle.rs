@@ -80,13 +80,13 @@ impl ExecutionPlan for ThrottledExec {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
     use std::time::Duration;
 
     use arrow::datatypes::{Schema, SchemaRef};
     use arrow::record_batch::RecordBatch;
     use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
     use futures::{StreamExt, stream};
+    use parking_lot::Mutex;
     use skytether_adapt::profile::Profile;
     use skytether_pace::processor::thread_time;
 
@@ -111,7 +111,7 @@ mod tests {
                 while thread_time() - before < Duration::from_millis(2) {
                     std::hint::black_box((0..1000u64).sum::<u64>());
                 }
-                *spent.lock().unwrap() += thread_time() - before;
+                *spent.lock() += thread_time() - before;
                 Ok(RecordBatch::new_empty(Arc::clone(&schema)))
             });
             Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), rows))
@@ -132,7 +132,7 @@ mod tests {
         let rows = datafusion::physical_plan::execute_stream(throttled, Arc::new(TaskContext::default())).unwrap();
         let came: Vec<DfResult<RecordBatch>> = paced(Some(Arc::clone(&processor)), rows).stream().collect().await;
         assert!(came.len() == 3 && came.iter().all(Result::is_ok), "{came:?}");
-        let (busy, spent) = (processor.accounted().busy, *spent.lock().unwrap());
+        let (busy, spent) = (processor.accounted().busy, *spent.lock());
         assert!(spent >= Duration::from_millis(6) && busy >= spent * 4, "{busy:?} for {spent:?}");
         assert!(busy < spent * 6, "{busy:?} for {spent:?}");
     }

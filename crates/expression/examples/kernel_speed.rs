@@ -13,29 +13,17 @@ const CELLS: usize = 50_000;
 const GROUPS: u64 = 12;
 const ROWS: usize = 1000;
 
-/// xorshift64*: the same numbers everywhere.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % below
-    }
-}
-
 fn main() {
-    let mut numbers = Numbers(7);
-    let codes: Vec<u16> = (0..CELLS).map(|_| numbers.next(GROUPS) as u16).collect();
-    let totals = Arc::new(Float32Array::from_iter_values((0..CELLS).map(|_| 1000.0 + numbers.next(9000) as f32)));
+    let mut numbers = fastrand::Rng::with_seed(7);
+    let codes: Vec<u16> = (0..CELLS).map(|_| numbers.u64(..GROUPS) as u16).collect();
+    let totals = Arc::new(Float32Array::from_iter_values((0..CELLS).map(|_| 1000.0 + numbers.u64(..9000) as f32)));
     let mut idx: Vec<Vec<u32>> = Vec::new();
     let mut counts: Vec<Vec<u16>> = Vec::new();
     for row in 0..ROWS {
-        let cells: Vec<u32> = (0..CELLS as u32).filter(|_| numbers.next(100) < 7).collect();
+        let cells: Vec<u32> = (0..CELLS as u32).filter(|_| numbers.u64(..100) < 7).collect();
         // One gene in ten is highly expressed, beyond the table.
         let scale = if row % 10 == 0 { 40 } else { 1 };
-        counts.push(cells.iter().map(|_| (1 + numbers.next(3) * numbers.next(3) / 2 * scale) as u16).collect());
+        counts.push(cells.iter().map(|_| (1 + numbers.u64(..3) * numbers.u64(..3) / 2 * scale) as u16).collect());
         idx.push(cells);
     }
     let nonzeros: usize = idx.iter().map(Vec::len).sum();

@@ -177,9 +177,8 @@ mod tests {
     use arrow::datatypes::Int32Type;
     use skytether_common::{DatasetName, Kind};
 
-    use std::sync::Mutex;
-
     use arrow::array::Float32Array;
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -197,7 +196,7 @@ mod tests {
         }
 
         fn obs_column(&self, dataset: &DatasetName, _: &str) -> Result<ArrayRef> {
-            self.0.lock().unwrap().clone().ok_or_else(|| Error::not_found(format!("{dataset} is gone")))
+            self.0.lock().clone().ok_or_else(|| Error::not_found(format!("{dataset} is gone")))
         }
 
         fn cell_names(&self, dataset: &DatasetName) -> Result<ArrayRef> {
@@ -222,12 +221,12 @@ mod tests {
         let first = cells.prepared().get(&spec, &cells).unwrap();
         assert!(Arc::ptr_eq(&first, &cells.prepared().get(&spec, &cells).unwrap()));
         // Replaced by one with the same content, which nobody compares, and by another.
-        *cells.0.lock().unwrap() = Some(column());
+        *cells.0.lock() = Some(column());
         assert!(!Arc::ptr_eq(&first, &cells.prepared().get(&spec, &cells).unwrap()));
-        *cells.0.lock().unwrap() = Some(Arc::new(StringArray::from(vec!["b", "c"])));
+        *cells.0.lock() = Some(Arc::new(StringArray::from(vec!["b", "c"])));
         assert_eq!(cells.prepared().get(&spec, &cells).unwrap().names[..], ["b", "c"]);
         // Nor does anyone get at the groups who may not see the cells.
-        *cells.0.lock().unwrap() = None;
+        *cells.0.lock() = None;
         assert_eq!(cells.prepared().get(&spec, &cells).unwrap_err().kind(), Kind::NotFound);
     }
 

@@ -5,9 +5,10 @@
 //! so it is the correctly rounded float32 but for one case in some ten million.
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
 
 use arrow::array::Float32Array;
+use parking_lot::Mutex;
 
 use crate::lanes;
 
@@ -160,7 +161,7 @@ pub(crate) fn shared_table(totals: &Arc<Float32Array>, start: usize, len: usize,
     // While a `Weak` is there, no other array can have its address.
     let copied = |t: &Arc<Table>| t.totals.len() == len && t.origin.1 == start && std::ptr::eq(t.origin.0.as_ptr(), Arc::as_ptr(totals));
     let same = |t: &Arc<Table>| t.wide == wide && (copied(t) || same_bits(t.totals(), content));
-    let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut tables = TABLES.lock();
     let table = match tables.iter().position(same) {
         Some(at) => tables.remove(at),
         None => {

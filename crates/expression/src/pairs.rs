@@ -222,11 +222,8 @@ mod tests {
 
     /// Numbers of all kinds, the same each time.
     fn some(count: usize) -> Vec<(GroupMoments, GroupMoments)> {
-        let mut state = 7u64;
-        let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 11) as f64 / (1u64 << 53) as f64
-        };
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut next = || random.f64();
         let mut one = |kind: usize| {
             let n = 2 + (next() * if kind.is_multiple_of(3) { 10.0 } else { 50_000.0 }) as u64;
             let spread = next() * 10f64.powi((next() * 8.0) as i32 - 4);

@@ -1,8 +1,9 @@
 //! The groups of a spec in the kernel's form, and a cache of them.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use arrow::array::{Array, Float32Array};
+use parking_lot::Mutex;
 use skytether_common::Result;
 
 use crate::kernel::Codes;
@@ -66,7 +67,7 @@ impl PreparedCache {
     ) -> Result<Arc<Prepared>> {
         // The lock is held while resolving, so that other partitions of the query wait for the result instead of
         // resolving too.
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.lock();
         if let Some(at) = kept.iter().position(|(s, _)| s == spec) {
             let entry = kept.remove(at);
             if still_holds(&entry.1)? {

@@ -14,12 +14,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use parking_lot::{Mutex, MutexGuard};
 use skytether_adapt::message::Rung;
 use skytether_common::{Error, Result};
 use skytether_device::layer::{Decorated, Layer};
@@ -29,12 +30,12 @@ use skytether_engine::feed::{FetchedSlice, SliceFeed, SliceFetcher};
 use skytether_engine::meter::{Meter, Reading};
 use skytether_engine::remote::RemoteStore;
 use skytether_engine::split_execution::{SplitExecution, Taken};
-use skytether_runtime::threads::{Threads, spawn_blocking_thread};
 use skytether_engine::{Engine, Reader};
 use skytether_flight_drive::{ConnectOptions, FlightCse};
 use skytether_host::{Host, HostOptions, QueryOptions};
 use skytether_pace::Processor;
 use skytether_plan::Cut;
+use skytether_runtime::threads::{Threads, spawn_blocking_thread};
 
 const USAGE: &str = "usage: slice_times FLEET PROFILE host|served|handed|drive QUERY";
 
@@ -107,7 +108,7 @@ async fn sub_plan(drive: &Arc<Drive>, query: &str) -> Result<SubPlan> {
     let host = Host::new(vec![Arc::clone(&spy) as _], HostOptions::default())?;
     let asked = host.sql(query, &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await?;
     let ended = asked.collect().await;
-    let plan = spy.0.plan.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let plan = spy.0.plan.lock().take();
     plan.ok_or_else(|| ended.err().unwrap_or_else(|| Error::invalid("the query sends nothing to drives")))
 }
 
@@ -125,7 +126,7 @@ impl Layer for Spy {
 
     fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
         Box::pin(async move {
-            *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = Some(plan);
+            *self.plan.lock() = Some(plan);
             Err(Error::unavailable("this sub-plan is run elsewhere"))
         })
     }
@@ -167,7 +168,7 @@ impl Timed {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use skytether_common::{Error, Result};
 use tempfile::NamedTempFile;
 
@@ -14,7 +14,7 @@ static UNDER_WAY: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// Removes what exports and generators have written so far, for a process that ends without waiting for them: nothing of theirs is put in its place afterwards.
 pub fn remove_unfinished() {
-    for path in std::mem::take(&mut *UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)) {
+    for path in std::mem::take(&mut *UNDER_WAY.lock()) {
         // It may be done just now.
         let _ = std::fs::remove_file(path);
     }
@@ -26,14 +26,14 @@ struct Listed(PathBuf);
 
 impl Listed {
     fn new(path: &Path) -> Self {
-        UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_path_buf());
+        UNDER_WAY.lock().insert(path.to_path_buf());
         Self(path.to_path_buf())
     }
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+        UNDER_WAY.lock().remove(&self.0);
     }
 }
 

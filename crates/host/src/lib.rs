@@ -43,6 +43,7 @@ pub mod cluster;
 pub mod exec;
 pub mod export;
 pub mod flight;
+#[allow(clippy::disallowed_types, reason = "its statements move to parking_lot with the rest of the face")]
 pub mod flight_sql;
 mod host;
 pub mod ingest;

@@ -2,13 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use futures::future::BoxFuture;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::array::{ArrayRef, Int64Array, StringArray};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
+use parking_lot::Mutex;
 use skytether_common::{DatasetName, Error, Key, Kind, Result};
 use skytether_device::{Annotation, Cse, CseInfo, DeliveryStream, ResultMessage, Storage, SubPlan};
 use skytether_host::{Catalog, Cut, DatasetKind, Founding, Host, HostOptions, Placement, QueryOptions};
@@ -69,7 +70,7 @@ impl Storage for TestDrive {
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
         Box::pin(async move {
             let root = batch.iter().any(|op| matches!(op, Op::Put { key, .. } if key.as_str().matches('/').count() == 1));
-            let commit = if root { self.commit.lock().unwrap().clone() } else { Commit::Works };
+            let commit = if root { self.commit.lock().clone() } else { Commit::Works };
             match commit {
                 Commit::Works => self.store.apply(batch),
                 Commit::Waits(begun, leave) => {
@@ -91,7 +92,7 @@ impl Storage for TestDrive {
     }
     fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
         Box::pin(async move {
-            let hangs = *self.storage_hangs.lock().unwrap();
+            let hangs = *self.storage_hangs.lock();
             if hangs {
                 std::future::pending::<()>().await;
             }
@@ -121,7 +122,7 @@ fn other_rows() -> RecordBatch {
 impl Cse for TestDrive {
     fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
         Box::pin(async move {
-            let behaviour = *self.behaviour.lock().unwrap();
+            let behaviour = *self.behaviour.lock();
             let batch = |batch| Ok(ResultMessage::Batch { epoch: 0, batch });
             let complete = || Ok(ResultMessage::EpochComplete { epoch: 0 });
             let done = || Ok(ResultMessage::Done(Annotation { cse: self.info.name.clone(), rows_out: 2, ..Annotation::default() }));
@@ -188,12 +189,12 @@ async fn every_misbehaviour_is_an_error_that_names_the_drive() {
         (Behaviour::HasLostIt, Kind::Corrupt),
         (Behaviour::Fails, Kind::Corrupt),
     ] {
-        *drives[1].behaviour.lock().unwrap() = behaviour;
+        *drives[1].behaviour.lock() = behaviour;
         let error = run(&host, "SELECT id FROM lab.t").await.unwrap_err();
         assert_eq!(error.kind(), kind, "{behaviour:?}: {error}");
         assert!(error.to_string().contains("drive-1"), "{behaviour:?}: {error}");
     }
-    *drives[1].behaviour.lock().unwrap() = Behaviour::Good;
+    *drives[1].behaviour.lock() = Behaviour::Good;
     assert_eq!(run(&host, "SELECT id FROM lab.t").await.unwrap(), 4);
 }
 
@@ -201,7 +202,7 @@ async fn every_misbehaviour_is_an_error_that_names_the_drive() {
 async fn storage_that_hangs_is_named_in_time() {
     let (host, drives, name) = fleet().await;
     let home = host.catalog().home(&name);
-    *drives[home].storage_hangs.lock().unwrap() = true;
+    *drives[home].storage_hangs.lock() = true;
     let error = run(&host, "SELECT id FROM lab.t").await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
     assert!(error.to_string().contains(&format!("drive-{home}")), "{error}");
@@ -258,7 +259,7 @@ async fn who_stops_waiting_for_a_commit_does_not_stop_it() {
     let name: DatasetName = "lab.left".parse().unwrap();
     let (begun, leave) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     for drive in &drives {
-        *drive.commit.lock().unwrap() = Commit::Waits(Arc::clone(&begun), Arc::clone(&leave));
+        *drive.commit.lock() = Commit::Waits(Arc::clone(&begun), Arc::clone(&leave));
     }
     let writer = written(&host, &name).await;
     let slices = slices_of(&drives, "lab/left/");
@@ -288,7 +289,7 @@ async fn a_commit_whose_answer_is_lost_keeps_its_slices() {
     for (n, kind) in [Kind::Unavailable, Kind::Internal, Kind::Exhausted, Kind::Corrupt].into_iter().enumerate() {
         let name: DatasetName = format!("lab.lost{n}").parse().unwrap();
         for drive in &drives {
-            *drive.commit.lock().unwrap() = Commit::Loses(kind);
+            *drive.commit.lock() = Commit::Loses(kind);
         }
         let writer = written(&host, &name).await;
         let slices = slices_of(&drives, &name.prefix());

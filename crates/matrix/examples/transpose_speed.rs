@@ -2,24 +2,11 @@
 //!
 //! The matrix is shaped like counts from droplets: a few genes in most cells, most genes in few, three quarters of the counts 1 or 2.
 
+use fastrand::Rng;
 use skytether_common::Result;
 use skytether_matrix::{MtxReader, TransposeOptions, Transposed, Transposer};
 
 const GENES: u32 = 33_000;
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z ^ (z >> 29)
-    }
-
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
 
 struct Csr {
     indptr: Vec<i64>,
@@ -28,14 +15,14 @@ struct Csr {
 }
 
 /// Some cells, to be repeated under other numbers.
-fn cells(n: usize, random: &mut Random) -> Csr {
+fn cells(n: usize, random: &mut Rng) -> Csr {
     let mut csr = Csr { indptr: vec![0], indices: Vec::new(), data: Vec::new() };
-    let rates: Vec<f64> = (0..GENES).map(|_| random.unit().powi(12)).collect();
+    let rates: Vec<f64> = (0..GENES).map(|_| random.f64().powi(12)).collect();
     for _ in 0..n {
         for (gene, rate) in rates.iter().enumerate() {
-            if random.unit() < *rate {
+            if random.f64() < *rate {
                 csr.indices.push(gene as i32);
-                csr.data.push((1.0 / random.unit()).min(2000.0).floor() as f32);
+                csr.data.push((1.0 / random.f64()).min(2000.0).floor() as f32);
             }
         }
         csr.indptr.push(csr.indices.len() as i64);
@@ -74,7 +61,7 @@ fn main() -> Result<()> {
     let mut args = std::env::args().skip(1).map(|a| a.parse::<usize>().unwrap_or(5));
     let millions = args.next().unwrap_or(5);
     let options = TransposeOptions { memory_limit: args.next().unwrap_or(512) << 20, threads: 1, ..TransposeOptions::default() };
-    let mut random = Random(7);
+    let mut random = Rng::with_seed(7);
     let csr = cells(1000, &mut random);
     let times = (millions * 1_000_000).div_ceil(csr.data.len());
     let nnz = (times * csr.data.len()) as u64;
@@ -124,9 +111,7 @@ fn main() -> Result<()> {
     let base: Vec<u32> = csr.indptr.windows(2).zip(0..).flat_map(|(w, c)| std::iter::repeat_n(c, (w[1] - w[0]) as usize)).collect();
     let shuffled: Vec<usize> = {
         let mut order: Vec<usize> = (0..genes.len()).collect();
-        for i in (1..order.len()).rev() {
-            order.swap(i, (random.next() % (i as u64 + 1)) as usize);
-        }
+        random.shuffle(&mut order);
         order
     };
     let genes: Vec<u32> = shuffled.iter().map(|i| genes[*i]).collect();

@@ -2,27 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use fastrand::Rng;
 use proptest::prelude::*;
 use skytether_common::{Kind, Result};
 use skytether_matrix::{Index, TransposeOptions, Transposed, Transposer, Value};
 use skytether_slice::{BLOCK, ValueType, Values};
 
 type Model = BTreeMap<(u32, u32), f64>;
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u32) -> u32 {
-        (self.next() % u64::from(n)) as u32
-    }
-}
 
 /// A number type that small test values go into and come back from unchanged.
 trait Number: Value {
@@ -53,20 +39,20 @@ enum Class {
 }
 
 impl Class {
-    fn value(self, r: &mut Random) -> f64 {
+    fn value(self, r: &mut Rng) -> f64 {
         let v = match self {
-            Class::Small => f64::from(r.below(100) + 1),
-            Class::Large => f64::from(r.below(u32::MAX - 1) + 1),
-            Class::Signed => f64::from(r.below(200)) - 100.0,
-            Class::Single => f64::from(f64::from(r.below(1000)).ln_1p() as f32),
-            Class::Double => f64::from(r.below(1000)) / 7.0,
+            Class::Small => f64::from(r.u32(..100) + 1),
+            Class::Large => f64::from(r.u32(..u32::MAX - 1) + 1),
+            Class::Signed => f64::from(r.u32(..200)) - 100.0,
+            Class::Single => f64::from(f64::from(r.u32(..1000)).ln_1p() as f32),
+            Class::Double => f64::from(r.u32(..1000)) / 7.0,
         };
         if v == 0.0 { 1.0 } else { v }
     }
 }
 
 /// Pushes entries as one call of the given kind, through number type `V` and position type `P`.
-fn push<V: Number, P: Position>(t: &mut Transposer, kind: u32, entries: &[(u32, u32, f64)], r: &mut Random) -> Result<()> {
+fn push<V: Number, P: Position>(t: &mut Transposer, kind: u32, entries: &[(u32, u32, f64)], r: &mut Rng) -> Result<()> {
     let by = |e: &(u32, u32, f64)| if kind == 2 { e.0 } else { e.1 };
     match kind {
         0 => {
@@ -81,7 +67,7 @@ fn push<V: Number, P: Position>(t: &mut Transposer, kind: u32, entries: &[(u32, 
             let last = entries.iter().map(by).max().unwrap_or(0);
             let mut sorted = entries.to_vec();
             sorted.sort_by_key(by);
-            let offset = r.below(1000) as usize;
+            let offset = r.u32(..1000) as usize;
             let indptr: Vec<P> = (first..=last + 1).map(|line| P::of(offset + sorted.partition_point(|e| by(e) < line))).collect();
             let indices: Vec<P> = sorted.iter().map(|e| P::of(if kind == 2 { e.1 } else { e.0 } as usize)).collect();
             let data: Vec<V> = sorted.iter().map(|e| V::of(e.2)).collect();
@@ -99,8 +85,8 @@ fn push<V: Number, P: Position>(t: &mut Transposer, kind: u32, entries: &[(u32, 
     }
 }
 
-fn push_any(t: &mut Transposer, class: Class, kind: u32, entries: &[(u32, u32, f64)], r: &mut Random) -> Result<()> {
-    match (class, r.below(8)) {
+fn push_any(t: &mut Transposer, class: Class, kind: u32, entries: &[(u32, u32, f64)], r: &mut Rng) -> Result<()> {
+    match (class, r.u32(..8)) {
         (Class::Small, 0) => push::<u8, u32>(t, kind, entries, r),
         (Class::Small, 1) => push::<i8, i64>(t, kind, entries, r),
         (Class::Small, 2) => push::<u16, i32>(t, kind, entries, r),
@@ -175,24 +161,22 @@ proptest! {
         limit in prop_oneof![Just(0usize), Just(8000), Just(1 << 20)],
         threads in 1usize..4,
     ) {
-        let mut r = Random(seed);
+        let mut r = Rng::with_seed(seed);
         let every = [Class::Small, Class::Large, Class::Signed, Class::Single, Class::Double];
         let classes: Vec<Class> = (0..5).filter(|i| classes & (1 << i) != 0).map(|i| every[i]).collect();
         let mut t = Transposer::new(n_cells, n_genes, options(limit, threads)).unwrap();
         let (mut model, mut sums) = (Model::new(), vec![0.0f64; n_cells as usize]);
-        let places: std::collections::BTreeSet<(u32, u32)> = (0..tries).map(|_| (r.below(n_cells), r.below(n_genes))).collect();
+        let places: std::collections::BTreeSet<(u32, u32)> = (0..tries).map(|_| (r.u32(..n_cells), r.u32(..n_genes))).collect();
         let mut places: Vec<(u32, u32)> = places.into_iter().collect();
         if shuffled {
-            for i in (1..places.len()).rev() {
-                places.swap(i, r.below(i as u32 + 1) as usize);
-            }
+            r.shuffle(&mut places);
         }
         for part in places.chunks(places.len().div_ceil(pushes).max(1)) {
-            let class = classes[r.below(classes.len() as u32) as usize];
+            let class = classes[r.u32(..classes.len() as u32) as usize];
             // One in ten is a stored zero.
             let entries: Vec<(u32, u32, f64)> =
-                part.iter().map(|&(cell, gene)| (gene, cell, if r.below(10) == 0 { 0.0 } else { class.value(&mut r) })).collect();
-            let kind = if part.len() > 500 { r.below(3) } else { r.below(4) };
+                part.iter().map(|&(cell, gene)| (gene, cell, if r.u32(..10) == 0 { 0.0 } else { class.value(&mut r) })).collect();
+            let kind = if part.len() > 500 { r.u32(..3) } else { r.u32(..4) };
             push_any(&mut t, class, kind, &entries, &mut r).unwrap();
             for (gene, cell, v) in entries {
                 if v != 0.0 {

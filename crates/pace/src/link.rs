@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures::Stream;
+use parking_lot::{Mutex, MutexGuard};
 use skytether_adapt::profile::Profile;
 
 use crate::booking::{Accounted, Servers, takes};
@@ -91,7 +92,7 @@ impl Link {
             Direction::Up => &self.up,
         };
         // A booking is whole or was not begun.
-        way.lock().unwrap_or_else(PoisonError::into_inner)
+        way.lock()
     }
 
     /// Books a message of `bytes` that is ready at `now`. It waits for what is under way, of each message for no more than it has bytes itself, or for a frame if it has less: they take turns. Those that it overtakes are put off by
@@ -282,11 +283,8 @@ mod tests {
     #[test]
     fn no_more_leaves_than_the_link_moves() {
         // Whatever is sent when: of each moment's messages, those that have left by then had the time for it.
-        let mut mixed = 7u64;
-        let mut draw = |below: u64| {
-            mixed = mixed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (mixed >> 33) % below
-        };
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut draw = |below: u64| random.u64(..below);
         for _ in 0..50 {
             let link = link(8e6, 0.0);
             let (mut now, mut all) = (MS(1000), Vec::new());

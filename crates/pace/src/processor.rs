@@ -6,11 +6,12 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use futures::Stream;
+use parking_lot::{Mutex, MutexGuard};
 use skytether_adapt::profile::Profile;
 
 use crate::booking::{Accounted, Servers, takes};
@@ -45,7 +46,7 @@ impl Processor {
 
     fn cores(&self) -> MutexGuard<'_, Servers> {
         // A booking is whole or was not begun.
-        self.cores.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cores.lock()
     }
 
     /// Books `spent` seconds of this machine's processor time that could begin at `ready`; when the device is done with it.
@@ -279,12 +280,12 @@ mod tests {
         let (processor, start) = (device(1, 0.25), Instant::now());
         let spent = Mutex::new(Duration::ZERO);
         let work = stream::iter(0..5).map(|n| {
-            *spent.lock().unwrap() += spend(Duration::from_millis(2));
+            *spent.lock() += spend(Duration::from_millis(2));
             n
         });
         let came: Vec<i32> = paced(Some(Arc::clone(&processor)), work).stream().collect().await;
         assert_eq!(came, [0, 1, 2, 3, 4]);
-        let (accounted, spent) = (processor.accounted(), *spent.lock().unwrap());
+        let (accounted, spent) = (processor.accounted(), *spent.lock());
         assert!(accounted.busy >= spent * 4 && accounted.busy < spent * 4 + Duration::from_millis(20), "{accounted:?} for {spent:?}");
         // All but the last less than a half millisecond was waited for.
         assert!(start.elapsed() + WORTH_WAITING >= accounted.busy, "{:?} for {accounted:?}", start.elapsed());

@@ -4,10 +4,12 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// An alarm rings so much early, and the rest is waited for awake: a thread that is woken takes about that long to come.
 const EARLY: Duration = Duration::from_micros(30);
@@ -54,7 +56,7 @@ impl Future for Sleep {
                 polled
             }
             State::Fine(waker) => {
-                waker.lock().unwrap_or_else(PoisonError::into_inner).clone_from(context.waker());
+                waker.lock().clone_from(context.waker());
                 // It may have rung just before.
                 if reached(until) { Poll::Ready(()) } else { Poll::Pending }
             }
@@ -105,7 +107,7 @@ static CLOCK: Mutex<Option<(u32, Sender<Alarm>)>> = Mutex::new(None);
 
 /// Whether somebody will ring.
 fn ask(alarm: Alarm) -> bool {
-    let mut clock = CLOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut clock = CLOCK.lock();
     let process = std::process::id();
     if clock.as_ref().is_none_or(|(of, _)| *of != process) {
         let (sender, receiver) = mpsc::channel();
@@ -127,7 +129,7 @@ fn ring(asked: &Receiver<Alarm>) {
         let now = Instant::now() + EARLY;
         while alarms.peek().is_some_and(|next| next.until <= now) {
             if let Some(alarm) = alarms.pop() {
-                alarm.waker.lock().unwrap_or_else(PoisonError::into_inner).wake_by_ref();
+                alarm.waker.lock().wake_by_ref();
             }
         }
         let wait = alarms.peek().map_or(Duration::from_secs(3600), |next| next.until.saturating_duration_since(now));

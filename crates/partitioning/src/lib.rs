@@ -33,7 +33,8 @@ use arrow::compute::{cast, take_record_batch};
 use arrow::datatypes::{DataType, Decimal128Type, Decimal256Type, Schema, TimeUnit, UInt64Type};
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
+use serde_with::{As, DisplayFromStr};
 use skytether_common::{Error, Result};
 use twox_hash::XxHash64;
 use uuid::Uuid;
@@ -157,25 +158,13 @@ impl FromStr for KeyType {
     }
 }
 
-impl Serialize for KeyType {
-    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
-        to.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for KeyType {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
-        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
-    }
-}
-
 /// A key of a partitioned table.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Key {
     /// The column's name.
     pub column: String,
     /// Its logical type.
-    #[serde(rename = "type")]
+    #[serde(rename = "type", with = "As::<DisplayFromStr>")]
     pub of: KeyType,
 }
 

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3_arrow::{PyRecordBatchReader, PySchema};
 use serde::Serialize;
@@ -94,14 +95,14 @@ impl Told {
     fn tell(&self, far: &Far) {
         let Some(progress) = &self.progress else { return };
         if let Err(e) = Python::attach(|py| progress.call1(py, (far.done, far.total)).map(drop)) {
-            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+            *self.failure.lock() = Some(e);
             self.failed.notify_one();
         }
     }
 
     /// How the function has failed, if it has.
     fn failure(&self) -> Option<Error> {
-        let cause = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let cause = self.failure.lock().take()?;
         Some(Error::invalid("the progress function failed").because(cause))
     }
 

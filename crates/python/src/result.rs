@@ -1,6 +1,6 @@
 //! A query's rows and receipt.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::ThreadId;
 
 use arrow::array::RecordBatchReader;
@@ -8,6 +8,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use futures::StreamExt;
+use parking_lot::{Mutex, MutexGuard};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -17,7 +18,7 @@ use skytether_fleet::{Fleet, Query, QueryOptions, ReceiptHandle, TableScan};
 
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::errors::OrRaise;
 use crate::runtime::{NOTICE, block, runtime, stopped};
@@ -55,7 +56,7 @@ pub struct PyResultSet {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl PyResultSet {
@@ -158,13 +159,13 @@ enum StreamState {
 /// reader that polls is deaf to ctrl-C until that is over.
 struct Running {
     batches: mpsc::Receiver<Result<RecordBatch>>,
-    task: JoinHandle<()>,
+    task: AbortOnDropHandle<()>,
 }
 
 impl Running {
     fn begin(runtime: &Runtime, mut query: Query, fleet: Arc<Fleet>) -> Self {
         let (send, batches) = mpsc::channel(BACKLOG);
-        let task = runtime.spawn(async move {
+        let task = AbortOnDropHandle::new(runtime.spawn(async move {
             let _open = fleet;
             while let Some(batch) = query.stream.next().await {
                 let failed = batch.is_err();
@@ -175,7 +176,7 @@ impl Running {
             }
             // Before the reader sees the end: it may close the fleet then and open it again.
             drop((query, _open));
-        });
+        }));
         Self { batches, task }
     }
 
@@ -185,12 +186,6 @@ impl Running {
             // The end, unless it stopped short.
             None => (&mut self.task).await.err().map(|e| Err(stopped(e))),
         }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

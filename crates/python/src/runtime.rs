@@ -1,9 +1,9 @@
 //! The process's threads.
 
 use std::future::Future;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use skytether_common::{Error, Result};
 use tokio::runtime::{Handle, Runtime};
@@ -22,7 +22,7 @@ static RUNTIME: Mutex<Option<(u32, &'static Runtime)>> = Mutex::new(None);
 /// # Errors
 /// Unavailable where the system gives no threads.
 pub(crate) fn runtime() -> Result<&'static Runtime> {
-    let mut kept = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut kept = RUNTIME.lock();
     let process = std::process::id();
     if let Some((of, runtime)) = *kept
         && of == process

@@ -1,8 +1,9 @@
 //! The fleet that a Python fleet and its results share.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Error, Result};
 use skytether_fleet::{Fleet, Query};
 
@@ -39,7 +40,7 @@ impl Slot {
     }
 
     fn locked(&self) -> MutexGuard<'_, Option<Open>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 
     fn closed(&self) -> Error {

@@ -1,10 +1,11 @@
 //! Writing a data set table by table and matrix by matrix.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array};
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::record_batch::RecordBatch;
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3_arrow::{PyRecordBatchReader, PyTable};
 use skytether_common::{Error, Result};
@@ -107,7 +108,7 @@ pub struct PyMatrixWriter {
 impl PyMatrixWriter {
     fn push(&self, py: Python<'_>, work: impl FnOnce(&mut Transposer) -> Result<()> + Send) -> PyResult<()> {
         py.detach(|| {
-            let mut guard = self.transposer.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut guard = self.transposer.lock();
             work(guard.as_mut().ok_or_else(over)?)
         })
         .or_raise()
@@ -167,7 +168,7 @@ impl PyMatrixWriter {
 
     /// Writes the matrix. Gives the total of each cell (float32) as a table of one column.
     fn finish(&self, py: Python<'_>) -> PyResult<PyTable> {
-        let transposer = self.transposer.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(over).or_raise()?;
+        let transposer = self.transposer.lock().take().ok_or_else(over).or_raise()?;
         let (shared, name) = (Arc::clone(&self.shared), self.name.clone());
         let totals = block(py, async move {
             let mut matrix = tokio::task::block_in_place(|| transposer.finish())?;

@@ -14,13 +14,9 @@ use skytether_redundancy::repair::{Drive, repair};
 
 const SHARD: usize = 1 << 20;
 
-fn filled(len: usize, mut seed: u64) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        bytes.extend_from_slice(&(seed ^ seed >> 29).to_le_bytes());
-    }
-    bytes.truncate(len);
+fn filled(len: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    fastrand::Rng::with_seed(seed).fill(&mut bytes);
     bytes
 }
 

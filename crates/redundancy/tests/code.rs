@@ -9,13 +9,10 @@ use skytether_common::Kind;
 use skytether_redundancy::Code;
 use skytether_redundancy::code::{BLOCK, decode, encode, matches, parity_len};
 
-fn filled(len: usize, mut seed: u64) -> Vec<u8> {
-    (0..len)
-        .map(|_| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 56) as u8
-        })
-        .collect()
+fn filled(len: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    fastrand::Rng::with_seed(seed).fill(&mut bytes);
+    bytes
 }
 
 /// Codes, lengths of data shards (fewer than K perhaps), and which shards are lost, at most M.

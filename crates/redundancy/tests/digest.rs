@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::slice::from_ref;
 
+use fastrand::Rng;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use skytether_common::Kind;
@@ -12,43 +13,30 @@ use skytether_redundancy::Code;
 use skytether_redundancy::code::{BLOCK, encode, parity_len};
 use skytether_redundancy::digest::{DIGEST_BYTES, Digest, Digesting, consistent, suspects};
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0 ^ self.0 >> 31
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() >> 20) as usize % bound
-    }
-
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let mut bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).collect();
-        bytes.truncate(len);
-        bytes
-    }
+fn bytes(random: &mut Rng, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    random.fill(&mut bytes);
+    bytes
 }
 
 const CODES: [(usize, usize); 9] = [(1, 1), (1, 2), (2, 1), (4, 1), (4, 2), (8, 3), (5, 4), (3, 5), (17, 3)];
 
 /// A group's shards, data before parity.
-fn group(code: Code, lens: &[usize], random: &mut Random) -> Vec<Vec<u8>> {
-    let mut shards: Vec<Vec<u8>> = lens.iter().map(|len| random.bytes(*len)).collect();
+fn group(code: Code, lens: &[usize], random: &mut Rng) -> Vec<Vec<u8>> {
+    let mut shards: Vec<Vec<u8>> = lens.iter().map(|len| bytes(random, *len)).collect();
     let parity = encode(code, &shards).unwrap();
     shards.extend(parity.iter().map(|shard| shard.to_vec()));
     shards
 }
 
 /// Groups of every code, full and not, of unequal lengths, short ones among them.
-fn groups(random: &mut Random) -> Vec<(Code, usize, Vec<Vec<u8>>)> {
+fn groups(random: &mut Rng) -> Vec<(Code, usize, Vec<Vec<u8>>)> {
     let mut all = Vec::new();
     for (k, m) in CODES {
         for count in [k, k.div_ceil(2)] {
             for most in [40, 64, 700, 70_000] {
                 let code = Code::new(k, m).unwrap();
-                let lens: Vec<usize> = (0..count).map(|_| 1 + random.below(most)).collect();
+                let lens: Vec<usize> = (0..count).map(|_| 1 + random.usize(..most)).collect();
                 all.push((code, count, group(code, &lens, random)));
             }
         }
@@ -64,19 +52,19 @@ fn agree(code: Code, count: usize, shards: &[Vec<u8>], seed: u64) -> bool {
 
 #[test]
 fn whole_groups_agree_and_change_in_one_block_never_hides() {
-    let mut random = Random(1);
+    let mut random = Rng::with_seed(1);
     for (code, count, shards) in groups(&mut random) {
-        assert!(agree(code, count, &shards, random.next()), "{code}");
+        assert!(agree(code, count, &shards, random.u64(..)), "{code}");
         for _ in 0..4 {
             let mut damaged = shards.clone();
-            let at = random.below(shards.len());
-            let bit = random.below(damaged[at].len() * 8);
+            let at = random.usize(..shards.len());
+            let bit = random.usize(..damaged[at].len() * 8);
             damaged[at][bit / 8] ^= 1 << (bit % 8);
-            assert!(!agree(code, count, &damaged, random.next()), "{code}: bit {bit} of shard {at}");
+            assert!(!agree(code, count, &damaged, random.u64(..)), "{code}: bit {bit} of shard {at}");
             // Others within the same block.
             let block = bit / 8 / BLOCK * BLOCK;
-            damaged[at].iter_mut().skip(block).take(BLOCK).for_each(|byte| *byte = byte.wrapping_add(random.next() as u8 | 1));
-            assert!(!agree(code, count, &damaged, random.next()), "{code}: block {block} of shard {at}");
+            damaged[at].iter_mut().skip(block).take(BLOCK).for_each(|byte| *byte = byte.wrapping_add(random.u8(..) | 1));
+            assert!(!agree(code, count, &damaged, random.u64(..)), "{code}: block {block} of shard {at}");
         }
     }
 }
@@ -84,7 +72,7 @@ fn whole_groups_agree_and_change_in_one_block_never_hides() {
 #[test]
 fn two_and_three_blocks_never_cancel_and_four_hardly_ever() {
     // A bit that is stuck: the same change in each block.
-    let mut random = Random(2);
+    let mut random = Rng::with_seed(2);
     let code = Code::new(4, 1).unwrap();
     let shards = group(code, &[1 << 18; 4], &mut random);
     for blocks in [2, 3, 4, 6, 50, 4096] {
@@ -92,7 +80,7 @@ fn two_and_three_blocks_never_cancel_and_four_hardly_ever() {
             let mut damaged = shards.clone();
             let mut hit: Vec<usize> = Vec::new();
             while hit.len() < blocks {
-                let block = random.below(4096);
+                let block = random.usize(..4096);
                 if blocks == 4096 {
                     hit = (0..4096).collect();
                 } else if !hit.contains(&block) {
@@ -100,24 +88,24 @@ fn two_and_three_blocks_never_cancel_and_four_hardly_ever() {
                 }
             }
             hit.iter().for_each(|block| damaged[1][block * BLOCK + 7] ^= 16);
-            assert!(!agree(code, 4, &damaged, random.next()), "{blocks} blocks");
+            assert!(!agree(code, 4, &damaged, random.u64(..)), "{blocks} blocks");
         }
     }
 }
 
 #[test]
 fn few_blocks_that_are_wrong_by_the_same_bit_do_not_hide_in_thousands_of_tries() {
-    let mut random = Random(8);
+    let mut random = Rng::with_seed(8);
     let code = Code::new(2, 1).unwrap();
     let zeros = vec![0u8; 1 << 16];
     for _ in 0..100 {
-        let digesting = Digesting::new(random.next());
+        let digesting = Digesting::new(random.u64(..));
         let zero = digesting.digest(&zeros);
         for blocks in (0..120).map(|n| 2 + n % 3) {
             let mut damaged = zeros.clone();
             let mut hit = BTreeSet::new();
             while hit.len() < blocks {
-                hit.insert(random.below(1024));
+                hit.insert(random.usize(..1024));
             }
             hit.iter().for_each(|block| damaged[block * BLOCK + 33] = 1);
             assert!(!consistent(code, &[digesting.digest(&damaged), zero.clone()], from_ref(&zero)).unwrap(), "{blocks} blocks");
@@ -127,10 +115,10 @@ fn few_blocks_that_are_wrong_by_the_same_bit_do_not_hide_in_thousands_of_tries()
 
 #[test]
 fn pages_lost_or_exchanged_and_shards_stale_truncated_or_exchanged_are_found() {
-    let mut random = Random(3);
+    let mut random = Rng::with_seed(3);
     for (code, count, shards) in groups(&mut random) {
         let mut tries: Vec<(&str, Vec<Vec<u8>>)> = Vec::new();
-        let at = random.below(shards.len());
+        let at = random.usize(..shards.len());
         let mut changed = |what, change: &mut dyn FnMut(&mut Vec<Vec<u8>>)| {
             let mut damaged = shards.clone();
             change(&mut damaged);
@@ -152,7 +140,7 @@ fn pages_lost_or_exchanged_and_shards_stale_truncated_or_exchanged_are_found() {
                 a.swap_with_slice(&mut b[..64]);
             }
         });
-        let stale = random.bytes(shards[at].len());
+        let stale = bytes(&mut random, shards[at].len());
         changed("a stale shard", &mut |shards| shards[at].copy_from_slice(&stale));
         changed("a shorter shard", &mut |shards| {
             let half = shards[at].len() / 2;
@@ -171,21 +159,21 @@ fn pages_lost_or_exchanged_and_shards_stale_truncated_or_exchanged_are_found() {
             });
         }
         for (what, damaged) in tries {
-            assert!(!agree(code, count, &damaged, random.next()), "{code}, {count} data shards: {what} at {at} not found");
+            assert!(!agree(code, count, &damaged, random.u64(..)), "{code}, {count} data shards: {what} at {at} not found");
         }
     }
 }
 
 #[test]
 fn the_one_that_is_damaged_is_named_where_that_can_be_known() {
-    let mut random = Random(4);
+    let mut random = Rng::with_seed(4);
     for (code, count, mut shards) in groups(&mut random) {
-        let digesting = Digesting::new(random.next());
+        let digesting = Digesting::new(random.u64(..));
         let digests = |shards: &[Vec<u8>]| shards.iter().map(|shard| digesting.digest(shard)).collect::<Vec<_>>();
         let named = |digests: &[Digest]| suspects(code, &digests[..count], &digests[count..]).unwrap();
         assert_eq!(named(&digests(&shards)), []);
-        let at = random.below(shards.len());
-        let byte = random.below(shards[at].len());
+        let at = random.usize(..shards.len());
+        let byte = random.usize(..shards[at].len());
         shards[at][byte] ^= 0x40;
         let found = named(&digests(&shards));
         assert_eq!(found, if code.parity() > 1 { vec![at] } else { (0..=count).collect::<Vec<_>>() }, "{code} with {count}");
@@ -221,7 +209,7 @@ proptest! {
 
     #[test]
     fn bytes_come_in_any_pieces_and_padding_changes_no_sum(len in 0usize..9000, cuts in prop::collection::vec(0usize..9000, 0..9), seed in any::<u64>()) {
-        let bytes = Random(seed).bytes(len);
+        let bytes = bytes(&mut Rng::with_seed(seed), len);
         let digesting = Digesting::new(seed);
         let mut digester = digesting.begin();
         let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(len)).chain([0, len]).collect();
@@ -237,7 +225,7 @@ proptest! {
 
 #[test]
 fn shards_longer_than_the_columns_are_digested_as_well() {
-    let mut random = Random(6);
+    let mut random = Rng::with_seed(6);
     let code = Code::new(2, 2).unwrap();
     let mut shards = group(code, &[(9 << 20) + 5, 4 << 20], &mut random);
     assert!(agree(code, 2, &shards, 1));
@@ -249,11 +237,11 @@ fn shards_longer_than_the_columns_are_digested_as_well() {
 
 #[test]
 fn sums_of_groups_are_whole_where_all_groups_are_and_tell_damage_of_any() {
-    let random = &mut Random(77);
+    let random = &mut Rng::with_seed(77);
     for (k, m) in CODES {
         let code = Code::new(k, m).unwrap();
-        let digesting = Digesting::new(random.next());
-        let mut all: Vec<Vec<Vec<u8>>> = (0..9).map(|_| group(code, &(0..k).map(|_| 1 + random.below(3000)).collect::<Vec<_>>(), random)).collect();
+        let digesting = Digesting::new(random.u64(..));
+        let mut all: Vec<Vec<Vec<u8>>> = (0..9).map(|_| group(code, &(0..k).map(|_| 1 + random.usize(..3000)).collect::<Vec<_>>(), random)).collect();
         let of = |shard: &[u8], turn: u16| {
             let mut digester = digesting.begin_turned(turn);
             digester.update(shard);
@@ -271,8 +259,8 @@ fn sums_of_groups_are_whole_where_all_groups_are_and_tell_damage_of_any() {
         let whole = sums(&all);
         assert!(consistent(code, &whole[..k], &whole[k..]).unwrap(), "{code}");
         // The same bits at the same place of two groups, which would cancel if they were not turned.
-        let place = random.below(k + m);
-        let at = random.below(all[0][place].len().min(all[5][place].len()));
+        let place = random.usize(..k + m);
+        let at = random.usize(..all[0][place].len().min(all[5][place].len()));
         for group in [0, 5] {
             all[group][place][at] ^= 0x40;
         }

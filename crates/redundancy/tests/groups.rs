@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::common::Random;
+use fastrand::Rng;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use skytether_common::Kind;
@@ -79,12 +79,12 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let (code, drives) = (Code::new(k, m).unwrap(), k + m + more);
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         let slices: Vec<(u32, u64)> = lens.iter().enumerate().map(|(at, len)| {
             let drive = match how {
                 Drives::Turns => at as u64 % drives as u64,
-                Drives::Any => random.between(0, drives as u64),
-                Drives::Skewed => if random.between(0, 2) == 0 { 0 } else { random.between(0, drives as u64) },
+                Drives::Any => random.u64(..drives as u64),
+                Drives::Skewed => if random.u64(..2) == 0 { 0 } else { random.u64(..drives as u64) },
             };
             (drive as u32, *len)
         }).collect();
@@ -115,11 +115,11 @@ fn fleets() -> impl Iterator<Item = (Code, usize)> {
 fn waste_is_below_one_per_cent_and_parities_are_balanced_within_five() {
     for (code, drives) in fleets() {
         for odd in [0, 2] {
-            let mut random = Random(code.data() as u64 * 1000 + drives as u64);
+            let mut random = Rng::with_seed(code.data() as u64 * 1000 + drives as u64);
             // Fifty windows.
             let slices: Vec<(u32, u64)> = (0..(50 * default_window(code)).max(3000))
                 .map(|at| {
-                    let len = if random.between(0, 100) < odd { random.between(KIB, 600 * KIB) } else { random.between(600 * KIB, 1024 * KIB) };
+                    let len = if random.u64(..100) < odd { random.u64(KIB..600 * KIB) } else { random.u64(600 * KIB..1024 * KIB) };
                     ((at % drives) as u32, len)
                 })
                 .collect();
@@ -203,14 +203,14 @@ fn any_hosts_and_any_drives_of_the_others_may_be_lost_at_once() {
         let codes = (Code::new(outer.0, outer.1).unwrap(), Code::new(inner.0, inner.1).unwrap());
         // Drives of the hosts by turns, so that places in a host are not the fleet's numbers.
         let host_of: Vec<u32> = (0..hosts * drives_per_host).map(|drive| (drive % hosts) as u32).collect();
-        let mut random = Random(outer.0 as u64);
+        let mut random = Rng::with_seed(outer.0 as u64);
         let mut levels = Levels::new(codes, &host_of, (default_window(codes.0), default_window(codes.1)), 9).unwrap();
         let mut formed = Vec::new();
         let mut drive_of: BTreeMap<Shard, u32> = BTreeMap::new();
         for number in 0..600u64 {
             let drive = number as u32 % host_of.len() as u32;
             drive_of.insert(Shard::Of(Inside::Data(number)), drive);
-            formed.extend(levels.push(Placed { drive, id: number, len: random.between(600 * KIB, 1024 * KIB) }).unwrap());
+            formed.extend(levels.push(Placed { drive, id: number, len: random.u64(600 * KIB..1024 * KIB) }).unwrap());
             let (across, within) = levels.waiting();
             assert!(across < default_window(codes.0) && within < default_window(codes.1));
         }
@@ -256,12 +256,12 @@ fn any_hosts_and_any_drives_of_the_others_may_be_lost_at_once() {
         for _ in 0..60 {
             // M hosts, and m drives of each other host.
             let mut order: Vec<u32> = (0..hosts as u32).collect();
-            (1..hosts).rev().for_each(|at| order.swap(at, random.between(0, at as u64 + 1) as usize));
+            random.shuffle(&mut order);
             let lost_hosts: BTreeSet<u32> = order[..outer.1].iter().copied().collect();
             let mut lost: BTreeSet<u32> = (0..host_of.len() as u32).filter(|drive| lost_hosts.contains(&host_of[*drive as usize])).collect();
             for host in &order[outer.1..] {
                 let mut own: Vec<u32> = (0..host_of.len() as u32).filter(|drive| host_of[*drive as usize] == *host).collect();
-                (1..own.len()).rev().for_each(|at| own.swap(at, random.between(0, at as u64 + 1) as usize));
+                random.shuffle(&mut own);
                 lost.extend(&own[..inner.1]);
             }
             let mut gone: BTreeSet<Shard> = drive_of.iter().filter(|(_, drive)| lost.contains(drive)).map(|(shard, _)| *shard).collect();

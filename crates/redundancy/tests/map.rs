@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::{Groups, Random};
+use crate::common::{Groups, slice_len};
+use fastrand::Rng;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use skytether_common::Kind;
@@ -23,17 +24,17 @@ fn map_of(code: Code, groups: &Groups) -> skytether_common::Result<CodeMap> {
 }
 
 /// The groups of so many slices, as an ingest makes them.
-fn ingested(code: Code, drives: usize, slices: usize, random: &mut Random) -> Groups {
-    let mut groups = crate::common::ingested(code, drives, slices, 1, || random.slice_len());
+fn ingested(code: Code, drives: usize, slices: usize, random: &mut Rng) -> Groups {
+    let mut groups = crate::common::ingested(code, drives, slices, 1, || slice_len(random));
     let shards = groups.iter_mut().flat_map(|(data, parity)| data.iter_mut().chain(parity));
-    shards.for_each(|shard| shard.crc32c = random.next() as u32);
+    shards.for_each(|shard| shard.crc32c = random.u32(..));
     groups
 }
 
 #[test]
 fn a_million_slices_take_ten_megabytes_and_each_is_found() {
     let (code, slices) = (Code::new(4, 1).unwrap(), 100_000);
-    let groups = ingested(code, 12, slices, &mut Random(1));
+    let groups = ingested(code, 12, slices, &mut Rng::with_seed(1));
     let map = map_of(code, &groups).unwrap();
     let bytes = map.to_bytes();
     let per_million = bytes.len() as f64 * 1e6 / slices as f64 / 1e6;
@@ -162,10 +163,10 @@ fn groups_that_may_not_be_are_refused() {
 
 #[test]
 fn a_scrub_finds_every_damage_by_reports_and_decoding_mends_it() {
-    let mut random = Random(9);
+    let mut random = Rng::with_seed(9);
     for (k, m) in [(1, 1), (1, 2), (4, 1), (4, 2), (8, 3)] {
         let code = Code::new(k, m).unwrap();
-        let bytes = |len: usize, random: &mut Random| (0..len).map(|_| random.next() as u8).collect::<Vec<u8>>();
+        let bytes = |len: usize, random: &mut Rng| (0..len).map(|_| random.u8(..)).collect::<Vec<u8>>();
         let mut shards: Vec<Vec<u8>> = (0..k).map(|at| bytes(3000 - 17 * (at / 2), &mut random)).collect();
         let parity = encode(code, &shards).unwrap();
         shards.extend(parity.iter().map(|p| p.to_vec()));
@@ -183,7 +184,7 @@ fn a_scrub_finds_every_damage_by_reports_and_decoding_mends_it() {
         let present: Found = shards.iter().cloned().map(Some).collect();
         assert_eq!(verdict(group, &present), Verdict::Whole);
         let mut cases: Vec<(Vec<usize>, Found)> = Vec::new();
-        let at = random.next() as usize % (k + m);
+        let at = random.usize(..k + m);
         let mut damage = |places: Vec<usize>, change: &dyn Fn(&mut Found)| {
             let mut damaged = present.clone();
             change(&mut damaged);

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::common::Random;
+use fastrand::Rng;
+
+use crate::common::slice_len;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use skytether_common::Kind;
@@ -21,8 +23,8 @@ enum Lens {
 
 /// The map that an ingest of so many slices makes.
 fn ingested(code: Code, drives: usize, slices: usize, lens: Lens, seed: u64) -> CodeMap {
-    let mut random = Random(seed);
-    let groups = crate::common::ingested(code, drives, slices, seed, || if lens == Lens::Equal { 1 << 20 } else { random.slice_len() });
+    let mut random = Rng::with_seed(seed);
+    let groups = crate::common::ingested(code, drives, slices, seed, || if lens == Lens::Equal { 1 << 20 } else { slice_len(&mut random) });
     CodeMap::new(code, groups.iter().map(|(data, parity)| (&data[..], &parity[..]))).unwrap()
 }
 
@@ -88,12 +90,12 @@ proptest! {
         (k, m) in prop_oneof![Just((1, 1)), Just((1, 2)), Just((2, 1)), Just((4, 1)), Just((4, 2)), Just((3, 3))],
         more in 0usize..4, slices in 1usize..400, spare in 0usize..3, losses in 1usize..4, equal in any::<bool>(), seed in any::<u64>(),
     ) {
-        let (code, mut random) = (Code::new(k, m).unwrap(), Random(seed));
+        let (code, mut random) = (Code::new(k, m).unwrap(), Rng::with_seed(seed));
         let had = k + m + more;
         let map = ingested(code, had, slices, if equal { Lens::Equal } else { Lens::Uniform }, seed);
         let mut drives = vec![Drive::Here; had + spare];
         for _ in 0..losses.min(m) {
-            drives[random.next() as usize % had] = Drive::Lost;
+            drives[random.usize(..had)] = Drive::Lost;
         }
         let here = drives.iter().filter(|drive| **drive == Drive::Here).count();
         match repair(&map, &drives) {
@@ -120,12 +122,12 @@ proptest! {
         (k, m) in prop_oneof![Just((1, 1)), Just((1, 2)), Just((2, 1)), Just((4, 1)), Just((4, 2)), Just((8, 3))],
         more in 0usize..6, slices in 1usize..900, added in 0usize..4, retired in 0usize..3, seed in any::<u64>(),
     ) {
-        let (code, mut random) = (Code::new(k, m).unwrap(), Random(seed));
+        let (code, mut random) = (Code::new(k, m).unwrap(), Rng::with_seed(seed));
         let had = k + m + more;
         let map = ingested(code, had, slices, Lens::Uniform, seed);
         let mut drives = vec![Drive::Here; had + added];
         for _ in 0..retired {
-            drives[random.next() as usize % had] = Drive::Retiring;
+            drives[random.usize(..had)] = Drive::Retiring;
         }
         let here = drives.iter().filter(|drive| **drive == Drive::Here).count();
         match balance(&map, &drives, 0.05) {
@@ -309,8 +311,8 @@ fn what_is_several_slices_stays_together_and_what_is_one_evens_out_with_others()
 #[test]
 fn groups_that_leave_no_choice_beside_others_that_are_uneven_stay_apart() {
     for seed in 0..3000 {
-        let mut random = Random(seed);
-        let mut below = |n: u64| random.next() % n;
+        let mut random = Rng::with_seed(seed);
+        let mut below = |n: u64| random.u64(..n);
         let drives = 3 + below(4) as usize;
         let mut units = Units::default();
         let mut at = Vec::new();

@@ -14,11 +14,9 @@ type Row = (u32, u32, Vec<u32>, Vec<u16>);
 
 /// Geometric gaps and counts; genes differ in density, 7% on average.
 fn rows(cells: u32, genes: u32) -> Vec<Row> {
-    let mut state = 42u64;
-    let mut uniform = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((state >> 11) as f64 + 0.5) / (1u64 << 53) as f64
-    };
+    let mut random = fastrand::Rng::with_seed(42);
+    // Above 0, which has no logarithm.
+    let mut uniform = || 1.0 - random.f64();
     let density: Vec<f64> = (0..genes).map(|_| (0.28 * uniform().powi(3)).max(1e-4)).collect();
     let mut rows = Vec::new();
     for block in 0..cells.div_ceil(BLOCK) {

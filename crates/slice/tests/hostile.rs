@@ -97,11 +97,8 @@ fn every_flipped_bit() {
 
 #[test]
 fn thousands_of_mutations() {
-    let mut state = 7u64;
-    let mut random = move |n: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % n.max(1)
-    };
+    let mut rng = fastrand::Rng::with_seed(7);
+    let mut random = move |n: usize| rng.usize(..n.max(1));
     quietly(|| {
         let ((table, schema), (sparse, layout)) = (table(), sparse());
         for _ in 0..4000 {

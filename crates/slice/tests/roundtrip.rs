@@ -109,11 +109,8 @@ type Row = (Vec<u32>, Vec<u32>);
 
 fn sparse_rows() -> impl Strategy<Value = Vec<Row>> {
     let row = (0usize..400, 1u32..300, 0u32..32, any::<u32>()).prop_map(|(n, step, bits, seed)| {
-        let mut random = seed;
-        let mut next = |n: u32| {
-            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (random >> 4) % n.max(1)
-        };
+        let mut random = fastrand::Rng::with_seed(u64::from(seed));
+        let mut next = |n: u32| random.u32(..n.max(1));
         let mut at = 0;
         let idx: Vec<u32> = (0..n)
             .map(|_| {

@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::{Bytes, BytesMut};
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Error, Key, Kind, Result};
 
 use crate::{Entry, Op, SliceStore, Usage, Version};
@@ -151,7 +151,7 @@ impl<S: SliceStore> FaultStore<S> {
     }
 
     fn rules(&self) -> MutexGuard<'_, Vec<Armed>> {
-        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rules.lock()
     }
 
     /// Counts the operation, and says what happens to it and a number to draw from.
@@ -225,7 +225,7 @@ fn injected(kind: Kind, what: &str) -> Error {
     Error::new(kind, format!("{what} failed: injected fault ({})", kind.as_str()))
 }
 
-/// SplitMix64's finaliser (Steele, Lea, Flood 2014).
+/// SplitMix64's finaliser (Steele, Lea, Flood 2014): not a sequence but a hash, so that a fault follows from seed and operation, in whichever order threads come.
 fn mix(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use bytes::Bytes;
+use parking_lot::{RwLock, RwLockReadGuard};
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Result};
 
@@ -39,14 +39,14 @@ impl MemoryStore {
 
     // A panic can't leave the state half changed: `apply` checks everything first, and what follows can't fail.
     fn read(&self) -> RwLockReadGuard<'_, MemoryState> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
+        self.state.read()
     }
 }
 
 impl SliceStore for MemoryStore {
     fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
         batch::validate(&batch)?;
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.write();
         let mut value_bytes = state.value_bytes;
         for op in &batch {
             let found = state.values.get(op.key().as_str()).map(|(entry, _)| entry);

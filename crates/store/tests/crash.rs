@@ -5,7 +5,8 @@ use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::Mutex;
+
+use parking_lot::Mutex;
 
 use crate::common::{assert_no_leaks, bytes, contents, delete, everything, files, identity, key, open, put};
 use skytether_common::Kind;
@@ -28,21 +29,21 @@ impl At {
     }
 
     fn arm(&self, n: usize) {
-        *self.countdown.lock().unwrap() = Some(n);
+        *self.countdown.lock() = Some(n);
     }
 
     fn hit(&self) -> Option<Step> {
-        *self.hit.lock().unwrap()
+        *self.hit.lock()
     }
 }
 
 impl CrashPoint for At {
     fn before(&self, step: Step) -> Fate {
-        let mut countdown = self.countdown.lock().unwrap();
+        let mut countdown = self.countdown.lock();
         match countdown.as_mut() {
             Some(0) => {
                 *countdown = None;
-                *self.hit.lock().unwrap() = Some(step);
+                *self.hit.lock() = Some(step);
                 self.fate
             }
             Some(n) => {

@@ -1,10 +1,11 @@
 //! The thread that builds: what it does next, how it pays and rests, and how segments are written.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_engine::Reader;
 use skytether_engine::indexed::{Indexes, MAX_FILES, Ready, file_slice, head_slice};
@@ -71,14 +72,14 @@ struct IndexJob {
 
 impl Shared {
     pub(super) fn state(&self) -> MutexGuard<'_, IndexState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Waits so long, or until there is something new.
     fn rest(&self, time: Duration) {
-        let state = self.state();
+        let mut state = self.state();
         if !state.stop {
-            drop(self.wake.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner));
+            self.wake.wait_for(&mut state, time);
         }
     }
 

@@ -1,9 +1,10 @@
 //! The thread that builds, without a drive around it.
 
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datafusion::execution::memory_pool::{MemoryPool, UnboundedMemoryPool};
+use parking_lot::{Condvar, Mutex};
 use skytether_common::Error;
 use skytether_engine::Reader;
 use skytether_engine::indexed::Indexes;

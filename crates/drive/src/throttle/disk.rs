@@ -6,10 +6,11 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use skytether_adapt::profile::Profile;
 use skytether_common::{Key, PartitionName, Result};
 use skytether_pace::booking::{Accounted, Servers, takes};
@@ -100,7 +101,7 @@ impl SlowDisk {
 
     fn head(&self) -> MutexGuard<'_, Head> {
         // Whatever a panic left, the head is somewhere.
-        self.head.lock().unwrap_or_else(PoisonError::into_inner)
+        self.head.lock()
     }
 
     /// What was booked so far, and how many seeks are in it.

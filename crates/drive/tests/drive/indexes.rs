@@ -1,7 +1,9 @@
 //! Indexes of one drive: what becomes of them where space is short, where the table is another one, and where nobody wants them any more.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::common::*;
 use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
@@ -188,12 +190,12 @@ impl std::fmt::Debug for Hooked {
 
 impl Hooked {
     fn before(&self, call: Call, prefix: impl Into<String>, hook: impl FnOnce(&MemoryStore) + Send + 'static) {
-        *self.hook.lock().unwrap() = Some((call, prefix.into(), Box::new(hook)));
+        *self.hook.lock() = Some((call, prefix.into(), Box::new(hook)));
     }
 
     fn called(&self, call: Call, mut keys: impl Iterator<Item = String>) {
         let hook = {
-            let mut hook = self.hook.lock().unwrap();
+            let mut hook = self.hook.lock();
             let hit = hook.as_ref().is_some_and(|(on, prefix, _)| *on == call && keys.any(|key| key.starts_with(prefix)));
             if hit { hook.take() } else { None }
         };
@@ -209,7 +211,7 @@ impl Before for Hooked {
     }
 
     fn applies(&self, batch: &[Op]) -> Result<()> {
-        if batch.iter().any(|op| op.key().as_str() == "other") && !std::mem::replace(&mut *self.refused.lock().unwrap(), true) {
+        if batch.iter().any(|op| op.key().as_str() == "other") && !std::mem::replace(&mut *self.refused.lock(), true) {
             return Err(Error::exhausted("the disk is full"));
         }
         self.called(Call::Apply, batch.iter().map(|op| op.key().to_string()));
@@ -288,7 +290,7 @@ async fn a_query_that_meets_an_index_being_dropped_does_not_have_it_built_again(
     let (on, runtime) = (Arc::clone(&drive), tokio::runtime::Handle::current());
     store.before(Call::Read, slices_prefix(), move |_| needs_room(&on, &runtime));
     assert_eq!(asked(&drive).await, (due, 0));
-    assert!(store.hook.lock().unwrap().is_none(), "the query read the index");
+    assert!(store.hook.lock().is_none(), "the query read the index");
     // More often than the builder looks for something to do.
     for _ in 0..60 {
         tokio::time::sleep(Duration::from_millis(25)).await;

@@ -1,8 +1,10 @@
 //! Sub-plans that are worked off slice by slice: what a drive says, and in which order.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::common::*;
 use arrow::array::{AsArray, Int64Array, new_null_array};
@@ -49,14 +51,14 @@ struct Watched {
 impl Watched {
     fn saw(&self, key: &Key) {
         if key.as_str().contains(';') {
-            self.read.lock().unwrap().insert(key.clone());
+            self.read.lock().insert(key.clone());
             self.more.notify_one();
         }
     }
 
     /// Ready when so many slices were read.
     async fn has_read(&self, slices: usize) {
-        while self.read.lock().unwrap().len() < slices {
+        while self.read.lock().len() < slices {
             self.more.notified().await;
         }
     }
@@ -116,23 +118,23 @@ async fn lanes_go_on_while_their_rows_wait_and_what_is_said_goes_before_rows() {
 struct Gated {
     inner: MemoryStore,
     let_in: Mutex<usize>,
-    more: std::sync::Condvar,
+    more: Condvar,
 }
 
 impl Gated {
     fn open(&self, slices: usize) {
-        *self.let_in.lock().unwrap() += slices;
+        *self.let_in.lock() += slices;
         self.more.notify_all();
     }
 
     fn close(&self) {
-        *self.let_in.lock().unwrap() = 0;
+        *self.let_in.lock() = 0;
     }
 
     fn wait(&self, key: &Key) {
         if key.as_str().contains(';') {
-            let closed = |let_in: &mut usize| *let_in == 0;
-            let (mut let_in, _) = self.more.wait_timeout_while(self.let_in.lock().unwrap(), Duration::from_secs(60), closed).unwrap();
+            let mut let_in = self.let_in.lock();
+            self.more.wait_while_for(&mut let_in, |let_in| *let_in == 0, Duration::from_secs(60));
             *let_in = let_in.saturating_sub(1);
         }
     }

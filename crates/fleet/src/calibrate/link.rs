@@ -14,7 +14,7 @@ use skytether_drive::{Cse, Device, Storage, linked};
 use skytether_flight_drive::{ConnectOptions, FlightCse};
 use skytether_store::{Entry, Op, Usage, Version};
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 /// Bytes of a batch: what the link moves in this part of a second, within bounds.
@@ -27,20 +27,14 @@ const BATCHES: usize = 50;
 /// Round trips of which the middle one counts.
 const TRIPS: usize = 41;
 
+/// Ends when dropped.
+type Server = AbortOnDropHandle<Result<()>>;
+
 /// Two sources: one behind the device's link, one behind none, each reached in the same way.
 pub(super) struct Ends {
     device: Arc<dyn Cse>,
     plain: Arc<dyn Cse>,
     _servers: Vec<Server>,
-}
-
-/// Ends when dropped.
-struct Server(JoinHandle<Result<()>>);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 impl Ends {
@@ -97,7 +91,7 @@ async fn serve(cse: Arc<dyn Cse>) -> Result<(Arc<dyn Cse>, Server)> {
     let on = |e: std::io::Error| Error::unavailable("cannot listen on loopback").because(e);
     let listener = TcpListener::bind("127.0.0.1:0").await.map_err(on)?;
     let address = listener.local_addr().map_err(on)?.to_string();
-    let server = Server(tokio::spawn(skytether_flight_drive::serve(cse, listener, std::future::pending())));
+    let server = AbortOnDropHandle::new(tokio::spawn(skytether_flight_drive::serve(cse, listener, std::future::pending())));
     Ok((FlightCse::connect(&address, ConnectOptions::default()).await?, server))
 }
 

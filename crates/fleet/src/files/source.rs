@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
+use parking_lot::Mutex;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 use skytether_common::{Error, Result};
@@ -35,7 +36,7 @@ pub(super) struct Failure(Arc<Mutex<Option<io::Error>>>);
 impl Failure {
     /// `other`, unless the system is to blame.
     pub(super) fn or(&self, path: &Path, other: Error) -> Error {
-        match self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        match self.0.lock().take() {
             Some(e) if e.raw_os_error().is_none() && matches!(e.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData) => {
                 let how = if e.kind() == io::ErrorKind::UnexpectedEof { "truncated" } else { "damaged" };
                 Error::corrupt(format!("the compressed data of {} are {how}: fetch the file again", path.display())).because(e)
@@ -52,7 +53,7 @@ impl Failure {
             }
             let (kind, text) = (e.kind(), e.to_string());
             let told = e.raw_os_error().map_or_else(|| io::Error::new(kind, text), io::Error::from_raw_os_error);
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+            *self.0.lock() = Some(e);
             told
         })
     }

@@ -2,10 +2,11 @@
 
 use futures::future::BoxFuture;
 use std::mem::take;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use skytether_common::{Key, Result};
 use skytether_device::layer::{Decorated, Layer};
 use skytether_drive::{Cse, Drive, Storage};
@@ -40,7 +41,7 @@ impl Way {
 /// When the next one is there, and lets it go on.
 fn stop(at: &Stop) -> (Receiver<()>, Sender<()>) {
     let ((there, is_there), (go, may_go)) = (channel(), channel());
-    *at.lock().unwrap() = Some((there, may_go));
+    *at.lock() = Some((there, may_go));
     (is_there, go)
 }
 
@@ -48,7 +49,7 @@ async fn pass(at: &Stop, key: &Key) {
     if key.as_str() != MEMBERSHIP_KEY {
         return;
     }
-    let stop = take(&mut *at.lock().unwrap());
+    let stop = take(&mut *at.lock());
     if let Some((there, may_go)) = stop {
         there.send(()).unwrap();
         may_go.await.unwrap();

@@ -2,11 +2,12 @@
 
 use futures::future::BoxFuture;
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::Policy;
 use skytether_common::{Error, Key, PartitionName, Result};
@@ -30,7 +31,7 @@ struct Noting {
 impl Noting {
     /// The slices that it was asked for since this was asked.
     fn taken(&self) -> Vec<(PartitionName, u32)> {
-        std::mem::take(&mut *self.asked.lock().unwrap())
+        std::mem::take(&mut *self.asked.lock())
     }
 }
 
@@ -42,7 +43,7 @@ impl Layer for Noting {
     fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
         Box::pin(async move {
             if let Some((partition, Some(number))) = PartitionName::parse(key) {
-                self.asked.lock().unwrap().push((partition, number));
+                self.asked.lock().push((partition, number));
                 if self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err() {
                     return Err(Error::unavailable("it does not answer"));
                 }

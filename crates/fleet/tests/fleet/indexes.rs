@@ -3,13 +3,14 @@
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use arrow::array::{
     ArrayRef, BooleanArray, Date32Array, Decimal128Array, DictionaryArray, Float32Array, Int64Array, StringArray, TimestampMicrosecondArray, UInt64Array,
 };
 use arrow::datatypes::Int32Type;
 use arrow::record_batch::RecordBatch;
+use parking_lot::Mutex;
 use skytether_common::{Kind, PartitionName, Result};
 use skytether_drive::{Cse, DriveOptions};
 use skytether_fleet::{
@@ -505,7 +506,7 @@ impl Before for Interrupted {
     fn applies(&self, batch: &[Op]) -> Result<()> {
         let is_definition = |key| PartitionName::parse(key).is_some_and(|(at, slice)| slice.is_none() && skytether_index::of_partition(&at).is_some());
         if batch.iter().any(|op| matches!(op, Op::Put { key, .. } if is_definition(key))) {
-            let meanwhile = self.meanwhile.lock().unwrap().take();
+            let meanwhile = self.meanwhile.lock().take();
             if let Some(meanwhile) = meanwhile {
                 meanwhile();
             }
@@ -544,12 +545,12 @@ async fn an_index_that_is_dropped_before_drives_are_told_of_it_stays_dropped() {
         for store in &stores {
             let meanwhile = Arc::clone(&meanwhile);
             let once = move || {
-                let meanwhile = meanwhile.lock().unwrap().take();
+                let meanwhile = meanwhile.lock().take();
                 if let Some(meanwhile) = meanwhile {
                     meanwhile();
                 }
             };
-            *store.meanwhile.lock().unwrap() = Some(Box::new(once));
+            *store.meanwhile.lock() = Some(Box::new(once));
         }
     };
 

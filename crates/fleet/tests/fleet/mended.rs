@@ -2,9 +2,10 @@
 
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use skytether_common::{Error, Key, Kind, Result};
 use skytether_device::layer::{Decorated, Layer};
 use skytether_drive::{Cse, Drive, Storage};
@@ -47,7 +48,7 @@ impl Layer for Way {
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
         Box::pin(async move {
             let fails = {
-                let mut fails = self.fails.lock().unwrap();
+                let mut fails = self.fails.lock();
                 let hit = fails.get(&self.at).is_some_and(|fails| batch.iter().any(|op| op.key().as_str() == fails.key && !matches!(op, Op::Check { .. })));
                 if hit { fails.remove(&self.at) } else { None }
             };
@@ -79,12 +80,12 @@ impl Drives {
     }
 
     pub(crate) fn fail(&self, at: usize, key: &'static str, made: bool) {
-        self.fails.lock().unwrap().insert(at, Fails { key, made });
+        self.fails.lock().insert(at, Fails { key, made });
     }
 
     /// Whether what was to fail did; nothing is to fail any more.
     pub(crate) fn failed(&self) -> bool {
-        std::mem::take(&mut *self.fails.lock().unwrap()).is_empty()
+        std::mem::take(&mut *self.fails.lock()).is_empty()
     }
 
     pub(crate) async fn host(&self, of: &[usize], redundancy: &str) -> Result<Host> {

@@ -2,11 +2,12 @@
 
 use futures::future::BoxFuture;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use skytether_common::{Error, Generation, Key, Kind, PartitionName, Result};
 use skytether_device::layer::{Decorated, Layer};
 use skytether_drive::Cse;
@@ -49,20 +50,20 @@ struct Watch {
 
 impl Watch {
     fn when(&self, does: Does, when: impl Fn(usize, &Asked<'_>) -> bool + Send + Sync + 'static) {
-        self.rules.lock().unwrap().push((does, Box::new(when)));
+        self.rules.lock().push((does, Box::new(when)));
     }
 
     /// Whether all that was to befall them did; nothing else will.
     fn over(&self) -> bool {
-        std::mem::take(&mut *self.rules.lock().unwrap()).is_empty()
+        std::mem::take(&mut *self.rules.lock()).is_empty()
     }
 
     fn ends(&self, at: usize) {
-        self.gone.lock().unwrap().insert(at);
+        self.gone.lock().insert(at);
     }
 
     fn back(&self, at: usize) {
-        self.gone.lock().unwrap().remove(&at);
+        self.gone.lock().remove(&at);
     }
 
     /// Until a drive waits.
@@ -80,10 +81,10 @@ impl Watch {
     }
 
     fn does(&self, at: usize, asked: &Asked<'_>) -> Result<Option<Does>> {
-        if self.gone.lock().unwrap().contains(&at) {
+        if self.gone.lock().contains(&at) {
             return Err(Error::unavailable(format!("drive-{at} is gone")));
         }
-        let mut rules = self.rules.lock().unwrap();
+        let mut rules = self.rules.lock();
         let hit = rules.iter().position(|(_, when)| when(at, asked));
         Ok(hit.map(|hit| rules.remove(hit).0))
     }

@@ -2,10 +2,11 @@
 
 use futures::future::BoxFuture;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use datafusion::execution::memory_pool::MemoryConsumer;
 use futures::StreamExt;
+use parking_lot::Mutex;
 use skytether_adapt::message::{Rung, Up};
 use skytether_adapt::query::Policy;
 use skytether_common::Result;
@@ -40,7 +41,7 @@ impl Layer for Overheard {
                     let ended = Arc::clone(&self.ended);
                     let messages = session.messages.inspect(move |message| {
                         if let Ok(Message::Up(Up::EpochDone(end))) = message {
-                            ended.lock().unwrap().insert(end.rung);
+                            ended.lock().insert(end.rung);
                         }
                     });
                     OpenReply::Session(Session { messages: Box::pin(messages), ..session })
@@ -95,7 +96,7 @@ async fn full_filter_and_raw_of_one_query_meet_in_one_merge() {
         let receipt = receipt.receipt();
         assert_each_once(&receipt, slices, sql);
         assert_eq!(receipt.drives.iter().map(|drive| drive.rung).collect::<Vec<_>>(), rungs.map(Some), "{sql}: {receipt}");
-        let said: Vec<_> = ended.iter().map(|ended| std::mem::take(&mut *ended.lock().unwrap()).into_iter().collect::<Vec<_>>()).collect();
+        let said: Vec<_> = ended.iter().map(|ended| std::mem::take(&mut *ended.lock()).into_iter().collect::<Vec<_>>()).collect();
         assert_eq!(said, [vec![Rung::Full], vec![Rung::Filter], vec![]], "{sql}: the rungs at which drives ended epochs");
         let [full, filter, raw] = &receipt.drives[..] else { panic!("{receipt}") };
         assert!(full.slices > 2 && full.above.is_none() && full.reason.is_none(), "{full:?}");

@@ -240,14 +240,14 @@ impl Storm {
             let within = 60 << self.random.below(4);
             all.insert(asked + self.random.below(within) as u64, strike);
         }
-        *self.weather.strikes.lock().unwrap() = all;
+        *self.weather.strikes.lock() = all;
     }
 
     /// No more strikes; what befell is noted. Drives come back, but for those that the fleet does without, if they are to stay away.
     fn calm(&mut self, back: bool, work: &'static str) {
-        self.weather.strikes.lock().unwrap().clear();
+        self.weather.strikes.lock().clear();
         self.skies.iter().for_each(|sky| sky.flaps.store(0, Ordering::SeqCst));
-        let struck = std::mem::take(&mut *self.weather.struck.lock().unwrap());
+        let struck = std::mem::take(&mut *self.weather.struck.lock());
         for strike in &struck {
             *self.tally.entry((work, strike.name())).or_default() += 1;
         }

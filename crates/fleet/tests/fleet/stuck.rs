@@ -1,8 +1,9 @@
 //! Drives that give signs of life and stand still: a read of their store that never returns, in the middle of a query.
 
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{Key, Kind, PartitionName, Result};
@@ -32,19 +33,19 @@ struct State {
 
 impl Hanging {
     fn arm(&self) {
-        *self.state.lock().unwrap() = State { armed: true, ..State::default() };
+        *self.state.lock() = State { armed: true, ..State::default() };
     }
 
     /// Lets go what hangs; how often it was asked for it.
     fn release(&self) -> usize {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         state.armed = false;
         self.changed.notify_all();
         state.asked
     }
 
     fn pass(&self, key: &Key) {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         let is_slice = PartitionName::parse(key).is_some_and(|(_, number)| number.is_some());
         if !state.armed || !is_slice || state.hangs.as_ref().is_some_and(|hangs| hangs != key) {
             return;
@@ -52,7 +53,7 @@ impl Hanging {
         state.hangs = Some(key.clone());
         state.asked += 1;
         while state.armed {
-            state = self.changed.wait(state).unwrap();
+            self.changed.wait(&mut state);
         }
     }
 }

@@ -3,10 +3,11 @@
 use futures::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
+use parking_lot::Mutex;
 use skytether_adapt::message::{Completed, EpochId, Rung, SliceId, Up};
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{Error, Key, PartitionName, Result};
@@ -39,7 +40,7 @@ impl Before for Noting {
         if let Some((partition, Some(number))) = PartitionName::parse(key)
             && partition.table == "data"
         {
-            if let Some(read) = &mut *self.read.lock().unwrap() {
+            if let Some(read) = &mut *self.read.lock() {
                 read.insert(number);
             }
             // So that there is something left to do when it fails.
@@ -146,7 +147,7 @@ impl Listening {
     /// From now on it counts what is read.
     fn fails(&mut self) {
         self.stage = Stage::Over;
-        *self.store.read.lock().unwrap() = Some(BTreeSet::new());
+        *self.store.read.lock() = Some(BTreeSet::new());
     }
 
     /// The next message, the end of an epoch when all of its rows are there: what is said goes before rows, and where these wait for long, all epochs may end before one of them is complete.
@@ -192,7 +193,7 @@ impl Listening {
             return Some(spoilt);
         }
         let told = Arc::clone(&self.told);
-        let mut told = told.lock().unwrap();
+        let mut told = told.lock();
         match &message {
             // What it says after garbage is not listened to.
             message if self.first && self.stage != Stage::Over => {
@@ -231,7 +232,7 @@ impl Layer for Failing {
         Box::pin(async move {
             let OpenReply::Session(session) = self.drive.open(plan).await? else { panic!("it has several slices") };
             let first = {
-                let mut told = self.told.lock().unwrap();
+                let mut told = self.told.lock();
                 told.sessions += 1;
                 told.slice_manifest = session.slice_manifest.iter().flat_map(|stripe| stripes(stripe.stripe)).collect();
                 told.sessions == 1
@@ -306,18 +307,18 @@ async fn costs_what_is_unfinished(fates: &[Fate], afters: &[usize]) {
         drop(whole);
         for (sql, rung, fate, after, expected) in cases {
             let what = format!("{redundancy}, {rung:?}, {fate:?} after {after}: {sql}");
-            *stores[AT].read.lock().unwrap() = None;
+            *stores[AT].read.lock() = None;
             let told: Arc<Mutex<Told>> = Arc::default();
             let host = host(&stores, Policy::Static(rung), redundancy, Some((fate, after, &told))).await;
             let (rows, receipt) = answer(&host, sql).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
             assert_eq!(rows, expected, "{what}");
-            let told = told.lock().unwrap();
+            let told = told.lock();
             // Garbage waits for a message that it can be.
             let complete = told.complete.len();
             assert!(if matches!(fate, Fate::Gives(_)) { complete >= after } else { complete == after }, "{what}: {told:?}");
             let unfinished: BTreeSet<u32> = told.slice_manifest.difference(&told.covered).copied().collect();
             assert!(told.covered.len() >= after && !unfinished.is_empty() && told.covered.is_subset(&told.slice_manifest), "{what}: {told:?}");
-            let read = stores[AT].read.lock().unwrap().take().unwrap_or_else(|| panic!("{what}: it did not fail"));
+            let read = stores[AT].read.lock().take().unwrap_or_else(|| panic!("{what}: it did not fail"));
             let drive = &receipt.drives[AT];
             assert_eq!(drive.slices_total, Some(drive.slices + drive.slices_pruned + drive.slices_told), "{what}: {drive:?}");
             if redundancy == "none" {

@@ -10,6 +10,8 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
+use serde_with::As;
+use serde_with::base64::Base64;
 use skytether_common::{Pushdown, Result};
 
 use crate::api::receipt::ReceiptHandle;
@@ -70,7 +72,7 @@ pub struct TableScan {
     /// What a row of the result holds.
     pub output: Output,
     /// A Substrait `ExtendedExpression` with one truth value; rows where it is not true are left out. All rows without one.
-    #[serde(default, with = "base64", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "As::<Option<Base64>>", skip_serializing_if = "Option::is_none")]
     pub filter: Option<Vec<u8>>,
     /// The most rows; which ones is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,7 +89,7 @@ pub enum Output {
     /// The columns of these names, in this order.
     Columns(Vec<String>),
     /// The expressions of a Substrait `ExtendedExpression`, by its names.
-    Expressions(#[serde(with = "base64_bytes")] Vec<u8>),
+    Expressions(#[serde(with = "As::<Base64>")] Vec<u8>),
     /// One row for all: how many there are, as `count`.
     Count,
 }
@@ -144,37 +146,5 @@ impl Query {
             }
             Ok(batches)
         })
-    }
-}
-
-/// Bytes in JSON.
-mod base64_bytes {
-    use base64::Engine;
-    use base64::engine::general_purpose::STANDARD;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&STANDARD.encode(bytes))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
-        STANDARD.decode(String::deserialize(from)?).map_err(D::Error::custom)
-    }
-}
-
-/// Bytes in JSON that may be absent.
-mod base64 {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    #[derive(Serialize, Deserialize)]
-    #[serde(transparent)]
-    struct Bytes(#[serde(with = "super::base64_bytes")] Vec<u8>);
-
-    pub(crate) fn serialize<S: Serializer>(bytes: &Option<Vec<u8>>, to: S) -> Result<S::Ok, S::Error> {
-        bytes.clone().map(Bytes).serialize(to)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<u8>>, D::Error> {
-        Ok(Option::<Bytes>::deserialize(from)?.map(|b| b.0))
     }
 }

@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use datafusion::common::TableReference;
@@ -15,6 +15,7 @@ use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSe
 use futures::future::BoxFuture;
 use futures::stream::{self, SelectAll};
 use futures::{FutureExt, StreamExt};
+use parking_lot::{Mutex, MutexGuard};
 use skytether_adapt::cost::CostModel;
 use skytether_adapt::drive::{Meters, Next};
 use skytether_adapt::message::{EpochId, Rung, Seconds, SliceCost, SliceId};
@@ -124,7 +125,7 @@ impl Work {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Takes what drives did in an epoch into the annotation.

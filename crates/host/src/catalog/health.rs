@@ -1,10 +1,11 @@
 //! Which of a host's drives are here, and on how many of them root records lie.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::units::counted;
 use skytether_common::{Error, Result};
 use skytether_redundancy::Scheme;
@@ -196,7 +197,7 @@ impl Presence {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Every change is a plain assignment.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// On how many drives each root record lies: so many may be lost, less one, without hiding a data set.

@@ -2,9 +2,9 @@
 //!
 //! Each query reads the root records of its data sets. Whether one is still what it was, a drive tells without reading it: by its version there, its length and its checksum.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use quick_cache::sync::Cache;
 use skytether_common::DatasetName;
 use skytether_store::Version;
 
@@ -20,37 +20,35 @@ const MOST_BYTES: u64 = 256 << 10;
 pub(crate) type Stamp = (Version, u64, u32);
 
 /// Records by their data sets, each with the drive it was read from, and what that said of it.
-#[derive(Debug, Default)]
-pub(crate) struct Remembered(Mutex<HashMap<DatasetName, (usize, Stamp, Arc<RootRecord>)>>);
+#[derive(Debug)]
+pub(crate) struct Remembered(Cache<DatasetName, (usize, Stamp, Arc<RootRecord>)>);
+
+impl Default for Remembered {
+    fn default() -> Self {
+        Self(Cache::new(MOST))
+    }
+}
 
 impl Remembered {
-    fn records(&self) -> MutexGuard<'_, HashMap<DatasetName, (usize, Stamp, Arc<RootRecord>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether the record that drive `at` had of a data set is remembered.
     pub(crate) fn has(&self, at: usize, name: &DatasetName) -> bool {
-        self.records().get(name).is_some_and(|(from, ..)| *from == at)
+        self.0.peek(name).is_some_and(|(from, ..)| from == at)
     }
 
     /// The record that drive `at` has, which it says `stamp` of.
     pub(crate) fn get(&self, at: usize, name: &DatasetName, stamp: &Stamp) -> Option<Arc<RootRecord>> {
-        self.records().get(name).filter(|(from, is, _)| *from == at && is == stamp).map(|(.., record)| Arc::clone(record))
+        self.0.get(name).filter(|(from, is, _)| *from == at && is == stamp).map(|(.., record)| record)
     }
 
     /// Remembers what drive `at` has, which it says `stamp` of.
     pub(crate) fn put(&self, at: usize, stamp: Stamp, record: &Arc<RootRecord>) {
-        let mut records = self.records();
-        if records.len() >= MOST && !records.contains_key(&record.name) {
-            records.clear();
-        }
         if stamp.1 <= MOST_BYTES {
-            records.insert(record.name.clone(), (at, stamp, Arc::clone(record)));
+            self.0.insert(record.name.clone(), (at, stamp, Arc::clone(record)));
         }
     }
 
     /// Another one is to be read.
     pub(crate) fn forget(&self, name: &DatasetName) {
-        self.records().remove(name);
+        self.0.remove(name);
     }
 }

@@ -17,6 +17,7 @@ use skytether_device::{Cse, Storage};
 use skytether_partitioning::Placement;
 use skytether_runtime::within;
 use skytether_store::{Expect, Op};
+use strsim::levenshtein;
 use uuid::Uuid;
 
 use crate::catalog::bounds::Bounds;
@@ -94,7 +95,6 @@ pub struct PartitionRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableRecord {
     /// How the partitions relate.
-    #[serde(with = "placement_word")]
     pub placement: Placement,
     /// Rows of the table (of sparse rows for a matrix).
     pub rows: u64,
@@ -112,27 +112,6 @@ pub struct TableRecord {
     /// What keeps it from loss, if anything does. A table that lies everywhere needs nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redundancy: Option<RedundancyRecord>,
-}
-
-mod placement_word {
-    use serde::de::Error as _;
-    use serde::{Deserialize, Deserializer, Serializer};
-    use skytether_partitioning::Placement;
-
-    pub(crate) fn serialize<S: Serializer>(placement: &Placement, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(match placement {
-            Placement::Spread => "spread",
-            Placement::Everywhere => "everywhere",
-        })
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Placement, D::Error> {
-        match String::deserialize(from)?.as_str() {
-            "spread" => Ok(Placement::Spread),
-            "everywhere" => Ok(Placement::Everywhere),
-            other => Err(D::Error::custom(format!("unknown placement {other:?}"))),
-        }
-    }
 }
 
 /// What a data set consists of at this moment.
@@ -423,7 +402,7 @@ impl Catalog {
         let wanted = name.to_string().to_lowercase();
         let mut near: Vec<_> = names
             .iter()
-            .map(|n| (edit_distance(&n.to_string().to_lowercase(), &wanted), n))
+            .map(|n| (levenshtein(&n.to_string().to_lowercase(), &wanted), n))
             .filter(|(d, n)| *d <= 3 || n.dataset().eq_ignore_ascii_case(name.dataset()))
             .collect();
         near.sort();
@@ -591,22 +570,6 @@ fn quoted(name: &DatasetName) -> String {
     let plain = |part: &str| part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_') && !part.starts_with(|c: char| c.is_ascii_digit());
     let word = |part: &str| if plain(part) { part.to_owned() } else { format!("\"{part}\"") };
     format!("{}.{}", word(name.domain()), word(name.dataset()))
-}
-
-/// Levenshtein's distance: how many letters differ.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, cb) in b.iter().enumerate() {
-            let next = (diagonal + usize::from(ca != *cb)).min(row[j] + 1).min(row[j + 1] + 1);
-            diagonal = row[j + 1];
-            row[j + 1] = next;
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use skytether_common::{Error, Result};
 use skytether_device::{Cse, Storage};
 use skytether_redundancy::Scheme;
@@ -135,17 +136,17 @@ impl Cluster {
     /// New with each host: tells a restarted one from the one before. Also new when a drive has left: who knew the drives before must look again.
     #[must_use]
     pub fn instance(&self) -> Uuid {
-        self.0.instances.lock().unwrap_or_else(PoisonError::into_inner).last().copied().unwrap_or_default()
+        self.0.instances.lock().last().copied().unwrap_or_default()
     }
 
     /// Whether it was this one before drives left: of the same start, in which places mean the same.
     pub(crate) fn was(&self, instance: Uuid) -> bool {
-        self.0.instances.lock().unwrap_or_else(PoisonError::into_inner).contains(&instance)
+        self.0.instances.lock().contains(&instance)
     }
 
     /// Whoever knew this host before is to look again.
     pub(crate) fn renew(&self) {
-        self.0.instances.lock().unwrap_or_else(PoisonError::into_inner).push(Uuid::new_v4());
+        self.0.instances.lock().push(Uuid::new_v4());
     }
 
     /// The same, for what is not to keep it from being closed.
@@ -155,12 +156,12 @@ impl Cluster {
 
     /// What a query holds as long as it runs.
     pub(crate) fn running(&self) -> Arc<()> {
-        Arc::clone(&self.0.running.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.running.lock())
     }
 
     /// What the queries hold that began before now: nobody else does any more when they are over.
     pub(crate) fn ran(&self) -> Arc<()> {
-        std::mem::take(&mut *self.0.running.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.0.running.lock())
     }
 
     /// The ids of the drives of the fleet, lost or not.

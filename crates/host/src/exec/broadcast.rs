@@ -8,7 +8,6 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
 use datafusion::common::internal_err;
-use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::physical_plan::ExecutionPlan;
@@ -20,6 +19,7 @@ use skytether_device::size::batch_bytes;
 use skytether_plan::error::from_datafusion;
 use skytether_plan::{DriveScan, broadcast_join};
 use skytether_slice::metadata::ipc;
+use tokio_util::task::AbortOnDropHandle;
 
 /// The most bytes that all tables beside one scan may take up in memory. Planning has taken them for far smaller.
 const MAX_BYTES: usize = 12 << 20;
@@ -87,7 +87,7 @@ impl Beside {
         }
         let reading = self.reading.get_or_init(|| {
             let (inputs, schemas) = (self.inputs.clone(), self.schemas.clone());
-            let task = SpawnedTask::spawn(async move { tables(&inputs, &schemas, context).await });
+            let task = AbortOnDropHandle::new(tokio::spawn(async move { tables(&inputs, &schemas, context).await }));
             let read = async move { task.await.unwrap_or_else(|e| Err(Error::internal("the task that reads small tables stopped").because(e))) };
             read.map(|read| read.map(Arc::new).map_err(Arc::new)).boxed().shared()
         });

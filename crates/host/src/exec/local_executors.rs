@@ -1,10 +1,11 @@
 //! Engines in this process over what drives store, one for each drive, made when they are first needed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use datafusion::execution::memory_pool::MemoryPool;
+use parking_lot::Mutex;
 use skytether_device::Cse;
 use skytether_runtime::threads::Threads;
 use uuid::Uuid;
@@ -36,7 +37,7 @@ impl LocalExecutors {
     /// The engine over what `drive` stores, one of `drives` that share the memory for caches.
     pub(crate) fn get(&self, drive: &Arc<dyn Cse>, drives: usize) -> Arc<EngineAbove> {
         let Inner { pool, deadline, threads, engines } = self.0.as_ref();
-        let mut engines = engines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut engines = engines.lock();
         let make = || Arc::new(EngineAbove::new(Arc::clone(drive), Arc::clone(pool), *deadline, drives, Arc::clone(threads)));
         Arc::clone(engines.entry(drive.info().id).or_insert_with(make))
     }

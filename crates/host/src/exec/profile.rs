@@ -1,10 +1,11 @@
 //! What gathers a receipt while its query runs.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use datafusion::execution::memory_pool::PeakRecordingPool;
 use datafusion::physical_plan::ExecutionPlan;
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::Pushdown;
 use skytether_device::{Annotation, OperatorNote, ParentWork, Rung};
 use skytether_plan::operator_metrics;
@@ -50,7 +51,7 @@ impl Collector {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Every change is a plain assignment, so what a panicking thread left is still whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Metadata of `bytes` had to be fetched.

@@ -28,7 +28,7 @@ use skytether_common::{DatasetName, PartitionName, Result};
 use skytether_device::{Annotation, Cse, Rung, SubPlan};
 use skytether_plan::error::to_datafusion;
 use std::collections::BTreeMap;
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use crate::api::estimate::Division;
@@ -212,7 +212,7 @@ impl DriveScanExec {
     }
 
     /// Starts a scan whose work moves.
-    fn start(&self, moves: &Arc<Moves>, outputs: Vec<Sender>, context: Arc<TaskContext>) -> AbortHandle {
+    fn start(&self, moves: &Arc<Moves>, outputs: Vec<Sender>, context: Arc<TaskContext>) -> AbortOnDropHandle<()> {
         let members: Vec<_> = (0..self.targets.len()).map(|at| (self.reading(at), self.sub_plan(at))).collect();
         let (moves, schema) = (Arc::clone(moves), self.schema());
         let (plan, beside) = (Arc::clone(&self.plan), self.beside.clone());
@@ -235,7 +235,7 @@ impl DriveScanExec {
                 Start { members: members.collect(), setup: moves.setup(), schema, top: skytether_adapt::message::Rung::Full, source: None, runtime, spills };
             moving::run(start).await;
         };
-        tokio::spawn(running).abort_handle()
+        AbortOnDropHandle::new(tokio::spawn(running))
     }
 
     /// What it is expected to take, before anything is asked of a drive; nothing where its work does not move by the cost model.

@@ -2,9 +2,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::{Bytes, BytesMut};
+use parking_lot::{Mutex, MutexGuard};
 use parquet::file::reader::ChunkReader;
 use skytether_common::{DatasetName, Error, Generation, Key, PartitionName, Result};
 use skytether_slice::{Metadata, Pieces, SliceEntry};
@@ -61,7 +61,8 @@ pub struct PlainFile {
     cache: Mutex<Cache>,
 }
 
-/// What was read: whole slices, or sections of them.
+/// What was read: whole slices, or sections of them. The oldest go first, since files are read forwards: a cache that keeps
+/// what is used often (quick_cache) would hold the first ones and let go of the last.
 #[derive(Debug, Default)]
 struct Cache {
     kept: HashMap<(usize, usize), Bytes>,
@@ -160,7 +161,7 @@ impl PlainFile {
     }
 
     fn locked(&self) -> MutexGuard<'_, Cache> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cache.lock()
     }
 
     /// The sections of slice `at` that `range` touches, each with where it begins and ends; `None` where nobody knows them.

@@ -2,7 +2,7 @@
 
 use futures::future::BoxFuture;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow::datatypes::SchemaRef;
@@ -10,6 +10,7 @@ use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::{Action, FlightData, Ticket};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use skytether_common::{Context, DatasetName, Error, Key, Result};
 use skytether_device::{CseInfo, ResultMessage, Storage};
@@ -390,14 +391,14 @@ impl Reading {
             if message.data_header.is_empty()
                 && let Ok(last) = serde_json::from_slice::<Last>(&message.app_metadata)
             {
-                *self.receipt.lock().unwrap_or_else(PoisonError::into_inner) = last.receipt;
+                *self.receipt.lock() = last.receipt;
                 self.over = true;
                 return Ok(None);
             }
             let bytes = message.data_header.len() + message.data_body.len() + message.app_metadata.len();
             let decoded = self.decoder.decode(message)?;
             // The host tells what it cost with the last row: until then this is what is known.
-            let mut so_far = self.receipt.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut so_far = self.receipt.lock();
             so_far.bytes_moved += bytes as u64;
             so_far.seconds = self.started.elapsed().as_secs_f64();
             if let Incoming::Message(ResultMessage::Batch { batch, .. }) = decoded {
@@ -473,7 +474,7 @@ struct RemoteReceipt(Arc<Mutex<Receipt>>);
 
 impl ReceiptSource for RemoteReceipt {
     fn receipt(&self) -> Receipt {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 

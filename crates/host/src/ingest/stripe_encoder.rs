@@ -6,9 +6,9 @@
 
 use std::collections::HashMap;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, PartitionName, Result};
 use skytether_redundancy::groups::{Group, Grouper, Placed, default_window};
@@ -119,11 +119,11 @@ impl<'a> Coder<'a> {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn apart(&self) -> MutexGuard<'_, Option<SyncSender<Work>>> {
-        self.apart.lock().unwrap_or_else(PoisonError::into_inner)
+        self.apart.lock()
     }
 
     /// Does `work`, which pushes slices, while a thread of its own makes their parities.

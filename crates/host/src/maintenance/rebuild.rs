@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use datafusion::common::runtime::SpawnedTask;
 use futures::stream::{self, StreamExt};
 use skytether_common::{DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
 use skytether_device::verify::Pace;
@@ -20,6 +19,7 @@ use skytether_redundancy::map::Place;
 use skytether_redundancy::repair::{Drive, reads};
 use skytether_slice::Metadata;
 use skytether_store::{Expect, Op};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::api::scrub_report::{Progress, RepairOptions, RepairReport};
 use crate::catalog::code_map::{Level, Part, RedundancyRecord, StoredMap, parity_of};
@@ -68,7 +68,7 @@ pub(crate) struct Rebuild<'a> {
     hurries: bool,
     batches: BTreeMap<usize, Batch>,
     /// Batches that are on their way to each drive, the oldest first.
-    sending: BTreeMap<usize, VecDeque<SpawnedTask<Result<u64>>>>,
+    sending: BTreeMap<usize, VecDeque<AbortOnDropHandle<Result<u64>>>>,
 }
 
 /// What goes to a drive next.
@@ -386,13 +386,13 @@ impl Rebuild<'_> {
         let of = |(group, chosen): (u32, Vec<u32>)| {
             let (cover, level, partition, places) = (Arc::clone(&cover), level.clone(), partition.clone(), wanted.get(&group).cloned().unwrap_or_default());
             let how = how.clone();
-            SpawnedTask::spawn(async move {
+            AbortOnDropHandle::new(tokio::spawn(async move {
                 let made = match &how {
                     Making::FromData(blank) => cover.regroup_from_data(&partition, &level, group, &places, blank).await,
                     Making::Planned | Making::Unplanned => cover.regroup(&partition, &level, group, &places, &chosen).await,
                 };
                 (group, places, made)
-            })
+            }))
         };
         // What goes as fast as it can is read along as it lies on the drives.
         let _reading = self.hurries.then(|| cover.read_in_order(self.shards(partition, level, groups), self.room()));
@@ -470,10 +470,10 @@ impl Rebuild<'_> {
             self.sent(at).await?;
         }
         let cover = Arc::clone(self.cover);
-        let sending = SpawnedTask::spawn(async move {
+        let sending = AbortOnDropHandle::new(tokio::spawn(async move {
             let took = cover.ask(at, "take what was rebuilt", cover.drives[at].apply(ops)).await;
             took.map_err(|e| e.while_doing(format!("{} could not take what was rebuilt", cover.name(at)))).map(|_| bytes as u64)
-        });
+        }));
         self.sending.entry(at).or_default().push_back(sending);
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! not split): obs columns and totals, fetched before the query begins.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Float32Array};
 use arrow::compute::concat;
@@ -10,6 +10,7 @@ use arrow::datatypes::Float32Type;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::scalar::ScalarValue;
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{DatasetName, Error, Result};
 use skytether_expression::{CellSource, Groups, MomentsSpec};
 
@@ -123,8 +124,8 @@ impl HostCells {
         Ok(())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<DatasetName, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<DatasetName, Known>> {
+        self.known.lock()
     }
 
     fn column(&self, dataset: &DatasetName, table: &'static str, column: &str) -> Result<ArrayRef> {

@@ -1,7 +1,7 @@
 //! The tables that a query names: from the text of a reference to a root record, a schema and where it lies.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use async_trait::async_trait;
@@ -13,6 +13,7 @@ use datafusion::datasource::provider_as_source;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, TableSource, TableType};
 use datafusion::physical_plan::ExecutionPlan;
+use quick_cache::sync::Cache;
 use skytether_common::{DatasetName, Error, Key, Kind, Result};
 use skytether_plan::error::to_datafusion;
 use skytether_plan::{Partitioning, Tables};
@@ -243,9 +244,13 @@ pub(crate) fn rows_schema(sparse: &Schema) -> SchemaRef {
 type Described = (SchemaRef, Arc<KnownTable>);
 
 /// Schemas of tables, and what is known of their columns, by the key of a partition's metadata slice.
-#[derive(Debug, Default)]
-pub(crate) struct SchemaCache {
-    known: Mutex<HashMap<Key, Described>>,
+#[derive(Debug)]
+pub(crate) struct SchemaCache(Cache<Key, Described>);
+
+impl Default for SchemaCache {
+    fn default() -> Self {
+        Self(Cache::new(MAX_SCHEMAS))
+    }
 }
 
 impl SchemaCache {
@@ -265,16 +270,12 @@ impl SchemaCache {
             return Err(Error::corrupt(format!("the root record of {} names no partition of {table}", record.name)));
         };
         let key = record.partition(table, partition.slot).key()?;
-        if let Some(known) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
-            return Ok(known.clone());
+        if let Some(known) = self.0.get(&key) {
+            return Ok(known);
         }
         let metadata = read_metadata(record, table, partition.drive, &key, catalog, collector).await?;
         let described = (Arc::clone(&metadata.schema), Arc::new(KnownTable::of(&metadata)));
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MAX_SCHEMAS {
-            known.clear();
-        }
-        known.insert(key, described.clone());
+        self.0.insert(key, described.clone());
         Ok(described)
     }
 }

@@ -4,10 +4,11 @@ use futures::future::BoxFuture;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, stream};
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_device::session::Message;
 use skytether_device::{Cse, CseInfo, DeliveryStream, OpenReply, Session, Storage, SubPlan, Verified, Verify};
@@ -116,11 +117,11 @@ impl Covered {
     }
 
     fn plans(&self) -> MutexGuard<'_, Plans> {
-        self.0.plans.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.plans.lock()
     }
 
     fn stand_in(&self) -> Result<Arc<StandIn>> {
-        let mut stand_in = self.0.stand_in.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stand_in = self.0.stand_in.lock();
         if let Some(made) = &*stand_in {
             return Ok(Arc::clone(made));
         }

@@ -5,14 +5,15 @@
 //! shard that is too far on is read by who wants it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use datafusion::common::runtime::SpawnedTask;
 use futures::stream::{FuturesUnordered, StreamExt};
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Key, PartitionName};
 use skytether_redundancy::map::{self, Role};
 use tokio::sync::{Notify, oneshot};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::catalog::code_map::{Level, Part};
 use crate::recovery::reconstruct::Cover;
@@ -95,7 +96,7 @@ impl Reading {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn end(&self, count: usize) -> u64 {
@@ -179,7 +180,7 @@ pub(crate) struct InOrder {
     /// Nobody's drives stay open for what nobody has asked for.
     cover: Weak<Cover>,
     shards: Vec<Expected>,
-    _tasks: Vec<SpawnedTask<()>>,
+    _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Drop for InOrder {
@@ -212,7 +213,7 @@ impl Cover {
                 queue.push_back((shard.key, send));
             }
             let cover = Arc::downgrade(self);
-            tasks.push(SpawnedTask::spawn(async move { read_along(&cover, at, &reading, queue).await }));
+            tasks.push(AbortOnDropHandle::new(tokio::spawn(async move { read_along(&cover, at, &reading, queue).await })));
         }
         InOrder { cover: Arc::downgrade(self), shards: all, _tasks: tasks }
     }

@@ -5,14 +5,15 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use datafusion::common::runtime::SpawnedTask;
 use futures::stream::{self, StreamExt};
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Key, PartitionName};
 use tokio::sync::oneshot;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::catalog::code_map::{Level, Part, StoredMap};
 use crate::recovery::ordered_read::{Coming, Reading};
@@ -90,7 +91,7 @@ pub(crate) struct Window {
     /// Nobody's drives stay open for what nobody has asked for.
     cover: Weak<Cover>,
     shards: Vec<(usize, Key)>,
-    _reading: Vec<SpawnedTask<()>>,
+    _reading: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Drop for Window {
@@ -106,11 +107,11 @@ impl Drop for Window {
 
 impl Ahead {
     fn shards(&self) -> MutexGuard<'_, Shards> {
-        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards.lock()
     }
 
     fn coming(&self) -> MutexGuard<'_, HashMap<(usize, Key), Coming>> {
-        self.coming.lock().unwrap_or_else(PoisonError::into_inner)
+        self.coming.lock()
     }
 
     /// A shard comes that is read in order; false where another reading brings it already.
@@ -138,11 +139,11 @@ impl Ahead {
     }
 
     fn windows(&self) -> MutexGuard<'_, VecDeque<(Instant, Window)>> {
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+        self.windows.lock()
     }
 
     fn turn(&self, at: usize) -> Arc<tokio::sync::Mutex<()>> {
-        Arc::clone(self.turns.lock().unwrap_or_else(PoisonError::into_inner).entry(at).or_default())
+        Arc::clone(self.turns.lock().entry(at).or_default())
     }
 
     /// A shard of drive `at` that is read ahead; nothing where none is, and where it could not be read.
@@ -163,7 +164,7 @@ impl Ahead {
     /// Notes that slice `number` of a partition is decoded; from which slice on to read ahead, if it is time to.
     fn follow(&self, partition: &PartitionName, kind: Kind, number: u32, most: u32) -> Option<u32> {
         let what = (partition.clone(), kind);
-        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut followed = self.followed.lock();
         if followed.len() >= FOLLOWED && !followed.contains_key(&what) {
             followed.clear();
         }
@@ -194,7 +195,7 @@ impl Cover {
         let read = |(at, mut shards): (usize, Vec<(Key, oneshot::Sender<Bytes>)>)| {
             shards.sort_by(|a, b| a.0.cmp(&b.0));
             let (cover, turn) = (Arc::downgrade(self), self.ahead.turn(at));
-            SpawnedTask::spawn(async move {
+            AbortOnDropHandle::new(tokio::spawn(async move {
                 let _turn = turn.lock().await;
                 let reads = stream::iter(shards).map(|(key, send)| {
                     let cover = cover.clone();
@@ -209,7 +210,7 @@ impl Cover {
                     }
                 });
                 reads.buffer_unordered(DEPTH).collect::<()>().await;
-            })
+            }))
         };
         Window { cover: Arc::downgrade(self), shards: begun, _reading: of.into_iter().map(read).collect() }
     }

@@ -3,10 +3,11 @@
 //! Where drives hand their slices out, a query with a drive lost reads most of them twice: for itself, and for the groups of what is lost. A disk and a link that are what is slow are twice as slow then. So whoever reads such a slice first leaves it for the other one, for a [while](KEPT) and within a bound.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Key, PartitionName, Result};
 use tokio::sync::{Notify, OnceCell};
 
@@ -102,7 +103,7 @@ impl Shared {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The slice under `key` at drive `at`: as the other reader got it, or gets it just now, and otherwise what `read` gives, which is kept for that one, and for more of them where it is wanted `again`.

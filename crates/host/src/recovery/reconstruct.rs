@@ -1,14 +1,16 @@
 //! Slices from the other shards of their groups, and a bounded memory of those.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
+use parking_lot::{Mutex, MutexGuard};
+use quick_cache::sync::Cache;
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_device::Cse;
@@ -96,9 +98,7 @@ pub(crate) struct Cover {
     threads: Threads,
     /// What runs sub-plans in the place of drives.
     pub(crate) fallback: Arc<dyn Fallback>,
-    maps: Mutex<HashMap<Key, Option<Arc<StoredMap>>>>,
-    /// Held while one of them is looked for: who else wants it waits.
-    looking: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<()>>>>,
+    maps: Cache<Key, Option<Arc<StoredMap>>>,
     values: Mutex<Values>,
     /// An eighth of the host's memory: no more of what is decoded is kept, nor read ahead of a kind.
     pub(crate) room: usize,
@@ -127,8 +127,7 @@ impl Cover {
             deadline: options.deadline,
             threads: Threads::new(THREADS),
             fallback,
-            maps: Mutex::default(),
-            looking: Mutex::default(),
+            maps: Cache::new(MAPS),
             values: Mutex::default(),
             room: options.memory / 8,
             met: Mutex::default(),
@@ -148,7 +147,7 @@ impl Cover {
     }
 
     fn values(&self) -> MutexGuard<'_, Values> {
-        self.values.lock().unwrap_or_else(PoisonError::into_inner)
+        self.values.lock()
     }
 
     /// Asks drive `at`; that it does not answer is remembered.
@@ -167,26 +166,17 @@ impl Cover {
     /// As [`Self::map`], if that is known.
     pub(crate) fn known_map(&self, partition: &PartitionName) -> Option<Option<Arc<StoredMap>>> {
         let key = parity_of(&Part::parse(partition).1, 0).key().ok()?;
-        self.maps.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
+        self.maps.get(&key)
     }
 
     /// The code map of the table that `partition` is a part of, data or parities; `None` where it has none.
     pub(crate) async fn map(&self, partition: &PartitionName) -> Result<Option<Arc<StoredMap>>> {
-        if let Some(known) = self.known_map(partition) {
-            return Ok(known);
-        }
         let key = parity_of(&Part::parse(partition).1, 0).key()?;
-        let looking = {
-            let mut looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
-            if looking.len() >= MAPS {
-                looking.clear();
-            }
-            Arc::clone(looking.entry(key.clone()).or_default())
+        // While it is looked for, who else wants it waits.
+        let place = match self.maps.get_value_or_guard_async(&key).await {
+            Ok(known) => return Ok(known),
+            Err(place) => place,
         };
-        let _looking = looking.lock().await;
-        if let Some(known) = self.known_map(partition) {
-            return Ok(known);
-        }
         let here = self.presence.here();
         let asked = join_all(here.iter().map(|at| self.ask(*at, "look for a code map", self.drives[*at].stat(&key)))).await;
         let mut trouble = None;
@@ -212,11 +202,8 @@ impl Cover {
         if found.is_none() && !self.presence.lost().is_empty() {
             return Ok(None);
         }
-        let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
-        if maps.len() >= MAPS {
-            maps.clear();
-        }
-        maps.insert(key, found.clone());
+        // Unless another was remembered meanwhile.
+        let _ = place.insert(found.clone());
         Ok(found)
     }
 
@@ -227,27 +214,23 @@ impl Cover {
 
     /// The value of `key` at drive `at` could not be had; whether that is news.
     pub(crate) fn met(&self, key: &Key, at: usize) -> bool {
-        let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut met = self.met.lock();
         met.len() < MET && met.insert(key.clone(), at).is_none()
     }
 
     /// What lies under `key` is as it should be again.
     pub(crate) fn forget(&self, key: &Key) {
-        self.met.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.met.lock().remove(key);
     }
 
     /// How many values of drive `at` were met damaged, and not mended since.
     pub(crate) fn damaged(&self, at: usize) -> u64 {
-        self.met.lock().unwrap_or_else(PoisonError::into_inner).values().filter(|of| **of == at).count() as u64
+        self.met.lock().values().filter(|of| **of == at).count() as u64
     }
 
     /// Knows the code map under `key` from now on.
     pub(crate) fn remember(&self, key: &Key, map: &Arc<StoredMap>) {
-        let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
-        if maps.len() >= MAPS && !maps.contains_key(key) {
-            maps.clear();
-        }
-        maps.insert(key.clone(), Some(Arc::clone(map)));
+        self.maps.insert(key.clone(), Some(Arc::clone(map)));
     }
 
     /// Decodes on a thread of its own.

@@ -1,7 +1,7 @@
 //! Relations.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::DataType;
@@ -23,6 +23,7 @@ use datafusion_substrait::substrait::proto::rel_common::EmitKind;
 use datafusion_substrait::substrait::proto::set_rel::SetOp;
 use datafusion_substrait::substrait::proto::{CrossRel, Expression, JoinRel, ProjectRel, Rel, RelCommon, SetRel, SortRel, r#type::UserDefined};
 use datafusion_substrait::variation_const::{FLOAT_16_TYPE_NAME, NULL_TYPE_NAME};
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::Error;
 
 use super::functions::Declared;
@@ -132,7 +133,7 @@ impl<'a> Consumer<'a> {
     }
 
     fn outer(&self) -> MutexGuard<'_, Vec<Arc<DFSchema>>> {
-        self.outer.lock().unwrap_or_else(PoisonError::into_inner)
+        self.outer.lock()
     }
 
     async fn input(&self, rel: Option<&Rel>, of: &str) -> DfResult<LogicalPlan> {

@@ -2,15 +2,17 @@
 
 use std::cell::Cell;
 
-/// A small generator with a fixed seed (SplitMix64).
-pub(crate) struct Dice(pub u64);
+/// A generator with a fixed seed.
+pub(crate) struct Dice(fastrand::Rng);
 
 impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(fastrand::Rng::with_seed(seed))
+    }
+
+    /// Below `below`; 0 where that is 0.
     pub(crate) fn roll(&mut self, below: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % below.max(1) as u64) as usize
+        self.0.usize(..below.max(1))
     }
 }
 

@@ -36,7 +36,7 @@ async fn mutated_plans_never_panic() {
     count_panics();
     let state = whole().state();
     let plans = plans().await;
-    let mut dice = Dice(7);
+    let mut dice = Dice::new(7);
     let (mut good, mut bad) = (0, 0);
     for round in 0..6000 {
         let mut bytes = plans[round % plans.len()].clone();

@@ -70,7 +70,7 @@ async fn mutated_plans_never_panic() {
     count_panics();
     let tables = Tpch::new().await;
     let plans: Vec<_> = (1..=22).map(|n| isthmus(&format!("q{n:02}.plan"))).collect();
-    let mut dice = Dice(11);
+    let mut dice = Dice::new(11);
     let (mut good, mut bad) = (0, 0);
     for round in 0..4000 {
         let mut bytes = plans[round / 2 % plans.len()].clone();

@@ -2,27 +2,14 @@
 
 #![allow(clippy::unwrap_used, dead_code, reason = "each test file uses some of it")]
 
+use fastrand::Rng;
 use skytether_redundancy::Code;
 use skytether_redundancy::groups::{Grouper, Placed, default_window};
 use skytether_redundancy::map::Shard;
 
-/// Numbers that look random and follow from a seed, below 2^56.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 ^ self.0 >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8
-    }
-
-    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.next() % (high - low)
-    }
-
-    /// A length of a slice, 600 to 1,000 KiB.
-    pub(crate) fn slice_len(&mut self) -> u64 {
-        self.between(600 << 10, 1000 << 10)
-    }
+/// A length of a slice, 600 to 1,000 KiB.
+pub(crate) fn slice_len(random: &mut Rng) -> u64 {
+    random.u64(600 << 10..1000 << 10)
 }
 
 /// Groups of shards, data and parities.

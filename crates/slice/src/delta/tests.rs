@@ -100,15 +100,10 @@ fn check(values: &[u32], min_width: u32) {
 
 #[test]
 fn every_width_and_every_length_around_a_block() {
-    let mut random = 1u64;
+    let mut random = fastrand::Rng::with_seed(1);
     for width in 0..=32 {
         for len in [0, 1, 2, 32, 33, 34, 127, 128, 129, 130, 256, 257, 258, 700] {
-            let values: Vec<u32> = (0..len)
-                .map(|_| {
-                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                    ((random >> 32) & ((1u64 << width) - 1)) as u32
-                })
-                .collect();
+            let values: Vec<u32> = (0..len).map(|_| random.u64(..1 << width) as u32).collect();
             check(&values, 0);
             check(&values, width);
         }
@@ -117,11 +112,8 @@ fn every_width_and_every_length_around_a_block() {
 
 #[test]
 fn small_steps_up_and_down() {
-    let mut random = 7u64;
-    let mut below = |n: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % n
-    };
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut below = |n: u64| random.u64(..n);
     for width in 0..=10 {
         // Beginnings at the ends of what fits 15, 16, 31 and 32 bits, so that some go beyond, and values below zero.
         for start in [0u32, 3, 60, 0x1f80, 0x2000, 0x7ff0, 0xff80, 0xffff, 0x7fff_ff00, 0xffff_ff00] {

@@ -4,15 +4,8 @@ use arrow::array::{Int64Array, StringArray};
 use arrow::datatypes::{DataType, Field, Schema};
 
 fn text(n: usize, len: usize, seed: u64) -> StringArray {
-    let mut random = seed | 1;
-    StringArray::from_iter_values((0..n).map(|_| {
-        (0..len)
-            .map(|_| {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                char::from(b'!' + ((random >> 40) % 90) as u8)
-            })
-            .collect::<String>()
-    }))
+    let mut random = fastrand::Rng::with_seed(seed);
+    StringArray::from_iter_values((0..n).map(|_| (0..len).map(|_| random.char('!'..='z')).collect::<String>()))
 }
 
 fn schema() -> SchemaRef {
@@ -81,11 +74,8 @@ fn rows_that_compress_to_nothing_are_still_bounded() {
 
 /// `columns` columns of `rows` numbers that nothing makes smaller.
 fn noise(columns: usize, rows: usize) -> RecordBatch {
-    let mut random = 7u64;
-    let mut next = || {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        random as i64
-    };
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut next = || random.i64(..);
     let fields: Vec<_> = (0..columns).map(|i| Field::new(format!("c{i}"), DataType::Int64, false)).collect();
     let columns = (0..columns).map(|_| Arc::new(Int64Array::from_iter_values((0..rows).map(|_| next()))) as Arc<dyn Array>).collect();
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use redb::StorageBackend;
 
 use super::crash::{Hook, Step};
@@ -102,11 +102,11 @@ impl Overlay {
 
 impl StorageBackend for Overlay {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.changed.lock().unwrap_or_else(PoisonError::into_inner).len)
+        Ok(self.changed.lock().len)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = self.changed.lock();
         if offset.checked_add(out.len() as u64).is_none_or(|end| end > changed.len) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -120,7 +120,7 @@ impl StorageBackend for Overlay {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = self.changed.lock();
         if len < changed.len {
             changed.from_file = changed.from_file.min(len);
             changed.pages.split_off(&len.div_ceil(PAGE));
@@ -137,7 +137,7 @@ impl StorageBackend for Overlay {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = self.changed.lock();
         for (page, here, there) in Self::parts(offset, data.len()) {
             if !changed.pages.contains_key(&page) {
                 let original = self.original(&changed, page)?;

@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::Duration;
 
+use backon::{BlockingRetryable, ExponentialBuilder};
 use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Result};
 use uuid::Uuid;
@@ -98,38 +99,45 @@ impl Drop for Lock {
     }
 }
 
-/// Between two looks at a lock.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Between the first two looks at a lock, and between later ones at most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+
 /// How long a drive that this very process has open is waited for: whoever closes a fleet may open it again at once, while the last reads of a query that
 /// nobody wants any more still hold the drive for some milliseconds.
 const CLOSING: Duration = Duration::from_secs(5);
+
+/// Why a lock was not taken.
+enum Refused {
+    Failed(std::io::Error),
+    /// By the process of this id, if that is known.
+    Taken(String),
+}
 
 /// Takes the drive for this process. The holder's process id is in the file.
 pub(super) fn lock(dir: &Path) -> Result<Lock> {
     let path = dir.join("LOCK");
     let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(|e| Error::io("open", &path, e))?;
-    let patience = CLOSING.as_millis() / PAUSE.as_millis();
-    for attempt in 0..=patience {
-        match file.try_lock() {
-            Ok(()) => break,
-            Err(TryLockError::Error(e)) => return Err(Error::io("lock", &path, e)),
-            Err(TryLockError::WouldBlock) => {
+    let own = std::process::id().to_string();
+    let take = || {
+        file.try_lock().map_err(|refused| match refused {
+            TryLockError::Error(e) => Refused::Failed(e),
+            TryLockError::WouldBlock => {
                 let mut pid = String::new();
-                let _ = file.seek(SeekFrom::Start(0)).and_then(|_| (&file).take(32).read_to_string(&mut pid));
-                let ours = pid.trim() == std::process::id().to_string();
-                if ours && attempt < patience {
-                    std::thread::sleep(PAUSE);
-                    continue;
-                }
-                let holder = match pid.trim() {
-                    "" => "another process".to_owned(),
-                    pid if ours => format!("this process itself (pid {pid})"),
-                    pid => format!("process {pid}"),
-                };
-                return Err(Error::conflict(format!("the drive in {} is open in {holder}: close it there, or connect to that process instead", dir.display())));
+                let _ = (&file).seek(SeekFrom::Start(0)).and_then(|_| (&file).take(32).read_to_string(&mut pid));
+                Refused::Taken(pid.trim().to_owned())
             }
-        }
-    }
+        })
+    };
+    let pauses = ExponentialBuilder::new().with_min_delay(PAUSES.0).with_max_delay(PAUSES.1).with_total_delay(Some(CLOSING)).without_max_times().with_jitter();
+    take.retry(pauses).when(|refused| matches!(refused, Refused::Taken(pid) if *pid == own)).call().map_err(|refused| {
+        let holder = match refused {
+            Refused::Failed(e) => return Error::io("lock", &path, e),
+            Refused::Taken(pid) if pid.is_empty() => "another process".to_owned(),
+            Refused::Taken(pid) if pid == own => format!("this process itself (pid {pid})"),
+            Refused::Taken(pid) => format!("process {pid}"),
+        };
+        Error::conflict(format!("the drive in {} is open in {holder}: close it there, or connect to that process instead", dir.display()))
+    })?;
     let noted = file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0))).and_then(|_| write!(file, "{}", std::process::id()));
     if let Err(error) = noted {
         // A hint for whoever finds the drive taken: a full disk must still open, or nobody could make room on it.

@@ -8,8 +8,8 @@ use std::ops::Bound;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock};
 
+use parking_lot::RwLock;
 use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 use skytether_common::checksum::{crc32c, crc32c_append};
 use skytether_common::{Error, Key, Result};
@@ -237,7 +237,7 @@ impl Index {
             }
             Ok(txn.commit()?)
         })?;
-        *index.db.write().unwrap_or_else(PoisonError::into_inner) = Some(db);
+        *index.db.write() = Some(db);
         Ok(index)
     }
 
@@ -279,7 +279,7 @@ impl Index {
             Ok(if seen == state { Ok(state) } else { Err("has lost rows") })
         })?;
         let state = state.map_err(|what| corrupt(path, what))?;
-        *index.db.write().unwrap_or_else(PoisonError::into_inner) = Some(db);
+        *index.db.write() = Some(db);
         Ok((index, state))
     }
 
@@ -368,7 +368,7 @@ impl Index {
 
     /// Runs `f` on a snapshot of the index.
     fn reading<T>(&self, f: impl FnOnce(&redb::ReadTransaction) -> Result<Result<T>, redb::Error>) -> Result<T> {
-        let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
+        let db = self.db.read();
         let db = db.as_ref().ok_or_else(|| self.lost())?;
         self.guard(|| f(&db.begin_read().map_err(redb::Error::from)?))?
     }
@@ -445,7 +445,7 @@ impl Index {
         self.hook.before(Step::CommitIndex).map_err(|e| Error::io("write", &self.path, e))?;
         let mut planned_state = None;
         let done = {
-            let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
+            let db = self.db.read();
             let db = db.as_ref().ok_or_else(|| self.lost())?;
             self.guard(|| {
                 let mut txn = db.begin_write().map_err(redb::Error::from)?;
@@ -491,7 +491,7 @@ impl Index {
         if self.hook.crashed() {
             return Failed { error, nothing_changed: false };
         }
-        let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
+        let mut db = self.db.write();
         let old = db.take();
         // Closing may meet the same failure, and must not take the process along.
         let _ = self.guard(|| {
@@ -522,7 +522,7 @@ impl Index {
 
 impl Drop for Index {
     fn drop(&mut self) {
-        let db = self.db.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let db = self.db.get_mut().take();
         let _ = self.guard(|| {
             drop(db);
             Ok(())

@@ -59,16 +59,9 @@ pub fn assert_no_leaks(dir: &Path, store: &dyn SliceStore) {
 
 /// `len` bytes that depend on `seed`.
 pub fn bytes(seed: u64, len: usize) -> Bytes {
-    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..len)
-        .map(|_| {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            x as u8
-        })
-        .collect::<Vec<_>>()
-        .into()
+    let mut bytes = vec![0; len];
+    fastrand::Rng::with_seed(seed).fill(&mut bytes);
+    bytes.into()
 }
 
 /// What a store holds after these batches.

@@ -7,6 +7,8 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
+use fastrand::Rng;
+
 /// What disks write whole or not at all.
 const SECTOR: usize = 512;
 
@@ -81,12 +83,12 @@ impl File {
         }
     }
 
-    fn after(&self, leaves: Leaves, random: &mut Random) -> Vec<u8> {
+    fn after(&self, leaves: Leaves, random: &mut Rng) -> Vec<u8> {
         let mut content = self.kept.clone();
         let first = match leaves {
             Leaves::Nothing => 0,
             Leaves::All => self.pending.len(),
-            Leaves::Earlier => random.below(self.pending.len() + 1),
+            Leaves::Earlier => random.usize(..self.pending.len() + 1),
             Leaves::Some => {
                 self.pieces(&mut content, random);
                 0
@@ -97,8 +99,8 @@ impl File {
     }
 
     /// Makes changes in part. Lengths are the file system's own records, of which it keeps the order; what was written comes to the disk in any.
-    fn pieces(&self, content: &mut Vec<u8>, random: &mut Random) {
-        let mut lens = random.below(self.pending.iter().filter(|change| matches!(change, Change::Len(_))).count() + 1);
+    fn pieces(&self, content: &mut Vec<u8>, random: &mut Rng) {
+        let mut lens = random.usize(..self.pending.iter().filter(|change| matches!(change, Change::Len(_))).count() + 1);
         for change in &self.pending {
             match change {
                 Change::Len(_) if lens == 0 => {}
@@ -106,15 +108,15 @@ impl File {
                     lens -= 1;
                     change.make(content);
                 }
-                Change::Bytes { at, bytes } => match random.below(4) {
+                Change::Bytes { at, bytes } => match random.usize(..4) {
                     0 => {}
                     1 => lay(content, *at, bytes),
-                    2 => lay(content, *at, &bytes[..random.below(bytes.len())]),
+                    2 => lay(content, *at, &bytes[..random.usize(..bytes.len())]),
                     _ => {
                         let mut from = 0;
                         while from < bytes.len() {
                             let to = (from + SECTOR - (at + from) % SECTOR).min(bytes.len());
-                            if random.below(2) == 0 {
+                            if random.usize(..2) == 0 {
                                 lay(content, at + from, &bytes[from..to]);
                             }
                             from = to;
@@ -167,7 +169,7 @@ impl Disk {
     }
 
     /// What is found after the power went, or the process ended.
-    pub(crate) fn after(&self, leaves: Leaves, random: &mut Random) -> Image {
+    pub(crate) fn after(&self, leaves: Leaves, random: &mut Rng) -> Image {
         let mut image = Image::default();
         let mut contents: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         // Directories come before what is in them.
@@ -177,7 +179,7 @@ impl Disk {
             let node = match leaves {
                 Leaves::Nothing => kept,
                 Leaves::All => now,
-                Leaves::Some | Leaves::Earlier if kept == now || random.below(2) == 0 => now,
+                Leaves::Some | Leaves::Earlier if kept == now || random.usize(..2) == 0 => now,
                 Leaves::Some | Leaves::Earlier => kept,
             };
             let is_held = is_in(path, Path::new("")) || path.parent().is_some_and(|parent| image.directories.contains(parent));
@@ -227,17 +229,5 @@ impl Image {
         let mut hasher = DefaultHasher::new();
         self.hash(&mut hasher);
         hasher.finish()
-    }
-}
-
-/// SplitMix64, from a seed.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) >> 11) as usize % bound
     }
 }

@@ -11,7 +11,9 @@ use std::path::Path;
 
 use crate::common::{assert_no_leaks, bytes, contents, delete, everything, identity, key, options, put};
 use bytes::Bytes;
-use disk::{Change, Disk, Event, Image, Leaves, Node, Random};
+use fastrand::Rng;
+
+use disk::{Change, Disk, Event, Image, Leaves, Node};
 use record::{Holds, INDEX, Noted, Recorder};
 use skytether_common::Kind;
 use skytether_common::checksum::crc32c;
@@ -97,7 +99,7 @@ struct Tally {
 }
 
 /// Loses power at each moment that was noted, in several ways.
-fn lose_power(noted: &[Noted], ways: &[Leaves], random: &mut Random) -> Tally {
+fn lose_power(noted: &[Noted], ways: &[Leaves], random: &mut Rng) -> Tally {
     let (mut disk, mut holds) = (Disk::default(), Holds::default());
     let (mut tally, mut seen) = (Tally::default(), HashSet::new());
     for (at, noted) in noted.iter().enumerate() {
@@ -135,7 +137,7 @@ fn a_loss_of_power_takes_nothing_that_was_acknowledged_and_leaves_the_batch_unde
     };
     let lens: Vec<usize> = noted.iter().filter_map(index_len).collect();
     assert!(lens.windows(2).any(|pair| pair[0] > pair[1]), "the index never shrank: {lens:?}");
-    let tally = lose_power(&noted, &[Leaves::Nothing, Leaves::All, Leaves::Some], &mut Random(1));
+    let tally = lose_power(&noted, &[Leaves::Nothing, Leaves::All, Leaves::Some], &mut Rng::with_seed(1));
     println!("{tally:?}; lengths of the index: {lens:?}");
     assert!(tally.images > 150 && tally.old > 20 && tally.new > 10, "{tally:?}");
 }
@@ -149,7 +151,7 @@ fn is_between_phases(index: &[u8]) -> bool {
 
 /// Some of the drives that the end of a process leaves in the middle of something, and what they hold.
 fn left_in_the_middle(noted: &[Noted]) -> Vec<(Image, Holds)> {
-    let (mut disk, mut holds, mut random) = (Disk::default(), Holds::default(), Random(0));
+    let (mut disk, mut holds, mut random) = (Disk::default(), Holds::default(), Rng::with_seed(0));
     let (mut left, mut moments, mut between) = (Vec::new(), 0, 0);
     for noted in noted {
         match noted {
@@ -176,7 +178,7 @@ fn left_in_the_middle(noted: &[Noted]) -> Vec<(Image, Holds)> {
 fn power_may_be_lost_again_while_a_drive_is_put_right() {
     let dir = tempfile::tempdir().unwrap();
     let noted = record(dir.path(), Holds::default(), &[2, 1]);
-    let (mut images, mut random) = (0, Random(2));
+    let (mut images, mut random) = (0, Rng::with_seed(2));
     for (image, holds) in left_in_the_middle(&noted) {
         let dir = tempfile::tempdir().unwrap();
         image.write(dir.path());
@@ -188,11 +190,11 @@ fn power_may_be_lost_again_while_a_drive_is_put_right() {
 }
 
 /// After how many of `len` bytes a write is cut off, which goes to `at` of the index.
-fn cuts(at: usize, len: usize, random: &mut Random) -> Vec<usize> {
+fn cuts(at: usize, len: usize, random: &mut Rng) -> Vec<usize> {
     match len {
         0 | 1 => Vec::new(),
         _ if at < HEADER => (1..len).step_by(5).collect(),
-        _ => vec![1, 1 + random.below(len - 1), len - 1],
+        _ => vec![1, 1 + random.usize(..len - 1), len - 1],
     }
 }
 
@@ -200,7 +202,7 @@ fn cuts(at: usize, len: usize, random: &mut Random) -> Vec<usize> {
 fn a_write_to_the_index_that_is_cut_off_leaves_a_drive_that_opens() {
     let dir = tempfile::tempdir().unwrap();
     let noted = record(dir.path(), Holds::default(), &[2, 2]);
-    let (mut disk, mut holds, mut random) = (Disk::default(), Holds::default(), Random(3));
+    let (mut disk, mut holds, mut random) = (Disk::default(), Holds::default(), Rng::with_seed(3));
     let (mut pages, mut headers, mut seen) = (0, 0, HashSet::new());
     for (n, noted) in noted.iter().enumerate() {
         match noted {
@@ -271,7 +273,7 @@ fn found_out(image: &Image, most: usize, what: &str) -> Found {
 fn a_disk_that_lies_about_its_flushes_gives_an_error_or_a_state_that_was_there_and_damage_that_is_known() {
     let dir = tempfile::tempdir().unwrap();
     let noted = record(dir.path(), Holds::default(), &[3, 2]);
-    let (mut disk, mut holds, mut random) = (Disk::default(), Holds::default(), Random(4));
+    let (mut disk, mut holds, mut random) = (Disk::default(), Holds::default(), Rng::with_seed(4));
     let (mut refused, mut older, mut newest, mut damage, mut seen) = (0, 0, 0, 0, HashSet::new());
     for (at, noted) in noted.iter().enumerate() {
         match noted {

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use skytether_store::disk::crash::{CrashPoint, Fate, Step};
 
 use super::disk::{Change, Event, Node};
@@ -63,20 +64,20 @@ impl Recorder {
 
     /// Notes what the drive holds.
     pub(crate) fn holds(&self, holds: Holds) {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         state.look(&self.dir);
         state.noted.extend([Noted::Moment("the end of a call".to_owned()), Noted::Holds(holds), Noted::Moment("the next call".to_owned())]);
     }
 
     /// All that was noted.
     pub(crate) fn noted(&self) -> Vec<Noted> {
-        std::mem::take(&mut self.state.lock().unwrap().noted)
+        std::mem::take(&mut self.state.lock().noted)
     }
 }
 
 impl CrashPoint for Recorder {
     fn before(&self, step: Step) -> Fate {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         state.look(&self.dir);
         state.noted.push(Noted::Moment(format!("{step:?}")));
         Fate::Go
@@ -85,7 +86,7 @@ impl CrashPoint for Recorder {
     fn flushed(&self, path: &Path) {
         // The directory above is none of ours.
         let Ok(path) = path.strip_prefix(&self.dir) else { return };
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         if state.look(&self.dir) {
             state.noted.push(Noted::Moment(format!("the flush of {:?}", path.display())));
         }

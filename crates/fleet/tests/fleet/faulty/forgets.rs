@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use skytether_common::{Error, Key, Kind, Result};
 use skytether_device::layer::{Decorated, Layer};
 use skytether_drive::{Cse, Drive};
@@ -42,14 +43,14 @@ impl Disk {
 
     /// As it was so many batches before, versions and all.
     fn before(&self, batches: usize) -> Arc<Self> {
-        let all = self.batches.lock().unwrap();
+        let all = self.batches.lock();
         Self::new(self.first.clone(), all[..all.len().saturating_sub(batches)].to_vec())
     }
 }
 
 impl SliceStore for Disk {
     fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        let mut batches = self.batches.lock().unwrap();
+        let mut batches = self.batches.lock();
         let versions = self.now.apply(batch.clone())?;
         if batch.iter().any(|op| !matches!(op, Op::Check { .. })) {
             batches.push(batch);

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use skytether_common::{Error, Key, Result};
 use skytether_device::{CseInfo, DeliveryStream, OpenReply, SubPlan, Verified, Verify};
 use skytether_drive::{Cse, Drive, Storage};
@@ -108,13 +109,13 @@ impl Weather {
 
     /// From now on `seed` says which of several requests comes first.
     pub(super) fn draw_from(&self, seed: u64) {
-        *self.draws.lock().unwrap() = Some(Random(seed));
+        *self.draws.lock() = Some(Random(seed));
     }
 
     /// Waits for a turn.
     fn wait(&self, asked: Asked) -> oneshot::Receiver<Turn> {
         let (go, turn) = oneshot::channel();
-        self.waiting.lock().unwrap().push(Waiting { asked, go });
+        self.waiting.lock().push(Waiting { asked, go });
         self.arrived.notify_one();
         turn
     }
@@ -122,17 +123,17 @@ impl Weather {
     /// Gives requests their turns, one after the other, for as long as the storm lasts: otherwise threads would decide which of them a strike befalls.
     pub(super) async fn give_turns(self: Arc<Self>) {
         loop {
-            if self.waiting.lock().unwrap().is_empty() {
+            if self.waiting.lock().is_empty() {
                 self.arrived.notified().await;
                 continue;
             }
             self.catch_up(self.asked.load(Ordering::SeqCst)).await;
             self.settle().await;
             let next = {
-                let mut waiting = self.waiting.lock().unwrap();
+                let mut waiting = self.waiting.lock();
                 waiting.sort_by(|one, other| one.asked.cmp(&other.asked));
                 let count = waiting.len();
-                let at = self.draws.lock().unwrap().as_mut().map_or(0, |random| random.below(count));
+                let at = self.draws.lock().as_mut().map_or(0, |random| random.below(count));
                 waiting.remove(at)
             };
             let (turn, over) = oneshot::channel();
@@ -148,12 +149,12 @@ impl Weather {
         let (mut known, mut still) = (0, 0);
         while still < 4 {
             tokio::task::yield_now().await;
-            let now = self.waiting.lock().unwrap().len();
+            let now = self.waiting.lock().len();
             (still, known) = (if now == known { still + 1 } else { 0 }, now);
         }
         // Whoever has just cut rows into slices is no task of the runtime for a moment. That is the one thing here that is a matter of time: it takes some microseconds.
         let writes = |waiting: &Waiting| waiting.asked.2.starts_with("apply") && waiting.asked.2.contains("data.");
-        if self.waiting.lock().unwrap().iter().any(writes) {
+        if self.waiting.lock().iter().any(writes) {
             std::thread::sleep(Duration::from_micros(200));
             for _ in 0..4 {
                 tokio::task::yield_now().await;
@@ -164,7 +165,7 @@ impl Weather {
     /// Carries out what is late and was due at request `by`.
     pub(super) async fn catch_up(&self, by: u64) {
         let due: Vec<Late> = {
-            let mut late = self.late.lock().unwrap();
+            let mut late = self.late.lock();
             late.sort_by_key(|(at, _)| *at);
             let count = late.partition_point(|(at, _)| *at <= by);
             late.drain(..count).map(|(_, work)| work).collect()
@@ -177,7 +178,7 @@ impl Weather {
     /// What befalls the request whose turn it is, and whether that `changes` anything.
     fn strike(&self, changes: bool) -> Option<Strike> {
         let at = self.asked.fetch_add(1, Ordering::SeqCst);
-        let mut strikes = self.strikes.lock().unwrap();
+        let mut strikes = self.strikes.lock();
         let strike = strikes.remove(&at)?;
         if matches!(strike, Strike::Late(_)) && !changes {
             // A read that is late is one that was lost: it waits for a change.
@@ -196,7 +197,7 @@ impl Weather {
         if counts {
             self.gone.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |gone| (gone < most.max(1)).then_some(gone + 1)).ok()?;
         }
-        self.struck.lock().unwrap().push(strike);
+        self.struck.lock().push(strike);
         Some(strike)
     }
 }
@@ -223,7 +224,7 @@ impl Sky {
         if lost {
             self.store.apply(vec![Op::Delete { key: key.clone(), expect: Expect::Any }]).unwrap();
         } else {
-            self.damaged.lock().unwrap().insert(key.as_str().to_owned());
+            self.damaged.lock().insert(key.as_str().to_owned());
         }
     }
 
@@ -240,7 +241,7 @@ impl Before for Sky {
 
     fn applies(&self, batch: &[Op]) -> Result<()> {
         self.behind()?;
-        let mut damaged = self.damaged.lock().unwrap();
+        let mut damaged = self.damaged.lock();
         for op in batch.iter().filter(|op| !matches!(op, Op::Check { .. })) {
             damaged.remove(op.key().as_str());
         }
@@ -248,7 +249,7 @@ impl Before for Sky {
     }
 
     fn reads(&self, key: &Key) -> Result<()> {
-        if self.damaged.lock().unwrap().contains(key.as_str()) {
+        if self.damaged.lock().contains(key.as_str()) {
             return Err(Error::corrupt(format!("the value of key {key} does not match its checksum")));
         }
         Ok(())
@@ -342,7 +343,7 @@ impl Link {
             }
             Some(Strike::Late(after)) => {
                 let at = self.weather.asked.load(Ordering::SeqCst) + after;
-                self.weather.late.lock().unwrap().push((at, Box::pin(async move { drop(work.await) })));
+                self.weather.late.lock().push((at, Box::pin(async move { drop(work.await) })));
                 lost()
             }
             Some(Strike::Full) => Some(Err(Error::exhausted(format!("{} is full", self.sky.name)))),

@@ -50,10 +50,3 @@ fn rendezvous_moves_only_the_names_of_the_drive_that_left() {
     }
     assert!(counts.iter().all(|c| (60..140).contains(c)), "{counts:?}");
 }
-
-#[test]
-fn distance_counts_letters() {
-    assert_eq!(edit_distance("blood.pbmc3k", "blood.pbmc"), 2);
-    assert_eq!(edit_distance("", "abc"), 3);
-    assert_eq!(edit_distance("kitten", "sitting"), 3);
-}

@@ -1,12 +1,13 @@
 //! Rows on their way from drives to readers, and how many of them may wait.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use arrow::record_batch::RecordBatch;
 use datafusion::error::Result as DfResult;
+use parking_lot::{Mutex, MutexGuard};
 use skytether_adapt::message::EpochId;
 use tokio::sync::mpsc::{Sender, WeakSender};
 use tokio::sync::{Notify, mpsc};
@@ -91,7 +92,7 @@ impl Flow {
 
     /// Rows are also read there.
     pub(crate) fn leads_to(&self, mouth: &Arc<Mouth>) {
-        self.mouths.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&mouth.reading));
+        self.mouths.lock().push(Arc::clone(&mouth.reading));
     }
 
     fn now(&self) -> u64 {
@@ -107,12 +108,12 @@ impl Flow {
     /// ([`crate::exec::adaptive::spill_buffer`]). A reader that takes nothing of any drive is waited for, however long that takes.
     pub(crate) fn clogged(&self) -> bool {
         let stuck = || self.now().saturating_sub(self.read.load(Ordering::Relaxed)) >= STUCK;
-        let hungry = || self.mouths.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|mouth| mouth.is_hungry());
+        let hungry = || self.mouths.lock().iter().any(|mouth| mouth.is_hungry());
         self.is_full() && !(stuck() && hungry())
     }
 
     fn filtered(&self) -> MutexGuard<'_, BTreeMap<EpochId, u64>> {
-        self.filtered.lock().unwrap_or_else(PoisonError::into_inner)
+        self.filtered.lock()
     }
 
     /// Whether the task is to take nothing more in: of rows for readers, or of rows that are to be aggregated here.

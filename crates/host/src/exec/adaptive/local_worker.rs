@@ -4,13 +4,14 @@
 //! their own: what they need beside the slices (names of genes, groups of cells) is read from the drive in the middle of them.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::record_batch::RecordBatch;
 use datafusion::execution::memory_pool::MemoryPool;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
+use parking_lot::Mutex;
 use skytether_adapt::kinds::Kinds;
 use skytether_adapt::message::{EpochId, Rung};
 use skytether_common::{Error, Result};
@@ -49,17 +50,17 @@ impl EngineAbove {
 
     /// What kinds of operators take on the drive, as queries until now have shown.
     pub(crate) fn kinds(&self) -> Kinds {
-        *self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.kinds.lock()
     }
 
     /// A query has shown that.
     fn learnt(&self, kinds: Kinds) {
-        *self.kinds.lock().unwrap_or_else(PoisonError::into_inner) = kinds;
+        *self.kinds.lock() = kinds;
     }
 
     /// Must be called in a runtime.
     fn engine(&self) -> Result<Arc<Engine>> {
-        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut engine = self.engine.lock();
         if let Some(engine) = &*engine {
             return Ok(Arc::clone(engine));
         }
@@ -141,7 +142,7 @@ impl Above {
 
     /// Processor time that its lanes have had.
     pub(crate) fn time(&self) -> Duration {
-        self.meters.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|meter| meter.spent()).sum()
+        self.meters.lock().iter().map(|meter| meter.spent()).sum()
     }
 
     /// What was read for it, and what lanes over slices did that are over; nothing where it has had nothing to do.
@@ -159,7 +160,7 @@ impl Above {
 
     /// Works slices off that [`Self::fetch`] gave.
     pub(crate) fn slices(self: &Arc<Self>, epoch: EpochId, fed: Vec<FetchedSlice>) {
-        let mut queue = self.slices.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.slices.lock();
         let queue = queue.get_or_insert_with(|| {
             let queue = Queue::new(Arc::clone(&self.tell));
             for _ in 0..self.lanes {
@@ -173,7 +174,7 @@ impl Above {
 
     /// Works rows off that the drive filtered.
     pub(crate) fn rows(self: &Arc<Self>, epoch: EpochId, batches: Vec<Kept>) {
-        let mut queue = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.rows.lock();
         let queue = queue.get_or_insert_with(|| {
             let queue = Queue::new(Arc::clone(&self.tell));
             for _ in 0..self.lanes {
@@ -199,7 +200,7 @@ impl Above {
     fn start(self: &Arc<Self>, reads: Option<Rung>, lane: impl FnOnce(&SplitExecution, Arc<Meter>) -> Result<Lane> + Send + 'static) {
         let (above, tell) = (Arc::clone(self), Arc::clone(&self.tell));
         let meter = Arc::new(Meter::default());
-        self.meters.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&meter));
+        self.meters.lock().push(Arc::clone(&meter));
         tokio::spawn(async move {
             let divided = above.divided().await;
             drop(above);
@@ -231,8 +232,8 @@ impl Above {
 
     /// No more will come; the number of lanes that will say [`Worked::Over`].
     pub(crate) fn close(&self) -> usize {
-        let slices = self.slices.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(0, |_| self.lanes);
-        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(0, |_| self.lanes);
+        let slices = self.slices.lock().take().map_or(0, |_| self.lanes);
+        let rows = self.rows.lock().take().map_or(0, |_| self.lanes);
         slices + rows
     }
 }

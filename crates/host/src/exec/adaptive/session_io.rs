@@ -1,11 +1,12 @@
 //! Sessions with drives: how they begin, what drives say in them, and their last words.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arrow::record_batch::RecordBatch;
 use futures::StreamExt;
+use parking_lot::Mutex;
 use skytether_adapt::message::{CseId, Rung, Up};
 use skytether_adapt::query::Event;
 use skytether_common::{Error, Kind, Result};
@@ -58,7 +59,7 @@ impl Task {
                             match waiting(flow, room, Kept::loose(batch)) {
                                 Ok((rows, bytes)) => flow.give(mouth, rows, bytes),
                                 Err(error) => {
-                                    *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                                    *failed.lock() = Some(error);
                                     false
                                 }
                             }
@@ -68,7 +69,7 @@ impl Task {
                         Err(e) => Err(reading.at_fault(&plan, e).await),
                         done => done,
                     };
-                    let over = failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(over, Err);
+                    let over = failed.into_inner().map_or(over, Err);
                     mouth.reading.over.store(true, Ordering::Relaxed);
                     let _ = inbox.send(Heard::Whole(over));
                 });

@@ -1,11 +1,12 @@
 //! A scan whose work moves is started once, for all of its partitions.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
 use datafusion::error::Result as DfResult;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 /// Starts a scan once, for all of its partitions.
 #[derive(Default)]
@@ -14,20 +15,11 @@ pub(crate) struct Started(Mutex<Option<Partitions>>);
 struct Partitions {
     outputs: Vec<Option<mpsc::Receiver<DfResult<RecordBatch>>>>,
     /// Nothing once all outputs are with their readers, who keep the task alive then.
-    task: Option<Arc<Ends>>,
-}
-
-/// Ends the task with the last reader.
-pub(crate) struct Ends(AbortHandle);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    task: Option<Arc<AbortOnDropHandle<()>>>,
 }
 
 /// Rows, and what they keep alive.
-pub(crate) type Outlet = (mpsc::Receiver<DfResult<RecordBatch>>, Arc<Ends>);
+pub(crate) type Outlet = (mpsc::Receiver<DfResult<RecordBatch>>, Arc<AbortOnDropHandle<()>>);
 
 impl Started {
     /// The rows of `partition`, once. Whoever asks first starts the scan with `start`, which gets where they are to go.
@@ -35,12 +27,12 @@ impl Started {
         &self,
         partition: usize,
         partitions: usize,
-        start: impl FnOnce(Vec<mpsc::Sender<DfResult<RecordBatch>>>) -> AbortHandle,
+        start: impl FnOnce(Vec<mpsc::Sender<DfResult<RecordBatch>>>) -> AbortOnDropHandle<()>,
     ) -> Option<Outlet> {
-        let mut started = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut started = self.0.lock();
         let Partitions { outputs, task } = started.get_or_insert_with(|| {
             let (senders, receivers): (Vec<_>, Vec<_>) = (0..partitions).map(|_| mpsc::channel(2)).map(|(sender, receiver)| (sender, Some(receiver))).unzip();
-            Partitions { outputs: receivers, task: Some(Arc::new(Ends(start(senders)))) }
+            Partitions { outputs: receivers, task: Some(Arc::new(start(senders))) }
         });
         let output = outputs.get_mut(partition)?.take()?;
         let ends = Arc::clone(task.as_ref()?);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
+use backon::{ConstantBuilder, Retryable};
 use futures::FutureExt;
 use skytether_adapt::ledger::Dropped;
 use skytether_adapt::message::{Completed, CseId, Down, EpochId, Order, Rung, SliceCost, SliceId, Up};
@@ -318,12 +319,13 @@ impl Task {
         let until = (drive.is_surveyed || self.source.is_some()).then(|| Instant::now() + COMING_BACK.0.min(self.silence.mul_f64(COMING_BACK.1)));
         let (cse, plan, reading, inbox) = (Arc::clone(&drive.cse), drive.plan.clone(), Arc::clone(&drive.reading), self.inbox.clone());
         self.tasks.spawn(async move {
-            let opened = loop {
-                match reading.begun(&plan, cse.open(plan.clone())).await {
-                    Err(e) if e.kind() == Kind::Unavailable && until.is_some_and(|until| Instant::now() < until) => tokio::time::sleep(ASK_AGAIN).await,
-                    Err(e) => break Err(reading.at_fault(&plan, e).await),
-                    opened => break opened,
-                }
+            // Always so long, and not by chance: what happens in a storm of the tests follows from its seed.
+            let pauses = ConstantBuilder::new().with_delay(ASK_AGAIN).without_max_times();
+            let coming_back = |e: &Error| e.kind() == Kind::Unavailable && until.is_some_and(|until| Instant::now() < until);
+            let open = || reading.begun(&plan, cse.open(plan.clone()));
+            let opened = match open.retry(pauses).when(coming_back).await {
+                Err(e) => Err(reading.at_fault(&plan, e).await),
+                opened => opened,
             };
             let _ = inbox.send(Heard::Opened(at, Box::new(opened)));
         });

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use skytether_adapt::message::EpochId;
 use skytether_engine::meter::{Meter, Reading as Time};
 use tokio::sync::{Mutex as Turns, mpsc};
@@ -38,7 +39,7 @@ impl<T> Queue<T> {
             (self.tell)(Worked::Epoch(epoch, 0.0));
             return;
         }
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).epochs.insert(epoch, (things.len(), 0.0));
+        self.left.lock().epochs.insert(epoch, (things.len(), 0.0));
         for thing in things {
             // Lanes that failed have told so.
             let _ = self.sender.send((epoch, thing));
@@ -82,11 +83,11 @@ impl<T> fmt::Debug for Line<T> {
 
 impl<T> Line<T> {
     fn working(&self) -> MutexGuard<'_, (Option<EpochId>, Time)> {
-        self.working.lock().unwrap_or_else(PoisonError::into_inner)
+        self.working.lock()
     }
 
     fn left(&self) -> MutexGuard<'_, Left> {
-        self.waiting.left.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.left.lock()
     }
 
     /// What the lane is to work off next; nothing at the end, or where nobody wants any more.

@@ -89,10 +89,10 @@ proptest! {
     ) {
         let mut rows = Rows::default();
         let mut size = Size::new(ValueType::UInt32);
-        let mut random = seed;
+        let mut random = fastrand::Rng::with_seed(u64::from(seed));
         for (gene, len) in lens.iter().enumerate() {
             let mut at = 0;
-            let mut next = |n: u32| { random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223); (random >> 8) % n };
+            let mut next = |n: u32| random.u32(..n);
             let idx: Vec<u32> = (0..*len).map(|_| { at += 1 + next(step); at }).collect();
             let val: Vec<u32> = (0..*len).map(|_| match values { 0 => 1, 1 => 1 + next(9), _ => next(1 << 24) << 8 }).collect();
             rows.push(gene as u32, 0, &idx, Values::U32(&val));
