@@ -1,6 +1,6 @@
 //! A host for others to connect to: `skytether host serve`.
 
-use crate::flight::forward::forward;
+use crate::flight_sql::forward::forward;
 use crate::flight_sql::service as flight_sql;
 use futures::future::BoxFuture;
 use std::future::Future;

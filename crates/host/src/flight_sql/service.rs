@@ -8,7 +8,7 @@
 //! | cancellation | stops the streams of the ticket; so does leaving the stream |
 //! | writes, transactions | refused |
 
-use crate::flight::forward::forward;
+use crate::flight_sql::forward::forward;
 use futures::future::BoxFuture;
 use std::fmt;
 use std::pin::Pin;

@@ -11,6 +11,7 @@ pub mod mentioned_columns;
 pub mod narrow_table;
 pub mod parameters;
 pub mod planner;
+pub mod pruning;
 pub mod result_stream;
 pub mod scan_planner;
 pub mod select_shape;

@@ -7,9 +7,8 @@ use arrow::compute::SortOptions;
 use datafusion::catalog::Session;
 use datafusion::error::Result as DfResult;
 use datafusion::execution::session_state::SessionState;
-use datafusion::logical_expr::expr_rewriter::unnormalize_col;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNode};
+use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
@@ -26,7 +25,6 @@ use skytether_plan::{CutPlan, DriveScan, explain_text, pushdown_level};
 
 use crate::api::device_profile::profile_of;
 use crate::catalog::bounds::Bounds;
-use crate::catalog::bounds::may_match;
 use crate::catalog::root_store::PartitionRecord;
 use crate::catalog::table_view::View;
 use crate::cluster::cluster::Cluster;
@@ -40,6 +38,7 @@ use crate::exec::scan::{DriveScanExec, Moves, QueryContext, ScanParts, Target};
 use crate::exec::subplan_encoder::Outgoing;
 use crate::query::host_reasons as reasons;
 use crate::query::host_side::{is_worked_off_above, parities};
+use crate::query::pruning::{conditions, empties, may_match};
 use crate::query::tables::{Named, NamedTables};
 
 /// Makes [`DriveScanExec`]s of [`DriveScan`]s.
@@ -55,7 +54,7 @@ pub(crate) struct ScanPlanner {
 }
 
 impl ExtensionPlanner for ScanPlanner {
-    // By hand what `#[async_trait]` would make, without a future that holds the arguments: see [`crate::flight::forward`].
+    // By hand what `#[async_trait]` would make, without a future that holds the arguments: see [`crate::flight_sql::forward`].
     fn plan_extension<'life0, 'life1, 'life2, 'life3, 'life4, 'life5, 'life6, 'life7, 'async_trait>(
         &'life0 self,
         _: &'life1 dyn PhysicalPlanner,
@@ -268,38 +267,6 @@ impl ScanPlanner {
                 Ok(Target { drive: Arc::clone(&self.cluster.drives()[at]), at, partitions: visible, with })
             })
             .collect()
-    }
-}
-
-/// What must hold of each row of the only table that `plan` reads, before anything is made of it.
-fn conditions(plan: &LogicalPlan) -> Vec<Expr> {
-    fn of_scan(plan: &LogicalPlan) -> Option<Vec<Expr>> {
-        match plan {
-            LogicalPlan::TableScan(scan) => Some(scan.filters.clone()),
-            // It renames no column, and by what table they are called makes no difference here.
-            LogicalPlan::SubqueryAlias(alias) => of_scan(&alias.input),
-            LogicalPlan::Filter(filter) => of_scan(&filter.input).map(|mut all| {
-                all.push(filter.predicate.clone());
-                all
-            }),
-            _ => None,
-        }
-    }
-    match (of_scan(plan), plan.inputs().as_slice()) {
-        (Some(all), _) => all.into_iter().map(unnormalize_col).collect(),
-        (None, [input]) => conditions(input),
-        _ => Vec::new(),
-    }
-}
-
-/// Whether `plan` gives no rows where its table has none.
-fn empties(plan: &LogicalPlan) -> bool {
-    match plan {
-        LogicalPlan::TableScan(_) => true,
-        LogicalPlan::SubqueryAlias(_) | LogicalPlan::Filter(_) | LogicalPlan::Projection(_) | LogicalPlan::Sort(_) | LogicalPlan::Limit(_) => {
-            plan.inputs().into_iter().all(empties)
-        }
-        _ => false,
     }
 }
 
