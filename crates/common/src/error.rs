@@ -55,7 +55,7 @@ impl Kind {
 /// The result of everything that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-type Source = Box<dyn StdError + Send + Sync + 'static>;
+pub type Source = Box<dyn StdError + Send + Sync + 'static>;
 
 /// What went wrong: see [`Kind`]. Texts are lower case, without a full stop, and name the object.
 pub struct Error(Box<Inner>);

@@ -251,7 +251,7 @@ impl Read {
 /// A sub-plan before it runs.
 pub(crate) struct Planned {
     pub(crate) prepared: Prepared,
-    pub(crate) physical: Arc<dyn ExecutionPlan>,
+    pub physical: Arc<dyn ExecutionPlan>,
     /// Of all tables that the sub-plan names.
     pub(crate) slices: u64,
     /// Counts what this sub-plan reads.

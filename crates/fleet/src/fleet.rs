@@ -11,9 +11,10 @@ use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use skytether_common::{DatasetName, Error, Result};
+use skytether_flight::RemoteHost;
 use skytether_host::{
     Asked, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, GrowthOptions, GrowthReport, Host, HostOptions, IngestReport, Listing, Placement,
-    Progress, Query, QueryOptions, RemoteHost, RepairOptions, RepairReport, RootRecord, Scheme, ScrubOptions, ScrubReport, TableScan,
+    Progress, Query, QueryOptions, RepairOptions, RepairReport, RootRecord, Scheme, ScrubOptions, ScrubReport, TableScan,
 };
 
 use crate::embedded::{Embedded, OpenOptions};

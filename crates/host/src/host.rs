@@ -13,22 +13,22 @@ use skytether_device::Cse;
 use skytether_redundancy::Scheme;
 use uuid::Uuid;
 
-use crate::api::explanation::Explanation;
-use crate::api::resize_report::{GrowthOptions, GrowthReport};
-use crate::api::scrub_report::{Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
-use crate::api::statement::{Asked, Query, QueryOptions, TableScan};
-use crate::api::status::DriveStatus;
-use crate::catalog::membership::Founding;
-use crate::catalog::root_store::{Catalog, DatasetKind};
-use crate::cluster::cluster::Cluster;
-use crate::cluster::options::HostOptions;
-use crate::exec::fallback::EngineFallback;
-use crate::exec::query_runtime::QueryRuntime;
-use crate::export::parquet_view::Door;
-use crate::ingest::dataset_writer::DatasetWriter;
-use crate::maintenance::Maintenance;
-use crate::query::planner::Planner;
-use crate::recovery::missing_drive::Lost;
+use skytether_api::explanation::Explanation;
+use skytether_api::resize_report::{GrowthOptions, GrowthReport};
+use skytether_api::scrub_report::{Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
+use skytether_api::statement::{Asked, Query, QueryOptions, TableScan};
+use skytether_api::status::DriveStatus;
+use skytether_catalog::membership::Founding;
+use skytether_catalog::root_store::{Catalog, DatasetKind};
+use skytether_cluster::cluster::Cluster;
+use skytether_cluster::options::HostOptions;
+use skytether_exec::fallback::EngineFallback;
+use skytether_exec::query_runtime::QueryRuntime;
+use skytether_export::parquet_view::Door;
+use skytether_ingest::dataset_writer::DatasetWriter;
+use skytether_maintenance::Maintenance;
+use skytether_query::planner::Planner;
+use skytether_recovery::missing_drive::Lost;
 
 /// Called with how far long work is.
 type Tell<'a> = &'a (dyn Fn(&Progress) + Send + Sync);

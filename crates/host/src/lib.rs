@@ -1,91 +1,47 @@
-//! The host: finds data sets, cuts queries, sends sub-plans to drives and finishes what comes back.
+//! The host: a facade over the drives of a fleet, with queries, ingest, export and maintenance.
 //!
-//! A host owns nothing durable. What it knows of data sets it reads from root records on the drives ([`catalog`]); what it writes becomes
-//! visible by one compare-and-set ([`writer`]). Drives are anything that implements [`skytether_device::Cse`], in this process or behind
-//! a wire.
+//! A host owns nothing durable. It reads what it knows of data sets from root records on the drives, and what it writes
+//! becomes visible by one compare-and-set. Drives are anything that implements [`skytether_device::Cse`], in this process or
+//! behind a wire.
 //!
-//! | room | subject |
-//! |---|---|
-//! | [`catalog`] | root records, home drives, commit, drop, garbage |
-//! | `partitioned` | what root records say of tables that are partitioned by key |
-//! | [`listing`] | the list of data sets |
-//! | [`membership`] | which drives belong together |
-//! | `fence` | of two hosts over them the older one changes nothing any more |
-//! | [`writer`], `dealt`, `matrix_writer`, `outbox` | ingest |
-//! | `tables` | from names in SQL to tables, schemas and views |
-//! | `named_columns`, `in_parts`, `few_columns`, `joined_parts`, `star`, `select_shape` | wide tables and long lists of results, without what DataFusion's planner would take for them |
-//! | [`session`], [`sql_limits`] | a query from its text to its rows, and how long and deep it may be |
-//! | [`table_scan`] | one table as Arrow's datasets read it |
-//! | [`substrait`] | a plan of another producer, instead of a text |
-//! | `parameters` | `?` and `$1` in SQL |
-//! | `dense`, `cells` | grouped moments over the dense view, and what the host must know of cells |
-//! | [`scan`], `reading`, `scan_planner`, `sub_plan`, `shipped` | the operator that reads from drives; how it reads what one gives; how it is made of a sub-plan; what it sends; small tables beside it |
-//! | `estimate`, `join_filter`, `key_filters` | which side of a join is small; what of its keys goes to the drives |
-//! | [`ids`] | where ids, generations' numbers and seeds come from |
-//! | [`growth`], `growing` | drives that come and go, and what moves then |
-//! | [`redundant`] | data sets that survive the loss of drives, and who stands for a lost one |
-//! | [`plain`] | a table as one Parquet file: its slices as they are stored |
-//! | `moving` | a scan whose work moves between drives and host |
-//! | `expected` | what such a scan was expected to take, beside what happened |
-//! | `missing` | a part that a root record names and a drive lacks |
-//! | `spill`, `sort_room` | what memory can't hold |
-//! | `merge_once`, `turns`, `unnested` | what our plans do otherwise than DataFusion's |
-//! | [`receipt`], [`explain`] | what ran where |
-//! | `reasons`, `tree` | why an operator is on the host; all operators as one tree |
-//! | [`branch`] | a host as a drive of another host |
-//! | [`server`], [`client`] | the same over Arrow Flight |
-//! | `flight_sql` | the same over Arrow Flight SQL |
+//! The parts are crates of their own, and this one joins them: `cluster` (the drives and what is known of them), `query`
+//! (from SQL or Substrait to rows), `ingest`, `export`, and `maintenance` (scrub, repair, resize). Faces such as `flight` and
+//! `flight-sql` build on this crate.
 
-pub mod api;
-pub mod branch;
-pub mod catalog;
-pub mod cluster;
-pub mod exec;
-pub mod export;
-pub mod flight;
-#[allow(clippy::disallowed_types, reason = "its statements move to parking_lot with the rest of the face")]
-pub mod flight_sql;
 mod host;
-pub mod ingest;
-pub mod maintenance;
-pub mod query;
-pub mod recovery;
 
-pub use crate::api::estimate::{Division, DriveShare, Estimate};
-pub use crate::api::explanation::Explanation;
-pub use crate::api::receipt::Receipt;
-pub use crate::api::receipt::ReceiptHandle;
-pub use crate::api::resize_report::{GrowthOptions, GrowthReport, Load};
-pub use crate::api::scrub_report::{Finding, Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
-pub use crate::api::statement::Asked;
-pub use crate::api::statement::Query;
-pub use crate::api::statement::QueryOptions;
-pub use crate::api::statement::{Output, TableScan};
-pub use crate::api::status::DriveStatus;
-pub use crate::branch::branch::Branch;
-pub use crate::catalog::indexes::{IndexInfo, IndexRecord, ListIndexes, NewIndex, OldIndex};
-pub use crate::catalog::listing::Unreadable;
-pub use crate::catalog::listing::{DatasetInfo, Listing};
-pub use crate::catalog::membership::{Founding, Membership};
-pub use crate::catalog::root_store::{Catalog, DatasetKind, RootRecord};
-pub use crate::cluster::options::{HostOptions, Moving};
-pub use crate::export::parquet_view::{Door, Exported};
-pub use crate::export::virtual_file::PlainFile;
-pub use crate::flight::client::RemoteHost;
-pub use crate::host::Host;
-pub use crate::ingest::dataset_writer::{DatasetWriter, IngestReport};
-pub use crate::maintenance::resize_nodes::host_of;
-pub use crate::recovery::missing_drive::Lost;
+pub use host::Host;
+
+pub use skytether_api::estimate::{Division, DriveShare, Estimate};
+pub use skytether_api::explanation::Explanation;
+pub use skytether_api::receipt::Receipt;
+pub use skytether_api::receipt::ReceiptHandle;
+pub use skytether_api::resize_report::{GrowthOptions, GrowthReport, Load};
+pub use skytether_api::scrub_report::{Finding, Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
+pub use skytether_api::statement::Asked;
+pub use skytether_api::statement::Query;
+pub use skytether_api::statement::QueryOptions;
+pub use skytether_api::statement::{Output, TableScan};
+pub use skytether_api::status::DriveStatus;
+pub use skytether_catalog::code_map::RedundancyRecord;
+pub use skytether_catalog::indexes::{IndexInfo, IndexRecord, ListIndexes, NewIndex, OldIndex};
+pub use skytether_catalog::listing::Unreadable;
+pub use skytether_catalog::listing::{DatasetInfo, Listing};
+pub use skytether_catalog::membership::{Founding, Membership};
+pub use skytether_catalog::membership::{MEMBERSHIP_KEY, Role};
+pub use skytether_catalog::partitioning::PartitionedBy;
+pub use skytether_catalog::root_store::{Catalog, DatasetKind, RootRecord};
+pub use skytether_catalog::root_store::{MatrixRecord, PartitionRecord, TableRecord, rendezvous};
+pub use skytether_cluster::options::{HostOptions, Moving};
 pub use skytether_common::Pushdown as Cut;
+pub use skytether_export::parquet_view::Sink;
+pub use skytether_export::parquet_view::{Door, Exported};
+pub use skytether_export::virtual_file::PlainFile;
+pub use skytether_ingest::dataset_writer::{DatasetWriter, IngestReport};
+pub use skytether_maintenance::resize_nodes::host_of;
 pub use skytether_partitioning::Placement;
+pub use skytether_query::sql_limits::MAX_OPERATORS;
+pub use skytether_query::substrait::LIMITS as SUBSTRAIT_LIMITS;
+pub use skytether_recovery::missing_drive::Lost;
 pub use skytether_redundancy::Scheme;
 pub use skytether_runtime::Ids;
-
-pub use crate::catalog::code_map::RedundancyRecord;
-pub use crate::catalog::membership::{MEMBERSHIP_KEY, Role};
-pub use crate::catalog::partitioning::PartitionedBy;
-pub use crate::catalog::root_store::{MatrixRecord, PartitionRecord, TableRecord, rendezvous};
-pub use crate::export::parquet_view::Sink;
-pub use crate::flight::server::serve;
-pub use crate::query::sql_limits::MAX_OPERATORS;
-pub use crate::query::substrait::LIMITS as SUBSTRAIT_LIMITS;

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use skytether_branch::Branch;
 use skytether_common::units::counted;
 use skytether_common::{Error, Kind, Result};
 use skytether_device::Cse;
 use skytether_drive::Device;
 use skytether_fleet::Profiles;
 use skytether_flight_drive::{ConnectOptions, FlightCse};
-use skytether_host::{Branch, Founding, Host, HostOptions, Scheme};
+use skytether_host::{Founding, Host, HostOptions, Scheme};
 
 use crate::common_args::{Profile, address, device, scheme};
 use crate::context::{Failure, open, print_line};
@@ -182,7 +183,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
     let watching = host.clone();
     let serving = async move {
         tokio::select! {
-            served = skytether_host::serve(host, listener, stop) => served,
+            served = skytether_flight::serve(host, listener, stop) => served,
             never = watching.watch(WATCH) => match never {},
         }
     };

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use arrow::record_batch::RecordBatch;
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::Policy;
+use skytether_branch::Branch;
 use skytether_common::{Kind, Result};
 use skytether_drive::{Cse, Device, Drive, DriveOptions, linked};
 use skytether_fleet::{Cut, DatasetKind, HostOptions, Moving, Placement, QueryOptions, Receipt};
 use skytether_flight_drive::{ConnectOptions, FlightCse};
-use skytether_host::{Branch, Founding, Host};
+use skytether_host::{Founding, Host};
 use skytether_slice::SliceOptions;
 use skytether_store::disk::DriveIdentity;
 

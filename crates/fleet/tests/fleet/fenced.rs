@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use skytether_branch::Branch;
 use skytether_common::{Error, Key, Kind, Result};
 use skytether_drive::Cse;
 use skytether_fleet::{Cut, DatasetKind, NewIndex, Placement, QueryOptions, Scheme};
 use skytether_flight_drive::{ConnectOptions, FlightCse};
-use skytether_host::{Branch, DatasetWriter, Founding, Host, HostOptions};
+use skytether_host::{DatasetWriter, Founding, Host, HostOptions};
 use skytether_store::{Expect, Op};
 
 use crate::served::{Server, serve_drive_at};

@@ -542,7 +542,7 @@ async fn serve(drives: &[crate::served::Server]) -> (crate::served::Server, Flee
             connected.push(drive);
         }
         let (host, _) = Host::join(connected, options, Founding::EmptyDrives).await.unwrap();
-        skytether_host::serve(host, listener, std::future::pending()).await.unwrap();
+        skytether_flight::serve(host, listener, std::future::pending()).await.unwrap();
     });
     let fleet = Fleet::connect(&format!("grpc://{}", host.address)).await.unwrap();
     (host, fleet)

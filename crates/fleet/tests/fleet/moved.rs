@@ -390,7 +390,7 @@ async fn an_ingest_that_a_drive_left_in_the_middle_of_leaves_nothing() {
     // Through a connection, and in the process.
     let served = host.clone();
     let server = Server::start(move |listener| async move {
-        skytether_host::serve(served, listener, std::future::pending()).await.unwrap();
+        skytether_flight::serve(served, listener, std::future::pending()).await.unwrap();
     });
     let client = Fleet::connect(&format!("grpc://{}", server.address)).await.unwrap();
     let mut far = client.writer(&name("lab.far"), DatasetKind::Table, false).await.unwrap();

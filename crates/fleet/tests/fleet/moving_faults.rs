@@ -11,13 +11,14 @@ use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
 use skytether_adapt::message::{Rung, SliceId, Up, Why};
 use skytether_adapt::query::{Limits, Policy};
+use skytether_branch::Branch;
 use skytether_common::{Error, Kind, Result};
 use skytether_device::layer::{Decorated, Layer};
 use skytether_device::session::Message;
 use skytether_device::{Cse, OpenReply, Session, SubPlan};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::{HostOptions, Moving, QueryOptions};
-use skytether_host::{Branch, Founding, Host};
+use skytether_host::{Founding, Host};
 use skytether_store::disk::DriveIdentity;
 
 use crate::util::{batches, lines, name};

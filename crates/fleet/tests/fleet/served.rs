@@ -105,7 +105,7 @@ fn serve_host_at(address: &str, addresses: Vec<String>, moving: Moving) -> Serve
         let mut options = HostOptions { storage_deadline: Duration::from_secs(30), moving, ..HostOptions::default() };
         options.slices.target_bytes = 64 << 10;
         let (host, _) = Host::join(connected, options, Founding::EmptyDrives).await.unwrap();
-        skytether_host::serve(host, listener, std::future::pending()).await.unwrap();
+        skytether_flight::serve(host, listener, std::future::pending()).await.unwrap();
     })
 }
 

@@ -1,0 +1,40 @@
+//! The state of a drive as the host sees it.
+
+use serde::{Deserialize, Serialize};
+use skytether_device::CseInfo;
+use skytether_store::Usage;
+
+use skytether_catalog::listing::Unreadable;
+
+/// One drive as the host sees it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DriveStatus {
+    /// Who it is.
+    pub info: CseInfo,
+    /// Who answers at its address in its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<CseInfo>,
+    /// The host that it is a drive of, where the record of the fleet says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// What it holds, if it answers.
+    pub usage: Option<Usage>,
+    /// Why it is lost: why it does not answer, or is not used although it does.
+    pub error: Option<String>,
+    /// Whether it is lost because it is blank: it is in the place of one that was lost, and nothing was rebuilt on it yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub blank: bool,
+    /// Which other host it takes changes from, where that is not the one that was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fenced: Option<String>,
+    /// Values of this drive that were met damaged since the host began, and not mended since: a scrub mends them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub damaged: u64,
+    /// Data sets whose root records are on this drive and can't be read.
+    #[serde(default)]
+    pub unreadable: Vec<Unreadable>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}

@@ -1,0 +1,5 @@
+pub mod branch;
+pub mod striped_storage;
+pub mod worker;
+
+pub use branch::Branch;

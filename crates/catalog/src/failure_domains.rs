@@ -1,0 +1,220 @@
+//! Hosts: which of a fleet's drives are lost together, as the record of the fleet has it, and what follows for where things lie.
+//!
+//! A *host* is a name that the membership record gives to drives: those that are in one box. A fleet whose record gives none has none, and stores nothing on two levels.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use skytether_common::units::counted;
+use skytether_common::{Error, Result};
+use skytether_redundancy::{Code, Scheme};
+use uuid::Uuid;
+
+use crate::membership::Membership;
+
+/// On how many drives of how many hosts something lies that is to survive the loss of whole hosts, and of drives of the others at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spread {
+    /// M + 1 hosts.
+    pub hosts: u32,
+    /// m + 1 drives of each.
+    pub drives: u32,
+}
+
+impl Spread {
+    /// What a scheme on two levels takes; nothing for the others.
+    pub(crate) fn of(scheme: Scheme) -> Option<Self> {
+        let Scheme::Levels(outer, inner) = scheme else { return None };
+        let more = |code: Code| u32::try_from(code.parity()).unwrap_or(u32::MAX).saturating_add(1);
+        Some(Self { hosts: more(outer), drives: more(inner) })
+    }
+
+    /// As many as either takes.
+    pub(crate) fn max(self, other: Option<Self>) -> Self {
+        other.map_or(self, |other| Self { hosts: self.hosts.max(other.hosts), drives: self.drives.max(other.drives) })
+    }
+}
+
+/// The hosts of a host's drives (by their places).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Domains {
+    /// Each drive's host; none where the record does not say.
+    of: Vec<Option<u32>>,
+    names: Vec<String>,
+    /// How root records are spread, if any data set is on two levels.
+    spread: Option<Spread>,
+}
+
+impl Domains {
+    /// What a membership record says of these drives, if it says anything.
+    pub fn of(membership: &Membership, drives: impl Iterator<Item = Uuid>) -> Option<Self> {
+        if membership.drives.iter().all(|member| member.host.is_empty()) {
+            return None;
+        }
+        let mut names: Vec<String> = membership.drives.iter().map(|member| member.host.clone()).filter(|host| !host.is_empty()).collect();
+        names.sort();
+        names.dedup();
+        let host = |id: Uuid| {
+            let member = membership.drives.iter().find(|member| member.id == id)?;
+            names.binary_search(&member.host).ok().map(|at| at as u32)
+        };
+        Some(Self { of: drives.map(host).collect(), names: names.clone(), spread: membership.spread })
+    }
+
+    /// The host of the drive at this place.
+    pub fn host(&self, at: usize) -> Option<u32> {
+        self.of.get(at).copied().flatten()
+    }
+
+    /// Its name.
+    pub fn name(&self, at: usize) -> Option<&str> {
+        self.names.get(self.host(at)? as usize).map(String::as_str)
+    }
+
+    /// How many hosts there are.
+    pub fn hosts(&self) -> usize {
+        self.names.len()
+    }
+
+    /// These drives, host by host.
+    fn by_host(&self, drives: &[usize]) -> BTreeMap<u32, Vec<usize>> {
+        let mut by_host: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for at in drives {
+            if let Some(host) = self.host(*at) {
+                by_host.entry(host).or_default().push(*at);
+            }
+        }
+        by_host
+    }
+
+    /// The homes of a root record, of all drives in `order`: so many of the first hosts in this order, and so many of the first drives of each of them. They are in `order`, and its first is among them; so are the first two. Hosts with fewer drives than that come into it
+    /// only where there are too few others.
+    pub(crate) fn homes(&self, order: &[usize], flat: usize) -> Vec<usize> {
+        let Some(spread) = self.spread else { return order.iter().take(flat).copied().collect() };
+        let full = |host: &u32| order.iter().filter(|at| self.host(**at) == Some(*host)).count() >= spread.drives as usize;
+        let hosts: BTreeSet<u32> = order.iter().filter_map(|at| self.host(*at)).filter(full).collect();
+        let few = hosts.len() < spread.hosts as usize;
+        let mut counts: Vec<(Option<u32>, u32)> = Vec::new();
+        let mut homes = Vec::new();
+        for (rank, at) in order.iter().enumerate() {
+            // A drive of which nobody knows the host is one by itself.
+            let host = self.host(*at);
+            if !few && host.is_none_or(|host| !hosts.contains(&host)) {
+                homes.extend((rank < flat).then_some(*at));
+                continue;
+            }
+            let known = counts.iter().position(|(other, _)| host.is_some() && *other == host);
+            let here = match known {
+                Some(known) => &mut counts[known],
+                None => {
+                    counts.push((host, 0));
+                    let last = counts.len() - 1;
+                    &mut counts[last]
+                }
+            };
+            here.1 += 1;
+            let (drives, place) = (here.1, known.unwrap_or(counts.len() - 1));
+            if rank < flat || (place < spread.hosts as usize && drives <= spread.drives) {
+                homes.push(*at);
+            }
+        }
+        homes
+    }
+
+    /// Whether no root record can have lost all of its homes, with these drives lost and `flat` homes at least.
+    pub(crate) fn survives(&self, lost: &[usize], flat: usize) -> bool {
+        let Some(spread) = self.spread else { return lost.len() < flat };
+        let hit = self.by_host(lost).values().filter(|drives| drives.len() >= spread.drives as usize).count();
+        lost.len() < flat || hit + lost.iter().filter(|at| self.host(**at).is_none()).count() < spread.hosts as usize
+    }
+
+    /// What is survived, in words.
+    pub(crate) fn survival(&self) -> Option<String> {
+        let spread = self.spread?;
+        let (hosts, drives) = (u64::from(spread.hosts) - 1, u64::from(spread.drives) - 1);
+        Some(format!("{}, and of {} of each other host at the same time", counted(hosts, "host"), counted(drives, "drive")))
+    }
+
+    /// Of `drives`, those that a table on two levels can be written over: those of hosts with k + m of them or more, hosts taking turns, so that neighbours are on different ones; and the host of each (0..).
+    ///
+    /// # Errors
+    /// Invalid where there are fewer than K + M such hosts.
+    pub(crate) fn usable(&self, outer: Code, inner: Code, drives: &[usize]) -> Result<(Vec<usize>, Vec<u32>)> {
+        let by_host = self.by_host(drives);
+        let all = by_host.len();
+        let enough: Vec<Vec<usize>> = by_host.into_values().filter(|drives| drives.len() >= inner.shards()).collect();
+        if enough.len() < outer.shards() {
+            return Err(Error::invalid(format!(
+                "redundancy ec:{outer}/{inner} needs {} hosts or more with {} drives or more each, but of {} that have any drive that may be written to {} have so many",
+                outer.shards(),
+                inner.shards(),
+                all,
+                enough.len()
+            )));
+        }
+        let most = enough.iter().map(Vec::len).max().unwrap_or(0);
+        let (mut order, mut hosts) = (Vec::new(), Vec::new());
+        for turn in 0..most {
+            for (host, drives) in enough.iter().enumerate() {
+                if let Some(at) = drives.get(turn) {
+                    order.push(*at);
+                    hosts.push(host as u32);
+                }
+            }
+        }
+        Ok((order, hosts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Drives by turns on so many hosts.
+    fn domains(drives: usize, hosts: u32, spread: Option<Spread>) -> Domains {
+        let of = (0..drives).map(|at| Some(at as u32 % hosts)).collect();
+        Domains { of, names: (0..hosts).map(|host| format!("host-{host}")).collect(), spread }
+    }
+
+    #[test]
+    fn homes_survive_what_the_spread_says_and_keep_the_first() {
+        let spread = Spread { hosts: 2, drives: 2 };
+        let domains = domains(9, 3, Some(spread));
+        for turn in 0..200usize {
+            let mut order: Vec<usize> = (0..9).collect();
+            order.sort_by_key(|at| (at * 7919 + turn * 104_729) * 2_654_435_761 % 1009);
+            let homes = domains.homes(&order, 2);
+            assert!(homes.len() == 4 && homes[..2].iter().all(|home| order[..2].contains(home)) && homes[0] == order[0], "{order:?}: {homes:?}");
+            for lost in 0..1usize << 9 {
+                let lost: Vec<usize> = (0..9).filter(|at| lost >> at & 1 == 1).collect();
+                if domains.survives(&lost, 2) {
+                    assert!(homes.iter().any(|home| !lost.contains(home)), "{order:?} without {lost:?}: {homes:?}");
+                }
+            }
+        }
+        assert!(domains.survives(&[0, 3, 6, 1, 2], 2) && !domains.survives(&[0, 3, 1, 4], 2));
+        assert_eq!(domains.homes(&[4, 2, 8, 0, 1], 3), [4, 2, 8, 1]);
+    }
+
+    #[test]
+    fn a_host_with_too_few_drives_is_no_home_that_counts() {
+        let domains =
+            Domains { of: [0, 0, 1, 1, 2].map(Some).into(), names: ["a", "b", "c"].map(String::from).into(), spread: Some(Spread { hosts: 2, drives: 2 }) };
+        assert_eq!(domains.homes(&[4, 0, 1, 2, 3], 1), [4, 0, 1, 2, 3]);
+        assert_eq!(domains.homes(&[0, 4, 2, 1, 3], 1), [0, 2, 1, 3]);
+        // Better than nothing.
+        assert_eq!(domains.homes(&[4, 0, 1], 1), [4, 0, 1]);
+    }
+
+    #[test]
+    fn hosts_take_turns_and_those_with_too_few_drives_are_left_out() {
+        let code = Code::new(2, 1).unwrap();
+        let domains = domains(12, 4, None);
+        let (order, hosts) = domains.usable(code, code, &(0..12).collect::<Vec<_>>()).unwrap();
+        assert_eq!((order, hosts), ((0..12).collect(), (0..12).map(|at| at % 4).collect()));
+        let (order, hosts) = domains.usable(code, code, &(0..12).filter(|at| *at != 5).collect::<Vec<_>>()).unwrap();
+        assert_eq!((order, hosts), (vec![0, 2, 3, 4, 6, 7, 8, 10, 11], vec![0, 1, 2, 0, 1, 2, 0, 1, 2]));
+        let error = domains.usable(code, code, &[0, 4, 8, 1, 5, 9, 2, 6]).unwrap_err();
+        assert!(error.to_string().contains("ec:2+1/2+1 needs 3 hosts or more with 3 drives or more each, but of 3 that have any"), "{error}");
+    }
+}

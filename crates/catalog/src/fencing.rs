@@ -1,0 +1,290 @@
+//! Of two hosts over the same drives, the one that began last changes what they store, and the other one no more.
+//!
+//! Every drive behind a wire keeps a record of the host that it takes changes from, with a *term*. A host that begins writes its own on all of them, by compare-and-set, with a higher term than any of them knew. Each batch that
+//! it sends from then on has the condition that the record there is still the version that it wrote, so that the drive itself, in the transaction of the change, refuses whoever was there before. There is no clock in
+//! this and nothing that runs out: a host that was cut off or stopped for a day is refused at the first thing that it wants to change. What it only reads, it may.
+//!
+//! A drive that is away when a host begins gets the record before the first change that this host makes there. Drives within the process need none: their directories are locked.
+
+use futures::future::BoxFuture;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+use serde::{Deserialize, Serialize};
+use skytether_common::units::human_seconds;
+use skytether_common::{Error, Key, Kind, Result};
+use skytether_device::Cse;
+use skytether_device::layer::{Decorated, Layer};
+use skytether_store::{Expect, Op, Version};
+use tokio::sync::Mutex;
+use uuid::Uuid;
+
+use skytether_runtime::within;
+
+/// The key of the record. It begins as that of the fleet's, so that drives of a branch keep the branch's and that of the host above it apart.
+pub(crate) const HOST_KEY: &str = "skytether-fleet-host";
+
+const FORMAT: u32 = 1;
+
+/// How often a host that begins looks for a higher term, or writes its record again, where others do the same at that time.
+const ATTEMPTS: usize = 8;
+
+/// The record: who changes what a drive stores.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Holder {
+    format: u32,
+    /// Grows with each host that begins.
+    term: u64,
+    /// Drawn at random by each host that begins.
+    host: Uuid,
+    /// Its process, for texts.
+    process: u32,
+    /// Seconds since 1970 when it began, by its own clock, for texts.
+    since: u64,
+}
+
+impl Holder {
+    /// Who it is, for whoever finds it in the place of another one.
+    fn told(&self) -> String {
+        let ago = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs().saturating_sub(self.since));
+        format!("another host (process {}, {}) has this fleet, begun {} ago", self.process, self.host, human_seconds(ago as f64))
+    }
+}
+
+/// What a refusal says, behind the drive's name. Clients of a host are told by it, too, whatever wire is between.
+const REFUSES: &str = "takes no changes from this host any more";
+
+/// Whether a drive refused a change because another host has its fleet, and not for what is stored there.
+pub fn is_refusal(error: &Error) -> bool {
+    error.kind() == Kind::Conflict && error.full_text().contains(REFUSES)
+}
+
+/// A host, as drives know it.
+#[derive(Debug)]
+pub struct Fence {
+    host: Uuid,
+    since: u64,
+    /// 0 until it has begun: then its changes have no condition but their own.
+    term: AtomicU64,
+    /// Who is there instead, once that is known.
+    lost: OnceLock<String>,
+}
+
+impl Fence {
+    /// A host of this id, which nobody else has.
+    pub fn new(host: Uuid) -> Arc<Self> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Arc::new(Self { host, since, term: AtomicU64::new(0), lost: OnceLock::new() })
+    }
+
+    /// `drive`, with a condition on what this host changes there.
+    pub fn around(self: &Arc<Self>, drive: Arc<dyn Cse>) -> Arc<Fenced> {
+        Arc::new(Decorated(Held { drive, fence: Arc::clone(self), laid: Mutex::new(None) }))
+    }
+
+    fn holder(&self, term: u64) -> Holder {
+        Holder { format: FORMAT, term, host: self.host, process: std::process::id(), since: self.since }
+    }
+
+    /// Which other host `drive` takes changes from in the place of this one, if there is one: it began after this one.
+    ///
+    /// # Errors
+    /// What the drive says.
+    pub async fn other_at(&self, drive: &dyn Cse) -> Result<Option<String>> {
+        let term = self.term.load(Ordering::SeqCst);
+        if term == 0 || !drive.away() {
+            return Ok(None);
+        }
+        let bytes = match drive.get(&Key::new(HOST_KEY)?).await {
+            // This host's own record takes its place with the next change.
+            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt) => return Ok(None),
+            got => got?,
+        };
+        let other = serde_json::from_slice::<Holder>(&bytes).ok().filter(|other| other.host != self.host && other.term >= term);
+        Ok(other.map(|other| other.told()))
+    }
+
+    /// `drive` alone went to another fleet; this one has all others.
+    fn gone(drive: &str, other: &Holder) -> Error {
+        let (process, id) = (other.process, other.host);
+        Error::conflict(format!(
+            "{drive} {REFUSES}: it left this fleet, and the host of another one (process {process}, {id}) has it now. Nothing was changed there; start this host again with the drives of its fleet"
+        ))
+    }
+
+    /// This host is not the one that `drive` takes changes from; remembered.
+    fn refused(&self, drive: &str, other: &Holder) -> Error {
+        let who = other.told();
+        if self.lost.set(who.clone()).is_ok() {
+            tracing::error!("{who}: this one changes nothing any more");
+        }
+        Error::conflict(format!("{drive} {REFUSES}: {who}. Nothing was changed. Ask that one, or stop it and start this one again"))
+    }
+}
+
+/// Takes the drives over: from when this returns, no host that began before changes anything on any but those that did not answer, which are what comes of it (their ids, and what was the matter).
+///
+/// # Errors
+/// Conflict where another host takes them over at this moment; what the drives say.
+pub async fn take_over(fence: &Fence, drives: &[Arc<Fenced>], deadline: Duration) -> Result<Vec<(Uuid, Error)>> {
+    // In order of their ids: of two hosts the second meets the first at the first drive, and not each the other one at half of them.
+    let mut drives: Vec<&Held> = drives.iter().map(|drive| &drive.0).filter(|held| held.drive.away()).collect();
+    drives.sort_by_key(|held| held.drive.info().id);
+    let mut refused = None;
+    for _ in 0..ATTEMPTS {
+        let known = try_join_all(drives.iter().map(|drive| async {
+            match within(deadline, drive.name(), "name its host", drive.holder()).await {
+                Ok(found) => Ok(found.and_then(|(holder, _)| holder).map_or(0, |holder| holder.term)),
+                Err(e) if e.kind() == Kind::Unavailable => Ok(0),
+                Err(e) => Err(e),
+            }
+        }));
+        let term = known.await?.into_iter().max().unwrap_or(0) + 1;
+        fence.term.store(term, Ordering::SeqCst);
+        refused = None;
+        let mut missed = Vec::new();
+        for drive in &drives {
+            match within(deadline, drive.name(), "note its host", drive.version()).await {
+                Err(e) if e.kind() == Kind::Conflict => {
+                    refused = Some(e);
+                    break;
+                }
+                Err(e) if e.kind() != Kind::Unavailable => return Err(e.while_doing(format!("{} could not note its host", drive.name()))),
+                Err(e) => missed.push((drive.drive.info().id, e)),
+                Ok(_) => {}
+            }
+        }
+        if refused.is_none() {
+            return Ok(missed);
+        }
+    }
+    let busy = Error::conflict("other hosts take this fleet over at this moment: stop all but one");
+    Err(match refused {
+        Some(e) => busy.because(e),
+        None => busy,
+    })
+}
+
+/// A drive that takes changes from this host on a condition.
+pub(crate) type Fenced = Decorated<Held>;
+
+/// A drive, and the condition.
+#[derive(Debug)]
+pub struct Held {
+    drive: Arc<dyn Cse>,
+    fence: Arc<Fence>,
+    /// Term and version of the record that this host has written there.
+    laid: Mutex<Option<(u64, Version)>>,
+}
+
+impl Held {
+    fn name(&self) -> &str {
+        &self.drive.info().name
+    }
+
+    /// The record that is there, if it can be read, and its version.
+    async fn holder(&self) -> Result<Option<(Option<Holder>, Version)>> {
+        let key = Key::new(HOST_KEY)?;
+        let Some(entry) = self.drive.stat(&key).await? else { return Ok(None) };
+        let holder = match self.drive.get(&key).await {
+            Ok(bytes) => serde_json::from_slice(&bytes).ok(),
+            // Somebody else's, just now.
+            Err(e) if e.kind() == Kind::NotFound => None,
+            // A new one takes its place.
+            Err(e) if e.kind() == Kind::Corrupt => None,
+            Err(e) => return Err(e),
+        };
+        Ok(Some((holder, entry.version)))
+    }
+
+    /// The version of this host's record at the drive, where it is written if it is not there.
+    async fn version(&self) -> Result<Version> {
+        let term = self.fence.term.load(Ordering::SeqCst);
+        let mut laid = self.laid.lock().await;
+        if let Some((of, version)) = *laid
+            && of == term
+        {
+            return Ok(version);
+        }
+        let own = self.fence.holder(term);
+        let value = serde_json::to_vec(&own).map(Bytes::from).map_err(|e| Error::internal("cannot write the record of a fleet's host").because(e))?;
+        for _ in 0..ATTEMPTS {
+            // What is read after its version is that version, or the compare-and-set fails.
+            let expect = match self.holder().await? {
+                None => Expect::Absent,
+                Some((Some(other), _)) if other.host != own.host && other.term >= term => return Err(self.fence.refused(self.name(), &other)),
+                Some((_, version)) => Expect::Version(version),
+            };
+            match self.drive.apply(vec![Op::Put { key: Key::new(HOST_KEY)?, value: value.clone(), expect }]).await {
+                Ok(versions) => {
+                    let version = versions.first().copied().ok_or_else(|| Error::internal("a drive gave no version for what it took"))?;
+                    *laid = Some((term, version));
+                    return Ok(version);
+                }
+                Err(e) if e.kind() == Kind::Conflict => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Error::conflict(format!("the record of its host changes all the time at {}: stop all hosts but one", self.name())))
+    }
+
+    /// Whether the drive refused a batch for want of this host's record, `checked` as it had been laid, and not for one of its own conditions: because another host is there, which is the error, or because the drive has none.
+    async fn is_without(&self, checked: Version) -> Result<bool> {
+        // Several batches may be refused at a time: the first lays the record anew, and the others find that.
+        let mut laid = self.laid.lock().await;
+        let found = self.holder().await?;
+        let term = self.fence.term.load(Ordering::SeqCst);
+        let is_later = |there: Version| laid.is_some_and(|(_, version)| there > version);
+        match &found {
+            // One of a lower term that was there before: the drive has forgotten that this host took it over, as a disk does that acknowledged what it had not written. One that came later is of another fleet that has the drive now.
+            Some((Some(other), _)) if other.host != self.fence.host && other.term >= term => return Err(self.fence.refused(self.name(), other)),
+            Some((Some(other), there)) if other.host != self.fence.host && is_later(*there) => return Err(Fence::gone(self.name(), other)),
+            _ => {}
+        }
+        if laid.is_none_or(|(_, version)| version != checked) {
+            return Ok(true);
+        }
+        let still = laid.is_some_and(|(_, version)| found.is_some_and(|(_, there)| there == version));
+        if !still {
+            *laid = None;
+        }
+        Ok(!still)
+    }
+}
+
+impl Layer for Held {
+    fn behind(&self) -> &dyn Cse {
+        self.drive.as_ref()
+    }
+
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move {
+            if batch.is_empty() || !self.drive.away() || self.fence.term.load(Ordering::SeqCst) == 0 {
+                return self.drive.apply(batch).await;
+            }
+            for last in [false, true] {
+                let checked = self.version().await?;
+                let expect = Expect::Version(checked);
+                let mut all = batch.clone();
+                // A drive that leaves is to forget whom it took changes from.
+                let forgets = all.iter_mut().find(|op| op.key().as_str() == HOST_KEY).map(|op| *op = Op::Delete { key: op.key().clone(), expect }).is_some();
+                if !forgets {
+                    all.push(Op::Check { key: Key::new(HOST_KEY)?, expect });
+                }
+                match self.drive.apply(all).await {
+                    Ok(mut versions) => {
+                        versions.truncate(batch.len());
+                        return Ok(versions);
+                    }
+                    // Another drive in its place, say.
+                    Err(e) if e.kind() == Kind::Conflict && self.is_without(checked).await? && !last => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            Err(Error::internal("a batch was neither taken nor refused"))
+        })
+    }
+}

@@ -1,0 +1,337 @@
+//! Which of a host's drives are here, and on how many of them root records lie.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
+use skytether_common::units::counted;
+use skytether_common::{Error, Result};
+use skytether_redundancy::Scheme;
+use tokio::sync::{Mutex as Turn, MutexGuard as InTurn, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use uuid::Uuid;
+
+use crate::code_map::Over;
+use crate::code_map::code;
+use crate::failure_domains::Domains;
+use crate::home_slots::Seats;
+use crate::membership::no_hosts;
+use crate::replacement::BLANK;
+
+/// What a host knows of its drives as they are now. All that look at the same drives share it.
+#[derive(Debug)]
+pub struct Presence {
+    /// On so many drives each root record lies.
+    homes: AtomicUsize,
+    /// Held while root records change, and while drives that are back get the changes.
+    turn: Turn<()>,
+    /// Held to write while the homes of root records change, and to read while a root record does.
+    records: RwLock<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Whether the membership record was read, from which all else is known.
+    known: bool,
+    scheme: Scheme,
+    /// Why each drive is not used, if it is not: it does not answer, or did not while something changed.
+    lost: Vec<Option<String>>,
+    /// The lost drives of which the membership record says so.
+    noted: BTreeSet<Uuid>,
+    /// When it was last looked whether lost ones are back.
+    looked: Option<Instant>,
+    /// Drives that are not of the fleet: not yet, or not any more.
+    outside: BTreeSet<usize>,
+    /// Drives that are being emptied: nothing new is to be written there.
+    leaving: BTreeSet<usize>,
+    /// Which drives root records lie on, where that does not follow from the list of drives alone.
+    seats: Option<Arc<Seats>>,
+    /// The hosts that the drives are on, where the membership record says so.
+    domains: Option<Arc<Domains>>,
+    /// How often drives were replaced, of those that were.
+    incarnations: BTreeMap<Uuid, u32>,
+}
+
+impl Presence {
+    /// Of so many drives, which are all here, and of which nothing else is known.
+    pub fn new(drives: usize) -> Self {
+        Self {
+            homes: AtomicUsize::new(1),
+            turn: Turn::new(()),
+            records: RwLock::new(()),
+            state: Mutex::new(State {
+                known: false,
+                scheme: Scheme::None,
+                lost: vec![None; drives],
+                noted: BTreeSet::new(),
+                looked: None,
+                outside: BTreeSet::new(),
+                leaving: BTreeSet::new(),
+                seats: None,
+                domains: None,
+                incarnations: BTreeMap::new(),
+            }),
+        }
+    }
+
+    /// There is one drive more, which is not of the fleet yet; its place.
+    pub fn grow(&self) -> usize {
+        let mut state = self.state();
+        state.lost.push(None);
+        let at = state.lost.len() - 1;
+        state.outside.insert(at);
+        at
+    }
+
+    /// Drive `at` is of the fleet from now on.
+    pub fn enter(&self, at: usize) {
+        self.state().outside.remove(&at);
+    }
+
+    /// Drive `at` is not of the fleet any more.
+    pub fn leave(&self, at: usize) {
+        let mut state = self.state();
+        state.leaving.remove(&at);
+        state.outside.insert(at);
+        if let Some(lost) = state.lost.get_mut(at) {
+            *lost = None;
+        }
+    }
+
+    /// Whether drive `at` is not of the fleet.
+    pub fn is_outside(&self, at: usize) -> bool {
+        self.state().outside.contains(&at)
+    }
+
+    /// Whether drive `at` is being emptied, from now on.
+    pub fn empty(&self, at: usize, leaving: bool) {
+        let mut state = self.state();
+        if leaving {
+            state.leaving.insert(at)
+        } else {
+            state.leaving.remove(&at)
+        };
+    }
+
+    /// Whether drive `at` is being emptied.
+    pub fn is_leaving(&self, at: usize) -> bool {
+        self.state().leaving.contains(&at)
+    }
+
+    /// The drives that what is new may be written to.
+    pub fn writable(&self) -> Vec<usize> {
+        let state = self.state();
+        (0..state.lost.len()).filter(|at| state.lost[*at].is_none() && !state.outside.contains(at) && !state.leaving.contains(at)).collect()
+    }
+
+    /// The drives of the fleet, lost or not.
+    pub fn members(&self) -> Vec<usize> {
+        let state = self.state();
+        (0..state.lost.len()).filter(|at| !state.outside.contains(at)).collect()
+    }
+
+    /// The drives that are not of the fleet.
+    pub fn outside(&self) -> Vec<usize> {
+        self.state().outside.iter().copied().collect()
+    }
+
+    /// The drives that are being emptied.
+    pub fn leaving(&self) -> Vec<usize> {
+        self.state().leaving.iter().copied().collect()
+    }
+
+    /// Which drives root records lie on, if that does not follow from the list of drives.
+    pub(crate) fn seats(&self) -> Option<Arc<Seats>> {
+        self.state().seats.clone()
+    }
+
+    /// What the membership record says of that.
+    pub fn seat(&self, seats: Option<Seats>) {
+        self.state().seats = seats.map(Arc::new);
+    }
+
+    /// The hosts that the drives are on, if anybody knows.
+    pub fn domains(&self) -> Option<Arc<Domains>> {
+        self.state().domains.clone()
+    }
+
+    /// What the membership record says of that.
+    pub fn house(&self, domains: Option<Domains>) {
+        self.state().domains = domains.map(Arc::new);
+    }
+
+    /// How often drives were replaced, of those that were.
+    pub fn incarnations(&self) -> BTreeMap<Uuid, u32> {
+        self.state().incarnations.clone()
+    }
+
+    /// What the membership record says of that.
+    pub(crate) fn replaced(&self, incarnations: BTreeMap<Uuid, u32>) {
+        self.state().incarnations = incarnations;
+    }
+
+    /// The drives that a table is written over with `scheme`, of these; nothing where it has no parities.
+    ///
+    /// # Errors
+    /// Invalid where there are too few drives or hosts for it, or nobody knows the hosts.
+    pub fn over(&self, scheme: Scheme, drives: &[usize]) -> Result<Option<Over>> {
+        if let Scheme::Levels(outer, inner) = scheme {
+            let domains = self.domains().ok_or_else(|| no_hosts(scheme))?;
+            let (drives, hosts) = domains.usable(outer, inner, drives)?;
+            return Ok(Some(Over { scheme, drives, hosts }));
+        }
+        Ok(code(scheme, drives.len())?.map(|_| Over { scheme, drives: drives.to_vec(), hosts: Vec::new() }))
+    }
+
+    /// While it is held, homes of root records stay what they are.
+    pub async fn changing(&self) -> RwLockReadGuard<'_, ()> {
+        self.records.read().await
+    }
+
+    /// While it is held, no root record changes.
+    pub async fn still(&self) -> RwLockWriteGuard<'_, ()> {
+        self.records.write().await
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change is a plain assignment.
+        self.state.lock()
+    }
+
+    /// On how many drives each root record lies: so many may be lost, less one, without hiding a data set.
+    pub fn homes(&self) -> usize {
+        self.homes.load(Ordering::Acquire)
+    }
+
+    /// Whether anything may be lost at all.
+    pub fn is_redundant(&self) -> bool {
+        self.homes() > 1
+    }
+
+    /// The turn to change root records, or to bring a drive that is back up to them: nobody else of this process does either meanwhile. Nothing where records have one home each.
+    pub async fn turn(&self) -> Option<InTurn<'_, ()>> {
+        if self.is_redundant() { Some(self.turn.lock().await) } else { None }
+    }
+
+    /// Whether what the membership record says was ever [told](Self::tell).
+    pub fn is_known(&self) -> bool {
+        self.state().known
+    }
+
+    /// What new data sets are stored with.
+    pub fn scheme(&self) -> Scheme {
+        self.state().scheme
+    }
+
+    /// What the membership record says.
+    pub fn tell(&self, homes: usize, scheme: Scheme) {
+        let mut state = self.state();
+        (state.known, state.scheme) = (true, scheme);
+        self.homes.store(homes.max(1), Ordering::Release);
+    }
+
+    /// Why drive `at` is not used, if it is not.
+    pub fn why(&self, at: usize) -> Option<String> {
+        self.state().lost.get(at).cloned().flatten()
+    }
+
+    /// Whether drive `at` is there, and is not used because it is blank.
+    pub fn is_blank(&self, at: usize) -> bool {
+        self.state().lost.get(at).is_some_and(|why| why.as_deref() == Some(BLANK))
+    }
+
+    /// Whether drive `at` is not to be used.
+    pub fn is_lost(&self, at: usize) -> bool {
+        self.state().lost.get(at).is_some_and(Option::is_some)
+    }
+
+    /// The drives that are not used.
+    pub fn lost(&self) -> Vec<usize> {
+        let state = self.state();
+        (0..state.lost.len()).filter(|at| state.lost[*at].is_some() && !state.outside.contains(at)).collect()
+    }
+
+    /// The drives that are used.
+    pub fn here(&self) -> Vec<usize> {
+        let state = self.state();
+        (0..state.lost.len()).filter(|at| state.lost[*at].is_none() && !state.outside.contains(at)).collect()
+    }
+
+    /// Drive `at` is not to be used any more; whether that is news.
+    pub fn lose(&self, at: usize, why: &str) -> bool {
+        let mut state = self.state();
+        match state.lost.get_mut(at) {
+            Some(lost @ None) => {
+                *lost = Some(why.to_owned());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Drive `at` is not to be used, for this reason, whatever the reason was before.
+    pub(crate) fn bar(&self, at: usize, why: &str) {
+        if let Some(lost) = self.state().lost.get_mut(at) {
+            *lost = Some(why.to_owned());
+        }
+    }
+
+    /// Drive `at` is back, with all that changed meanwhile.
+    pub(crate) fn found(&self, at: usize) {
+        let mut state = self.state();
+        if let Some(lost) = state.lost.get_mut(at) {
+            *lost = None;
+        }
+    }
+
+    /// Whether the membership record says that all of these are lost.
+    pub(crate) fn are_noted(&self, ids: &[Uuid]) -> bool {
+        let state = self.state();
+        ids.iter().all(|id| state.noted.contains(id))
+    }
+
+    /// The membership record says that these are lost.
+    pub(crate) fn noted(&self, ids: &[Uuid]) {
+        self.state().noted.extend(ids);
+    }
+
+    /// The membership record does not say any more that these are lost.
+    pub(crate) fn taken_in(&self, ids: &BTreeSet<Uuid>) {
+        self.state().noted.retain(|id| !ids.contains(id));
+    }
+
+    /// The membership record says that these are lost, and no others.
+    pub fn all_noted(&self, ids: &[Uuid]) {
+        self.state().noted = ids.iter().copied().collect();
+    }
+
+    /// Whether it may be looked for lost drives now, which is then taken for done: `every` so often.
+    pub(crate) fn may_look(&self, every: Duration) -> bool {
+        let mut state = self.state();
+        let due = state.looked.is_none_or(|last| last.elapsed() >= every);
+        if due {
+            state.looked = Some(Instant::now());
+        }
+        due
+    }
+
+    /// Whether data sets can still be told: no more drives are lost than root records survive. `names` are those of the drives.
+    ///
+    /// # Errors
+    /// Unavailable, naming the drives that are lost.
+    pub(crate) fn check<'a>(&self, name: impl Fn(usize) -> &'a str) -> Result<()> {
+        let (lost, homes, domains) = (self.lost(), self.homes(), self.domains());
+        let survives = domains.as_ref().map_or(lost.len() < homes, |domains| domains.survives(&lost, homes));
+        if survives {
+            return Ok(());
+        }
+        // Where drives are on hosts, how many must be back depends on which.
+        let back = if domains.is_some() { "enough".to_owned() } else { (lost.len() + 1).saturating_sub(homes).to_string() };
+        let survived = domains.and_then(|domains| domains.survival()).unwrap_or_else(|| (homes - 1).to_string());
+        let told: Vec<_> = lost.iter().map(|at| format!("{} ({})", name(*at), self.why(*at).unwrap_or_default())).collect();
+        let (count, verb) = (counted(lost.len() as u64, "drive"), if lost.len() == 1 { "is" } else { "are" });
+        Err(Error::unavailable(format!("{count} {verb} lost, but this fleet survives the loss of {survived}: bring back {back} of {}", told.join(", "))))
+    }
+}

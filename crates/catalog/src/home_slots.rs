@@ -1,0 +1,141 @@
+//! Which drives root records lie on, in fleets that drives came to or left.
+//!
+//! A root record's homes follow from its name and a list of *seats*: those of the drives with which the fleet was founded. A drive that comes gets none, so that no root record has to move, and whoever writes one with an older list of drives writes
+//! it where everybody looks for it. A drive that leaves hands its seats on, and the root records with them.
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::membership::Membership;
+use crate::root_store::rendezvous_order;
+
+/// A place for root records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seat {
+    /// What its share of the names follows from: the id of the drive that had it first.
+    pub id: Uuid,
+    /// The drive that has it.
+    pub drive: Uuid,
+}
+
+/// The seats of a fleet, and its drives without one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seats {
+    seats: Vec<Seat>,
+    rest: Vec<Uuid>,
+}
+
+impl Seats {
+    /// Those of a membership record, where there are any.
+    pub fn of(membership: &Membership) -> Option<Self> {
+        if membership.seats.is_empty() {
+            return None;
+        }
+        let has_none = |id: &Uuid| membership.seats.iter().all(|seat| seat.drive != *id);
+        let rest = membership.drives.iter().map(|member| member.id).filter(has_none).collect();
+        Some(Self { seats: membership.seats.clone(), rest })
+    }
+
+    /// The drives in the order in which they are homes of what lies under `key`: each once, those without a seat last; how many have one.
+    pub(crate) fn order(&self, key: &str) -> (Vec<Uuid>, usize) {
+        let mut order: Vec<Uuid> = Vec::with_capacity(self.seats.len() + self.rest.len());
+        for at in rendezvous_order(key, self.seats.iter().map(|seat| &seat.id)) {
+            if !order.contains(&self.seats[at].drive) {
+                order.push(self.seats[at].drive);
+            }
+        }
+        let seated = order.len();
+        order.extend(&self.rest);
+        (order, seated)
+    }
+}
+
+impl Membership {
+    /// The same with seats, if it had none yet: one for each drive.
+    pub fn seated(&mut self) {
+        if self.seats.is_empty() {
+            self.seats = self.drives.iter().map(|member| Seat { id: member.id, drive: member.id }).collect();
+        }
+    }
+
+    /// Gives each drive that has none a seat of its own.
+    pub(crate) fn seat_all(&mut self) {
+        let seated: Vec<Uuid> = self.seats.iter().map(|seat| seat.drive).collect();
+        let rest = self.drives.iter().map(|member| member.id).filter(|id| !seated.contains(id));
+        self.seats.extend(rest.map(|id| Seat { id, drive: id }));
+    }
+
+    /// Hands the seats of drive `id` of `host`, which is no member any more, to others: to those with the fewest, and of these to the first. Of drives on hosts, one of the same host has them if there is any, and otherwise one of the host with the
+    /// fewest, so that as many hosts have seats as before, on as many drives.
+    pub fn unseat(&mut self, id: &Uuid, host: &str) {
+        for at in 0..self.seats.len() {
+            if self.seats[at].drive == *id {
+                let has = |drive: &Uuid| self.seats.iter().filter(|seat| seat.drive == *drive).count();
+                let on = |host: &str| self.drives.iter().filter(|other| other.host == host && has(&other.id) > 0).count();
+                let others = self.drives.iter().filter(|other| other.id != *id);
+                // Where nobody knows hosts, all are on one.
+                let next = others.min_by_key(|other| (other.host != host, has(&other.id) > 0, on(&other.host), has(&other.id)));
+                if let Some(next) = next.map(|other| other.id) {
+                    self.seats[at].drive = next;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::membership::Member;
+
+    fn id(n: u128) -> Uuid {
+        Uuid::from_u128(n)
+    }
+
+    #[test]
+    fn who_comes_takes_no_record_away_and_who_leaves_hands_on_only_its_own() {
+        let seats = |of: &[(u128, u128)], rest: &[u128]| Seats {
+            seats: of.iter().map(|(seat, drive)| Seat { id: id(*seat), drive: id(*drive) }).collect(),
+            rest: rest.iter().map(|n| id(*n)).collect(),
+        };
+        let before = seats(&[(1, 1), (2, 2), (3, 3)], &[]);
+        let more = seats(&[(1, 1), (2, 2), (3, 3)], &[9]);
+        let fewer = seats(&[(1, 1), (2, 9), (3, 3)], &[]);
+        let least = seats(&[(1, 1), (2, 1), (3, 3)], &[]);
+        let founded: Vec<Uuid> = [1, 2, 3].map(id).into();
+        for n in 0..200 {
+            let key = format!("lab/d{n}");
+            let (order, seated) = before.order(&key);
+            assert_eq!(seated, 3);
+            // As fleets without seats have it.
+            assert_eq!(order, rendezvous_order(&key, founded.iter()).into_iter().map(|at| founded[at]).collect::<Vec<_>>());
+            assert_eq!(more.order(&key), ([order.clone(), vec![id(9)]].concat(), 3));
+            assert_eq!(fewer.order(&key).0, order.iter().map(|d| if *d == id(2) { id(9) } else { *d }).collect::<Vec<_>>());
+            assert_eq!((least.order(&key).0.len(), least.order(&key).1), (2, 2));
+        }
+    }
+
+    #[test]
+    fn seats_stay_on_their_host_or_go_to_the_one_with_the_fewest() {
+        let member = |n: u128, host: &str| Member { id: id(n), name: format!("drive-{n}"), incarnation: 0, host: host.into() };
+        let hosts = |of: &[(&str, &[u128])]| of.iter().flat_map(|(host, drives)| drives.iter().map(|n| member(*n, host))).collect::<Vec<_>>();
+        let mut fleet: Membership =
+            serde_json::from_value(serde_json::json!({"format": 6, "fleet": id(77), "drives": hosts(&[("a", &[1, 2]), ("b", &[3, 4]), ("c", &[5, 6])])}))
+                .unwrap();
+        fleet.seated();
+        // One for each host that was there, and two of a new one.
+        fleet.drives.extend(hosts(&[("a", &[11]), ("b", &[12]), ("c", &[13]), ("d", &[21, 22])]));
+        let leave = |fleet: &mut Membership, gone: &[(u128, &str)]| {
+            fleet.drives.retain(|member| gone.iter().all(|(n, _)| member.id != id(*n)));
+            gone.iter().for_each(|(n, host)| fleet.unseat(&id(*n), host));
+            let mut of: Vec<Uuid> = fleet.seats.iter().map(|seat| seat.drive).collect();
+            of.sort_unstable();
+            of
+        };
+        let of = |drives: &[u128]| drives.iter().map(|n| id(*n)).collect::<Vec<_>>();
+        assert_eq!(leave(&mut fleet, &[(5, "c")]), of(&[1, 2, 3, 4, 6, 13]));
+        assert_eq!(leave(&mut fleet, &[(3, "b"), (4, "b"), (12, "b")]), of(&[1, 2, 6, 13, 21, 22]));
+        fleet.seat_all();
+        assert_eq!(fleet.seats.len(), 7);
+    }
+}

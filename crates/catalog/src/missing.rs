@@ -1,0 +1,17 @@
+//! What it means that a drive has no such key.
+
+use skytether_common::{DatasetName, Error, Generation, Kind};
+
+use crate::root_store::Catalog;
+
+/// The error for a reader of `generation` of `name`, whom `drive` told by `error` that a part of it is not there. Where the root record still names that
+/// generation, nobody replaced or dropped the data set: the part is lost.
+pub async fn explain(catalog: &Catalog, name: &DatasetName, generation: Generation, drive: &str, error: Error) -> Error {
+    match catalog.read(name).await {
+        Ok((now, _)) if now.generation == generation => {
+            Error::corrupt(format!("{name} is incomplete, {drive} lacks a part of it (drop {name} and ingest it again)")).because(error)
+        }
+        Err(e) if e.kind() != Kind::NotFound => e.while_doing(format!("{drive} lacks a part of {name}, and nobody can tell whether that was replaced")),
+        _ => Error::conflict(format!("{name} was replaced or dropped while {drive} read it: run the query again")).because(error),
+    }
+}

@@ -1,0 +1,416 @@
+//! Root records on several drives: drives that are lost are noted before something changes without them, and get what they missed before they are used again.
+//!
+//! The note is in the membership record, which every drive has; of several the one with the highest `change` counts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use skytether_common::{DatasetName, Error, Key, Kind, Result};
+use skytether_store::{Expect, Op};
+use uuid::Uuid;
+
+use crate::failure_domains::Domains;
+use crate::fencing::is_refusal;
+use crate::home_slots::Seats;
+use crate::membership::{MEMBERSHIP_KEY, Membership};
+use crate::replacement::stranger;
+use crate::root_store::{Catalog, RootRecord};
+use skytether_runtime::within;
+
+/// How often it is looked whether lost drives are back, at most, and how long they have to answer.
+const LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(2));
+
+/// Data sets whose root records are compared at a time.
+const AGREED: usize = 16;
+
+/// How long a drive may take to name its fleet before an ingest does without it.
+pub(crate) const ANSWER: Duration = Duration::from_secs(10);
+
+/// How often a record that others change meanwhile is changed again.
+const ATTEMPTS: usize = 8;
+
+impl Catalog {
+    /// What each drive knows of its fleet.
+    pub async fn told(&self, deadline: Duration) -> Result<Vec<Result<Option<Membership>>>> {
+        let key = &Key::new(MEMBERSHIP_KEY)?;
+        Ok(join_all(self.drives().iter().enumerate().map(|(at, drive)| async move {
+            let name = &drive.info().name;
+            if self.presence().is_outside(at) {
+                return Err(Error::unavailable(format!("{name} is not of this fleet")));
+            }
+            match within(deadline, name, "name its fleet", drive.get(key)).await {
+                Ok(bytes) => Membership::decode(name, &bytes).map(Some),
+                Err(e) if e.kind() == Kind::NotFound => Ok(None),
+                Err(e) => Err(e.while_doing(format!("{name} could not name its fleet"))),
+            }
+        }))
+        .await)
+    }
+
+    /// Takes over what the newest record says of the fleet: on how many drives root records lie, and on which, and which drives are of it. That a drive came or left may have been cut off after some drives knew it.
+    pub fn learn(&self, newest: &Membership) {
+        let presence = self.presence();
+        presence.tell(newest.homes as usize, newest.redundancy);
+        presence.seat(Seats::of(newest));
+        presence.house(Domains::of(newest, self.ids()));
+        presence.replaced(newest.drives.iter().filter(|member| member.incarnation > 0).map(|member| (member.id, member.incarnation)).collect());
+        for (at, id) in self.ids().enumerate().filter(|_| !newest.seats.is_empty()) {
+            match (presence.is_outside(at), newest.drives.iter().any(|member| member.id == id)) {
+                (true, true) => presence.enter(at),
+                (false, false) => presence.leave(at),
+                _ => {}
+            }
+        }
+    }
+
+    /// Tells all drives what the newest record of the fleet says, where the coming or leaving of a drive was cut off after some of them knew it.
+    ///
+    /// # Errors
+    /// What the drives say.
+    pub async fn tell_all(&self) -> Result<()> {
+        let told = self.told(self.deadline()).await?;
+        let Some(newest) = self.newest_of(&told).filter(|newest| !newest.seats.is_empty()) else { return Ok(()) };
+        self.learn(newest);
+        let behind = |(at, told): (usize, &Result<Option<Membership>>)| {
+            !self.presence().is_outside(at) && !self.presence().is_lost(at) && matches!(told, Ok(Some(own)) if own.change < newest.change)
+        };
+        if !told.iter().enumerate().any(behind) {
+            return Ok(());
+        }
+        for _ in 0..ATTEMPTS {
+            if self.change_membership_once(|_| false, true).await? {
+                return Ok(());
+            }
+        }
+        Err(always_changing())
+    }
+
+    /// The record that counts: the newest of those drives that were here throughout. One that was away has no say: another host that has lost the fleet may have written there meanwhile. Where none of them tells, what the others say.
+    pub fn newest_of<'a>(&self, told: &'a [Result<Option<Membership>>]) -> Option<&'a Membership> {
+        let here = told.iter().enumerate().filter(|(at, _)| !self.presence().is_lost(*at)).filter_map(|(_, told)| told.as_ref().ok()?.as_ref());
+        here.max_by_key(|membership| membership.change).or_else(|| newest(told))
+    }
+
+    /// Learns what the membership record says, if that is not known, and looks whether drives that were lost are back.
+    ///
+    /// # Errors
+    /// Unavailable where more drives are lost than root records survive.
+    pub async fn look_around(&self) -> Result<()> {
+        if self.presence().is_known() && !self.presence().is_redundant() {
+            return Ok(());
+        }
+        if !self.presence().lost().is_empty() {
+            self.rejoin(LOOK.1).await?;
+        }
+        // One that comes meanwhile was not asked, and is not lost for that.
+        let members = self.presence().members();
+        let told = self.told(self.deadline().min(ANSWER)).await?;
+        let Some(newest) = self.newest_of(&told) else { return Ok(()) };
+        self.learn(newest);
+        self.lose_strangers(newest, &told);
+        let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
+        for (at, told) in told.into_iter().enumerate().filter(|(at, _)| members.contains(at)) {
+            if self.presence().is_lost(at) || self.presence().is_outside(at) {
+                continue;
+            }
+            if absent.contains(&self.drives()[at].info().id) {
+                self.presence().lose(at, "it was away while data sets changed");
+            } else if let Err(e) = told {
+                // Where nothing may be lost, whoever needs the drive says so.
+                drop(self.may_lose(at, e));
+            }
+        }
+        self.check_presence()
+    }
+
+    /// Looks in the background whether drives that were lost are back, unless that was done a moment ago. To be called in a runtime.
+    pub fn look_again(&self) {
+        if self.presence().lost().is_empty() || !self.presence().may_look(LOOK.0) {
+            return;
+        }
+        let own = self.clone();
+        tokio::spawn(async move {
+            if let Err(e) = own.rejoin(LOOK.1).await {
+                tracing::debug!("{e}");
+            }
+        });
+    }
+
+    /// The drives that were away while something changed, and have not got it yet.
+    pub(crate) async fn absent(&self) -> Result<Vec<Uuid>> {
+        let told = self.told(self.deadline()).await?;
+        Ok(self.newest_of(&told).map(|membership| membership.absent.clone()).unwrap_or_default())
+    }
+
+    /// Takes lost drives that answer within `deadline` in again, after they got what they missed.
+    ///
+    /// # Errors
+    /// Unavailable where more drives are away, or missed something, than root records survive; what the drives say.
+    pub async fn rejoin(&self, deadline: Duration) -> Result<()> {
+        if !self.presence().is_redundant() {
+            return Ok(());
+        }
+        let _turn = self.presence().turn().await;
+        let told = self.told(deadline).await?;
+        let Some(newest) = self.newest_of(&told).cloned() else { return Ok(()) };
+        self.lose_strangers(&newest, &told);
+        let stranger = |at: usize| stranger(&newest, &self.drives()[at].info().id, &told[at]).is_some();
+        let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
+        // A drive whose record of the fleet is damaged can't say what it knows, and is told all of it as one that was away.
+        let damaged: BTreeSet<usize> = (0..told.len()).filter(|at| matches!(&told[*at], Err(e) if e.kind() == Kind::Corrupt) && !stranger(*at)).collect();
+        // Unless nothing changed without it, and it never was replaced: then all that it has is right, and that record is only to be written anew.
+        let incarnation = |at: usize| newest.drives.iter().find(|member| member.id == self.drives()[at].info().id).map_or(0, |member| member.incarnation);
+        let (innocent, damaged): (BTreeSet<usize>, BTreeSet<usize>) =
+            damaged.into_iter().partition(|at| !absent.contains(&self.drives()[*at].info().id) && incarnation(*at) == 0);
+        for at in &innocent {
+            match self.note_anew(*at, &newest, deadline).await {
+                Ok(()) => self.presence().found(*at),
+                Err(e) => drop(self.presence().lose(*at, &e.full_text())),
+            }
+        }
+        // This host knows who has missed something also when those who were told of it are not here.
+        let away = |id: &Uuid| absent.contains(id) || self.presence().are_noted(std::slice::from_ref(id));
+        // A note that came late may have reached nobody but the drive that it is about, which says so itself and has no say otherwise.
+        let alone = |at: usize| matches!(&told[at], Ok(Some(own)) if own.change > newest.change && own.absent.contains(&self.drives()[at].info().id));
+        let missed = |at: usize| away(&self.drives()[at].info().id) || damaged.contains(&at) || alone(at);
+        for (at, told) in told.iter().enumerate() {
+            match told {
+                _ if stranger(at) || innocent.contains(&at) => {}
+                Ok(Some(_)) if missed(at) => drop(self.presence().lose(at, "it was away while data sets changed")),
+                Ok(Some(_)) => self.take_back(at, deadline).await?,
+                // Who is only slow to say it is not lost: whoever needs it next finds out.
+                Err(e) if damaged.contains(&at) => drop(self.presence().lose(at, &e.full_text())),
+                Ok(None) | Err(_) => {}
+            }
+        }
+        self.check_presence()?;
+        let back: Vec<usize> =
+            (0..told.len()).filter(|at| missed(*at) && !stranger(*at) && (damaged.contains(at) || matches!(told[*at], Ok(Some(_))))).collect();
+        if back.is_empty() {
+            return Ok(());
+        }
+        let mut names = self.names().await?;
+        for at in &back {
+            names.extend(self.names_at(*at).await?);
+        }
+        self.agree_on(&names, &back).await?;
+        for at in &damaged {
+            self.note_anew(*at, &newest, deadline).await?;
+        }
+        let ids: BTreeSet<_> = back.iter().map(|at| self.drives()[*at].info().id).collect();
+        // Also where the one that counts does not, now that those that are back have no say.
+        let is_named = told.iter().filter_map(|told| told.as_ref().ok()?.as_ref()).any(|own| own.absent.iter().any(|id| ids.contains(id)));
+        self.change_membership(|membership| {
+            let before = membership.absent.len();
+            membership.absent.retain(|id| !ids.contains(id));
+            membership.absent.len() < before || is_named
+        })
+        .await?;
+        self.presence().taken_in(&ids);
+        // What changed since, by those who took them for absent until just now.
+        self.agree_on(&self.names().await?, &back).await?;
+        for at in back {
+            tracing::info!("{} is back and knows what changed meanwhile", self.drives()[at].info().name);
+            self.presence().found(at);
+        }
+        Ok(())
+    }
+
+    /// Uses drive `at` again, which has missed nothing, if it takes changes from this host: while it was away another one may have been there.
+    async fn take_back(&self, at: usize, deadline: Duration) -> Result<()> {
+        if self.presence().is_lost(at) {
+            let (drive, name) = (&self.drives()[at], &self.drives()[at].info().name);
+            // Any batch brings the record of this host there first.
+            let nothing = Op::Check { key: Key::new(MEMBERSHIP_KEY)?, expect: Expect::Any };
+            if let Err(e) = within(deadline, name, "take changes from this host", drive.apply(vec![nothing])).await {
+                self.presence().bar(at, &e.full_text());
+                return Ok(());
+            }
+        }
+        self.presence().found(at);
+        Ok(())
+    }
+
+    /// Writes the damaged record of the fleet of a drive anew.
+    async fn note_anew(&self, at: usize, membership: &Membership, deadline: Duration) -> Result<()> {
+        let name = &self.drives()[at].info().name;
+        let put = Op::Put { key: Key::new(MEMBERSHIP_KEY)?, value: membership.encode()?, expect: Expect::Any };
+        within(deadline, name, "note its fleet anew", self.drives()[at].apply(vec![put]))
+            .await
+            .map_err(|e| e.while_doing(format!("{name} could not note its fleet anew")))?;
+        tracing::warn!("the record of the fleet at {name} was damaged, and is made anew");
+        Ok(())
+    }
+
+    /// Makes all copies of all root records alike, as a crash between two of them leaves them apart.
+    ///
+    /// # Errors
+    /// What the drives say.
+    pub async fn agree_on_all(&self) -> Result<()> {
+        if !self.presence().is_redundant() {
+            return Ok(());
+        }
+        self.agree_on(&self.names().await?, &[]).await
+    }
+
+    /// As [`Self::agree`], on [some](AGREED) at a time.
+    async fn agree_on(&self, names: &BTreeSet<DatasetName>, back: &[usize]) -> Result<()> {
+        for some in names.iter().collect::<Vec<_>>().chunks(AGREED) {
+            join_all(some.iter().map(|name| self.agree(name, back))).await.into_iter().collect::<Result<()>>()?;
+        }
+        Ok(())
+    }
+
+    /// Makes all copies of a root record alike: as the highest one of the homes that are here, or gone if they have none. Those that are `back` have no say.
+    pub async fn agree(&self, name: &DatasetName, back: &[usize]) -> Result<()> {
+        let homes = self.homes(name);
+        let mut best: Option<(u64, Bytes)> = None;
+        let mut damaged = None;
+        let mut has = BTreeMap::new();
+        let here: Vec<usize> = homes.iter().copied().filter(|at| !self.presence().is_lost(*at)).collect();
+        let each = join_all(here.iter().map(|at| self.read_at(*at, name))).await;
+        for (at, read) in here.into_iter().zip(each) {
+            match read {
+                Ok(Some((bytes, _))) => {
+                    has.insert(at, bytes.clone());
+                    match RootRecord::decode(name, &bytes) {
+                        Ok(record) if best.as_ref().is_none_or(|(change, _)| record.change > *change) => best = Some((record.change, bytes)),
+                        Ok(_) => {}
+                        // Nobody can tell what a newer one means.
+                        Err(e) if e.kind() == Kind::Unsupported => return Ok(()),
+                        Err(e) => damaged = Some(e),
+                    }
+                }
+                Ok(None) => {}
+                Err(e) if e.kind() == Kind::Corrupt => damaged = Some(e),
+                Err(e) => self.may_lose(at, e)?,
+            }
+        }
+        if let (None, Some(e)) = (&best, damaged) {
+            // That there is one is known, and not which: no copy is touched.
+            tracing::warn!("{e}");
+            return Ok(());
+        }
+        let change = best.as_ref().map_or(u64::MAX, |(change, _)| *change);
+        let value = best.map(|(_, bytes)| bytes);
+        for at in homes {
+            if back.contains(&at) {
+                self.bring(at, name, u64::MAX, value.as_ref()).await?;
+            } else if !self.presence().is_lost(at) && value.is_some() && has.get(&at) != value.as_ref() {
+                self.bring(at, name, change, value.as_ref()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes the drives that are lost, so that what they have is not taken for the truth when they are back. To be called before a root record changes.
+    ///
+    /// # Errors
+    /// Unavailable where more drives are lost than root records survive, and where one that is here does not take the note.
+    pub async fn note_absent(&self) -> Result<()> {
+        if !self.presence().is_redundant() {
+            return Ok(());
+        }
+        self.check_presence()?;
+        let lost: Vec<_> = self.presence().lost().into_iter().map(|at| self.drives()[at].info().id).collect();
+        if self.presence().are_noted(&lost) {
+            return Ok(());
+        }
+        self.change_membership(|membership| {
+            let before = membership.absent.len();
+            membership.absent.extend(lost.iter().filter(|id| !membership.absent.contains(id)).copied().collect::<Vec<_>>());
+            membership.absent.len() > before
+        })
+        .await?;
+        self.presence().noted(&lost);
+        Ok(())
+    }
+
+    /// Changes the membership record on all drives that are here; `change` says whether it changed anything. Where others change it at the same time, it is changed again as they left it.
+    pub async fn change_membership(&self, change: impl Fn(&mut Membership) -> bool) -> Result<()> {
+        for attempt in 0..ATTEMPTS {
+            if self.change_membership_once(&change, attempt > 0).await? {
+                return Ok(());
+            }
+        }
+        Err(always_changing())
+    }
+
+    /// As [`Self::change_membership`], unless somebody else was quicker at a drive; whether that was not so. What an attempt before left is written to all drives, `again`.
+    async fn change_membership_once(&self, change: impl Fn(&mut Membership) -> bool, again: bool) -> Result<bool> {
+        let key = Key::new(MEMBERSHIP_KEY)?;
+        let members = self.presence().members();
+        let told = self.told(self.deadline()).await?;
+        let known = self.newest_of(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
+        let mut membership = known.clone();
+        // What is blank, or was replaced, is to stay so.
+        let takes = |at: usize| told[at].is_ok() && (known.homes < 2 || stranger(&known, &self.drives()[at].info().id, &told[at]).is_none());
+        let behind = (0..told.len()).any(|at| !self.presence().is_outside(at) && takes(at) && matches!(&told[at], Ok(Some(own)) if own.change < known.change));
+        if !change(&mut membership) && !again && !behind {
+            return Ok(true);
+        }
+        membership.change = highest(&told).max(known.change) + 1;
+        let value = membership.encode()?;
+        let all: Vec<usize> = (0..told.len()).filter(|at| !self.presence().is_outside(*at)).collect();
+        if all.iter().any(|at| !members.contains(at)) {
+            // It came meanwhile, and was not asked.
+            return Ok(false);
+        }
+        // Before any of them knows.
+        if let Some(at) = all.iter().find(|at| !takes(**at) && !self.presence().is_lost(**at)) {
+            let error = Error::unavailable(format!("{} could not take a note about its fleet: try again", self.drives()[*at].info().name));
+            return Err(match told.into_iter().nth(*at) {
+                Some(Err(e)) => error.because(e),
+                _ => error,
+            });
+        }
+        // Those that are back and are not used yet get it as well. One that is to leave knows it last: if it alone did, whoever begins with the others would never hear of it, and say something else by the same number.
+        let stays = |at: &usize| membership.drives.iter().any(|member| member.id == self.drives()[*at].info().id);
+        let (stay, leave): (Vec<usize>, Vec<usize>) = all.into_iter().filter(|at| takes(*at)).partition(stays);
+        // The first one says who comes first, where two hosts change it at a time: who is refused there has changed nothing. After that nobody has to wait for another drive's disk.
+        let (first, rest) = stay.split_at(stay.len().min(1));
+        for together in [first, rest, &leave] {
+            let noted = join_all(together.iter().map(|at| self.note_membership(*at, &key, &membership, &value))).await;
+            if !noted.into_iter().try_fold(true, |all, one| one.map(|one| all && one))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes a changed record of the fleet, `value`, to a drive, unless somebody else was quicker there; whether that was not so.
+    async fn note_membership(&self, at: usize, key: &Key, membership: &Membership, value: &Bytes) -> Result<bool> {
+        let drive = &self.drives()[at];
+        let name = &drive.info().name;
+        let there = within(self.deadline(), name, "look its fleet up", drive.stat(key)).await?;
+        // What is read after its version is that version, or the compare-and-set fails.
+        if there.is_some() {
+            let bytes = within(self.deadline(), name, "name its fleet", drive.get(key)).await?;
+            if Membership::decode(name, &bytes).is_ok_and(|other| other.change >= membership.change) && bytes != *value {
+                return Ok(false);
+            }
+        }
+        let put = Op::Put { key: key.clone(), value: value.clone(), expect: there.map_or(Expect::Absent, |entry| Expect::Version(entry.version)) };
+        match within(self.deadline(), name, "take a note about its fleet", drive.apply(vec![put])).await {
+            Err(e) if e.kind() == Kind::Conflict && !is_refusal(&e) => Ok(false),
+            Err(e) => Err(e.while_doing(format!("{name} could not take a note about its fleet"))),
+            Ok(_) => Ok(true),
+        }
+    }
+}
+
+fn always_changing() -> Error {
+    Error::conflict("the record of the fleet changes all the time: is there another host?")
+}
+
+/// The highest change that any drive tells of.
+fn highest(told: &[Result<Option<Membership>>]) -> u64 {
+    told.iter().filter_map(|told| told.as_ref().ok()?.as_ref()).map(|membership| membership.change).max().unwrap_or(0)
+}
+
+/// The record that counts.
+pub fn newest(told: &[Result<Option<Membership>>]) -> Option<&Membership> {
+    told.iter().filter_map(|told| told.as_ref().ok()?.as_ref()).max_by_key(|membership| membership.change)
+}

@@ -1,0 +1,113 @@
+//! Blank drives in the places of lost ones, as the record of the fleet tells them: who was replaced, who is blank, and who is taken in.
+
+use bytes::Bytes;
+use skytether_common::{Error, Key, Kind, Result};
+use skytether_store::{Expect, Op};
+use uuid::Uuid;
+
+use crate::membership::{MEMBERSHIP_KEY, Membership, REPLACED_FORMAT};
+use crate::rejoin::newest;
+use crate::root_store::Catalog;
+use skytether_runtime::within;
+
+/// Why a blank drive is not used.
+pub(crate) const BLANK: &str = "it is blank, in the place of one that was lost: `skytether repair` rebuilds what was on it";
+
+/// Why a drive that was replaced is not used.
+const REPLACED: &str = "another drive took its place while it was away: it is not of this fleet any more";
+
+impl Membership {
+    /// Which drive of this id counts: the first one is 0.
+    pub(crate) fn incarnation(&self, id: &Uuid) -> u32 {
+        self.drives.iter().find(|member| member.id == *id).map_or(0, |member| member.incarnation)
+    }
+}
+
+/// Why the drive of this id is not to be used, by what it knows of its fleet, if that tells: in a fleet that may lose drives, whose newest record is `newest`.
+pub(crate) fn stranger(newest: &Membership, id: &Uuid, told: &Result<Option<Membership>>) -> Option<&'static str> {
+    match told {
+        Ok(None) => Some(BLANK),
+        Ok(Some(own)) if own.incarnation(id) < newest.incarnation(id) => Some(REPLACED),
+        // It may be the one that was replaced.
+        Err(e) if e.kind() == Kind::Corrupt && newest.incarnation(id) > 0 => {
+            Some("its record of the fleet is damaged, and it may be one that was replaced: replace it")
+        }
+        _ => None,
+    }
+}
+
+impl Catalog {
+    /// Takes drives that are blank, or were replaced, for lost: whatever is not on them is not nowhere.
+    pub(crate) fn lose_strangers(&self, newest: &Membership, told: &[Result<Option<Membership>>]) {
+        if newest.homes < 2 {
+            return;
+        }
+        for (at, told) in told.iter().enumerate() {
+            if let Some(why) = stranger(newest, &self.drives()[at].info().id, told) {
+                self.presence().bar(at, why);
+            }
+        }
+    }
+
+    /// Whether drive `at` does not know its fleet; it is not used then.
+    pub(crate) async fn is_blank(&self, at: usize) -> bool {
+        let (drive, Ok(key)) = (&self.drives()[at], Key::new(MEMBERSHIP_KEY)) else { return false };
+        let blank = self.presence().is_redundant()
+            && matches!(within(self.deadline(), &drive.info().name, "name its fleet", drive.get(&key)).await, Err(e) if e.kind() == Kind::NotFound);
+        if blank {
+            self.presence().lose(at, BLANK);
+        }
+        blank
+    }
+
+    /// The drives that answer and are blank.
+    pub async fn blank(&self) -> Result<Vec<usize>> {
+        let told = self.told(self.deadline()).await?;
+        let Some(newest) = newest(&told) else { return Err(Error::unavailable("no drive knows its fleet")) };
+        self.lose_strangers(newest, &told);
+        self.check_presence()?;
+        Ok((0..told.len()).filter(|at| matches!(told[*at], Ok(None))).collect())
+    }
+
+    /// Notes that the drives of these ids are replaced: those that had them are not used again.
+    ///
+    /// # Errors
+    /// As [`Self::change_membership`].
+    pub async fn fence(&self, ids: &[Uuid]) -> Result<()> {
+        self.change_membership(|membership| {
+            for id in ids {
+                membership.drives.iter_mut().filter(|member| member.id == *id).for_each(|member| member.incarnation += 1);
+                if !membership.absent.contains(id) {
+                    membership.absent.push(*id);
+                }
+            }
+            membership.format = membership.format.max(REPLACED_FORMAT);
+            true
+        })
+        .await?;
+        self.presence().noted(ids);
+        Ok(())
+    }
+
+    /// Takes the drives of these ids in, on which all is that belongs there.
+    ///
+    /// # Errors
+    /// What the drives say.
+    pub async fn admit(&self, ids: &[Uuid]) -> Result<()> {
+        let key = Key::new(MEMBERSHIP_KEY)?;
+        {
+            let _turn = self.presence().turn().await;
+            let told = self.told(self.deadline()).await?;
+            let value: Bytes = newest(&told).ok_or_else(|| Error::unavailable("no drive knows its fleet"))?.encode()?;
+            for drive in self.drives().iter().filter(|drive| ids.contains(&drive.info().id)) {
+                let put = Op::Put { key: key.clone(), value: value.clone(), expect: Expect::Absent };
+                match within(self.deadline(), &drive.info().name, "note its fleet", drive.apply(vec![put])).await {
+                    Err(e) if e.kind() == Kind::Conflict => {}
+                    done => drop(done?),
+                }
+            }
+        }
+        // It is one that was away from now on: root records come to it, and then it is used.
+        self.rejoin(self.deadline()).await
+    }
+}

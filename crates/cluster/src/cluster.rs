@@ -1,0 +1,295 @@
+//! The drives of a host with all that is known of them: the catalog, what stands in for lost drives, and the fence.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use skytether_common::{Error, Result};
+use skytether_device::{Cse, Storage};
+use skytether_redundancy::Scheme;
+use skytether_runtime::{AppendVec, within};
+use uuid::Uuid;
+
+use crate::options::HostOptions;
+use skytether_catalog::fencing::Fence;
+use skytether_catalog::health::Presence;
+use skytether_catalog::rejoin::newest;
+use skytether_catalog::root_store::Catalog;
+use skytether_recovery::failover::Covered;
+use skytether_recovery::fallback::Fallback;
+use skytether_recovery::missing_drive::Gone;
+use skytether_recovery::reconstruct::{Cover, RecoveryOptions};
+
+/// How long a drive that left has to say whether it holds anything.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// The drives of a host. Cheap to clone; it owns nothing durable.
+#[derive(Clone)]
+pub struct Cluster(Arc<Inner>);
+
+struct Inner {
+    drives: AppendVec<Arc<dyn Cse>>,
+    catalog: Catalog,
+    options: HostOptions,
+    /// What it was called since it began, the newest last.
+    instances: Mutex<Vec<Uuid>>,
+    /// Held by the queries that began since a generation was last replaced.
+    running: Mutex<Arc<()>>,
+    /// The drives as they are, and what stands for them.
+    cover: Arc<Cover>,
+    /// The drives that were not there when it began.
+    gone: OnceLock<Vec<Arc<Gone>>>,
+    /// Whether the list of its drives is kept with them, in an embedded fleet's directory.
+    kept: OnceLock<bool>,
+    /// On which condition drives take changes from it.
+    fence: OnceLock<Arc<Fence>>,
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let drives: Vec<_> = self.0.drives.iter().map(|d| d.info().name.as_str()).collect();
+        f.debug_struct("Cluster").field("drives", &drives).finish_non_exhaustive()
+    }
+}
+
+/// A cluster, as long as others have it.
+pub struct WeakCluster(Weak<Inner>);
+
+impl WeakCluster {
+    /// The cluster, if it is still in use.
+    pub fn upgrade(&self) -> Option<Cluster> {
+        self.0.upgrade().map(Cluster)
+    }
+}
+
+impl Cluster {
+    /// A cluster over `drives`, which may be in this process or behind a wire; `fallback` runs the sub-plans of drives that
+    /// can't.
+    ///
+    /// # Errors
+    /// Invalid for no drive, one drive twice or two drives of one name.
+    pub fn new(drives: Vec<Arc<dyn Cse>>, options: HostOptions, fallback: Arc<dyn Fallback>) -> Result<Self> {
+        check_names(&drives)?;
+        let presence = Arc::new(Presence::new(drives.len()));
+        let recovery = RecoveryOptions { memory: options.memory_limit, deadline: options.storage_deadline };
+        let cover = Cover::new(drives, Arc::clone(&presence), recovery, fallback);
+        let drives: Vec<Arc<dyn Cse>> = cover.drives().map(|at| Arc::new(Covered::new(&cover, at)) as _).collect();
+        let storages = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Storage>).collect();
+        let catalog = Catalog::of_host(storages, Arc::clone(&cover.drives), presence, options.storage_deadline)?;
+        Ok(Self(Arc::new(Inner {
+            drives: AppendVec::new(drives),
+            catalog,
+            options,
+            instances: Mutex::new(vec![Uuid::new_v4()]),
+            running: Mutex::default(),
+            cover,
+            gone: OnceLock::new(),
+            kept: OnceLock::new(),
+            fence: OnceLock::new(),
+        })))
+    }
+
+    /// The drives, in order.
+    #[must_use]
+    pub fn drives(&self) -> &[Arc<dyn Cse>] {
+        &self.0.drives
+    }
+
+    /// The catalog over these drives.
+    #[must_use]
+    pub fn catalog(&self) -> &Catalog {
+        &self.0.catalog
+    }
+
+    /// How many of the drives are lost now.
+    #[must_use]
+    pub fn lost(&self) -> usize {
+        self.0.catalog.presence().lost().len()
+    }
+
+    /// On how many hosts the drives are, where the record of the fleet says so; otherwise 0.
+    #[must_use]
+    pub fn hosts(&self) -> usize {
+        self.0.catalog.presence().domains().map_or(0, |domains| domains.hosts())
+    }
+
+    /// How data sets are kept from loss unless their ingest says otherwise.
+    #[must_use]
+    pub fn redundancy(&self) -> Scheme {
+        self.0.catalog.presence().scheme()
+    }
+
+    /// The drives as they are, and what stands for them.
+    pub fn cover(&self) -> &Arc<Cover> {
+        &self.0.cover
+    }
+
+    /// How this host works.
+    #[must_use]
+    pub fn options(&self) -> &HostOptions {
+        &self.0.options
+    }
+
+    /// New with each host: tells a restarted one from the one before. Also new when a drive has left: who knew the drives before must look again.
+    #[must_use]
+    pub fn instance(&self) -> Uuid {
+        self.0.instances.lock().last().copied().unwrap_or_default()
+    }
+
+    /// Whether it was this one before drives left: of the same start, in which places mean the same.
+    pub fn was(&self, instance: Uuid) -> bool {
+        self.0.instances.lock().contains(&instance)
+    }
+
+    /// Whoever knew this host before is to look again.
+    pub fn renew(&self) {
+        self.0.instances.lock().push(Uuid::new_v4());
+    }
+
+    /// The same, for what is not to keep it from being closed.
+    pub fn downgrade(&self) -> WeakCluster {
+        WeakCluster(Arc::downgrade(&self.0))
+    }
+
+    /// What a query holds as long as it runs.
+    pub fn running(&self) -> Arc<()> {
+        Arc::clone(&self.0.running.lock())
+    }
+
+    /// What the queries hold that began before now: nobody else does any more when they are over.
+    pub fn ran(&self) -> Arc<()> {
+        std::mem::take(&mut *self.0.running.lock())
+    }
+
+    /// The ids of the drives of the fleet, lost or not.
+    #[must_use]
+    pub fn members(&self) -> Vec<uuid::Uuid> {
+        self.catalog().presence().members().into_iter().map(|at| self.drives()[at].info().id).collect()
+    }
+
+    /// The ids of the drives that a list that is kept with them is to name: of those of the fleet by the newest record that any of them has, which this host need not have heard of, and of those that left it and are not empty yet. Nothing
+    /// where not all of them tell.
+    ///
+    /// # Errors
+    /// `Internal` where nobody can be asked.
+    pub fn listed(&self) -> BoxFuture<'_, Result<Option<Vec<uuid::Uuid>>>> {
+        Box::pin(async move {
+            let (catalog, presence) = (self.catalog(), self.catalog().presence());
+            let told = catalog.told(catalog.deadline()).await?;
+            if told.iter().enumerate().any(|(at, told)| told.is_err() && !presence.is_outside(at)) {
+                return Ok(None);
+            }
+            let Some(newest) = newest(&told) else { return Ok(None) };
+            let mut ids: Vec<uuid::Uuid> = newest.drives.iter().map(|member| member.id).collect();
+            for at in presence.outside() {
+                let drive = &self.cover().drives[at];
+                let holds = within(catalog.deadline().min(ANSWER), &drive.info().name, "list what it holds", drive.list("", None, 1)).await;
+                if holds.is_ok_and(|holds| !holds.is_empty()) && !ids.contains(&drive.info().id) {
+                    ids.push(drive.info().id);
+                }
+            }
+            Ok(Some(ids))
+        })
+    }
+
+    pub(crate) fn set_gone(&self, gone: Vec<Arc<Gone>>) {
+        // It is set once, by who made the host.
+        let _ = self.0.gone.set(gone);
+    }
+
+    pub(crate) fn set_kept(&self, kept: bool) {
+        // It is set once, by who made the host.
+        let _ = self.0.kept.set(kept);
+    }
+
+    /// Whether the list of its drives is kept with them, in an embedded fleet's directory.
+    pub fn is_kept(&self) -> bool {
+        self.0.kept.get().copied().unwrap_or(false)
+    }
+
+    /// The ids and names of drives that were not there when the host began, and still are not.
+    #[must_use]
+    pub fn gone(&self) -> Vec<(Uuid, String)> {
+        let gone = self.0.gone.get().into_iter().flatten().filter(|gone| !gone.is_there());
+        gone.map(|gone| (gone.info().id, gone.info().name.clone())).collect()
+    }
+
+    /// Puts `drive` in the place of one that was not there when the host began, whose id it has. A repair rebuilds on it what was on that.
+    ///
+    /// # Errors
+    /// `Invalid` where no such drive is missing; `Conflict` where there is another in its place already.
+    pub fn put_in_place(&self, drive: Arc<dyn Cse>) -> Result<()> {
+        let id = drive.info().id;
+        let gone = self.0.gone.get().into_iter().flatten().find(|gone| gone.info().id == id);
+        gone.ok_or_else(|| self.nobodys(&drive.info().name))?.succeed(drive)
+    }
+
+    /// What is told of a drive that is in nobody's place.
+    fn nobodys(&self, name: &str) -> Error {
+        let gone: Vec<_> = self.gone().into_iter().map(|(id, name)| format!("{name} ({id})")).collect();
+        let what = match gone.as_slice() {
+            [] => "no drive is missing that was when the host began".to_owned(),
+            some => format!("missing is {}: make a blank one with that id (`skytether drive serve --data NEW --replace ID`)", some.join(", ")),
+        };
+        Error::invalid(format!("the drive {name} that is there was made in the place of no drive that is missing; {what}"))
+    }
+
+    pub(crate) fn set_fence(&self, fence: Arc<Fence>) {
+        // It is set once, by who made the host.
+        let _ = self.0.fence.set(fence);
+    }
+
+    /// Which other host drive `at` takes changes from in the place of this one, if there is one and the drive says so.
+    pub(crate) async fn other_host(&self, at: usize) -> Option<String> {
+        let (drive, fence) = (&self.drives()[at], self.0.fence.get()?);
+        within(self.options().storage_deadline, &drive.info().name, "name its host", fence.other_at(drive.as_ref())).await.ok().flatten()
+    }
+
+    /// `drive`, with the condition on which this host's others take changes from it.
+    pub fn fenced(&self, drive: Arc<dyn Cse>) -> Arc<dyn Cse> {
+        match self.0.fence.get() {
+            Some(fence) => fence.around(drive),
+            None => drive,
+        }
+    }
+
+    /// One drive more, which is not of the fleet yet; its place.
+    ///
+    /// # Errors
+    /// Invalid where there is one of its id or name.
+    pub fn push_drive(&self, drive: Arc<dyn Cse>) -> Result<usize> {
+        let inner = &self.0;
+        let mut all: Vec<Arc<dyn Cse>> = inner.drives.to_vec();
+        all.push(Arc::clone(&drive));
+        check_names(&all)?;
+        if inner.drives.iter().any(|other| other.info().id == drive.info().id) {
+            return Err(Error::invalid(format!("{} ({}) is one of this host's drives", drive.info().name, drive.info().id)));
+        }
+        let at = inner.catalog.presence().grow();
+        inner.cover.drives.push(drive);
+        let covered: Arc<dyn Cse> = Arc::new(Covered::new(&inner.cover, at));
+        inner.catalog.grow(Arc::clone(&covered) as Arc<dyn Storage>);
+        inner.drives.push(covered);
+        Ok(at)
+    }
+}
+
+/// Errors and receipts name drives by their names, so these must differ.
+pub(crate) fn check_names(drives: &[Arc<dyn Cse>]) -> Result<()> {
+    let mut seen = HashMap::new();
+    for drive in drives {
+        let info = drive.info();
+        if let Some(other) = seen.insert(info.name.as_str(), info.id)
+            && other != info.id
+        {
+            return Err(Error::invalid(format!(
+                "two drives ({other} and {}) are called {:?}: make one of them on a new directory with another `--name`",
+                info.id, info.name
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! How the drives are.
+
+use futures::future::BoxFuture;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use futures::future::join_all;
+use skytether_common::Error;
+use tokio::time::MissedTickBehavior;
+
+use crate::cluster::Cluster;
+use skytether_api::status::DriveStatus;
+use skytether_recovery::missing_drive::advice;
+use skytether_runtime::within;
+
+impl Cluster {
+    /// All drives, each with its usage or the reason why it does not tell, and with the data sets that are damaged at it.
+    pub fn status(&self) -> BoxFuture<'_, Vec<DriveStatus>> {
+        Box::pin(async move {
+            let presence = self.catalog().presence();
+            join_all((0..self.drives().len()).filter(|at| !presence.is_outside(*at)).map(|at| self.status_of(at))).await
+        })
+    }
+
+    async fn status_of(&self, at: usize) -> DriveStatus {
+        let (drive, presence) = (&self.drives()[at], self.catalog().presence());
+        let info = drive.info().clone();
+        let mut found = None;
+        let asked = async {
+            let deadline = self.options().storage_deadline;
+            let there = within(deadline, &info.name, "say who it is", drive.identify()).await?;
+            found = (there.id != info.id).then_some(there);
+            let usage = within(deadline, &info.name, "say how much it holds", drive.usage()).await?;
+            let unreadable = match self.catalog().unreadable_at(at).await {
+                // With too many others lost nobody can tell which data sets there are; that this drive is here can be told all the same.
+                Err(_) if self.catalog().check_presence().is_err() => Vec::new(),
+                told => told?,
+            };
+            Ok::<_, Error>((usage, unreadable, self.other_host(at).await))
+        };
+        let asked = asked.await;
+        let damaged = self.cover().damaged(at);
+        let host = presence.domains().and_then(|domains| domains.name(at).map(str::to_owned));
+        match asked {
+            Ok((usage, unreadable, fenced)) => {
+                let (error, blank) = (presence.why(at), presence.is_blank(at));
+                DriveStatus { info, found: None, host, usage: Some(usage), error, blank, fenced, damaged, unreadable }
+            }
+            Err(e) => {
+                let error = if found.is_some() { e.full_text() } else { self.why_lost(at, &e) };
+                DriveStatus { info, found, host, usage: None, error: Some(error), blank: false, fenced: None, damaged, unreadable: Vec::new() }
+            }
+        }
+    }
+
+    /// Why drive `at` is lost, which answered with `error`, and what to do about it.
+    fn why_lost(&self, at: usize, error: &Error) -> String {
+        let (drive, presence) = (&self.drives()[at], self.catalog().presence());
+        let info = drive.info();
+        let (id, name) = (&info.id, &info.name);
+        // With too many lost nothing can be rebuilt, and without redundancy neither.
+        let spared = presence.is_redundant() && self.catalog().check_presence().is_ok();
+        if self.gone().iter().any(|(gone, _)| gone == id) {
+            let why = presence.why(at).unwrap_or_else(|| error.full_text());
+            return format!("{why}; {}", if spared { advice(id, name, self.is_kept()) } else { "bring it back".to_owned() });
+        }
+        let why = error.full_text();
+        if spared && drive.away() {
+            return format!(
+                "{why}, or have all of it rebuilt on a blank drive at its address (`skytether drive serve --data NEW --name {name} --replace {id}`, then `skytether repair`)"
+            );
+        }
+        why
+    }
+
+    /// Asks each drive for a sign of life as often as `every` says, for ever: connections log the loss and the return of a drive, which they would
+    /// otherwise only notice when somebody needs it.
+    pub fn watch(&self, every: Duration) -> BoxFuture<'_, Infallible> {
+        Box::pin(async move {
+            let mut ticks = tokio::time::interval(every);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                ticks.tick().await;
+                join_all(self.drives().iter().map(|drive| async {
+                    // A small question that the drive itself must answer; the connection says what is to be said.
+                    if let Err(e) = drive.list("", None, 1).await {
+                        tracing::debug!("{e}");
+                    }
+                }))
+                .await;
+            }
+        })
+    }
+}

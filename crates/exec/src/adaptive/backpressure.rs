@@ -1,0 +1,202 @@
+//! Rows on their way from drives to readers, and how many of them may wait.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use arrow::record_batch::RecordBatch;
+use datafusion::error::Result as DfResult;
+use parking_lot::{Mutex, MutexGuard};
+use skytether_adapt::message::EpochId;
+use tokio::sync::mpsc::{Sender, WeakSender};
+use tokio::sync::{Notify, mpsc};
+
+use crate::adaptive::spill_buffer::Kept;
+
+/// Rows that wait in memory for whoever reads them, in bytes, before nothing more is taken in.
+const WAITING: u64 = 32 << 20;
+
+/// Milliseconds in which nobody reads anything, after which it is asked whether somebody waits for the rows of another drive first.
+const STUCK: u64 = 250;
+
+/// Where the rows of one drive go. The queue ends with this, which nobody else may keep.
+#[derive(Debug)]
+pub(crate) struct Mouth {
+    /// Rows, and the bytes of memory that they count for.
+    queue: mpsc::UnboundedSender<(Kept, u64)>,
+    pub(crate) reading: Arc<Reading>,
+}
+
+/// How the rows of one drive are read.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    /// How many wait, as they came.
+    waiting: AtomicU64,
+    reader: WeakSender<DfResult<RecordBatch>>,
+    /// Nobody reads any more.
+    pub(crate) closed: AtomicBool,
+    /// No more will come.
+    pub(crate) over: AtomicBool,
+}
+
+impl Mouth {
+    /// One that `output` leads to, and what waits for it.
+    pub(crate) fn new(output: &Sender<DfResult<RecordBatch>>) -> (Arc<Self>, mpsc::UnboundedReceiver<(Kept, u64)>) {
+        let (queue, waiting) = mpsc::unbounded_channel();
+        let no = || AtomicBool::new(false);
+        let reading = Arc::new(Reading { waiting: AtomicU64::new(0), reader: output.downgrade(), closed: no(), over: no() });
+        (Arc::new(Self { queue, reading }), waiting)
+    }
+
+    /// Whether somebody takes these rows.
+    fn give(&self, rows: Kept, bytes: u64) -> bool {
+        self.reading.waiting.fetch_add(1, Ordering::Relaxed);
+        self.queue.send((rows, bytes)).is_ok()
+    }
+}
+
+impl Reading {
+    /// Whether its reader has taken all that came, and more will come.
+    fn is_hungry(&self) -> bool {
+        !self.closed.load(Ordering::Relaxed)
+            && !self.over.load(Ordering::Relaxed)
+            && self.waiting.load(Ordering::Relaxed) == 0
+            && self.reader.upgrade().is_some_and(|reader| reader.capacity() == reader.max_capacity())
+    }
+}
+
+/// Rows that wait for readers, of all drives.
+pub(crate) struct Flow {
+    began: Instant,
+    bytes: AtomicU64,
+    /// When something was last read, in milliseconds since `began`.
+    read: AtomicU64,
+    pub(crate) room: Notify,
+    /// Bytes of filtered rows that wait to be worked off here, by their epochs.
+    filtered: Mutex<BTreeMap<EpochId, u64>>,
+    mouths: Mutex<Vec<Arc<Reading>>>,
+}
+
+impl Flow {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            began: Instant::now(),
+            bytes: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+            room: Notify::new(),
+            filtered: Mutex::default(),
+            mouths: Mutex::default(),
+        })
+    }
+
+    /// Rows are also read there.
+    pub(crate) fn leads_to(&self, mouth: &Arc<Mouth>) {
+        self.mouths.lock().push(Arc::clone(&mouth.reading));
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether as much waits in memory as may.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) > WAITING
+    }
+
+    /// Whether nothing more is to come. Where nobody reads any of what waits, a reader may wait for the rows of another drive first (a merge in order does): then more is taken in, which waits on disk
+    /// ([`crate::adaptive::spill_buffer`]). A reader that takes nothing of any drive is waited for, however long that takes.
+    pub(crate) fn clogged(&self) -> bool {
+        let stuck = || self.now().saturating_sub(self.read.load(Ordering::Relaxed)) >= STUCK;
+        let hungry = || self.mouths.lock().iter().any(|mouth| mouth.is_hungry());
+        self.is_full() && !(stuck() && hungry())
+    }
+
+    fn filtered(&self) -> MutexGuard<'_, BTreeMap<EpochId, u64>> {
+        self.filtered.lock()
+    }
+
+    /// Whether the task is to take nothing more in: of rows for readers, or of rows that are to be aggregated here.
+    pub(crate) fn full(&self) -> bool {
+        self.clogged() || self.filtered().values().sum::<u64>() > WAITING
+    }
+
+    /// Filtered rows wait to be worked off.
+    pub(crate) fn waits(&self, epoch: EpochId, bytes: u64) {
+        self.filtered().insert(epoch, bytes);
+    }
+
+    /// An epoch is worked off.
+    pub(crate) fn worked(&self, epoch: EpochId) {
+        if self.filtered().remove(&epoch).is_some() {
+            self.room.notify_waiters();
+        }
+    }
+
+    /// Rows that take so many bytes of memory wait from now on.
+    pub(crate) fn more(&self, bytes: u64) {
+        if self.bytes.fetch_add(bytes, Ordering::Relaxed) == 0 {
+            self.read.store(self.now(), Ordering::Relaxed);
+        }
+    }
+
+    /// Gives rows, of which `bytes` are counted, to whoever reads them there.
+    pub(crate) fn give(&self, mouth: &Mouth, rows: Kept, bytes: u64) -> bool {
+        let given = mouth.give(rows, bytes);
+        if !given {
+            self.less(bytes);
+        }
+        given
+    }
+
+    /// Rows were read there.
+    pub(crate) fn read(&self, mouth: &Reading, bytes: u64) {
+        mouth.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.less(bytes);
+    }
+
+    fn less(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.read.store(self.now(), Ordering::Relaxed);
+        self.room.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn readers_that_rest_are_waited_for_and_those_that_wait_for_another_drive_are_not() {
+        let flow = Flow::new();
+        let (outputs, mut readers): (Vec<_>, Vec<_>) = (0..2).map(|_| mpsc::channel(1)).unzip();
+        let (mouths, mut waiting): (Vec<_>, Vec<_>) = outputs.iter().map(Mouth::new).unzip();
+        mouths.iter().for_each(|mouth| flow.leads_to(mouth));
+        let rows = || Kept::loose(RecordBatch::new_empty(Arc::new(arrow::datatypes::Schema::empty())));
+        let give = |at: usize, bytes: u64| {
+            flow.more(bytes);
+            assert!(flow.give(&mouths[at], rows(), bytes));
+        };
+        give(0, WAITING);
+        give(1, 1);
+        assert!(flow.is_full() && flow.clogged());
+        tokio::time::sleep(Duration::from_millis(STUCK + 50)).await;
+        assert!(flow.clogged(), "rows of both drives wait: nobody reads");
+        // Those of the second are read, and it has more to come.
+        let (_, bytes) = waiting[1].try_recv().unwrap();
+        flow.read(&mouths[1].reading, bytes);
+        give(0, 1);
+        tokio::time::sleep(Duration::from_millis(STUCK + 50)).await;
+        assert!(flow.is_full() && !flow.clogged(), "somebody waits for the second drive's rows");
+        // What came is on its way to the reader, who does not take it.
+        outputs[1].try_send(Ok(RecordBatch::new_empty(Arc::new(arrow::datatypes::Schema::empty())))).unwrap();
+        assert!(flow.clogged());
+        readers[1].try_recv().unwrap().unwrap();
+        assert!(!flow.clogged());
+        // It has no more.
+        mouths[1].reading.over.store(true, Ordering::Relaxed);
+        assert!(flow.clogged());
+    }
+}

@@ -1,0 +1,253 @@
+//! The level above as a worker: runs a sub-plan over slices that a drive handed out, and its upper part over rows that a drive filtered.
+//!
+//! For each drive there is an engine over what that drive stores, read from afar; it plans the same sub-plan as the drive does. Lanes for slices, and others for rows, are started when the first ones come. They run on threads of
+//! their own: what they need beside the slices (names of genes, groups of cells) is read from the drive in the middle of them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::record_batch::RecordBatch;
+use datafusion::execution::memory_pool::MemoryPool;
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
+use parking_lot::Mutex;
+use skytether_adapt::kinds::Kinds;
+use skytether_adapt::message::{EpochId, Rung};
+use skytether_common::{Error, Result};
+use skytether_device::{Annotation, Cse, Storage, SubPlan};
+use skytether_engine::feed::{FetchedSlice, SliceFeed};
+use skytether_engine::meter::Meter;
+use skytether_engine::remote::RemoteStore;
+use skytether_engine::split_execution::{Lane, SplitExecution, Taken};
+use skytether_engine::{Engine, Reader};
+use skytether_runtime::threads::{Threads, spawn_blocking_thread};
+use tokio::sync::OnceCell;
+
+use crate::adaptive::spill_buffer::Kept;
+use crate::adaptive::work_queue::{Line, Queue};
+
+/// The engine over what a drive stores, made when it is first needed; it keeps what it has read of metadata and names for the next query.
+#[derive(Debug)]
+pub struct EngineAbove {
+    drive: Arc<dyn Cse>,
+    pool: Arc<dyn MemoryPool>,
+    deadline: Duration,
+    /// Drives that share the memory for caches.
+    drives: usize,
+    /// The threads that wait for what drives read, of all of them.
+    threads: Arc<Threads>,
+    engine: Mutex<Option<Arc<Engine>>>,
+    /// What kinds of operators take on the drive, as queries have shown.
+    kinds: Mutex<Kinds>,
+}
+
+impl EngineAbove {
+    /// Over what `drive`, one of so many `drives`, stores.
+    pub(crate) fn new(drive: Arc<dyn Cse>, pool: Arc<dyn MemoryPool>, deadline: Duration, drives: usize, threads: Arc<Threads>) -> Self {
+        Self { drive, pool, deadline, drives, threads, engine: Mutex::default(), kinds: Mutex::default() }
+    }
+
+    /// What kinds of operators take on the drive, as queries until now have shown.
+    pub fn kinds(&self) -> Kinds {
+        *self.kinds.lock()
+    }
+
+    /// A query has shown that.
+    fn learnt(&self, kinds: Kinds) {
+        *self.kinds.lock() = kinds;
+    }
+
+    /// Must be called in a runtime.
+    fn engine(&self) -> Result<Arc<Engine>> {
+        let mut engine = self.engine.lock();
+        if let Some(engine) = &*engine {
+            return Ok(Arc::clone(engine));
+        }
+        let storage: Arc<dyn Storage> = Arc::clone(&self.drive) as _;
+        let reader = Reader::sharing(Arc::new(RemoteStore::new(storage, self.deadline)), self.drives).waiting_on(Arc::clone(&self.threads));
+        let reader = Arc::new(reader);
+        let made = Arc::new(Engine::new(self.drive.info().name.clone(), reader, Arc::clone(&self.pool), 1, 1)?);
+        *engine = Some(Arc::clone(&made));
+        Ok(made)
+    }
+}
+
+/// What comes of the work.
+#[derive(Debug)]
+pub(crate) enum Worked {
+    /// Rows or states, like those that the drive itself sends.
+    Rows(RecordBatch),
+    /// An epoch is worked off, in so many seconds of processor time.
+    Epoch(EpochId, f64),
+    /// A lane is over.
+    Over(Result<()>),
+}
+
+/// Called with what comes, on a thread that may block; whether more is wanted.
+pub(crate) type Tell = Arc<dyn Fn(Worked) -> bool + Send + Sync>;
+
+/// The work for one drive.
+pub(crate) struct Above {
+    engine: Arc<EngineAbove>,
+    plan: SubPlan,
+    /// The rung that slices are worked off to.
+    top: Rung,
+    divided: OnceCell<Arc<SplitExecution>>,
+    tell: Tell,
+    /// Lanes for slices, and for rows.
+    lanes: usize,
+    slices: Mutex<Option<Queue<FetchedSlice>>>,
+    rows: Mutex<Option<Queue<Kept>>>,
+    /// Those of all lanes.
+    meters: Mutex<Vec<Arc<Meter>>>,
+}
+
+impl fmt::Debug for Above {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Above").finish_non_exhaustive()
+    }
+}
+
+impl Above {
+    /// The work for the drive that `engine` reads: `plan` up to `top`, in so many `lanes` each for slices and for rows.
+    pub(crate) fn new(engine: Arc<EngineAbove>, plan: SubPlan, tell: Tell, top: Rung, lanes: usize) -> Arc<Self> {
+        let (slices, rows, meters) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Arc::new(Self { engine, plan, top, divided: OnceCell::new(), tell, lanes, slices, rows, meters })
+    }
+
+    /// The sub-plan as this side runs it.
+    async fn divided(&self) -> Result<Arc<SplitExecution>> {
+        let planned = self.divided.get_or_try_init(|| async {
+            let (engine, plan) = (self.engine.engine()?, self.plan.clone());
+            // Planning reads metadata from the drive, and waits for it.
+            let taken = async move {
+                Ok(match engine.take(plan).await? {
+                    Taken::Split(divided) => Some(divided.finishing().await?),
+                    Taken::Whole(_) => None,
+                })
+            };
+            match spawn_blocking_thread(move || futures::executor::block_on(taken)).await? {
+                Some(divided) => Ok(Arc::new(divided)),
+                None => Err(Error::internal("the host does not divide a sub-plan that a drive divides: do they have the same version?")),
+            }
+        });
+        planned.await.cloned()
+    }
+
+    /// Keeps what this query has shown of the drive for the next one.
+    pub(crate) fn learnt(&self, kinds: Kinds) {
+        self.engine.learnt(kinds);
+    }
+
+    /// Processor time that its lanes have had.
+    pub(crate) fn time(&self) -> Duration {
+        self.meters.lock().iter().map(|meter| meter.spent()).sum()
+    }
+
+    /// What was read for it, and what lanes over slices did that are over; nothing where it has had nothing to do.
+    pub(crate) fn told(&self) -> Option<Annotation> {
+        self.divided.get().map(|divided| divided.annotation())
+    }
+
+    /// Reads a stripe as it is stored.
+    ///
+    /// # Errors
+    /// As the drive's storage.
+    pub(crate) async fn fetch(&self, stripe: u32) -> Result<FetchedSlice> {
+        self.divided().await?.fetcher(self.top)?.fetch(stripe).await
+    }
+
+    /// Works slices off that [`Self::fetch`] gave.
+    pub(crate) fn slices(self: &Arc<Self>, epoch: EpochId, fed: Vec<FetchedSlice>) {
+        let mut queue = self.slices.lock();
+        let queue = queue.get_or_insert_with(|| {
+            let queue = Queue::new(Arc::clone(&self.tell));
+            for _ in 0..self.lanes {
+                let (top, line) = (self.top, queue.line());
+                self.start(Some(top), move |divided, meter| divided.lane(top, Arc::new(Stored(line.metered(Arc::clone(&meter)))), meter));
+            }
+            queue
+        });
+        queue.push(epoch, fed);
+    }
+
+    /// Works rows off that the drive filtered.
+    pub(crate) fn rows(self: &Arc<Self>, epoch: EpochId, batches: Vec<Kept>) {
+        let mut queue = self.rows.lock();
+        let queue = queue.get_or_insert_with(|| {
+            let queue = Queue::new(Arc::clone(&self.tell));
+            for _ in 0..self.lanes {
+                let line = queue.line();
+                let name = self.engine.drive.info().name.clone();
+                self.start(None, move |divided, meter| {
+                    let (schema, line) = (divided.schema(Rung::Filter), line.metered(Arc::clone(&meter)));
+                    // Whoever asks for the next rows is done with those before.
+                    let rows = stream::unfold(line, |line| async move {
+                        line.done();
+                        Some((Arc::clone(&line).next().await?, line))
+                    });
+                    let rows = rows.then(Kept::load);
+                    divided.above(rows.map(move |batch| skytether_device::conform::conform(&batch?, &schema, &name)).boxed(), meter)
+                });
+            }
+            queue
+        });
+        queue.push(epoch, batches);
+    }
+
+    /// Starts a lane, which does not keep this alive: what feeds it ends with this, and so does it. If it reads slices, the rung says how far.
+    fn start(self: &Arc<Self>, reads: Option<Rung>, lane: impl FnOnce(&SplitExecution, Arc<Meter>) -> Result<Lane> + Send + 'static) {
+        let (above, tell) = (Arc::clone(self), Arc::clone(&self.tell));
+        let meter = Arc::new(Meter::default());
+        self.meters.lock().push(Arc::clone(&meter));
+        tokio::spawn(async move {
+            let divided = above.divided().await;
+            drop(above);
+            let over = match divided {
+                Ok(divided) => {
+                    let gives = Arc::clone(&tell);
+                    let work = spawn_blocking_thread(move || {
+                        let mut lane = lane(&divided, meter)?;
+                        let over = futures::executor::block_on(async {
+                            while let Some(batch) = lane.next().await? {
+                                if !gives(Worked::Rows(batch)) {
+                                    break;
+                                }
+                            }
+                            Ok::<_, Error>(())
+                        });
+                        if let Some(rung) = reads {
+                            divided.ended(rung, &lane);
+                        }
+                        over
+                    });
+                    work.await
+                }
+                Err(error) => Err(error),
+            };
+            tell(Worked::Over(over));
+        });
+    }
+
+    /// No more will come; the number of lanes that will say [`Worked::Over`].
+    pub(crate) fn close(&self) -> usize {
+        let slices = self.slices.lock().take().map_or(0, |_| self.lanes);
+        let rows = self.rows.lock().take().map_or(0, |_| self.lanes);
+        slices + rows
+    }
+}
+
+/// Gives a lane slices that were handed out.
+#[derive(Debug)]
+struct Stored(Arc<Line<FetchedSlice>>);
+
+impl SliceFeed for Stored {
+    fn next(&self) -> BoxFuture<'static, Option<Result<FetchedSlice>>> {
+        Arc::clone(&self.0).next().map(|fed| fed.map(Ok)).boxed()
+    }
+
+    fn done(&self, _: u32) {
+        self.0.done();
+    }
+}

@@ -1,0 +1,594 @@
+//! The task of a scan whose work moves: what drives say becomes events of the machine, and its actions are carried out.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use backon::{ConstantBuilder, Retryable};
+use futures::FutureExt;
+use skytether_adapt::ledger::Dropped;
+use skytether_adapt::message::{Completed, CseId, Down, EpochId, Order, Rung, SliceCost, SliceId, Up};
+use skytether_adapt::query::{Action, Event, Policy, Query, Setup};
+use skytether_adapt::work;
+use skytether_common::{Error, Kind, Result};
+use skytether_device::OpenReply;
+use skytether_device::session::Message;
+use skytether_device::size::batch_bytes;
+use skytether_engine::feed::FetchedSlice;
+use skytether_plan::error::to_datafusion;
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::adaptive::backpressure::{Flow, Mouth};
+use crate::adaptive::drive_state::{Drive, Handed};
+use crate::adaptive::local_worker::{Above, Worked};
+use crate::adaptive::spill_buffer::{Kept, Room};
+use crate::adaptive::start::{Member, Start};
+use crate::adaptive::trace as traced;
+use crate::adaptive::upstream::Source;
+use crate::drive_reader::Seen;
+use crate::forecast;
+use crate::forecast::MOST;
+use skytether_api::estimate::{Division, DriveShare};
+use skytether_device::conform::conform;
+
+/// Messages of all drives that wait for the machine.
+const MESSAGES: usize = 64;
+
+/// How long a drive that was lost has to come back, and the share of the silence that this is at most.
+const COMING_BACK: (Duration, f64) = (Duration::from_secs(8), 0.8);
+
+/// How often it is looked whether it has.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+/// The share of the memory for what waits that states of several lanes may take, as far as their number is foreseen.
+const STATES: f64 = 0.5;
+
+/// What an epoch delivers.
+#[derive(Debug)]
+pub(crate) enum Batch {
+    Rows(Kept),
+    Stored(FetchedSlice),
+}
+
+/// What the task hears.
+pub(crate) enum Heard {
+    Opened(usize, Box<Result<OpenReply>>),
+    /// The message, or the end, of a drive's so-and-so-many-th session.
+    Message(usize, u32, Option<Result<Message>>),
+    Fetched(usize, EpochId, u32, Result<FetchedSlice>),
+    Above(usize, Worked),
+    Whole(Result<()>),
+}
+
+/// Raw epochs that are being read.
+pub(crate) struct Fetching {
+    tasks: Vec<AbortHandle>,
+    slices: Vec<SliceId>,
+    came: u32,
+    bytes: u64,
+    began: Instant,
+}
+
+pub(crate) struct Task {
+    pub(crate) drives: Vec<Drive>,
+    pub(crate) query: Query<Batch>,
+    pub(crate) began: Instant,
+    pub(crate) inbox: mpsc::UnboundedSender<Heard>,
+    pub(crate) messages: mpsc::Sender<Heard>,
+    pub(crate) fetching: BTreeMap<EpochId, Fetching>,
+    pub(crate) schema: SchemaRef,
+    /// Events that follow from actions.
+    pub(crate) follow: VecDeque<Event<Batch>>,
+    pub(crate) next_slice: u32,
+    pub(crate) flow: Arc<Flow>,
+    /// Where rows wait for their epochs to be complete, and for their readers.
+    pub(crate) room: Arc<Room>,
+    /// What is to be ended with this.
+    pub(crate) tasks: JoinSet<()>,
+    /// Rows on their way to their readers.
+    pub(crate) outlets: JoinSet<()>,
+    /// How it ended; by the fault of which drive.
+    pub(crate) outcome: Option<std::result::Result<(), (Option<usize>, Error)>>,
+    pub(crate) silence: Duration,
+    /// Lanes above, and drives that run their sub-plans as a whole, that are not over.
+    pub(crate) left: usize,
+    /// How much of the sub-plan is wanted: `Full`, or `Filter` where the level above wants no more.
+    pub(crate) top: Rung,
+    /// Where the slices come from, if a level above feeds them.
+    pub(crate) source: Option<Arc<dyn Source>>,
+    /// Whether it has said that there are no more.
+    pub(crate) fed: bool,
+    /// Slices that are worked off here, by their epochs; kept for the source.
+    pub(crate) handed: BTreeMap<EpochId, Vec<u32>>,
+    /// What it starts from, until what is expected of it is known.
+    pub(crate) expects: Option<Setup>,
+    pub(crate) expected: Option<Division>,
+}
+
+pub(crate) async fn work_off(start: Start) -> Result<()> {
+    let (inbox, mut heard) = mpsc::unbounded_channel();
+    let (messages, mut said) = mpsc::channel(MESSAGES);
+    let setup = start.setup;
+    let adaptive = setup.policy == Policy::Adaptive && start.source.is_none();
+    let silence = setup.limits.silence;
+    let lanes = lanes(&setup, start.members.len());
+    let query = Query::new(setup.clone());
+    let query = match start.source.as_ref().and_then(|source| source.known()) {
+        Some(cost) => query.knowing(cost),
+        None => query,
+    };
+    let mut task = Task {
+        drives: Vec::new(),
+        query,
+        began: Instant::now(),
+        inbox,
+        messages,
+        fetching: BTreeMap::new(),
+        schema: start.schema,
+        follow: VecDeque::new(),
+        next_slice: 0,
+        flow: Flow::new(),
+        room: Room::new(start.runtime, start.spills),
+        tasks: JoinSet::new(),
+        outlets: JoinSet::new(),
+        outcome: None,
+        silence: Duration::from_secs_f64(silence.clamp(0.001, 3600.0)),
+        left: 0,
+        top: start.top,
+        source: start.source,
+        fed: false,
+        handed: BTreeMap::new(),
+        expects: adaptive.then_some(setup),
+        expected: None,
+    };
+    for (at, member) in start.members.into_iter().enumerate() {
+        let drive = task.drive(at, member, lanes);
+        task.drives.push(drive);
+        task.open(at);
+    }
+    loop {
+        if task.drives.iter().all(|drive| drive.output.reading.closed.load(Ordering::Relaxed)) {
+            // Nobody reads any more.
+            return Ok(());
+        }
+        // What changes from here on wakes this up.
+        let source = task.source.clone().filter(|_| !task.fed);
+        let changed = source.as_ref().map(|source| source.changed());
+        task.feed()?;
+        task.expect();
+        while let Some(event) = task.follow.pop_front() {
+            task.handle(event);
+        }
+        match task.outcome.take() {
+            Some(Ok(())) => return task.finish(&mut heard, &mut said).await,
+            Some(Err((drive, error))) => {
+                return Err(match drive.and_then(|at| task.drives.get(at)) {
+                    Some(drive) => drive.reading.at_fault(&drive.plan, error).await,
+                    None => error,
+                });
+            }
+            None => {}
+        }
+        let now = task.began.elapsed().as_secs_f64();
+        let wake = task.query.wake().map_or(0.05, |at| (at - now).clamp(0.0, 1.0));
+        let flow = Arc::clone(&task.flow);
+        let clogged = flow.full();
+        tokio::select! {
+            Some(what) = heard.recv() => task.hear(what)?,
+            Some(what) = said.recv(), if !clogged => task.hear(what)?,
+            () = flow.room.notified(), if clogged => {}
+            () = changed.unwrap_or_else(|| futures::future::pending().boxed()), if source.is_some() => {}
+            () = tokio::time::sleep(Duration::from_secs_f64(wake)) => {
+                if clogged {
+                    // That nothing is heard of them is our doing.
+                    for at in 0..task.drives.len() {
+                        task.handle(Event::Alive { cse: CseId(at as u32), epoch: None });
+                    }
+                }
+                task.handle(Event::Tick);
+            }
+        }
+    }
+}
+
+/// Lanes for the slices that one of so many drives hands out: what cores there are for each, as long as their states, which each lane has of its own, take little of the memory.
+fn lanes(setup: &Setup, drives: usize) -> usize {
+    let drives = drives.max(1);
+    let cores = setup.host.cores as usize / drives;
+    let states = match setup.work.result {
+        work::Output::Groups { groups, bytes_per_group } => groups * bytes_per_group * drives as f64,
+        work::Output::Rows { .. } => 0.0,
+    };
+    let most = setup.limits.memory as f64 * STATES / states.max(1.0);
+    cores.min(most as usize).max(1)
+}
+
+impl Task {
+    /// Drive `at`, of whose slices so many are worked off here at a time.
+    fn drive(&mut self, at: usize, member: Member, lanes: usize) -> Drive {
+        let Member { reading, plan, engine, output } = member;
+        let inbox = self.inbox.clone();
+        let tells = Arc::clone(&self.flow);
+        let tell = Arc::new(move |worked| {
+            match &worked {
+                Worked::Rows(batch) => {
+                    // The thread is the lane's own.
+                    while tells.clogged() && !inbox.is_closed() {
+                        std::thread::sleep(Duration::from_millis(2));
+                    }
+                    tells.more(batch_bytes(batch));
+                }
+                Worked::Epoch(epoch, _) => tells.worked(*epoch),
+                Worked::Over(_) => {}
+            }
+            inbox.send(Heard::Above(at, worked)).is_ok()
+        });
+        let (mouth, mut waiting) = Mouth::new(&output);
+        self.flow.leads_to(&mouth);
+        let (flow, reading, schema) = (Arc::clone(&self.flow), Arc::new(reading), Arc::clone(&self.schema));
+        let (records, reads) = (Arc::clone(&reading), Arc::clone(&mouth.reading));
+        self.outlets.spawn(async move {
+            while let Some((rows, bytes)) = waiting.recv().await {
+                let batch = rows.load().await.and_then(|batch| conform(&batch, &schema, &records.drive().info().name));
+                let (failed, sent) = match batch {
+                    Ok(batch) if batch.num_rows() == 0 => (false, true),
+                    Ok(batch) => {
+                        records.records(&batch);
+                        (false, output.send(Ok(batch)).await.is_ok())
+                    }
+                    Err(error) => (true, output.send(Err(to_datafusion(error))).await.is_ok()),
+                };
+                flow.read(&reads, bytes);
+                if failed || !sent {
+                    break;
+                }
+            }
+            reads.closed.store(true, Ordering::Relaxed);
+            flow.room.notify_waiters();
+        });
+        Drive {
+            cse: Arc::clone(reading.drive()),
+            above: Above::new(engine, plan.clone(), tell, self.top, lanes),
+            reading,
+            plan,
+            output: mouth,
+            orders: None,
+            held: Vec::new(),
+            sessions: 0,
+            heard: Instant::now(),
+            opening: false,
+            is_surveyed: false,
+            misannounced: false,
+            stored: Vec::new(),
+            top: self.top,
+            lower: None,
+            opened: HashMap::new(),
+            owes: HashSet::new(),
+            stripes: Vec::new(),
+            first: 0,
+            places: HashMap::new(),
+            silent: false,
+            trouble: None,
+            whole: false,
+            told: None,
+            before: Seen::default(),
+            told_above: Duration::ZERO,
+            handed_out: Handed::default(),
+        }
+    }
+
+    /// What is to be expected, once it is known which slices there are.
+    fn expect(&mut self) {
+        if self.expects.is_none() || !self.drives.iter().all(|drive| drive.is_surveyed) {
+            return;
+        }
+        if self.drives.iter().map(|drive| drive.stored.len()).sum::<usize>() > MOST {
+            self.expects = None;
+            return;
+        }
+        if let Some(setup) = self.expects.take() {
+            let names: Vec<_> = self.drives.iter().map(|drive| drive.cse.info().name.as_str()).collect();
+            self.expected = Some(forecast::expected(setup, &names, self.drives.iter().map(|drive| drive.stored.clone()).collect()));
+        }
+    }
+
+    /// What happened.
+    pub(crate) fn happened(&self) -> Division {
+        let drives = self.drives.iter().enumerate().map(|(at, drive)| {
+            let Handed { slices, filtered, full, .. } = drive.handed_out;
+            // The rung at which it worked most of them off.
+            let rung = if filtered > full { Some(Rung::Filter) } else { (full > 0).then_some(self.top) };
+            let (slices_filtered, seconds_per_slice) = (if full > 0 { filtered } else { 0 }, self.query.slice(at, rung));
+            DriveShare { name: drive.cse.info().name.clone(), rung, slices: filtered + full, slices_filtered, handed_out: slices, seconds_per_slice }
+        });
+        Division { seconds: self.began.elapsed().as_secs_f64(), drives: drives.collect() }
+    }
+
+    /// Opens a session at a drive, for the first time or again.
+    pub(crate) fn open(&mut self, at: usize) {
+        let drive = &mut self.drives[at];
+        if drive.opening {
+            return;
+        }
+        drive.opening = true;
+        // Whoever was there before may be starting again.
+        let until = (drive.is_surveyed || self.source.is_some()).then(|| Instant::now() + COMING_BACK.0.min(self.silence.mul_f64(COMING_BACK.1)));
+        let (cse, plan, reading, inbox) = (Arc::clone(&drive.cse), drive.plan.clone(), Arc::clone(&drive.reading), self.inbox.clone());
+        self.tasks.spawn(async move {
+            // Always so long, and not by chance: what happens in a storm of the tests follows from its seed.
+            let pauses = ConstantBuilder::new().with_delay(ASK_AGAIN).without_max_times();
+            let coming_back = |e: &Error| e.kind() == Kind::Unavailable && until.is_some_and(|until| Instant::now() < until);
+            let open = || reading.begun(&plan, cse.open(plan.clone()));
+            let opened = match open.retry(pauses).when(coming_back).await {
+                Err(e) => Err(reading.at_fault(&plan, e).await),
+                opened => opened,
+            };
+            let _ = inbox.send(Heard::Opened(at, Box::new(opened)));
+        });
+    }
+
+    pub(crate) fn handle(&mut self, event: Event<Batch>) {
+        let now = self.began.elapsed().as_secs_f64();
+        traced::event(now, &event);
+        for action in self.query.handle(now, event) {
+            traced::action(now, &action);
+            self.act(action);
+        }
+    }
+
+    fn act(&mut self, action: Action<Batch>) {
+        match action {
+            Action::Send { cse, down } => self.send(cse.0 as usize, down),
+            Action::Count { epoch, cse, rung, slices, batches } => self.count(epoch, cse.0 as usize, rung, &slices, batches),
+            Action::Stuck { cse, seconds } => {
+                let drive = &mut self.drives[cse.0 as usize];
+                let name = &drive.cse.info().name;
+                let text = format!(
+                    "{name} has done nothing for {seconds:.1} s in the middle of a query, although it gives signs of life: its disk may hang; see its log"
+                );
+                drive.cse.stuck(&drive.plan, &text);
+                drive.trouble = Some(Arc::new(Error::unavailable(text)));
+                // What it still says is not heard any more; the next order opens another session.
+                if drive.orders.take().is_some() {
+                    drive.sessions += 1;
+                }
+            }
+            Action::Dropped { epoch, why } => {
+                if let Some(fetching) = self.fetching.remove(&epoch) {
+                    fetching.tasks.iter().for_each(AbortHandle::abort);
+                }
+                let of = self.drives.iter().position(|drive| drive.opened.contains_key(&epoch));
+                if let (Dropped::Garbage, Some(at)) = (why, of) {
+                    let name = &self.drives[at].cse.info().name;
+                    let text =
+                        format!("{name} told of slices or rows that it was not asked for in the middle of a query: do host and drive have the same version?");
+                    self.garbled(at, Error::corrupt(text));
+                }
+            }
+            Action::Finish => self.outcome = Some(Ok(())),
+            Action::Fail { cse, .. } => {
+                let drive = &self.drives[cse.0 as usize];
+                let name = &drive.cse.info().name;
+                let error = match &drive.trouble {
+                    Some(error) => Error::new(error.kind(), error.message()).because(Arc::clone(error)),
+                    None => Error::unavailable(format!("{name} did not finish its part, and nobody else can read its slices")),
+                };
+                self.outcome = Some(Err((Some(cse.0 as usize), error)));
+            }
+        }
+    }
+
+    fn send(&mut self, at: usize, down: Down) {
+        match &down.order {
+            Order::Open { rung: Rung::Raw, slices, .. } => return self.fetch(at, down.epoch, slices.clone()),
+            Order::Cancel => {
+                if let Some(fetching) = self.fetching.remove(&down.epoch) {
+                    fetching.tasks.iter().for_each(AbortHandle::abort);
+                    // Given up because nothing came: whoever can stand for the drive is to give it the next time.
+                    let waited = fetching.began.elapsed();
+                    if waited > self.silence && fetching.came == 0 {
+                        let drive = &mut self.drives[at];
+                        let (name, seconds) = (&drive.cse.info().name, waited.as_secs_f64());
+                        let text = format!(
+                            "{name} has done nothing for {seconds:.1} s in the middle of a query, when a slice was read from it: its disk may hang; see its log"
+                        );
+                        drive.cse.stuck(&drive.plan, &text);
+                        drive.trouble = Some(Arc::new(Error::unavailable(text)));
+                    }
+                    return;
+                }
+            }
+            _ => {}
+        }
+        let (silence, top) = (self.silence, self.top);
+        let drive = &mut self.drives[at];
+        if matches!(down.order, Order::Open { .. }) && drive.orders.is_some() && drive.heard.elapsed() > silence {
+            // The machine has given up what was there, if there was anything: whoever hangs is spoken to anew.
+            drive.orders = None;
+            drive.sessions += 1;
+            let name = &drive.cse.info().name;
+            drive.trouble = Some(Arc::new(Error::unavailable(format!("{name} has been silent for {:.1} s in the middle of a query", silence.as_secs_f64()))));
+        }
+        let order = match down.order {
+            Order::Open { rung, slices, close } => {
+                // Of the work that the machine knows nothing is left above the rung that is wanted.
+                drive.opened.insert(down.epoch, rung);
+                drive.owes.insert(down.epoch);
+                Order::Open { rung: rung.min(top), slices: drive.to_stripes(&slices), close }
+            }
+            Order::Feed { slices } => Order::Feed { slices: drive.to_stripes(&slices) },
+            Order::Take { slices } => Order::Take { slices: drive.to_stripes(&slices) },
+            other => other,
+        };
+        let down = Down { order, ..down };
+        match &drive.orders {
+            Some(orders) => {
+                // A session that has ended says so by itself.
+                let _ = orders.send(down);
+            }
+            // Nobody has it: it need not be begun, and no session for its sake.
+            None if matches!(down.order, Order::Cancel) => drive.held.retain(|held| held.epoch != down.epoch),
+            None => {
+                drive.held.push(down);
+                self.open(at);
+            }
+        }
+    }
+
+    /// Reads slices as they are stored.
+    fn fetch(&mut self, at: usize, epoch: EpochId, slices: Vec<SliceId>) {
+        let cse = CseId(at as u32);
+        self.follow.push_back(Event::Up { cse, up: Up::Accepted { epoch } });
+        let mut tasks = Vec::with_capacity(slices.len());
+        for (number, slice) in (0u32..).zip(&slices) {
+            let (above, inbox) = (Arc::clone(&self.drives[at].above), self.inbox.clone());
+            let stripe = self.drives[at].stripe(*slice);
+            tasks.push(self.tasks.spawn(async move {
+                let fed = match stripe {
+                    Some(stripe) => above.fetch(stripe).await,
+                    None => Err(Error::internal("a slice that the drive does not have was to be read")),
+                };
+                let _ = inbox.send(Heard::Fetched(at, epoch, number, fed));
+            }));
+        }
+        self.fetching.insert(epoch, Fetching { tasks, slices, came: 0, bytes: 0, began: Instant::now() });
+    }
+
+    fn fetched(&mut self, at: usize, epoch: EpochId, number: u32, fed: Result<FetchedSlice>) {
+        let cse = CseId(at as u32);
+        match fed {
+            Ok(fed) => {
+                let bytes = fed.bytes();
+                let drive = &mut self.drives[at];
+                drive.handed_out.bytes += bytes;
+                drive.reading.handed(bytes);
+                self.handle(Event::Batch { cse, epoch, number, bytes, batch: Batch::Stored(fed) });
+                let Some(fetching) = self.fetching.get_mut(&epoch) else { return };
+                fetching.came += 1;
+                fetching.bytes += bytes;
+                if fetching.came as usize == fetching.slices.len() {
+                    let Some(done) = self.fetching.remove(&epoch) else { return };
+                    let end = Completed {
+                        epoch,
+                        rung: Rung::Raw,
+                        slices: done.slices,
+                        batches: done.came,
+                        rows: 0,
+                        bytes: done.bytes,
+                        cpu: 0.0,
+                        wall: done.began.elapsed().as_secs_f64(),
+                        bytes_read: done.bytes,
+                    };
+                    self.handle(Event::Up { cse, up: Up::EpochDone(end) });
+                }
+            }
+            Err(error) => {
+                let again = !error.kind().is_lasting();
+                self.drives[at].trouble = Some(Arc::new(error));
+                if let Some(fetching) = self.fetching.remove(&epoch) {
+                    fetching.tasks.iter().for_each(AbortHandle::abort);
+                    self.handle(Event::Up { cse, up: Up::Failed { epoch: Some(epoch), again } });
+                }
+            }
+        }
+    }
+
+    fn count(&mut self, epoch: EpochId, at: usize, rung: Rung, slices: &[SliceId], batches: Vec<Batch>) {
+        let (mut rows, mut stored) = (Vec::new(), Vec::new());
+        for batch in batches {
+            match batch {
+                Batch::Rows(kept) => rows.push(kept),
+                Batch::Stored(fed) => stored.push(fed),
+            }
+        }
+        let drive = &mut self.drives[at];
+        let covered = slices.len() as u64;
+        if let Some(source) = &self.source {
+            let stripes = slices.iter().filter_map(|slice| drive.stripe(*slice));
+            match rung {
+                Rung::Raw => drop(self.handed.insert(epoch, stripes.collect())),
+                Rung::Filter | Rung::Full => stripes.for_each(|stripe| source.done(SliceCost { slice: SliceId(stripe), cpu: 0.0, rows_out: 0, bytes_out: 0 })),
+            }
+        }
+        let has_upper = self.query.cost().has_upper();
+        match rung {
+            Rung::Raw => {
+                drive.handed_out.take(covered, &stored);
+                drive.above.slices(epoch, stored);
+            }
+            Rung::Filter if has_upper => {
+                drive.handed_out.filtered += covered;
+                self.flow.waits(epoch, rows.iter().map(Kept::bytes).sum());
+                drive.above.rows(epoch, rows);
+            }
+            Rung::Filter | Rung::Full => {
+                drive.handed_out.full += covered;
+                for batch in rows {
+                    self.give(at, batch);
+                }
+                let drive = &self.drives[at];
+                if self.source.is_none() && drive.handed_out.full == drive.stripes.len() as u64 {
+                    drive.output.reading.over.store(true, Ordering::Relaxed);
+                }
+                self.follow.push_back(Event::Worked { epoch, cpu: 0.0, filtered: None, held: None });
+            }
+        }
+    }
+
+    /// Gives rows of drive `at` to whoever reads them.
+    fn give(&mut self, at: usize, rows: Kept) {
+        match waiting(&self.flow, &self.room, rows) {
+            Ok((rows, bytes)) => drop(self.flow.give(&self.drives[at].output, rows, bytes)),
+            Err(error) => self.outcome = Some(Err((None, error))),
+        }
+    }
+
+    /// Gives rows that are counted as waiting.
+    pub(crate) fn pass(&mut self, at: usize, batch: RecordBatch) {
+        let bytes = batch_bytes(&batch);
+        self.flow.give(&self.drives[at].output, Kept::loose(batch), bytes);
+    }
+
+    pub(crate) fn hear(&mut self, what: Heard) -> Result<()> {
+        match what {
+            Heard::Opened(at, opened) => self.opened(at, *opened)?,
+            Heard::Message(at, session, message) => self.message(at, session, message),
+            Heard::Fetched(at, epoch, number, fed) => self.fetched(at, epoch, number, fed),
+            Heard::Above(at, worked) => match worked {
+                Worked::Rows(batch) => self.pass(at, batch),
+                Worked::Epoch(epoch, cpu) => {
+                    self.worked(epoch, cpu);
+                    self.drives[at].tell_above();
+                    self.handle(Event::Worked { epoch, cpu, filtered: None, held: None });
+                }
+                Worked::Over(over) => {
+                    self.left = self.left.saturating_sub(1);
+                    self.drives[at].tell_above();
+                    if let Err(error) = over {
+                        self.outcome = Some(Err((Some(at), error)));
+                    }
+                }
+            },
+            Heard::Whole(over) => {
+                self.left = self.left.saturating_sub(1);
+                over?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Rows that are to wait for their reader, and the bytes of memory that they are counted with: as much as may be in memory, the rest on disk.
+pub(crate) fn waiting(flow: &Flow, room: &Room, rows: Kept) -> Result<(Kept, u64)> {
+    let rows = match rows.in_memory() {
+        Some(batch) if flow.is_full() => room.put_aside(batch)?,
+        _ => rows,
+    };
+    let bytes = rows.bytes();
+    flow.more(bytes);
+    Ok((rows, bytes))
+}

@@ -1,0 +1,124 @@
+//! What waits for the lanes above: slices that were handed out, or rows that were filtered, each of an epoch.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+use skytether_adapt::message::EpochId;
+use skytether_engine::meter::{Meter, Reading as Time};
+use tokio::sync::{Mutex as Turns, mpsc};
+
+use crate::adaptive::local_worker::{Tell, Worked};
+
+/// Things of epochs that wait for lanes, which take them one by one. An epoch is told when all of its things are done.
+pub(crate) struct Queue<T> {
+    sender: mpsc::UnboundedSender<(EpochId, T)>,
+    receiver: Arc<Turns<mpsc::UnboundedReceiver<(EpochId, T)>>>,
+    left: Arc<Mutex<Left>>,
+    tell: Tell,
+}
+
+/// What is left to be done.
+#[derive(Default)]
+struct Left {
+    /// For each epoch how many of its things are not done, and the processor seconds of the others.
+    epochs: BTreeMap<EpochId, (usize, f64)>,
+    /// Whether nobody listens any more.
+    over: bool,
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn new(tell: Tell) -> Self {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        Self { sender, receiver: Arc::new(Turns::new(receiver)), left: Arc::default(), tell }
+    }
+
+    pub(crate) fn push(&self, epoch: EpochId, things: Vec<T>) {
+        if things.is_empty() {
+            (self.tell)(Worked::Epoch(epoch, 0.0));
+            return;
+        }
+        self.left.lock().epochs.insert(epoch, (things.len(), 0.0));
+        for thing in things {
+            // Lanes that failed have told so.
+            let _ = self.sender.send((epoch, thing));
+        }
+    }
+
+    /// For one more lane; it does not keep the queue open.
+    pub(crate) fn line(&self) -> Waiting<T> {
+        Waiting { receiver: Arc::clone(&self.receiver), left: Arc::clone(&self.left), tell: Arc::clone(&self.tell) }
+    }
+}
+
+/// A lane's place at the queue, before the lane begins.
+pub(crate) struct Waiting<T> {
+    receiver: Arc<Turns<mpsc::UnboundedReceiver<(EpochId, T)>>>,
+    left: Arc<Mutex<Left>>,
+    tell: Tell,
+}
+
+impl<T> Waiting<T> {
+    /// The place of a lane whose time `meter` counts.
+    pub(crate) fn metered(self, meter: Arc<Meter>) -> Arc<Line<T>> {
+        let now = meter.read(true);
+        Arc::new(Line { waiting: self, working: Mutex::new((None, now)), meter })
+    }
+}
+
+/// A lane's place at the queue.
+pub(crate) struct Line<T> {
+    waiting: Waiting<T>,
+    /// The epoch of what is being worked off, and the lane's time when that began.
+    working: Mutex<(Option<EpochId>, Time)>,
+    meter: Arc<Meter>,
+}
+
+impl<T> fmt::Debug for Line<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Line").finish_non_exhaustive()
+    }
+}
+
+impl<T> Line<T> {
+    fn working(&self) -> MutexGuard<'_, (Option<EpochId>, Time)> {
+        self.working.lock()
+    }
+
+    fn left(&self) -> MutexGuard<'_, Left> {
+        self.waiting.left.lock()
+    }
+
+    /// What the lane is to work off next; nothing at the end, or where nobody wants any more.
+    pub(crate) async fn next(self: Arc<Self>) -> Option<T> {
+        let (epoch, thing) = self.waiting.receiver.lock().await.recv().await?;
+        if self.left().over {
+            return None;
+        }
+        *self.working() = (Some(epoch), self.meter.read(true));
+        Some(thing)
+    }
+
+    /// What the lane took last is worked off, if it took any.
+    pub(crate) fn done(&self) {
+        let now = self.meter.read(true);
+        let mut working = self.working();
+        let cpu = now.since(working.1).cpu.as_secs_f64();
+        working.1 = now;
+        let Some(epoch) = working.0.take() else { return };
+        drop(working);
+        let mut all = self.left();
+        let Some((left, sum)) = all.epochs.get_mut(&epoch) else { return };
+        *left -= 1;
+        *sum += cpu;
+        if *left == 0 {
+            let sum = *sum;
+            all.epochs.remove(&epoch);
+            drop(all);
+            if !(self.waiting.tell)(Worked::Epoch(epoch, sum)) {
+                self.left().over = true;
+            }
+        }
+    }
+}

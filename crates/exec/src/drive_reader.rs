@@ -1,0 +1,247 @@
+//! Reading what a drive makes of its sub-plan: with patience, with figures for the receipt, and with errors that name the drive.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use datafusion::error::Result as DfResult;
+use datafusion::physical_plan::metrics::BaselineMetrics;
+use futures::StreamExt;
+use skytether_common::{DatasetName, Error, Generation, Kind, Result};
+use skytether_device::conform::{check_schema, conform};
+use skytether_device::size::batch_bytes;
+use skytether_device::{Annotation, Cse, DeliveryStream, ParentWork, ResultMessage, SubPlan};
+
+use crate::broadcast::Table;
+use crate::profile::Collector;
+use skytether_api::estimate::Estimate;
+use skytether_api::receipt::ShippedReceipt;
+use skytether_catalog::missing;
+use skytether_catalog::root_store::Catalog;
+use skytether_runtime::within;
+
+/// How long a drive may be silent that nobody else watches ([`Cse::watched`]).
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// Until it has taken a sub-plan.
+    pub begin: Duration,
+    /// Between two messages.
+    pub silence: Duration,
+}
+/// The data set and generation, of those that `plan` reads, whose keys `text` names.
+fn named_in(text: &str, plan: &SubPlan) -> Option<(DatasetName, Generation)> {
+    for (dataset, partitions) in plan.datasets() {
+        for partition in partitions.values() {
+            if text.contains(&format!("{}{:016x}.", dataset.prefix(), partition.generation.0)) {
+                return Some((dataset.clone(), partition.generation));
+            }
+        }
+    }
+    None
+}
+
+/// One drive's annotation in the receipt: the host's own figures until the drive sends its own.
+pub struct Annotated {
+    pub collector: Arc<Collector>,
+    pub scan: usize,
+    pub number: usize,
+}
+
+impl Annotated {
+    fn update(&self, change: impl FnOnce(&mut Annotation)) {
+        self.collector.update(self.scan, self.number, change);
+    }
+
+    /// What the scan was expected to take, and what it took.
+    pub(crate) fn estimate(&self, estimate: Estimate) {
+        self.collector.estimate(self.scan, estimate);
+    }
+
+    /// These tables travel with the sub-plan.
+    pub(crate) fn beside(&self, tables: &[Table]) {
+        let told = tables.iter().map(|table| ShippedReceipt { name: table.name.clone(), rows: table.rows, bytes: table.bytes.len() as u64 });
+        self.collector.beside(self.scan, told.collect());
+    }
+}
+
+/// What a host sees of a drive.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Seen {
+    rows: u64,
+    sent: u64,
+    received: u64,
+}
+
+impl Seen {
+    /// But for so many bytes that were sent to the drive, and that came of slices that it handed out: these are counted by themselves.
+    pub(crate) fn without(self, received: u64, handed: u64) -> Self {
+        Self { received: self.received.saturating_sub(received), sent: self.sent.saturating_sub(handed), ..self }
+    }
+}
+
+/// One drive's part of a scan: what is known of it, and whom errors are to name.
+pub struct Reading {
+    pub drive: Arc<dyn Cse>,
+    pub schema: SchemaRef,
+    pub note: Annotated,
+    pub metrics: BaselineMetrics,
+    pub patience: Patience,
+    /// What knows of data sets, to tell what a missing part means.
+    pub catalog: Option<Catalog>,
+    /// Whether the last batch is handed on only when the drive has told what it did: whoever takes the first rows of each drive asks for no more, and the
+    /// drive's figures would be lost on the way.
+    pub to_the_end: bool,
+}
+
+pub(crate) type Sender = tokio::sync::mpsc::Sender<DfResult<RecordBatch>>;
+
+impl Reading {
+    pub(crate) async fn run(self, plan: SubPlan, send: &Sender) -> Result<()> {
+        match self.read(&plan, send).await {
+            Err(e) => Err(self.at_fault(&plan, e).await),
+            done => done,
+        }
+    }
+
+    pub(crate) fn drive(&self) -> &Arc<dyn Cse> {
+        &self.drive
+    }
+
+    /// What an error of the drive says to whoever asked for what `plan` reads.
+    pub(crate) async fn at_fault(&self, plan: &SubPlan, e: Error) -> Error {
+        let name = &self.drive.info().name;
+        // What is missing is a slice of this generation (its key is named), or something that the query asks for in vain, such as a column.
+        let text = e.full_text();
+        match named_in(&text, plan).zip(self.catalog.as_ref()) {
+            Some(((of, generation), catalog)) if e.kind() == Kind::NotFound => missing::explain(catalog, &of, generation, name, e).await,
+            _ if text.contains(name.as_str()) => e,
+            _ => e.while_doing(format!("{name} failed while it read {}", plan.dataset)),
+        }
+    }
+
+    /// How patient to be: a connection that gets signs of life knows better than a clock whether its drive is dead or has much to do.
+    fn patience(&self) -> Patience {
+        if self.drive.watched() { Patience { begin: Duration::MAX, silence: Duration::MAX } } else { self.patience }
+    }
+
+    /// Waits for `call`, with which the drive takes `plan`.
+    pub(crate) async fn begun<T>(&self, plan: &SubPlan, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let bytes = plan.bytes() as u64;
+        // It may be sent again.
+        self.note.update(|a| a.bytes_received += bytes);
+        within(self.patience().begin, &self.drive.info().name, "begin a sub-plan", call).await
+    }
+
+    /// Rows have come from the drive.
+    pub(crate) fn came(&self, batch: &RecordBatch, bytes: u64) {
+        self.note.update(|a| {
+            a.rows_out += batch.num_rows() as u64;
+            a.bytes_sent += bytes;
+        });
+    }
+
+    /// So many bytes of a slice have come as they are stored. The drive read them for this level, and not for the sub-plan that it counts for.
+    pub(crate) fn handed(&self, bytes: u64) {
+        self.note.update(|a| {
+            a.bytes_read += bytes;
+            a.bytes_sent += bytes;
+        });
+    }
+
+    /// This level has done `above` in the place of the drive, in all; of the time, `new` was not told yet.
+    pub(crate) fn worked(&self, above: ParentWork, new: Duration) {
+        if !new.is_zero() {
+            self.metrics.elapsed_compute().add_duration(new);
+        }
+        self.note.update(|a| a.above = above);
+    }
+
+    /// Rows go to whoever reads the scan.
+    pub(crate) fn records(&self, batch: &RecordBatch) {
+        self.metrics.record_output(batch.num_rows());
+    }
+
+    /// What was seen of the drive so far, by this host: of a session that is over and will tell nothing, all that is known.
+    pub(crate) fn seen(&self) -> Seen {
+        let mut seen = Seen::default();
+        self.note.update(|a| seen = Seen { rows: a.rows_out, sent: a.bytes_sent, received: a.bytes_received });
+        seen
+    }
+
+    /// The drive has told what it did since `before`, or nobody waits for that any longer; `change` adds what only the host knows.
+    pub(crate) fn end(&self, told: Option<Annotation>, before: Seen, change: impl FnOnce(&mut Annotation)) {
+        let name = &self.drive.info().name;
+        self.note.update(|a| {
+            if let Some(told) = told {
+                // The ticket around the plan is the drive's to count; less than the plan it can't have been.
+                let bytes_received = told.bytes_received.saturating_add(before.received).max(a.bytes_received);
+                let (rows_out, bytes_sent) = (told.rows_out.saturating_add(before.rows), told.bytes_sent.saturating_add(before.sent));
+                *a = Annotation { bytes_received, rows_out, bytes_sent, ..told.taken_from(name) };
+            }
+            change(a);
+        });
+    }
+
+    async fn read(&self, plan: &SubPlan, send: &Sender) -> Result<()> {
+        let stream = self.begun(plan, self.drive.execute(plan.clone())).await?;
+        self.deliver(stream, plan, |batch| async {
+            self.records(&batch);
+            send.send(Ok(batch)).await.is_ok()
+        })
+        .await
+    }
+
+    /// Reads what the drive makes of `plan` to its end; `give` hands rows on, and says whether somebody takes them.
+    pub(crate) async fn deliver<F: Future<Output = bool>>(&self, stream: DeliveryStream, plan: &SubPlan, mut give: impl FnMut(RecordBatch) -> F) -> Result<()> {
+        let (name, dataset) = (self.drive.info().name.clone(), &plan.dataset);
+        let patience = self.patience();
+        let DeliveryStream { schema, mut messages } = stream;
+        check_schema(&schema, &self.schema, &name)?;
+        let (mut open_epoch, mut last) = (None, None);
+        loop {
+            let next = tokio::time::timeout(patience.silence, messages.next())
+                .await
+                .map_err(|_| Error::unavailable(format!("{name} has been silent for {} s in the middle of a query", patience.silence.as_secs_f64())))?;
+            match next {
+                None => {
+                    return Err(Error::unavailable(format!("{name} ended its answer about {dataset} without finishing it: it may have stopped; try again")));
+                }
+                Some(Err(e)) => return Err(e),
+                Some(Ok(ResultMessage::Batch { epoch, batch })) => {
+                    open_epoch = Some(epoch);
+                    let bytes = batch_bytes(&batch);
+                    self.came(&batch, bytes);
+                    let timer = self.metrics.elapsed_compute().timer();
+                    let batch = conform(&batch, &self.schema, &name)?;
+                    timer.done();
+                    if batch.num_rows() == 0 {
+                        continue;
+                    }
+                    let ready = if self.to_the_end { last.replace(batch) } else { Some(batch) };
+                    if let Some(batch) = ready
+                        && !give(batch).await
+                    {
+                        return Ok(());
+                    }
+                }
+                Some(Ok(ResultMessage::EpochComplete { epoch })) => {
+                    if open_epoch == Some(epoch) {
+                        open_epoch = None;
+                    }
+                }
+                Some(Ok(ResultMessage::Done(annotation))) => {
+                    if let Some(epoch) = open_epoch {
+                        return Err(Error::internal(format!("{name} finished without completing epoch {epoch}: its rows can't be counted")));
+                    }
+                    self.end(Some(annotation), Seen::default(), |_| {});
+                    if let Some(batch) = last {
+                        // Where nobody listens any more, that is all.
+                        give(batch).await;
+                    }
+                    return Ok(());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! The physical operator that reads from drives: one partition per drive, one sub-plan for all of them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use bytes::Bytes;
+use datafusion::common::Statistics;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::stats::Precision;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::error::Result as DfResult;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
+use datafusion::physical_expr::{EquivalenceProperties, LexOrdering};
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::filter_pushdown::{ChildPushdownResult, FilterPushdownPhase, FilterPushdownPropagation, PushedDown};
+use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, SpillMetrics};
+use datafusion::physical_plan::statistics::StatisticsArgs;
+use datafusion::physical_plan::stream::{RecordBatchReceiverStream, RecordBatchStreamAdapter};
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties};
+use futures::stream;
+use skytether_adapt::kinds::Kinds;
+use skytether_adapt::profile::Profile;
+use skytether_adapt::query::{Limits, Policy, Setup};
+use skytether_adapt::work::{PRIORS, Work};
+use skytether_common::{DatasetName, PartitionName, Result};
+use skytether_device::{Annotation, Cse, Rung, SubPlan};
+use skytether_plan::error::to_datafusion;
+use std::collections::BTreeMap;
+use tokio_util::task::AbortOnDropHandle;
+use uuid::Uuid;
+
+use crate::adaptive::local_worker::EngineAbove;
+use crate::adaptive::start as moving;
+use crate::adaptive::start::{Member, Start};
+use crate::adaptive::start_once::Started;
+use crate::broadcast::Beside;
+use crate::drive_reader::{Annotated, Patience, Reading, Sender};
+use crate::estimate::Given;
+use crate::forecast;
+use crate::forecast::{MOST, equal_slices};
+use crate::profile::Collector;
+use crate::subplan_encoder::{Outgoing, Sent};
+use skytether_api::estimate::Division;
+use skytether_catalog::root_store::Catalog;
+
+/// Batches that wait between a drive and whoever reads.
+const PREFETCH: usize = 4;
+
+/// A drive that takes part in a scan, with what it may see.
+#[derive(Clone)]
+pub struct Target {
+    pub drive: Arc<dyn Cse>,
+    /// Its place among the host's drives.
+    pub at: usize,
+    pub partitions: BTreeMap<String, PartitionName>,
+    /// Its partitions of other data sets, which the sub-plan joins with those.
+    pub with: BTreeMap<DatasetName, BTreeMap<String, PartitionName>>,
+}
+
+/// What the scans of one query share.
+#[derive(Debug, Clone)]
+pub struct QueryContext {
+    pub query: Uuid,
+    pub collector: Arc<Collector>,
+    pub patience: Patience,
+    pub batch_rows: u32,
+    pub catalog: Catalog,
+}
+
+/// Runs a sub-plan at some drives; partition `i` is what target `i` gives.
+pub struct DriveScanExec {
+    context: QueryContext,
+    number: usize,
+    of_cut: Option<usize>,
+    table: String,
+    rung: Rung,
+    text: String,
+    plan: Arc<Outgoing>,
+    beside: Beside,
+    targets: Vec<Target>,
+    dataset: DatasetName,
+    given: Given,
+    /// Where its work moves: what that starts from.
+    moves: Option<Arc<Moves>>,
+    started: Started,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+/// What a scan whose work moves starts from.
+pub struct Moves {
+    pub work: Work,
+    pub policy: Policy,
+    /// Whether that follows from what is estimated.
+    pub estimated: bool,
+    pub host: Profile,
+    pub profiles: Vec<Profile>,
+    /// How far kinds of operators are from their priors at each of them, as queries before have shown.
+    pub kinds: Vec<Kinds>,
+    pub limits: Limits,
+    /// The slices, rows and bytes of each drive's part, as root records have them; of the bytes those of the columns that are read, if all are alike.
+    pub parts: Vec<(u32, u64, u64)>,
+    /// What works off what each drive hands out.
+    pub engines: Vec<Arc<EngineAbove>>,
+}
+
+impl Moves {
+    /// What its machine starts from.
+    fn setup(&self) -> Setup {
+        Setup {
+            work: self.work.clone(),
+            host: self.host,
+            cses: self.profiles.clone(),
+            policy: self.policy,
+            limits: self.limits,
+            priors: PRIORS,
+            kinds: self.kinds.clone(),
+            fed: false,
+        }
+    }
+}
+
+/// What a scan is made of.
+pub struct ScanParts {
+    /// Its number in the cut.
+    pub of_cut: Option<usize>,
+    pub dataset: DatasetName,
+    pub table: String,
+    pub rung: Rung,
+    pub text: String,
+    pub plan: Outgoing,
+    pub targets: Vec<Target>,
+    /// What is said of drives that have a part of the table and are not asked, as nothing there can match.
+    pub unasked: Vec<Annotation>,
+    pub schema: SchemaRef,
+    /// About what all drives give together.
+    pub given: Given,
+    /// The small tables that travel beside the plan.
+    pub beside: Beside,
+    /// The order in which each drive gives its rows.
+    pub order: Option<LexOrdering>,
+    /// Where its work moves: what that starts from.
+    pub moves: Option<Moves>,
+}
+
+impl DriveScanExec {
+    pub fn new(context: QueryContext, parts: ScanParts) -> Self {
+        let ScanParts { of_cut, dataset, table, rung, text, plan, targets, unasked, schema, given, beside, order, moves } = parts;
+        let number = context.collector.scan(table.clone(), rung, text.clone(), of_cut.and_then(|n| u32::try_from(n).ok()));
+        for one in unasked {
+            context.collector.begin(number, one);
+        }
+        let properties = PlanProperties::new(
+            EquivalenceProperties::new_with_orderings(schema, order),
+            Partitioning::UnknownPartitioning(targets.len().max(1)),
+            EmissionType::Incremental,
+            Boundedness::Bounded,
+        );
+        Self {
+            context,
+            number,
+            of_cut,
+            table,
+            rung,
+            text,
+            plan: Arc::new(plan),
+            beside,
+            targets,
+            dataset,
+            given,
+            moves: moves.map(Arc::new),
+            started: Started::default(),
+            properties: Arc::new(properties),
+            metrics: ExecutionPlanMetricsSet::new(),
+        }
+    }
+
+    /// What is sent to target `at`, but for the plan itself.
+    fn sub_plan(&self, at: usize) -> SubPlan {
+        let target = &self.targets[at];
+        SubPlan {
+            query: self.context.query,
+            dataset: self.dataset.clone(),
+            partitions: target.partitions.clone(),
+            with: target.with.clone(),
+            rung: self.rung,
+            plan: Bytes::new(),
+            filters: BTreeMap::new(),
+            tables: BTreeMap::new(),
+            batch_rows: self.context.batch_rows,
+        }
+    }
+
+    /// A reading of target `at`, which begins to work.
+    fn reading(&self, at: usize) -> Reading {
+        let drive = Arc::clone(&self.targets[at].drive);
+        Reading {
+            note: Annotated {
+                number: self.context.collector.begin(self.number, begun(&drive.info().name, self.rung)),
+                collector: Arc::clone(&self.context.collector),
+                scan: self.number,
+            },
+            metrics: BaselineMetrics::new(&self.metrics, at),
+            patience: self.context.patience,
+            catalog: Some(self.context.catalog.clone()),
+            drive,
+            schema: self.schema(),
+            to_the_end: self.plan.gathers(),
+        }
+    }
+
+    /// Starts a scan whose work moves.
+    fn start(&self, moves: &Arc<Moves>, outputs: Vec<Sender>, context: Arc<TaskContext>) -> AbortOnDropHandle<()> {
+        let members: Vec<_> = (0..self.targets.len()).map(|at| (self.reading(at), self.sub_plan(at))).collect();
+        let (moves, schema) = (Arc::clone(moves), self.schema());
+        let (plan, beside) = (Arc::clone(&self.plan), self.beside.clone());
+        let (runtime, spills) = (context.runtime_env(), SpillMetrics::new(&self.metrics, 0));
+        let running = async move {
+            let Some((first, _)) = members.first() else { return };
+            let sent = match outgoing(&plan, &beside, &first.note, context).await {
+                Ok(sent) => sent,
+                Err(error) => {
+                    if let Some(output) = outputs.first() {
+                        let _ = output.send(Err(to_datafusion(error))).await;
+                    }
+                    return;
+                }
+            };
+            let members = members.into_iter().zip(outputs).zip(&moves.engines);
+            let members =
+                members.map(|(((reading, sub_plan), output), engine)| Member { reading, plan: sent.of(sub_plan), engine: Arc::clone(engine), output });
+            let start =
+                Start { members: members.collect(), setup: moves.setup(), schema, top: skytether_adapt::message::Rung::Full, source: None, runtime, spills };
+            moving::run(start).await;
+        };
+        AbortOnDropHandle::new(tokio::spawn(running))
+    }
+
+    /// What it is expected to take, before anything is asked of a drive; nothing where its work does not move by the cost model.
+    pub fn expected(&self) -> Option<Division> {
+        let moves = self.moves.as_ref().filter(|moves| moves.estimated)?;
+        if moves.parts.iter().map(|(slices, ..)| *slices as usize).sum::<usize>() > MOST {
+            return None;
+        }
+        let setup = moves.setup();
+        let names: Vec<&str> = self.targets.iter().map(|target| target.drive.info().name.as_str()).collect();
+        let mut first = 0u32;
+        let slices = moves.parts.iter().zip(0..).map(|((slices, rows, bytes), at)| {
+            let of = equal_slices(at, first, *slices, *rows, *bytes);
+            first = first.saturating_add(*slices);
+            of
+        });
+        Some(forecast::expected(setup, &names, slices.collect()))
+    }
+
+    /// The number of its sub-plan in the cut.
+    pub fn of_cut(&self) -> Option<usize> {
+        self.of_cut
+    }
+
+    /// Whether filters of joins can go down on top of the sub-plan.
+    pub fn takes_filters(&self) -> bool {
+        self.rung != Rung::Raw
+    }
+
+    /// The filters of joins that go down on top of the sub-plan.
+    pub fn filters(&self) -> &[Arc<dyn PhysicalExpr>] {
+        self.plan.filters()
+    }
+
+    /// The same scan, which waits for `filters` of joins and sends them down.
+    pub fn with_filters(&self, filters: Vec<Arc<dyn PhysicalExpr>>) -> Self {
+        let plan = self.plan.with_filters(filters);
+        self.context.collector.filtered(self.number, plan.filters().len());
+        self.with(plan, self.beside.clone())
+    }
+
+    fn with(&self, plan: Outgoing, beside: Beside) -> Self {
+        Self {
+            context: self.context.clone(),
+            number: self.number,
+            of_cut: self.of_cut,
+            table: self.table.clone(),
+            rung: self.rung,
+            text: self.text.clone(),
+            plan: Arc::new(plan),
+            beside,
+            targets: self.targets.clone(),
+            dataset: self.dataset.clone(),
+            given: self.given.clone(),
+            moves: self.moves.clone(),
+            started: Started::default(),
+            properties: Arc::clone(&self.properties),
+            metrics: ExecutionPlanMetricsSet::new(),
+        }
+    }
+}
+
+impl fmt::Debug for DriveScanExec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DriveScanExec").field("table", &self.table).field("rung", &self.rung).field("drives", &self.targets.len()).finish_non_exhaustive()
+    }
+}
+
+impl DisplayAs for DriveScanExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let drives: Vec<_> = self.targets.iter().map(|t| t.drive.info().name.as_str()).collect();
+        let plan: Vec<_> = self.text.lines().map(str::trim).collect();
+        write!(f, "DriveScanExec: table={}, rung={}, drives=[{}], sub_plan=[{}]", self.table, self.rung.as_str(), drives.join(", "), plan.join(" <- "))?;
+        if !self.plan.filters().is_empty() {
+            write!(f, ", join_filters={}", self.plan.filters().len())?;
+        }
+        Ok(())
+    }
+}
+
+impl ExecutionPlan for DriveScanExec {
+    fn name(&self) -> &str {
+        "DriveScanExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        self.beside.inputs().iter().collect()
+    }
+
+    /// Each is read once, for all drives.
+    fn required_input_distribution(&self) -> Vec<Distribution> {
+        vec![Distribution::SinglePartition; self.beside.inputs().len()]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false; self.beside.inputs().len()]
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![false; self.beside.inputs().len()]
+    }
+
+    fn apply_expressions(&self, visit: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> DfResult<TreeNodeRecursion>) -> DfResult<TreeNodeRecursion> {
+        for filter in self.plan.filters() {
+            if visit(filter)? == TreeNodeRecursion::Stop {
+                return Ok(TreeNodeRecursion::Stop);
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    /// Takes the filters of joins as a hint: what they drop below, the join would have dropped.
+    fn handle_child_pushdown_result(
+        &self,
+        phase: FilterPushdownPhase,
+        asked: ChildPushdownResult,
+        _: &ConfigOptions,
+    ) -> DfResult<FilterPushdownPropagation<Arc<dyn ExecutionPlan>>> {
+        if phase != FilterPushdownPhase::Post || !self.takes_filters() {
+            return Ok(FilterPushdownPropagation::if_all(asked));
+        }
+        let joins: Vec<_> = asked.parent_filters.iter().map(|f| &f.filter).filter(|f| f.is::<DynamicFilterPhysicalExpr>()).cloned().collect();
+        let answer = FilterPushdownPropagation::with_parent_pushdown_result(vec![PushedDown::No; asked.parent_filters.len()]);
+        Ok(if joins.is_empty() { answer } else { answer.with_updated_node(Arc::new(self.with_filters(joins))) })
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> DfResult<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(self.with(self.plan.with_filters([]), self.beside.with_inputs(children)?)))
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {
+        let schema = self.schema();
+        if let Some(moves) = &self.moves {
+            let outlet = self.started.partition(partition, self.targets.len(), |outputs| self.start(moves, outputs, context));
+            let rows = stream::unfold(outlet, |outlet| async move {
+                let (mut rows, ends) = outlet?;
+                rows.recv().await.map(|batch| (batch, Some((rows, ends))))
+            });
+            return Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)));
+        }
+        let mut builder = RecordBatchReceiverStream::builder(schema, PREFETCH);
+        if partition >= self.targets.len() {
+            return Ok(builder.build());
+        }
+        let (sub_plan, reading) = (self.sub_plan(partition), self.reading(partition));
+        let send = builder.tx();
+        let (plan, beside) = (Arc::clone(&self.plan), self.beside.clone());
+        builder.spawn(async move {
+            let run = async {
+                let sent = outgoing(&plan, &beside, &reading.note, context).await?;
+                reading.run(sent.of(sub_plan), &send).await
+            };
+            if let Err(e) = run.await {
+                // Where nobody listens any more there is nobody to tell.
+                let _ = send.send(Err(to_datafusion(e))).await;
+            }
+            Ok(())
+        });
+        Ok(builder.build())
+    }
+
+    /// To be run again, as the step of a recursive query is: the filters of joins were those of the run before, and nobody would complete them now.
+    fn reset_state(self: Arc<Self>) -> DfResult<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(self.with(self.plan.without_filters(), self.beside.with_inputs(self.beside.inputs().to_vec())?)))
+    }
+
+    fn statistics_from_inputs(&self, _: &[Arc<Statistics>], args: &StatisticsArgs) -> DfResult<Arc<Statistics>> {
+        let parts = if args.partition().is_some() { self.targets.len().max(1) } else { 1 };
+        let rows = usize::try_from(self.given.rows).unwrap_or(usize::MAX) / parts;
+        let width: usize = self.schema().fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(24)).sum();
+        let mut statistics = Statistics::new_unknown(&self.schema());
+        statistics.num_rows = Precision::Inexact(rows);
+        for (column, values) in statistics.column_statistics.iter_mut().zip(&self.given.values) {
+            if let Some(values) = values {
+                column.distinct_count = Precision::Inexact(usize::try_from(*values).unwrap_or(usize::MAX).min(rows));
+            }
+        }
+        statistics.total_byte_size = Precision::Inexact(rows.saturating_mul(width.max(1)));
+        Ok(Arc::new(statistics))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+}
+
+/// What is sent to all drives alike.
+struct Parcel {
+    sent: Sent,
+    tables: BTreeMap<String, Bytes>,
+}
+
+impl Parcel {
+    fn of(&self, sub_plan: SubPlan) -> SubPlan {
+        let Sent { plan, filters } = self.sent.clone();
+        SubPlan { plan, filters, tables: self.tables.clone(), ..sub_plan }
+    }
+}
+
+/// Waits for what travels with `plan`.
+async fn outgoing(plan: &Outgoing, beside: &Beside, note: &Annotated, context: Arc<TaskContext>) -> Result<Parcel> {
+    let beside = beside.read(context).await?;
+    note.beside(&beside);
+    let tables = beside.iter().map(|table| (table.name.clone(), table.bytes.clone())).collect();
+    Ok(Parcel { sent: plan.sent().await?, tables })
+}
+
+fn begun(name: &str, rung: Rung) -> Annotation {
+    Annotation {
+        cse: name.to_owned(),
+        rung: Some(rung),
+        reason: Some("the host needed no more rows and left before the end; figures are the host's".to_owned()),
+        ..Annotation::default()
+    }
+}

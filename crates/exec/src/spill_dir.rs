@@ -1,0 +1,141 @@
+//! Where a host puts aside what its memory can't hold: a directory of its own, which a crash leaves behind and the next host deletes.
+//!
+//! `skytether-spill-<pid>-<id>/` holds the files; beside it lies `skytether-spill-<pid>-<id>.lock`, locked (flock) for as long as its host
+//! lives. A lock that can be taken therefore belongs to a host that is no more.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use skytether_common::units::human_bytes;
+use skytether_common::{Error, Kind, Result};
+use uuid::Uuid;
+
+const PREFIX: &str = "skytether-spill-";
+const LOCK: &str = ".lock";
+
+/// One host's directory; deleted when this is dropped.
+#[derive(Debug)]
+pub struct SpillDirectory {
+    path: PathBuf,
+    lock: PathBuf,
+    held: File,
+}
+
+impl SpillDirectory {
+    /// Makes one below `parent`, which is made where absent, and deletes those of hosts that are dead.
+    ///
+    /// # Errors
+    /// As [`Error::io`] for a directory that can't be made.
+    pub(crate) fn make(parent: &Path) -> Result<Self> {
+        fs::create_dir_all(parent).map_err(|e| Error::io("create", parent, e))?;
+        sweep(parent);
+        let name = format!("{PREFIX}{}-{}", std::process::id(), Uuid::new_v4().simple());
+        let (path, lock, aside) = (parent.join(&name), parent.join(format!("{name}{LOCK}")), parent.join(format!("{name}{LOCK}.new")));
+        // Locked before it has the name that others look for: nobody finds it free in between.
+        let held = File::create(&aside).map_err(|e| Error::io("create", &aside, e))?;
+        held.lock().map_err(|e| Error::io("lock", &aside, e))?;
+        fs::rename(&aside, &lock).map_err(|e| Error::io("rename", &aside, e))?;
+        let made = Self { path, lock, held };
+        fs::create_dir(&made.path).map_err(|e| Error::io("create", &made.path, e))?;
+        Ok(made)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SpillDirectory {
+    fn drop(&mut self) {
+        remove(&self.path, &self.lock);
+        // Explicitly: a process forked meanwhile has the same lock, which closing would leave with it.
+        let _ = self.held.unlock();
+    }
+}
+
+/// Deletes what dead hosts left below `parent`. What can't be deleted, such as another user's, stays.
+fn sweep(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(stem) = name.to_str().filter(|n| n.starts_with(PREFIX)).and_then(|n| n.strip_suffix(LOCK)) else { continue };
+        if let Ok(lock) = File::options().read(true).write(true).open(entry.path())
+            && lock.try_lock().is_ok()
+        {
+            remove(&parent.join(stem), &entry.path());
+        }
+    }
+}
+
+/// The lock goes last: it is by the lock that the directory is found.
+fn remove(path: &Path, lock: &Path) {
+    match fs::remove_dir_all(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => tracing::warn!("cannot delete {}, which is not needed any more: {e}", path.display()),
+        _ => {
+            let _ = fs::remove_file(lock);
+        }
+    }
+}
+
+/// Says what to do where a query wanted to put aside more than `limit` bytes or than the disk holds.
+pub fn explain(error: Error, memory: usize, limit: u64) -> Error {
+    const ADVICE: &str = "filter more, select fewer columns or aggregate before joining";
+    let text = error.full_text();
+    if text.contains("max_temp_directory_size") {
+        let limit = human_bytes(limit);
+        return Error::exhausted(format!(
+            "the host's part of the query needs more than the {limit} of disk that queries may use for what memory can't hold: {ADVICE}, or open the fleet with a higher spill limit"
+        ));
+    }
+    if text.contains("No space left on device") {
+        return Error::exhausted(format!("no space is left on the disk where the host puts aside what memory can't hold: make room, or {ADVICE}"))
+            .because(error);
+    }
+    // A drive's own limit comes with the drive's name before it.
+    if error.kind() == Kind::Exhausted && ["failed to allocate", "not enough memory"].iter().any(|start| text.starts_with(start)) {
+        return Error::exhausted(format!(
+            "the host's part of the query needs more than the {} of memory that queries may use, beyond what it can put aside on disk: {ADVICE}, or open the fleet with a higher memory limit",
+            human_bytes(memory as u64)
+        ))
+        .because(error);
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(parent: &Path) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(parent).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_dead_hosts_left_is_deleted_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let parent = dir.path().join("below");
+        let alive = SpillDirectory::make(&parent).unwrap();
+        fs::write(alive.path().join("rows"), "1").unwrap();
+        // As a crash leaves it: nobody holds the lock.
+        fs::create_dir(parent.join("skytether-spill-1-a")).unwrap();
+        fs::write(parent.join("skytether-spill-1-a/rows"), "2").unwrap();
+        fs::write(parent.join("skytether-spill-1-a.lock"), "").unwrap();
+        fs::write(parent.join("mine.lock"), "").unwrap();
+        let next = SpillDirectory::make(&parent).unwrap();
+        assert!(alive.path().join("rows").exists() && next.path().exists());
+        let left = names(&parent);
+        assert!(left.len() == 5 && left.iter().any(|n| n == "mine.lock") && !left.iter().any(|n| n.contains("-1-a")), "{left:?}");
+        drop((alive, next));
+        assert_eq!(names(&parent), ["mine.lock"]);
+    }
+
+    #[test]
+    fn a_limit_that_was_met_is_told_with_what_to_do() {
+        let met = Error::unavailable("the used disk space ... `datafusion.runtime.max_temp_directory_size`");
+        let told = explain(met, 1 << 30, 10 << 30);
+        assert!(told.kind() == skytether_common::Kind::Exhausted && told.to_string().contains("10.0 GiB"), "{told}");
+        assert_eq!(explain(Error::invalid("x"), 1, 1).to_string(), "x");
+    }
+}

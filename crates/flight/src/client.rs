@@ -1,0 +1,485 @@
+//! A host somewhere else: `skytether.connect`.
+
+use futures::future::BoxFuture;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow::datatypes::SchemaRef;
+use arrow_flight::flight_service_client::FlightServiceClient;
+use arrow_flight::{Action, FlightData, Ticket};
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use skytether_common::{Context, DatasetName, Error, Key, Result};
+use skytether_device::{CseInfo, ResultMessage, Storage};
+use skytether_flight_drive::MAX_MESSAGE;
+use skytether_flight_drive::deliveries::{DeliveryDecoder, Incoming};
+use skytether_flight_drive::frames;
+use skytether_flight_drive::status::{from_status, of_connection, root_cause};
+use skytether_slice::SliceOptions;
+use skytether_store::{Entry, Op, Usage, Version};
+use tonic::Streaming;
+use tonic::transport::{Channel, Endpoint};
+use uuid::Uuid;
+
+use crate::long_call::Said;
+use crate::protocol::{HostInfo, Last, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, decode_schema, for_instance};
+use skytether_api::explanation::Explanation;
+use skytether_api::receipt::Receipt;
+use skytether_api::receipt::ReceiptHandle;
+use skytether_api::receipt::ReceiptSource;
+use skytether_api::resize_report::{GrowthOptions, GrowthReport};
+use skytether_api::scrub_report::{Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
+use skytether_api::statement::Asked;
+use skytether_api::statement::Query;
+use skytether_api::statement::QueryOptions;
+use skytether_api::statement::TableScan;
+use skytether_api::status::DriveStatus;
+use skytether_catalog::indexes::{IndexInfo, ListIndexes, NewIndex, OldIndex};
+use skytether_catalog::listing::{DatasetInfo, Listing};
+use skytether_catalog::record_source::RecordSource;
+use skytether_catalog::root_store::{Catalog, DatasetKind, RootRecord};
+use skytether_export::parquet_view::Door;
+use skytether_ingest::dataset_writer::DatasetWriter;
+use skytether_runtime::Ids;
+
+/// How long a connection may take to come about.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// How often a silent connection is tried, and how long the host's system may take to react. A host that was switched off is noticed
+/// after both.
+const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
+
+/// How long one storage operation through the host may take.
+const STORAGE: Duration = Duration::from_secs(120);
+
+/// A connection to a host. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct RemoteHost {
+    connection: Connection,
+    /// As it was when the connection was made.
+    info: Arc<HostInfo>,
+}
+
+#[derive(Debug, Clone)]
+struct Connection {
+    url: Arc<str>,
+    client: FlightServiceClient<Channel>,
+}
+
+impl Connection {
+    async fn act(&self, kind: &str, body: Bytes) -> Result<Bytes> {
+        let request = Action { r#type: kind.to_owned(), body };
+        let mut answer = self.client.clone().do_action(request).await.map_err(|s| self.failed(&s))?.into_inner();
+        let result = answer.message().await.map_err(|s| self.failed(&s))?;
+        result.map(|r| r.body).ok_or_else(|| Error::unavailable(format!("the host at {} gave no answer to {kind}", self.url)))
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, kind: &str, body: Bytes) -> Result<T> {
+        let answer = self.act(kind, body).await?;
+        frames::decode_json(&format!("the answer of the host at {} to {kind}", self.url), &answer)
+    }
+
+    /// What the host says is passed on as it is; where the connection itself fails, the host is named.
+    fn failed(&self, status: &tonic::Status) -> Error {
+        if of_connection(status) {
+            tracing::debug!(%status, "{}", self.url);
+            return Error::unavailable(format!(
+                "the host at {} does not answer, or was lost in the middle of its answer: is `skytether host serve` running there?",
+                self.url
+            ));
+        }
+        let error = from_status(status);
+        if status.metadata().contains_key("skytether-kind") { error } else { error.while_doing(format!("the host at {}", self.url)) }
+    }
+}
+
+impl RemoteHost {
+    /// Connects to the host at `url`: `grpc://host:port`.
+    ///
+    /// # Errors
+    /// Invalid for a URL of another form, `Unavailable` where nobody answers, `Unsupported` where the host speaks another protocol.
+    pub fn connect<'a>(url: &'a str) -> BoxFuture<'a, Result<Self>> {
+        Box::pin(async move {
+            let address = url.strip_prefix("grpc+tcp://").or_else(|| url.strip_prefix("grpc://")).or_else(|| url.strip_prefix("http://")).unwrap_or(url);
+            let good = !address.contains("://")
+                && address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.trim_end_matches('/').parse::<u16>().is_ok());
+            if !good {
+                return Err(Error::invalid(format!("{url:?} is no address of a host: write grpc://host:port, for example grpc://127.0.0.1:5300")));
+            }
+            let endpoint = Endpoint::from_shared(format!("http://{}", address.trim_end_matches('/')))
+                .map_err(|e| Error::invalid(format!("{url:?} is no address of a host")).because(e))?
+                .connect_timeout(CONNECT)
+                .tcp_nodelay(true)
+                .http2_keep_alive_interval(KEEPALIVE.0)
+                .keep_alive_timeout(KEEPALIVE.1)
+                .keep_alive_while_idle(true);
+            let channel = endpoint
+                .connect()
+                .await
+                .map_err(|e| Error::unavailable(format!("no host answers at {url} ({}): is `skytether host serve` running there?", root_cause(&e))))?;
+            let client = FlightServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
+            let connection = Connection { url: url.into(), client };
+            let answer = tokio::time::timeout(CONNECT, connection.act("info", Bytes::new()))
+                .await
+                .map_err(|_| Error::unavailable(format!("what listens at {url} does not answer")))?
+                .context(|| format!("what listens at {url} is no Skytether host"))?;
+            let said: serde_json::Value = serde_json::from_slice(&answer).map_err(|e| {
+                Error::invalid(format!(
+                    "what listens at {url} is no Skytether host; if it is a drive, put a host before it (skytether host serve --drives ...) and connect there"
+                ))
+                .because(e)
+            })?;
+            let protocol = said.get("protocol").and_then(serde_json::Value::as_u64);
+            if protocol != Some(u64::from(PROTOCOL)) {
+                return Err(Error::unsupported(format!(
+                    "the host at {url} speaks protocol {}, this program {PROTOCOL}: run the same version on both sides",
+                    protocol.map_or("?".into(), |p| p.to_string())
+                )));
+            }
+            let info = frames::decode_json(&format!("the answer of {url}"), &answer)?;
+            Ok(Self { connection, info: Arc::new(info) })
+        })
+    }
+
+    /// The address.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.connection.url
+    }
+
+    /// The host's drives.
+    pub fn drives(&self) -> impl Iterator<Item = &CseInfo> {
+        self.info.drives.iter()
+    }
+
+    /// As [`crate::Host::sql`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub fn sql<'a>(&'a self, text: &'a str, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move { self.ask(&Asked::Sql(text.into()), options).await })
+    }
+
+    /// As [`crate::Host::scan`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub fn scan<'a>(&'a self, scan: &'a TableScan, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move { self.query(frames::encode_json(&ScanRequest { scan: scan.clone(), options: options.clone() })?).await })
+    }
+
+    /// As [`crate::Host::schema_of`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub fn schema_of<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<SchemaRef>> {
+        Box::pin(async move {
+            let answer = self.connection.act("schema", frames::encode_json(&TableRequest { table: table.to_owned() })?).await?;
+            decode_schema(answer)
+        })
+    }
+
+    /// As [`crate::Host::ask`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub fn ask<'a>(&'a self, asked: &'a Asked, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move { self.query(frames::encode_json(&QueryRequest::new(asked, options, false))?).await })
+    }
+
+    /// What a ticket gives.
+    async fn query(&self, ticket: Bytes) -> Result<Query> {
+        let started = Instant::now();
+        let mut messages = self.connection.client.clone().do_get(Ticket { ticket }).await.map_err(|s| self.connection.failed(&s))?.into_inner();
+        let mut decoder = DeliveryDecoder::default();
+        let first = messages.message().await.map_err(|s| self.connection.failed(&s))?.ok_or_else(|| self.cut_off())?;
+        let Incoming::Schema(schema) = decoder.decode(first)? else { return Err(self.cut_off()) };
+        let receipt = Arc::new(Mutex::new(Receipt::default()));
+        let reading = Reading { messages, decoder, host: self.clone(), receipt: Arc::clone(&receipt), started, over: false };
+        let stream = stream::unfold(reading, |mut reading| async move {
+            if reading.over {
+                return None;
+            }
+            match reading.next().await {
+                Ok(Some(batch)) => Some((Ok(batch), reading)),
+                Ok(None) => None,
+                Err(e) => {
+                    reading.over = true;
+                    Some((Err(e), reading))
+                }
+            }
+        })
+        .boxed();
+        Ok(Query { schema, stream, receipt: ReceiptHandle::new(Arc::new(RemoteReceipt(receipt))) })
+    }
+
+    fn cut_off(&self) -> Error {
+        Error::unavailable(format!("the host at {} ended its answer in the middle: try again", self.connection.url))
+    }
+
+    /// As [`crate::Host::explain`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub async fn explain(&self, asked: impl Into<Asked>, analyze: bool, options: &QueryOptions) -> Result<String> {
+        let body = frames::encode_json(&QueryRequest::new(&asked.into(), options, analyze))?;
+        let answer = self.connection.act("explain", body).await?;
+        String::from_utf8(answer.to_vec()).map_err(|e| Error::corrupt("the host's explanation is no text").because(e))
+    }
+
+    /// As [`crate::Host::explanation`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub async fn explanation(&self, asked: impl Into<Asked>, analyze: bool, options: &QueryOptions) -> Result<Explanation> {
+        let body = frames::encode_json(&QueryRequest::new(&asked.into(), options, analyze))?;
+        self.connection.ask("explanation", body).await
+    }
+
+    /// The data sets.
+    ///
+    /// # Errors
+    /// `Unavailable`, and the host's own.
+    pub fn list(&self) -> BoxFuture<'_, Result<Vec<DatasetInfo>>> {
+        Box::pin(async move { self.connection.ask("list", Bytes::new()).await })
+    }
+
+    /// As [`Catalog::listing`].
+    ///
+    /// # Errors
+    /// `Unavailable`, where the host itself does not answer.
+    pub fn listing(&self) -> BoxFuture<'_, Result<Listing>> {
+        Box::pin(async move { self.connection.ask("listing", Bytes::new()).await })
+    }
+
+    /// A data set's root record.
+    ///
+    /// # Errors
+    /// `NotFound`, `Unavailable`, and the host's own.
+    pub fn describe<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<RootRecord>> {
+        Box::pin(async move { self.connection.ask("describe", frames::encode_json(&NameRequest { name: name.clone() })?).await })
+    }
+
+    /// Removes a data set.
+    ///
+    /// # Errors
+    /// `NotFound`, `Conflict`, `Unavailable`.
+    pub fn drop_dataset<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { self.connection.act("drop", frames::encode_json(&NameRequest { name: name.clone() })?).await.map(drop) })
+    }
+
+    /// As [`Catalog::create_index`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub fn create_index<'a>(&'a self, asked: &'a NewIndex) -> BoxFuture<'a, Result<String>> {
+        Box::pin(async move { self.connection.ask("create_index", frames::encode_json(asked)?).await })
+    }
+
+    /// As [`Catalog::indexes`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub fn indexes<'a>(&'a self, asked: &'a ListIndexes) -> BoxFuture<'a, Result<Vec<IndexInfo>>> {
+        Box::pin(async move { self.connection.ask("list_indexes", frames::encode_json(asked)?).await })
+    }
+
+    /// As [`Catalog::drop_index`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub fn drop_index<'a>(&'a self, old: &'a OldIndex) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { self.connection.ask("drop_index", frames::encode_json(old)?).await })
+    }
+
+    /// How the host's drives are.
+    ///
+    /// # Errors
+    /// `Unavailable`, where the host itself does not answer.
+    pub fn status(&self) -> BoxFuture<'_, Result<Vec<DriveStatus>>> {
+        Box::pin(async move { self.connection.ask("status", Bytes::new()).await })
+    }
+
+    /// As [`crate::Host::scrub`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub fn scrub<'a>(&'a self, options: &'a ScrubOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<ScrubReport>> {
+        Box::pin(async move { self.long("scrub", frames::encode_json(options)?, tell).await })
+    }
+
+    /// As [`crate::Host::repair`].
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub fn repair<'a>(&'a self, options: &'a RepairOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<RepairReport>> {
+        Box::pin(async move { self.long("repair", frames::encode_json(options)?, tell).await })
+    }
+
+    /// As [`crate::Host::resize`]; the drives that come are named by their addresses.
+    ///
+    /// # Errors
+    /// As there, and `Unavailable`.
+    pub fn resize<'a>(&'a self, options: &'a GrowthOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<GrowthReport>> {
+        Box::pin(async move { self.long("resize", frames::encode_json(options)?, tell).await })
+    }
+
+    /// Work that tells how far it is.
+    async fn long<R: DeserializeOwned>(&self, kind: &str, body: Bytes, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<R> {
+        let request = Action { r#type: kind.to_owned(), body };
+        let failed = |status| self.connection.failed(&status);
+        let mut answers = self.connection.client.clone().do_action(request).await.map_err(failed)?.into_inner();
+        while let Some(answer) = answers.message().await.map_err(failed)? {
+            match frames::decode_json(&format!("the answer of the host at {} to {kind}", self.connection.url), &answer.body)? {
+                Said::Progress(progress) => tell(&progress),
+                Said::Done(report) => return Ok(report),
+            }
+        }
+        Err(self.cut_off())
+    }
+
+    /// The drives as they can be reached through the host now: it may have been started again since the connection was made, even with its drives in another order.
+    async fn behind(&self) -> Result<(HostInfo, Catalog)> {
+        let info: HostInfo = self.connection.ask("info", Bytes::new()).await?;
+        let behind = |(n, drive): (usize, &CseInfo)| {
+            Arc::new(DriveBehind { n, info: drive.clone(), instance: info.instance, connection: self.connection.clone() }) as Arc<dyn Storage>
+        };
+        let catalog = Catalog::new(info.drives.iter().enumerate().map(behind).collect(), STORAGE)?;
+        info.outside.iter().for_each(|at| catalog.presence().leave(*at));
+        info.leaving.iter().for_each(|at| catalog.presence().empty(*at, true));
+        Ok((info, catalog))
+    }
+
+    /// As [`crate::Host::door`]; what is read comes through the host.
+    ///
+    /// # Errors
+    /// `Unavailable`, where the host does not answer.
+    pub fn door(&self) -> BoxFuture<'_, Result<Door>> {
+        Box::pin(async move { Ok(Door::new(self.behind().await?.1, Arc::new(self.clone()))) })
+    }
+
+    /// Begins to write a data set through the host; slices are encoded here.
+    ///
+    /// # Errors
+    /// As [`DatasetWriter::begin`]; `Unavailable`, where the host does not answer.
+    pub fn writer<'a>(&'a self, name: &'a DatasetName, kind: DatasetKind, replace: bool) -> BoxFuture<'a, Result<DatasetWriter>> {
+        Box::pin(async move {
+            // Only a start of the host that falls into this ingest may have lost slices of it.
+            let (info, catalog) = self.behind().await?;
+            let slices = SliceOptions { target_bytes: info.slice_bytes, max_rows: info.slice_rows, zstd_level: info.zstd_level };
+            DatasetWriter::begin(catalog, slices, name.clone(), kind, replace, Ids::random().generation()).await
+        })
+    }
+}
+
+struct Reading {
+    messages: Streaming<FlightData>,
+    decoder: DeliveryDecoder,
+    host: RemoteHost,
+    receipt: Arc<Mutex<Receipt>>,
+    started: Instant,
+    over: bool,
+}
+
+impl Reading {
+    async fn next(&mut self) -> Result<Option<arrow::record_batch::RecordBatch>> {
+        loop {
+            let message: FlightData = self.messages.message().await.map_err(|s| self.host.connection.failed(&s))?.ok_or_else(|| self.host.cut_off())?;
+            if message.data_header.is_empty()
+                && let Ok(last) = serde_json::from_slice::<Last>(&message.app_metadata)
+            {
+                *self.receipt.lock() = last.receipt;
+                self.over = true;
+                return Ok(None);
+            }
+            let bytes = message.data_header.len() + message.data_body.len() + message.app_metadata.len();
+            let decoded = self.decoder.decode(message)?;
+            // The host tells what it cost with the last row: until then this is what is known.
+            let mut so_far = self.receipt.lock();
+            so_far.bytes_moved += bytes as u64;
+            so_far.seconds = self.started.elapsed().as_secs_f64();
+            if let Incoming::Message(ResultMessage::Batch { batch, .. }) = decoded {
+                so_far.rows += batch.num_rows() as u64;
+                return Ok(Some(batch));
+            }
+        }
+    }
+}
+
+/// Storage of a drive, reached through its host.
+#[derive(Debug)]
+struct DriveBehind {
+    n: usize,
+    info: CseInfo,
+    /// The start of the host that changes are meant for.
+    instance: Uuid,
+    connection: Connection,
+}
+
+impl DriveBehind {
+    fn action(&self, what: &str) -> String {
+        format!("drive/{}/{what}", self.n)
+    }
+}
+
+impl Storage for DriveBehind {
+    fn info(&self) -> &CseInfo {
+        &self.info
+    }
+
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move {
+            let body = for_instance(self.instance, &frames::encode_batch(&batch)?);
+            self.connection.ask(&self.action("apply"), body).await
+        })
+    }
+
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            let body = frames::encode_json(&frames::KeyRequest { key: key.clone() })?;
+            frames::decode_value(&self.connection.act(&self.action("get"), body).await?)
+        })
+    }
+
+    fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
+        Box::pin(async move {
+            let body = frames::encode_json(&frames::RangesRequest { key: key.clone(), ranges: ranges.to_vec() })?;
+            frames::decode_ranges(&self.connection.act(&self.action("get_ranges"), body).await?, ranges)
+        })
+    }
+
+    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
+        Box::pin(async move { self.connection.ask(&self.action("stat"), frames::encode_json(&frames::KeyRequest { key: key.clone() })?).await })
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        Box::pin(async move {
+            let body = frames::encode_json(&frames::ListRequest { prefix: prefix.to_owned(), after: after.cloned(), limit })?;
+            self.connection.ask(&self.action("list"), body).await
+        })
+    }
+
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
+        Box::pin(async move { self.connection.ask(&self.action("usage"), Bytes::new()).await })
+    }
+}
+
+/// The receipt of a query on another host, which sends it with the last row. Until then it holds the rows, bytes and
+/// seconds that this client saw.
+#[derive(Debug)]
+struct RemoteReceipt(Arc<Mutex<Receipt>>);
+
+impl ReceiptSource for RemoteReceipt {
+    fn receipt(&self) -> Receipt {
+        self.0.lock().clone()
+    }
+}
+
+impl RecordSource for RemoteHost {
+    fn record<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<RootRecord>> {
+        Box::pin(async move { self.describe(name).await })
+    }
+}

@@ -1,0 +1,398 @@
+//! A host for others to connect to: `skytether host serve`.
+
+use futures::future::BoxFuture;
+use skytether_flight_sql::forward;
+use skytether_flight_sql::service as flight_sql;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use arrow_flight::flight_service_server::{FlightService, FlightServiceServer};
+use arrow_flight::{
+    Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo, HandshakeRequest, HandshakeResponse, PollInfo, PutResult, SchemaResult,
+    Ticket,
+};
+use bytes::Bytes;
+use futures::{Stream, StreamExt, stream};
+use skytether_common::{Error, PartitionName, Result};
+use skytether_device::{Cse, ResultMessage};
+use skytether_flight_drive::deliveries::DeliveryEncoder;
+use skytether_flight_drive::frames;
+use skytether_flight_drive::status::to_status;
+use skytether_flight_drive::{ConnectOptions, FlightCse, MAX_MESSAGE};
+use skytether_store::Op;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::long_call as long_work;
+use crate::protocol;
+use crate::protocol::{HostInfo, Kind, Last, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, for_another, of_instance};
+use skytether_api::resize_report::GrowthOptions;
+use skytether_api::scrub_report::{RepairOptions, ScrubOptions};
+use skytether_api::statement::MAX_REQUEST;
+use skytether_flight_sql::service::FlightSqlHost;
+use skytether_host::Host;
+use skytether_runtime::within;
+
+/// Messages of an answer that wait for a slow client.
+const BACKLOG: usize = 4;
+
+/// Calls that one connection may have under way at once.
+const MAX_STREAMS: u32 = 256;
+
+/// How long running calls may go on after a shutdown began.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Serves `host`, made by [`Host::join`], on `listener` until `stop` is ready. Calls that run then have a few seconds to end.
+///
+/// # Errors
+/// `Unavailable` if the listener fails.
+pub async fn serve(host: Host, listener: TcpListener, stop: impl Future<Output = ()>) -> Result<()> {
+    let (begin, stopping) = oneshot::channel::<()>();
+    let server = tonic::transport::Server::builder()
+        .tcp_nodelay(true)
+        .tcp_keepalive(Some(Duration::from_secs(30)))
+        .http2_keepalive_interval(Some(Duration::from_secs(15)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(15)))
+        .http2_max_header_list_size(Some(64 << 10))
+        .max_concurrent_streams(Some(MAX_STREAMS))
+        .initial_stream_window_size(Some(1 << 20))
+        .initial_connection_window_size(Some(8 << 20))
+        .add_service(service(host))
+        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), async move {
+            stop.await;
+            // It fails only where nobody waits for it any more.
+            let _ = begin.send(());
+        });
+    let patience = async move {
+        match stopping.await {
+            Ok(()) => tokio::time::sleep(GRACE).await,
+            // The server has ended by itself.
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        ended = server => ended.map_err(|e| Error::unavailable("the host's port failed").because(e)),
+        () = patience => Ok(()),
+    }
+}
+
+/// The Flight service of `host`.
+#[must_use]
+pub fn service(host: Host) -> FlightServiceServer<HostService> {
+    FlightServiceServer::new(HostService { flight_sql: FlightSqlHost::new(host.clone()), host })
+        .max_decoding_message_size(MAX_MESSAGE)
+        .max_encoding_message_size(MAX_MESSAGE)
+}
+
+/// A host behind Flight.
+#[derive(Debug)]
+pub struct HostService {
+    host: Host,
+    /// What is not of our own protocol goes here.
+    flight_sql: FlightSqlHost,
+}
+
+type Answer<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+impl HostService {
+    async fn act(&self, kind: &str, body: &Bytes) -> Result<Bytes> {
+        if let Some(rest) = kind.strip_prefix("drive/") {
+            let (n, what) = rest.split_once('/').ok_or_else(|| unknown(kind))?;
+            let drives = self.host.drives();
+            let drive = n
+                .parse::<usize>()
+                .ok()
+                .and_then(|n| drives.get(n))
+                .ok_or_else(|| Error::invalid(format!("there is no drive {n}: this host has {}", drives.len())))?;
+            let name = &drive.info().name;
+            return within(self.host.options().storage_deadline, name, what, self.storage(drive.as_ref(), kind, what, body)).await;
+        }
+        if body.len() > MAX_REQUEST {
+            return Err(Error::invalid(format!("a request of {} bytes is too long: at most {MAX_REQUEST}", body.len())));
+        }
+        match kind {
+            "info" => {
+                let drives = self.host.drives().iter().map(|d| d.info().clone()).collect();
+                let slices = &self.host.options().slices;
+                let info = HostInfo {
+                    protocol: PROTOCOL,
+                    instance: self.host.instance(),
+                    drives,
+                    outside: self.host.catalog().presence().outside(),
+                    leaving: self.host.catalog().presence().leaving(),
+                    slice_bytes: slices.target_bytes,
+                    slice_rows: slices.max_rows,
+                    zstd_level: slices.zstd_level,
+                };
+                frames::encode_json(&info)
+            }
+            "list" => frames::encode_json(&self.host.catalog().list().await?),
+            "listing" => frames::encode_json(&self.host.catalog().listing().await),
+            "status" => frames::encode_json(&self.host.status().await),
+            "describe" => {
+                let asked: NameRequest = frames::decode_json("a request", body)?;
+                frames::encode_json(&self.host.catalog().read(&asked.name).await?.0)
+            }
+            "schema" => {
+                let asked: TableRequest = frames::decode_json("a request", body)?;
+                let schema = self.host.schema_of(&asked.table).await?;
+                protocol::encode_schema(&schema)
+            }
+            "drop" => {
+                let asked: NameRequest = frames::decode_json("a request", body)?;
+                self.host.catalog().drop_dataset(&asked.name).await?;
+                Ok(Bytes::new())
+            }
+            "create_index" => frames::encode_json(&self.host.catalog().create_index(&frames::decode_json("a request", body)?).await?),
+            "list_indexes" => frames::encode_json(&self.host.catalog().indexes(&frames::decode_json("a request", body)?).await?),
+            "drop_index" => frames::encode_json(&self.host.catalog().drop_index(&frames::decode_json("a request", body)?).await?),
+            "explain" => {
+                let asked: QueryRequest = frames::decode_json("a request", body)?;
+                self.host.explain(asked.asked()?, asked.analyze, &asked.options).await.map(Bytes::from)
+            }
+            "explanation" => {
+                let asked: QueryRequest = frames::decode_json("a request", body)?;
+                frames::encode_json(&self.host.explanation(asked.asked()?, asked.analyze, &asked.options).await?)
+            }
+            _ => Err(unknown(kind)),
+        }
+    }
+
+    /// Begins work that takes long, if that is asked for.
+    fn long(&self, kind: &str, body: &Bytes) -> Result<Option<mpsc::Receiver<Result<arrow_flight::Result, Status>>>> {
+        let host = self.host.clone();
+        match kind {
+            "scrub" => {
+                let options: ScrubOptions = frames::decode_json("a request", body)?;
+                Ok(Some(long_work::begin(|tell| async move { host.scrub(&options, tell.as_ref()).await })))
+            }
+            "repair" => {
+                let options: RepairOptions = frames::decode_json("a request", body)?;
+                Ok(Some(long_work::begin(|tell| async move {
+                    if let Some(address) = &options.address {
+                        let drive = FlightCse::connect(address, ConnectOptions::default()).await?;
+                        // Where it was put already, by a repair that did not end, it goes on.
+                        let put = host.put_in_place(drive).or_else(|e| if e.kind() == skytether_common::Kind::Conflict { Ok(()) } else { Err(e) });
+                        // By what it was given as: its id says nothing to whoever gave that.
+                        put.map_err(|e| e.while_doing(format!("{address} can't take the place of {}", options.drives.join(", "))))?;
+                    }
+                    host.repair(&options, tell.as_ref()).await
+                })))
+            }
+            "resize" => {
+                let options: GrowthOptions = frames::decode_json("a request", body)?;
+                Ok(Some(long_work::begin(|tell| async move {
+                    host.check_growth(&options)?;
+                    let mut new: Vec<std::sync::Arc<dyn Cse>> = Vec::new();
+                    for address in &options.addresses {
+                        new.push(FlightCse::connect(address, ConnectOptions::default()).await?);
+                    }
+                    host.resize(new, &options, tell.as_ref()).await
+                })))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    async fn storage(&self, drive: &dyn Cse, kind: &str, what: &str, body: &Bytes) -> Result<Bytes> {
+        match what {
+            "apply" => {
+                let (meant, body) = of_instance(body)?;
+                let batch = frames::decode_batch(&body)?;
+                // What an ingest has written that a drive left in the middle of, it may take away again.
+                let removes = |op: &Op| matches!(op, Op::Delete { .. }) && PartitionName::parse(op.key()).is_some();
+                if meant != self.host.instance() && !(self.host.cluster().was(meant) && batch.iter().all(removes)) {
+                    return Err(for_another());
+                }
+                frames::encode_json(&drive.apply(batch).await?)
+            }
+            "get" => {
+                let asked: frames::KeyRequest = frames::decode_json("a request", body)?;
+                Ok(frames::encode_value(&drive.get(&asked.key).await?))
+            }
+            "get_ranges" => {
+                let asked: frames::RangesRequest = frames::decode_json("a request", body)?;
+                frames::check_ranges(&asked.ranges)?;
+                Ok(frames::encode_ranges(&drive.get_ranges_unverified(&asked.key, &asked.ranges).await?))
+            }
+            "stat" => {
+                let asked: frames::KeyRequest = frames::decode_json("a request", body)?;
+                frames::encode_json(&drive.stat(&asked.key).await?)
+            }
+            "list" => {
+                let asked: frames::ListRequest = frames::decode_json("a request", body)?;
+                frames::encode_json(&drive.list(&asked.prefix, asked.after.as_ref(), asked.limit.min(frames::LIST_PAGE)).await?)
+            }
+            "usage" => frames::encode_json(&drive.usage().await?),
+            _ => Err(unknown(kind)),
+        }
+    }
+
+    async fn query(&self, ticket: &Bytes) -> Result<mpsc::Receiver<Result<FlightData, Status>>> {
+        if ticket.len() > MAX_REQUEST {
+            return Err(Error::invalid(format!("a ticket of {} bytes is too long: at most {MAX_REQUEST}", ticket.len())));
+        }
+        let mut query = if frames::decode_json::<Kind>("a ticket", ticket)?.scan.is_some() {
+            let asked: ScanRequest = frames::decode_json("a ticket", ticket)?;
+            self.host.scan(&asked.scan, &asked.options).await?
+        } else {
+            let asked: QueryRequest = frames::decode_json("a ticket", ticket)?;
+            self.host.ask(&asked.asked()?, &asked.options).await?
+        };
+        let (send, receive) = mpsc::channel(BACKLOG);
+        tokio::spawn(async move {
+            let (mut encoder, first) = DeliveryEncoder::new(&query.schema);
+            let work = async {
+                if send.send(Ok(first)).await.is_err() {
+                    return Ok(());
+                }
+                while let Some(batch) = query.stream.next().await {
+                    for message in encoder.encode(ResultMessage::Batch { epoch: 0, batch: batch? })? {
+                        // The client has left: dropping the query stops it.
+                        if send.send(Ok(message)).await.is_err() {
+                            return Ok(());
+                        }
+                    }
+                }
+                let last = frames::encode_json(&Last { receipt: query.receipt.receipt() })?;
+                let _ = send.send(Ok(FlightData::new().with_app_metadata(last))).await;
+                Ok(())
+            };
+            let done: Result<()> = tokio::select! {
+                done = work => done,
+                () = send.closed() => Ok(()),
+            };
+            if let Err(e) = done {
+                let _ = send.send(Err(to_status(&e))).await;
+            }
+        });
+        Ok(receive)
+    }
+}
+
+fn unknown(kind: &str) -> Error {
+    Error::unsupported(format!("a host does not know the action {:?}", kind.chars().take(80).collect::<String>()))
+}
+
+fn not_offered<T>(what: &str) -> Result<T, Status> {
+    Err(to_status(&Error::unsupported(format!("a Skytether host does not offer {what}"))))
+}
+
+impl FlightService for HostService {
+    type HandshakeStream = Answer<HandshakeResponse>;
+    type ListFlightsStream = Answer<FlightInfo>;
+    type DoGetStream = Answer<FlightData>;
+    type DoPutStream = Answer<PutResult>;
+    type DoExchangeStream = Answer<FlightData>;
+    type DoActionStream = Answer<arrow_flight::Result>;
+    type ListActionsStream = Answer<ActionType>;
+
+    forward! {
+    fn do_get(request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status>;
+    fn do_action(request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status>;
+    fn list_actions(request: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status>;
+    fn handshake(request: Request<Streaming<HandshakeRequest>>) -> Result<Response<Self::HandshakeStream>, Status>;
+    fn list_flights(request: Request<Criteria>) -> Result<Response<Self::ListFlightsStream>, Status>;
+    fn get_flight_info(request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status>;
+    fn poll_flight_info(request: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status>;
+    fn get_schema(request: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status>;
+    fn do_put(request: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status>;
+    fn do_exchange(request: Request<Streaming<FlightData>>) -> Result<Response<Self::DoExchangeStream>, Status>;
+    }
+}
+
+/// The futures of [`FlightService`]'s methods. They are made here because the methods of an async trait carry lifetime clauses,
+/// under which rustc does not cache its proofs that a future is `Send` (docs/decisions/0001-build-and-test-time.md).
+impl HostService {
+    fn do_get(&self, request: Request<Ticket>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::DoGetStream>, Status>> {
+        Box::pin(async move {
+            // Our own tickets are JSON objects, which no protobuf message of Flight SQL begins like.
+            if !matches!(request.get_ref().ticket.first(), None | Some(b'{')) {
+                flight_sql::check_length(request.get_ref().ticket.len())?;
+                return self.flight_sql.do_get(request).await;
+            }
+            let messages = self.query(&request.into_inner().ticket).await.map_err(|e| to_status(&e))?;
+            Ok(Response::new(Box::pin(ReceiverStream::new(messages)) as Answer<_>))
+        })
+    }
+
+    fn do_action(&self, request: Request<Action>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::DoActionStream>, Status>> {
+        Box::pin(async move {
+            if flight_sql::ACTIONS.iter().any(|(kind, _)| *kind == request.get_ref().r#type) {
+                flight_sql::check_length(request.get_ref().body.len())?;
+                if request.get_ref().r#type == flight_sql::PREPARE_PLAN {
+                    let body = self.flight_sql.prepare_plan(&request.get_ref().body).await.map_err(|e| to_status(&e))?;
+                    return Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })])) as Answer<_>));
+                }
+                return self.flight_sql.do_action(request).await;
+            }
+            let Action { r#type, body } = request.into_inner();
+            if let Some(messages) = self.long(&r#type, &body).map_err(|e| to_status(&e))? {
+                return Ok(Response::new(Box::pin(ReceiverStream::new(messages)) as Answer<_>));
+            }
+            let body = self.act(&r#type, &body).await.map_err(|e| to_status(&e))?;
+            Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })])) as Answer<_>))
+        })
+    }
+
+    fn list_actions(&self, _: Request<Empty>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::ListActionsStream>, Status>> {
+        Box::pin(async move {
+            let actions = [
+                ("info", "who this host is"),
+                ("list", "the data sets"),
+                ("listing", "the data sets that can be listed, and drives that don't tell theirs"),
+                ("describe", "one data set's root record"),
+                ("schema", "a table's columns"),
+                ("drop", "removes a data set"),
+                ("status", "how the drives are"),
+                ("create_index", "has the drives build an index"),
+                ("list_indexes", "the indexes, and how far they are"),
+                ("drop_index", "removes an index"),
+                ("explain", "a query's cut as text"),
+                ("repair", "rebuilds on blank drives what was on the lost ones whose place they take; tells how far it is"),
+                ("resize", "takes drives into the fleet, empties those that leave, and moves slices so that all have as much; tells how far it is"),
+                ("scrub", "has the drives verify what they hold, and mends it; tells how far it is"),
+            ];
+            Ok(Response::new(Box::pin(stream::iter(
+                actions.into_iter().chain(flight_sql::ACTIONS).map(|(t, d)| Ok(ActionType { r#type: t.to_owned(), description: d.to_owned() })),
+            )) as Answer<_>))
+        })
+    }
+
+    fn handshake(&self, request: Request<Streaming<HandshakeRequest>>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::HandshakeStream>, Status>> {
+        Box::pin(async move { self.flight_sql.handshake(request).await })
+    }
+
+    fn list_flights(&self, _: Request<Criteria>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::ListFlightsStream>, Status>> {
+        Box::pin(async move { not_offered("a list of flights: use the action `list`") })
+    }
+
+    fn get_flight_info(&self, request: Request<FlightDescriptor>) -> BoxFuture<'_, Result<Response<FlightInfo>, Status>> {
+        Box::pin(async move {
+            flight_sql::check_length(request.get_ref().cmd.len())?;
+            self.flight_sql.get_flight_info(request).await
+        })
+    }
+
+    fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> BoxFuture<'_, Result<Response<PollInfo>, Status>> {
+        Box::pin(async move { not_offered("polling for flight infos: GetFlightInfo answers at once") })
+    }
+
+    fn get_schema(&self, request: Request<FlightDescriptor>) -> BoxFuture<'_, Result<Response<SchemaResult>, Status>> {
+        Box::pin(async move {
+            let info = self.get_flight_info(request).await?.into_inner();
+            Ok(Response::new(SchemaResult { schema: info.schema }))
+        })
+    }
+
+    fn do_put(&self, request: Request<Streaming<FlightData>>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::DoPutStream>, Status>> {
+        Box::pin(async move { self.flight_sql.do_put(request).await })
+    }
+
+    fn do_exchange(&self, _: Request<Streaming<FlightData>>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::DoExchangeStream>, Status>> {
+        Box::pin(async move { not_offered("DoExchange") })
+    }
+}

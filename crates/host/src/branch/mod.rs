@@ -1,3 +1,0 @@
-pub mod branch;
-pub mod striped_storage;
-pub mod worker;

@@ -1,0 +1,615 @@
+//! Writing a data set: slices beside the old ones, then one compare-and-set.
+
+use futures::future::BoxFuture;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::mpsc::sync_channel;
+use std::time::Instant;
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use serde::{Deserialize, Serialize};
+use skytether_common::{DatasetName, Error, Generation, Kind, PartitionName, Result};
+use skytether_device::size::batch_bytes;
+use skytether_index::INDEX;
+use skytether_matrix::Transposed;
+use skytether_partitioning::Placement;
+use skytether_partitioning::{self as partition, Key};
+use skytether_redundancy::{Code, Scheme};
+use skytether_runtime::threads;
+use skytether_slice::{Encoded, Layout, MetadataBuilder, SliceOptions, TableSlicer};
+use skytether_store::Expect;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use uuid::Uuid;
+
+use crate::matrix_writer;
+use crate::outbox::Outbox;
+use crate::row_router::Dealt;
+use crate::stripe_encoder::Coder;
+use skytether_catalog::bounds::Bounds;
+use skytether_catalog::code_map::Over;
+use skytether_catalog::code_map::{INNER_PARITY, PARITY};
+use skytether_catalog::commit::overtaken;
+use skytether_catalog::fencing::is_refusal;
+use skytether_catalog::indexes::IndexRecord;
+use skytether_catalog::root_store::{
+    Catalog, DatasetKind, MatrixRecord, PLAIN_FORMAT, PartitionRecord, REDUNDANT_FORMAT, ROOT_FORMAT, RootRecord, TableRecord,
+};
+
+/// How often a commit is tried again that another change of the record came before, which was no change of the content.
+const ATTEMPTS: usize = 8;
+
+/// What an ingest stored.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct IngestReport {
+    /// Rows of all tables together; a table that each drive holds counts once.
+    pub rows: u64,
+    /// Slices on all drives together.
+    pub slices: u64,
+    /// Bytes on all drives together.
+    pub bytes_stored: u64,
+    /// From the writer's making to the commit.
+    pub seconds: f64,
+}
+
+/// One ingest under way. Nothing of it is to be seen before [`DatasetWriter::commit`]; without a commit what it wrote is deleted.
+#[derive(Debug)]
+pub struct DatasetWriter {
+    catalog: Catalog,
+    slices: SliceOptions,
+    name: DatasetName,
+    kind: DatasetKind,
+    generation: Generation,
+    /// The generation in which what is replaced was written.
+    replaced: Option<Generation>,
+    /// Of the record that is replaced.
+    change: u64,
+    /// The drives that are here, which get all that is written.
+    drives: Vec<usize>,
+    /// How often these were replaced when it began, of those that were.
+    incarnations: BTreeMap<Uuid, u32>,
+    scheme: Scheme,
+    tables: BTreeMap<String, TableRecord>,
+    application: BTreeMap<String, String>,
+    started: Instant,
+    runtime: Handle,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Writing,
+    Failed,
+    Settled,
+}
+
+/// Partitions of one table while they are written.
+pub(crate) struct PartitionWriter<'a> {
+    outbox: &'a Outbox,
+    name: PartitionName,
+    drives: Vec<usize>,
+    coder: Option<&'a Coder<'a>>,
+    metadata: MetadataBuilder,
+    pub(crate) rows: u64,
+    pub(crate) slices: u32,
+    bytes: u64,
+}
+
+impl<'a> PartitionWriter<'a> {
+    /// A partition that every one of `drives` gets a copy of.
+    pub(crate) fn new(outbox: &'a Outbox, name: PartitionName, drives: Vec<usize>, layout: Layout, schema: SchemaRef) -> Self {
+        let metadata = MetadataBuilder::new(layout, schema, BTreeMap::new());
+        Self { outbox, name, drives, coder: None, metadata, rows: 0, slices: 0, bytes: 0 }
+    }
+
+    /// The same partition, whose slices `coder` puts into code groups.
+    pub(crate) fn coded(self, coder: Option<&'a Coder<'a>>) -> Self {
+        Self { coder, ..self }
+    }
+
+    /// Adds the next stripe.
+    pub(crate) fn add(&mut self, stripe: &Encoded) -> Result<()> {
+        self.metadata.add(stripe)?;
+        for slice in stripe.slices() {
+            let key = self.name.slice_key(self.slices)?;
+            for drive in &self.drives {
+                self.outbox.put(*drive, key.clone(), slice.clone())?;
+            }
+            if let Some(coder) = self.coder {
+                coder.push(self.name.slot, self.slices, slice)?;
+            }
+            self.slices = self.slices.checked_add(1).ok_or_else(|| Error::exhausted(format!("too many slices in {}", self.name.table)))?;
+            self.bytes += slice.len() as u64;
+        }
+        self.rows += stripe.stats.rows;
+        Ok(())
+    }
+
+    /// Writes the metadata slice; a record per copy.
+    pub(crate) fn finish(self, catalog: &Catalog) -> Result<Vec<PartitionRecord>> {
+        let metadata = self.metadata.finish()?;
+        // Who has a copy of everything can be asked for it, and is one alone.
+        let bounds = if self.drives.len() == 1 { Bounds::of(&metadata) } else { Bounds::default() };
+        let metadata = metadata.encode()?;
+        let key = self.name.key()?;
+        let bytes = self.bytes + metadata.len() as u64;
+        let holders = self.coder.map_or_else(|| self.drives.clone(), |coder| coder.holders(self.name.slot));
+        holders.into_iter().try_for_each(|drive| self.outbox.put(drive, key.clone(), metadata.clone()))?;
+        self.drives
+            .iter()
+            .map(|drive| {
+                let drive = catalog.drives()[*drive].info().id;
+                Ok(PartitionRecord { drive, slot: self.name.slot, rows: self.rows, slices: self.slices, bytes, bounds: bounds.clone() })
+            })
+            .collect()
+    }
+}
+
+impl DatasetWriter {
+    /// Begins to write `name`; `generation` is drawn at random by the caller.
+    ///
+    /// # Errors
+    /// `Conflict` where the data set exists and `replace` is false; `Unsupported` where a newer version wrote it; `Internal` outside
+    /// of a runtime with several threads.
+    pub fn begin(
+        catalog: Catalog,
+        slices: SliceOptions,
+        name: DatasetName,
+        kind: DatasetKind,
+        replace: bool,
+        generation: Generation,
+    ) -> BoxFuture<'static, Result<Self>> {
+        Box::pin(async move {
+            let started = Instant::now();
+            let runtime = Handle::try_current().map_err(|e| Error::internal("an ingest needs a tokio runtime").because(e))?;
+            if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread {
+                return Err(Error::internal("an ingest needs a tokio runtime with more than one thread"));
+            }
+            catalog.look_around().await?;
+            let (replaced, change) = match catalog.read_versioned(&name).await? {
+                None => (None, 0),
+                Some((old, _)) if replace => (Some(old.written()), old.change),
+                Some(_) => {
+                    return Err(Error::conflict(format!(
+                        "{name} exists already: drop it, choose another name, or replace it (replace=True, in the shell --replace)"
+                    )));
+                }
+            };
+            let (drives, incarnations, scheme) = (catalog.presence().writable(), catalog.presence().incarnations(), catalog.presence().scheme());
+            Ok(Self {
+                catalog,
+                slices,
+                name,
+                kind,
+                generation,
+                replaced,
+                change,
+                drives,
+                incarnations,
+                scheme,
+                tables: BTreeMap::new(),
+                application: BTreeMap::new(),
+                started,
+                runtime,
+                state: State::Writing,
+            })
+        })
+    }
+
+    /// The data set that is being written.
+    #[must_use]
+    pub fn name(&self) -> &DatasetName {
+        &self.name
+    }
+
+    /// How the data set is kept from loss, if not as the fleet usually does. To be said before its first table is written.
+    ///
+    /// # Errors
+    /// Invalid where there are fewer drives than that needs, or, on two levels, fewer hosts or a fleet that does not know its hosts; and after a table was written.
+    pub fn redundancy(&mut self, scheme: Scheme) -> Result<()> {
+        if !self.tables.is_empty() || self.state != State::Writing {
+            return Err(Error::invalid(format!("the redundancy of {} is to be said before its tables are written", self.name)));
+        }
+        self.catalog.presence().over(scheme, &self.drives)?;
+        self.scheme = scheme;
+        Ok(())
+    }
+
+    /// Keeps `value` under `key` in the root record, for the application's own use.
+    pub fn application(&mut self, key: impl Into<String>, value: impl Into<String>) {
+        self.application.insert(key.into(), value.into());
+    }
+
+    /// Writes one table from `batches` of `schema`. Reading, encoding and sending go on side by side, in bounded memory.
+    /// `batches` is read on the calling thread, which the runtime is told to do without meanwhile.
+    ///
+    /// # Errors
+    /// The iterator's errors; `Invalid` for a batch of another schema, a column name twice or a table twice; what the drives say. After
+    /// an error the writer can only be dropped.
+    pub async fn write_table(
+        &mut self,
+        table: &str,
+        placement: Placement,
+        schema: SchemaRef,
+        batches: impl Iterator<Item = Result<RecordBatch>> + Send,
+    ) -> Result<()> {
+        self.write(table, placement, Vec::new(), schema, batches).await
+    }
+
+    /// As [`Self::write_table`], with each row on the drive that its keys, the columns called `by`, say: partition `n` is on drive `n` of the fleet.
+    ///
+    /// # Errors
+    /// As there; `Invalid` where `by` names no column, one that is not there, or one of a type that keys can't have.
+    pub async fn write_partitioned(
+        &mut self,
+        table: &str,
+        by: &[String],
+        schema: SchemaRef,
+        batches: impl Iterator<Item = Result<RecordBatch>> + Send,
+    ) -> Result<()> {
+        let keys = partition::keys(&schema, by).map_err(|e| e.while_doing(format!("{} can't be partitioned", self.name)))?;
+        self.write(table, Placement::Spread, keys, schema, batches).await
+    }
+
+    async fn write(
+        &mut self,
+        table: &str,
+        placement: Placement,
+        keys: Vec<Key>,
+        schema: SchemaRef,
+        batches: impl Iterator<Item = Result<RecordBatch>> + Send,
+    ) -> Result<()> {
+        self.check_table(table)?;
+        check_schema(&self.name, &schema)?;
+        self.state = State::Failed;
+        let outbox = Outbox::new(&self.catalog);
+        let encoded = tokio::task::block_in_place(|| self.encode_table(&outbox, table, placement, keys, &schema, batches));
+        let record = settle(outbox, encoded).await?;
+        self.tables.insert(table.to_owned(), record);
+        self.state = State::Writing;
+        Ok(())
+    }
+
+    fn encode_table(
+        &self,
+        outbox: &Outbox,
+        table: &str,
+        placement: Placement,
+        keys: Vec<Key>,
+        schema: &SchemaRef,
+        batches: impl Iterator<Item = Result<RecordBatch>> + Send,
+    ) -> Result<TableRecord> {
+        let (send, receive) = sync_channel::<RecordBatch>(2);
+        std::thread::scope(|scope| {
+            let encoder = std::thread::Builder::new().name("encoder".to_owned()).spawn_scoped(scope, move || -> Result<TableRecord> {
+                let drives = self.order(placement, !keys.is_empty())?;
+                let coder = if placement == Placement::Spread { self.coder(outbox, table, &drives)? } else { None };
+                let partitions = self.deal(outbox, table, placement, &drives, coder.as_ref(), schema);
+                let cut = || {
+                    let mut dealt = Dealt::new(placement, partitions, keys, || TableSlicer::new(schema.clone(), self.slices.clone()));
+                    let mut memory_bytes = 0;
+                    for batch in receive {
+                        memory_bytes += batch_bytes(&batch);
+                        dealt.push(&batch)?;
+                    }
+                    dealt.finish(&self.catalog, memory_bytes)
+                };
+                let mut record = match &coder {
+                    Some(coder) => coder.beside(cut)?,
+                    None => cut()?,
+                };
+                record.redundancy = coder.map(|coder| coder.finish(&self.catalog)).transpose()?;
+                Ok(record)
+            });
+            let encoder = encoder.map_err(threads::no_more)?;
+            let mut read = Ok(());
+            for batch in batches {
+                let batch = batch.and_then(|b| conform(&self.name, table, schema, b));
+                match batch {
+                    // The encoder has stopped: its error says why.
+                    Ok(batch) => {
+                        if send.send(batch).is_err() {
+                            break;
+                        }
+                    }
+                    Err(e) => {
+                        read = Err(e);
+                        break;
+                    }
+                }
+            }
+            drop(send);
+            let encoded = encoder.join().unwrap_or_else(|_| Err(Error::internal(format!("the encoder of {} {table} stopped", self.name))));
+            read.and(encoded)
+        })
+    }
+
+    /// The drives in the order of the table's partitions.
+    fn order(&self, placement: Placement, by_key: bool) -> Result<Vec<usize>> {
+        let mut drives = self.drives.clone();
+        if placement == Placement::Spread
+            && let (_, Some(over)) = self.over()?
+        {
+            drives = over.drives;
+            if by_key && !over.hosts.is_empty() {
+                // As tables on one level have them, with which they may be joined.
+                drives.sort_unstable();
+            }
+        }
+        if placement == Placement::Spread && !by_key {
+            // Small tables begin at their home, so that not all of them crowd the first drive; the partitions of tables that may be joined lie side by side.
+            let home = self.catalog.home(&self.name);
+            let first = drives.iter().position(|drive| *drive == home).unwrap_or(0);
+            drives.rotate_left(first);
+        }
+        Ok(drives)
+    }
+
+    /// What makes parities of the data set's tables, and the drives that these are written over, if anything does.
+    fn over(&self) -> Result<(Option<Code>, Option<Over>)> {
+        let over = self.catalog.presence().over(self.scheme, &self.drives).map_err(|e| e.while_doing(format!("{} can't be stored", self.name)))?;
+        Ok((self.scheme.code(), over))
+    }
+
+    fn partition(&self, table: &str, slot: u32) -> PartitionName {
+        PartitionName { dataset: self.name.clone(), generation: self.generation, table: table.to_owned(), slot }
+    }
+
+    /// What makes the parities of a table over `drives`, if it has any.
+    fn coder<'a>(&self, outbox: &'a Outbox, table: &str, drives: &[usize]) -> Result<Option<Coder<'a>>> {
+        let (Some(code), Some(over)) = self.over()? else { return Ok(None) };
+        // The hosts of the drives, which may be in another order.
+        let host = |at: &usize| over.drives.iter().position(|other| other == at).and_then(|place| over.hosts.get(place).copied());
+        let hosts = if over.hosts.is_empty() { Vec::new() } else { drives.iter().filter_map(host).collect() };
+        let over = Over { scheme: self.scheme, drives: drives.to_vec(), hosts };
+        Coder::new(outbox, over, code, self.partition(table, 0), self.slices.target_bytes).map(Some)
+    }
+
+    fn deal<'a>(
+        &self,
+        outbox: &'a Outbox,
+        table: &str,
+        placement: Placement,
+        drives: &[usize],
+        coder: Option<&'a Coder<'a>>,
+        schema: &SchemaRef,
+    ) -> Vec<PartitionWriter<'a>> {
+        let writer = |slot: u32, drives: Vec<usize>| PartitionWriter::new(outbox, self.partition(table, slot), drives, Layout::Table, schema.clone());
+        match placement {
+            Placement::Everywhere => vec![writer(0, drives.to_vec())],
+            Placement::Spread => drives.iter().zip(0..).map(|(drive, slot)| writer(slot, vec![*drive]).coded(coder)).collect(),
+        }
+    }
+
+    /// Writes a matrix: contiguous gene ranges of about equal numbers of nonzeros, one per drive, encoded on all cores.
+    ///
+    /// # Errors
+    /// The transposition's errors; what the drives say. After an error the writer can only be dropped.
+    pub fn write_matrix<'a>(&'a mut self, table: &'a str, matrix: &'a Transposed) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.check_table(table)?;
+            self.state = State::Failed;
+            let outbox = Outbox::new(&self.catalog);
+            let shape = MatrixRecord { cells: matrix.n_cells(), genes: matrix.n_genes(), nonzeros: matrix.nnz() };
+            let encoded = tokio::task::block_in_place(|| {
+                let drives = self.order(Placement::Spread, true)?;
+                let coder = self.coder(&outbox, table, &drives)?;
+                let name = |slot: u32| self.partition(table, slot);
+                let to = matrix_writer::To { catalog: &self.catalog, outbox: &outbox, drives: &drives, coder: coder.as_ref(), name: &name };
+                let partitions = matrix_writer::write(&to, &self.slices, matrix)?;
+                Ok((partitions, coder.map(|coder| coder.finish(&self.catalog)).transpose()?))
+            });
+            let (partitions, redundancy) = settle(outbox, encoded).await?;
+            let rows = partitions.iter().map(|p| p.rows).sum();
+            self.tables.insert(
+                table.to_owned(),
+                TableRecord { placement: Placement::Spread, rows, matrix: Some(shape), memory_bytes: None, partitioned_by: None, partitions, redundancy },
+            );
+            self.state = State::Writing;
+            Ok(())
+        })
+    }
+
+    fn check_table(&self, table: &str) -> Result<()> {
+        if self.state != State::Writing {
+            return Err(Error::invalid(format!("this ingest of {} has failed before: begin again", self.name)));
+        }
+        if self.tables.contains_key(table) {
+            return Err(Error::invalid(format!("{} has been given the table {table:?} twice", self.name)));
+        }
+        if table.starts_with(INDEX) {
+            return Err(Error::invalid(format!("{} can't have a table {table:?}: names that begin with {INDEX:?} are those of indexes", self.name)));
+        }
+        if let Some(prefix) = [PARITY, INNER_PARITY].iter().find(|prefix| table.starts_with(**prefix)) {
+            return Err(Error::invalid(format!("{} can't have a table {table:?}: names that begin with {prefix:?} are those of parities", self.name)));
+        }
+        Ok(())
+    }
+
+    /// Makes all tables visible at once, in place of what was there before.
+    ///
+    /// # Errors
+    /// `Conflict` when somebody else wrote this data set in the meantime; nothing was changed then, and what was written is deleted. After
+    /// any other error the data set may be there: look. A caller that stops waiting does not stop the commit.
+    pub fn commit(self) -> BoxFuture<'static, Result<IngestReport>> {
+        Box::pin(async move {
+            let mut this = self;
+
+            if this.state != State::Writing {
+                return Err(Error::invalid(format!("this ingest of {} has failed before: begin again", this.name)));
+            }
+            if this.tables.is_empty() {
+                return Err(Error::invalid(format!("{} has no table: nothing to commit", this.name)));
+            }
+            this.catalog.raise_homes(this.scheme).await?;
+            let record = RootRecord {
+                format: match this.scheme {
+                    Scheme::Levels(..) if this.tables.values().any(|table| table.redundancy.is_some()) => ROOT_FORMAT,
+                    _ if this.tables.values().any(|table| table.redundancy.is_some()) => REDUNDANT_FORMAT,
+                    _ => PLAIN_FORMAT,
+                },
+                name: this.name.clone(),
+                kind: this.kind,
+                generation: this.generation,
+                content: None,
+                change: this.catalog.next_change(this.change),
+                tables: std::mem::take(&mut this.tables),
+                indexes: Vec::new(),
+                application: std::mem::take(&mut this.application),
+            };
+            // From here on dropping the writer deletes nothing: the root record may name what was written.
+            this.state = State::Settled;
+            let name = this.name.clone();
+            let runtime = this.runtime.clone();
+            runtime
+                .spawn(this.settle_commit(record))
+                .await
+                .map_err(|e| Error::internal(format!("the commit of {name} stopped: see whether it is there")).because(e))?
+        })
+    }
+
+    /// What the commit is to find: what was there when the ingest began, its generation and change as they are now, and the indexes that it has now, which what comes is to have as well. Of several homes another may decide by now,
+    /// whose versions are its own; and what was there may lie on other drives by now.
+    async fn expected_now(&self) -> Result<(Expect, Option<(Generation, u64)>, Vec<IndexRecord>)> {
+        self.catalog.look_around().await?;
+        let (written, now, indexes, expect) = match self.catalog.read_versioned(&self.name).await? {
+            None => (None, None, Vec::new(), Expect::Absent),
+            Some((record, version)) => (Some(record.written()), Some((record.generation, record.change)), record.indexes, Expect::Version(version)),
+        };
+        if written == self.replaced { Ok((expect, now, indexes)) } else { Err(overtaken(&self.name)) }
+    }
+
+    /// Commits `record` in the place of what was there when the ingest began; the generation that it replaced. An error comes with whether it is certain that nothing was committed.
+    async fn commit_now(&self, record: &mut RootRecord) -> std::result::Result<Option<Generation>, (Error, bool)> {
+        for attempt in 0.. {
+            let (expect, now, indexes) = self.expected_now().await.map_err(|e| (e, true))?;
+            self.is_all_there(record).map_err(|e| (e, true))?;
+            record.change = self.catalog.next_change(now.map_or(self.change, |(_, change)| change.max(self.change)));
+            record.indexes = indexes.into_iter().filter(|index| record.tables.contains_key(&index.table)).collect();
+            match self.catalog.commit(record, expect, now.map(|(_, change)| change)).await {
+                // Perhaps it was only moved to other drives just now.
+                Err(e) if e.kind() == Kind::Conflict && attempt < ATTEMPTS && !is_refusal(&e) => {}
+                // After any other error the drive may have committed all the same.
+                Err(e) => {
+                    let certain = matches!(e.kind(), Kind::Conflict | Kind::Invalid);
+                    return Err((e, certain));
+                }
+                Ok(()) => return Ok(now.map(|(generation, _)| generation)),
+            }
+        }
+        Err((overtaken(&self.name), true))
+    }
+
+    /// Whether drives that are lost by now have no part that is nowhere else, and no drive was replaced: what it had is made anew of what root records name, and of nothing else.
+    fn is_all_there(&self, record: &RootRecord) -> Result<()> {
+        let now = self.catalog.presence().incarnations();
+        let replaced = |id: &Uuid| now.get(id) != self.incarnations.get(id) && record.names(id);
+        if let Some(at) = self.drives.iter().find(|at| replaced(&self.catalog.drives()[**at].info().id)) {
+            let drive = &self.catalog.drives()[*at].info().name;
+            return Err(Error::unavailable(format!("{drive} was replaced while {} was written, in part there: ingest it again", self.name)));
+        }
+        for table in record.tables.values().filter(|table| table.redundancy.is_none() && table.placement == Placement::Spread) {
+            for partition in &table.partitions {
+                let at = self.catalog.drive(&partition.drive, &self.name)?;
+                if self.catalog.presence().is_lost(at) {
+                    let drive = &self.catalog.drives()[at].info().name;
+                    return Err(Error::unavailable(format!("{drive} was lost while {} was written, which has no redundancy: ingest it again", self.name)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The part of a commit that must not end half-way, as a task of its own.
+    async fn settle_commit(self, mut record: RootRecord) -> Result<IngestReport> {
+        let replaced = match self.commit_now(&mut record).await {
+            Ok(replaced) => replaced,
+            Err((e, certain)) => {
+                // Only what no root record names may go; where that is not known, opening the fleet decides.
+                if certain && let Err(left) = self.catalog.delete_generation(&self.name, self.generation).await {
+                    tracing::debug!("{left}");
+                }
+                return Err(e);
+            }
+        };
+        if let Err(e) = self.catalog.define_indexes(&record).await {
+            // They are told when the indexes are listed, or the fleet is opened.
+            tracing::warn!("drives were not told of the indexes of {}: {e}", self.name);
+        }
+        if let Some(old) = replaced
+            && let Err(e) = self.catalog.delete_generation(&self.name, old).await
+        {
+            // The data set is replaced all the same; what is left over is collected when the fleet is opened next.
+            tracing::warn!("{e}");
+        }
+        Ok(IngestReport {
+            rows: record.tables.values().map(|t| t.rows).sum(),
+            slices: record.tables.values().flat_map(|t| &t.partitions).map(|p| u64::from(p.slices)).sum(),
+            bytes_stored: record.bytes(),
+            seconds: self.started.elapsed().as_secs_f64(),
+        })
+    }
+
+    /// Gives up: deletes what was written, and waits for it. Dropping the writer does the same in the background.
+    ///
+    /// # Errors
+    /// `Unavailable`; what is left then is collected when the fleet is opened next.
+    pub fn abort(self) -> BoxFuture<'static, Result<()>> {
+        Box::pin(async move {
+            let mut this = self;
+
+            this.state = State::Settled;
+            this.catalog.delete_generation(&this.name, this.generation).await
+        })
+    }
+}
+
+impl Drop for DatasetWriter {
+    fn drop(&mut self) {
+        if self.state != State::Settled {
+            let (catalog, name, generation) = (self.catalog.clone(), self.name.clone(), self.generation);
+            self.runtime.spawn(async move {
+                if let Err(e) = catalog.delete_generation(&name, generation).await {
+                    tracing::debug!("{e}");
+                }
+            });
+        }
+    }
+}
+
+/// Waits for the lanes; where both failed, the lanes' error is the cause and the encoder's only says that it could not go on.
+async fn settle<T>(outbox: Outbox, encoded: Result<T>) -> Result<T> {
+    let sent = outbox.finish().await;
+    sent.and(encoded)
+}
+
+fn check_schema(name: &DatasetName, schema: &SchemaRef) -> Result<()> {
+    let mut seen = HashSet::new();
+    for field in schema.fields() {
+        if !seen.insert(field.name()) {
+            return Err(Error::invalid(format!("{name} has two columns named {:?}: rename one", field.name())));
+        }
+    }
+    if seen.is_empty() {
+        return Err(Error::invalid(format!("{name} has no columns")));
+    }
+    Ok(())
+}
+
+fn conform(name: &DatasetName, table: &str, schema: &SchemaRef, batch: RecordBatch) -> Result<RecordBatch> {
+    let same = batch.num_columns() == schema.fields().len()
+        && batch.schema().fields().iter().zip(schema.fields()).all(|(a, b)| a.name() == b.name() && a.data_type() == b.data_type());
+    if !same {
+        return Err(Error::invalid(format!(
+            "a batch of {name} ({table}) has other columns than the first: {} instead of {}",
+            columns(&batch.schema()),
+            columns(schema)
+        )));
+    }
+    // Nullability and metadata of single batches may differ; the declared schema holds.
+    RecordBatch::try_new(schema.clone(), batch.columns().to_vec())
+        .map_err(|e| Error::invalid(format!("a batch of {name} ({table}) does not keep its schema")).because(e))
+}
+
+fn columns(schema: &SchemaRef) -> String {
+    schema.fields().iter().take(20).map(|f| format!("{} {}", f.name(), f.data_type())).collect::<Vec<_>>().join(", ")
+}

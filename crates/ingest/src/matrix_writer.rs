@@ -1,0 +1,100 @@
+//! A matrix on its way into slices: ranges of genes, each read and encoded by one thread, as many at a time as there are cores.
+
+use std::ops::Range;
+
+use skytether_common::parallel::in_parallel;
+use skytether_common::{PartitionName, Result};
+use skytether_matrix::Transposed;
+use skytether_slice::{Layout, SliceOptions, SparseSlicer, sparse_schema};
+
+use crate::dataset_writer::PartitionWriter;
+use crate::outbox::Outbox;
+use crate::stripe_encoder::Coder;
+use skytether_catalog::root_store::{Catalog, PartitionRecord};
+
+/// Contiguous ranges of genes, at most `parts`, with about the same weight each; a gene weighs its nonzeros and one for itself.
+pub(crate) fn ranges(nnz_per_gene: &[u64], parts: usize) -> Vec<Range<u32>> {
+    let total: u64 = nnz_per_gene.iter().map(|n| n + 1).sum();
+    let mut ranges = Vec::new();
+    let mut begin = 0;
+    let mut weight = 0;
+    for (gene, nnz) in nnz_per_gene.iter().enumerate() {
+        weight += nnz + 1;
+        let cuts = ranges.len() as u64 + 1;
+        if cuts < parts as u64 && weight * parts as u64 >= total * cuts {
+            ranges.push(begin..gene as u32 + 1);
+            begin = gene as u32 + 1;
+        }
+    }
+    if (begin as usize) < nnz_per_gene.len() {
+        ranges.push(begin..nnz_per_gene.len() as u32);
+    }
+    ranges
+}
+
+/// Where a matrix goes.
+pub(crate) struct To<'a> {
+    pub(crate) catalog: &'a Catalog,
+    pub(crate) outbox: &'a Outbox,
+    /// The host's drives, in the order of the partitions.
+    pub(crate) drives: &'a [usize],
+    pub(crate) coder: Option<&'a Coder<'a>>,
+    /// The partition's name of a slot.
+    pub(crate) name: &'a (dyn Fn(u32) -> PartitionName + Sync),
+}
+
+/// Writes all partitions of `matrix`; blocks, so call it where that is allowed.
+pub(crate) fn write(to: &To<'_>, options: &SliceOptions, matrix: &Transposed) -> Result<Vec<PartitionRecord>> {
+    let mut parts = ranges(matrix.nnz_per_gene(), to.drives.len());
+    if parts.is_empty() {
+        // No genes: one empty partition, so that the table has a schema.
+        parts.push(0..0);
+    }
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    let parts = parts.into_iter().zip(to.drives).enumerate().collect();
+    let records = in_parallel(threads, parts, "encodes a matrix", |(slot, (genes, drive))| write_range(to, options, slot as u32, *drive, matrix, genes))?;
+    Ok(records.into_iter().flatten().collect())
+}
+
+fn write_range(to: &To<'_>, options: &SliceOptions, slot: u32, drive: usize, matrix: &Transposed, genes: Range<u32>) -> Result<Vec<PartitionRecord>> {
+    let of = matrix.value_type();
+    let mut partition =
+        PartitionWriter::new(to.outbox, (to.name)(slot), vec![drive], Layout::sparse(matrix.n_cells(), matrix.n_genes(), of), sparse_schema(of))
+            .coded(to.coder);
+    let mut slicer = SparseSlicer::new(matrix.n_cells(), matrix.n_genes(), of, options.clone());
+    matrix.rows(genes, &mut |gene, block, idx, values| slicer.push(gene, block, idx, values)?.map_or(Ok(()), |slice| partition.add(&slice)))?;
+    if let Some(slice) = slicer.finish()? {
+        partition.add(&slice)?;
+    }
+    partition.finish(to.catalog)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_cover_all_genes_once_with_about_equal_weight() {
+        let nnz: Vec<u64> = (0..1000).map(|g| (g * 7919) % 997).collect();
+        let total: u64 = nnz.iter().map(|n| n + 1).sum();
+        for parts in [1, 2, 3, 7, 64] {
+            let ranges = ranges(&nnz, parts);
+            assert_eq!(ranges.len(), parts);
+            assert_eq!((ranges[0].start, ranges[parts - 1].end), (0, 1000));
+            assert!(ranges.windows(2).all(|w| w[0].end == w[1].start));
+            for r in &ranges {
+                let weight: u64 = nnz[r.start as usize..r.end as usize].iter().map(|n| n + 1).sum();
+                assert!(weight.abs_diff(total / parts as u64) <= 1000, "{r:?} weighs {weight}");
+            }
+        }
+    }
+
+    #[test]
+    fn fewer_genes_than_drives_leave_drives_empty() {
+        assert_eq!(ranges(&[5, 5], 4).len(), 2);
+        assert!(ranges(&[], 4).is_empty());
+        let skewed = ranges(&[1_000_000, 0, 0, 0], 4);
+        assert_eq!(skewed.first().map(|r| r.start), Some(0));
+        assert_eq!(skewed.last().map(|r| r.end), Some(4));
+    }
+}

@@ -1,0 +1,129 @@
+//! Slices on their way to the drives: one lane per drive, each a task that sends what came in as batches.
+//!
+//! A lane has [two](UNDER_WAY) batches under way: while the drive stores one, the next comes over its link, and where both have come, both are stored by different cores of the drive.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream::{FuturesUnordered, StreamExt};
+use skytether_common::{Error, Key, Result};
+use skytether_device::Storage;
+use skytether_store::{Expect, Op};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use skytether_catalog::root_store::Catalog;
+use skytether_runtime::within;
+
+/// Bytes that one lane collects before it sends.
+const BATCH_BYTES: usize = 8 << 20;
+
+/// Bytes that all lanes together may hold back, but for the last slice of each batch and four more of each lane; of more than 32 drives a MiB for each batch.
+const TOTAL_BYTES: usize = 64 << 20;
+
+/// Batches of a lane that its drive has not answered yet.
+const UNDER_WAY: usize = 2;
+
+/// Changes in one batch at most: many tiny slices are sent in more than one.
+const BATCH_OPS: usize = 256;
+
+struct Lane {
+    send: mpsc::Sender<Op>,
+    task: JoinHandle<Result<()>>,
+}
+
+/// Sends values to drives with backpressure: [`Outbox::put`] waits while the drive has not taken what came before.
+pub(crate) struct Outbox {
+    lanes: Vec<Lane>,
+}
+
+impl Outbox {
+    /// A lane for each drive of `catalog`. Must be called in a runtime.
+    pub(crate) fn new(catalog: &Catalog) -> Self {
+        let batch = BATCH_BYTES.min(TOTAL_BYTES / (UNDER_WAY * catalog.drives().len().max(1))).max(1 << 20);
+        let lanes = catalog
+            .drives()
+            .iter()
+            .map(|drive| {
+                let (send, receive) = mpsc::channel(4);
+                Lane { send, task: tokio::spawn(run(Arc::clone(drive), receive, batch, catalog.deadline())) }
+            })
+            .collect();
+        Self { lanes }
+    }
+
+    /// Hands over one value; blocks the thread while the lane is full, so never call it from a task.
+    ///
+    /// # Errors
+    /// Only that the lane has failed; [`Self::finish`] tells why.
+    pub(crate) fn put(&self, drive: usize, key: Key, value: Bytes) -> Result<()> {
+        self.lanes[drive].send.blocking_send(Op::Put { key, value, expect: Expect::Absent }).map_err(|_| Error::unavailable("a drive took no more slices"))
+    }
+
+    /// Waits until everything is durable.
+    ///
+    /// # Errors
+    /// The first drive's error, which names it.
+    pub(crate) async fn finish(self) -> Result<()> {
+        let mut result = Ok(());
+        for lane in self.lanes {
+            drop(lane.send);
+            let ended = lane.task.await.unwrap_or_else(|e| Err(Error::internal("the task that sends slices ended early").because(e)));
+            if result.is_ok() {
+                result = ended;
+            }
+        }
+        result
+    }
+}
+
+/// Sends what comes in `ops`, until there is no more or the drive fails. What is under way then is answered before this ends, or given up at its deadline: whoever cleans up finds what was written until then.
+async fn run(drive: Arc<dyn Storage>, mut ops: mpsc::Receiver<Op>, batch_bytes: usize, deadline: Duration) -> Result<()> {
+    let (mut next, mut under_way) = (Batch::default(), FuturesUnordered::new());
+    let (mut more, mut result) = (true, Ok(()));
+    while result.is_ok() && (more || !under_way.is_empty()) {
+        tokio::select! {
+            biased;
+            Some(sent) = under_way.next(), if !under_way.is_empty() => result = sent,
+            batch = next.fill(&mut ops, batch_bytes), if more && under_way.len() < UNDER_WAY => {
+                more = !batch.is_empty();
+                if more {
+                    under_way.push(send(&*drive, deadline, batch));
+                }
+            }
+        }
+    }
+    // From here on `put` fails.
+    drop(ops);
+    while let Some(sent) = under_way.next().await {
+        result = result.and(sent);
+    }
+    result
+}
+
+async fn send(drive: &dyn Storage, deadline: Duration, batch: Vec<Op>) -> Result<()> {
+    let name = &drive.info().name;
+    let sent = within(deadline, name, "store slices", drive.apply(batch)).await;
+    sent.map(drop).map_err(|e| e.while_doing(format!("{name} could not store slices")))
+}
+
+/// Changes that are sent next.
+#[derive(Default)]
+struct Batch {
+    ops: Vec<Op>,
+    bytes: usize,
+}
+
+impl Batch {
+    /// The next batch, once it is full or the last one; none where nothing comes any more. What came before it is dropped stays for the next call.
+    async fn fill(&mut self, ops: &mut mpsc::Receiver<Op>, most_bytes: usize) -> Vec<Op> {
+        while self.bytes < most_bytes && self.ops.len() < BATCH_OPS {
+            let Some(op) = ops.recv().await else { break };
+            self.bytes += if let Op::Put { value, .. } = &op { value.len() } else { 0 };
+            self.ops.push(op);
+        }
+        self.bytes = 0;
+        std::mem::take(&mut self.ops)
+    }
+}

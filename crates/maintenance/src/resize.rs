@@ -1,0 +1,237 @@
+//! Fleets that grow and shrink while they work: drives that come, drives that leave, and what moves then (docs/internals/resize.md).
+//!
+//! | room | subject |
+//! |---|---|
+//! | [`seats`] | which drives root records lie on |
+//! | `members` | who becomes a member of the fleet, and who ceases to be |
+//! | `plan` | where the parts of a table are to lie |
+//! | `housed` | the same on two levels: every part stays on its host |
+//! | `coded` | what becomes of its parities and code maps |
+//! | `homed` | which host a drive that comes is on, and whether hosts have enough drives without those that leave |
+//! | `mover` | a data set as a new generation of the same content, over other drives |
+//! | `replaced` | the generations before, which queries may read still |
+//! | `report` | what is asked for, and what is told |
+
+use futures::future::BoxFuture;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use skytether_common::{Error, Result};
+use skytether_device::Cse;
+
+use crate::Maintenance;
+use skytether_api::resize_report::{GrowthOptions, GrowthReport, Load};
+use skytether_api::scrub_report::Progress;
+use skytether_catalog::health::Presence;
+use skytether_runtime::within;
+
+use crate::rebalance::Mover;
+
+/// How often it is looked again whether ingests that began before left something on drives that are to leave.
+const ROUNDS: usize = 16;
+
+/// How long a lost drive has to answer that is to be wiped.
+const ANSWER: Duration = Duration::from_secs(10);
+
+impl Maintenance {
+    /// Takes `new`, blank drives, into the fleet, empties those that are to leave and ends their membership, and moves slices so that every drive has as much as the others, to within 5%, and no more than that takes; `tell` is told how far it is.
+    /// Queries and ingests go on meanwhile. Dropping it stops it, and the next one goes on from there.
+    ///
+    /// # Errors
+    /// `Invalid` for new drives that are not blank, have another's name, or are of another fleet, for drives that are not there, and where too few would be left; `Conflict` while another one or a repair is under way; `Unavailable` while drives are lost
+    /// that are not to leave, and where a drive that is to leave has something that can't be moved, which the text names; `Unsupported` for the drives of a branch.
+    pub fn resize<'a>(
+        &'a self,
+        new: Vec<Arc<dyn Cse>>,
+        options: &'a GrowthOptions,
+        tell: &'a (dyn Fn(&Progress) + Send + Sync),
+    ) -> BoxFuture<'a, Result<GrowthReport>> {
+        Box::pin(async move {
+            let started = Instant::now();
+            let (catalog, presence) = (self.0.catalog(), self.0.catalog().presence());
+            let _only = self
+                .0
+                .cover()
+                .repairing()
+                .ok_or_else(|| Error::conflict("drives of this fleet are being repaired, added or retired at this moment: wait until that is done"))?;
+            if !presence.is_known() {
+                return Err(Error::unsupported("a fleet grows that knows its drives: let the host join them first"));
+            }
+            catalog.look_around().await?;
+            // What was cut off before.
+            catalog.tell_all().await?;
+            let (leaving, left) = self.places_of(&options.retire)?;
+            for at in &left {
+                // One that left as it should is none of the fleet's any more.
+                let drive = &self.0.cover().drives[*at];
+                let holds = within(catalog.deadline(), &drive.info().name, "list what it holds", drive.list("", None, 1)).await;
+                if !matches!(holds, Ok(entries) if !entries.is_empty()) {
+                    return Err(no_such(&drive.info().name));
+                }
+                skytether_catalog::join::wipe(self.0.cover().drives[*at].as_ref(), catalog.deadline()).await?;
+            }
+            let before = Mover::new(&self.0, BTreeSet::new(), None, tell).loads().await?;
+            let had = presence.members();
+            let hosts = self.hosts_for(new.len(), &leaving, options)?;
+            self.enough(&leaving, &hosts).await?;
+            let (mut added, mut on) = (Vec::new(), Vec::new());
+            for (drive, host) in new.into_iter().zip(hosts) {
+                let name = drive.info().name.clone();
+                if self.adopt(drive, &host).await? {
+                    tracing::info!("{name} came to the fleet");
+                    if !host.is_empty() {
+                        on.push(format!("{name} on {host}"));
+                    }
+                    added.push(name);
+                }
+            }
+            if let Some(at) = presence.lost().into_iter().find(|at| !leaving.contains(at)) {
+                let (name, why) = (&self.0.drives()[at].info().name, presence.why(at).unwrap_or_default());
+                let came = if added.is_empty() { String::new() } else { format!("{} came to the fleet; ", added.join(", ")) };
+                return Err(Error::unavailable(format!(
+                    "{came}nothing is moved while {name} is lost ({why}): bring it back, repair it (`skytether repair`), or retire it, too (`skytether fleet retire`)"
+                )));
+            }
+            let mut report = {
+                let _closed = Closed::new(presence, &leaving);
+                self.moved(&leaving, options, tell).await?
+            };
+            if !on.is_empty() {
+                report.notes.push(format!("came: {}", on.join(", ")));
+            }
+            let after = Mover::new(&self.0, BTreeSet::new(), None, tell).loads().await?;
+            let load = |loads: &[u64], at: usize| loads.get(at).copied().unwrap_or(0);
+            let all: BTreeSet<usize> = had.iter().copied().chain(presence.members()).collect();
+            report.drives =
+                all.iter().map(|at| Load { drive: self.0.drives()[*at].info().name.clone(), before: load(&before, *at), after: load(&after, *at) }).collect();
+            report.off_before = off_mean(had.iter().map(|at| load(&before, *at)));
+            report.off_after = off_mean(presence.members().into_iter().map(|at| load(&after, at)));
+            if !added.is_empty() && !self.0.is_kept() {
+                report.notes.push(format!("when the host is started again, {} must be among its --drives", added.join(", ")));
+            }
+            if report.pinned > 0 && report.off_after > crate::rebalance_plan::TOLERANCE {
+                let what = "are partitioned by key and stay on as many drives as they were written to: ingest them again to have them on all";
+                report.notes.push(format!("{} of tables {what}", skytether_common::units::human_bytes(report.pinned)));
+            }
+            if presence.domains().is_some() && report.off_after > crate::rebalance_plan::TOLERANCE {
+                report.notes.push("what has redundancy on two levels stays on its hosts: drives of hosts that have fewer of them have more".to_owned());
+            }
+            report.added = added;
+            report.retired = leaving.iter().chain(&left).map(|at| self.0.drives()[*at].info().name.clone()).collect();
+            if !report.retired.is_empty() && !self.0.is_kept() {
+                report.notes.push(format!("when the host is started again, {} must not be among its --drives", report.retired.join(", ")));
+            }
+            report.seconds = started.elapsed().as_secs_f64();
+            Ok(report)
+        })
+    }
+
+    /// Checks what [`Self::resize`] would refuse of `count` drives that come before anything changes.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_resize<'a>(&'a self, count: usize, options: &'a GrowthOptions) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let (leaving, _) = self.places_of(&options.retire)?;
+            self.enough(&leaving, &self.hosts_for(count, &leaving, options)?).await
+        })
+    }
+
+    /// Empties drives, ends their membership, and balances the rest.
+    async fn moved(&self, leaving: &BTreeSet<usize>, options: &GrowthOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<GrowthReport> {
+        let presence = self.0.catalog().presence();
+        let mut mover = Mover::new(&self.0, leaving.clone(), options.bytes_per_s, tell);
+        for _ in 0..ROUNDS {
+            mover.report.left.clear();
+            mover.all().await?;
+            if leaving.is_empty() {
+                return Ok(mover.report);
+            }
+            if !mover.report.left.is_empty() {
+                return Err(Error::unavailable(format!("not all that is on drives that are to leave can be moved: {}", mover.report.left.join("; "))));
+            }
+            let lost: BTreeSet<usize> = presence.lost().into_iter().collect();
+            let gone: Vec<usize> = leaving.iter().copied().collect();
+            if !self.dismiss(&gone).await? {
+                continue;
+            }
+            for at in gone {
+                let was_lost = lost.contains(&at);
+                // A blank one on which something was rebuilt may answer, and would be blank no more.
+                let deadline = if was_lost { self.0.catalog().deadline().min(ANSWER) } else { self.0.catalog().deadline() };
+                if let Err(e) = skytether_catalog::join::wipe(self.0.cover().drives[at].as_ref(), deadline).await
+                    && !was_lost
+                {
+                    mover.report.notes.push(format!(
+                        "{} left the fleet, but what is on it could not be deleted: {}",
+                        self.0.drives()[at].info().name,
+                        e.full_text()
+                    ));
+                }
+            }
+            return Ok(mover.report);
+        }
+        Err(Error::conflict("ingests write to the drives that are to leave all the time: retire them again when these are over"))
+    }
+
+    /// Checks what a client asks of a host that is served.
+    pub fn check_growth(&self, options: &GrowthOptions) -> Result<()> {
+        if options.count > 0 {
+            return Err(Error::invalid(
+                "a fleet behind a host gets drives by their addresses: start a blank one with `skytether drive serve`, and name its address",
+            ));
+        }
+        if self.0.is_kept() && !options.addresses.is_empty() {
+            return Err(Error::invalid(
+                "this host serves a fleet in a directory, whose drives are all below it: stop the host, and add drives to the directory (`skytether fleet add --fleet DIR`)",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The places of the drives of these names or ids: of those of the fleet, and of those that left it when that was cut off.
+    fn places_of(&self, names: &[String]) -> Result<(BTreeSet<usize>, BTreeSet<usize>)> {
+        let (members, outside) = (self.0.catalog().presence().members(), self.0.catalog().presence().outside());
+        let (mut leaving, mut left) = (BTreeSet::new(), BTreeSet::new());
+        for name in names {
+            let is = |at: &&usize| {
+                let info = self.0.drives()[**at].info();
+                info.name == *name || info.id.to_string() == *name
+            };
+            match (members.iter().find(is), outside.iter().find(is)) {
+                (Some(at), _) => leaving.insert(*at),
+                (None, Some(at)) => left.insert(*at),
+                (None, None) => return Err(no_such(name)),
+            };
+        }
+        Ok((leaving, left))
+    }
+}
+
+fn no_such(name: &str) -> Error {
+    Error::invalid(format!("there is no drive {name:?}: `skytether status` names them"))
+}
+
+/// Drives to which nothing new is written as long as this lives.
+struct Closed<'a>(&'a Presence, &'a BTreeSet<usize>);
+
+impl<'a> Closed<'a> {
+    fn new(presence: &'a Presence, leaving: &'a BTreeSet<usize>) -> Self {
+        leaving.iter().for_each(|at| presence.empty(*at, true));
+        Self(presence, leaving)
+    }
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.1.iter().for_each(|at| self.0.empty(*at, false));
+    }
+}
+
+/// By how much the load that is furthest off the mean is, as a share of it.
+fn off_mean(loads: impl Iterator<Item = u64>) -> f64 {
+    let loads: Vec<u64> = loads.collect();
+    let mean = loads.iter().sum::<u64>() as f64 / loads.len().max(1) as f64;
+    if mean == 0.0 { 0.0 } else { loads.iter().map(|load| (*load as f64 - mean).abs() / mean).fold(0.0, f64::max) }
+}

@@ -1,0 +1,185 @@
+//! Drives that become members of the fleet, and members that cease to be.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use skytether_common::{Context, DatasetName, Error, Key, Kind, Result};
+use skytether_device::Cse;
+use skytether_store::{Expect, Op};
+use uuid::Uuid;
+
+use crate::Maintenance;
+use skytether_catalog::failure_domains::Domains;
+use skytether_catalog::home_slots::Seats;
+use skytether_catalog::join::{NOTES, is_note};
+use skytether_catalog::membership::{GROWN_FORMAT, MEMBERSHIP_KEY, Member, Membership};
+use skytether_runtime::within;
+
+impl Maintenance {
+    async fn newest_membership(&self) -> Result<Membership> {
+        let told = self.0.catalog().told(self.0.catalog().deadline()).await?;
+        self.0.catalog().newest_of(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))
+    }
+
+    /// Takes a blank drive into the fleet, as one of `host` where drives are on hosts. Nothing lies on it yet, so that nothing is to be looked for there. Whether it was not of it before.
+    ///
+    /// # Errors
+    /// `Invalid` for a drive that holds data, or is of another fleet, or has the name of another one; `Unsupported` for the drives of a branch.
+    pub(crate) async fn adopt(&self, drive: Arc<dyn Cse>, host: &str) -> Result<bool> {
+        let (catalog, presence) = (self.0.catalog(), self.0.catalog().presence());
+        let (id, name) = (drive.info().id, drive.info().name.clone());
+        // One that came before, of which a note failed, or that has left and is blank again, has its place.
+        let before = self.0.drives().iter().position(|other| other.info().id == id);
+        if before.is_some_and(|at| !presence.is_outside(at)) {
+            return Ok(false);
+        }
+        let drive = before.map_or_else(|| self.0.fenced(drive), |at| Arc::clone(&self.0.cover().drives[at]));
+        let fleet = self.newest_membership().await?;
+        if let Some(branch) = &fleet.branch {
+            return Err(Error::unsupported(format!("these drives are those of the branch {branch}, which places slices by their number: it can't grow")));
+        }
+        // A coming that was cut off is no reason against another.
+        let key = Key::new(MEMBERSHIP_KEY)?;
+        let own = match within(catalog.deadline(), &name, "name its fleet", drive.get(&key)).await {
+            Ok(bytes) => Some(Membership::decode(&name, &bytes)?),
+            Err(e) if e.kind() == Kind::NotFound => None,
+            Err(e) => return Err(e.while_doing(format!("{name} could not say whether it is of a fleet"))),
+        };
+        if own.is_some_and(|own| own.fleet != fleet.fleet) {
+            return Err(Error::invalid(format!("{name} ({id}) is of another fleet: a drive that comes to this one must be blank")));
+        }
+        let holds = within(catalog.deadline(), &name, "list what it holds", drive.list("", None, NOTES.len() + 1)).await?;
+        if let Some(entry) = holds.iter().find(|entry| !is_note(&entry.key)) {
+            return Err(Error::invalid(format!("{name} ({id}) holds data ({}): a drive that comes to a fleet must be blank", entry.key)));
+        }
+        let at = before.map_or_else(|| self.0.push_drive(Arc::clone(&drive)), Ok)?;
+        let member = Member { id, name: name.clone(), incarnation: 0, host: host.to_owned() };
+        let grown = move |membership: &mut Membership| {
+            let new = membership.drives.iter().all(|member| member.id != id);
+            if new {
+                membership.seated();
+                membership.drives.push(member.clone());
+                membership.format = membership.format.max(GROWN_FORMAT);
+            }
+            new
+        };
+        // It is told first: then whoever finds it named finds that it is no blank one in the place of another that was lost. What it says by itself counts for nothing.
+        let mut first = fleet;
+        grown(&mut first);
+        let newest = std::mem::take(&mut first.change);
+        let host = self.clone();
+        whole(async move {
+            let catalog = host.0.catalog();
+            if newest == 0 {
+                // So that it counts for less than what the others say.
+                catalog
+                    .change_membership(|membership| {
+                        let new = membership.change == 0;
+                        membership.seated();
+                        membership.format = membership.format.max(GROWN_FORMAT);
+                        new
+                    })
+                    .await?;
+            }
+            host.tell(&drive, &first).await?;
+            let changed = catalog.change_membership(grown).await;
+            // Of a change that failed some may know.
+            let now = host.newest_membership().await;
+            if let Ok(now) = &now {
+                catalog.learn(now);
+            }
+            changed?;
+            host.tell(&drive, &now?).await?;
+            catalog.presence().enter(at);
+            Ok(true)
+        })
+        .await
+    }
+
+    async fn tell(&self, drive: &Arc<dyn Cse>, membership: &Membership) -> Result<()> {
+        let name = &drive.info().name;
+        let put = Op::Put { key: Key::new(MEMBERSHIP_KEY)?, value: membership.encode()?, expect: Expect::Any };
+        within(self.0.catalog().deadline(), name, "note its fleet", drive.apply(vec![put]))
+            .await
+            .map(drop)
+            .context(|| format!("{name} could not note its fleet"))
+    }
+
+    /// Ends the membership of drives on which nothing lies any more, and hands their root records on. Nothing if a root record names one of them still: that is to move first, and this to be tried again; whether it is done.
+    ///
+    /// # Errors
+    /// What the drives say.
+    pub(crate) async fn dismiss(&self, leaving: &[usize]) -> Result<bool> {
+        let (host, leaving) = (self.clone(), leaving.to_vec());
+        whole(async move { host.dismiss_now(&leaving).await }).await
+    }
+
+    async fn dismiss_now(&self, leaving: &[usize]) -> Result<bool> {
+        let (catalog, presence) = (self.0.catalog(), self.0.catalog().presence());
+        let ids: Vec<Uuid> = leaving.iter().map(|at| self.0.drives()[*at].info().id).collect();
+        catalog.look_around().await?;
+        let _turn = presence.turn().await;
+        // One that was lost since is not to be taken for one that knows all.
+        catalog.note_absent().await?;
+        // Before nothing may change: making copies alike is a change, too.
+        catalog.agree_on_all().await?;
+        // From here on no root record changes, whoever would change it.
+        let _still = presence.still().await;
+        let names = catalog.names().await?;
+        let mut records: Vec<(DatasetName, Option<Bytes>)> = Vec::new();
+        for name in &names {
+            match catalog.read(name).await {
+                Ok((record, _)) if ids.iter().any(|id| record.names(id)) => return Ok(false),
+                Ok((record, _)) => records.push((name.clone(), Some(record.encode()?))),
+                // A copy where it is not looked for, of what may be dropped by now: another leaving that was cut off left it, and it must not be there when it is looked for.
+                Err(e) if e.kind() == Kind::NotFound => records.push((name.clone(), None)),
+                Err(e) => return Err(e.while_doing(format!("nobody can tell whether {name} has a part on the drives that are to leave"))),
+            }
+        }
+        let mut after = self.newest_membership().await?;
+        let change = |membership: &mut Membership| {
+            let before = membership.drives.len();
+            membership.seated();
+            let (gone, stay) = std::mem::take(&mut membership.drives).into_iter().partition(|member| ids.contains(&member.id));
+            membership.drives = stay;
+            membership.absent.retain(|id| !ids.contains(id));
+            let gone: Vec<Member> = gone;
+            // Also of those that ceased to be members when that was cut off.
+            ids.iter().for_each(|id| membership.unseat(id, gone.iter().find(|member| member.id == *id).map_or("", |member| &member.host)));
+            membership.format = membership.format.max(GROWN_FORMAT);
+            membership.drives.len() < before
+        };
+        change(&mut after);
+        let seats = Seats::of(&after).ok_or_else(|| Error::internal("a fleet without seats"))?;
+        let domains = Domains::of(&after, catalog.ids());
+        for (name, value) in &records {
+            for at in catalog.homes_where(name, presence.homes(), Some(&seats), domains.as_ref()) {
+                if presence.is_lost(at) {
+                    continue;
+                }
+                self.0.catalog().place_record(at, name, value.as_ref()).await?;
+            }
+        }
+        // Whoever looks now finds either the old homes or the new ones, all with the same records.
+        if let Err(e) = catalog.change_membership(change).await {
+            // Some may know it, and then it is so.
+            if let Ok(now) = self.newest_membership().await {
+                catalog.learn(&now);
+            }
+            return Err(e);
+        }
+        presence.seat(Some(seats));
+        presence.house(domains);
+        for at in leaving {
+            presence.leave(*at);
+        }
+        // Those who hold on to a list of drives are to look again.
+        self.0.renew();
+        Ok(true)
+    }
+}
+
+/// Does work that must not end half-way, whether somebody waits for it or not.
+async fn whole<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    tokio::spawn(work).await.map_err(|e| Error::unavailable("the host is shutting down, or a defect stopped it").because(e))?
+}

@@ -1,0 +1,153 @@
+//! Which host a drive that comes is on, and whether hosts have enough drives without those that leave.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use skytether_common::units::counted;
+use skytether_common::{Error, Kind, Result};
+use skytether_redundancy::{Code, Scheme};
+
+use crate::Maintenance;
+use skytether_api::resize_report::GrowthOptions;
+use skytether_catalog::code_map::code;
+use skytether_catalog::failure_domains::Domains;
+
+/// The longest name of a host, in bytes.
+const LONGEST: usize = 255;
+
+impl Maintenance {
+    /// The hosts of `count` drives that come while these leave, in order: empty names where the fleet knows none.
+    ///
+    /// # Errors
+    /// `Invalid` for a name that can't be one, or that a fleet without hosts can't use, and where nobody says which host the drive at an address is on.
+    pub(crate) fn hosts_for(&self, count: usize, leaving: &BTreeSet<usize>, options: &GrowthOptions) -> Result<Vec<String>> {
+        let Some(domains) = self.0.catalog().presence().domains() else {
+            return match &options.host {
+                None => Ok(vec![String::new(); count]),
+                Some(host) => Err(Error::invalid(format!(
+                    "the drives of this fleet are on hosts that nobody named when it was founded, so that none can be on {host:?}: leave the host out"
+                ))),
+            };
+        };
+        if let Some(host) = &options.host {
+            if host.is_empty() || host.len() > LONGEST || host.chars().any(char::is_control) {
+                return Err(Error::invalid(format!("{host:?} can't be the name of a host: 1 to {LONGEST} bytes, without control characters")));
+            }
+            return Ok(vec![host.clone(); count]);
+        }
+        let known = self.drives_of_hosts(&domains, &BTreeSet::new());
+        let mut drives = self.drives_of_hosts(&domains, leaving);
+        let mut hosts = Vec::with_capacity(count);
+        for n in 0..count {
+            let host = match options.addresses.get(n) {
+                // What is another box is not to be taken for one that is there.
+                Some(address) if !known.contains_key(host_of(address)) => {
+                    let names: Vec<&str> = known.keys().map(String::as_str).collect();
+                    return Err(Error::invalid(format!(
+                        "the drives of this fleet are on hosts ({}), and nobody says on which the one at {address} is: name it (`--host`, in Python host=), or a new one",
+                        names.join(", ")
+                    )));
+                }
+                Some(address) => host_of(address).to_owned(),
+                None => drives.iter().min_by_key(|(_, drives)| **drives).map(|(host, _)| host.clone()).unwrap_or_default(),
+            };
+            *drives.entry(host.clone()).or_default() += 1;
+            hosts.push(host);
+        }
+        Ok(hosts)
+    }
+
+    /// How many drives each host has without these.
+    fn drives_of_hosts(&self, domains: &Domains, leaving: &BTreeSet<usize>) -> BTreeMap<String, usize> {
+        let mut drives = BTreeMap::new();
+        for at in self.0.catalog().presence().members().into_iter().filter(|at| !leaving.contains(at)) {
+            if let Some(host) = domains.name(at) {
+                *drives.entry(host.to_owned()).or_default() += 1;
+            }
+        }
+        drives
+    }
+
+    /// Checks that enough drives are left without these, and with others on `hosts`, for the fleet and for each data set.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the data set and the host; what the drives say.
+    pub(crate) async fn enough(&self, leaving: &BTreeSet<usize>, hosts: &[String]) -> Result<()> {
+        let (catalog, presence) = (self.0.catalog(), self.0.catalog().presence());
+        if leaving.is_empty() {
+            return Ok(());
+        }
+        let left = presence.members().into_iter().filter(|at| !leaving.contains(at)).count() + hosts.len();
+        if left == 0 {
+            return Err(Error::invalid("a fleet keeps one drive at least"));
+        }
+        let too_few = |e: Error| Error::invalid(format!("without the drives that are to leave there would be {left}: add others first")).because(e);
+        let domains = presence.domains();
+        let on = domains.as_ref().map(|domains| {
+            let mut on = self.drives_of_hosts(domains, leaving);
+            hosts.iter().for_each(|host| *on.entry(host.clone()).or_default() += 1);
+            on
+        });
+        if let (Scheme::Levels(outer, inner), Some(on)) = (presence.scheme(), &on) {
+            let enough = on.values().filter(|drives| **drives >= inner.shards()).count();
+            if enough < outer.shards() {
+                return Err(Error::invalid(format!(
+                    "redundancy {} needs {} hosts or more with {} drives or more each, and without the drives that are to leave {enough} would have so many: add others first",
+                    presence.scheme(),
+                    outer.shards(),
+                    inner.shards()
+                )));
+            }
+        }
+        code(presence.scheme(), left).map_err(too_few)?;
+        for name in catalog.names().await? {
+            let record = match catalog.read(&name).await {
+                Ok((record, _)) => record,
+                Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt | Kind::Unsupported) => continue,
+                Err(e) => return Err(e),
+            };
+            for redundancy in record.tables.values().filter_map(|table| table.redundancy.as_ref()) {
+                code(redundancy.scheme, left).map_err(|e| too_few(e.while_doing(name.to_string())))?;
+                if let (Some(inner), Some(domains), Some(on)) = (redundancy.scheme.inner(), &domains, &on) {
+                    let of = redundancy.drives.iter().map(|id| Ok(domains.name(catalog.drive(id, &name)?).unwrap_or_default().to_owned()));
+                    let own: BTreeSet<String> = of.collect::<Result<_>>()?;
+                    stays(&own, on, inner).map_err(|e| e.while_doing(format!("{name} has redundancy {}, and stays on its hosts", redundancy.scheme)))?;
+                }
+            }
+        }
+        if presence.homes() > left {
+            return Err(Error::invalid(format!(
+                "root records lie on {} drives, and without those that are to leave there would be {left}: add others first",
+                presence.homes()
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Checks that something that is on these hosts in groups of `inner` can stay there, with so many drives left `on` each, or on others in the places of those of which all drives leave.
+fn stays(own: &BTreeSet<String>, on: &BTreeMap<String, usize>, inner: Code) -> Result<()> {
+    let mut spare = on.iter().filter(|(host, drives)| !own.contains(*host) && **drives >= inner.shards()).count();
+    for host in own {
+        let drives = on.get(host).copied().unwrap_or(0);
+        if drives == 0 && spare > 0 {
+            spare -= 1;
+        } else if drives < inner.shards() {
+            let least = counted(inner.shards() as u64, "drive");
+            return Err(Error::invalid(if drives == 0 {
+                format!("{host} would have none left, and no other host has {least} to take its place: add them first (`skytether fleet add --host NAME`)")
+            } else {
+                format!(
+                    "{host} would have {drives}, of {least} or more that each of them needs: add others there first (`skytether fleet add --host {host}`), or let all of its drives go, once another host has {least} to take its place"
+                )
+            }));
+        }
+    }
+    Ok(())
+}
+
+/// The host of an address.
+#[must_use]
+pub fn host_of(address: &str) -> &str {
+    let bare = address.rsplit_once("://").map_or(address, |(_, rest)| rest);
+    bare.rsplit_once(':').map_or(bare, |(host, _)| host)
+}

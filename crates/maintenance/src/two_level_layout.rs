@@ -1,0 +1,155 @@
+//! Where the parts of a table are to lie whose redundancy is on two levels: every part stays on its host, so that no group across hosts has two of them on one, and each host's drives are balanced by themselves. Where all drives of a host leave, another one takes its place whole.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use skytether_common::{Error, Result};
+use skytether_redundancy::Code;
+use skytether_redundancy::balance::Units;
+use skytether_redundancy::map::Role;
+use skytether_redundancy::repair::Drive;
+
+use crate::rebalance_plan::{Planner, TOLERANCE};
+use skytether_catalog::code_map::Within;
+use skytether_catalog::failure_domains::Domains;
+use skytether_catalog::root_store::RootRecord;
+
+/// What moves as one: a stripe, or a parity.
+pub(crate) struct Piece {
+    pub(crate) role: Role,
+    /// On which drive it is.
+    pub(crate) at: u32,
+    pub(crate) len: u64,
+    /// The groups of which it has a shard.
+    pub(crate) groups: Vec<u32>,
+}
+
+/// The hosts of a table, and those that it is to have, as the fleet's record has them.
+pub(crate) struct Housing<'a> {
+    domains: &'a Domains,
+    /// What the table calls them; of two of one number the one leaves, and the other takes its place.
+    numbers: BTreeMap<u32, u32>,
+    inner: Code,
+}
+
+impl Planner<'_> {
+    /// The hosts of a table that is on these drives, and those that take the places of hosts of which all drives leave, the largest first.
+    ///
+    /// # Errors
+    /// Unsupported where the fleet's record says otherwise, or nothing.
+    pub(crate) fn housing(&self, record: &RootRecord, base: &[usize], within: &Within) -> Result<Housing<'_>> {
+        let other = || Error::unsupported(format!("{} was written over other hosts than the fleet's record names: ingest it again", record.name));
+        let domains = self.domains.ok_or_else(other)?;
+        let (mut numbers, mut hosts) = (BTreeMap::new(), BTreeMap::new());
+        for (at, number) in base.iter().zip(&within.hosts) {
+            let host = domains.host(*at).ok_or_else(other)?;
+            if *numbers.entry(host).or_insert(*number) != *number || *hosts.entry(*number).or_insert(host) != host {
+                return Err(other());
+            }
+        }
+        let inner = within.map.code();
+        let mut there: BTreeMap<u32, usize> = BTreeMap::new();
+        self.targets.iter().filter_map(|at| domains.host(*at)).for_each(|host| *there.entry(host).or_default() += 1);
+        // One that does not answer for a moment has not left.
+        let stay = |number: &u32| base.iter().zip(&within.hosts).filter(|(at, host)| *host == number && !self.leaving.contains(at)).count();
+        let had = |number: &u32| within.hosts.iter().filter(|host| *host == number).count();
+        let mut left: Vec<u32> = numbers.iter().filter(|(host, number)| stay(number) == 0 && !there.contains_key(*host)).map(|(_, number)| *number).collect();
+        left.sort_by_key(|number| Reverse(had(number)));
+        let mut spare: Vec<(usize, u32)> = there.into_iter().filter(|(host, _)| !numbers.contains_key(host)).map(|(host, drives)| (drives, host)).collect();
+        spare.retain(|(drives, _)| *drives >= inner.shards());
+        spare.sort_by_key(|(drives, host)| (Reverse(*drives), *host));
+        numbers.extend(spare.into_iter().map(|(_, host)| host).zip(left));
+        Ok(Housing { domains, numbers, inner })
+    }
+}
+
+impl Housing<'_> {
+    /// What the table calls the host of a drive, if that is or becomes one of its.
+    pub(crate) fn number(&self, at: usize) -> Option<u32> {
+        self.numbers.get(&self.domains.host(at)?).copied()
+    }
+
+    /// The hosts of the drives that the table is to have.
+    ///
+    /// # Errors
+    /// Exhausted where one of its hosts would have too few of them.
+    pub(crate) fn enough(&self, record: &RootRecord, title: &str, drives: &[usize]) -> Result<Vec<u32>> {
+        let hosts: Vec<u32> = drives.iter().filter_map(|at| self.number(*at)).collect();
+        for number in self.numbers.values() {
+            let there = hosts.iter().filter(|host| *host == number).count();
+            if there < self.inner.shards() || hosts.len() != drives.len() {
+                return Err(Error::exhausted(format!(
+                    "{} {title} can't be moved: one of its hosts would have {there} drives for groups of {} shards; keep one, or add one there",
+                    record.name,
+                    self.inner.shards()
+                )));
+            }
+        }
+        Ok(hosts)
+    }
+}
+
+/// The drive of each piece, such that the first `stay` drives have as much as the others of their hosts, and the rest nothing; and the fewest bytes that have to move for it. `on` has the host of each drive, and `others` what else is on it.
+///
+/// # Errors
+/// As [`Units::balance`].
+pub(crate) fn balanced(pieces: &[Piece], stay: usize, on: &[u32], others: &[u64]) -> Result<(Vec<u32>, u64)> {
+    let (mut now, mut least) = (vec![0; pieces.len()], 0);
+    let mut by_host: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    on.iter().enumerate().for_each(|(drive, host)| by_host.entry(*host).or_default().push(drive));
+    for drives in by_host.into_values() {
+        let (mut units, mut own) = (Units::default(), Vec::new());
+        for (n, piece) in pieces.iter().enumerate() {
+            if let Ok(place) = drives.binary_search(&(piece.at as usize)) {
+                units.push(piece.role, place as u32, piece.len, piece.groups.iter().copied());
+                own.push(n);
+            }
+        }
+        let states: Vec<Drive> = drives.iter().map(|drive| if *drive < stay { Drive::Here } else { Drive::Retiring }).collect();
+        let others: Vec<u64> = drives.iter().map(|drive| others.get(*drive).copied().unwrap_or(0)).collect();
+        let placed = units.balance(&states, &others, TOLERANCE)?;
+        least += units.least(&states, TOLERANCE)?;
+        for (n, place) in own.into_iter().zip(placed.now) {
+            now[n] = drives[place as usize] as u32;
+        }
+    }
+    Ok((now, least))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn everything_stays_on_its_host_no_group_meets_itself_and_each_host_is_even() {
+        // Two hosts of three drives, of which the second of the first leaves, and one more for each.
+        let on = [0, 1, 0, 1, 1, 0, 1, 0];
+        let leaves = 7;
+        let mut pieces = Vec::new();
+        for group in 0..200u32 {
+            let drives: [u32; 3] = if group % 2 == 0 { [0, 2, 7] } else { [1, 3, 4] };
+            for (n, at) in drives.into_iter().enumerate() {
+                let role = if (n as u32 + group / 2) % 3 == 0 { Role::Parity } else { Role::Data };
+                pieces.push(Piece { role, at, len: 1000, groups: vec![group] });
+            }
+        }
+        let (now, least) = balanced(&pieces, leaves, &on, &[0; 8]).unwrap();
+        let (mut loads, mut there) = ([0u64; 8], BTreeSet::new());
+        for (piece, to) in pieces.iter().zip(&now) {
+            assert_eq!(on[piece.at as usize], on[*to as usize]);
+            assert!(there.insert((piece.groups[0], *to)));
+            loads[*to as usize] += piece.len;
+        }
+        assert_eq!(loads[leaves], 0);
+        for drives in [&[0, 2, 5][..], &[1, 3, 4, 6]] {
+            let mean = 300_000.0 / drives.len() as f64;
+            assert!(drives.iter().all(|drive| (loads[*drive] as f64 - mean).abs() <= 0.06 * mean), "{loads:?}");
+        }
+        let moved: u64 = pieces.iter().zip(&now).filter(|(piece, to)| piece.at != **to).map(|(piece, _)| piece.len).sum();
+        assert!(moved >= least && moved <= least + 8 * 1000, "{moved}, at least {least}");
+        // Too few are left for a group.
+        assert!(balanced(&pieces, 5, &on, &[0; 8]).is_err());
+    }
+}

@@ -1,0 +1,412 @@
+//! A query from its text to its rows.
+
+use futures::future::BoxFuture;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow::datatypes::{Field, SchemaRef};
+use bytes::Bytes;
+use datafusion::common::{ScalarValue, TableReference};
+use datafusion::execution::FunctionRegistry;
+use datafusion::execution::TaskContext;
+use datafusion::execution::memory_pool::PeakRecordingPool;
+use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
+use datafusion::prelude::SessionConfig;
+use datafusion::sql::parser::Statement;
+use datafusion::sql::sqlparser::ast;
+use futures::StreamExt;
+use skytether_common::{DatasetName, Error, Result};
+use skytether_expression::CellSource;
+use skytether_plan::error::from_datafusion;
+use skytether_plan::filter_before_project::filter_before_project;
+use skytether_plan::join_types::JoinTypes;
+use skytether_plan::keys::{KeySets, among_udf};
+use skytether_plan::topk_heap_cap::topk_heap_cap;
+use skytether_plan::{CutPlan, cut, partial};
+use uuid::Uuid;
+
+use crate::cells::{HostCells, needs};
+use crate::chunked;
+use crate::chunked::InParts;
+use crate::cooperative_join::take_turns;
+use crate::host_reasons as reasons;
+use crate::join_key_routing::send_keys_apart;
+use crate::mentioned_columns::Shown;
+use crate::parameters;
+use crate::scan_planner::ScanPlanner;
+use crate::single_phase_merge::merge_once;
+use crate::sql_limits;
+use crate::star;
+use crate::substrait;
+use crate::tables::{NamedTables, PLAIN, SchemaCache};
+use crate::unnest as unnested;
+use skytether_api::receipt::ReceiptHandle;
+use skytether_api::statement::Asked;
+use skytether_api::statement::Query;
+use skytether_api::statement::QueryOptions;
+use skytether_cluster::cluster::Cluster;
+use skytether_cluster::options::HostOptions;
+use skytether_exec::drive_reader::Patience;
+use skytether_exec::local_executors::LocalExecutors;
+use skytether_exec::profile::Collector;
+use skytether_exec::query_runtime::QueryRuntime;
+use skytether_exec::scan::QueryContext;
+use skytether_exec::spill_dir;
+
+use crate::result_stream::{Counted, Running};
+
+/// Plans queries over a cluster, and runs them. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Planner(Arc<Inner>);
+
+struct Inner {
+    cluster: Cluster,
+    base: SessionState,
+    schemas: SchemaCache,
+    executors: LocalExecutors,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Planner").field("cluster", &self.cluster).finish_non_exhaustive()
+    }
+}
+
+/// A query as a logical plan, over tables that a session knows.
+struct Logical {
+    plan: LogicalPlan,
+    /// Whether it has been through the rules for logical plans.
+    optimised: bool,
+    state: SessionState,
+    tables: Arc<NamedTables>,
+}
+
+/// A query that is planned and has not begun.
+pub struct Planned {
+    pub(crate) optimised: LogicalPlan,
+    pub(crate) cut: CutPlan,
+    pub physical: Arc<dyn ExecutionPlan>,
+    pub(crate) state: SessionState,
+    pub(crate) collector: Arc<Collector>,
+    /// Held as long as it runs.
+    pub(crate) running: Option<Arc<()>>,
+}
+
+impl Planner {
+    /// A planner over `cluster`, whose queries take memory and room on disk from `runtime`.
+    ///
+    /// # Errors
+    /// Internal if the functions can't be registered.
+    pub fn new(cluster: Cluster, runtime: &QueryRuntime) -> Result<Self> {
+        let base = base_state(cluster.options(), runtime)?;
+        let pool = Arc::clone(&base.runtime_env().memory_pool);
+        let executors = LocalExecutors::new(pool, cluster.options().storage_deadline);
+        Ok(Self(Arc::new(Inner { cluster, base, schemas: SchemaCache::default(), executors })))
+    }
+
+    /// The drives that it plans over.
+    pub(crate) fn cluster(&self) -> &Cluster {
+        &self.0.cluster
+    }
+
+    /// Runs a query: one `SELECT`, in DataFusion's SQL.
+    ///
+    /// # Errors
+    /// Invalid for SQL that is wrong or no query, `NotFound` for data sets and tables, and what the drives say when asked for metadata.
+    pub fn sql<'a>(&'a self, text: &'a str, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move { self.ask(&Asked::Sql(text.into()), options).await })
+    }
+
+    /// Runs a plan of another producer: the bytes of a Substrait `Plan`.
+    ///
+    /// # Errors
+    /// Invalid for bytes that are no plan, contradict themselves or the tables, or are more than [`crate::substrait::LIMITS`]; unsupported for
+    /// relations, expressions and functions that this engine does not know, by name; and as [`Planner::sql`].
+    pub fn substrait<'a>(&'a self, plan: Bytes, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move { self.ask(&Asked::Substrait(plan), options).await })
+    }
+
+    /// Runs a query, in whichever form it is asked.
+    ///
+    /// # Errors
+    /// As [`Planner::sql`] and [`Planner::substrait`].
+    pub fn ask<'a>(&'a self, asked: &'a Asked, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move { self.run(self.plan_asked(asked, options, Vec::new()).await?) })
+    }
+
+    pub fn run(&self, planned: Planned) -> Result<Query> {
+        let Planned { physical, state, collector, cut, running, .. } = planned;
+        // Of the memory that all queries share, what this one takes.
+        let shared = state.runtime_env();
+        let taken = Arc::new(PeakRecordingPool::new(Arc::clone(&shared.memory_pool)));
+        let runtime = RuntimeEnv { memory_pool: Arc::clone(&taken) as _, ..shared.as_ref().clone() };
+        let context = Arc::new(TaskContext::from(&state).with_runtime(Arc::new(runtime)));
+        collector.plan(Arc::clone(&physical), reasons::of(&cut, physical.as_ref()), taken);
+        let schema = physical.schema();
+        let receipt = ReceiptHandle::new(Arc::clone(&collector) as _);
+        // Begun at the first poll: a query that nobody reads must not hold the drives' turns.
+        let (memory, disk) = (self.0.cluster.options().memory_limit, self.0.cluster.options().spill_limit);
+        let counted = Counted { inner: Running::Planned(physical, context), collector, running };
+        let stream = counted.map(move |batch| batch.map_err(|e| spill_dir::explain(e, memory, disk))).boxed();
+        Ok(Query { schema, stream, receipt })
+    }
+
+    /// Plans a query, with `values` in the place of the parameters `$1`, `$2`, ...
+    pub async fn plan_asked(&self, asked: &Asked, options: &QueryOptions, values: Vec<ScalarValue>) -> Result<Planned> {
+        let (begun, shown) = (Instant::now(), Shown::named());
+        self.0.cluster.catalog().look_again();
+        // Before it is known what the query reads.
+        let running = self.0.cluster.running();
+        let planned = match self.plan_over(&shown, asked, options, values.clone(), begun).await {
+            Err(_) if shown.hid() => self.plan_over(&Shown::all(), asked, options, values, begun).await,
+            done => done,
+        };
+        planned.map(|planned| Planned { running: Some(running), ..planned })
+    }
+
+    async fn plan_over(&self, shown: &Shown, asked: &Asked, options: &QueryOptions, values: Vec<ScalarValue>, begun: Instant) -> Result<Planned> {
+        let collector = Arc::new(Collector::new(begun, options.cut));
+        let Logical { plan, optimised, state, tables } = self.logical(asked, shown, &collector, true).await?;
+        let work = async {
+            let plan = parameters::bind(plan, values)?;
+            if optimised {
+                self.plan_optimised(plan, state, tables, collector, options).await
+            } else {
+                self.plan_logical(plan, state, tables, collector, options).await
+            }
+        };
+        match asked {
+            Asked::Sql(_) => work.await,
+            Asked::Substrait(_) => substrait::guarded(work).await,
+        }
+    }
+
+    /// The columns of a query's result, as far as they can be told before its parameters have values, and the parameters in order; those of
+    /// a type that the query does not tell are of type null.
+    pub async fn prepare(&self, asked: &Asked) -> Result<(SchemaRef, Vec<Field>)> {
+        let collector = Arc::new(Collector::new(Instant::now(), QueryOptions::default().cut));
+        let shown = Shown::named();
+        let Logical { plan, .. } = match self.logical(asked, &shown, &collector, false).await {
+            Err(_) if shown.hid() => self.logical(asked, &Shown::all(), &collector, false).await?,
+            done => done?,
+        };
+        Ok((Arc::clone(plan.schema().inner()), parameters::of(&plan)?))
+    }
+
+    /// The columns of `table` in a data set.
+    pub async fn table_schema(&self, name: &DatasetName, table: &str) -> Result<SchemaRef> {
+        let collector = Collector::new(Instant::now(), QueryOptions::default().cut);
+        let reference = TableReference::full(name.domain(), name.dataset(), table);
+        let tables = NamedTables::resolve(vec![reference.clone()], self.0.cluster.catalog(), &self.0.schemas, &collector).await?;
+        let named = tables.get(&reference).ok_or_else(|| Error::internal(format!("{reference} was found and is not there")))?;
+        Ok(Arc::clone(&named.schema))
+    }
+
+    /// What is asked as a logical plan; one that is quicker optimised on the way is, if the caller wants to `optimise` it anyway.
+    async fn logical(&self, asked: &Asked, shown: &Shown, collector: &Collector, optimise: bool) -> Result<Logical> {
+        let (text, mut statement) = match asked {
+            Asked::Sql(text) => (text, parse(&self.0.base, text)?),
+            Asked::Substrait(plan) => {
+                let mut state = self.0.base.clone();
+                state.mark_start_execution();
+                let (plan, tables) = substrait::logical(plan, &state, self.0.cluster.catalog(), &self.0.schemas, collector).await?;
+                state.register_catalog_list(tables.catalog_list()?);
+                return Ok(Logical { plan, optimised: false, state, tables: Arc::new(tables) });
+            }
+        };
+        parameters::number(&mut statement)?;
+        let references = self.0.base.resolve_table_references(&statement).map_err(from_datafusion)?;
+        let (tables, mut state) = self.named(references, collector).await?;
+        if let Some(few) = shown.few(&tables, text, &statement)? {
+            state.register_catalog_list(few);
+        }
+        if let Some(InParts { plan, optimised }) = chunked::plan(&mut statement, &state, optimise).await {
+            return Ok(Logical { plan, optimised, state, tables });
+        }
+        let star = star::take_out(&mut statement);
+        let plan = state.statement_to_plan(statement).await.map_err(from_datafusion).map_err(explain_missing)?;
+        let plan = if star { star::put_back(plan).map_err(from_datafusion)? } else { plan };
+        Ok(Logical { plan, optimised: false, state, tables })
+    }
+
+    /// The tables that a query names, and a session that knows them.
+    pub(crate) async fn named(&self, references: Vec<TableReference>, collector: &Collector) -> Result<(Arc<NamedTables>, SessionState)> {
+        let tables = Arc::new(NamedTables::resolve(references, self.0.cluster.catalog(), &self.0.schemas, collector).await?);
+        let mut state = self.0.base.clone();
+        state.register_catalog_list(tables.catalog_list()?);
+        state.mark_start_execution();
+        Ok((tables, state))
+    }
+
+    pub(crate) async fn plan_logical(
+        &self,
+        plan: LogicalPlan,
+        mut state: SessionState,
+        mut tables: Arc<NamedTables>,
+        collector: Arc<Collector>,
+        options: &QueryOptions,
+    ) -> Result<Planned> {
+        let plan = if crate::dense::calls_cell_moments(&plan)? {
+            // The rewrite reads the sparse rows of a dense view, which the text of the query does not name.
+            tables = Arc::new(tables.with_rows(self.0.cluster.catalog(), &self.0.schemas, &collector).await?);
+            crate::dense::to_sparse_rows(plan, &tables, &state)?
+        } else {
+            plan
+        };
+        let passes = &mut state.config_mut().options_mut().optimizer.max_passes;
+        *passes = chunked::passes(&plan, *passes);
+        let plan = unnested::marked(plan).map_err(from_datafusion)?;
+        let optimised = unnested::unmarked(state.optimize(&plan).map_err(from_datafusion)?).map_err(from_datafusion)?;
+        self.plan_optimised(optimised, state, tables, collector, options).await
+    }
+
+    /// Cuts and plans what the rules for logical plans have rewritten.
+    async fn plan_optimised(
+        &self,
+        optimised: LogicalPlan,
+        state: SessionState,
+        tables: Arc<NamedTables>,
+        collector: Arc<Collector>,
+        options: &QueryOptions,
+    ) -> Result<Planned> {
+        let cut = cut(optimised.clone(), options.cut, tables.as_ref(), &state)?;
+        for note in &cut.notes {
+            collector.note(format!("{}: {}", note.operator, note.reason));
+        }
+        let specs = needs(&cut.super_plan)?;
+        let super_plan = if specs.is_empty() {
+            cut.super_plan.clone()
+        } else {
+            let cells = Arc::new(HostCells::default());
+            for spec in specs {
+                let record = tables
+                    .record(&spec.dataset)
+                    .ok_or_else(|| Error::invalid(format!("the spec of moments names {}, which the query does not read", spec.dataset)))?;
+                cells.fetch(&spec, record, self.0.cluster.catalog(), &collector).await?;
+            }
+            with_cells(cut.super_plan.clone(), cells)?
+        };
+        let context = QueryContext {
+            query: Uuid::new_v4(),
+            collector: Arc::clone(&collector),
+            patience: Patience { begin: self.0.cluster.options().begin_deadline, silence: self.0.cluster.options().silence_deadline },
+            batch_rows: options.batch_rows.max(1),
+            catalog: self.0.cluster.catalog().clone(),
+        };
+        let scans = ScanPlanner {
+            cluster: self.0.cluster.clone(),
+            executors: self.0.executors.clone(),
+            cut: cut.clone(),
+            tables,
+            context,
+            state: Arc::new(state.clone()),
+            asked: options.cut,
+        };
+        let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(scans)]);
+        let physical = planner.create_physical_plan(&super_plan, &state).await.map_err(from_datafusion)?;
+        Ok(Planned { optimised, cut, physical, state, collector, running: None })
+    }
+}
+
+/// The most keys per part of a join that drives are told of.
+const JOIN_KEYS: usize = 150_000;
+
+fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionState> {
+    let mut config = SessionConfig::new()
+        .with_target_partitions(options.threads.max(1))
+        .with_create_default_catalog_and_schema(false)
+        .with_default_catalog_and_schema(PLAIN, PLAIN)
+        .with_information_schema(false);
+    // What the drives send is spread over their number already, and usually small.
+    let optimizer = &mut config.options_mut().optimizer;
+    optimizer.enable_round_robin_repartition = false;
+    // Drives wait for the filters that joins make. Those of other operators are made from the very rows that would wait for them.
+    optimizer.enable_topk_dynamic_filter_pushdown = false;
+    optimizer.enable_aggregate_dynamic_filter_pushdown = false;
+    optimizer.hash_join_inlist_pushdown_max_distinct_values = JOIN_KEYS;
+    optimizer.hash_join_inlist_pushdown_max_size = JOIN_KEYS * 32;
+    config.set_extension(Arc::clone(runtime.spill()));
+    let mut state = SessionStateBuilder::new_with_default_features()
+        .with_config(config)
+        .with_runtime_env(Arc::clone(runtime.env()))
+        .with_optimizer_rule(Arc::new(JoinTypes))
+        .with_physical_optimizer_rule(filter_before_project())
+        .with_physical_optimizer_rule(topk_heap_cap())
+        .with_physical_optimizer_rule(merge_once())
+        .with_physical_optimizer_rule(send_keys_apart())
+        .with_physical_optimizer_rule(take_turns())
+        .build();
+    let nothing: Arc<dyn CellSource> = Arc::new(HostCells::default());
+    skytether_expression::register(&mut state, nothing)?;
+    partial::register(&mut state).map_err(from_datafusion)?;
+    state.register_udf(Arc::new(among_udf(KeySets::default()))).map_err(from_datafusion)?;
+    state.register_relation_planner(Arc::new(unnested::Relations)).map_err(from_datafusion)?;
+    Ok(state)
+}
+
+fn parse(state: &SessionState, text: &str) -> Result<Statement> {
+    sql_limits::check(text)?;
+    let dialect = state.config_options().sql_parser.dialect;
+    let statement = state.sql_to_statement(text, &dialect).map_err(from_datafusion)?;
+    let explain = || Error::unsupported("EXPLAIN is a call of its own: use `explain` instead of sql");
+    let what = match &statement {
+        Statement::Statement(inner) => match inner.as_ref() {
+            ast::Statement::Query(_) => return Ok(statement),
+            ast::Statement::Explain { .. } => return Err(explain()),
+            ast::Statement::ExplainTable { table_name, .. } => {
+                let columns = format!("`SELECT * FROM {table_name} LIMIT 0` gives a table's columns");
+                return Err(Error::unsupported(format!("DESCRIBE is no query: {columns}, and `skytether ls` lists data sets and their tables")));
+            }
+            other => other.to_string(),
+        },
+        Statement::Explain(_) => return Err(explain()),
+        other => other.to_string(),
+    };
+    let word: String = what.split_whitespace().next().unwrap_or("this").chars().take(20).collect();
+    if word == "SHOW" {
+        return Err(Error::unsupported("SHOW is no query: `skytether ls` lists data sets and their tables, `skytether status` the drives"));
+    }
+    Err(Error::unsupported(format!("{word} is no query: SQL only reads here; data sets are written by ingest and removed by drop")))
+}
+
+/// A table of one part names no data set: say so.
+fn explain_missing(error: Error) -> Error {
+    let text = error.full_text();
+    match text.strip_prefix("table '").and_then(|rest| rest.strip_suffix("' not found")) {
+        Some(name) if !name.contains('.') => Error::not_found(format!(
+            "there is no table {name:?} in the query: a data set is named domain.dataset, a table in it domain.dataset.table; `skytether ls` lists them"
+        )),
+        _ => error,
+    }
+}
+
+/// `plan` with its aggregates asking `cells` instead of nobody.
+fn with_cells(plan: LogicalPlan, cells: Arc<HostCells>) -> Result<LogicalPlan> {
+    use datafusion::common::tree_node::{Transformed, TreeNode};
+    use datafusion::logical_expr::Expr;
+
+    let mut registry = datafusion::execution::registry::MemoryFunctionRegistry::new();
+    skytether_expression::register(&mut registry, cells)?;
+    partial::register(&mut registry).map_err(from_datafusion)?;
+    plan.transform_down_with_subqueries(|node| {
+        node.map_expressions(|e| {
+            e.transform_up(|e| match e {
+                Expr::AggregateFunction(mut call) => match registry.udaf(call.func.name()) {
+                    Ok(own) => {
+                        call.func = own;
+                        Ok(Transformed::yes(Expr::AggregateFunction(call)))
+                    }
+                    Err(_) => Ok(Transformed::no(Expr::AggregateFunction(call))),
+                },
+                e => Ok(Transformed::no(e)),
+            })
+        })
+    })
+    .map(|t| t.data)
+    .map_err(from_datafusion)
+}

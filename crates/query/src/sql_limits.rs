@@ -1,0 +1,139 @@
+//! How long and how nested the text of a query may be.
+//!
+//! Parser and planner are recursive: a chain such as `1 + 1 + ...` becomes a tree as deep as the chain is long, and a stack that
+//! overflows ends the process. (Parentheses are limited by the parser itself.)
+
+use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::keywords::Keyword;
+use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
+use skytether_common::{Error, Result};
+
+use skytether_api::statement::MAX_REQUEST;
+
+/// The longest text without what is quoted: groups of cells may be spelled out in a literal, which is only a value to the parser.
+pub const MAX_TEXT: usize = 1 << 20;
+
+/// The most operators in one query: chains of about so many are tested to be planned on stacks of 32 MiB, which the threads of hosts have.
+pub const MAX_OPERATORS: usize = 1000;
+
+/// Refuses texts that parser and planner should not see.
+///
+/// # Errors
+/// `Invalid`, with the limit.
+pub(crate) fn check(text: &str) -> Result<()> {
+    if text.len() > MAX_REQUEST {
+        return Err(Error::invalid(format!("a query of {} bytes is too long: at most {MAX_REQUEST}", text.len())));
+    }
+    let bare = unquoted(text);
+    if bare > MAX_TEXT {
+        return Err(Error::invalid(format!(
+            "a query of {bare} bytes besides its quoted texts is too long: at most {MAX_TEXT}; write long lists as a data set and join it"
+        )));
+    }
+    // What is no sequence of tokens is for the parser to refuse.
+    let Ok(tokens) = Tokenizer::new(&GenericDialect {}, text).tokenize() else { return Ok(()) };
+    let operators = tokens.iter().filter(|t| nests(t)).count();
+    if operators > MAX_OPERATORS {
+        return Err(Error::invalid(format!(
+            "a query with {operators} operators is too deep: at most {MAX_OPERATORS}; use IN for long lists of values, or a join"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether a token may add a level to the tree: all operators and the words among them.
+fn nests(token: &Token) -> bool {
+    match token {
+        Token::Word(word) => matches!(
+            word.keyword,
+            Keyword::AND
+                | Keyword::OR
+                | Keyword::XOR
+                | Keyword::NOT
+                | Keyword::IS
+                | Keyword::IN
+                | Keyword::LIKE
+                | Keyword::ILIKE
+                | Keyword::RLIKE
+                | Keyword::REGEXP
+                | Keyword::SIMILAR
+                | Keyword::BETWEEN
+                | Keyword::COLLATE
+                | Keyword::DIV
+                | Keyword::OVERLAPS
+                | Keyword::ZONE
+                | Keyword::UNION
+                | Keyword::EXCEPT
+                | Keyword::INTERSECT
+                | Keyword::MINUS
+                | Keyword::JOIN
+                | Keyword::SELECT
+                | Keyword::FROM
+                | Keyword::CASE
+                | Keyword::INTERVAL
+        ),
+        Token::Whitespace(_)
+        | Token::Comma
+        | Token::LParen
+        | Token::RParen
+        | Token::Period
+        | Token::SemiColon
+        | Token::Number(..)
+        | Token::SingleQuotedString(_)
+        | Token::DoubleQuotedString(_)
+        | Token::NationalStringLiteral(_)
+        | Token::HexStringLiteral(_)
+        | Token::EscapedStringLiteral(_)
+        | Token::EOF => false,
+        _ => true,
+    }
+}
+
+/// Bytes of `text` outside of quotes and comments.
+fn unquoted(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let (mut at, mut bare) = (0, 0);
+    while at < bytes.len() {
+        let end: &[u8] = match &bytes[at..] {
+            [b'\'', ..] => b"'",
+            [b'"', ..] => b"\"",
+            [b'-', b'-', ..] => b"\n",
+            [b'/', b'*', ..] => b"*/",
+            _ => {
+                bare += 1;
+                at += 1;
+                continue;
+            }
+        };
+        let from = (at + end.len()).min(bytes.len());
+        at = bytes[from..].windows(end.len()).position(|w| w == end).map_or(bytes.len(), |n| from + n + end.len());
+    }
+    bare
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_literals_and_long_lists_pass_and_long_chains_do_not() {
+        check(&format!("SELECT moments('{}') FROM a.b.x", "QUJD".repeat(1 << 20))).unwrap();
+        check(&format!("SELECT 1 FROM a.b WHERE id IN ({}1)", "17, ".repeat(50_000))).unwrap();
+        check(&format!("SELECT 1{}", " + 1".repeat(MAX_OPERATORS - 1))).unwrap();
+        for chain in [" + 1", " OR a", "::int", " IS NULL", " || 'x'", " UNION ALL SELECT 1", "[1]", " NOT"] {
+            let error = check(&format!("SELECT 1{}", chain.repeat(MAX_OPERATORS + 1))).unwrap_err().to_string();
+            assert!(error.contains("too deep"), "{chain}: {error}");
+        }
+        let error = check(&format!("SELECT 1 FROM a.b WHERE id IN ({}1)", "17, ".repeat(300_000))).unwrap_err().to_string();
+        assert!(error.contains("too long"), "{error}");
+    }
+
+    #[test]
+    fn quotes_and_comments_are_told_apart() {
+        assert_eq!(unquoted("a 'it''s' b"), 4);
+        assert_eq!(unquoted("a -- it's\n'b' c"), 4);
+        assert_eq!(unquoted("a /* it's */ b"), 4);
+        assert_eq!(unquoted("\"it's\" b"), 2);
+        assert_eq!(unquoted("a 'open"), 2);
+    }
+}

@@ -1,0 +1,52 @@
+//! Values of which other drives have copies: metadata, and small tables that lie everywhere.
+
+use bytes::Bytes;
+use futures::stream::{FuturesUnordered, StreamExt};
+use skytether_common::{Error, Key, Kind, Result};
+use skytether_store::Entry;
+
+use crate::reconstruct::{Cover, Made};
+
+impl Cover {
+    /// A copy of the value of `key` from any drive but `not`.
+    ///
+    /// # Errors
+    /// `NotFound` where no drive has it; Unavailable where none does and some could not say.
+    pub(crate) async fn copy(&self, key: &Key, not: usize) -> Result<Made> {
+        let (_, value) = self.first_copy(key, not, true).await?;
+        Ok(Made { read: value.len() as u64, value, within: false })
+    }
+
+    /// What is known of a copy of the value of `key` at any drive but `not`.
+    ///
+    /// # Errors
+    /// As [`Self::copy`].
+    pub(crate) async fn copy_known(&self, key: &Key, not: usize) -> Result<Entry> {
+        Ok(self.first_copy(key, not, false).await?.0)
+    }
+
+    /// What the first drive but `not` knows that says that it has a copy of the value of `key`, and the value, if that is to be read. All are asked at once: each is busy with what it reads for the others.
+    async fn first_copy(&self, key: &Key, not: usize, read: bool) -> Result<(Entry, Bytes)> {
+        let mut trouble: Vec<String> = self.presence.lost().into_iter().map(|at| self.lost(at)).collect();
+        let here = self.presence.here().into_iter().filter(|at| *at != not);
+        let mut asked: FuturesUnordered<_> = here.map(|at| async move { (at, self.ask(at, "look for a copy", self.drives[at].stat(key)).await) }).collect();
+        while let Some((at, entry)) = asked.next().await {
+            let found = match entry {
+                Ok(None) => continue,
+                Ok(Some(entry)) if read => self.ask(at, "read a copy", self.drives[at].get(key)).await.map(|value| (entry, value)),
+                Ok(Some(entry)) => Ok((entry, Bytes::new())),
+                Err(e) => Err(e),
+            };
+            match found {
+                Ok(found) => return Ok(found),
+                Err(e) if e.kind() == Kind::NotFound => {}
+                Err(e) => trouble.push(e.full_text()),
+            }
+        }
+        if trouble.is_empty() {
+            return Err(Error::not_found(format!("no drive has a copy of {key}")));
+        }
+        trouble.sort();
+        Err(Error::unavailable(format!("no drive that is here has a copy of {key}: {}", trouble.join("; "))))
+    }
+}

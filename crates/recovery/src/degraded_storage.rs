@@ -1,0 +1,224 @@
+//! A drive's values: those that it can't give itself come from copies on other drives, or are decoded.
+
+use futures::future::BoxFuture;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use skytether_common::{Error, Key, Kind, PartitionName, Result};
+use skytether_device::{Cse, CseInfo, Storage, Verified, Verify};
+use skytether_index::State;
+use skytether_store::{Entry, Op, Usage, Version};
+
+use crate::reconstruct::{Cover, Made, Parts, parts};
+use skytether_catalog::code_map::{Level, Part};
+
+/// How much was read elsewhere for a drive.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    slices: AtomicU64,
+    within: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// What a [`Tally`] says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Figures {
+    /// Slices that were decoded or came from copies.
+    pub(crate) slices: u64,
+    /// Those of them for which nothing but drives of the same host was read, on two levels.
+    pub(crate) within: u64,
+    /// Bytes of other drives that they were made from: read for it, or for a query as well.
+    pub(crate) bytes: u64,
+}
+
+impl Tally {
+    pub(crate) fn read(&self) -> Figures {
+        let figure = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        Figures { slices: figure(&self.slices), within: figure(&self.within), bytes: figure(&self.bytes) }
+    }
+
+    /// A slice was decoded, from so many bytes that were read for it: none where somebody else decoded it, at the same time or before.
+    fn decoded(&self, read: u64, within: bool) {
+        self.slices.fetch_add(1, Ordering::Relaxed);
+        self.within.fetch_add(u64::from(within), Ordering::Relaxed);
+        self.bytes.fetch_add(read, Ordering::Relaxed);
+    }
+}
+
+impl Figures {
+    pub(crate) fn since(self, before: Self) -> Self {
+        let (slices, within) = (self.slices.saturating_sub(before.slices), self.within.saturating_sub(before.within));
+        Self { slices, within, bytes: self.bytes.saturating_sub(before.bytes) }
+    }
+}
+
+/// What drive `at` stores, whether it is here or not. Nothing is written through it.
+#[derive(Debug)]
+pub(crate) struct Rebuilt {
+    pub(crate) cover: Arc<Cover>,
+    pub(crate) at: usize,
+    pub(crate) tally: Arc<Tally>,
+}
+
+/// Whether somebody else may have what a drive refused with such an error.
+pub(crate) fn covers(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound)
+}
+
+impl Rebuilt {
+    pub(crate) fn drive(&self) -> &Arc<dyn Cse> {
+        &self.cover.drives[self.at]
+    }
+
+    /// Asks the drive itself, if it is here.
+    async fn itself<T>(&self, what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
+        self.cover.is_here(self.at)?;
+        self.cover.ask(self.at, what, work).await
+    }
+
+    /// The value of `key` of a partition, from elsewhere; `because` the drive itself said so.
+    async fn elsewhere(&self, key: &Key, partition: &PartitionName, number: Option<u32>, because: Error) -> Result<Bytes> {
+        let made = match number {
+            None => self.cover.copy(key, self.at).await,
+            Some(n) => match self.cover.map(partition).await {
+                Ok(Some(map)) => self.cover.decode(key, partition, n, &map).await,
+                // Of a table that lies everywhere the others have the same, under the same name.
+                Ok(None) => self.cover.copy(key, self.at).await,
+                Err(e) => Err(e),
+            },
+        };
+        match made {
+            Ok(Made { value, read, within }) => {
+                match number {
+                    Some(_) => self.tally.decoded(read, within),
+                    None => drop(self.tally.bytes.fetch_add(read, Ordering::Relaxed)),
+                }
+                let news = matches!(because.kind(), Kind::Corrupt | Kind::NotFound) && self.cover.met(key, self.at);
+                // Once: whoever asks gets the right answer, and `status` tells of it until it is mended.
+                if news && because.kind() == Kind::Corrupt {
+                    let damaged = damaged(&because.full_text());
+                    tracing::warn!("{key} at {} {damaged}; it was made from what other drives have, and `skytether scrub` mends it", self.info().name);
+                }
+                Ok(value)
+            }
+            // That nobody has it is no news: it was replaced or dropped, or damage that nothing covers.
+            Err(e) if e.kind() == Kind::NotFound => Err(because),
+            Err(e) => Err(e.while_doing(because.full_text())),
+        }
+    }
+
+    /// What is known of a value of a partition, from elsewhere.
+    async fn known(&self, key: &Key, partition: &PartitionName, number: Option<u32>) -> Result<Option<Entry>> {
+        if let Some(n) = number
+            && let Some(map) = self.cover.map(partition).await?
+        {
+            let part = Part::parse(partition).0;
+            let shard = Level::all(&map).into_iter().find_map(|level| level.map().shard(level.find(part, partition.slot, n)?).copied());
+            return Ok(shard.map(|shard| Entry { key: key.clone(), version: version(shard.crc32c), len: shard.len, crc32c: shard.crc32c }));
+        }
+        match self.cover.copy_known(key, self.at).await {
+            Ok(entry) => Ok(Some(Entry { version: version(entry.crc32c), ..entry })),
+            Err(e) if e.kind() == Kind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// A version for what has none: the same for the same bytes, and none that a drive gives, since these count up from 1.
+fn version(crc32c: u32) -> Version {
+    1 << 63 | u64::from(crc32c)
+}
+
+impl Storage for Rebuilt {
+    fn info(&self) -> &CseInfo {
+        self.drive().info()
+    }
+
+    fn identify(&self) -> BoxFuture<'_, Result<CseInfo>> {
+        Box::pin(async move { self.drive().identify().await })
+    }
+
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move { self.itself("change what it stores", self.drive().apply(batch)).await })
+    }
+
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            match self.cover.for_query(self.at, key).await {
+                Err(e) if covers(&e) => match PartitionName::parse(key) {
+                    Some((partition, number)) => self.elsewhere(key, &partition, number, e).await,
+                    None => Err(e),
+                },
+                done => done,
+            }
+        })
+    }
+
+    fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
+        Box::pin(async move {
+            match self.itself("read parts of a value", self.drive().get_ranges_unverified(key, ranges)).await {
+                Err(e) if covers(&e) => {
+                    let Some((partition, number)) = PartitionName::parse(key) else { return Err(e) };
+                    if let Some(n) = number
+                        && let Ok(Some(map)) = self.cover.map(&partition).await
+                    {
+                        return match self.cover.decode_parts(key, &partition, n, &map, ranges).await {
+                            Ok(Parts { parts, read, within }) => {
+                                if matches!(e.kind(), Kind::Corrupt | Kind::NotFound) {
+                                    let _known = self.cover.met(key, self.at);
+                                }
+                                self.tally.decoded(read, within);
+                                Ok(parts)
+                            }
+                            Err(other) if other.kind() == Kind::NotFound => Err(e),
+                            Err(other) => Err(other.while_doing(e.full_text())),
+                        };
+                    }
+                    parts(key, &self.elsewhere(key, &partition, number, e).await?, ranges)
+                }
+                done => done,
+            }
+        })
+    }
+
+    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
+        Box::pin(async move {
+            match self.itself("look a value up", self.drive().stat(key)).await {
+                Ok(Some(entry)) => Ok(Some(entry)),
+                Ok(None) => match PartitionName::parse(key) {
+                    // A part that a drive should have and does not.
+                    Some((partition, number)) => Ok(self.known(key, &partition, number).await.unwrap_or_default()),
+                    None => Ok(None),
+                },
+                Err(e) if covers(&e) => match PartitionName::parse(key) {
+                    Some((partition, number)) => self.known(key, &partition, number).await.map_err(|other| other.while_doing(e.full_text())),
+                    None => Err(e),
+                },
+                Err(e) => Err(e),
+            }
+        })
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        Box::pin(async move { self.itself("list what it stores", self.drive().list(prefix, after, limit)).await })
+    }
+
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
+        Box::pin(async move { self.itself("say how much it stores", self.drive().usage()).await })
+    }
+
+    fn indexes(&self) -> BoxFuture<'_, Result<Vec<State>>> {
+        Box::pin(async move { self.drive().indexes().await })
+    }
+
+    fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
+        Box::pin(async move { self.drive().verify(asked).await })
+    }
+}
+
+/// That a value can't be read, and why. What a store advises who has nothing else than the store, is not for those who can mend it.
+pub fn damaged(why: &str) -> String {
+    format!("is damaged ({})", why.strip_suffix(": drop its data set and ingest it again").unwrap_or(why))
+}

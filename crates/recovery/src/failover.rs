@@ -1,0 +1,340 @@
+//! A drive, and what stands for it: whoever asks for something gets it from the drive if that can give it, and otherwise from what the other drives have.
+
+use futures::future::BoxFuture;
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{FutureExt, StreamExt, stream};
+use parking_lot::{Mutex, MutexGuard};
+use skytether_common::{Error, Key, Kind, PartitionName, Result};
+use skytether_device::session::Message;
+use skytether_device::{Cse, CseInfo, DeliveryStream, OpenReply, Session, Storage, SubPlan, Verified, Verify};
+use skytether_index::State;
+use skytether_store::{Entry, Op, Usage, Version};
+use tokio::sync::RwLockReadGuard;
+
+use crate::degraded_storage::{Rebuilt, Tally, covers};
+use crate::reconstruct::Cover;
+use crate::replacement_engine::StandIn;
+use crate::replay_buffer::{Again, held};
+use skytether_catalog::failure_domains::Domains;
+use skytether_catalog::home_slots::Seats;
+use skytether_catalog::membership::{MEMBERSHIP_KEY, Membership};
+use skytether_catalog::root_store::{RootRecord, root_name};
+
+/// A drive of a fleet that may lose drives. Where the fleet may not, it is the drive and nothing else.
+#[derive(Debug, Clone)]
+pub struct Covered(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    rebuilt: Arc<Rebuilt>,
+    stand_in: Mutex<Option<Arc<StandIn>>>,
+    plans: Mutex<Plans>,
+}
+
+/// Sub-plans by their hashes.
+#[derive(Debug, Default)]
+struct Plans {
+    /// Those that are open at the drive itself.
+    open: HashSet<u64>,
+    /// Those with which the drive failed, and why.
+    failed: std::collections::VecDeque<(u64, String)>,
+}
+
+/// Failed sub-plans that are remembered.
+const FAILED: usize = 256;
+
+/// Tells the sub-plans of one query at one drive apart.
+fn hash(plan: &SubPlan) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (plan.query, &plan.plan, plan.dataset.root_key(), plan.partitions.keys().collect::<Vec<_>>()).hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Covered {
+    /// Drive `at` of `cover`.
+    pub fn new(cover: &Arc<Cover>, at: usize) -> Self {
+        let rebuilt = Arc::new(Rebuilt { cover: Arc::clone(cover), at, tally: Arc::new(Tally::default()) });
+        Self(Arc::new(Inner { rebuilt, stand_in: Mutex::default(), plans: Mutex::default() }))
+    }
+
+    fn drive(&self) -> &Arc<dyn Cse> {
+        self.0.rebuilt.drive()
+    }
+
+    fn is_redundant(&self) -> bool {
+        self.0.rebuilt.cover.presence.is_redundant()
+    }
+
+    /// Whether others may have what lies under `key`. What is no part of a data set (root records, the record of the fleet) each drive has for itself, and is asked for it also while it is not used for anything else.
+    fn covers(&self, key: &Key) -> bool {
+        self.is_redundant() && PartitionName::parse(key).is_some()
+    }
+
+    /// Somebody who ingests through this host changed the record of the fleet.
+    fn learn(&self, told: &[u8]) {
+        let Ok(membership) = Membership::decode(&self.info().name, told) else { return };
+        let cover = &self.0.rebuilt.cover;
+        if membership.homes as usize >= cover.presence.homes() {
+            cover.presence.tell(membership.homes as usize, membership.redundancy);
+            cover.presence.seat(Seats::of(&membership));
+            cover.presence.house(Domains::of(&membership, cover.drives.iter().map(|drive| drive.info().id)));
+        }
+        cover.presence.all_noted(&membership.absent);
+        for at in cover.drives().filter(|at| membership.absent.contains(&cover.drives[*at].info().id)) {
+            cover.presence.lose(at, "it was away while data sets changed");
+        }
+    }
+
+    /// Whether a batch has values of data sets for a drive that is being emptied, or has left: after that these would be nobody's.
+    fn is_late(&self, batch: &[Op]) -> bool {
+        let adds = |op: &Op| matches!(op, Op::Put { .. } | Op::Link { .. }) && PartitionName::parse(op.key()).is_some();
+        let presence = &self.0.rebuilt.cover.presence;
+        (presence.is_outside(self.0.rebuilt.at) || presence.is_leaving(self.0.rebuilt.at)) && batch.iter().any(adds)
+    }
+
+    /// Whether root records may change in this way, or such a drive takes values still; while what comes of it is held, no drive leaves.
+    async fn may_change(&self, batch: &[Op]) -> Result<RwLockReadGuard<'_, ()>> {
+        let cover = &self.0.rebuilt.cover;
+        let changing = cover.presence.changing().await;
+        if cover.presence.is_outside(self.0.rebuilt.at) {
+            return Err(Error::conflict(format!("{} left the fleet in the middle of this ingest: nothing was committed; ingest again", self.info().name)));
+        }
+        for op in batch {
+            if let (Op::Put { value, .. }, Some(name)) = (op, root_name(op.key()))
+                && let Ok(record) = RootRecord::decode(&name, value)
+                && let Some(gone) = cover.drives().find(|at| cover.presence.is_outside(*at) && record.names(&cover.drives[*at].info().id))
+            {
+                let text = format!("{} left the fleet while {name} was written, in part there: nothing was committed; ingest it again", cover.name(gone));
+                return Err(Error::conflict(text));
+            }
+        }
+        Ok(changing)
+    }
+
+    fn plans(&self) -> MutexGuard<'_, Plans> {
+        self.0.plans.lock()
+    }
+
+    fn stand_in(&self) -> Result<Arc<StandIn>> {
+        let mut stand_in = self.0.stand_in.lock();
+        if let Some(made) = &*stand_in {
+            return Ok(Arc::clone(made));
+        }
+        let made = Arc::new(StandIn::new(&self.0.rebuilt)?);
+        *stand_in = Some(Arc::clone(&made));
+        Ok(made)
+    }
+
+    /// Why the drive itself is not to be asked to run a plan, if it is not.
+    fn why(&self, plan: u64) -> Option<String> {
+        let Rebuilt { cover, at, .. } = self.0.rebuilt.as_ref();
+        if cover.presence.is_lost(*at) {
+            return Some(cover.lost(*at));
+        }
+        let plans = self.plans();
+        let failed = plans.failed.iter().find(|(failed, _)| *failed == plan).map(|(_, why)| why.clone());
+        // The session that it failed in may not be over yet.
+        failed.or_else(|| plans.open.contains(&plan).then(|| format!("{} has not answered", self.info().name)))
+    }
+
+    /// The drive failed with a plan; the text says so.
+    fn failed(&self, plan: u64, error: &Error) -> String {
+        let Rebuilt { cover, at, .. } = self.0.rebuilt.as_ref();
+        let why = match error.kind() {
+            Kind::Unavailable => format!("{} was lost ({})", cover.name(*at), error.full_text()),
+            _ => format!("{} could not ({})", cover.name(*at), error.full_text()),
+        };
+        let mut plans = self.plans();
+        plans.failed.push_back((plan, why.clone()));
+        if plans.failed.len() > FAILED {
+            plans.failed.pop_front();
+        }
+        why
+    }
+
+    /// Runs a plan elsewhere, with which the drive failed with `error`.
+    async fn instead<T>(&self, plan: u64, error: Error, run: impl AsyncFnOnce(Arc<StandIn>, String) -> Result<T>) -> Result<T> {
+        let why = self.failed(plan, &error);
+        match run(self.stand_in()?, why).await {
+            // What was not found at the drive is nowhere.
+            Err(_) if error.kind() == Kind::NotFound => Err(error),
+            done => done,
+        }
+    }
+
+    /// What the drive answers, or the stand-in if the drive fails before anything was handed on.
+    fn held(&self, plan: &SubPlan, number: u64, stream: DeliveryStream) -> DeliveryStream {
+        let (own, plan) = (self.clone(), plan.clone());
+        let again: Again =
+            Box::new(move |error| async move { own.instead(number, error, async |stand_in, why| stand_in.execute(plan, why).await).await }.boxed());
+        held(&self.info().name, stream, again)
+    }
+
+    /// A session with the drive, whose failures that others can make up for end it: it is opened again then, elsewhere.
+    fn watched_over(&self, number: u64, session: Session) -> Session {
+        self.plans().open.insert(number);
+        let open = Open { covered: self.clone(), number };
+        let messages = stream::unfold(Some((session.messages, open)), |state| async move {
+            let (mut messages, open) = state?;
+            let next = messages.next().await;
+            match next.unwrap_or_else(|| Err(Error::unavailable(format!("{} ended its answer without finishing it", open.covered.info().name)))) {
+                Ok(Message::EpochError { error, .. }) if covers(&error) => {
+                    let why = open.covered.failed(open.number, &error);
+                    Some((Err(Error::unavailable(why)), None))
+                }
+                Err(error) => {
+                    open.covered.failed(open.number, &error);
+                    Some((Err(error), None))
+                }
+                // Its last word.
+                Ok(done @ Message::Done(_)) => Some((Ok(done), None)),
+                message => Some((message, Some((messages, open)))),
+            }
+        });
+        Session { messages: Box::pin(messages), ..session }
+    }
+}
+
+/// A session at the drive, until it is over.
+struct Open {
+    covered: Covered,
+    number: u64,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.covered.plans().open.remove(&self.number);
+    }
+}
+
+impl Storage for Covered {
+    fn info(&self) -> &CseInfo {
+        self.drive().info()
+    }
+
+    fn identify(&self) -> BoxFuture<'_, Result<CseInfo>> {
+        Box::pin(async move { self.drive().identify().await })
+    }
+
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move {
+            let told = batch.iter().find_map(|op| match op {
+                Op::Put { key, value, .. } if key.as_str() == MEMBERSHIP_KEY => Some(value.clone()),
+                _ => None,
+            });
+            let _changing =
+                if self.is_late(&batch) || batch.iter().any(|op| root_name(op.key()).is_some()) { Some(self.may_change(&batch).await?) } else { None };
+            let done = self.drive().apply(batch).await?;
+            if let Some(told) = told {
+                self.learn(&told);
+            }
+            Ok(done)
+        })
+    }
+
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            if !self.covers(key) {
+                return self.drive().get(key).await;
+            }
+            if let (Some((partition, Some(_))), false) = (PartitionName::parse(key), self.0.rebuilt.cover.presence.lost().is_empty()) {
+                self.0.rebuilt.cover.shared.reads(&partition);
+            }
+            self.0.rebuilt.get(key).await
+        })
+    }
+
+    fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
+        Box::pin(async move {
+            if self.covers(key) { self.0.rebuilt.get_ranges_unverified(key, ranges).await } else { self.drive().get_ranges_unverified(key, ranges).await }
+        })
+    }
+
+    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
+        Box::pin(async move { if self.covers(key) { self.0.rebuilt.stat(key).await } else { self.drive().stat(key).await } })
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        Box::pin(async move { self.drive().list(prefix, after, limit).await })
+    }
+
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
+        Box::pin(async move { self.drive().usage().await })
+    }
+
+    fn indexes(&self) -> BoxFuture<'_, Result<Vec<State>>> {
+        Box::pin(async move { self.drive().indexes().await })
+    }
+
+    fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
+        Box::pin(async move { self.drive().verify(asked).await })
+    }
+}
+
+impl Cse for Covered {
+    fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
+        Box::pin(async move {
+            if !self.is_redundant() {
+                return self.drive().execute(plan).await;
+            }
+            let number = hash(&plan);
+            if let Some(why) = self.why(number) {
+                return self.stand_in()?.execute(plan, why).await;
+            }
+            match self.drive().execute(plan.clone()).await {
+                Ok(stream) => Ok(self.held(&plan, number, stream)),
+                Err(e) if covers(&e) => self.instead(number, e, async |stand_in, why| stand_in.execute(plan, why).await).await,
+                Err(e) => Err(e),
+            }
+        })
+    }
+
+    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
+        Box::pin(async move {
+            if !self.is_redundant() {
+                return self.drive().open(plan).await;
+            }
+            let number = hash(&plan);
+            if let Some(why) = self.why(number) {
+                return self.stand_in()?.open(plan, why).await;
+            }
+            match self.drive().open(plan.clone()).await {
+                Ok(OpenReply::Whole(stream)) => Ok(OpenReply::Whole(self.held(&plan, number, stream))),
+                Ok(OpenReply::Session(session)) => Ok(OpenReply::Session(self.watched_over(number, session))),
+                Err(e) if covers(&e) => self.instead(number, e, async |stand_in, why| stand_in.open(plan, why).await).await,
+                Err(e) => Err(e),
+            }
+        })
+    }
+
+    fn away(&self) -> bool {
+        self.drive().away()
+    }
+
+    fn watched(&self) -> bool {
+        self.drive().watched()
+    }
+
+    fn garbled(&self, plan: &SubPlan, why: &str) {
+        if self.is_redundant() {
+            // What is read of it is verified, so that it is not lost for that.
+            self.failed(hash(plan), &Error::corrupt(why));
+        }
+    }
+
+    fn stuck(&self, plan: &SubPlan, why: &str) {
+        let Rebuilt { cover, at, .. } = self.0.rebuilt.as_ref();
+        if self.is_redundant() {
+            // It says that it is there, so it will be found again soon; this plan is not given to it once more.
+            self.failed(hash(plan), &Error::unavailable(why));
+            if cover.presence.lose(*at, why) {
+                tracing::warn!("{} is taken for lost: {why}", cover.name(*at));
+            }
+        }
+    }
+}

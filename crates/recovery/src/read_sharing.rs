@@ -1,0 +1,453 @@
+//! Slices that a query takes from living drives as they are stored, and that those of a lost drive are decoded from, too: they come from their drive once, for both.
+//!
+//! Where drives hand their slices out, a query with a drive lost reads most of them twice: for itself, and for the groups of what is lost. A disk and a link that are what is slow are twice as slow then. So whoever reads such a slice first leaves it for the other one, for a [while](KEPT) and within a bound.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use skytether_common::{Key, PartitionName, Result};
+use tokio::sync::{Notify, OnceCell};
+
+use crate::reconstruct::Cover;
+use skytether_catalog::code_map::{Level, Part};
+
+/// A query goes on that has read something, or got it, so long ago.
+const RECENT: Duration = Duration::from_millis(if cfg!(test) { 2000 } else { 250 });
+
+/// Who waits for a query to read something does not wait for longer than that.
+const LONGEST: Duration = Duration::from_secs(if cfg!(test) { 8 } else { 1 });
+
+/// How many slices further on a query reads what is waited for: groups are formed of slices that lie some dozens apart.
+const AHEAD: u32 = 64;
+
+/// How long a slice is kept for a second reader, who may not come.
+const KEPT: Duration = Duration::from_secs(5);
+
+/// Partitions at drives of which it is known how far queries are.
+const FOLLOWED: usize = 4096;
+
+/// Who reads a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// A query, which wants what is in it.
+    Query,
+    /// Who decodes another one of its group.
+    Decoder,
+}
+
+/// Slices that one of two readers has read, or is reading.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// Bytes that may be kept.
+    room: usize,
+    state: Mutex<State>,
+    /// A query began to read a slice.
+    moved: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    slices: HashMap<(usize, Key), Slice>,
+    /// The turns of all of them, oldest first, and of some that are not there any more.
+    turns: VecDeque<(u64, Instant, (usize, Key))>,
+    /// Of the next one.
+    turn: u64,
+    bytes: usize,
+    /// How far queries are with partitions at drives, and since when.
+    queries: HashMap<(usize, PartitionName), (u32, Instant)>,
+    /// Since when queries read slices of a table as they are stored, and when they last did. A table goes by its first partition.
+    reading: HashMap<PartitionName, (Instant, Instant)>,
+    /// Somebody lets go of what is kept for too long.
+    tidied: bool,
+}
+
+#[derive(Debug)]
+struct Slice {
+    cell: Arc<OnceCell<Bytes>>,
+    first: Reader,
+    turn: u64,
+    /// Bytes that are counted for it, once they are there.
+    bytes: usize,
+}
+
+impl State {
+    fn remove(&mut self, slice: &(usize, Key)) {
+        if let Some(removed) = self.slices.remove(slice) {
+            self.bytes -= removed.bytes;
+        }
+    }
+
+    /// Lets go of what is more than `room`, and of what was kept long enough.
+    fn tidy(&mut self, room: usize, kept: Duration) {
+        while let Some((turn, since, slice)) = self.turns.front() {
+            let is_there = self.slices.get(slice).is_some_and(|one| one.turn == *turn);
+            if is_there && self.bytes <= room && since.elapsed() < kept {
+                return;
+            }
+            if let Some((_, _, slice)) = self.turns.pop_front()
+                && is_there
+            {
+                self.remove(&slice);
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Keeps so many bytes at most.
+    pub(crate) fn new(room: usize) -> Arc<Self> {
+        Arc::new(Self { room, state: Mutex::default(), moved: Notify::new() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// The slice under `key` at drive `at`: as the other reader got it, or gets it just now, and otherwise what `read` gives, which is kept for that one, and for more of them where it is wanted `again`.
+    ///
+    /// # Errors
+    /// As `read`.
+    async fn once(self: &Arc<Self>, at: usize, key: &Key, reader: Reader, again: bool, read: impl AsyncFnOnce() -> Result<Bytes>) -> Result<Bytes> {
+        let slice = (at, key.clone());
+        let (cell, own_turn) = {
+            let mut state = self.state();
+            let known = state.slices.get(&slice).map(|known| (Arc::clone(&known.cell), known.first, known.turn));
+            match known {
+                Some((cell, first, turn)) if first == reader => (cell, turn),
+                // Both have it then.
+                Some((cell, _, turn)) => {
+                    if !again {
+                        state.remove(&slice);
+                    }
+                    (cell, turn)
+                }
+                None => {
+                    let (cell, turn) = (Arc::default(), state.turn);
+                    state.turn += 1;
+                    state.turns.push_back((turn, Instant::now(), slice.clone()));
+                    state.slices.insert(slice.clone(), Slice { cell: Arc::clone(&cell), first: reader, turn, bytes: 0 });
+                    self.tidied(&mut state);
+                    (cell, turn)
+                }
+            }
+        };
+        let mut own = false;
+        let read = cell.get_or_try_init(async || {
+            own = true;
+            read().await
+        });
+        let read = read.await.cloned();
+        if own {
+            let mut state = self.state();
+            if let Some(kept) = state.slices.get_mut(&slice).filter(|kept| kept.turn == own_turn) {
+                match &read {
+                    Ok(bytes) => {
+                        kept.bytes = bytes.len();
+                        state.bytes += bytes.len();
+                    }
+                    Err(_) => state.remove(&slice),
+                }
+            }
+            state.tidy(self.room, KEPT);
+        }
+        read
+    }
+
+    /// A query is at slice `number` of a partition.
+    fn goes_on(&self, at: usize, partition: &PartitionName, number: u32) {
+        let mut state = self.state();
+        if state.queries.len() >= FOLLOWED {
+            state.queries.clear();
+        }
+        let (furthest, since) = state.queries.entry((at, partition.clone())).or_insert((0, Instant::now()));
+        // One that begins again, or another one.
+        let is_other = since.elapsed() >= RECENT || number.saturating_add(AHEAD) < *furthest;
+        // Who reads the same ones again and again does not go on.
+        if is_other || number > *furthest {
+            (*furthest, *since) = (number, Instant::now());
+        }
+        drop(state);
+        self.moved.notify_waiters();
+    }
+
+    /// A query reads slices of a partition as they are stored, be its drive here or not.
+    pub(crate) fn reads(&self, partition: &PartitionName) {
+        let mut state = self.state();
+        if state.reading.len() >= FOLLOWED {
+            state.reading.clear();
+        }
+        let now = Instant::now();
+        let (began, last) = state.reading.entry(table_of(partition)).or_insert((now, now));
+        if last.elapsed() >= RECENT {
+            *began = now;
+        }
+        *last = now;
+    }
+
+    /// Whether queries do that just now, with any partition of its table.
+    pub(crate) fn is_read(&self, partition: &PartitionName) -> bool {
+        self.state().reading.get(&table_of(partition)).is_some_and(|(_, last)| last.elapsed() < RECENT)
+    }
+
+    /// Waits for a query that will read this slice soon, as far as can be seen: a disk would move its head to and fro for who does not wait.
+    pub(crate) async fn expect(&self, at: usize, key: &Key) {
+        let Some((partition, Some(number))) = PartitionName::parse(key) else { return };
+        if Part::parse(&partition).0 != Part::Slice {
+            return;
+        }
+        let table = table_of(&partition);
+        let (slice, query, until) = ((at, key.clone()), (at, partition), Instant::now() + LONGEST);
+        while Instant::now() < until {
+            let moved = self.moved.notified();
+            let comes = {
+                let state = self.state();
+                let (furthest, since) = match state.queries.get(&query) {
+                    Some((furthest, since)) if since.elapsed() < RECENT => (*furthest, Some(*since)),
+                    // It may be about to begin there.
+                    _ => (0, state.reading.get(&table).map(|(began, _)| *began)),
+                };
+                let is_near = furthest < number && number - furthest <= AHEAD && since.is_some_and(|since| since.elapsed() < RECENT);
+                is_near && !state.slices.contains_key(&slice)
+            };
+            if !comes {
+                return;
+            }
+            let _ = tokio::time::timeout(RECENT / 4, moved).await;
+        }
+    }
+
+    /// Sees to it that nothing is kept for nobody.
+    fn tidied(self: &Arc<Self>, state: &mut State) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if state.tidied {
+            return;
+        }
+        state.tidied = true;
+        let shared = Arc::downgrade(self);
+        runtime.spawn(async move {
+            loop {
+                tokio::time::sleep(KEPT).await;
+                let Some(shared) = shared.upgrade() else { return };
+                let mut state = shared.state();
+                state.tidy(shared.room, KEPT);
+                if state.turns.is_empty() {
+                    state.tidied = false;
+                    return;
+                }
+            }
+        });
+    }
+}
+
+/// The table of a partition, as its first one.
+fn table_of(partition: &PartitionName) -> PartitionName {
+    PartitionName { slot: 0, ..partition.clone() }
+}
+
+impl Cover {
+    /// Whether another slice of the group of slice `number` of a partition has to be decoded by whoever wants it: then this one is wanted for that, too. Nobody decodes yet of whose groups nothing is known.
+    fn is_wanted_twice(&self, partition: &PartitionName, number: u32) -> bool {
+        if self.presence.lost().is_empty() {
+            return false;
+        }
+        let Some(Some(map)) = self.known_map(partition) else { return false };
+        let (part, _) = Part::parse(partition);
+        // As decoding begins.
+        let first = Level::all(&map).into_iter().find_map(|level| level.find(part, partition.slot, number).map(|place| (level, place)));
+        let Some((level, place)) = first else { return false };
+        let Some(members) = level.map().group(place.group as usize) else { return false };
+        members.data.iter().any(|shard| self.at(&level, shard).is_none_or(|at| self.presence.is_lost(at)))
+    }
+
+    /// The value of `key` at drive `at`. Who waited for somebody else to read it is told if the drive is lost since.
+    async fn from_drive(&self, at: usize, what: &str, key: &Key) -> Result<Bytes> {
+        self.is_here(at)?;
+        self.ask(at, what, self.drives[at].get(key)).await
+    }
+
+    /// Whether slices may be wanted more than twice: with several drives lost several of a group are decoded.
+    fn is_wanted_more(&self) -> bool {
+        self.presence.lost().len() > 1
+    }
+
+    /// The value of `key` at drive `at`, as the drive gives it, for a query.
+    ///
+    /// # Errors
+    /// As the drive's storage; Unavailable where it is lost.
+    pub(crate) async fn for_query(&self, at: usize, key: &Key) -> Result<Bytes> {
+        self.is_here(at)?;
+        let read = || self.from_drive(at, "read a value", key);
+        match PartitionName::parse(key) {
+            Some((partition, Some(number))) if self.is_wanted_twice(&partition, number) => {
+                let reading = self.shared.once(at, key, Reader::Query, self.is_wanted_more(), read);
+                self.shared.goes_on(at, &partition, number);
+                let read = reading.await;
+                self.shared.goes_on(at, &partition, number);
+                read
+            }
+            _ => read().await,
+        }
+    }
+
+    /// The shard under `key` at drive `at`, as the drive gives it, for decoding.
+    ///
+    /// # Errors
+    /// As the drive's storage; Unavailable where it is lost.
+    pub(crate) async fn for_decoding(&self, at: usize, key: &Key) -> Result<Bytes> {
+        let read = || self.from_drive(at, "read a shard", key);
+        match PartitionName::parse(key) {
+            // No query reads a parity.
+            Some((partition, Some(_))) if Part::parse(&partition).0 == Part::Slice && self.shared.is_read(&partition) => {
+                self.shared.once(at, key, Reader::Decoder, self.is_wanted_more(), read).await
+            }
+            _ => read().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use skytether_common::{Error, Generation};
+
+    use super::*;
+
+    fn key(n: usize) -> Key {
+        Key::new(format!("d/s.{n}")).unwrap()
+    }
+
+    impl Shared {
+        /// Bytes, slices, and turns.
+        fn kept(&self) -> (usize, usize, usize) {
+            let state = self.state();
+            (state.bytes, state.slices.len(), state.turns.len())
+        }
+    }
+
+    struct Drive(AtomicUsize);
+
+    impl Drive {
+        async fn read(&self) -> Result<Bytes> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            Ok(vec![7; 100].into())
+        }
+
+        fn reads(&self) -> usize {
+            self.0.swap(0, Ordering::SeqCst)
+        }
+    }
+
+    #[tokio::test]
+    async fn two_readers_have_a_slice_for_one_reading_and_nothing_is_kept_then() {
+        let (shared, drive) = (Shared::new(1000), Drive(AtomicUsize::new(0)));
+        let get = |n: usize, reader| {
+            let (shared, drive) = (&shared, &drive);
+            async move { shared.once(0, &key(n), reader, false, || drive.read()).await.unwrap().len() }
+        };
+        // One after the other, and at the same time.
+        assert_eq!((get(0, Reader::Query).await, get(0, Reader::Decoder).await), (100, 100));
+        assert_eq!(tokio::join!(get(1, Reader::Decoder), get(1, Reader::Query)), (100, 100));
+        assert_eq!(drive.reads(), 2);
+        assert_eq!((shared.kept().0, shared.kept().1), (0, 0));
+        // Three times is no second reader.
+        assert_eq!(tokio::join!(get(2, Reader::Query), get(2, Reader::Query), get(2, Reader::Decoder)), (100, 100, 100));
+        assert_eq!(drive.reads(), 1);
+        // Of another drive it is another one.
+        shared.once(1, &key(0), Reader::Query, false, || drive.read()).await.unwrap();
+        get(0, Reader::Decoder).await;
+        assert_eq!(drive.reads(), 2);
+    }
+
+    #[tokio::test]
+    async fn what_nobody_comes_for_is_bounded_and_let_go_of() {
+        let (shared, drive) = (Shared::new(1000), Drive(AtomicUsize::new(0)));
+        for n in 0..30 {
+            shared.once(0, &key(n), Reader::Query, false, || drive.read()).await.unwrap();
+        }
+        assert_eq!(shared.kept(), (1000, 10, 10));
+        drive.reads();
+        shared.once(0, &key(29), Reader::Decoder, false, || drive.read()).await.unwrap();
+        shared.once(0, &key(0), Reader::Decoder, false, || drive.read()).await.unwrap();
+        assert_eq!(drive.reads(), 1);
+        shared.state().tidy(1000, Duration::ZERO);
+        assert_eq!(shared.kept(), (0, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn an_error_or_a_reader_who_goes_away_is_nothing_to_the_other() {
+        let (shared, drive) = (Shared::new(1000), Drive(AtomicUsize::new(0)));
+        let fails = || async {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            Err(Error::corrupt("damaged"))
+        };
+        let at = key(0);
+        let (failed, read) = tokio::join!(shared.once(0, &at, Reader::Query, false, fails), shared.once(0, &at, Reader::Decoder, false, || drive.read()));
+        assert!(failed.is_err() && read.is_ok());
+        let goes = shared.once(0, &at, Reader::Query, false, std::future::pending::<Result<Bytes>>);
+        assert!(tokio::time::timeout(Duration::from_millis(5), goes).await.is_err());
+        shared.once(0, &at, Reader::Decoder, false, || drive.read()).await.unwrap();
+        assert_eq!((drive.reads(), shared.kept().0), (2, 0));
+    }
+
+    #[tokio::test]
+    async fn more_than_one_who_decodes_has_it_too() {
+        let (shared, drive) = (Shared::new(1000), Drive(AtomicUsize::new(0)));
+        for reader in [Reader::Query, Reader::Decoder, Reader::Decoder, Reader::Query] {
+            shared.once(0, &key(0), reader, true, || drive.read()).await.unwrap();
+        }
+        assert_eq!((drive.reads(), shared.kept().0), (1, 100));
+    }
+
+    fn partition(slot: u32) -> PartitionName {
+        PartitionName { dataset: "lab.t".parse().unwrap(), generation: Generation(1), table: "data".into(), slot }
+    }
+
+    #[tokio::test]
+    async fn who_decodes_waits_for_a_query_that_comes_there_and_for_no_other() {
+        let shared = Shared::new(1000);
+        let slice = |n: u32| partition(1).slice_key(n).unwrap();
+        let waits = async |n: u32| tokio::time::timeout(RECENT / 5, shared.expect(0, &slice(n))).await.is_err();
+        assert!(!waits(3).await, "nobody reads");
+        // It may be about to begin, of this table.
+        shared.reads(&partition(4));
+        assert!(shared.is_read(&partition(1)) && waits(3).await && !waits(AHEAD + 1).await);
+        shared.goes_on(0, &partition(1), 5);
+        assert!(waits(6).await && !waits(3).await && !waits(5 + AHEAD + 1).await);
+        let comes = async {
+            for n in 6..12 {
+                tokio::time::sleep(RECENT / 10).await;
+                shared.goes_on(0, &partition(1), n);
+            }
+        };
+        let at = slice(11);
+        let waited = tokio::time::timeout(4 * LONGEST, async { tokio::join!(shared.expect(0, &at), comes) });
+        assert!(waited.await.is_ok());
+        // Another drive, or another table, is not meant.
+        assert!(!shared.is_read(&PartitionName { table: "other".into(), ..partition(1) }));
+    }
+
+    #[tokio::test]
+    async fn who_decodes_waits_neither_for_silence_nor_for_one_who_does_not_go_on() {
+        let shared = Shared::new(1000);
+        let slice = partition(1).slice_key(9).unwrap();
+        shared.goes_on(0, &partition(1), 5);
+        let silent = tokio::time::timeout(20 * LONGEST, shared.expect(0, &slice));
+        assert!(silent.await.is_ok());
+        let again = async {
+            loop {
+                shared.reads(&partition(1));
+                shared.goes_on(0, &partition(1), 5);
+                tokio::time::sleep(RECENT / 10).await;
+            }
+        };
+        tokio::select! {
+            () = again => {}
+            waited = tokio::time::timeout(20 * LONGEST, shared.expect(0, &slice)) => assert!(waited.is_ok()),
+        }
+    }
+}

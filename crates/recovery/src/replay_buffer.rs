@@ -1,0 +1,111 @@
+//! Rows of a sub-plan that runs as a whole: they are held back until it is known that it needs not be run again, as long as they are few.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+
+use arrow::datatypes::SchemaRef;
+use futures::future::BoxFuture;
+use futures::{Stream, StreamExt, stream};
+use skytether_common::{Error, Result};
+use skytether_device::conform::conform;
+use skytether_device::size::batch_bytes;
+use skytether_device::{DeliveryStream, ResultMessage};
+
+use crate::degraded_storage::covers;
+
+/// Bytes of rows that are held back at most; where there are more, they go out and the drive may not be lost any more.
+const HELD: u64 = 16 << 20;
+
+type Messages = Pin<Box<dyn Stream<Item = Result<ResultMessage>> + Send>>;
+
+/// Runs the same sub-plan elsewhere, after such an error.
+pub(crate) type Again = Box<dyn FnOnce(Error) -> BoxFuture<'static, Result<DeliveryStream>> + Send>;
+
+struct Held {
+    name: String,
+    /// The columns that were announced.
+    schema: SchemaRef,
+    messages: Messages,
+    /// The epoch of which rows came and not the end.
+    epoch: Option<u32>,
+    /// Rows that came, in order, with their bytes.
+    rows: VecDeque<ResultMessage>,
+    bytes: u64,
+    again: Option<Again>,
+}
+
+/// What `stream`, the answer of the drive called `name`, gives; where that fails before anything was handed on, what `again` gives.
+pub(crate) fn held(name: &str, stream: DeliveryStream, again: Again) -> DeliveryStream {
+    let schema: SchemaRef = stream.schema;
+    let (name, announced) = (name.to_owned(), SchemaRef::clone(&schema));
+    let held = Held { name, schema: announced, messages: stream.messages, epoch: None, rows: VecDeque::new(), bytes: 0, again: Some(again) };
+    let messages = stream::unfold(held, |mut held| async move {
+        let next = held.next().await?;
+        Some((next, held))
+    });
+    DeliveryStream { schema, messages: Box::pin(messages) }
+}
+
+impl Held {
+    /// Whether `message` can follow what came.
+    fn check(&mut self, message: &ResultMessage) -> Result<()> {
+        match message {
+            ResultMessage::Batch { epoch, batch } => {
+                self.epoch = Some(*epoch);
+                conform(batch, &self.schema, &self.name).map(drop).map_err(|e| Error::corrupt(e.full_text()))
+            }
+            ResultMessage::EpochComplete { epoch } => {
+                self.epoch = self.epoch.filter(|open| open != epoch);
+                Ok(())
+            }
+            ResultMessage::Done(_) => match self.epoch {
+                Some(epoch) => Err(Error::corrupt(format!("{} finished without completing epoch {epoch}: its rows can't be counted", self.name))),
+                None => Ok(()),
+            },
+        }
+    }
+
+    async fn next(&mut self) -> Option<Result<ResultMessage>> {
+        loop {
+            if self.again.is_none()
+                && let Some(first) = self.rows.pop_front()
+            {
+                return Some(Ok(first));
+            }
+            let next = match self.messages.next().await {
+                Some(Ok(message)) if self.again.is_some() => Some(self.check(&message).map(|()| message)),
+                next => next,
+            };
+            match next {
+                Some(Ok(message)) if self.again.is_none() => return Some(Ok(message)),
+                Some(Ok(message)) => {
+                    if let ResultMessage::Batch { batch, .. } = &message {
+                        self.bytes = self.bytes.saturating_add(batch_bytes(batch));
+                    }
+                    let over = matches!(message, ResultMessage::Done(_));
+                    self.rows.push_back(message);
+                    if over || self.bytes > HELD {
+                        self.again = None;
+                    }
+                }
+                None if self.again.is_none() => return None,
+                ended => {
+                    let error = match ended {
+                        Some(Err(error)) => error,
+                        _ => Error::unavailable(format!("{} ended its answer without finishing it", self.name)),
+                    };
+                    match self.again.take() {
+                        Some(again) if covers(&error) => {
+                            self.rows.clear();
+                            match again(error).await {
+                                Ok(stream) => self.messages = stream.messages,
+                                Err(error) => return Some(Err(error)),
+                            }
+                        }
+                        _ => return Some(Err(error)),
+                    }
+                }
+            }
+        }
+    }
+}
