@@ -139,7 +139,7 @@ mod tests {
     fn gate(required: bool) -> (tempfile::TempDir, Gate, Secret) {
         let dir = tempfile::tempdir().unwrap();
         let tokens = Arc::new(TokenStore::new(dir.path().join("tokens.json")));
-        let token = tokens.create("laptop", &["read:d".into()], None).unwrap();
+        let token = tokens.create("laptop2", &["read:d".into()], None).unwrap();
         (dir, Gate { tokens: Some(tokens), required }, token)
     }
 
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn bearer_and_basic_with_or_without_padding_are_accepted() {
         let (_dir, gate, token) = gate(true);
-        let basic = base64::engine::general_purpose::STANDARD.encode(format!("laptop:{}", token.expose()));
+        let basic = base64::engine::general_purpose::STANDARD.encode(format!("laptop2:{}", token.expose()));
         assert!(basic.ends_with('='), "the case must have padding to leave out");
         for header in [
             format!("Bearer {}", token.expose()),
@@ -159,7 +159,7 @@ mod tests {
             format!("Basic {}", basic.trim_end_matches('=')),
         ] {
             let identity = check(&gate, &header).unwrap();
-            assert_eq!((identity.name.as_str(), identity.kind), ("laptop", IdentityKind::Token));
+            assert_eq!((identity.name.as_str(), identity.kind), ("laptop2", IdentityKind::Token));
             assert_eq!(*identity.grants, ["read:d".to_owned()]);
         }
     }

@@ -26,4 +26,4 @@ pub mod status;
 
 pub use client::{ConnectOptions, FlightCse};
 pub use consts::{DEFAULT_HEARTBEAT, MAX_MESSAGE, PROTOCOL};
-pub use server::{serve, service};
+pub use server::{serve, serve_on, service};

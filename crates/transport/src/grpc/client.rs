@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use skytether_common::{Error, Result};
+use skytether_common::{Error, Kind, Result};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -95,8 +95,9 @@ fn root(error: &(dyn std::error::Error + 'static)) -> String {
     at.to_string()
 }
 
-/// What TLS says of a call that failed, if it is why: that the server refuses this client's certificate, for example.
+/// What TLS says of a call that failed, if it is why: that the server refuses this client's certificate, for example. `None` where the other
+/// side is only gone.
 #[must_use]
 pub fn explain_status(status: &Status) -> Option<Error> {
-    explain(status)
+    explain(status).filter(|error| error.kind() != Kind::Unavailable)
 }
