@@ -81,6 +81,6 @@ pub use crate::catalog::membership::{MEMBERSHIP_KEY, Role};
 pub use crate::catalog::partitioning::PartitionedBy;
 pub use crate::catalog::root_store::{MatrixRecord, PartitionRecord, TableRecord, rendezvous};
 pub use crate::export::parquet_view::Sink;
-pub use crate::flight::server::serve;
+pub use crate::flight::server::{Face, serve, serve_on};
 pub use crate::query::sql_limits::MAX_OPERATORS;
 pub use crate::query::substrait::LIMITS as SUBSTRAIT_LIMITS;

@@ -118,6 +118,12 @@ impl<T> Registry<T> {
         self.known.insert(scheme.into(), handler);
     }
 
+    /// The same schemes with what `of` makes of their handlers.
+    #[must_use]
+    pub fn map<U>(&self, of: impl Fn(&T) -> U) -> Registry<U> {
+        Registry { what: self.what, known: self.known.iter().map(|(scheme, handler)| (scheme.clone(), of(handler))).collect() }
+    }
+
     /// The known schemes, in order.
     pub fn schemes(&self) -> impl Iterator<Item = &str> {
         self.known.keys().map(String::as_str)
