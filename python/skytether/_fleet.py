@@ -197,7 +197,8 @@ def generate_particles(
     return _internal.generate_particles(os.fspath(path), rows, seed, gathered, format, replace, progress)
 
 
-#: The credentials by which this process has reached hosts, by URL: data sets out of pickles and files of fsspec connect again with them.
+#: The credentials by which this process has reached hosts, by URL. Data sets out of pickles and files of fsspec
+#: connect again with them.
 _credentials: dict[str, tuple[str | None, str | None]] = {}
 
 
@@ -209,10 +210,12 @@ def connect(url: str, *, token: str | None = None, tls_ca: str | os.PathLike[str
     url
         ``grpc://127.0.0.1:5300``, or ``grpc+tls://HOST:PORT`` where the host has TLS.
     token
-        The token that the host asks for (``skytether token create``); by default that of the environment variable ``SKYTETHER_TOKEN``.
+        The token that the host asks for (``skytether token create``); by default that of the environment variable
+        ``SKYTETHER_TOKEN``.
     tls_ca
-        A PEM file with the authority of the host's certificate; by default that of ``SKYTETHER_TLS_CA``, or else those that the system trusts.
-        Other processes that get a pickled data set use the environment: a pickle holds no token.
+        A PEM file with the authority of the host's certificate; by default that of ``SKYTETHER_TLS_CA``, or else
+        those that the system trusts. Other processes that get a pickled data set use the environment: a pickle holds
+        no token.
 
     Raises
     ------

@@ -17,7 +17,8 @@ pub(crate) struct FleetArg {
     pub(crate) client: ClientArgs,
 }
 
-// What a client shows, and which certificates it trusts. A doc comment here would become the description of each command.
+// What a client shows, and which certificates it trusts. A doc comment here would become the description of each
+// command.
 #[derive(Debug, Args)]
 pub(crate) struct ClientArgs {
     /// The token that is shown to the other side (`skytether token create` makes one). In the variable, other users of
@@ -86,7 +87,8 @@ pub(crate) fn device(read: fn(&str) -> skytether_common::Result<Option<Device>>)
     clap::builder::StringValueParser::new().try_map(move |given| read(&given).map(|device| Profile { given, device }).map_err(|e| e.full_text()))
 }
 
-/// Parses an address to listen on. Binding it later checks that its host is one of this machine, and that its scheme is known.
+/// Parses an address to listen on. Binding it later checks that its host is one of this machine, and that its scheme is
+/// known.
 pub(crate) fn address(text: &str) -> Result<Endpoint, &'static str> {
     let endpoint = text.parse::<Endpoint>().ok().filter(|endpoint| endpoint.socket().is_ok());
     endpoint.ok_or("write HOST:PORT, for example 127.0.0.1:5310, or SCHEME://HOST:PORT")

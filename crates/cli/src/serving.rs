@@ -36,7 +36,7 @@ pub(crate) struct ServeArgs {
     /// The file of the tokens that are accepted (`skytether token create NAME --tokens FILE` makes one).
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// Listen beyond loopback without TLS: whoever reaches the port reads and changes everything.
+    /// Listen beyond loopback without TLS: any machine that reaches the port can read and change everything.
     #[arg(long)]
     insecure: bool,
 }
@@ -50,11 +50,12 @@ pub(crate) struct Bound {
 }
 
 impl ServeArgs {
-    /// Binds all ports, those of `doors`, of which each scheme has its security. `tokens` is the file of tokens where none is given.
+    /// Binds all ports, those of `doors`, of which each scheme has its security. `tokens` is the file of tokens where
+    /// none is given.
     ///
     /// # Errors
-    /// A wrong call for options that do not fit together, an unknown scheme, and a port that others could reach unprotected; a failure where
-    /// a port is taken or a file can't be read.
+    /// A wrong call for options that do not fit together, an unknown scheme, and a port that others could reach
+    /// unprotected; a failure where a port is taken or a file can't be read.
     pub(crate) async fn bind(&self, doors: &Registry<Security>, tokens: Option<PathBuf>) -> Result<Bound, Failure> {
         let tokens = self.tokens.clone().or(tokens).map(|path| Arc::new(TokenStore::new(path)));
         if self.require_auth && tokens.is_none() && self.tls_client_ca.is_none() {
@@ -93,12 +94,9 @@ impl ServeArgs {
 }
 
 impl Bound {
-    /// Prints where `who` can be reached, and serves each port with `serve` until an interrupt. The first port that fails ends all.
-    pub(crate) async fn serve(
-        self,
-        who: &str,
-        mut serve: impl FnMut(Listener, ServeContext) -> Result<BoxFuture<'static, Result<()>>>,
-    ) -> Result<(), Failure> {
+    /// Prints where `who` can be reached, and serves each port with `serve` until an interrupt. The first port that
+    /// fails ends all.
+    pub(crate) async fn serve(self, who: &str, mut serve: impl FnMut(Listener, ServeContext) -> Result<BoxFuture<'static, Result<()>>>) -> Result<(), Failure> {
         let stop = interrupts();
         let Self { listeners, context, .. } = self;
         let mut serving = Vec::new();

@@ -1,13 +1,14 @@
 //! Doors of drives, and connectors to them, by the scheme of an address.
 //!
-//! A [`DriveDoor`] offers a drive (any [`Cse`]) over one protocol. `drive serve --listen URL` finds it in a registry, binds the port, and hands
-//! it the [`Listener`]. A [`Connector`] is the other side: it makes a [`Cse`] from an address. The first of both are those of Arrow Flight,
-//! `grpc` and `grpc+tls`.
+//! A [`DriveDoor`] offers a drive (any [`Cse`]) over one protocol. `drive serve --listen URL` finds it in a registry,
+//! binds the port, and hands it the [`Listener`]. A [`Connector`] is the other side: it makes a [`Cse`] from an
+//! address. The first of both are those of Arrow Flight, `grpc` and `grpc+tls`.
 //!
-//! A sibling is a crate of its own that implements the trait, and a line where the registry is made. A test of crate `drive` (`doors.rs`)
-//! proves that: it serves a line protocol next to Flight on one drive.
+//! A sibling is a crate of its own that implements the trait, and a line where the registry is made. A test of crate
+//! `drive` (`doors.rs`) proves that: it serves a line protocol next to Flight on one drive.
 //!
-//! Invariant: a door never binds a port itself, so that the rule about loopback and TLS holds for all of them ([`Listener::bind`]).
+//! Invariant: a door never binds a port itself, so that the rule about loopback and TLS holds for all of them
+//! ([`Listener::bind`]).
 
 mod flight;
 
@@ -47,8 +48,8 @@ pub trait Connector: Send + Sync + Debug {
     /// Connects to the drive at `at` and learns who is there.
     ///
     /// # Errors
-    /// `Invalid` for an address that is none, and for certificates that either side refuses; `Unavailable` where nothing answers in time;
-    /// `Unsupported` where it speaks another protocol.
+    /// `Invalid` for an address that is none, and for certificates that either side refuses; `Unavailable` where
+    /// nothing answers in time; `Unsupported` where it speaks another protocol.
     fn connect<'a>(&'a self, at: &'a Endpoint, options: &'a ConnectOptions) -> BoxFuture<'a, Result<Arc<dyn Cse>>>;
 }
 

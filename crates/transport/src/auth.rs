@@ -54,10 +54,11 @@ pub trait Authenticator: Send + Sync + fmt::Debug {
     fn is_required(&self) -> bool;
 }
 
-/// The authenticator of `drive serve` and `host serve`: a token, or else a client certificate, or else nothing where that is allowed.
+/// The authenticator of `drive serve` and `host serve`: a token, or else a client certificate, or else nothing where
+/// that is allowed.
 ///
-/// Where authentication is not required, what does not verify counts as nothing: clients that always send some password then get in, as
-/// they do with no password at all.
+/// Where authentication is not required, what does not verify counts as nothing: clients that always send some password
+/// then get in, as they do with no password at all.
 #[derive(Debug, Clone, Default)]
 pub struct Gate {
     /// The tokens; without them, only certificates count.

@@ -38,9 +38,14 @@ impl Peer {
 pub struct Connection {
     io: Io,
     peer: Peer,
-    metrics: Arc<Metrics>,
     _place: OwnedSemaphorePermit,
+    // After the place, so that a connection that counts as closed has given it back.
+    _closed: Closed,
 }
+
+/// Counts the end of a connection.
+#[derive(Debug)]
+struct Closed(Arc<Metrics>);
 
 #[derive(Debug)]
 pub(crate) enum Io {
@@ -51,7 +56,7 @@ pub(crate) enum Io {
 impl Connection {
     pub(crate) fn new(io: Io, peer: Peer, place: OwnedSemaphorePermit, metrics: Arc<Metrics>) -> Self {
         Metrics::add(&metrics.accepted);
-        Self { io, peer, metrics, _place: place }
+        Self { io, peer, _place: place, _closed: Closed(metrics) }
     }
 
     /// Who is on the other side.
@@ -61,9 +66,9 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for Closed {
     fn drop(&mut self) {
-        Metrics::add(&self.metrics.closed);
+        Metrics::add(&self.0.closed);
     }
 }
 

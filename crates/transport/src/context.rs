@@ -17,8 +17,8 @@ pub const MAX_MESSAGE: usize = 80 << 20;
 pub struct Limits {
     /// Connections at the same time; further ones are closed.
     pub connections: usize,
-    /// Connections at the same time that have not said anything yet, or are in the middle of a TLS handshake. A further one ends the
-    /// oldest of them: an honest one takes milliseconds, so the oldest is the least likely to be one.
+    /// Connections at the same time that have not said anything yet, or are in the middle of a TLS handshake. A further
+    /// one ends the oldest of them: an honest one takes milliseconds, so the oldest is the least likely to be one.
     pub greetings: usize,
     /// How long the first byte, and a TLS handshake, may take together.
     pub greeting_time: Duration,
@@ -32,14 +32,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            connections: 256,
-            greetings: 64,
-            greeting_time: Duration::from_secs(10),
-            streams: 256,
-            message: MAX_MESSAGE,
-            grace: Duration::from_secs(5),
-        }
+        Self { connections: 256, greetings: 64, greeting_time: Duration::from_secs(10), streams: 256, message: MAX_MESSAGE, grace: Duration::from_secs(5) }
     }
 }
 
@@ -63,7 +56,8 @@ pub struct Counts {
     pub open: u64,
     /// Connections closed because there were too many.
     pub over_limit: u64,
-    /// Connections closed before a door got them: silent or slow ones, failed TLS handshakes, TLS where none is spoken and the reverse.
+    /// Connections closed before a door got them: silent or slow ones, failed TLS handshakes, TLS where none is spoken
+    /// and the reverse.
     pub failed_greetings: u64,
     /// Calls that the authenticator let through.
     pub admitted: u64,

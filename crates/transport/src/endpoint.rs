@@ -12,7 +12,8 @@ pub const DEFAULT_SCHEME: &str = "grpc";
 /// gRPC over TLS.
 pub const TLS_SCHEME: &str = "grpc+tls";
 
-/// `SCHEME://AUTHORITY[/PATH][?QUERY]`. An address without a scheme means `grpc://`; `grpc+tcp` and `http` are other names of `grpc`.
+/// `SCHEME://AUTHORITY[/PATH][?QUERY]`. An address without a scheme means `grpc://`; `grpc+tcp` and `http` are other
+/// names of `grpc`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     scheme: String,

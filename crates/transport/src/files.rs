@@ -26,7 +26,8 @@ impl Access {
     }
 }
 
-/// Puts `content` at `path`, in the place of what is there: readers see the old bytes or the new ones, also after a power cut.
+/// Puts `content` at `path`, in the place of what is there: readers see the old bytes or the new ones, also after a
+/// power cut.
 pub(crate) fn replace(path: &Path, content: &[u8], access: Access) -> Result<()> {
     let (dir, temporary) = (parent(path), temporary(path));
     let mut options = OpenOptions::new();
@@ -71,7 +72,8 @@ fn uuid_like() -> String {
     format!("{:x}-{:x}", std::process::id(), CALLS.fetch_add(1, Ordering::Relaxed))
 }
 
-/// What changes when a file is written or replaced. The number of the file is in it because a renewed certificate often has the same length.
+/// What changes when a file is written or replaced. The number of the file is in it because a renewed certificate often
+/// has the same length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stamp(Vec<Option<(Option<SystemTime>, u64, u64)>>);
 

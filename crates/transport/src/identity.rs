@@ -43,8 +43,8 @@ impl Identity {
         Self { name: name.into(), kind: IdentityKind::Token, grants: grants.into() }
     }
 
-    /// The machine that a verified certificate (DER) names: its URI of [`URI_SCHEME`], or else its first DNS name. The common name does not
-    /// count: any certificate authority fills it in as it likes.
+    /// The machine that a verified certificate (DER) names: its URI of [`URI_SCHEME`], or else its first DNS name. The
+    /// common name does not count: any certificate authority fills it in as it likes.
     #[must_use]
     pub fn of_certificate(der: &[u8]) -> Option<Self> {
         let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;

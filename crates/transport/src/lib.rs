@@ -1,7 +1,8 @@
 //! What all network doors share: addresses, listening, TLS, authentication, limits and shutdown.
 //!
-//! A door (the Flight faces of drives and hosts today, other protocols later) gets a [`ServeContext`] and a bound [`Listener`]. It takes
-//! [`Connection`]s from the listener. Those have passed the limits and the TLS handshake already, so that no door can leave one out.
+//! A door (the Flight faces of drives and hosts today, other protocols later) gets a [`ServeContext`] and a bound
+//! [`Listener`]. It takes [`Connection`]s from the listener. Those have passed the limits and the TLS handshake
+//! already, so that no door can leave one out.
 //!
 //! | module | subject |
 //! |---|---|
@@ -14,8 +15,8 @@
 //! | [`pki`] | a certificate authority and the certificates of one fleet |
 //! | [`grpc`] | the one builder of gRPC servers, and of gRPC channels |
 //!
-//! Invariants: a server without TLS does not listen beyond loopback unless its context says so; a broken certificate file never replaces a
-//! working one; a token's text is on no disk.
+//! Invariants: a server without TLS does not listen beyond loopback unless its context says so; a broken certificate
+//! file never replaces a working one; a token's text is on no disk.
 //!
 //! ```
 //! # tokio::runtime::Runtime::new()?.block_on(async {

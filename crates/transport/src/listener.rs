@@ -1,7 +1,7 @@
 //! Binding and accepting.
 //!
-//! Between the accept and the door lies the greeting: the first byte, and the TLS handshake where the door has TLS. Greetings run on tasks of
-//! their own, bounded in number and time, so that a slow client delays no other.
+//! Between the accept and the door lies the greeting: the first byte, and the TLS handshake where the door has TLS.
+//! Greetings run on tasks of their own, bounded in number and time, so that a slow client delays no other.
 
 use std::collections::VecDeque;
 use std::io;
@@ -63,8 +63,8 @@ impl Listener {
     /// Binds `at`. Port 0 picks a free one.
     ///
     /// # Errors
-    /// `Invalid` where `at` is no `host:port`, where a door with TLS has no certificate, and where a door without TLS would listen beyond
-    /// loopback and `context` does not allow it; `Unavailable` where the port is taken.
+    /// `Invalid` where `at` is no `host:port`, where a door with TLS has no certificate, and where a door without TLS
+    /// would listen beyond loopback and `context` does not allow it; `Unavailable` where the port is taken.
     pub async fn bind(at: &Endpoint, security: Security, context: &ServeContext) -> Result<Self> {
         let (host, port) = at.socket()?;
         if security == Security::Tls && context.tls.is_none() {
@@ -88,7 +88,8 @@ impl Listener {
         Ok(Self { endpoint: Endpoint::new(at.scheme(), bound.to_string()), tcp, security })
     }
 
-    /// A listener without TLS that the caller has bound, wherever that is: for tests, and for programs with rules of their own.
+    /// A listener without TLS that the caller has bound, wherever that is: for tests, and for programs with rules of
+    /// their own.
     ///
     /// # Errors
     /// `Unavailable` where the system does not say its address.
@@ -241,7 +242,8 @@ impl Greeter {
             Ok((stream, certificate)) => Ok(Some((Io::Tls(Box::new(stream)), Peer { address, tls: true, certificate }))),
             Err((error, refused)) => {
                 stream = refused;
-                // Closing at once would have the system drop the alert that says why, as the client has sent more meanwhile.
+                // Closing at once would have the system drop the alert that says why, as the client has sent more
+                // meanwhile.
                 let _ = tokio::time::timeout(LINGER, async {
                     stream.shutdown().await?;
                     let mut rest = [0; 4096];

@@ -34,8 +34,8 @@ pub struct Written {
     pub names: Vec<String>,
 }
 
-/// Makes an authority, and the certificates of a host and a drive, in `dir`. They are for this machine's name, `localhost`, the loopback
-/// addresses and `names`.
+/// Makes an authority, and the certificates of a host and a drive, in `dir`. They are for this machine's name,
+/// `localhost`, the loopback addresses and `names`.
 ///
 /// # Errors
 /// `Conflict` where one of the files exists, unless `force`; `Invalid` for names that can't be in a certificate.
@@ -103,8 +103,9 @@ fn issue(
     names: &[String],
     usages: &[ExtendedKeyUsagePurpose],
 ) -> Result<(String, String)> {
-    let params = CertificateParams::new(names.to_vec())
-        .map_err(|e| Error::invalid(format!("{} can't all be names in a certificate; give host names and addresses with --name", names.join(", "))).because(e))?;
+    let params = CertificateParams::new(names.to_vec()).map_err(|e| {
+        Error::invalid(format!("{} can't all be names in a certificate; give host names and addresses with --name", names.join(", "))).because(e)
+    })?;
     let mut params = dated(params, LIFETIME);
     let uri = Ia5String::try_from(format!("{URI_SCHEME}{kind}/{machine}")).map_err(failed)?;
     params.subject_alt_names.push(SanType::URI(uri));

@@ -1,10 +1,11 @@
 //! Bearer tokens: made once, kept as hashes in a JSON file.
 //!
-//! A token is `sky_` and 256 random bits. The file holds their SHA-256, name, dates and grants. A plain hash is enough: slow ones (Argon2)
-//! and salts protect what people choose and reuse, and nobody can try 2^256 tokens. A slow hash would only make each call slow.
+//! A token is `sky_` and 256 random bits. The file holds their SHA-256, name, dates and grants. A plain hash is enough:
+//! slow ones (Argon2) and salts protect what people choose and reuse, and no attacker can try 2^256 tokens. A slow hash
+//! would only make each call slow.
 //!
-//! Several processes may use a file at once: the host that checks tokens, and the command that makes or revokes one. The file is replaced as
-//! a whole, under a lock next to it, and read again when it has changed.
+//! Several processes may use a file at once: the host that checks tokens, and the command that makes or revokes one.
+//! The file is replaced as a whole, under a lock next to it, and read again when it has changed.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -166,7 +167,8 @@ impl TokenStore {
     /// Makes a token. Its text is nowhere but in the answer.
     ///
     /// # Errors
-    /// `Conflict` where there is a token of that name; `Invalid` for a name or a grant that can't be one, and for a file that can't be written.
+    /// `Conflict` where there is a token of that name; `Invalid` for a name or a grant that can't be one, and for a
+    /// file that can't be written.
     pub fn create(&self, name: &str, grants: &[String], lifetime: Option<Duration>) -> Result<Secret> {
         check_name(name)?;
         grants.iter().try_for_each(|grant| check_grant(grant))?;

@@ -164,9 +164,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
             let link = args.uplink_gbit.map(|gbit| (gbit * 1e9, 0.0));
             let branch = Branch::open(name, drives, options, Founding::EmptyDrives, link).await?;
             let who = format!("{name} serves {} as one", counted(hosts.len() as u64, "drive"));
-            return bound
-                .serve(&who, move |listener, context| Ok(Arc::clone(doors.get(listener.endpoint())?).serve(branch.clone(), listener, context)))
-                .await;
+            return bound.serve(&who, move |listener, context| Ok(Arc::clone(doors.get(listener.endpoint())?).serve(branch.clone(), listener, context))).await;
         }
         // First, so that where the port is taken, by another host of the same drives perhaps, that one keeps them.
         let bound = args.serve.bind(&faces(), None).await?;

@@ -125,12 +125,14 @@ async fn list(args: TokenLs) -> Result<(), Failure> {
         Tokens::File(store) => store.list()?,
         Tokens::Host(host) => host.tokens().await?,
     };
-    print_line(match args.format {
-        ListFormat::Json => listing::json(&tokens)?,
-        ListFormat::Table if tokens.is_empty() => "no tokens".to_owned(),
-        ListFormat::Table => table(&tokens),
-    }
-    .trim_end())?;
+    print_line(
+        match args.format {
+            ListFormat::Json => listing::json(&tokens)?,
+            ListFormat::Table if tokens.is_empty() => "no tokens".to_owned(),
+            ListFormat::Table => table(&tokens),
+        }
+        .trim_end(),
+    )?;
     Ok(())
 }
 

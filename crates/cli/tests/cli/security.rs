@@ -32,7 +32,17 @@ impl Pki {
 fn mutual_drive(dir: &Path, pki: &Pki) -> Served {
     let data = dir.join("drive-0");
     let args = [
-        "drive", "serve", "--data", text(&data), "--listen", "grpc+tls://127.0.0.1:0", "--tls-cert", &pki.drive[0], "--tls-key", &pki.drive[1], "--tls-client-ca",
+        "drive",
+        "serve",
+        "--data",
+        text(&data),
+        "--listen",
+        "grpc+tls://127.0.0.1:0",
+        "--tls-cert",
+        &pki.drive[0],
+        "--tls-key",
+        &pki.drive[1],
+        "--tls-client-ca",
         &pki.ca,
     ];
     Served::start(&args)

@@ -191,7 +191,7 @@ impl Served {
         Self::start_with(args, &[], 1)
     }
 
-    /// Starts `skytether ARGS` with variables in its environment; it prints so many addresses, a line each.
+    /// Starts `skytether ARGS` with variables in its environment; it prints `lines` addresses.
     #[track_caller]
     pub(crate) fn start_with(args: &[&str], environment: &[(&str, &str)], lines: usize) -> Self {
         let mut child = Killed(command(args).envs(environment.iter().copied()).spawn().unwrap());

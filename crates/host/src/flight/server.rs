@@ -66,8 +66,8 @@ impl Default for Face {
     }
 }
 
-/// Serves `host`, made by [`Host::join`], on `listener`, without TLS and for all callers, until `stop` is ready. Calls that run then have a
-/// few seconds to end.
+/// Serves `host`, made by [`Host::join`], on `listener`, without TLS and for all callers, until `stop` is ready. Calls
+/// that run then have a few seconds to end.
 ///
 /// # Errors
 /// `Unavailable` if the listener fails.
@@ -125,7 +125,8 @@ impl Face {
 
     /// Carries out an action about tokens, if `kind` is one.
     ///
-    /// An anonymous caller from elsewhere is refused: a token that it makes would outlive the day on which authentication is required.
+    /// An anonymous caller from elsewhere is refused: a token that it makes would outlive the day on which
+    /// authentication is required.
     fn act(&self, kind: &str, body: &Bytes, caller: &Caller) -> Option<Result<Bytes>> {
         if !matches!(kind, "create_token" | "list_tokens" | "revoke_token") {
             return None;
@@ -375,8 +376,9 @@ impl FlightService for HostService {
     }
 }
 
-/// The futures of [`FlightService`]'s methods. They are made here because the methods of an async trait carry lifetime clauses,
-/// under which rustc does not cache its proofs that a future is `Send` (docs/decisions/0001-build-and-test-time.md).
+/// The futures of [`FlightService`]'s methods. They are made here because the methods of an async trait carry lifetime
+/// clauses, under which rustc does not cache its proofs that a future is `Send`
+/// (docs/decisions/0001-build-and-test-time.md).
 impl HostService {
     fn do_get(&self, request: Request<Ticket>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::DoGetStream>, Status>> {
         Box::pin(async move {

@@ -43,8 +43,8 @@ impl Interceptor for Bearer {
 /// Connects to `at`, of scheme `grpc` or `grpc+tls`.
 ///
 /// # Errors
-/// `Invalid` for an address, credentials or a certificate that can't be right; `Unavailable` where nothing answers in time. The text is the
-/// cause alone: the caller names the object.
+/// `Invalid` for an address, credentials or a certificate that can't be right; `Unavailable` where nothing answers in
+/// time. The text is the cause alone: the caller names the object.
 pub async fn connect(at: &Endpoint, credentials: &Credentials, options: &ChannelOptions) -> Result<Channel> {
     if at.scheme() != DEFAULT_SCHEME && at.scheme() != TLS_SCHEME {
         return Err(Error::unsupported(format!("the scheme {:?} is not known: use grpc://host:port or grpc+tls://host:port", at.scheme())));
@@ -95,8 +95,8 @@ fn root(error: &(dyn std::error::Error + 'static)) -> String {
     at.to_string()
 }
 
-/// What TLS says of a call that failed, if it is why: that the server refuses this client's certificate, for example. `None` where the other
-/// side is only gone.
+/// What TLS says of a call that failed, if it is why: that the server refuses this client's certificate, for example.
+/// `None` where the other side is only gone.
 #[must_use]
 pub fn explain_status(status: &Status) -> Option<Error> {
     explain(status).filter(|error| error.kind() != Kind::Unavailable)

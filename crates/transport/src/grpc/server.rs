@@ -34,7 +34,8 @@ const LOGIN: &str = "/arrow.flight.protocol.FlightService/Handshake";
 
 /// Serves `routes` on `listener` until the context's shutdown. Running calls then have the context's grace to end.
 ///
-/// Each call is authenticated first; services find the caller's [`Identity`] (see [`caller`]) and its [`Peer`] among the extensions.
+/// Each call is authenticated first; services find the caller's [`Identity`] (see [`caller`]) and its [`Peer`] among
+/// the extensions.
 ///
 /// # Errors
 /// `Unavailable` where the port fails.

@@ -74,7 +74,8 @@ fn system() -> Result<RootCertStore> {
     Ok(roots)
 }
 
-/// Makes the connections of one channel: the first one, and those after it broke. The files are read for each, so that renewed ones are used.
+/// Makes the connections of one channel: the first one, and those after it broke. The files are read for each, so that
+/// renewed ones are used.
 #[derive(Debug, Clone)]
 pub(crate) struct Connector {
     endpoint: Endpoint,
@@ -149,15 +150,17 @@ fn refused(alert: &str) -> Error {
     .iter()
     .any(|known| alert.starts_with(&format!("{known:?}")));
     if certificate {
-        return Error::invalid(format!("it refuses this machine's client certificate, or demands one ({alert}); give --tls-cert and --tls-key of its authority"));
+        return Error::invalid(format!(
+            "it refuses this machine's client certificate, or demands one ({alert}); give --tls-cert and --tls-key of its authority"
+        ));
     }
     Error::invalid(format!("it ended the TLS handshake ({alert})"))
 }
 
 /// What TLS says of a failed connection or call, if it is why that failed.
 ///
-/// With TLS 1.3 a server refuses a client's certificate after the client's handshake is over. The alert then arrives as the failure of the
-/// first call, and the layers between have turned it into text.
+/// With TLS 1.3 a server refuses a client's certificate after the client's handshake is over. The alert then arrives as
+/// the failure of the first call, and the layers between have turned it into text.
 pub(crate) fn explain(error: &(dyn StdError + 'static)) -> Option<Error> {
     if let Some(ours) = Error::find(error) {
         return Some(Error::new(ours.kind(), ours.message()));

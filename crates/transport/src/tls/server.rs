@@ -26,7 +26,8 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// The authorities whose client certificates are accepted. Without it none is asked for.
     pub client_ca: Option<PathBuf>,
-    /// Whether a client without a certificate gets in, because it may show a token instead. What it does show must be valid.
+    /// Whether a client without a certificate gets in, because it may show a token instead. What it does show must be
+    /// valid.
     pub client_cert_optional: bool,
 }
 
@@ -38,8 +39,9 @@ impl TlsFiles {
 
 /// TLS of one server, shared by its doors.
 ///
-/// Each handshake looks whether a file has changed, and takes over what is in it then. A broken state of the files (a certificate without
-/// its key, half a file) is logged once, and what was read last stays. Connections that exist are not touched.
+/// Each handshake looks whether a file has changed, and takes over what is in it then. A broken state of the files (a
+/// certificate without its key, half a file) is logged once, and what was read last stays. Connections that exist are
+/// not touched.
 #[derive(Debug)]
 pub struct ServerTls {
     files: TlsFiles,
@@ -64,7 +66,8 @@ impl ServerTls {
     /// Reads the files.
     ///
     /// # Errors
-    /// `NotFound` for an absent file; `Invalid` for one that does not hold what it should, and for a key of another certificate.
+    /// `NotFound` for an absent file; `Invalid` for one that does not hold what it should, and for a key of another
+    /// certificate.
     pub fn load(files: TlsFiles) -> Result<Self> {
         // Before reading: what changes meanwhile is read again.
         let stamp = Stamp::of(files.paths());

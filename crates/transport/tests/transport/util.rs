@@ -32,7 +32,7 @@ impl Authority {
         Self { issuer, dir: dir.to_owned() }
     }
 
-    /// Writes a certificate for localhost, valid from and to so many days from now.
+    /// Writes a certificate for localhost, valid between two days, counted from now.
     pub(crate) fn issue(&self, name: &str, from: i64, to: i64) -> (PathBuf, PathBuf) {
         let day = |days: i64| {
             let distance = Duration::from_secs(days.unsigned_abs() * 86_400);
@@ -92,9 +92,9 @@ pub(crate) async fn client(at: &Endpoint, ca: &Path, identity: Option<(PathBuf, 
         .with_root_certificates(roots);
     let config = match identity {
         None => builder.with_no_client_auth(),
-        Some((cert, key)) => builder
-            .with_client_auth_cert(vec![CertificateDer::from_pem_file(cert).unwrap()], PrivateKeyDer::from_pem_file(key).unwrap())
-            .unwrap(),
+        Some((cert, key)) => {
+            builder.with_client_auth_cert(vec![CertificateDer::from_pem_file(cert).unwrap()], PrivateKeyDer::from_pem_file(key).unwrap()).unwrap()
+        }
     };
     let stream = TcpStream::connect(at.authority()).await?;
     TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost").unwrap(), stream).await
