@@ -22,9 +22,9 @@ def open(path: str | os.PathLike[str], drives: int | None = None, **options: Any
     return MsgExpress(skytether.open(path, drives, **options))
 
 
-def connect(url: str) -> MsgExpress:
-    """Connects to a host that serves a fleet, for example ``grpc://127.0.0.1:5300``."""
-    return MsgExpress(skytether.connect(url))
+def connect(url: str, *, token: str | None = None, tls_ca: str | os.PathLike[str] | None = None) -> MsgExpress:
+    """Connects to a host that serves a fleet, ``grpc://127.0.0.1:5300``; token and TLS as of `skytether.connect`."""
+    return MsgExpress(skytether.connect(url, token=token, tls_ca=tls_ca))
 
 
 class MsgExpress:

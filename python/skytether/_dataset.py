@@ -537,10 +537,10 @@ _connected: WeakValueDictionary[tuple[int, str], Fleet] = WeakValueDictionary()
 
 
 def _reconnect(url: str, table: str, filter: pc.Expression | None) -> Dataset:
-    from ._fleet import connect
+    from ._fleet import connect_again
 
     key = (os.getpid(), url)
     fleet = _connected.get(key)
     if fleet is None:
-        fleet = _connected.setdefault(key, connect(url))
+        fleet = _connected.setdefault(key, connect_again(url))
     return Dataset(fleet, table, filter)

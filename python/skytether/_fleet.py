@@ -109,7 +109,7 @@ def open(  # noqa: A001 - the name users expect
 def borrow(location: str) -> Fleet:
     """The fleet in a directory or behind a host, for somebody who gives it back when it was read; to be closed by `give_back`."""
     if _internal.is_host(location):
-        return connect(location)
+        return connect_again(location)
     fleet = Fleet(_internal.Fleet.open(location, None, "none", "unlimited", False, None, None, None, None))
     _lent.add(location)
     return fleet
@@ -197,9 +197,43 @@ def generate_particles(
     return _internal.generate_particles(os.fspath(path), rows, seed, gathered, format, replace, progress)
 
 
-def connect(url: str) -> Fleet:
-    """Connects to a host that serves a fleet, for example ``grpc://127.0.0.1:5300``."""
-    return Fleet(_internal.Fleet.connect(url))
+#: The credentials by which this process has reached hosts, by URL. Data sets out of pickles and files of fsspec
+#: connect again with them.
+_credentials: dict[str, tuple[str | None, str | None]] = {}
+
+
+def connect(url: str, *, token: str | None = None, tls_ca: str | os.PathLike[str] | None = None) -> Fleet:
+    """Connects to a host that serves a fleet.
+
+    Parameters
+    ----------
+    url
+        ``grpc://127.0.0.1:5300``, or ``grpc+tls://HOST:PORT`` where the host has TLS.
+    token
+        The token that the host asks for (``skytether token create``); by default that of the environment variable
+        ``SKYTETHER_TOKEN``.
+    tls_ca
+        A PEM file with the authority of the host's certificate; by default that of ``SKYTETHER_TLS_CA``, or else
+        those that the system trusts. Other processes that get a pickled data set use the environment: a pickle holds
+        no token.
+
+    Raises
+    ------
+    InvalidError
+        The host refuses the token, or its certificate can't be verified.
+    UnavailableError
+        No host answers there.
+    """
+    ca = None if tls_ca is None else os.path.abspath(os.fspath(tls_ca))
+    fleet = Fleet(_internal.Fleet.connect(url, token, ca))
+    _credentials[fleet._inner.location()] = (token, ca)
+    return fleet
+
+
+def connect_again(url: str) -> Fleet:
+    """Connects to a host with the credentials by which this process has reached it before."""
+    token, tls_ca = _credentials.get(url, (None, None))
+    return connect(url, token=token, tls_ca=tls_ca)
 
 
 def _plan_bytes(plan: Any) -> bytes:

@@ -25,6 +25,13 @@ def blocks(document: str) -> list[tuple[str, str]]:
     return re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / document).read_text(encoding="utf-8"), re.M | re.S)
 
 
+def free_port() -> int:
+    """A port of loopback that no process has at the moment."""
+    with socket.socket() as line:
+        line.bind(("127.0.0.1", 0))
+        return line.getsockname()[1]
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A directory with the examples' data, as the project's root has them, and with our commands on the path. What is left in it, git ignores."""

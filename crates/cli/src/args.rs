@@ -13,8 +13,10 @@ use crate::commands::index::Index;
 use crate::commands::ingest::Ingest;
 use crate::commands::init::Init;
 use crate::commands::maintenance::{Repair, Scrub};
+use crate::commands::pki::PkiCommand;
 use crate::commands::resize::FleetCommand;
 use crate::commands::sql::Sql;
+use crate::commands::token::TokenCommand;
 use crate::common_args::ListArgs;
 
 /// A computational storage system: data on many drives, queries cut into plans that run next to the bytes.
@@ -70,6 +72,12 @@ pub(crate) enum Command {
     Index(Index),
     /// Remove a data set.
     Drop(Drop),
+    /// Tokens, by which people and programs prove to a host who they are.
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// Certificates for TLS.
+    #[command(subcommand)]
+    Pki(PkiCommand),
     /// Measure whether a drive under a device profile works as that device would.
     Calibrate(Calibrate),
 }

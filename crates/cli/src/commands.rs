@@ -12,6 +12,8 @@ pub(crate) mod ingest;
 pub(crate) mod init;
 pub(crate) mod ls;
 pub(crate) mod maintenance;
+pub(crate) mod pki;
 pub(crate) mod resize;
 pub(crate) mod sql;
 pub(crate) mod status;
+pub(crate) mod token;

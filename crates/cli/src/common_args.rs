@@ -1,16 +1,46 @@
 //! Arguments that several commands have, and the parsers of their values.
 
+use std::path::PathBuf;
+
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use skytether_drive::Device;
-use skytether_fleet::address::is_host_and_port;
 use skytether_host::{Cut, Scheme};
+use skytether_transport::{Credentials, Endpoint, Secret};
 
 #[derive(Debug, Args)]
 pub(crate) struct FleetArg {
-    /// The fleet: a directory, or a host's address (HOST:PORT or grpc://HOST:PORT).
+    /// The fleet: a directory, or a host's address (HOST:PORT, grpc://HOST:PORT or, with TLS, grpc+tls://HOST:PORT).
     #[arg(long, value_name = "DIR|URL", env = "SKYTETHER_FLEET")]
     pub(crate) fleet: String,
+    #[command(flatten)]
+    pub(crate) client: ClientArgs,
+}
+
+// What a client shows, and which certificates it trusts. A doc comment here would become the description of each
+// command.
+#[derive(Debug, Args)]
+pub(crate) struct ClientArgs {
+    /// The token that is shown to the other side (`skytether token create` makes one). In the variable, other users of
+    /// this machine can't see it.
+    #[arg(long, value_name = "TOKEN", env = Credentials::TOKEN_VARIABLE, hide_env_values = true, value_parser = secret)]
+    pub(crate) token: Option<Secret>,
+    /// The authorities whose certificates are trusted, a PEM file such as the ca.pem of `skytether pki init`
+    /// (default: those that the system trusts).
+    #[arg(long, value_name = "FILE", env = Credentials::CA_VARIABLE)]
+    pub(crate) tls_ca: Option<PathBuf>,
+}
+
+impl ClientArgs {
+    /// As the connections want it.
+    pub(crate) fn credentials(&self) -> Credentials {
+        Credentials { tls_ca: self.tls_ca.clone(), identity: None, token: self.token.clone() }
+    }
+}
+
+/// Hides a token.
+fn secret(text: &str) -> Result<Secret, &'static str> {
+    if text.bytes().all(|b| b.is_ascii_graphic()) && !text.is_empty() { Ok(Secret::new(text)) } else { Err("a token has no spaces and no special characters") }
 }
 
 #[derive(Debug, Args)]
@@ -57,9 +87,11 @@ pub(crate) fn device(read: fn(&str) -> skytether_common::Result<Option<Device>>)
     clap::builder::StringValueParser::new().try_map(move |given| read(&given).map(|device| Profile { given, device }).map_err(|e| e.full_text()))
 }
 
-/// Parses an address to listen on. Binding it later checks that its host is one of this machine.
-pub(crate) fn address(text: &str) -> Result<String, &'static str> {
-    if is_host_and_port(text) { Ok(text.to_owned()) } else { Err("write HOST:PORT, for example 127.0.0.1:5310") }
+/// Parses an address to listen on. Binding it later checks that its host is one of this machine, and that its scheme is
+/// known.
+pub(crate) fn address(text: &str) -> Result<Endpoint, &'static str> {
+    let endpoint = text.parse::<Endpoint>().ok().filter(|endpoint| endpoint.socket().is_ok());
+    endpoint.ok_or("write HOST:PORT, for example 127.0.0.1:5310, or SCHEME://HOST:PORT")
 }
 
 /// Parses a redundancy scheme.

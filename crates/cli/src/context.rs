@@ -10,7 +10,7 @@ use skytether_fleet::address::is_host;
 use skytether_fleet::{Fleet, OpenOptions, Profiles};
 use skytether_host::HostOptions;
 
-use crate::common_args::ListFormat;
+use crate::common_args::{FleetArg, ListFormat};
 use crate::listing;
 
 /// Why a command failed; the exit status depends on it.
@@ -30,11 +30,11 @@ impl From<Error> for Failure {
 }
 
 /// Opens a fleet by its directory or its host's address.
-pub(crate) async fn fleet(at: &str) -> Result<Fleet> {
-    if is_host(at) {
-        return Fleet::connect(at).await;
+pub(crate) async fn fleet(at: &FleetArg) -> Result<Fleet> {
+    if is_host(&at.fleet) {
+        return Fleet::connect_with(&at.fleet, &at.client.credentials()).await;
     }
-    open(Path::new(at), HostOptions::default(), Profiles::default()).await
+    open(Path::new(&at.fleet), HostOptions::default(), Profiles::default()).await
 }
 
 /// Opens the fleet in a directory.

@@ -3,7 +3,7 @@
 use futures::future::LocalBoxFuture;
 
 use crate::args::Command;
-use crate::commands::{calibrate, drive, drop, explain, export, generate, host, index, ingest, init, ls, maintenance, resize, sql, status};
+use crate::commands::{calibrate, drive, drop, explain, export, generate, host, index, ingest, init, ls, maintenance, pki, resize, sql, status, token};
 use crate::context::Failure;
 use crate::shutdown::{NOTHING_STORED, Stop};
 
@@ -31,6 +31,8 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Scrub(a) => Box::pin(maintenance::scrub(a)),
         Command::Repair(a) => Box::pin(maintenance::repair(a)),
         Command::Fleet(command) => Box::pin(resize::run(command)),
+        Command::Token(command) => Box::pin(token::run(command)),
+        Command::Pki(command) => Box::pin(async { tokio::task::block_in_place(|| pki::run(command)) }),
         Command::Calibrate(a) => Box::pin(calibrate::run(a)),
     };
     work.await

@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use skytether_transport::Endpoint;
+pub use skytether_transport::endpoint::is_host_and_port;
+
 /// Whether `text` is the address of a host and no directory: a URL, or `HOST:PORT` where no directory is called so.
 #[must_use]
 pub fn is_host(text: &str) -> bool {
@@ -13,23 +16,9 @@ fn is_url(text: &str) -> bool {
     text.split_once("://").is_some_and(|(scheme, _)| !scheme.is_empty() && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.')))
 }
 
-/// Whether `text` is `HOST:PORT`: a host's name or number, those with colons in brackets, and a port.
-#[must_use]
-pub fn is_host_and_port(text: &str) -> bool {
-    let Some((host, port)) = text.rsplit_once(':') else { return false };
-    let named = !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'));
-    let numbered = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).is_some_and(|h| {
-        let (number, zone) = h.split_once('%').unwrap_or((h, ""));
-        number.contains(':') && number.bytes().all(|b| b.is_ascii_hexdigit() || matches!(b, b':' | b'.')) && zone.bytes().all(|b| b.is_ascii_alphanumeric())
-    });
-    (named || numbered) && port.parse::<u16>().is_ok()
-}
-
 /// The URL of the host at `address`, which may leave the scheme out or have another name for it; what is no address stays as it is.
 pub(crate) fn url(address: &str) -> String {
-    let bare = ["grpc+tcp://", "grpc://", "http://"].iter().find_map(|scheme| address.strip_prefix(scheme)).unwrap_or(address);
-    let bare = bare.trim_end_matches('/');
-    if is_host_and_port(bare) { format!("grpc://{bare}") } else { address.to_owned() }
+    address.parse::<Endpoint>().ok().filter(|endpoint| endpoint.socket().is_ok()).map_or_else(|| address.to_owned(), |endpoint| endpoint.to_string())
 }
 
 #[cfg(test)]
@@ -51,6 +40,7 @@ mod tests {
         for text in ["127.0.0.1:1", "grpc://127.0.0.1:1", "grpc+tcp://127.0.0.1:1/", "http://127.0.0.1:1"] {
             assert_eq!(url(text), "grpc://127.0.0.1:1", "{text}");
         }
+        assert_eq!(url("GRPC+TLS://a:1/"), "grpc+tls://a:1");
         for text in ["fleet", "https://127.0.0.1:1", "http:// :1"] {
             assert_eq!(url(text), text);
         }

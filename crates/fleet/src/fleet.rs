@@ -16,6 +16,7 @@ use skytether_host::{
     Asked, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, GrowthOptions, GrowthReport, Host, HostOptions, IngestReport, Listing, Placement,
     Progress, Query, QueryOptions, RepairOptions, RepairReport, RootRecord, Scheme, ScrubOptions, ScrubReport, TableScan,
 };
+use skytether_transport::Credentials;
 
 use crate::embedded::{Embedded, OpenOptions};
 use crate::glance::glance;
@@ -64,12 +65,20 @@ impl Fleet {
         glance(path.as_ref()).await
     }
 
-    /// Connects to a host: `grpc://host:port`, or just `host:port`.
+    /// Connects to a host without credentials: `grpc://host:port`, or just `host:port`.
     ///
     /// # Errors
-    /// As [`RemoteHost::connect`].
+    /// As [`RemoteHost::connect_with`].
     pub fn connect(url: &str) -> BoxFuture<'_, Result<Self>> {
-        Box::pin(async move { Ok(Self(Inner::Remote(RemoteHost::connect(&address::url(url)).await?))) })
+        Box::pin(async move { Self::connect_with(url, &Credentials::default()).await })
+    }
+
+    /// Connects to a host with a token, or over TLS (`grpc+tls://host:port`) with an authority of one's own.
+    ///
+    /// # Errors
+    /// As [`RemoteHost::connect_with`].
+    pub fn connect_with<'a>(url: &'a str, credentials: &'a Credentials) -> BoxFuture<'a, Result<Self>> {
+        Box::pin(async move { Ok(Self(Inner::Remote(RemoteHost::connect_with(&address::url(url), credentials).await?))) })
     }
 
     /// Whether the fleet is behind a connection, so that other processes reach it at its [`Fleet::location`].

@@ -29,3 +29,4 @@ pub use skytether_host::{
 };
 pub use skytether_host::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_particles::Particles;
+pub use skytether_transport::{Credentials, Secret};

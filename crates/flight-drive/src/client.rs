@@ -23,35 +23,20 @@ use skytether_device::delivery::{DeliveryStream, ResultMessage};
 use skytether_device::session::{Message, OpenReply, Session};
 use skytether_device::subplan::SubPlan;
 use skytether_device::verify::{Verified, Verify};
+use skytether_doors::ConnectOptions;
 use skytether_index::State;
 use skytether_store::{Entry, Op, Usage, Version};
+use skytether_transport::Endpoint;
+use skytether_transport::grpc::{self as transport, Channel, ChannelOptions};
 use tokio::sync::mpsc;
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
 use crate::consts::{ANSWER_ALIVE, ANSWER_VALUE, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
 use crate::deliveries::{DeliveryDecoder, Incoming};
 use crate::frames::{self, KeyRequest, LIST_PAGE, ListRequest, RangesRequest};
 use crate::sessions::{self, Came, SessionDecoder};
-use crate::status::{from_status, of_connection, root_cause};
-
-/// How patient a connection is.
-#[derive(Debug, Clone)]
-pub struct ConnectOptions {
-    /// How long reaching the other side and its introduction may take.
-    pub connect_timeout: Duration,
-    /// Silence for so long means that the other side is dead. It sends signs of life at a quarter of this while it works.
-    pub idle_timeout: Duration,
-    /// How often an idle connection is probed; a probe has the idle timeout to be answered.
-    pub keepalive: Option<Duration>,
-}
-
-impl Default for ConnectOptions {
-    fn default() -> Self {
-        Self { connect_timeout: Duration::from_secs(15), idle_timeout: Duration::from_secs(30), keepalive: Some(Duration::from_secs(10)) }
-    }
-}
+use crate::status::{from_status, of_connection};
 
 /// A drive (or any CSE) behind a Flight connection. Calls after a broken connection reconnect by themselves.
 #[derive(Debug, Clone)]
@@ -109,6 +94,10 @@ impl Peer {
 
     fn status(&self, status: &Status, stage: Stage) -> Error {
         if of_connection(status) {
+            if let Some(refused) = transport::explain_status(status) {
+                self.found(Some("TLS with it fails"));
+                return Error::new(refused.kind(), format!("cannot connect to {}: {}", self.title, refused.message()));
+            }
             self.found(Some(match stage {
                 Stage::Call => "it does not answer",
                 Stage::Answer => "the connection broke in the middle of an answer",
@@ -148,28 +137,16 @@ impl Peer {
     }
 }
 
-/// `host:port` of an address or URL.
-fn authority(address: &str) -> Result<&str> {
-    let rest = match address.split_once("://") {
-        None => address,
-        Some(("grpc" | "grpc+tcp" | "http", rest)) => rest,
-        Some((scheme, _)) => return Err(Error::unsupported(format!("{address:?}: the scheme {scheme:?} is not known: use grpc://host:port"))),
-    };
-    let rest = rest.trim_end_matches('/');
-    match rest.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() && !rest.contains('/') => Ok(rest),
-        _ => Err(Error::invalid(format!("{address:?} is no address: write host:port or grpc://host:port"))),
-    }
-}
-
 impl FlightCse {
-    /// Connects to `address` (`host:port` or `grpc://host:port`) and learns who is there.
+    /// Connects to `address` (`host:port`, `grpc://host:port` or `grpc+tls://host:port`) and learns who is there.
     ///
     /// # Errors
-    /// Invalid for an address that is none; Unavailable where nothing answers in time; Unsupported where it speaks another protocol.
+    /// Invalid for an address that is none, and for certificates that either side refuses; Unavailable where nothing answers in time; Unsupported where it speaks another protocol.
     pub fn connect(address: &str, options: ConnectOptions) -> BoxFuture<'_, Result<Arc<Self>>> {
         Box::pin(async move {
-            let authority = authority(address)?;
+            let endpoint: Endpoint = address.parse()?;
+            endpoint.socket()?;
+            let authority = endpoint.authority();
             let mut peer = Peer {
                 title: format!("drive at {authority}"),
                 name: None,
@@ -178,24 +155,16 @@ impl FlightCse {
                 idle: options.connect_timeout,
                 lost: Arc::default(),
             };
-            let mut endpoint = Endpoint::from_shared(format!("http://{authority}"))
-                .map_err(|e| Error::invalid(format!("{address:?} is no address: write host:port or grpc://host:port")).because(e))?
-                .connect_timeout(options.connect_timeout)
-                .tcp_nodelay(true)
-                .initial_stream_window_size(Some(2 << 20))
-                .initial_connection_window_size(Some(8 << 20));
-            if let Some(interval) = options.keepalive {
+            let channel = ChannelOptions {
+                connect_timeout: options.connect_timeout,
                 // The idle timeout is the one number that says how long a drive may be silent: a probe must not run out before it.
-                endpoint = endpoint.http2_keep_alive_interval(interval).keep_alive_timeout(options.idle_timeout).keep_alive_while_idle(true);
-            }
-            let channel = match tokio::time::timeout(options.connect_timeout, endpoint.connect()).await {
-                Ok(Ok(channel)) => channel,
-                Ok(Err(error)) => return Err(Error::unavailable(format!("cannot connect to {} ({}): {START}", peer.title, root_cause(&error)))),
-                Err(_) => {
-                    let waited = options.connect_timeout.as_secs_f64();
-                    return Err(Error::unavailable(format!("cannot connect to {} within {waited:.1} s: {START}", peer.title)));
-                }
+                keepalive: options.keepalive.map(|interval| (interval, options.idle_timeout)),
+                windows: Some((2 << 20, 8 << 20)),
             };
+            let channel = transport::connect(&endpoint, &options.credentials, &channel).await.map_err(|e| match e.kind() {
+                Kind::Unavailable => Error::unavailable(format!("cannot connect to {} ({}): {START}", peer.title, e.message())),
+                kind => Error::new(kind, format!("cannot connect to {} at {endpoint}: {}", peer.title, e.message())),
+            })?;
             let client = FlightServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
             let info = frames::decode_info(&act(&client, &peer, "info", Bytes::new()).await?).map_err(|e| peer.named(&e))?;
             peer.title = format!("drive {} at {authority}", info.name);
@@ -520,18 +489,6 @@ mod tests {
 
     fn peer(title: &str, name: Option<&str>) -> Peer {
         Peer { title: title.into(), name: name.map(Into::into), id: None, address: "127.0.0.1:9".into(), idle: Duration::ZERO, lost: Arc::default() }
-    }
-
-    #[test]
-    fn addresses_in_every_spelling() {
-        for good in ["127.0.0.1:5300", "grpc://127.0.0.1:5300", "grpc+tcp://127.0.0.1:5300/", "http://127.0.0.1:5300"] {
-            assert_eq!(authority(good).unwrap(), "127.0.0.1:5300");
-        }
-        assert_eq!(authority("[::1]:80").unwrap(), "[::1]:80");
-        for bad in ["", "localhost", ":1", "localhost:99999", "grpc://a:1/b", "a:b"] {
-            assert_eq!(authority(bad).unwrap_err().kind(), Kind::Invalid, "{bad}");
-        }
-        assert_eq!(authority("https://a:1").unwrap_err().kind(), Kind::Unsupported);
     }
 
     #[test]

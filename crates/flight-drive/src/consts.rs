@@ -6,7 +6,7 @@ use std::time::Duration;
 pub const PROTOCOL: u32 = 1;
 
 /// The longest gRPC message that either side accepts. It also bounds a batch of changes, which is one message.
-pub const MAX_MESSAGE: usize = 80 << 20;
+pub const MAX_MESSAGE: usize = skytether_transport::context::MAX_MESSAGE;
 
 /// The interval of a working server's signs of life if the client asks for no other.
 pub const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(5);

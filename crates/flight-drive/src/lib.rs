@@ -20,12 +20,15 @@
 pub mod client;
 pub(crate) mod consts;
 pub mod deliveries;
+mod door;
 pub mod frames;
 mod limits;
 pub mod server;
 pub mod sessions;
 pub mod status;
 
-pub use client::{ConnectOptions, FlightCse};
+pub use client::FlightCse;
 pub use consts::{DEFAULT_HEARTBEAT, MAX_MESSAGE, PROTOCOL};
-pub use server::{serve, service};
+pub use door::{Flight, connectors, drive_doors};
+pub use server::{serve, serve_on, service};
+pub use skytether_doors::ConnectOptions;

@@ -1,102 +1,29 @@
-//! What all connections of a server may hold together: their number, and the bytes of large requests.
+//! What all connections of a server may hold together: the bytes of large requests.
 //!
 //! Large requests are counted while they arrive, before they are decoded, and until they are carried out. What is too much is refused
 //! at once as `Exhausted`; small requests always go through.
 
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use futures::{Stream, stream};
 use http_body::Frame;
 use skytether_common::Error;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
-use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use crate::status::to_status;
-
-/// Connections at the same time; further ones are closed.
-pub(crate) const MAX_CONNECTIONS: usize = 256;
 
 /// Bytes of large requests that all connections may hold together.
 pub(crate) const MAX_REQUEST_BYTES: usize = 256 << 20;
 
 /// So much of each request is not counted.
 const SMALL: usize = 64 << 10;
-
-/// The connections that `listener` accepts, at most `most` at the same time.
-pub(crate) fn connections(listener: TcpListener, most: usize) -> impl Stream<Item = io::Result<Connection>> {
-    let places = Arc::new(Semaphore::new(most));
-    stream::unfold((listener, places), |(listener, places)| async move {
-        loop {
-            let (stream, peer) = match listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => return Some((Err(error), (listener, places))),
-            };
-            match Arc::clone(&places).try_acquire_owned() {
-                Ok(place) => {
-                    if let Err(error) = stream.set_nodelay(true) {
-                        tracing::debug!(%error, "cannot send small packets at once");
-                    }
-                    return Some((Ok(Connection { stream, _place: place }), (listener, places)));
-                }
-                Err(_) => tracing::warn!(%peer, "refused a connection: there are too many"),
-            }
-        }
-    })
-}
-
-/// A connection and its place among all.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    stream: TcpStream,
-    _place: OwnedSemaphorePermit,
-}
-
-impl Connected for Connection {
-    type ConnectInfo = TcpConnectInfo;
-
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-}
 
 /// A service whose requests may hold so many bytes together. Each request has its [`RequestPermit`] among its extensions.
 #[derive(Debug, Clone)]
@@ -195,9 +122,7 @@ impl http_body::Body for Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures::StreamExt;
     use skytether_common::Kind;
-    use tokio::io::AsyncReadExt;
 
     #[test]
     fn large_requests_share_a_budget_and_give_it_back() {
@@ -216,24 +141,5 @@ mod tests {
         second.take(1 << 19).unwrap();
         drop(second);
         assert_eq!(budget.available_permits(), 1 << 20);
-    }
-
-    #[tokio::test]
-    async fn a_connection_too_many_is_closed_and_the_next_place_is_given_again() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let mut accepted = Box::pin(connections(listener, 1));
-        let _one = TcpStream::connect(address).await.unwrap();
-        let place = accepted.next().await.unwrap().unwrap();
-        let mut two = TcpStream::connect(address).await.unwrap();
-        let mut byte = [0; 1];
-        let closed = tokio::select! {
-            _ = accepted.next() => panic!("a second connection got in"),
-            n = two.read(&mut byte) => n,
-        };
-        assert_eq!(closed.unwrap_or(0), 0);
-        drop(place);
-        let _three = TcpStream::connect(address).await.unwrap();
-        accepted.next().await.unwrap().unwrap();
     }
 }

@@ -17,17 +17,18 @@ use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, Stream, StreamExt};
 use skytether_adapt::message::Down;
-use skytether_common::{Error, Result};
+use skytether_common::{Context, Error, Result};
 use skytether_device::annotation::Annotation;
 use skytether_device::cse::{Cse, CseInfo};
 use skytether_device::delivery::ResultMessage;
 use skytether_device::session::{Message, OpenReply, Session};
 use skytether_device::verify::Verify;
 use skytether_pace::{Direction, Link};
+use skytether_transport::{Listener, ServeContext, grpc as transport};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tonic::metadata::MetadataValue;
-use tonic::transport::Server;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::consts::{ANSWER_ALIVE, ANSWER_VALUE, DEFAULT_HEARTBEAT, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
@@ -40,16 +41,10 @@ use crate::status::to_status;
 /// How long the first message of a session may take to come.
 const FIRST: Duration = Duration::from_secs(30);
 
-/// How long running calls may go on after a shutdown began.
-const GRACE: Duration = Duration::from_secs(5);
-
-/// Serves `cse` on `listener` until `shutdown` is ready. Calls that run then end with `Unavailable`.
-///
-/// Whatever bytes come in, they end in an error status or a closed connection, and the server goes on. At most 256 connections are
-/// held; large requests hold at most 256 MiB together, and what is above that is refused as `Exhausted`.
+/// Serves `cse` on `listener`, without TLS and for all callers, until `shutdown` is ready. Calls that run then end with `Unavailable`.
 ///
 /// # Errors
-/// Unavailable where the listener fails.
+/// As [`serve_on`].
 pub fn serve(cse: Arc<dyn Cse>, listener: TcpListener, shutdown: impl Future<Output = ()> + Send + 'static) -> BoxFuture<'static, Result<()>> {
     serve_until(cse, listener, Box::pin(shutdown))
 }
@@ -57,34 +52,42 @@ pub fn serve(cse: Arc<dyn Cse>, listener: TcpListener, shutdown: impl Future<Out
 /// [`serve`] with a future of one type, so that the server is compiled here, and not by each of its callers.
 fn serve_until(cse: Arc<dyn Cse>, listener: TcpListener, shutdown: BoxFuture<'static, ()>) -> BoxFuture<'static, Result<()>> {
     Box::pin(async move {
-        let name = cse.info().name.clone();
-        let (stop, stopping) = watch::channel(false);
-        let server = Server::builder()
-            .http2_keepalive_interval(Some(Duration::from_secs(15)))
-            .http2_keepalive_timeout(Some(Duration::from_secs(15)))
-            .http2_max_header_list_size(Some(64 << 10))
-            .max_concurrent_streams(Some(256))
-            .initial_stream_window_size(Some(1 << 20))
-            .initial_connection_window_size(Some(8 << 20))
-            .add_service(Bounded::new(service(cse, stopping.clone()), limits::MAX_REQUEST_BYTES))
-            .serve_with_incoming_shutdown(limits::connections(listener, limits::MAX_CONNECTIONS), async move {
-                shutdown.await;
-                tracing::info!("stopping");
-                // It fails where no call runs and nobody listens.
-                let _ = stop.send(true);
-            });
-        let patience = async move {
-            let mut stopping = stopping;
-            // An error means that the server future, which owns the sender, has ended.
-            if stopping.wait_for(|stop| *stop).await.is_ok() {
-                tokio::time::sleep(GRACE).await;
-            } else {
-                std::future::pending::<()>().await;
-            }
+        let context = ServeContext::default();
+        let stop = context.shutdown.clone();
+        let stopping = async move {
+            shutdown.await;
+            stop.cancel();
+            std::future::pending::<()>().await;
         };
         tokio::select! {
-            ended = server => ended.map_err(|e| Error::unavailable(format!("{name} cannot serve its port")).because(e)),
-            () = patience => Ok(()),
+            ended = serve_on(cse, Listener::plain(listener)?, context) => ended,
+            () = stopping => Ok(()),
+        }
+    })
+}
+
+/// Serves `cse` on `listener` until the context's shutdown. Calls that run then end with `Unavailable`.
+///
+/// Whatever bytes come in, they end in an error status or a closed connection, and the server goes on. Large requests hold at most 256 MiB
+/// together, and what is above that is refused as `Exhausted`.
+///
+/// # Errors
+/// Unavailable where the listener fails.
+pub fn serve_on(cse: Arc<dyn Cse>, listener: Listener, context: ServeContext) -> BoxFuture<'static, Result<()>> {
+    Box::pin(async move {
+        let name = cse.info().name.clone();
+        let (stop, stopping) = watch::channel(false);
+        let routes = Routes::new(Bounded::new(service(cse, stopping), limits::MAX_REQUEST_BYTES));
+        let shutdown = context.shutdown.clone();
+        let telling = async move {
+            shutdown.cancelled().await;
+            // It fails where no call runs and nothing waits.
+            let _ = stop.send(true);
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            ended = transport::serve(listener, routes, context) => ended.context(|| format!("{name} cannot serve its port")),
+            () = telling => Ok(()),
         }
     })
 }

@@ -61,16 +61,6 @@ pub fn of_connection(status: &Status) -> bool {
         && !matches!(status.code(), Code::OutOfRange | Code::Unimplemented | Code::Unauthenticated | Code::PermissionDenied)
 }
 
-/// What lies at the bottom of `error`, in words of the operating system where there are any: the layers of a connection only say that they failed.
-#[must_use]
-pub fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut at = error;
-    while let Some(below) = at.source() {
-        at = below;
-    }
-    at.to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,20 +12,23 @@ use bytes::Bytes;
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
-use skytether_common::{Context, DatasetName, Error, Key, Result};
+use skytether_common::{Context, DatasetName, Error, Key, Kind, Result};
 use skytether_device::{CseInfo, ResultMessage, Storage};
 use skytether_flight_drive::MAX_MESSAGE;
 use skytether_flight_drive::deliveries::{DeliveryDecoder, Incoming};
 use skytether_flight_drive::frames;
-use skytether_flight_drive::status::{from_status, of_connection, root_cause};
+use skytether_flight_drive::status::{from_status, of_connection};
 use skytether_slice::SliceOptions;
 use skytether_store::{Entry, Op, Usage, Version};
+use skytether_transport::grpc::{self as transport, Channel, ChannelOptions};
+use skytether_transport::{Credentials, Endpoint, Secret, TokenInfo};
 use tonic::Streaming;
-use tonic::transport::{Channel, Endpoint};
 use uuid::Uuid;
 
 use crate::long_call::Said;
-use crate::protocol::{HostInfo, Last, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, decode_schema, for_instance};
+use crate::protocol::{
+    CreateToken, CreatedToken, HostInfo, Last, NameRequest, PROTOCOL, QueryRequest, RevokeToken, ScanRequest, TableRequest, decode_schema, for_instance,
+};
 use skytether_api::explanation::Explanation;
 use skytether_api::receipt::Receipt;
 use skytether_api::receipt::ReceiptHandle;
@@ -85,6 +88,9 @@ impl Connection {
     /// What the host says is passed on as it is; where the connection itself fails, the host is named.
     fn failed(&self, status: &tonic::Status) -> Error {
         if of_connection(status) {
+            if let Some(refused) = transport::explain_status(status) {
+                return Error::new(refused.kind(), format!("cannot connect to the host at {}: {}", self.url, refused.message()));
+            }
             tracing::debug!(%status, "{}", self.url);
             return Error::unavailable(format!(
                 "the host at {} does not answer, or was lost in the middle of its answer: is `skytether host serve` running there?",
@@ -97,29 +103,31 @@ impl Connection {
 }
 
 impl RemoteHost {
-    /// Connects to the host at `url`: `grpc://host:port`.
+    /// Connects to the host at `url`, without credentials: see [`RemoteHost::connect_with`].
     ///
     /// # Errors
-    /// Invalid for a URL of another form, `Unavailable` where nobody answers, `Unsupported` where the host speaks another protocol.
+    /// As there.
     pub fn connect<'a>(url: &'a str) -> BoxFuture<'a, Result<Self>> {
+        Box::pin(async move { Self::connect_with(url, &Credentials::default()).await })
+    }
+
+    /// Connects to the host at `url`: `grpc://host:port` or `grpc+tls://host:port`. The connection shows `credentials`, also when it is made
+    /// again after it broke.
+    ///
+    /// # Errors
+    /// Invalid for a URL of another form, and where one side refuses the other's certificate or token; `Unavailable` where nothing answers,
+    /// `Unsupported` where the host speaks another protocol.
+    pub fn connect_with<'a>(url: &'a str, credentials: &'a Credentials) -> BoxFuture<'a, Result<Self>> {
         Box::pin(async move {
-            let address = url.strip_prefix("grpc+tcp://").or_else(|| url.strip_prefix("grpc://")).or_else(|| url.strip_prefix("http://")).unwrap_or(url);
-            let good = !address.contains("://")
-                && address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.trim_end_matches('/').parse::<u16>().is_ok());
-            if !good {
-                return Err(Error::invalid(format!("{url:?} is no address of a host: write grpc://host:port, for example grpc://127.0.0.1:5300")));
-            }
-            let endpoint = Endpoint::from_shared(format!("http://{}", address.trim_end_matches('/')))
-                .map_err(|e| Error::invalid(format!("{url:?} is no address of a host")).because(e))?
-                .connect_timeout(CONNECT)
-                .tcp_nodelay(true)
-                .http2_keep_alive_interval(KEEPALIVE.0)
-                .keep_alive_timeout(KEEPALIVE.1)
-                .keep_alive_while_idle(true);
-            let channel = endpoint
-                .connect()
-                .await
-                .map_err(|e| Error::unavailable(format!("no host answers at {url} ({}): is `skytether host serve` running there?", root_cause(&e))))?;
+            let endpoint = url.parse::<Endpoint>().and_then(|endpoint| endpoint.socket().map(drop).map(|()| endpoint));
+            let endpoint = endpoint.map_err(|_| {
+                Error::invalid(format!("{url:?} is no address of a host: write grpc://host:port, for example grpc://127.0.0.1:5300, or grpc+tls://host:port"))
+            })?;
+            let options = ChannelOptions { connect_timeout: CONNECT, keepalive: Some(KEEPALIVE), windows: None };
+            let channel = transport::connect(&endpoint, credentials, &options).await.map_err(|e| match e.kind() {
+                Kind::Unavailable => Error::unavailable(format!("no host answers at {url} ({}): is `skytether host serve` running there?", e.message())),
+                kind => Error::new(kind, format!("cannot connect to the host at {url}: {}", e.message())),
+            })?;
             let client = FlightServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
             let connection = Connection { url: url.into(), client };
             let answer = tokio::time::timeout(CONNECT, connection.act("info", Bytes::new()))
@@ -293,6 +301,35 @@ impl RemoteHost {
     /// As there, and `Unavailable`.
     pub fn drop_index<'a>(&'a self, old: &'a OldIndex) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move { self.connection.ask("drop_index", frames::encode_json(old)?).await })
+    }
+
+    /// Makes a token in the host's file of tokens; the text is nowhere but in the answer.
+    ///
+    /// # Errors
+    /// As [`TokenStore::create`](skytether_transport::TokenStore::create); `Unsupported` where the host keeps no tokens; `Invalid` where it
+    /// does not let this caller; `Unavailable`.
+    pub fn create_token<'a>(&'a self, name: &'a str, grants: &'a [String], lifetime: Option<Duration>) -> BoxFuture<'a, Result<Secret>> {
+        Box::pin(async move {
+            let asked = CreateToken { name: name.to_owned(), grants: grants.to_vec(), lifetime: lifetime.map(|lifetime| lifetime.as_secs()) };
+            let made: CreatedToken = self.connection.ask("create_token", frames::encode_json(&asked)?).await?;
+            Ok(Secret::from(made.token))
+        })
+    }
+
+    /// The host's tokens.
+    ///
+    /// # Errors
+    /// As [`RemoteHost::create_token`].
+    pub fn tokens(&self) -> BoxFuture<'_, Result<Vec<TokenInfo>>> {
+        Box::pin(async move { self.connection.ask("list_tokens", Bytes::new()).await })
+    }
+
+    /// Takes a token back.
+    ///
+    /// # Errors
+    /// As [`RemoteHost::create_token`], and `NotFound`.
+    pub fn revoke_token<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { self.connection.act("revoke_token", frames::encode_json(&RevokeToken { name: name.to_owned() })?).await.map(drop) })
     }
 
     /// How the host's drives are.

@@ -4,4 +4,4 @@ pub mod protocol;
 pub mod server;
 
 pub use client::RemoteHost;
-pub use server::serve;
+pub use server::{Face, serve, serve_on};

@@ -126,6 +126,31 @@ pub(crate) struct NameRequest {
     pub(crate) name: DatasetName,
 }
 
+/// A token that is to be made.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CreateToken {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) grants: Vec<String>,
+    /// Seconds.
+    #[serde(default)]
+    pub(crate) lifetime: Option<u64>,
+}
+
+/// A token that was made. Its `Debug` form must not show it, so there is none.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct CreatedToken {
+    pub(crate) token: String,
+}
+
+/// The name of a token.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RevokeToken {
+    pub(crate) name: String,
+}
+
 /// The last message of a query's answer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Last {

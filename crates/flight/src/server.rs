@@ -5,6 +5,7 @@ use skytether_flight_sql::forward;
 use skytether_flight_sql::service as flight_sql;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_flight::flight_service_server::{FlightService, FlightServiceServer};
@@ -14,21 +15,27 @@ use arrow_flight::{
 };
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
-use skytether_common::{Error, PartitionName, Result};
+use skytether_common::{Context, Error, PartitionName, Result};
 use skytether_device::{Cse, ResultMessage};
+use skytether_doors::Connectors;
 use skytether_flight_drive::deliveries::DeliveryEncoder;
 use skytether_flight_drive::frames;
 use skytether_flight_drive::status::to_status;
-use skytether_flight_drive::{ConnectOptions, FlightCse, MAX_MESSAGE};
+use skytether_flight_drive::{ConnectOptions, MAX_MESSAGE};
 use skytether_store::Op;
+use skytether_transport::grpc as transport;
+use skytether_transport::{Endpoint, Identity, Listener, Peer, ServeContext, TokenStore};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::long_call as long_work;
 use crate::protocol;
-use crate::protocol::{HostInfo, Kind, Last, NameRequest, PROTOCOL, QueryRequest, ScanRequest, TableRequest, for_another, of_instance};
+use crate::protocol::{
+    CreateToken, CreatedToken, HostInfo, Kind, Last, NameRequest, PROTOCOL, QueryRequest, RevokeToken, ScanRequest, TableRequest, for_another, of_instance,
+};
 use skytether_api::resize_report::GrowthOptions;
 use skytether_api::scrub_report::{RepairOptions, ScrubOptions};
 use skytether_api::statement::MAX_REQUEST;
@@ -39,50 +46,58 @@ use skytether_runtime::within;
 /// Messages of an answer that wait for a slow client.
 const BACKLOG: usize = 4;
 
-/// Calls that one connection may have under way at once.
-const MAX_STREAMS: u32 = 256;
+/// Connections that a host holds at the same time.
+const MAX_CONNECTIONS: usize = 1024;
 
-/// How long running calls may go on after a shutdown began.
-const GRACE: Duration = Duration::from_secs(5);
+/// What the Flight faces of a host need besides it.
+#[derive(Debug, Clone)]
+pub struct Face {
+    /// How drives are reached whose addresses come with a request.
+    pub connectors: Arc<Connectors>,
+    /// What those connections show.
+    pub drives: ConnectOptions,
+    /// The tokens that the actions for tokens are about; without it a host offers none.
+    pub tokens: Option<Arc<TokenStore>>,
+}
 
-/// Serves `host`, made by [`Host::join`], on `listener` until `stop` is ready. Calls that run then have a few seconds to end.
+impl Default for Face {
+    fn default() -> Self {
+        Self { connectors: Arc::new(skytether_flight_drive::connectors()), drives: ConnectOptions::default(), tokens: None }
+    }
+}
+
+/// Serves `host`, made by [`Host::join`], on `listener`, without TLS and for all callers, until `stop` is ready. Calls
+/// that run then have a few seconds to end.
 ///
 /// # Errors
 /// `Unavailable` if the listener fails.
 pub async fn serve(host: Host, listener: TcpListener, stop: impl Future<Output = ()>) -> Result<()> {
-    let (begin, stopping) = oneshot::channel::<()>();
-    let server = tonic::transport::Server::builder()
-        .tcp_nodelay(true)
-        .tcp_keepalive(Some(Duration::from_secs(30)))
-        .http2_keepalive_interval(Some(Duration::from_secs(15)))
-        .http2_keepalive_timeout(Some(Duration::from_secs(15)))
-        .http2_max_header_list_size(Some(64 << 10))
-        .max_concurrent_streams(Some(MAX_STREAMS))
-        .initial_stream_window_size(Some(1 << 20))
-        .initial_connection_window_size(Some(8 << 20))
-        .add_service(service(host))
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), async move {
-            stop.await;
-            // It fails only where nobody waits for it any more.
-            let _ = begin.send(());
-        });
-    let patience = async move {
-        match stopping.await {
-            Ok(()) => tokio::time::sleep(GRACE).await,
-            // The server has ended by itself.
-            Err(_) => std::future::pending().await,
-        }
+    let context = ServeContext::default();
+    let shutdown = context.shutdown.clone();
+    let stopping = async move {
+        stop.await;
+        shutdown.cancel();
+        std::future::pending::<()>().await;
     };
     tokio::select! {
-        ended = server => ended.map_err(|e| Error::unavailable("the host's port failed").because(e)),
-        () = patience => Ok(()),
+        ended = serve_on(host, Face::default(), Listener::plain(listener)?, context) => ended,
+        () = stopping => Ok(()),
     }
+}
+
+/// Serves `host` on `listener` until the context's shutdown. Calls that run then have a few seconds to end.
+///
+/// # Errors
+/// `Unavailable` if the listener fails.
+pub fn serve_on(host: Host, face: Face, listener: Listener, mut context: ServeContext) -> BoxFuture<'static, Result<()>> {
+    context.limits.connections = MAX_CONNECTIONS;
+    Box::pin(async move { transport::serve(listener, Routes::new(service(host, face)), context).await.context(|| "the host's port failed") })
 }
 
 /// The Flight service of `host`.
 #[must_use]
-pub fn service(host: Host) -> FlightServiceServer<HostService> {
-    FlightServiceServer::new(HostService { flight_sql: FlightSqlHost::new(host.clone()), host })
+pub fn service(host: Host, face: Face) -> FlightServiceServer<HostService> {
+    FlightServiceServer::new(HostService { flight_sql: FlightSqlHost::new(host.clone()), host, face })
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE)
 }
@@ -93,9 +108,66 @@ pub struct HostService {
     host: Host,
     /// What is not of our own protocol goes here.
     flight_sql: FlightSqlHost,
+    face: Face,
 }
 
 type Answer<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+impl Face {
+    async fn connect(&self, address: &str) -> Result<Arc<dyn Cse>> {
+        let at: Endpoint = address.parse()?;
+        self.connectors.get(&at)?.connect(&at, &self.drives).await
+    }
+
+    fn tokens(&self) -> Result<&TokenStore> {
+        self.tokens.as_deref().ok_or_else(|| Error::unsupported("this host keeps no tokens; start it with --tokens FILE, or over an embedded fleet"))
+    }
+
+    /// Carries out an action about tokens, if `kind` is one.
+    ///
+    /// An anonymous caller from elsewhere is refused: a token that it makes would outlive the day on which
+    /// authentication is required.
+    fn act(&self, kind: &str, body: &Bytes, caller: &Caller) -> Option<Result<Bytes>> {
+        if !matches!(kind, "create_token" | "list_tokens" | "revoke_token") {
+            return None;
+        }
+        let work = || {
+            let tokens = self.tokens()?;
+            if !caller.identity.is_known() && !caller.is_local {
+                return Err(Error::invalid("tokens are made by known callers: give a token (--token), or run the command on the host's machine"));
+            }
+            match kind {
+                "create_token" => {
+                    let asked: CreateToken = frames::decode_json("a request", body)?;
+                    let token = tokens.create(&asked.name, &asked.grants, asked.lifetime.map(Duration::from_secs))?;
+                    tracing::info!(caller = %caller.identity, token = asked.name, "made a token");
+                    frames::encode_json(&CreatedToken { token: token.expose().to_owned() })
+                }
+                "list_tokens" => frames::encode_json(&tokens.list()?),
+                _ => {
+                    let asked: RevokeToken = frames::decode_json("a request", body)?;
+                    tokens.revoke(&asked.name)?;
+                    tracing::info!(caller = %caller.identity, token = asked.name, "revoked a token");
+                    Ok(Bytes::new())
+                }
+            }
+        };
+        Some(work())
+    }
+}
+
+/// Who made a request.
+struct Caller {
+    identity: Identity,
+    is_local: bool,
+}
+
+impl Caller {
+    fn of<T>(request: &Request<T>) -> Self {
+        let is_local = request.extensions().get::<Peer>().is_some_and(Peer::is_local);
+        Self { identity: transport::caller(request), is_local }
+    }
+}
 
 impl HostService {
     async fn act(&self, kind: &str, body: &Bytes) -> Result<Bytes> {
@@ -163,7 +235,7 @@ impl HostService {
 
     /// Begins work that takes long, if that is asked for.
     fn long(&self, kind: &str, body: &Bytes) -> Result<Option<mpsc::Receiver<Result<arrow_flight::Result, Status>>>> {
-        let host = self.host.clone();
+        let (host, face) = (self.host.clone(), self.face.clone());
         match kind {
             "scrub" => {
                 let options: ScrubOptions = frames::decode_json("a request", body)?;
@@ -173,7 +245,7 @@ impl HostService {
                 let options: RepairOptions = frames::decode_json("a request", body)?;
                 Ok(Some(long_work::begin(|tell| async move {
                     if let Some(address) = &options.address {
-                        let drive = FlightCse::connect(address, ConnectOptions::default()).await?;
+                        let drive = face.connect(address).await?;
                         // Where it was put already, by a repair that did not end, it goes on.
                         let put = host.put_in_place(drive).or_else(|e| if e.kind() == skytether_common::Kind::Conflict { Ok(()) } else { Err(e) });
                         // By what it was given as: its id says nothing to whoever gave that.
@@ -186,9 +258,9 @@ impl HostService {
                 let options: GrowthOptions = frames::decode_json("a request", body)?;
                 Ok(Some(long_work::begin(|tell| async move {
                     host.check_growth(&options)?;
-                    let mut new: Vec<std::sync::Arc<dyn Cse>> = Vec::new();
+                    let mut new: Vec<Arc<dyn Cse>> = Vec::new();
                     for address in &options.addresses {
-                        new.push(FlightCse::connect(address, ConnectOptions::default()).await?);
+                        new.push(face.connect(address).await?);
                     }
                     host.resize(new, &options, tell.as_ref()).await
                 })))
@@ -304,11 +376,13 @@ impl FlightService for HostService {
     }
 }
 
-/// The futures of [`FlightService`]'s methods. They are made here because the methods of an async trait carry lifetime clauses,
-/// under which rustc does not cache its proofs that a future is `Send` (docs/decisions/0001-build-and-test-time.md).
+/// The futures of [`FlightService`]'s methods. They are made here because the methods of an async trait carry lifetime
+/// clauses, under which rustc does not cache its proofs that a future is `Send`
+/// (docs/decisions/0001-build-and-test-time.md).
 impl HostService {
     fn do_get(&self, request: Request<Ticket>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::DoGetStream>, Status>> {
         Box::pin(async move {
+            tracing::debug!(target: "skytether::calls", caller = %transport::caller(&request), "a query's answer is asked for");
             // Our own tickets are JSON objects, which no protobuf message of Flight SQL begins like.
             if !matches!(request.get_ref().ticket.first(), None | Some(b'{')) {
                 flight_sql::check_length(request.get_ref().ticket.len())?;
@@ -329,7 +403,13 @@ impl HostService {
                 }
                 return self.flight_sql.do_action(request).await;
             }
+            let caller = Caller::of(&request);
+            tracing::debug!(target: "skytether::calls", caller = %caller.identity, action = request.get_ref().r#type.chars().take(80).collect::<String>());
             let Action { r#type, body } = request.into_inner();
+            if let Some(done) = self.face.act(&r#type, &body, &caller) {
+                let body = done.map_err(|e| to_status(&e))?;
+                return Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })])) as Answer<_>));
+            }
             if let Some(messages) = self.long(&r#type, &body).map_err(|e| to_status(&e))? {
                 return Ok(Response::new(Box::pin(ReceiverStream::new(messages)) as Answer<_>));
             }
@@ -352,6 +432,9 @@ impl HostService {
                 ("list_indexes", "the indexes, and how far they are"),
                 ("drop_index", "removes an index"),
                 ("explain", "a query's cut as text"),
+                ("create_token", "makes a token"),
+                ("list_tokens", "the tokens, without their texts"),
+                ("revoke_token", "takes a token back"),
                 ("repair", "rebuilds on blank drives what was on the lost ones whose place they take; tells how far it is"),
                 ("resize", "takes drives into the fleet, empties those that leave, and moves slices so that all have as much; tells how far it is"),
                 ("scrub", "has the drives verify what they hold, and mends it; tells how far it is"),

@@ -12,8 +12,8 @@ use pyo3_arrow::{PyRecordBatchReader, PySchema};
 use serde::Serialize;
 use skytether_common::{DatasetName, Error, Result};
 use skytether_fleet::{
-    DatasetKind, Fleet, GrowthOptions, HostOptions, IndexInfo, IngestOptions, ListIndexes, NewIndex, OldIndex, OpenOptions, Output, Profiles, Progress as Far,
-    RepairOptions, ScrubOptions, TableScan, files,
+    Credentials, DatasetKind, Fleet, GrowthOptions, HostOptions, IndexInfo, IngestOptions, ListIndexes, NewIndex, OldIndex, OpenOptions, Output, Profiles,
+    Progress as Far, RepairOptions, ScrubOptions, Secret, TableScan, files,
 };
 
 use tokio::sync::Notify;
@@ -180,10 +180,12 @@ impl PyFleet {
         block(py, async move { Fleet::open_with(&path, &options, host).await }).map(Self::new)
     }
 
-    /// Connects to a host.
+    /// Connects to a host. What is not given comes from the environment.
     #[staticmethod]
-    fn connect(py: Python<'_>, url: String) -> PyResult<Self> {
-        block(py, async move { Fleet::connect(&url).await }).map(Self::new)
+    #[pyo3(signature = (url, token=None, tls_ca=None))]
+    fn connect(py: Python<'_>, url: String, token: Option<String>, tls_ca: Option<PathBuf>) -> PyResult<Self> {
+        let credentials = Credentials { token: token.map(Secret::from), tls_ca, identity: None }.or_environment();
+        block(py, async move { Fleet::connect_with(&url, &credentials).await }).map(Self::new)
     }
 
     fn sql(&self, py: Python<'_>, text: String, cut: &str) -> PyResult<PyResultSet> {

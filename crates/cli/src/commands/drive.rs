@@ -1,6 +1,7 @@
 //! `skytether drive serve`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use skytether_common::Error;
@@ -8,14 +9,14 @@ use skytether_drive::{Device, Drive, DriveOptions};
 use skytether_store::disk::DriveIdentity;
 use uuid::Uuid;
 
-use crate::common_args::{Profile, address, device};
-use crate::context::{Failure, print_line};
-use crate::serving::{self, interrupts, listen, serve_until_interrupted};
+use crate::common_args::{Profile, device};
+use crate::context::Failure;
+use crate::serving::ServeArgs;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DriveCommand {
     /// Serve one drive over Arrow Flight until interrupted.
-    Serve(DriveServe),
+    Serve(Box<DriveServe>),
 }
 
 #[derive(Debug, Args)]
@@ -23,9 +24,8 @@ pub(crate) struct DriveServe {
     /// The drive's directory; made where absent.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Address to listen on; port 0 picks a free one. The address is printed on stdout when the drive is ready.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = address)]
-    listen: String,
+    #[command(flatten)]
+    serve: ServeArgs,
     /// The drive's name in receipts and errors (default: its directory's name).
     #[arg(long, value_name = "TEXT")]
     name: Option<String>,
@@ -58,7 +58,7 @@ fn times(text: &str) -> Result<f64, String> {
 /// Carries out a command of drives.
 pub(crate) async fn run(command: DriveCommand) -> Result<(), Failure> {
     match command {
-        DriveCommand::Serve(args) => serve(args).await,
+        DriveCommand::Serve(args) => serve(*args).await,
     }
 }
 
@@ -66,7 +66,8 @@ async fn serve(args: DriveServe) -> Result<(), Failure> {
     let label = args.name.clone().unwrap_or_else(|| args.data.file_name().map_or_else(|| "drive".into(), |n| n.to_string_lossy().into_owned()));
     let options = DriveOptions { max_load: args.max_load, ..DriveOptions::like(args.profile.device, args.memory.map(|mib| mib << 20)) };
     // First, so that a port that is taken leaves no new drive behind.
-    let listener = listen(&args.listen).await?;
+    let doors = skytether_flight_drive::drive_doors();
+    let bound = args.serve.bind(&skytether_doors::securities(&doors), None).await?;
     let data = args.data.clone();
     let (drive, new) = tokio::task::spawn_blocking(move || {
         // Only a new drive gets the name and an identity; one that exists has its own.
@@ -81,11 +82,10 @@ async fn serve(args: DriveServe) -> Result<(), Failure> {
         // Shows the mistake if the directory of an existing drive was mistyped.
         eprintln!("made a new drive in {}", args.data.display());
     }
-    let (at, stop) = (serving::address(&listener)?, interrupts());
-    print_line(&format!("{} serves {} at {at}", drive_name(&drive), args.data.display()))?;
-    serve_until_interrupted(skytether_drive::serve(drive, listener, stop)).await
+    let who = format!("{} serves {}", drive_name(&drive), args.data.display());
+    bound.serve(&who, move |listener, context| Ok(Arc::clone(doors.get(listener.endpoint())?).serve(drive.clone(), listener, context))).await
 }
 
-fn drive_name(drive: &std::sync::Arc<Drive>) -> String {
+fn drive_name(drive: &Arc<Drive>) -> String {
     skytether_device::Storage::info(drive.as_ref()).name.clone()
 }

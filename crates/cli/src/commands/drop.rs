@@ -20,7 +20,7 @@ pub(crate) struct Drop {
 /// Removes the data set.
 pub(crate) async fn run(args: Drop) -> Result<(), Failure> {
     let name = name(&args.name)?;
-    fleet(&args.fleet.fleet).await?.drop_dataset(&name).await?;
+    fleet(&args.fleet).await?.drop_dataset(&name).await?;
     match args.format {
         ListFormat::Table => print_line(&format!("dropped {name}"))?,
         ListFormat::Json => print_line(&serde_json::json!({ "dropped": name.to_string() }).to_string())?,

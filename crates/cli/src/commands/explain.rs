@@ -36,7 +36,7 @@ pub(crate) enum ExplainFormat {
 /// Prints the explanation.
 pub(crate) async fn run(args: Explain) -> Result<(), Failure> {
     let options = QueryOptions { cut: args.pushdown, ..QueryOptions::default() };
-    let explanation = fleet(&args.fleet.fleet).await?.explanation(&args.query, args.analyze, &options).await?;
+    let explanation = fleet(&args.fleet).await?.explanation(&args.query, args.analyze, &options).await?;
     let text = match args.format {
         ExplainFormat::Text => explanation.to_string(),
         ExplainFormat::Json => listing::json(&explanation)?,

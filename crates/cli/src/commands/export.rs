@@ -36,7 +36,7 @@ pub(crate) async fn run(args: Export) -> Result<(), Failure> {
     // A name that can't be one is a wrong call.
     let dataset = args.table.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
     name(&dataset)?;
-    let fleet = fleet(&args.fleet.fleet).await?;
+    let fleet = fleet(&args.fleet).await?;
     let progress = Bytes::new(&format!("writing {}", args.out.display()));
     let done = fleet.export(&args.table, &args.out, args.replace, progress.counter()).await;
     progress.finish();

@@ -11,12 +11,15 @@ use skytether_common::{Error, Kind, Result};
 use skytether_device::Cse;
 use skytether_drive::Device;
 use skytether_fleet::Profiles;
-use skytether_flight_drive::{ConnectOptions, FlightCse};
+use skytether_flight::Face;
+use skytether_flight_drive::ConnectOptions;
 use skytether_host::{Founding, Host, HostOptions, Scheme};
+use skytether_transport::endpoint::{DEFAULT_SCHEME, TLS_SCHEME};
+use skytether_transport::{Endpoint, Registry, Security};
 
-use crate::common_args::{Profile, address, device, scheme};
-use crate::context::{Failure, open, print_line};
-use crate::serving::{self, interrupts, listen, serve_until_interrupted};
+use crate::common_args::{ClientArgs, Profile, device, scheme};
+use crate::context::{Failure, open};
+use crate::serving::ServeArgs;
 
 /// How often an idle host checks its drives.
 const WATCH: Duration = Duration::from_secs(5);
@@ -24,7 +27,7 @@ const WATCH: Duration = Duration::from_secs(5);
 #[derive(Debug, Subcommand)]
 pub(crate) enum HostCommand {
     /// Serve a fleet over Arrow Flight until interrupted.
-    Serve(HostServe),
+    Serve(Box<HostServe>),
 }
 
 #[derive(Debug, Args)]
@@ -69,9 +72,11 @@ pub(crate) struct HostServe {
     /// Rows that a slice of what is ingested holds at most. By default only a slice's size counts.
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
     slice_rows: Option<u64>,
-    /// Address to listen on; port 0 picks a free one. The address is printed on stdout when the host is ready.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = address)]
-    listen: String,
+    #[command(flatten)]
+    serve: ServeArgs,
+    // For the connections to drives.
+    #[command(flatten)]
+    client: ClientArgs,
 }
 
 /// A rate that links have.
@@ -85,7 +90,7 @@ fn rate(text: &str) -> Result<f64, String> {
 /// Carries out a command of hosts.
 pub(crate) async fn run(command: HostCommand) -> Result<(), Failure> {
     match command {
-        HostCommand::Serve(args) => serve(args).await,
+        HostCommand::Serve(args) => serve(*args).await,
     }
 }
 
@@ -115,7 +120,10 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
     let memory_limit = usize::try_from(args.memory << 20).unwrap_or(usize::MAX);
     let mut options = HostOptions { memory_limit, spill_limit: args.spill_limit.saturating_mul(1 << 20), ..HostOptions::default() };
     options.slices.max_rows = args.slice_rows.unwrap_or(options.slices.max_rows);
-    let (host, what, listener, _guard) = if let Some(dir) = &args.fleet {
+    let credentials = args.serve.own_credentials(args.client.credentials());
+    let connection = ConnectOptions { idle_timeout: Duration::from_secs(args.drive_timeout), credentials, ..ConnectOptions::default() };
+    let connectors = Arc::new(skytether_flight_drive::connectors());
+    let (host, what, bound, _guard) = if let Some(dir) = &args.fleet {
         let given: Vec<String> = args.profile.into_iter().map(|profile| profile.given).collect();
         let profile = match given.as_slice() {
             [] => Profiles::default(),
@@ -124,7 +132,8 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
         };
         let fleet = open(dir, options, profile).await?;
         let host = fleet.host().ok_or_else(|| Error::internal("an embedded fleet has no host"))?.clone();
-        (host, format!("the fleet at {}", dir.display()), listen(&args.listen).await?, Some(fleet))
+        let bound = args.serve.bind(&faces(), Some(dir.join(skytether_transport::token::FILE_NAME))).await?;
+        (host, format!("the fleet at {}", dir.display()), bound, Some(fleet))
     } else {
         let hosts = hosts(&args.drives, args.redundancy).map_err(Failure::Call)?;
         if args.aggregator.is_some() && args.drives.iter().any(|at| at.contains(';')) {
@@ -132,12 +141,12 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
         }
         let mut drives: Vec<Arc<dyn Cse>> = Vec::new();
         let mut silent = Vec::new();
-        let connection = ConnectOptions { idle_timeout: Duration::from_secs(args.drive_timeout), ..ConnectOptions::default() };
         for (at, on) in &hosts {
-            match FlightCse::connect(at, connection.clone()).await {
+            let endpoint = at.parse::<Endpoint>()?;
+            match connectors.get(&endpoint)?.connect(&endpoint, &connection).await {
                 Ok(drive) => {
                     if let Some(on) = on {
-                        options.hosts.insert(skytether_device::Storage::info(drive.as_ref()).id, on.clone());
+                        options.hosts.insert(drive.info().id, on.clone());
                     }
                     drives.push(drive);
                 }
@@ -152,15 +161,15 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
         }
         if let Some(name) = &args.aggregator {
             // First, so that a port that is taken leaves no new branch behind.
-            let listener = listen(&args.listen).await?;
+            let doors = skytether_flight_drive::drive_doors();
+            let bound = args.serve.bind(&skytether_doors::securities(&doors), None).await?;
             let link = args.uplink_gbit.map(|gbit| (gbit * 1e9, 0.0));
             let branch = Branch::open(name, drives, options, Founding::EmptyDrives, link).await?;
-            let (at, stop) = (serving::address(&listener)?, interrupts());
-            print_line(&format!("{name} serves {} as one at {at}", counted(hosts.len() as u64, "drive")))?;
-            return serve_until_interrupted(skytether_flight_drive::serve(branch, listener, stop)).await;
+            let who = format!("{name} serves {} as one", counted(hosts.len() as u64, "drive"));
+            return bound.serve(&who, move |listener, context| Ok(Arc::clone(doors.get(listener.endpoint())?).serve(branch.clone(), listener, context))).await;
         }
         // First, so that where the port is taken, by another host of the same drives perhaps, that one keeps them.
-        let listener = listen(&args.listen).await?;
+        let bound = args.serve.bind(&faces(), None).await?;
         // The list was typed in: only empty drives become a fleet, and only exactly one fleet's drives are served.
         options.redundancy = args.redundancy;
         let host = match all_of(silent) {
@@ -176,18 +185,23 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
             0 => counted(hosts.len() as u64, "drive"),
             lost => format!("{}, {lost} of which {} lost,", counted(host.drives().len() as u64, "drive"), if lost == 1 { "is" } else { "are" }),
         };
-        (host, what, listener, None)
+        (host, what, bound, None)
     };
-    let (at, stop) = (serving::address(&listener)?, interrupts());
-    print_line(&format!("host serves {what} at {at}"))?;
-    let watching = host.clone();
-    let serving = async move {
-        tokio::select! {
-            served = skytether_flight::serve(host, listener, stop) => served,
-            never = watching.watch(WATCH) => match never {},
-        }
-    };
-    serve_until_interrupted(serving).await
+    let face = Face { connectors, drives: ConnectOptions { idle_timeout: ConnectOptions::default().idle_timeout, ..connection }, tokens: bound.tokens.clone() };
+    let (watching, who) = (host.clone(), format!("host serves {what}"));
+    let serving = bound.serve(&who, move |listener, context| Ok(skytether_flight::serve_on(host.clone(), face.clone(), listener, context)));
+    tokio::select! {
+        served = serving => served,
+        never = watching.watch(WATCH) => match never {},
+    }
+}
+
+/// The faces of a host, by scheme. Flight and Flight SQL are one.
+fn faces() -> Registry<Security> {
+    let mut faces = Registry::new("a host");
+    faces.register(DEFAULT_SCHEME, Security::Plain);
+    faces.register(TLS_SCHEME, Security::Tls);
+    faces
 }
 
 /// Combines the errors of drives that don't answer.

@@ -105,7 +105,7 @@ fn print(infos: &[IndexInfo], format: ListFormat) -> Result<(), Failure> {
 
 async fn create(args: Create) -> Result<(), Failure> {
     let (dataset, table) = table(&args.table)?;
-    let fleet = fleet(&args.fleet.fleet).await?;
+    let fleet = fleet(&args.fleet).await?;
     let new = NewIndex { dataset: dataset.clone(), table, name: args.name, columns: args.columns, include: args.include };
     let index = OldIndex { dataset: dataset.clone(), name: fleet.create_index(&new).await? };
     let built = if args.wait || !fleet.is_remote() {
@@ -131,12 +131,12 @@ async fn create(args: Create) -> Result<(), Failure> {
 
 async fn list(args: List) -> Result<(), Failure> {
     let dataset = args.dataset.as_deref().map(name).transpose()?;
-    print(&fleet(&args.fleet.fleet).await?.indexes(&ListIndexes { dataset }).await?, args.format)
+    print(&fleet(&args.fleet).await?.indexes(&ListIndexes { dataset }).await?, args.format)
 }
 
 async fn drop_index(args: Drop) -> Result<(), Failure> {
     let index = OldIndex { dataset: name(&args.dataset)?, name: args.name };
-    fleet(&args.fleet.fleet).await?.drop_index(&index).await?;
+    fleet(&args.fleet).await?.drop_index(&index).await?;
     match args.format {
         ListFormat::Table => print_line(&format!("dropped index {} of {}", index.name, index.dataset))?,
         ListFormat::Json => print_line(&serde_json::json!({ "dropped": index.name, "dataset": index.dataset.to_string() }).to_string())?,

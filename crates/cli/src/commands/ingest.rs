@@ -45,7 +45,7 @@ pub(crate) struct Ingest {
 /// Stores the files; `stop` has it end early.
 pub(crate) async fn run(args: Ingest, stop: &Arc<Stop>) -> Result<(), Failure> {
     let to = name(&args.to)?;
-    let fleet = fleet(&args.fleet.fleet).await?;
+    let fleet = fleet(&args.fleet).await?;
     let table = files::open_as(&files::find(&args.files)?, args.input_format)?;
     if let Some(hint) = &table.hint {
         eprintln!("skytether: {hint}");

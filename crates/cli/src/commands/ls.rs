@@ -8,7 +8,7 @@ use crate::listing;
 
 /// Lists the data sets.
 pub(crate) async fn run(args: ListArgs) -> Result<(), Failure> {
-    let found = fleet(&args.fleet.fleet).await?.listing().await?;
+    let found = fleet(&args.fleet).await?.listing().await?;
     let text = match args.format {
         // "no data sets" would be too much said where not every drive was heard.
         ListFormat::Table if found.datasets.is_empty() && !found.silent.is_empty() && !found.whole => String::new(),

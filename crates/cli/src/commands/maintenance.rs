@@ -61,7 +61,7 @@ pub(crate) struct Repair {
 pub(crate) async fn scrub(args: Scrub) -> Result<(), Failure> {
     let datasets = args.datasets.iter().map(|text| name(text)).collect::<Result<_, _>>()?;
     let options = ScrubOptions { datasets, bytes_per_s: args.rate, check: args.dry_run };
-    let fleet = fleet(&args.fleet.fleet).await?;
+    let fleet = fleet(&args.fleet).await?;
     let progress = Bytes::new("");
     let done = fleet.scrub(&options, &|far| progress.told(far)).await;
     progress.finish();
@@ -85,7 +85,7 @@ pub(crate) async fn scrub(args: Scrub) -> Result<(), Failure> {
 
 pub(crate) async fn repair(args: Repair) -> Result<(), Failure> {
     let options = RepairOptions { drives: args.replace, address: args.replacement, bytes_per_s: args.rate };
-    let fleet = fleet(&args.fleet.fleet).await?;
+    let fleet = fleet(&args.fleet).await?;
     let progress = Bytes::new("");
     let done = fleet.repair(&options, &|far| progress.told(far)).await;
     progress.finish();

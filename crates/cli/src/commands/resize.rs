@@ -89,7 +89,7 @@ pub(crate) async fn run(command: FleetCommand) -> Result<(), Failure> {
         FleetCommand::Balance(a) => (GrowthOptions::default(), a.how),
     };
     options.bytes_per_s = how.rate;
-    let fleet = fleet(&how.fleet.fleet).await?;
+    let fleet = fleet(&how.fleet).await?;
     let progress = Bytes::new("");
     let done = fleet.resize(&options, &|far| progress.told(far)).await;
     progress.finish();

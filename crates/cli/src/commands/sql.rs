@@ -29,7 +29,7 @@ pub(crate) struct Sql {
 
 /// Runs the query and prints its result.
 pub(crate) async fn run(args: Sql) -> Result<(), Failure> {
-    let fleet = fleet(&args.fleet.fleet).await?;
+    let fleet = fleet(&args.fleet).await?;
     let mut query = fleet.sql(&args.query, &QueryOptions { cut: args.pushdown, ..QueryOptions::default() }).await?;
     let mut sink = Sink::new(std::io::stdout(), &query.schema, args.format)?;
     while let Some(batch) = query.stream.next().await {

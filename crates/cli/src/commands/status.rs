@@ -7,20 +7,20 @@ use skytether_fleet::Fleet;
 use skytether_fleet::address::is_host;
 use skytether_host::DriveStatus;
 
-use crate::common_args::{ListArgs, ListFormat};
+use crate::common_args::{FleetArg, ListArgs, ListFormat};
 use crate::context::{Failure, fleet, print_line};
 use crate::listing;
 
 /// How the drives are; where too many are lost for the fleet in a directory to be opened, with the error that says so.
-async fn drives_of(at: &str) -> Result<(Vec<DriveStatus>, Option<Error>)> {
+async fn drives_of(at: &FleetArg) -> Result<(Vec<DriveStatus>, Option<Error>)> {
     let error = match fleet(at).await {
         Ok(fleet) => return Ok((fleet.status().await?, None)),
         Err(e) => e,
     };
-    if is_host(at) || !matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound) {
+    if is_host(&at.fleet) || !matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound) {
         return Err(error);
     }
-    match Fleet::glance(Path::new(at)).await {
+    match Fleet::glance(Path::new(&at.fleet)).await {
         Ok(found) if found.iter().any(|drive| drive.error.is_some()) => Ok((found, Some(error))),
         _ => Err(error),
     }
@@ -28,7 +28,7 @@ async fn drives_of(at: &str) -> Result<(Vec<DriveStatus>, Option<Error>)> {
 
 /// Shows the drives.
 pub(crate) async fn run(args: ListArgs) -> Result<(), Failure> {
-    let (found, unopened) = drives_of(&args.fleet.fleet).await?;
+    let (found, unopened) = drives_of(&args.fleet).await?;
     let text = match args.format {
         ListFormat::Table => listing::drives(&found),
         ListFormat::Json => listing::json(&found)?,

@@ -7,4 +7,5 @@ mod index;
 mod plain;
 mod processes;
 mod profiles;
+mod security;
 mod util;

@@ -50,6 +50,8 @@ fn command(args: &[&str]) -> Command {
         .args(args)
         .env_remove("SKYTETHER_FLEET")
         .env_remove("SKYTETHER_LOG")
+        .env_remove("SKYTETHER_TOKEN")
+        .env_remove("SKYTETHER_TLS_CA")
         .env("COLUMNS", "120")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -176,6 +178,8 @@ pub(crate) struct Served {
     child: Killed,
     /// Where it listens: `grpc://HOST:PORT`.
     pub(crate) url: String,
+    /// All lines that it printed when it was ready.
+    pub(crate) banner: Vec<String>,
     out: Receiver<Vec<u8>>,
     err: Receiver<Vec<u8>>,
 }
@@ -184,30 +188,38 @@ impl Served {
     /// Starts `skytether ARGS`, which prints its address when it is ready.
     #[track_caller]
     pub(crate) fn start(args: &[&str]) -> Self {
-        let mut child = Killed(command(args).spawn().unwrap());
+        Self::start_with(args, &[], 1)
+    }
+
+    /// Starts `skytether ARGS` with variables in its environment; it prints `lines` addresses.
+    #[track_caller]
+    pub(crate) fn start_with(args: &[&str], environment: &[(&str, &str)], lines: usize) -> Self {
+        let mut child = Killed(command(args).envs(environment.iter().copied()).spawn().unwrap());
         let err = drain(child.0.stderr.take().unwrap());
         let mut stdout = BufReader::new(child.0.stdout.take().unwrap());
         let (send, first) = channel();
         let (rest, out) = channel();
         std::thread::spawn(move || {
-            let mut line = String::new();
-            let _ = stdout.read_line(&mut line);
-            let _ = send.send(line);
+            for _ in 0..lines {
+                let mut line = String::new();
+                let _ = stdout.read_line(&mut line);
+                let _ = send.send(line.trim_end().to_owned());
+            }
             let mut all = Vec::new();
             let _ = stdout.read_to_end(&mut all);
             let _ = rest.send(all);
         });
-        let line = first.recv_timeout(PATIENCE).unwrap();
-        let Some(url) = line.split_whitespace().last().filter(|word| word.starts_with("grpc://")) else {
+        let banner: Vec<String> = (0..lines).map(|_| first.recv_timeout(PATIENCE).unwrap()).collect();
+        let Some(url) = banner[0].split_whitespace().last().filter(|word| word.starts_with("grpc://") || word.starts_with("grpc+tls://")) else {
             drop(child);
-            panic!("`skytether {}` said {line:?} and {:?}", args.join(" "), err.recv().map(|e| String::from_utf8_lossy(&e).into_owned()));
+            panic!("`skytether {}` said {banner:?} and {:?}", args.join(" "), err.recv().map(|e| String::from_utf8_lossy(&e).into_owned()));
         };
-        Self { child, url: url.to_owned(), out, err }
+        Self { child, url: url.to_owned(), banner, out, err }
     }
 
     /// `HOST:PORT`.
     pub(crate) fn address(&self) -> &str {
-        self.url.trim_start_matches("grpc://")
+        self.url.split_once("://").unwrap().1
     }
 
     pub(crate) fn id(&self) -> u32 {

@@ -3,6 +3,7 @@
 mod common;
 
 mod conditions_first;
+mod doors;
 mod engine;
 mod flight;
 mod indexes;

@@ -1,0 +1,232 @@
+//! TLS, certificates and tokens, between processes on loopback.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::util::{Served, file, fleet, run, run_with, text};
+
+/// The files of `skytether pki init`, and options that name them.
+struct Pki {
+    ca: String,
+    host: [String; 2],
+    drive: [String; 2],
+}
+
+impl Pki {
+    fn init(dir: &Path, more: &[&str]) -> Self {
+        let at = |name: &str| text(&dir.join(name)).to_owned();
+        let mut args = vec!["pki", "init", text(dir)];
+        args.extend(more);
+        let done = run(&args).code(0);
+        assert!(done.out.lines().count() == 6 && done.err.contains("host serve"), "{done:?}");
+        Self { ca: at("ca.pem"), host: [at("host.pem"), at("host.key")], drive: [at("drive.pem"), at("drive.key")] }
+    }
+
+    fn of_host(&self) -> [&str; 4] {
+        ["--tls-cert", &self.host[0], "--tls-key", &self.host[1]]
+    }
+}
+
+/// A mutual-TLS drive in `dir`.
+fn mutual_drive(dir: &Path, pki: &Pki) -> Served {
+    let data = dir.join("drive-0");
+    let args = [
+        "drive",
+        "serve",
+        "--data",
+        text(&data),
+        "--listen",
+        "grpc+tls://127.0.0.1:0",
+        "--tls-cert",
+        &pki.drive[0],
+        "--tls-key",
+        &pki.drive[1],
+        "--tls-client-ca",
+        &pki.ca,
+    ];
+    Served::start(&args)
+}
+
+/// A host over the embedded fleet at `at`, with `more` options.
+fn host(at: &str, more: &[&str]) -> Served {
+    let mut args = vec!["host", "serve", "--fleet", at];
+    args.extend(more);
+    Served::start_with(&args, &[("SKYTETHER_LOG", "warn,skytether::calls=debug")], 1)
+}
+
+fn create(name: &str, place: &[&str]) -> String {
+    let mut args = vec!["token", "create", name];
+    args.extend(place);
+    let token = run(&args).code(0).out.trim_end().to_owned();
+    assert!(token.starts_with("sky_") && token.len() == 47, "{token}");
+    token
+}
+
+#[test]
+fn query_reaches_a_mutual_tls_drive_through_a_tls_host() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = Pki::init(&dir.path().join("pki"), &[]);
+    let drive = mutual_drive(dir.path(), &pki);
+    assert!(drive.banner[0].contains("(mutual TLS, no authentication) at grpc+tls://"), "{:?}", drive.banner);
+    let mut args = vec!["host", "serve", "--drives", &drive.url, "--tls-ca", &pki.ca, "--listen", "grpc+tls://127.0.0.1:0"];
+    args.extend(pki.of_host());
+    let host = Served::start(&args);
+    let at = ["--fleet", host.url.as_str(), "--tls-ca", &pki.ca];
+    let csv = file(dir.path(), "t.csv", "v\n1\n2\n");
+    run(&["ingest", &csv, "--to", "d.t", at[0], at[1], at[2], at[3]]).code(0);
+    let sum = |environment: &[(&str, &str)], more: &[&str]| {
+        let mut args = vec!["sql", "SELECT sum(v) AS s FROM d.t", "--format", "csv", at[0], at[1]];
+        args.extend(more);
+        run_with(&args, environment)
+    };
+    assert_eq!(sum(&[], &at[2..]).code(0).out, "s\n3\n");
+    assert_eq!(sum(&[("SKYTETHER_TLS_CA", &pki.ca)], &[]).code(0).out, "s\n3\n");
+
+    // Another authority, none, and no TLS at all.
+    let other = Pki::init(&dir.path().join("other"), &[]);
+    assert!(sum(&[], &["--tls-ca", &other.ca]).fails(1).contains("not trusted here"));
+    assert!(sum(&[], &[]).fails(1).contains("--tls-ca"));
+    run(&["ls", "--fleet", host.address()]).fails(1);
+
+    // The drive wants a certificate, of its authority, that may be a client's: a drive's own may not.
+    let refused = |more: &[&str]| {
+        let mut args = vec!["host", "serve", "--drives", &drive.url, "--tls-ca", &pki.ca];
+        args.extend(more);
+        run(&args).fails(1)
+    };
+    for more in [&[][..], &other.of_host(), &["--tls-cert", &pki.drive[0], "--tls-key", &pki.drive[1]]] {
+        let said = refused(more);
+        assert!(said.contains("client certificate") && said.contains(drive.address()), "{said}");
+    }
+    host.stop().code(0);
+    drive.stop().code(0);
+}
+
+#[test]
+fn token_is_required_from_its_creation_to_its_revocation() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = fleet(dir.path(), "2");
+    let csv = file(dir.path(), "t.csv", "v\n1\n2\n");
+    run(&["ingest", &csv, "--to", "d.t", "--fleet", &at]).code(0);
+    let host = host(&at, &["--require-auth"]);
+    assert!(host.banner[0].contains("(no TLS, authentication required)"), "{:?}", host.banner);
+    let sql = |token: Option<&str>| {
+        let mut args = vec!["sql", "SELECT sum(v) AS s FROM d.t", "--format", "csv", "--fleet", &host.url];
+        args.extend(token.iter().flat_map(|token| ["--token", token]));
+        run(&args)
+    };
+    let said = sql(None).fails(1);
+    assert!(said.contains("requires authentication") && said.contains("SKYTETHER_TOKEN"), "{said}");
+    assert!(sql(Some("sky_wrong")).fails(1).contains("wrong or was revoked"));
+
+    // Made while the host runs, in the directory that it has open; then through the host, by a caller that it knows.
+    let first = create("laptop", &["--fleet", &at, "--grant", "read:d", "--expires", "30d"]);
+    assert_eq!(sql(Some(&first)).code(0).out, "s\n3\n");
+    assert_eq!(run_with(&["sql", "SELECT 1 AS x", "--format", "csv", "--fleet", &host.url], &[("SKYTETHER_TOKEN", &first)]).code(0).out, "x\n1\n");
+    run(&["token", "create", "thief", "--fleet", &host.url]).fails(1);
+    let second = create("nightly.job", &["--fleet", &host.url, "--token", &first]);
+    assert!(run(&["token", "create", "laptop", "--fleet", &at]).fails(1).contains("laptop"));
+    for place in [&["--fleet", at.as_str()][..], &["--fleet", &host.url, "--token", &second]] {
+        let listed = |more: &[&str]| run(&[&["token", "ls"], place, more].concat()).code(0).out;
+        let table = listed(&[]);
+        assert!(table.contains("laptop") && table.contains("nightly.job") && table.contains("read:d") && table.contains("in 29 d"), "{table}");
+        let json: Vec<Value> = serde_json::from_str(&listed(&["--format", "json"])).unwrap();
+        assert!(json.len() == 2 && json[0]["name"] == "laptop" && json[0]["grants"][0] == "read:d", "{json:?}");
+        assert!(!table.contains("sky_") && json.iter().all(|token| token.get("sha256").is_none()));
+    }
+    run(&["token", "revoke", "laptop", "--fleet", &host.url, "--token", &second]).code(0);
+    assert!(sql(Some(&first)).fails(1).contains("revoked"));
+    assert_eq!(sql(Some(&second)).code(0).out, "s\n3\n");
+    run(&["token", "revoke", "nightly.job", "--fleet", &at]).code(0);
+    sql(Some(&second)).fails(1);
+    let brief = create("brief", &["--fleet", &at, "--expires", "1s"]);
+    while run(&["token", "ls", "--fleet", &at]).code(0).out.contains("in ") {
+        std::thread::yield_now();
+    }
+    assert!(sql(Some(&brief)).fails(1).contains("expired"));
+
+    // The identity reaches the host: its log names who asked.
+    let done = host.stop().code(0);
+    assert!(done.err.contains("caller=token laptop") && done.err.contains("caller=token nightly.job"), "{}", done.err);
+}
+
+#[test]
+fn file_of_tokens_protects_a_host_over_drives() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("drive-0");
+    let drive = Served::start(&["drive", "serve", "--data", text(&data)]);
+    let tokens = text(&dir.path().join("tokens.json")).to_owned();
+    let token = create("laptop", &["--tokens", &tokens]);
+    let said = run(&["host", "serve", "--drives", &drive.url, "--require-auth"]).fails(2);
+    assert!(said.contains("--tokens FILE"), "{said}");
+    let host = Served::start(&["host", "serve", "--drives", &drive.url, "--require-auth", "--tokens", &tokens]);
+    run(&["ls", "--fleet", &host.url]).fails(1);
+    run(&["ls", "--fleet", &host.url, "--token", &token]).code(0);
+    run(&["token", "revoke", "laptop", "--tokens", &tokens]).code(0);
+    run(&["ls", "--fleet", &host.url, "--token", &token]).fails(1);
+    // A drive may take tokens as well; a host then shows its own.
+    let data = dir.path().join("drive-1");
+    let drive = Served::start(&["drive", "serve", "--data", text(&data), "--require-auth", "--tokens", &tokens]);
+    let token = create("host", &["--tokens", &tokens]);
+    assert!(run(&["host", "serve", "--drives", &drive.url]).fails(1).contains("requires authentication"));
+    Served::start(&["host", "serve", "--drives", &drive.url, "--token", &token]).stop().code(0);
+}
+
+#[test]
+fn server_beyond_loopback_needs_tls_or_insecure() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, at) = (dir.path().join("drive-0"), fleet(dir.path(), "1"));
+    for serve in [&["drive", "serve", "--data", text(&data)][..], &["host", "serve", "--fleet", &at]] {
+        let listening = |more: &[&'static str]| [serve, more].concat();
+        let said = run(&listening(&["--listen", "0.0.0.0:0"])).fails(2);
+        assert!(said.contains("0.0.0.0:0") && said.contains("--tls-cert") && said.contains("--insecure"), "{said}");
+        assert!(!data.exists(), "a refused drive is not made");
+        assert!(run(&listening(&["--listen", "grpc+tls://0.0.0.0:0"])).fails(2).contains("--tls-cert"));
+        let said = run(&listening(&["--listen", "nbd://127.0.0.1:0"])).fails(2);
+        assert!(said.contains("\"nbd\"") && said.contains("grpc+tls://"), "{said}");
+        Served::start(&listening(&["--listen", "0.0.0.0:0", "--insecure"])).stop().code(0);
+        if data.exists() {
+            std::fs::remove_dir_all(&data).unwrap();
+        }
+    }
+    let pki = Pki::init(&dir.path().join("pki"), &[]);
+    let mut args = vec!["host", "serve", "--fleet", &at, "--listen", "grpc+tls://0.0.0.0:0"];
+    args.extend(pki.of_host());
+    Served::start(&args).stop().code(0);
+}
+
+#[test]
+fn several_listen_options_serve_one_fleet() {
+    let dir = tempfile::tempdir().unwrap();
+    let (at, pki) = (fleet(dir.path(), "1"), Pki::init(&dir.path().join("pki"), &[]));
+    let mut args = vec!["host", "serve", "--fleet", &at, "--listen", "127.0.0.1:0", "--listen", "grpc+tls://127.0.0.1:0", "--listen", "grpc://127.0.0.1:0"];
+    args.extend(pki.of_host());
+    let host = Served::start_with(&args, &[], 3);
+    run(&["ingest", &file(dir.path(), "t.csv", "v\n7\n"), "--to", "d.t", "--fleet", &host.url]).code(0);
+    for (line, security) in host.banner.iter().zip(["no TLS", "TLS", "no TLS"]) {
+        let url = line.split_whitespace().last().unwrap();
+        assert!(line.contains(&format!("({security}, ")), "{line}");
+        assert_eq!(run(&["sql", "SELECT v FROM d.t", "--format", "csv", "--fleet", url, "--tls-ca", &pki.ca]).code(0).out, "v\n7\n");
+    }
+    host.stop().code(0);
+}
+
+#[test]
+fn renewed_certificates_are_used_without_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (at, place) = (fleet(dir.path(), "1"), dir.path().join("pki"));
+    let pki = Pki::init(&place, &[]);
+    let former = file(dir.path(), "former.pem", &std::fs::read_to_string(&pki.ca).unwrap());
+    let host = host(&at, &pki.of_host());
+    assert!(host.url.starts_with("grpc+tls://"), "with a certificate, TLS is the default: {}", host.url);
+    let ls = |ca: &str| run(&["ls", "--fleet", &host.url, "--tls-ca", ca]);
+    ls(&former).code(0);
+    assert!(run(&["pki", "init", text(&place)]).fails(1).contains("--force"));
+    Pki::init(&place, &["--force"]);
+    ls(&pki.ca).code(0);
+    assert!(ls(&former).fails(1).contains("not trusted here"));
+    std::fs::write(&pki.host[0], "no certificate").unwrap();
+    ls(&pki.ca).code(0);
+    assert!(host.stop().code(0).err.contains("kept the former TLS certificate"));
+}

@@ -1,0 +1,57 @@
+//! What all network doors share: addresses, listening, TLS, authentication, limits and shutdown.
+//!
+//! A door (the Flight faces of drives and hosts today, other protocols later) gets a [`ServeContext`] and a bound
+//! [`Listener`]. It takes [`Connection`]s from the listener. Those have passed the limits and the TLS handshake
+//! already, so that no door can leave one out.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`endpoint`] | addresses (`grpc+tls://host:port`) and registries by scheme |
+//! | [`context`] | [`ServeContext`], [`Limits`], [`Metrics`] |
+//! | [`listener`] | binding, the rule about loopback, accepting, bounded greetings |
+//! | [`tls`] | server and client configurations of rustls, reloaded when their files change |
+//! | [`identity`], [`auth`] | who calls, and how that is found |
+//! | [`token`] | bearer tokens in a file, hashed |
+//! | [`pki`] | a certificate authority and the certificates of one fleet |
+//! | [`grpc`] | the one builder of gRPC servers, and of gRPC channels |
+//!
+//! Invariants: a server without TLS does not listen beyond loopback unless its context says so; a broken certificate
+//! file never replaces a working one; a token's text is on no disk.
+//!
+//! ```
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! use skytether_transport::{Endpoint, Listener, Security, ServeContext};
+//!
+//! let context = ServeContext::default();
+//! let at: Endpoint = "127.0.0.1:0".parse()?;
+//! let listener = Listener::bind(&at, Security::Plain, &context).await?;
+//! assert!(listener.url().starts_with("grpc://127.0.0.1:"));
+//!
+//! // Without TLS, other machines are kept out.
+//! let refused = Listener::bind(&"0.0.0.0:0".parse()?, Security::Plain, &context).await.unwrap_err();
+//! assert!(refused.message().contains("--insecure"));
+//! # Ok::<_, skytether_common::Error>(())
+//! # })?;
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod auth;
+pub mod connection;
+pub mod context;
+pub mod endpoint;
+mod files;
+pub mod grpc;
+pub mod identity;
+pub mod listener;
+pub mod pki;
+pub mod tls;
+pub mod token;
+
+pub use auth::{Authenticator, Gate};
+pub use connection::{Connection, Peer};
+pub use context::{Limits, Metrics, ServeContext};
+pub use endpoint::{Endpoint, Registry};
+pub use identity::{Identity, IdentityKind};
+pub use listener::{Alpn, Listener, Security};
+pub use tls::{Credentials, ServerTls, TlsFiles};
+pub use token::{Secret, TokenInfo, TokenStore};

@@ -1,0 +1,258 @@
+//! Binding and accepting.
+//!
+//! Between the accept and the door lies the greeting: the first byte, and the TLS handshake where the door has TLS.
+//! Greetings run on tasks of their own, bounded in number and time, so that a slow client delays no other.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::Stream;
+use skytether_common::{Error, Result};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::connection::{Connection, Io, Peer};
+use crate::context::{Limits, Metrics, ServeContext};
+use crate::endpoint::{DEFAULT_SCHEME, Endpoint};
+use crate::tls::ServerTls;
+
+/// The first byte of a TLS connection: the type of the record with the client's hello (RFC 8446, 5.1).
+const TLS_HANDSHAKE: u8 = 22;
+
+/// How long a refused client may take to read why.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// How long accepting rests after the system refused a connection: it is short of files then.
+const REST: Duration = Duration::from_millis(50);
+
+/// Whether a door speaks TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Security {
+    /// It does not.
+    Plain,
+    /// It does.
+    Tls,
+}
+
+/// The protocol that a TLS handshake agrees on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Alpn {
+    /// None.
+    Absent,
+    /// HTTP/2. gRPC clients insist on it.
+    Http2,
+}
+
+/// A bound port.
+#[derive(Debug)]
+pub struct Listener {
+    tcp: TcpListener,
+    endpoint: Endpoint,
+    security: Security,
+}
+
+impl Listener {
+    /// Binds `at`. Port 0 picks a free one.
+    ///
+    /// # Errors
+    /// `Invalid` where `at` is no `host:port`, where a door with TLS has no certificate, and where a door without TLS
+    /// would listen beyond loopback and `context` does not allow it; `Unavailable` where the port is taken.
+    pub async fn bind(at: &Endpoint, security: Security, context: &ServeContext) -> Result<Self> {
+        let (host, port) = at.socket()?;
+        if security == Security::Tls && context.tls.is_none() {
+            return Err(Error::invalid(format!("{at}: TLS needs a certificate: give --tls-cert and --tls-key (`skytether pki init DIR` makes them)")));
+        }
+        let failed = |e: io::Error| {
+            let hint = if e.kind() == io::ErrorKind::AddrInUse { " (another process does: choose another port)" } else { "" };
+            Error::unavailable(format!("cannot listen on {}{hint}", at.authority())).because(e)
+        };
+        let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await.map_err(failed)?.collect();
+        let reachable = addresses.iter().any(|address| !address.ip().to_canonical().is_loopback());
+        if security == Security::Plain && reachable && !context.insecure {
+            return Err(Error::invalid(format!(
+                "{at}: refused to listen beyond loopback without TLS: give --tls-cert and --tls-key and an address with TLS, such as grpc+tls://{} \
+                 (`skytether pki init DIR` makes certificates), or allow it with --insecure",
+                at.authority()
+            )));
+        }
+        let tcp = TcpListener::bind(addresses.as_slice()).await.map_err(failed)?;
+        let bound = tcp.local_addr().map_err(|e| Error::unavailable("cannot learn the address that was bound").because(e))?;
+        Ok(Self { endpoint: Endpoint::new(at.scheme(), bound.to_string()), tcp, security })
+    }
+
+    /// A listener without TLS that the caller has bound, wherever that is: for tests, and for programs with rules of
+    /// their own.
+    ///
+    /// # Errors
+    /// `Unavailable` where the system does not say its address.
+    pub fn plain(tcp: TcpListener) -> Result<Self> {
+        let bound = tcp.local_addr().map_err(|e| Error::unavailable("cannot learn the address that was bound").because(e))?;
+        Ok(Self { endpoint: Endpoint::new(DEFAULT_SCHEME, bound.to_string()), tcp, security: Security::Plain })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The URL that clients connect to: `grpc+tls://127.0.0.1:5300`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.endpoint.to_string()
+    }
+
+    /// Whether it speaks TLS.
+    #[must_use]
+    pub fn security(&self) -> Security {
+        self.security
+    }
+
+    /// The connections that come, within the limits of `context`. Accepting stops when this is dropped.
+    #[must_use]
+    pub fn incoming(self, alpn: Alpn, context: &ServeContext) -> Incoming {
+        // A connection waits here for a door that is slow to take it: few, because they are in the limit already.
+        let (ready, receive) = mpsc::channel(16);
+        let tls = match self.security {
+            Security::Plain => None,
+            Security::Tls => context.tls.clone(),
+        };
+        let greeter = Arc::new(Greeter { tls, alpn, metrics: Arc::clone(&context.metrics), time: context.limits.greeting_time, url: self.url(), ready });
+        let accepting = tokio::spawn(accept(self.tcp, greeter, context.limits.clone()));
+        Incoming { ready: receive, _accepting: AbortOnDropHandle::new(accepting) }
+    }
+}
+
+/// A stream of connections: see [`Listener::incoming`]. It ends with no error.
+#[derive(Debug)]
+pub struct Incoming {
+    ready: mpsc::Receiver<Connection>,
+    _accepting: AbortOnDropHandle<()>,
+}
+
+impl Incoming {
+    /// The next connection.
+    pub async fn next_connection(&mut self) -> Option<Connection> {
+        self.ready.recv().await
+    }
+}
+
+impl Stream for Incoming {
+    type Item = io::Result<Connection>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().ready.poll_recv(cx).map(|came| came.map(Ok))
+    }
+}
+
+/// What greets the connections of one listener.
+#[derive(Debug)]
+struct Greeter {
+    tls: Option<Arc<ServerTls>>,
+    alpn: Alpn,
+    metrics: Arc<Metrics>,
+    time: Duration,
+    url: String,
+    ready: mpsc::Sender<Connection>,
+}
+
+async fn accept(tcp: TcpListener, greeter: Arc<Greeter>, limits: Limits) {
+    let places = Arc::new(Semaphore::new(limits.connections));
+    // Those that greet end with this function.
+    let mut greeting = JoinSet::new();
+    let mut order: VecDeque<AbortHandle> = VecDeque::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = tcp.accept() => accepted,
+            Some(_) = greeting.join_next() => continue,
+        };
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, url = greeter.url, "cannot accept a connection");
+                tokio::time::sleep(REST).await;
+                continue;
+            }
+        };
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            Metrics::add(&greeter.metrics.over_limit);
+            tracing::warn!(peer = %address, "refused a connection: there are too many");
+            continue;
+        };
+        order.retain(|handle| !handle.is_finished());
+        if order.len() >= limits.greetings
+            && let Some(oldest) = order.pop_front()
+        {
+            tracing::debug!(url = greeter.url, "ended the oldest unfinished handshake: there are too many");
+            Metrics::add(&greeter.metrics.failed_greetings);
+            oldest.abort();
+        }
+        let greeter = Arc::clone(&greeter);
+        order.push_back(greeting.spawn(async move { greeter.greet(stream, address, place).await }));
+    }
+}
+
+impl Greeter {
+    async fn greet(&self, stream: TcpStream, address: SocketAddr, place: OwnedSemaphorePermit) {
+        match tokio::time::timeout(self.time, self.connect(stream, address)).await {
+            // It left without a word, as a probe does.
+            Ok(Ok(None)) => {}
+            Ok(Ok(Some((io, peer)))) => {
+                // It fails where the door is closing.
+                let _ = self.ready.send(Connection::new(io, peer, place, Arc::clone(&self.metrics))).await;
+            }
+            Ok(Err(error)) => {
+                Metrics::add(&self.metrics.failed_greetings);
+                tracing::warn!(peer = %address, url = self.url, "refused a connection: {error}");
+            }
+            Err(_) => {
+                Metrics::add(&self.metrics.failed_greetings);
+                tracing::warn!(peer = %address, url = self.url, "refused a connection: it said nothing, or did not finish its TLS handshake, in time");
+            }
+        }
+    }
+
+    async fn connect(&self, mut stream: TcpStream, address: SocketAddr) -> io::Result<Option<(Io, Peer)>> {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "cannot send small packets at once");
+        }
+        let mut first = [0];
+        if stream.peek(&mut first).await? == 0 {
+            return Ok(None);
+        }
+        let speaks_tls = first[0] == TLS_HANDSHAKE;
+        let Some(tls) = &self.tls else {
+            if speaks_tls {
+                return Err(io::Error::other("a client spoke TLS, which this port does not (use an address with TLS, such as grpc+tls://, with --listen)"));
+            }
+            return Ok(Some((Io::Plain(stream), Peer { address, tls: false, certificate: None })));
+        };
+        if !speaks_tls {
+            return Err(io::Error::other("a client spoke no TLS, which this port demands (its address must begin with grpc+tls://)"));
+        }
+        match tls.accept(stream, self.alpn).await {
+            Ok((stream, certificate)) => Ok(Some((Io::Tls(Box::new(stream)), Peer { address, tls: true, certificate }))),
+            Err((error, refused)) => {
+                stream = refused;
+                // Closing at once would have the system drop the alert that says why, as the client has sent more
+                // meanwhile.
+                let _ = tokio::time::timeout(LINGER, async {
+                    stream.shutdown().await?;
+                    let mut rest = [0; 4096];
+                    while stream.read(&mut rest).await? > 0 {}
+                    Ok::<_, io::Error>(())
+                })
+                .await;
+                Err(error)
+            }
+        }
+    }
+}

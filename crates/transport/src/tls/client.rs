@@ -1,0 +1,176 @@
+//! The client's side.
+
+use std::error::Error as StdError;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
+use skytether_common::{Error, Result};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::endpoint::{Endpoint, TLS_SCHEME};
+use crate::tls::{authorities, certificates, private_key, provider};
+use crate::token::Secret;
+
+/// What a client shows, and whom it trusts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// The authorities that servers' certificates must come from; without it those that the system trusts.
+    pub tls_ca: Option<PathBuf>,
+    /// The client's certificate and its key.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// A bearer token.
+    pub token: Option<Secret>,
+}
+
+impl Credentials {
+    /// The variable of the environment that holds a token.
+    pub const TOKEN_VARIABLE: &str = "SKYTETHER_TOKEN";
+    /// The variable of the environment that names the file of authorities.
+    pub const CA_VARIABLE: &str = "SKYTETHER_TLS_CA";
+
+    /// What is not set here, from the environment.
+    #[must_use]
+    pub fn or_environment(mut self) -> Self {
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        self.tls_ca = self.tls_ca.or_else(|| variable(Self::CA_VARIABLE).map(PathBuf::from));
+        self.token = self.token.or_else(|| variable(Self::TOKEN_VARIABLE).and_then(|token| token.into_string().ok()).map(Secret::new));
+        self
+    }
+
+    fn config(&self) -> Result<ClientConfig> {
+        let roots = match &self.tls_ca {
+            Some(path) => authorities(path)?,
+            None => system()?,
+        };
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+            .map_err(|e| Error::internal("TLS 1.2 and 1.3 can't be configured").because(e))?
+            .with_root_certificates(roots);
+        let mut config = match &self.identity {
+            None => builder.with_no_client_auth(),
+            Some((cert, key)) => builder.with_client_auth_cert(certificates(cert)?, private_key(key)?).map_err(|e| {
+                Error::invalid(format!("{} and {} can't be used together; name a certificate and its own key", cert.display(), key.display())).because(e)
+            })?,
+        };
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(config)
+    }
+}
+
+/// The authorities that the system trusts.
+fn system() -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    // Stores of systems hold a few certificates that no library takes.
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        return Err(Error::invalid("this system trusts no certificate authority; name one with --tls-ca FILE (SKYTETHER_TLS_CA, in Python tls_ca=)"));
+    }
+    Ok(roots)
+}
+
+/// Makes the connections of one channel: the first one, and those after it broke. The files are read for each, so that
+/// renewed ones are used.
+#[derive(Debug, Clone)]
+pub(crate) struct Connector {
+    endpoint: Endpoint,
+    credentials: Arc<Credentials>,
+}
+
+/// A connection, plain or TLS.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Connector {
+    pub(crate) fn new(endpoint: Endpoint, credentials: Arc<Credentials>) -> Self {
+        Self { endpoint, credentials }
+    }
+
+    pub(crate) async fn connect(self) -> Result<Box<dyn Stream>> {
+        let (host, port) = self.endpoint.socket()?;
+        let failed = |e: io::Error| Error::unavailable(format!("{e}")).because(e);
+        let stream = TcpStream::connect((host, port)).await.map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        if self.endpoint.scheme() != TLS_SCHEME {
+            return Ok(Box::new(stream));
+        }
+        let name = host.split('%').next().unwrap_or(host).to_owned();
+        let name = ServerName::try_from(name).map_err(|e| Error::invalid(format!("{host:?} can't be the name in a certificate")).because(e))?;
+        let config = self.credentials.config()?;
+        match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(error) => Err(of_handshake(error)),
+        }
+    }
+}
+
+/// What a failed handshake means, and what to do.
+fn of_handshake(error: io::Error) -> Error {
+    let found = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).cloned();
+    let text = match &found {
+        Some(rustls::Error::InvalidCertificate(why)) => match why {
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                "its certificate comes from an authority that is not trusted here; name the right one with --tls-ca FILE (SKYTETHER_TLS_CA, in Python tls_ca=)"
+            }
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => "its certificate has expired; renew it, or set this machine's clock right",
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                "its certificate is not valid yet; set the clock of this machine, or of the one that made it, right"
+            }
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                "its certificate is for other names than this address; connect by one of them, or make it with `skytether pki init DIR --name HOST`"
+            }
+            _ => "its certificate can't be verified",
+        },
+        Some(rustls::Error::AlertReceived(alert)) => return refused(&format!("{alert:?}")),
+        Some(rustls::Error::InvalidMessage(_)) => "it does not speak TLS; write grpc:// instead of grpc+tls://, or start it with --tls-cert",
+        None if error.kind() == io::ErrorKind::UnexpectedEof || error.kind() == io::ErrorKind::ConnectionReset => {
+            "it ended the TLS handshake; if it speaks no TLS, write grpc:// instead of grpc+tls://"
+        }
+        _ => "the TLS handshake failed",
+    };
+    Error::invalid(text).because(error)
+}
+
+fn refused(alert: &str) -> Error {
+    let certificate = [
+        AlertDescription::CertificateRequired,
+        AlertDescription::UnknownCA,
+        AlertDescription::BadCertificate,
+        AlertDescription::CertificateExpired,
+        AlertDescription::CertificateUnknown,
+        AlertDescription::UnsupportedCertificate,
+        AlertDescription::CertificateRevoked,
+    ]
+    .iter()
+    .any(|known| alert.starts_with(&format!("{known:?}")));
+    if certificate {
+        return Error::invalid(format!(
+            "it refuses this machine's client certificate, or demands one ({alert}); give --tls-cert and --tls-key of its authority"
+        ));
+    }
+    Error::invalid(format!("it ended the TLS handshake ({alert})"))
+}
+
+/// What TLS says of a failed connection or call, if it is why that failed.
+///
+/// With TLS 1.3 a server refuses a client's certificate after the client's handshake is over. The alert then arrives as
+/// the failure of the first call, and the layers between have turned it into text.
+pub(crate) fn explain(error: &(dyn StdError + 'static)) -> Option<Error> {
+    if let Some(ours) = Error::find(error) {
+        return Some(Error::new(ours.kind(), ours.message()));
+    }
+    let mut at = Some(error);
+    while let Some(e) = at {
+        if let Some((_, alert)) = e.to_string().split_once("fatal alert: ") {
+            return Some(refused(alert));
+        }
+        at = e.source();
+    }
+    None
+}

@@ -1,0 +1,5 @@
+//! Listeners and clients over loopback.
+
+mod listeners;
+mod tls;
+mod util;
