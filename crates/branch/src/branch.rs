@@ -22,7 +22,7 @@ use skytether_store::{Entry, Op, Usage, Version};
 use crate::striped_storage::Placed;
 use crate::worker::{Below, Work};
 use skytether_catalog::fencing::{Fence, take_over};
-use skytether_catalog::membership::{Founding, Role};
+use skytether_catalog::records::membership::{Founding, Role};
 use skytether_cluster::cluster::Cluster;
 use skytether_cluster::options::HostOptions;
 use skytether_engine::split_execution::SplitExecution;

@@ -15,8 +15,8 @@ use skytether_common::{Error, Key, PartitionName, Result};
 use skytether_device::{Cse, CseInfo, Storage};
 use skytether_store::{Entry, Expect, Op, Usage, Version};
 
-use skytether_catalog::membership::MEMBERSHIP_KEY;
-use skytether_catalog::root_store::rendezvous;
+use skytether_catalog::records::membership::MEMBERSHIP_KEY;
+use skytether_catalog::rendezvous::rendezvous;
 
 /// What stands in keys of the level above behind [`MEMBERSHIP_KEY`], so that they are not those of the branch's own record.
 const ABOVE: &str = "-above";

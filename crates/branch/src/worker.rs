@@ -39,9 +39,9 @@ use skytether_cluster::cluster::Cluster;
 use skytether_cluster::options::Moving;
 use skytether_exec::adaptive::cost_inputs::work;
 use skytether_exec::adaptive::local_worker::EngineAbove;
+use skytether_exec::adaptive::scan_setup::Source;
+use skytether_exec::adaptive::scan_setup::{Member, Start};
 use skytether_exec::adaptive::start as moving;
-use skytether_exec::adaptive::start::{Member, Start};
-use skytether_exec::adaptive::upstream::Source;
 use skytether_exec::column_stats::KnownTable;
 use skytether_exec::drive_reader::{Annotated, Patience, Reading};
 use skytether_exec::estimate::{Estimated, Estimates};
@@ -158,7 +158,13 @@ impl Work {
     }
 
     /// What an epoch at `top` starts from.
-    fn start(&self, top: Rung, source: Arc<dyn Source>, outputs: Vec<moving::Output>, collector: &Arc<Collector>) -> Result<Start> {
+    fn start(
+        &self,
+        top: Rung,
+        source: Arc<dyn Source>,
+        outputs: Vec<skytether_exec::adaptive::scan_setup::Output>,
+        collector: &Arc<Collector>,
+    ) -> Result<Start> {
         let scan = collector.scan(self.plan.dataset.to_string(), self.plan.rung, String::new(), None);
         let options = self.below.cluster.options();
         let drives = self.below.cluster.drives();

@@ -13,11 +13,13 @@ use skytether_common::{DatasetName, Error, Generation, Key, Kind, Result};
 use skytether_store::{Expect, Op, Version};
 use uuid::Uuid;
 
-use crate::failure_domains::Domains;
 use crate::fencing::is_refusal;
-use crate::home_slots::Seats;
-use crate::membership::{MEMBERSHIP_KEY, Membership};
-use crate::root_store::{Catalog, RootRecord, rendezvous_order};
+use crate::records::failure_domains::Domains;
+use crate::records::home_slots::Seats;
+use crate::records::membership::{MEMBERSHIP_KEY, Membership};
+use crate::records::root::RootRecord;
+use crate::rendezvous::rendezvous_order;
+use crate::root_store::Catalog;
 
 /// How often a record that changes meanwhile is looked at again.
 const ATTEMPTS: usize = 16;

@@ -12,12 +12,12 @@ use skytether_redundancy::Scheme;
 use tokio::sync::{Mutex as Turn, MutexGuard as InTurn, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use uuid::Uuid;
 
-use crate::code_map::Over;
-use crate::code_map::code;
-use crate::failure_domains::Domains;
-use crate::home_slots::Seats;
-use crate::membership::no_hosts;
-use crate::replacement::BLANK;
+use crate::records::code_map::Over;
+use crate::records::code_map::code;
+use crate::records::failure_domains::Domains;
+use crate::records::home_slots::Seats;
+use crate::records::membership::BLANK;
+use crate::records::membership::no_hosts;
 
 /// What a host knows of its drives as they are now. All that look at the same drives share it.
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! Indexes that drives build (docs/internals/indexes.md): which there are to be is in root records, so that the next generation gets them, too; each drive is told by a definition beside each of its partitions.
 
+use crate::records::index::IndexRecord;
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,30 +13,11 @@ use skytether_slice::Metadata;
 use skytether_store::{Expect, Op, Version};
 
 use crate::fencing::is_refusal;
-use crate::root_store::{Catalog, RootRecord};
+use crate::records::root::RootRecord;
+use crate::root_store::Catalog;
 
 /// How often a root record that others change meanwhile is changed again.
 const ATTEMPTS: usize = 16;
-
-/// An index as a root record has it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct IndexRecord {
-    /// Its name.
-    pub name: String,
-    /// The table that it is of.
-    pub table: String,
-    /// The columns by whose ranges it finds rows.
-    pub columns: Vec<String>,
-    /// Columns whose values it has.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub include: Vec<String>,
-}
-
-impl IndexRecord {
-    fn definition(&self) -> Definition {
-        Definition::new(self.columns.clone(), self.include.clone())
-    }
-}
 
 /// An index that is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

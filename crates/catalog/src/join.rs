@@ -11,8 +11,9 @@ use skytether_store::{Expect, Op};
 use uuid::Uuid;
 
 use crate::fencing::HOST_KEY;
-use crate::membership::MEMBERSHIP_KEY;
-use crate::root_store::{Catalog, RootRecord};
+use crate::records::membership::MEMBERSHIP_KEY;
+use crate::records::root::RootRecord;
+use crate::root_store::Catalog;
 
 /// Keys that are deleted at a time.
 const PAGE: usize = 512;

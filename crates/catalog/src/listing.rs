@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Kind, Result};
 use skytether_redundancy::Scheme;
 
-use crate::root_store::{Catalog, DatasetKind, RootRecord};
+use crate::records::root::{DatasetKind, RootRecord};
+use crate::root_store::Catalog;
 
 /// One line of the list of data sets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

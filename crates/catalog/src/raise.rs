@@ -8,12 +8,14 @@ use skytether_common::{DatasetName, Error, Kind, Result};
 use skytether_redundancy::Scheme;
 use skytether_store::{Expect, Op};
 
-use crate::failure_domains::{Domains, Spread};
 use crate::fencing::is_refusal;
-use crate::home_slots::Seats;
-use crate::membership::{Membership, REDUNDANT_FORMAT, homes_of};
+use crate::records::failure_domains::Domains;
+use crate::records::home_slots::Seats;
+use crate::records::membership::Spread;
+use crate::records::membership::{Membership, REDUNDANT_FORMAT, homes_of};
+use crate::records::root::RootRecord;
 use crate::rejoin::ANSWER;
-use crate::root_store::{Catalog, RootRecord};
+use crate::root_store::Catalog;
 
 /// Records that are copied at the same time.
 const COPIES: usize = 32;

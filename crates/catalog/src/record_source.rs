@@ -5,7 +5,8 @@ use std::fmt::Debug;
 use futures::future::BoxFuture;
 use skytether_common::{DatasetName, Result};
 
-use crate::root_store::{Catalog, RootRecord};
+use crate::records::root::RootRecord;
+use crate::root_store::Catalog;
 
 /// Gives root records.
 pub trait RecordSource: Send + Sync + Debug {

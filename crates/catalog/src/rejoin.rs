@@ -2,6 +2,8 @@
 //!
 //! The note is in the membership record, which every drive has; of several the one with the highest `change` counts.
 
+use crate::records::membership::highest;
+use crate::records::membership::newest;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -11,12 +13,13 @@ use skytether_common::{DatasetName, Error, Key, Kind, Result};
 use skytether_store::{Expect, Op};
 use uuid::Uuid;
 
-use crate::failure_domains::Domains;
 use crate::fencing::is_refusal;
-use crate::home_slots::Seats;
-use crate::membership::{MEMBERSHIP_KEY, Membership};
-use crate::replacement::stranger;
-use crate::root_store::{Catalog, RootRecord};
+use crate::records::failure_domains::Domains;
+use crate::records::home_slots::Seats;
+use crate::records::membership::stranger;
+use crate::records::membership::{MEMBERSHIP_KEY, Membership};
+use crate::records::root::RootRecord;
+use crate::root_store::Catalog;
 use skytether_runtime::within;
 
 /// How often it is looked whether lost drives are back, at most, and how long they have to answer.
@@ -403,14 +406,4 @@ impl Catalog {
 
 fn always_changing() -> Error {
     Error::conflict("the record of the fleet changes all the time: is there another host?")
-}
-
-/// The highest change that any drive tells of.
-fn highest(told: &[Result<Option<Membership>>]) -> u64 {
-    told.iter().filter_map(|told| told.as_ref().ok()?.as_ref()).map(|membership| membership.change).max().unwrap_or(0)
-}
-
-/// The record that counts.
-pub fn newest(told: &[Result<Option<Membership>>]) -> Option<&Membership> {
-    told.iter().filter_map(|told| told.as_ref().ok()?.as_ref()).max_by_key(|membership| membership.change)
 }

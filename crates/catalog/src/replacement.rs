@@ -1,40 +1,16 @@
 //! Blank drives in the places of lost ones, as the record of the fleet tells them: who was replaced, who is blank, and who is taken in.
 
+use crate::records::membership::BLANK;
+use crate::records::membership::stranger;
 use bytes::Bytes;
 use skytether_common::{Error, Key, Kind, Result};
 use skytether_store::{Expect, Op};
 use uuid::Uuid;
 
-use crate::membership::{MEMBERSHIP_KEY, Membership, REPLACED_FORMAT};
-use crate::rejoin::newest;
+use crate::records::membership::newest;
+use crate::records::membership::{MEMBERSHIP_KEY, Membership, REPLACED_FORMAT};
 use crate::root_store::Catalog;
 use skytether_runtime::within;
-
-/// Why a blank drive is not used.
-pub(crate) const BLANK: &str = "it is blank, in the place of one that was lost: `skytether repair` rebuilds what was on it";
-
-/// Why a drive that was replaced is not used.
-const REPLACED: &str = "another drive took its place while it was away: it is not of this fleet any more";
-
-impl Membership {
-    /// Which drive of this id counts: the first one is 0.
-    pub(crate) fn incarnation(&self, id: &Uuid) -> u32 {
-        self.drives.iter().find(|member| member.id == *id).map_or(0, |member| member.incarnation)
-    }
-}
-
-/// Why the drive of this id is not to be used, by what it knows of its fleet, if that tells: in a fleet that may lose drives, whose newest record is `newest`.
-pub(crate) fn stranger(newest: &Membership, id: &Uuid, told: &Result<Option<Membership>>) -> Option<&'static str> {
-    match told {
-        Ok(None) => Some(BLANK),
-        Ok(Some(own)) if own.incarnation(id) < newest.incarnation(id) => Some(REPLACED),
-        // It may be the one that was replaced.
-        Err(e) if e.kind() == Kind::Corrupt && newest.incarnation(id) > 0 => {
-            Some("its record of the fleet is damaged, and it may be one that was replaced: replace it")
-        }
-        _ => None,
-    }
-}
 
 impl Catalog {
     /// Takes drives that are blank, or were replaced, for lost: whatever is not on them is not nowhere.

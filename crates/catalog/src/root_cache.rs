@@ -8,7 +8,7 @@ use quick_cache::sync::Cache;
 use skytether_common::DatasetName;
 use skytether_store::Version;
 
-use crate::root_store::RootRecord;
+use crate::records::root::RootRecord;
 
 /// Records that are kept at most.
 const MOST: usize = 256;

@@ -3,6 +3,8 @@
 //! A data set exists when its root record does. The record lives on the data set's home drive, the one with the highest
 //! rendezvous hash of name and drive id, so that any host with the same drives finds it without asking anybody.
 
+use crate::records::root::root_name;
+use crate::rendezvous::rendezvous;
 use futures::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
@@ -20,272 +22,15 @@ use skytether_store::{Expect, Op};
 use strsim::levenshtein;
 use uuid::Uuid;
 
-use crate::bounds::Bounds;
-pub use crate::code_map::RedundancyRecord;
 use crate::health::Presence;
-use crate::indexes::IndexRecord;
-pub use crate::partitioning::PartitionedBy;
+use crate::records::bounds::Bounds;
+use crate::records::index::IndexRecord;
 use skytether_runtime::AppendVec;
 
 use crate::root_cache::Remembered;
 
-/// The newest root record that this version reads, and the one that it writes of data sets with redundancy on two levels.
-pub const ROOT_FORMAT: u32 = 3;
-
-/// The one that it writes of data sets with redundancy on one level.
-pub const REDUNDANT_FORMAT: u32 = 2;
-
-/// The one that it writes of all others, so that versions before read them.
-pub const PLAIN_FORMAT: u32 = 1;
-
 /// Keys that are asked for or deleted at once.
 const PAGE: usize = 512;
-
-/// What a data set is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DatasetKind {
-    /// One plain table, `data`.
-    Table,
-    /// Expression matrices with what is known of cells and genes.
-    Expression,
-}
-
-impl DatasetKind {
-    /// The kind in a word.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            DatasetKind::Table => "table",
-            DatasetKind::Expression => "expression",
-        }
-    }
-}
-
-/// The size of a matrix table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MatrixRecord {
-    /// Number of cells.
-    pub cells: u32,
-    /// Number of genes.
-    pub genes: u32,
-    /// Number of stored values.
-    pub nonzeros: u64,
-}
-
-/// One partition of a table.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PartitionRecord {
-    /// The drive that manages it.
-    pub drive: Uuid,
-    /// Its number within the table.
-    pub slot: u32,
-    /// Its rows.
-    pub rows: u64,
-    /// Its slices.
-    pub slices: u32,
-    /// Bytes of its slices and of its metadata slice.
-    pub bytes: u64,
-    /// Between which values its columns lie; not known of matrices and parities, and of partitions that were written before it was kept.
-    #[serde(default, skip_serializing_if = "Bounds::is_empty")]
-    pub bounds: Bounds,
-}
-
-/// One table of a data set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TableRecord {
-    /// How the partitions relate.
-    pub placement: Placement,
-    /// Rows of the table (of sparse rows for a matrix).
-    pub rows: u64,
-    /// The shape, for a matrix.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub matrix: Option<MatrixRecord>,
-    /// Bytes of all rows in memory, as Arrow arrays; not known of matrices, and of tables that were written before it was kept.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory_bytes: Option<u64>,
-    /// By which keys rows are dealt to the partitions, if they are; there is a partition on every drive of the time then, in order of their slots.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub partitioned_by: Option<PartitionedBy>,
-    /// The partitions, one per drive at most.
-    pub partitions: Vec<PartitionRecord>,
-    /// What keeps it from loss, if anything does. A table that lies everywhere needs nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub redundancy: Option<RedundancyRecord>,
-}
-
-/// What a data set consists of at this moment.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RootRecord {
-    /// Version of this record's format.
-    pub format: u32,
-    /// The data set.
-    pub name: DatasetName,
-    /// What it is.
-    pub kind: DatasetKind,
-    /// The version of its content.
-    pub generation: Generation,
-    /// The generation in which the content was written, where its parts were moved to other drives since, which makes a new generation of the same content.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub content: Option<Generation>,
-    /// Grows with each change: of several copies of a record the highest is the truth. 0 where there is one copy.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub change: u64,
-    /// The tables by name.
-    pub tables: BTreeMap<String, TableRecord>,
-    /// The indexes that drives are to have of the tables.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub indexes: Vec<IndexRecord>,
-    /// What the application keeps with it.
-    #[serde(default)]
-    pub application: BTreeMap<String, String>,
-}
-
-fn is_zero(n: &u64) -> bool {
-    *n == 0
-}
-
-impl RootRecord {
-    /// Reads a record.
-    ///
-    /// # Errors
-    /// `Unsupported` for a newer format, `Corrupt` for anything that is no root record of `name`.
-    pub fn decode(name: &DatasetName, bytes: &[u8]) -> Result<Self> {
-        #[derive(Deserialize)]
-        struct Head {
-            format: u32,
-        }
-        let corrupt = |cause| Error::corrupt(format!("the root record of {name} is no root record")).because(cause);
-        let head: Head = serde_json::from_slice(bytes).map_err(corrupt)?;
-        if head.format > ROOT_FORMAT {
-            return Err(Error::unsupported(format!(
-                "{name} was written by a newer version of Skytether (root record format {}, this version reads up to {ROOT_FORMAT}): upgrade to read it",
-                head.format
-            )));
-        }
-        let record: Self = serde_json::from_slice(bytes).map_err(corrupt)?;
-        if record.name != *name {
-            return Err(Error::corrupt(format!("the root record of {name} names {} instead", record.name)));
-        }
-        Ok(record)
-    }
-
-    /// The record's bytes.
-    ///
-    /// # Errors
-    /// `Internal` if it can't be written as JSON.
-    pub fn encode(&self) -> Result<Bytes> {
-        serde_json::to_vec(self).map(Bytes::from).map_err(|e| Error::internal(format!("cannot write the root record of {}", self.name)).because(e))
-    }
-
-    /// The table called `table`.
-    ///
-    /// # Errors
-    /// `NotFound`, with the tables that there are.
-    pub fn table(&self, table: &str) -> Result<&TableRecord> {
-        self.tables.get(table).ok_or_else(|| {
-            let tables: Vec<_> = self.tables.keys().map(String::as_str).collect();
-            Error::not_found(format!("{} has no table {table:?}; it has {}", self.name, tables.join(", ")))
-        })
-    }
-
-    /// The name of one of the record's partitions.
-    #[must_use]
-    pub fn partition(&self, table: &str, slot: u32) -> PartitionName {
-        PartitionName { dataset: self.name.clone(), generation: self.generation, table: table.to_owned(), slot }
-    }
-
-    /// Bytes stored for the data set on all drives together.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        let parity = self.tables.values().filter_map(|t| t.redundancy.as_ref()).flat_map(RedundancyRecord::partitions);
-        self.tables.values().flat_map(|t| &t.partitions).chain(parity).map(|p| p.bytes).sum()
-    }
-
-    /// How many drives may be lost, whichever they are, before a part of the data set is.
-    #[must_use]
-    pub fn tolerates(&self) -> usize {
-        let of = |t: &TableRecord| match t.placement {
-            Placement::Everywhere => t.partitions.len().saturating_sub(1),
-            Placement::Spread => t.redundancy.as_ref().map_or(0, |r| r.scheme.tolerates()),
-        };
-        self.tables.values().map(of).min().unwrap_or(0)
-    }
-
-    /// Whether a table of it has its redundancy on two levels.
-    #[must_use]
-    pub fn is_on_two_levels(&self) -> bool {
-        self.tables.values().any(|table| table.redundancy.as_ref().is_some_and(|redundancy| redundancy.scheme.inner().is_some()))
-    }
-
-    /// Whether a part of the data set is to be on a drive.
-    #[must_use]
-    pub fn names(&self, drive: &Uuid) -> bool {
-        self.tables.values().any(|table| {
-            table.partitions.iter().any(|p| p.drive == *drive) || table.redundancy.as_ref().is_some_and(|redundancy| redundancy.drives.contains(drive))
-        })
-    }
-
-    /// All partitions that the record names, with the drives that have what lies under each one's own key.
-    pub(crate) fn keys(&self) -> Result<BTreeSet<(Uuid, String)>> {
-        let mut keys = BTreeSet::new();
-        for (table, t) in &self.tables {
-            let any = self.partition(table, 0);
-            let parities = t.redundancy.iter().flat_map(|r| r.parities(&any)).map(|(name, p)| (p, name));
-            for (p, name) in t.partitions.iter().map(|p| (p, self.partition(table, p.slot))).chain(parities) {
-                let key = name.key()?.as_str().to_owned();
-                let copies = t.redundancy.iter().flat_map(|r| r.holders(p.slot));
-                keys.extend(std::iter::once(p.drive).chain(copies).map(|drive| (drive, key.clone())));
-            }
-            for index in self.indexes.iter().filter(|index| index.table == *table) {
-                for p in &t.partitions {
-                    keys.insert((p.drive, skytether_index::partition(&self.partition(table, p.slot), &index.name).key()?.as_str().to_owned()));
-                }
-            }
-        }
-        Ok(keys)
-    }
-
-    /// The generation in which the content was written: another one than [`Self::generation`] where drives came or went since.
-    #[must_use]
-    pub fn written(&self) -> Generation {
-        self.content.unwrap_or(self.generation)
-    }
-
-    /// Rows of a plain table, genes of an expression data set's main matrix.
-    #[must_use]
-    pub fn rows(&self) -> u64 {
-        let main = match self.kind {
-            DatasetKind::Table => self.tables.get("data"),
-            DatasetKind::Expression => self.tables.get("x").or_else(|| self.tables.values().find(|t| t.matrix.is_some())),
-        };
-        main.map_or(0, |t| t.matrix.map_or(t.rows, |m| u64::from(m.genes)))
-    }
-}
-
-/// The positions of the ids by their hashes with `name`, the highest first: where it lies if it lies on several.
-pub(crate) fn rendezvous_order<'a>(name: &str, ids: impl Iterator<Item = &'a Uuid>) -> Vec<usize> {
-    let mut all: Vec<_> = ids.map(|id| hash64(name.as_bytes(), id.as_bytes())).enumerate().map(|(at, hash)| (std::cmp::Reverse(hash), at)).collect();
-    all.sort_unstable();
-    all.into_iter().map(|(_, at)| at).collect()
-}
-
-/// The highest of a few 64-bit hashes of `name` and each id decides (rendezvous hashing); its position.
-#[must_use]
-pub fn rendezvous<'a>(name: &str, ids: impl Iterator<Item = &'a Uuid>) -> Option<usize> {
-    ids.map(|id| hash64(name.as_bytes(), id.as_bytes())).enumerate().max_by_key(|(at, hash)| (*hash, std::cmp::Reverse(*at))).map(|(at, _)| at)
-}
-
-/// FNV-1a over both parts, finished by SplitMix64's mixer: the same on every machine and in every version, which a home drive depends on.
-fn hash64(a: &[u8], b: &[u8]) -> u64 {
-    let mut h: u64 = 0xcbf2_9ce4_8422_2325;
-    for byte in a.iter().chain([0xffu8].iter()).chain(b) {
-        h = (h ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    }
-    h = (h ^ (h >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    h = (h ^ (h >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    h ^ (h >> 31)
-}
 
 /// Root records over the storage half of some drives. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -557,12 +302,6 @@ impl Catalog {
             }
         }
     }
-}
-
-/// The data set whose root record lives under `key`.
-pub fn root_name(key: &Key) -> Option<DatasetName> {
-    let (domain, dataset) = key.as_str().split_once('/')?;
-    DatasetName::new(domain, dataset).ok()
 }
 
 /// `name` as it is written in SQL: quoted where SQL would otherwise fold or split it.

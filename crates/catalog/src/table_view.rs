@@ -2,7 +2,7 @@
 
 use skytether_common::{Error, Result};
 
-use crate::root_store::{DatasetKind, RootRecord};
+use crate::records::root::{DatasetKind, RootRecord};
 
 /// What a table of an expression data set shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::options::HostOptions;
 use skytether_catalog::fencing::Fence;
 use skytether_catalog::health::Presence;
-use skytether_catalog::rejoin::newest;
+use skytether_catalog::records::membership::newest;
 use skytether_catalog::root_store::Catalog;
 use skytether_recovery::failover::Covered;
 use skytether_recovery::fallback::Fallback;

@@ -10,7 +10,6 @@ use skytether_common::Pushdown;
 use skytether_device::{Annotation, OperatorNote, ParentWork, Rung};
 use skytether_plan::operator_metrics;
 
-use crate::scan::DriveScanExec;
 use skytether_api::estimate::Estimate;
 use skytether_api::receipt::{HostOperator, Receipt, ReceiptSource, ScanReceipt, ShippedReceipt, add, among, sort, telling};
 use skytether_common::plan_words::is_plumbing;
@@ -34,12 +33,14 @@ struct State {
 struct Running {
     plan: Arc<dyn ExecutionPlan>,
     reasons: Vec<Option<String>>,
+    /// For its operators from the root down: the number of the sub-plan whose rows they read, if any.
+    scans: Vec<Option<u32>>,
     memory: Arc<PeakRecordingPool>,
 }
 
 impl Running {
     fn tell(&self, receipt: &mut Receipt) {
-        operators(self.plan.as_ref(), 0, &self.reasons, &mut receipt.host);
+        operators(self.plan.as_ref(), 0, (&self.reasons, &self.scans), &mut receipt.host);
         receipt.host_peak_memory = self.memory.max_reserved() as u64;
     }
 }
@@ -126,8 +127,8 @@ impl Collector {
         }
     }
 
-    pub fn plan(&self, plan: Arc<dyn ExecutionPlan>, reasons: Vec<Option<String>>, memory: Arc<PeakRecordingPool>) {
-        self.lock().plan = Some(Running { plan, reasons, memory });
+    pub fn plan(&self, plan: Arc<dyn ExecutionPlan>, reasons: Vec<Option<String>>, scans: Vec<Option<u32>>, memory: Arc<PeakRecordingPool>) {
+        self.lock().plan = Some(Running { plan, reasons, scans, memory });
     }
 
     pub fn rows(&self, rows: u64) {
@@ -200,13 +201,14 @@ fn shortened(cut: Pushdown, notes: &[String]) -> Option<String> {
     }
 }
 
-fn operators(plan: &dyn ExecutionPlan, depth: u32, reasons: &[Option<String>], host: &mut Vec<HostOperator>) {
+fn operators(plan: &dyn ExecutionPlan, depth: u32, notes: (&[Option<String>], &[Option<u32>]), host: &mut Vec<HostOperator>) {
     let stats = operator_metrics::of(plan);
-    let scan = plan.downcast_ref::<DriveScanExec>().and_then(DriveScanExec::of_cut).and_then(|n| u32::try_from(n).ok());
+    let (reasons, scans) = notes;
+    let (reason, scan) = (reasons.get(host.len()).cloned().flatten(), scans.get(host.len()).copied().flatten());
     let plumbing = is_plumbing(&stats.name, plan.fetch().is_some());
-    host.push(HostOperator { note: OperatorNote::new(stats, depth), reason: reasons.get(host.len()).cloned().flatten(), plumbing, scan });
+    host.push(HostOperator { note: OperatorNote::new(stats, depth), reason, plumbing, scan });
     for child in plan.children() {
-        operators(child.as_ref(), depth + 1, reasons, host);
+        operators(child.as_ref(), depth + 1, notes, host);
     }
 }
 

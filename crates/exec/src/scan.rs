@@ -32,8 +32,8 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use crate::adaptive::local_worker::EngineAbove;
+use crate::adaptive::scan_setup::{Member, Start};
 use crate::adaptive::start as moving;
-use crate::adaptive::start::{Member, Start};
 use crate::adaptive::start_once::Started;
 use crate::broadcast::Beside;
 use crate::drive_reader::{Annotated, Patience, Reading, Sender};
@@ -454,4 +454,10 @@ fn begun(name: &str, rung: Rung) -> Annotation {
         reason: Some("the host needed no more rows and left before the end; figures are the host's".to_owned()),
         ..Annotation::default()
     }
+}
+
+/// For each operator of `plan`, from the root down: the number of the sub-plan whose rows it reads, if it is a scan of drives.
+pub fn scan_numbers(plan: &dyn ExecutionPlan) -> Vec<Option<u32>> {
+    let own = plan.downcast_ref::<DriveScanExec>().and_then(DriveScanExec::of_cut).and_then(|n| u32::try_from(n).ok());
+    std::iter::once(own).chain(plan.children().into_iter().flat_map(|child| scan_numbers(child.as_ref()))).collect()
 }

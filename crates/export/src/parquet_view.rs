@@ -21,7 +21,8 @@ use crate::virtual_file::PlainFile;
 use crate::virtual_file::{Part, Slice, Tail};
 
 use skytether_catalog::record_source::RecordSource;
-use skytether_catalog::root_store::{Catalog, RootRecord};
+use skytether_catalog::records::root::RootRecord;
+use skytether_catalog::root_store::Catalog;
 use skytether_catalog::table_view::{View, choose};
 use skytether_runtime::within;
 

@@ -13,7 +13,7 @@ use arrow_flight::sql::{CommandGetCatalogs, CommandGetDbSchemas, CommandGetTable
 use futures::{StreamExt, TryStreamExt, stream};
 use skytether_common::{DatasetName, Error, Kind, Result};
 
-use skytether_catalog::root_store::{DatasetKind, RootRecord};
+use skytether_catalog::records::root::{DatasetKind, RootRecord};
 use skytether_host::Host;
 
 /// What is stored.

@@ -25,15 +25,15 @@ use crate::matrix_writer;
 use crate::outbox::Outbox;
 use crate::row_router::Dealt;
 use crate::stripe_encoder::Coder;
-use skytether_catalog::bounds::Bounds;
-use skytether_catalog::code_map::Over;
-use skytether_catalog::code_map::{INNER_PARITY, PARITY};
 use skytether_catalog::commit::overtaken;
 use skytether_catalog::fencing::is_refusal;
-use skytether_catalog::indexes::IndexRecord;
-use skytether_catalog::root_store::{
-    Catalog, DatasetKind, MatrixRecord, PLAIN_FORMAT, PartitionRecord, REDUNDANT_FORMAT, ROOT_FORMAT, RootRecord, TableRecord,
-};
+use skytether_catalog::records::bounds::Bounds;
+use skytether_catalog::records::code_map::Over;
+use skytether_catalog::records::code_map::{INNER_PARITY, PARITY};
+use skytether_catalog::records::index::IndexRecord;
+use skytether_catalog::records::partition::PartitionRecord;
+use skytether_catalog::records::root::{DatasetKind, MatrixRecord, PLAIN_FORMAT, REDUNDANT_FORMAT, ROOT_FORMAT, RootRecord, TableRecord};
+use skytether_catalog::root_store::Catalog;
 
 /// How often a commit is tried again that another change of the record came before, which was no change of the content.
 const ATTEMPTS: usize = 8;

@@ -10,7 +10,8 @@ use skytether_slice::{Layout, SliceOptions, SparseSlicer, sparse_schema};
 use crate::dataset_writer::PartitionWriter;
 use crate::outbox::Outbox;
 use crate::stripe_encoder::Coder;
-use skytether_catalog::root_store::{Catalog, PartitionRecord};
+use skytether_catalog::records::partition::PartitionRecord;
+use skytether_catalog::root_store::Catalog;
 
 /// Contiguous ranges of genes, at most `parts`, with about the same weight each; a gene weighs its nonzeros and one for itself.
 pub(crate) fn ranges(nnz_per_gene: &[u64], parts: usize) -> Vec<Range<u32>> {

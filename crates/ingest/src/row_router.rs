@@ -7,8 +7,9 @@ use skytether_partitioning::{self as partition, Key};
 use skytether_slice::{Encoded, TableSlicer};
 
 use crate::dataset_writer::PartitionWriter;
-use skytether_catalog::partitioning::PartitionedBy;
-use skytether_catalog::root_store::{Catalog, TableRecord};
+use skytether_catalog::records::partition::PartitionedBy;
+use skytether_catalog::records::root::TableRecord;
+use skytether_catalog::root_store::Catalog;
 
 /// How many times the size of a slice rows may take in memory while they wait, for each partition: all partitions together hold no more than that, or than one table that
 /// is dealt in turn.

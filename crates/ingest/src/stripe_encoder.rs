@@ -19,7 +19,7 @@ use skytether_runtime::threads;
 use uuid::Uuid;
 
 use crate::outbox::Outbox;
-use skytether_catalog::code_map::{Over, Part, RedundancyRecord, StoredMap, Within, holders, level_holders, parity_of};
+use skytether_catalog::records::code_map::{Over, Part, RedundancyRecord, StoredMap, Within, holders, level_holders, parity_of};
 use skytether_catalog::root_store::Catalog;
 
 /// Bytes of slices that wait for others of their group, about: larger windows waste less.

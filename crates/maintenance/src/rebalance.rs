@@ -18,10 +18,12 @@ use crate::rebalance_plan::{Job, Planner, TablePlan};
 use crate::retention::Replaced;
 use skytether_api::resize_report::GrowthReport;
 use skytether_api::scrub_report::Progress;
-use skytether_catalog::bounds::Bounds;
-use skytether_catalog::code_map::{RedundancyRecord, parity_of};
 use skytether_catalog::fencing::is_refusal;
-use skytether_catalog::root_store::{Catalog, PartitionRecord, RootRecord, TableRecord};
+use skytether_catalog::records::bounds::Bounds;
+use skytether_catalog::records::code_map::{RedundancyRecord, parity_of};
+use skytether_catalog::records::partition::PartitionRecord;
+use skytether_catalog::records::root::{RootRecord, TableRecord};
+use skytether_catalog::root_store::Catalog;
 use skytether_cluster::cluster::Cluster;
 use skytether_recovery::repair_io::is;
 

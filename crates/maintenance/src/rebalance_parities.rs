@@ -6,7 +6,7 @@ use skytether_common::{Error, Result};
 use skytether_redundancy::map::{CodeMap, Shard};
 
 use crate::rebalance_plan::{Job, Planned};
-use skytether_catalog::code_map::{Part, StoredMap, Within};
+use skytether_catalog::records::code_map::{Part, StoredMap, Within};
 
 /// Partition and number of a value: what it becomes, by what it was.
 pub(crate) type Named = HashMap<(u32, u32), (u32, u32)>;

@@ -10,9 +10,9 @@ use skytether_slice::Metadata;
 use uuid::Uuid;
 
 use crate::two_level_layout::{Housing, Piece, balanced};
-use skytether_catalog::code_map::{Level, Part, StoredMap};
-use skytether_catalog::failure_domains::Domains;
-use skytether_catalog::root_store::{RootRecord, TableRecord};
+use skytether_catalog::records::code_map::{Level, Part, StoredMap};
+use skytether_catalog::records::failure_domains::Domains;
+use skytether_catalog::records::root::{RootRecord, TableRecord};
 use skytether_cluster::cluster::Cluster;
 
 /// How far off the mean a drive may be, as a share.
@@ -131,7 +131,7 @@ impl Planner<'_> {
     async fn spread(&self, record: &RootRecord, title: &str, table: &TableRecord, next: Generation, others: &[u64]) -> Result<TablePlan> {
         let by_key = table.partitioned_by.is_some();
         // Its partitions, in order of their slots.
-        let mut partitions: Vec<&skytether_catalog::root_store::PartitionRecord> = table.partitions.iter().collect();
+        let mut partitions: Vec<&skytether_catalog::records::partition::PartitionRecord> = table.partitions.iter().collect();
         partitions.sort_by_key(|p| p.slot);
         let mut old: Vec<usize> = Vec::with_capacity(partitions.len());
         let mut metas = Vec::with_capacity(partitions.len());
@@ -216,7 +216,7 @@ pub(crate) struct Planned<'a> {
     pub(crate) record: &'a RootRecord,
     pub(crate) title: &'a str,
     next: Generation,
-    partitions: &'a [&'a skytether_catalog::root_store::PartitionRecord],
+    partitions: &'a [&'a skytether_catalog::records::partition::PartitionRecord],
     /// The drives of the partitions.
     old: &'a [usize],
     metas: &'a [Metadata],

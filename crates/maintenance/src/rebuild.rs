@@ -23,12 +23,12 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::Maintenance;
 use skytether_api::scrub_report::{Progress, RepairOptions, RepairReport};
-use skytether_catalog::code_map::{Level, Part, RedundancyRecord, StoredMap, parity_of};
-use skytether_catalog::root_store::{RootRecord, TableRecord};
+use skytether_catalog::records::code_map::{Level, Part, RedundancyRecord, StoredMap, parity_of};
+use skytether_catalog::records::root::{RootRecord, TableRecord};
 use skytether_cluster::cluster::Cluster;
 use skytether_recovery::ordered_read as in_order;
 use skytether_recovery::reconstruct::Cover;
-use skytether_recovery::repair_io::role;
+use skytether_recovery::shard::role;
 
 /// Groups that are read and decoded at the same time.
 const GROUPS: usize = 8;

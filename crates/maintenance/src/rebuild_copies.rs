@@ -5,7 +5,7 @@ use skytether_common::{Error, Key, Result};
 use skytether_slice::Metadata;
 
 use crate::rebuild::Rebuild;
-use skytether_catalog::root_store::{RootRecord, TableRecord};
+use skytether_catalog::records::root::{RootRecord, TableRecord};
 use skytether_recovery::repair_io::is;
 
 impl Rebuild<'_> {

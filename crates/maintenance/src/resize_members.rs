@@ -9,10 +9,10 @@ use skytether_store::{Expect, Op};
 use uuid::Uuid;
 
 use crate::Maintenance;
-use skytether_catalog::failure_domains::Domains;
-use skytether_catalog::home_slots::Seats;
 use skytether_catalog::join::{NOTES, is_note};
-use skytether_catalog::membership::{GROWN_FORMAT, MEMBERSHIP_KEY, Member, Membership};
+use skytether_catalog::records::failure_domains::Domains;
+use skytether_catalog::records::home_slots::Seats;
+use skytether_catalog::records::membership::{GROWN_FORMAT, MEMBERSHIP_KEY, Member, Membership};
 use skytether_runtime::within;
 
 impl Maintenance {

@@ -8,8 +8,8 @@ use skytether_redundancy::{Code, Scheme};
 
 use crate::Maintenance;
 use skytether_api::resize_report::GrowthOptions;
-use skytether_catalog::code_map::code;
-use skytether_catalog::failure_domains::Domains;
+use skytether_catalog::records::code_map::code;
+use skytether_catalog::records::failure_domains::Domains;
 
 /// The longest name of a host, in bytes.
 const LONGEST: usize = 255;

@@ -21,10 +21,10 @@ use uuid::Uuid;
 use crate::Maintenance;
 use crate::scrub_window::{Coded, Table, Window};
 use skytether_api::scrub_report::{Finding, Progress, ScrubOptions, ScrubReport};
-use skytether_catalog::code_map::{Level, RedundancyRecord, StoredMap, parity_of};
-use skytether_catalog::membership::MEMBERSHIP_KEY;
-use skytether_catalog::rejoin::newest;
-use skytether_catalog::root_store::{RootRecord, TableRecord};
+use skytether_catalog::records::code_map::{Level, RedundancyRecord, StoredMap, parity_of};
+use skytether_catalog::records::membership::MEMBERSHIP_KEY;
+use skytether_catalog::records::membership::newest;
+use skytether_catalog::records::root::{RootRecord, TableRecord};
 use skytether_cluster::cluster::Cluster;
 use skytether_recovery::degraded_storage::damaged;
 use skytether_recovery::reconstruct::Cover;
@@ -492,9 +492,9 @@ impl Scrub<'_> {
 
 /// Whether a code map can be that of a table.
 fn fits_record(stored: &Arc<StoredMap>, redundancy: &RedundancyRecord, table: &TableRecord) -> Result<()> {
-    use skytether_catalog::code_map::Part;
+    use skytether_catalog::records::code_map::Part;
 
-    let named = |partitions: &[skytether_catalog::root_store::PartitionRecord], part: Part| {
+    let named = |partitions: &[skytether_catalog::records::partition::PartitionRecord], part: Part| {
         partitions.iter().filter(|p| p.slices > 0).map(|p| ((part, p.slot), p.slices)).collect::<Vec<_>>()
     };
     let (slices, parity, inner) = (named(&table.partitions, Part::Slice), named(&redundancy.parity, Part::Parity), named(&redundancy.inner, Part::Inner));
@@ -524,7 +524,8 @@ fn fits_map(metadata: &Metadata, slot: u32, stored: &StoredMap) -> Result<()> {
 
 /// Whether metadata are those of partition `slot` in a root record.
 fn fits_table(metadata: &Metadata, slot: u32, table: &TableRecord) -> Result<()> {
-    let fits = |p: &&skytether_catalog::root_store::PartitionRecord| p.slot == slot && p.rows == metadata.rows && p.slices as usize == metadata.slices.len();
+    let fits =
+        |p: &&skytether_catalog::records::partition::PartitionRecord| p.slot == slot && p.rows == metadata.rows && p.slices as usize == metadata.slices.len();
     if table.partitions.iter().any(|p| fits(&p)) { Ok(()) } else { Err(Error::corrupt("it is the metadata of another partition")) }
 }
 

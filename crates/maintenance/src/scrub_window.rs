@@ -16,10 +16,11 @@ use skytether_redundancy::{Code, code};
 use skytether_slice::Metadata;
 
 use crate::scrub::{Scrub, map_key};
-use skytether_catalog::code_map::{Level, StoredMap};
-use skytether_catalog::root_store::RootRecord;
+use skytether_catalog::records::code_map::{Level, StoredMap};
+use skytether_catalog::records::root::RootRecord;
 use skytether_recovery::degraded_storage::damaged;
-use skytether_recovery::repair_io::{is, role};
+use skytether_recovery::repair_io::is;
+use skytether_recovery::shard::role;
 
 /// Bytes that a drive verifies for one request, at most, about; and for how many seconds.
 const BYTES: (u64, u64, u64) = (4 << 20, 32 << 20, 4);

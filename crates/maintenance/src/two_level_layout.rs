@@ -10,9 +10,9 @@ use skytether_redundancy::map::Role;
 use skytether_redundancy::repair::Drive;
 
 use crate::rebalance_plan::{Planner, TOLERANCE};
-use skytether_catalog::code_map::Within;
-use skytether_catalog::failure_domains::Domains;
-use skytether_catalog::root_store::RootRecord;
+use skytether_catalog::records::code_map::Within;
+use skytether_catalog::records::failure_domains::Domains;
+use skytether_catalog::records::root::RootRecord;
 
 /// What moves as one: a stripe, or a parity.
 pub(crate) struct Piece {

@@ -15,7 +15,8 @@ use skytether_common::{DatasetName, Error, Result};
 use skytether_expression::{CellSource, Groups, MomentsSpec};
 
 use crate::tables::{read_metadata, unread};
-use skytether_catalog::root_store::{Catalog, RootRecord};
+use skytether_catalog::records::root::RootRecord;
+use skytether_catalog::root_store::Catalog;
 use skytether_exec::profile::Collector;
 
 /// Columns of one data set's tables about cells, by table and column.

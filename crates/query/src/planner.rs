@@ -56,6 +56,7 @@ use skytether_exec::local_executors::LocalExecutors;
 use skytether_exec::profile::Collector;
 use skytether_exec::query_runtime::QueryRuntime;
 use skytether_exec::scan::QueryContext;
+use skytether_exec::scan::scan_numbers;
 use skytether_exec::spill_dir;
 
 use crate::result_stream::{Counted, Running};
@@ -146,7 +147,7 @@ impl Planner {
         let taken = Arc::new(PeakRecordingPool::new(Arc::clone(&shared.memory_pool)));
         let runtime = RuntimeEnv { memory_pool: Arc::clone(&taken) as _, ..shared.as_ref().clone() };
         let context = Arc::new(TaskContext::from(&state).with_runtime(Arc::new(runtime)));
-        collector.plan(Arc::clone(&physical), reasons::of(&cut, physical.as_ref()), taken);
+        collector.plan(Arc::clone(&physical), reasons::of(&cut, physical.as_ref()), scan_numbers(physical.as_ref()), taken);
         let schema = physical.schema();
         let receipt = ReceiptHandle::new(Arc::clone(&collector) as _);
         // Begun at the first poll: a query that nobody reads must not hold the drives' turns.

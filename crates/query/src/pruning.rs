@@ -12,7 +12,7 @@ use datafusion::logical_expr::expr_rewriter::unnormalize_col;
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use skytether_engine::prune::kept;
 
-use skytether_catalog::bounds::Bounds;
+use skytether_catalog::records::bounds::Bounds;
 
 /// What is known of those columns of `schema` that are named `about`.
 fn statistics(bounds: &Bounds, schema: &Schema, about: &HashSet<&str>) -> Statistics {

@@ -21,7 +21,8 @@ use skytether_slice::Metadata;
 
 use crate::mentioned_columns::NamedColumns;
 use skytether_catalog::missing;
-use skytether_catalog::root_store::{Catalog, RootRecord, TableRecord};
+use skytether_catalog::records::root::{RootRecord, TableRecord};
+use skytether_catalog::root_store::Catalog;
 use skytether_catalog::table_view::{View, choose};
 use skytether_exec::column_stats::KnownTable;
 use skytether_exec::estimate::Estimated;

@@ -5,7 +5,8 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use skytether_common::{Error, Key, Kind, Result};
 use skytether_store::Entry;
 
-use crate::reconstruct::{Cover, Made};
+use crate::reconstruct::Cover;
+use crate::shard::Made;
 
 impl Cover {
     /// A copy of the value of `key` from any drive but `not`.

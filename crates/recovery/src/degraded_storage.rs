@@ -11,8 +11,9 @@ use skytether_device::{Cse, CseInfo, Storage, Verified, Verify};
 use skytether_index::State;
 use skytether_store::{Entry, Op, Usage, Version};
 
-use crate::reconstruct::{Cover, Made, Parts, parts};
-use skytether_catalog::code_map::{Level, Part};
+use crate::reconstruct::Cover;
+use crate::shard::{Made, Parts, parts};
+use skytether_catalog::records::code_map::{Level, Part};
 
 /// How much was read elsewhere for a drive.
 #[derive(Debug, Default)]

@@ -20,10 +20,10 @@ use crate::degraded_storage::{Rebuilt, Tally, covers};
 use crate::reconstruct::Cover;
 use crate::replacement_engine::StandIn;
 use crate::replay_buffer::{Again, held};
-use skytether_catalog::failure_domains::Domains;
-use skytether_catalog::home_slots::Seats;
-use skytether_catalog::membership::{MEMBERSHIP_KEY, Membership};
-use skytether_catalog::root_store::{RootRecord, root_name};
+use skytether_catalog::records::failure_domains::Domains;
+use skytether_catalog::records::home_slots::Seats;
+use skytether_catalog::records::membership::{MEMBERSHIP_KEY, Membership};
+use skytether_catalog::records::root::{RootRecord, root_name};
 
 /// A drive of a fleet that may lose drives. Where the fleet may not, it is the drive and nothing else.
 #[derive(Debug, Clone)]

@@ -16,38 +16,24 @@ use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::ordered_read::{Coming, Reading};
-use crate::reconstruct::Cover;
-use crate::repair_io::role;
-use skytether_catalog::code_map::{Level, Part, StoredMap};
-
-/// Requests for shards that a drive has before it: many, so that one that reads for a sub-plan of its own as well reads both in rows.
-const DEPTH: usize = 16;
-
-/// Bytes of slices that are read ahead at a time, and of parities, which lie elsewhere on a disk: many at a time are few ways of the head. Of all that is read ahead no more waits than an eighth of the host's memory.
-const WINDOW: [(Kind, u64); 2] = [(Kind::Parities, 64 << 20), (Kind::Slices, 36 << 20)];
-
-/// The most slices of which the shards are read ahead at a time.
-const MOST_SLICES: u32 = 64;
+use skytether_catalog::records::code_map::{Level, Part, StoredMap};
 
 /// Shards that may be read ahead and not be taken.
 const MOST: usize = 512;
-
-/// How long shards that nobody takes are kept: a query may end before it comes to them.
-const KEPT: Duration = Duration::from_secs(10);
 
 /// Tables whose slices are asked for one after the other.
 const FOLLOWED: usize = 256;
 
 /// What is read ahead by itself: slices need not be, where a query reads them all anyway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Kind {
+pub(crate) enum Kind {
     Slices,
     Parities,
 }
 
 /// Shards that are read ahead and that nobody has taken.
 #[derive(Default)]
-struct Shards {
+pub(crate) struct Shards {
     known: HashMap<(usize, Key), (u64, oneshot::Receiver<Bytes>)>,
     /// Of all of them.
     bytes: u64,
@@ -55,7 +41,7 @@ struct Shards {
 
 impl Shards {
     /// A place for a shard of `len` bytes, of which `room` may wait; nothing where there is none, or it is known.
-    fn add(&mut self, shard: &(usize, Key), len: u64, room: u64) -> Option<oneshot::Sender<Bytes>> {
+    pub(crate) fn add(&mut self, shard: &(usize, Key), len: u64, room: u64) -> Option<oneshot::Sender<Bytes>> {
         if self.known.len() >= MOST || self.bytes + len > room || self.known.contains_key(shard) {
             return None;
         }
@@ -88,16 +74,22 @@ pub(crate) struct Ahead {
 
 /// Shards that are being read ahead; what nobody has taken is forgotten with this.
 pub(crate) struct Window {
-    /// Nobody's drives stay open for what nobody has asked for.
-    cover: Weak<Cover>,
-    shards: Vec<(usize, Key)>,
+    ahead: Weak<Ahead>,
+    pub(crate) shards: Vec<(usize, Key)>,
     _reading: Vec<AbortOnDropHandle<()>>,
+}
+
+impl Window {
+    /// These shards, which `reading` brings.
+    pub(crate) fn new(ahead: &Arc<Ahead>, shards: Vec<(usize, Key)>, reading: Vec<AbortOnDropHandle<()>>) -> Self {
+        Self { ahead: Arc::downgrade(ahead), shards, _reading: reading }
+    }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
-        if let Some(cover) = self.cover.upgrade() {
-            let mut shards = cover.ahead.shards();
+        if let Some(ahead) = self.ahead.upgrade() {
+            let mut shards = ahead.shards();
             for shard in &self.shards {
                 shards.remove(shard);
             }
@@ -106,7 +98,7 @@ impl Drop for Window {
 }
 
 impl Ahead {
-    fn shards(&self) -> MutexGuard<'_, Shards> {
+    pub(crate) fn shards(&self) -> MutexGuard<'_, Shards> {
         self.shards.lock()
     }
 
@@ -138,11 +130,11 @@ impl Ahead {
         drop(coming);
     }
 
-    fn windows(&self) -> MutexGuard<'_, VecDeque<(Instant, Window)>> {
+    pub(crate) fn windows(&self) -> MutexGuard<'_, VecDeque<(Instant, Window)>> {
         self.windows.lock()
     }
 
-    fn turn(&self, at: usize) -> Arc<tokio::sync::Mutex<()>> {
+    pub(crate) fn turn(&self, at: usize) -> Arc<tokio::sync::Mutex<()>> {
         Arc::clone(self.turns.lock().entry(at).or_default())
     }
 
@@ -162,7 +154,7 @@ impl Ahead {
     }
 
     /// Notes that slice `number` of a partition is decoded; from which slice on to read ahead, if it is time to.
-    fn follow(&self, partition: &PartitionName, kind: Kind, number: u32, most: u32) -> Option<u32> {
+    pub(crate) fn follow(&self, partition: &PartitionName, kind: Kind, number: u32, most: u32) -> Option<u32> {
         let what = (partition.clone(), kind);
         let mut followed = self.followed.lock();
         if followed.len() >= FOLLOWED && !followed.contains_key(&what) {
@@ -175,100 +167,6 @@ impl Ahead {
         let from = if number >= until || number == 0 { number } else { until };
         followed.insert(what, (number, if due { from + most } else { until }));
         due.then_some(from)
-    }
-}
-
-impl Cover {
-    /// Begins to read these shards, each of a drive by its place among the host's and of so many bytes, as far as there is room; as long as the window is kept they are there for whoever reads them next.
-    pub(crate) fn read_ahead(self: &Arc<Self>, shards: impl IntoIterator<Item = (usize, Key, u64)>) -> Window {
-        let mut of: BTreeMap<usize, Vec<(Key, oneshot::Sender<Bytes>)>> = BTreeMap::new();
-        let mut begun = Vec::new();
-        {
-            let mut known = self.ahead.shards();
-            for (at, key, len) in shards.into_iter().filter(|(at, _, _)| !self.presence.is_lost(*at)) {
-                let shard = (at, key);
-                let Some(send) = known.add(&shard, len, self.room as u64) else { continue };
-                of.entry(at).or_default().push((shard.1.clone(), send));
-                begun.push(shard);
-            }
-        }
-        let read = |(at, mut shards): (usize, Vec<(Key, oneshot::Sender<Bytes>)>)| {
-            shards.sort_by(|a, b| a.0.cmp(&b.0));
-            let (cover, turn) = (Arc::downgrade(self), self.ahead.turn(at));
-            AbortOnDropHandle::new(tokio::spawn(async move {
-                let _turn = turn.lock().await;
-                let reads = stream::iter(shards).map(|(key, send)| {
-                    let cover = cover.clone();
-                    async move {
-                        // What can't be read is read once more by who wants it, and is told there.
-                        if !send.is_closed()
-                            && let Some(cover) = cover.upgrade()
-                            && let Ok(bytes) = cover.for_decoding(at, &key).await
-                        {
-                            let _ = send.send(bytes);
-                        }
-                    }
-                });
-                reads.buffer_unordered(DEPTH).collect::<()>().await;
-            }))
-        };
-        Window { cover: Arc::downgrade(self), shards: begun, _reading: of.into_iter().map(read).collect() }
-    }
-
-    /// The shards of a kind that decoding slice `number` of a partition takes, with their drives and bytes; nothing where not enough of its group is here.
-    fn shards_for(&self, partition: &PartitionName, kind: Kind, number: u32, map: &Arc<StoredMap>) -> Option<Vec<(usize, Key, u64)>> {
-        let (part, table) = Part::parse(partition);
-        Level::all(map).into_iter().find_map(|level| {
-            let place = level.find(part, partition.slot, number)?;
-            let members = level.map().group(place.group as usize)?;
-            let (all, need) = (members.all(), members.data.len());
-            // As `gather_at` begins.
-            let order = (0..all.len()).map(|at| (at + place.group as usize) % all.len()).filter(|at| *at != place.shard as usize);
-            let here = order.filter_map(|at| Some((at, self.at(&level, &all[at]).filter(|at| !self.presence.is_lost(*at))?))).take(need);
-            let here: Vec<_> = here.collect();
-            if here.len() < need {
-                return None;
-            }
-            let kind_of = |at: usize| if level.part(&all[at], role(at, need)).0 == Part::Slice { Kind::Slices } else { Kind::Parities };
-            let here = here.into_iter().filter(|(at, _)| kind_of(*at) == kind);
-            here.map(|(at, drive)| Some((drive, level.key(&table, &all[at], role(at, need)).ok()?, all[at].len))).collect()
-        })
-    }
-
-    /// Slice `number` of a partition is to be decoded: where those before it were, shards for those after it are read ahead.
-    pub(crate) fn look_ahead(self: &Arc<Self>, partition: &PartitionName, number: u32, map: &Arc<StoredMap>) {
-        for (kind, room) in WINDOW {
-            if kind == Kind::Parities || !self.shared.is_read(partition) {
-                self.look_ahead_for(partition, kind, number, map, room.min(self.room as u64));
-            }
-        }
-    }
-
-    fn look_ahead_for(self: &Arc<Self>, partition: &PartitionName, kind: Kind, number: u32, map: &Arc<StoredMap>, room: u64) {
-        let Some(shards) = self.shards_for(partition, kind, number, map) else { return };
-        let bytes: u64 = shards.iter().map(|(_, _, len)| len).sum();
-        if bytes == 0 {
-            return;
-        }
-        let most = u32::try_from(room / bytes).unwrap_or(u32::MAX).clamp(1, MOST_SLICES);
-        let Some(from) = self.ahead.follow(partition, kind, number, most) else { return };
-        let next = from..from.saturating_add(most);
-        let shards: Vec<_> = next.filter_map(|number| self.shards_for(partition, kind, number, map)).flatten().collect();
-        let window = self.read_ahead(shards);
-        if let (false, Ok(runtime)) = (window.shards.is_empty(), tokio::runtime::Handle::try_current()) {
-            self.ahead.windows().push_back((Instant::now() + KEPT, window));
-            let cover = Arc::downgrade(self);
-            runtime.spawn(async move {
-                tokio::time::sleep(KEPT).await;
-                let Some(cover) = cover.upgrade() else { return };
-                let over: Vec<_> = {
-                    let mut windows = cover.ahead.windows();
-                    let over = windows.iter().take_while(|(until, _)| *until <= Instant::now()).count();
-                    windows.drain(..over).collect()
-                };
-                drop(over);
-            });
-        }
     }
 }
 

@@ -11,8 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Key, PartitionName, Result};
 use tokio::sync::{Notify, OnceCell};
 
-use crate::reconstruct::Cover;
-use skytether_catalog::code_map::{Level, Part};
+use skytether_catalog::records::code_map::{Level, Part};
 
 /// A query goes on that has read something, or got it, so long ago.
 const RECENT: Duration = Duration::from_millis(if cfg!(test) { 2000 } else { 250 });
@@ -110,7 +109,7 @@ impl Shared {
     ///
     /// # Errors
     /// As `read`.
-    async fn once(self: &Arc<Self>, at: usize, key: &Key, reader: Reader, again: bool, read: impl AsyncFnOnce() -> Result<Bytes>) -> Result<Bytes> {
+    pub async fn once(self: &Arc<Self>, at: usize, key: &Key, reader: Reader, again: bool, read: impl AsyncFnOnce() -> Result<Bytes>) -> Result<Bytes> {
         let slice = (at, key.clone());
         let (cell, own_turn) = {
             let mut state = self.state();
@@ -157,7 +156,7 @@ impl Shared {
     }
 
     /// A query is at slice `number` of a partition.
-    fn goes_on(&self, at: usize, partition: &PartitionName, number: u32) {
+    pub fn goes_on(&self, at: usize, partition: &PartitionName, number: u32) {
         let mut state = self.state();
         if state.queries.len() >= FOLLOWED {
             state.queries.clear();
@@ -245,67 +244,6 @@ impl Shared {
 /// The table of a partition, as its first one.
 fn table_of(partition: &PartitionName) -> PartitionName {
     PartitionName { slot: 0, ..partition.clone() }
-}
-
-impl Cover {
-    /// Whether another slice of the group of slice `number` of a partition has to be decoded by whoever wants it: then this one is wanted for that, too. Nobody decodes yet of whose groups nothing is known.
-    fn is_wanted_twice(&self, partition: &PartitionName, number: u32) -> bool {
-        if self.presence.lost().is_empty() {
-            return false;
-        }
-        let Some(Some(map)) = self.known_map(partition) else { return false };
-        let (part, _) = Part::parse(partition);
-        // As decoding begins.
-        let first = Level::all(&map).into_iter().find_map(|level| level.find(part, partition.slot, number).map(|place| (level, place)));
-        let Some((level, place)) = first else { return false };
-        let Some(members) = level.map().group(place.group as usize) else { return false };
-        members.data.iter().any(|shard| self.at(&level, shard).is_none_or(|at| self.presence.is_lost(at)))
-    }
-
-    /// The value of `key` at drive `at`. Who waited for somebody else to read it is told if the drive is lost since.
-    async fn from_drive(&self, at: usize, what: &str, key: &Key) -> Result<Bytes> {
-        self.is_here(at)?;
-        self.ask(at, what, self.drives[at].get(key)).await
-    }
-
-    /// Whether slices may be wanted more than twice: with several drives lost several of a group are decoded.
-    fn is_wanted_more(&self) -> bool {
-        self.presence.lost().len() > 1
-    }
-
-    /// The value of `key` at drive `at`, as the drive gives it, for a query.
-    ///
-    /// # Errors
-    /// As the drive's storage; Unavailable where it is lost.
-    pub(crate) async fn for_query(&self, at: usize, key: &Key) -> Result<Bytes> {
-        self.is_here(at)?;
-        let read = || self.from_drive(at, "read a value", key);
-        match PartitionName::parse(key) {
-            Some((partition, Some(number))) if self.is_wanted_twice(&partition, number) => {
-                let reading = self.shared.once(at, key, Reader::Query, self.is_wanted_more(), read);
-                self.shared.goes_on(at, &partition, number);
-                let read = reading.await;
-                self.shared.goes_on(at, &partition, number);
-                read
-            }
-            _ => read().await,
-        }
-    }
-
-    /// The shard under `key` at drive `at`, as the drive gives it, for decoding.
-    ///
-    /// # Errors
-    /// As the drive's storage; Unavailable where it is lost.
-    pub(crate) async fn for_decoding(&self, at: usize, key: &Key) -> Result<Bytes> {
-        let read = || self.from_drive(at, "read a shard", key);
-        match PartitionName::parse(key) {
-            // No query reads a parity.
-            Some((partition, Some(_))) if Part::parse(&partition).0 == Part::Slice && self.shared.is_read(&partition) => {
-                self.shared.once(at, key, Reader::Decoder, self.is_wanted_more(), read).await
-            }
-            _ => read().await,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -21,10 +21,10 @@ use skytether_runtime::threads::Threads;
 use crate::fallback::Fallback;
 use crate::prefetch::Ahead;
 use crate::read_sharing::Shared;
-use crate::repair_io::role;
+use crate::shard::{Else, Made, Parts, Wanted, parts, role, within_shard};
 use crate::value_cache::Values;
-use skytether_catalog::code_map::{Level, Part, StoredMap, parity_of};
 use skytether_catalog::health::Presence;
+use skytether_catalog::records::code_map::{Level, Part, StoredMap, parity_of};
 use skytether_runtime::AppendVec;
 use skytether_runtime::within;
 
@@ -39,46 +39,6 @@ const MET: usize = 10_000;
 
 /// Bytes of slices that are kept for a second reader, unless a quarter of the host's memory is less.
 const SHARED: usize = 256 << 20;
-
-/// A value, and the bytes that were read to make it if it had to be made.
-#[derive(Debug, Clone)]
-pub(crate) struct Made {
-    pub(crate) value: Bytes,
-    pub(crate) read: u64,
-    /// Whether nothing but the drives of its own host was read for it, on two levels.
-    pub(crate) within: bool,
-}
-
-/// Parts of a value, as [`Made`].
-#[derive(Debug)]
-pub(crate) struct Parts {
-    pub(crate) parts: Vec<Bytes>,
-    pub(crate) read: u64,
-    pub(crate) within: bool,
-}
-
-/// How a shard is made that its drive can't give. Each asks for less than the one after it, so that nothing goes round in circles.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Else {
-    /// Not at all.
-    Nowhere,
-    /// From other shards of its host.
-    Within,
-    /// From shards of other hosts, which may be made from those of theirs.
-    Across,
-}
-
-/// A shard that is wanted.
-pub(crate) struct Wanted<'a> {
-    pub(crate) level: &'a Level,
-    /// A partition of the table.
-    pub(crate) table: &'a PartitionName,
-    pub(crate) place: Place,
-    /// These parts of it, or the whole, verified.
-    pub(crate) ranges: Option<&'a [Range<u64>]>,
-    /// How others of its group are made that can't be read.
-    pub(crate) or: Else,
-}
 
 /// How degraded reads work.
 #[derive(Debug, Clone, Copy)]
@@ -105,7 +65,7 @@ pub struct Cover {
     /// What was met damaged, or missing, at drives that are here, and was not mended since.
     met: Mutex<BTreeMap<Key, usize>>,
     /// What is read before it is asked for.
-    pub(crate) ahead: Ahead,
+    pub(crate) ahead: Arc<Ahead>,
     /// What queries read that is wanted for decoding, too, and the other way round.
     pub(crate) shared: Arc<Shared>,
     /// Held while drives are rebuilt.
@@ -131,7 +91,7 @@ impl Cover {
             values: Mutex::default(),
             room: options.memory / 8,
             met: Mutex::default(),
-            ahead: Ahead::default(),
+            ahead: Arc::default(),
             shared: Shared::new(SHARED.min(options.memory / 4)),
             repairing: tokio::sync::Mutex::default(),
         })
@@ -522,22 +482,4 @@ impl Cover {
         }
         Ok(vec![bytes])
     }
-}
-
-/// As much of `range` as a shard of `len` bytes has.
-fn within_shard(range: &Range<u64>, len: u64) -> Range<u64> {
-    range.start.min(len)..range.end.min(len)
-}
-
-/// Parts of the value of `key`.
-///
-/// # Errors
-/// Invalid for ranges that are not within it.
-pub(crate) fn parts(key: &Key, value: &Bytes, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-    let part = |range: &Range<u64>| {
-        let (start, end) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
-        (start <= end && end <= value.len()).then(|| value.slice(start..end))
-    };
-    let wrong = || Error::invalid(format!("a range of {key} is not within its {} bytes", value.len()));
-    ranges.iter().map(|range| part(range).ok_or_else(wrong)).collect()
 }

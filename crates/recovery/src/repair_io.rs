@@ -14,8 +14,9 @@ use skytether_redundancy::code;
 use skytether_redundancy::map::{Role, Shard};
 use skytether_store::{Expect, Op, Version};
 
-use crate::reconstruct::{Cover, Else};
-use skytether_catalog::code_map::Level;
+use crate::reconstruct::Cover;
+use crate::shard::{Else, role};
+use skytether_catalog::records::code_map::Level;
 use skytether_runtime::within;
 
 /// How often a value that others write meanwhile is looked at again.
@@ -23,11 +24,6 @@ const ATTEMPTS: usize = 4;
 
 /// A drive reads as fast as this, at least.
 const SLOWEST: u64 = 4 << 20;
-
-/// What the shard at a place of a group of so many data shards is.
-pub fn role(place: usize, data: usize) -> Role {
-    if place < data { Role::Data } else { Role::Parity }
-}
 
 impl Cover {
     /// Drive `at` verifies values where they lie.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use skytether_common::Key;
 use tokio::sync::OnceCell;
 
-use crate::reconstruct::Made;
+use crate::shard::Made;
 
 /// Bytes of decoded slices that are kept, unless an eighth of the host's memory is less.
 const MOST: usize = 64 << 20;

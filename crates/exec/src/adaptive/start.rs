@@ -6,52 +6,12 @@
 //! `task` holds the machine, `talk` its sessions with drives, `drive` is its view of a drive, `fed` is for scans that a level above feeds, `flow` bounds what waits for readers, `kept` holds it, in memory or on disk, `learnt` takes from annotations what the next query should know, `started` starts it once for all partitions, `traced` tells what happens; [`above`] works off what is handed out, and [`work`] says what it costs.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
-use arrow::record_batch::RecordBatch;
-use datafusion::error::Result as DfResult;
-use datafusion::execution::runtime_env::RuntimeEnv;
-use datafusion::physical_plan::metrics::SpillMetrics;
 use futures::FutureExt;
-use skytether_adapt::message::Rung;
-use skytether_adapt::query::Setup;
 use skytether_common::Error;
-use skytether_device::SubPlan;
 use skytether_plan::error::to_datafusion;
-use tokio::sync::mpsc;
 
-use crate::adaptive::local_worker::EngineAbove;
-use crate::adaptive::upstream::Source;
-use crate::drive_reader::Reading;
-
-/// Where rows of a drive go.
-pub type Output = mpsc::Sender<DfResult<RecordBatch>>;
-
-/// A drive that takes part.
-pub struct Member {
-    pub reading: Reading,
-    pub plan: SubPlan,
-    /// What works off what it hands out.
-    pub engine: Arc<EngineAbove>,
-    pub output: Output,
-}
-
-/// What a scan starts from.
-pub struct Start {
-    pub members: Vec<Member>,
-    /// What the machine starts from.
-    pub setup: Setup,
-    /// The columns of all that comes out.
-    pub schema: SchemaRef,
-    /// How much of the sub-plan is wanted: `Full`, or `Filter`.
-    pub top: Rung,
-    /// Where the slices come from, if not all are wanted.
-    pub source: Option<Arc<dyn Source>>,
-    /// Where rows wait.
-    pub runtime: Arc<RuntimeEnv>,
-    pub spills: SpillMetrics,
-}
+use crate::adaptive::scan_setup::Start;
 
 /// Runs a scan to its end. Errors go to the first output that takes one.
 pub async fn run(start: Start) {

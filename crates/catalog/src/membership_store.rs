@@ -1,204 +1,37 @@
-//! Which drives make up a fleet: a record on every one of them.
-//!
-//! Home drives and garbage are told from the list of drives, so a host that is given too few drives, or one too many, would look for
-//! root records in the wrong place and take what it does not find for garbage. The record makes it notice.
+//! The membership record on every drive of a fleet: founding a fleet, and checking that the drives are exactly one.
 
-use futures::future::BoxFuture;
+use crate::records::code_map::code;
+use crate::records::failure_domains::Domains;
+use crate::records::membership::Founding;
+use crate::records::membership::HOSTS_FORMAT;
+use crate::records::membership::MEMBERSHIP_KEY;
+use crate::records::membership::Member;
+use crate::records::membership::Membership;
+use crate::records::membership::Role;
+use crate::records::membership::homes_of;
+use crate::records::membership::newest;
+use crate::records::membership::no_hosts;
+use crate::records::membership::{BRANCH_FORMAT, FLEET_FORMAT};
+use crate::records::root::REDUNDANT_FORMAT;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use futures::future::BoxFuture;
 use skytether_common::units::counted;
 use skytether_common::{Error, Key, Kind, Result};
 use skytether_device::Storage;
 use skytether_redundancy::Scheme;
+use skytether_runtime::{Ids, within};
 use skytether_store::{Expect, Op};
-use std::sync::Arc;
 use uuid::Uuid;
 
-use crate::code_map::code;
-use crate::failure_domains::{Domains, Spread};
-use crate::home_slots::Seat;
-use crate::rejoin::newest;
 use crate::root_store::Catalog;
-use skytether_runtime::Ids;
-use skytether_runtime::within;
-
-/// The key of the record on every drive. It has no `/`, so it is neither a root record nor a part of a data set.
-pub const MEMBERSHIP_KEY: &str = "skytether-fleet";
-
-/// The newest membership record that this version reads.
-pub const MEMBERSHIP_FORMAT: u32 = HOSTS_FORMAT;
-
-/// The one that it writes for a fleet whose drives are on hosts that it knows: versions before would look for root records on too few drives.
-pub(crate) const HOSTS_FORMAT: u32 = 6;
-
-/// The one that it writes for a fleet that drives came to or left: versions before would look for root records where they are not.
-pub const GROWN_FORMAT: u32 = 5;
-
-/// The one that it writes for a fleet of which drives were replaced: versions before would use one that was, if it came back.
-pub(crate) const REPLACED_FORMAT: u32 = 4;
-
-/// The one that it writes for the drives of a branch: versions before would take those for their own.
-const BRANCH_FORMAT: u32 = 2;
-
-/// The one that it writes for a fleet that may lose drives: versions before would look for root records on one drive, and take parities for garbage.
-pub(crate) const REDUNDANT_FORMAT: u32 = 3;
-
-/// The one that it writes for a fleet.
-const FLEET_FORMAT: u32 = 1;
-
-/// One drive of a fleet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Member {
-    /// The drive's id, which is what counts.
-    pub id: Uuid,
-    /// Its name when the fleet was put together, for texts.
-    pub name: String,
-    /// How often another drive took its place: one that knows of fewer is not of the fleet any more.
-    #[serde(default, skip_serializing_if = "is_nought")]
-    pub incarnation: u32,
-    /// The host that it is a drive of, with which it may be lost; empty where nobody said.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub host: String,
-}
-
-/// The drives that belong together.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Membership {
-    /// Version of this record's format.
-    pub format: u32,
-    /// The fleet, drawn at random when it was put together.
-    pub fleet: Uuid,
-    /// All its drives: those with which it was founded in order of their ids, and those that came since.
-    pub drives: Vec<Member>,
-    /// Where they are the drives of a branch: its name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub branch: Option<String>,
-    /// On how many drives each root record lies.
-    #[serde(default = "one", skip_serializing_if = "is_one")]
-    pub homes: u32,
-    /// On how many hosts they lie besides, and on how many drives of each, where a data set is on two levels.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spread: Option<Spread>,
-    /// How data sets are kept from loss unless their ingest says otherwise.
-    #[serde(default, skip_serializing_if = "is_none")]
-    pub redundancy: Scheme,
-    /// Drives that were away while a root record changed, and have not got the change yet.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub absent: Vec<Uuid>,
-    /// What root records' homes follow from, where that is not the list of drives: in fleets that drives came to or left.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub seats: Vec<Seat>,
-    /// Grows with each change: of several records the highest counts.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub change: u64,
-}
-
-fn one() -> u32 {
-    1
-}
-
-fn is_one(n: &u32) -> bool {
-    *n == 1
-}
-
-fn is_none(scheme: &Scheme) -> bool {
-    *scheme == Scheme::None
-}
-
-fn is_nought(n: &u32) -> bool {
-    *n == 0
-}
-
-fn is_zero(n: &u64) -> bool {
-    *n == 0
-}
-
-/// What drives are put together for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Role {
-    /// The fleet of a host that stands above all others.
-    Fleet,
-    /// A branch of this name, a drive of another host.
-    Branch(String),
-}
-
-/// When drives without a membership record may become a fleet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Founding {
-    /// Only if all of them are empty: the list of drives was typed in by somebody.
-    EmptyDrives,
-    /// Always: the list of drives was kept with them, and is known to be whole.
-    KnownList,
-    /// Never: some drives of the list could not be asked.
-    Never,
-}
-
-impl Membership {
-    pub fn decode(drive: &str, bytes: &[u8]) -> Result<Self> {
-        #[derive(Deserialize)]
-        struct Head {
-            format: u32,
-        }
-        let corrupt = |e| Error::corrupt(format!("{drive}: the record of its fleet's drives ({MEMBERSHIP_KEY}) is damaged")).because(e);
-        let head: Head = serde_json::from_slice(bytes).map_err(corrupt)?;
-        if head.format > MEMBERSHIP_FORMAT {
-            return Err(Error::unsupported(format!(
-                "{drive} belongs to a fleet of a newer version of Skytether (membership format {}, this version reads up to {MEMBERSHIP_FORMAT}): upgrade",
-                head.format
-            )));
-        }
-        serde_json::from_slice(bytes).map_err(corrupt)
-    }
-
-    /// The record's bytes.
-    pub fn encode(&self) -> Result<Bytes> {
-        serde_json::to_vec(self).map(Bytes::from).map_err(|e| Error::internal("cannot write the record of a fleet's drives").because(e))
-    }
-
-    /// Whether these drives are what `role` says. A host that took the drives of a branch for its own would delete all that is on them, since the records that name it are those of the host above.
-    fn plays(&self, role: &Role) -> Result<()> {
-        match (&self.branch, role) {
-            (None, Role::Fleet) => Ok(()),
-            (Some(own), Role::Branch(name)) if own == name => Ok(()),
-            (Some(own), Role::Branch(name)) => {
-                Err(Error::invalid(format!("these drives are those of the branch {own}, not of {name}: serve them under that name")))
-            }
-            (Some(own), Role::Fleet) => Err(Error::invalid(format!(
-                "these drives are those of the branch {own}: serve it (`skytether host serve --as-drive {own}`) and name that as one drive"
-            ))),
-            (None, Role::Branch(name)) => {
-                Err(Error::invalid(format!("these drives are a fleet of their own, with data sets of their own: the branch {name} needs empty drives")))
-            }
-        }
-    }
-
-    fn ids(&self) -> BTreeMap<Uuid, &str> {
-        self.drives.iter().map(|m| (m.id, m.name.as_str())).collect()
-    }
-}
-
-/// On how many drives root records lie for data sets of a scheme, and on how many hosts with how many drives each.
-pub(crate) fn homes_of(scheme: Scheme) -> (u32, Option<Spread>) {
-    match Spread::of(scheme) {
-        // What the spread takes has the first two among it.
-        Some(spread) => (2, Some(spread)),
-        None => (u32::try_from(scheme.tolerates()).unwrap_or(u32::MAX).saturating_add(1), None),
-    }
-}
 
 /// What a host is told that is to serve a fleet of another redundancy.
 fn other_redundancy(own: Scheme, asked: Scheme) -> Error {
     Error::conflict(format!(
         "the fleet of these drives has redundancy {own}, not {asked}, and keeps it: start the host without a redundancy, and say {asked} when a data set is ingested that is to have it (redundancy=, in the shell --redundancy)"
-    ))
-}
-
-/// What a fleet is told that is to store something on two levels, and whose drives are on no hosts that anybody named.
-pub(crate) fn no_hosts(scheme: Scheme) -> Error {
-    Error::invalid(format!(
-        "redundancy {scheme} is across hosts, and then across a host's drives, and nobody said which drives of this fleet are on which: a fleet is founded with its hosts (`skytether init --hosts N`, `skytether host serve --drives \"a:1,a:2;b:1,b:2\"`)"
     ))
 }
 

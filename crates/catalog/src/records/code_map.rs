@@ -15,8 +15,8 @@ use skytether_redundancy::map::{CodeMap, Place, Role, Shard};
 use skytether_redundancy::{Code, Scheme};
 use uuid::Uuid;
 
-use crate::bounds::Bounds;
-use crate::root_store::PartitionRecord;
+use crate::records::bounds::Bounds;
+use crate::records::partition::PartitionRecord;
 
 /// What the names of tables of parities begin with; no other table's does.
 pub const PARITY: &str = "parity/";
@@ -287,7 +287,7 @@ impl Level {
 /// The code of a scheme between drives, or between hosts, if it has one.
 ///
 /// # Errors
-/// Invalid where there are too few drives for it; on two levels it also takes hosts, see [`crate::failure_domains::Domains::usable`].
+/// Invalid where there are too few drives for it; on two levels it also takes hosts, see [`crate::records::failure_domains::Domains::usable`].
 pub fn code(scheme: Scheme, drives: usize) -> Result<Option<Code>> {
     let Some(code) = scheme.code() else { return Ok(None) };
     if drives < scheme.least_drives() {

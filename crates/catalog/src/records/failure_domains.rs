@@ -2,6 +2,7 @@
 //!
 //! A *host* is a name that the membership record gives to drives: those that are in one box. A fleet whose record gives none has none, and stores nothing on two levels.
 
+use crate::records::membership::Spread;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -10,30 +11,7 @@ use skytether_common::{Error, Result};
 use skytether_redundancy::{Code, Scheme};
 use uuid::Uuid;
 
-use crate::membership::Membership;
-
-/// On how many drives of how many hosts something lies that is to survive the loss of whole hosts, and of drives of the others at the same time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Spread {
-    /// M + 1 hosts.
-    pub hosts: u32,
-    /// m + 1 drives of each.
-    pub drives: u32,
-}
-
-impl Spread {
-    /// What a scheme on two levels takes; nothing for the others.
-    pub(crate) fn of(scheme: Scheme) -> Option<Self> {
-        let Scheme::Levels(outer, inner) = scheme else { return None };
-        let more = |code: Code| u32::try_from(code.parity()).unwrap_or(u32::MAX).saturating_add(1);
-        Some(Self { hosts: more(outer), drives: more(inner) })
-    }
-
-    /// As many as either takes.
-    pub(crate) fn max(self, other: Option<Self>) -> Self {
-        other.map_or(self, |other| Self { hosts: self.hosts.max(other.hosts), drives: self.drives.max(other.drives) })
-    }
-}
+use crate::records::membership::Membership;
 
 /// The hosts of a host's drives (by their places).
 #[derive(Debug, Clone, PartialEq, Eq)]

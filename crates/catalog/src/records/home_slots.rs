@@ -3,20 +3,12 @@
 //! A root record's homes follow from its name and a list of *seats*: those of the drives with which the fleet was founded. A drive that comes gets none, so that no root record has to move, and whoever writes one with an older list of drives writes
 //! it where everybody looks for it. A drive that leaves hands its seats on, and the root records with them.
 
+use crate::records::membership::Seat;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::membership::Membership;
-use crate::root_store::rendezvous_order;
-
-/// A place for root records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seat {
-    /// What its share of the names follows from: the id of the drive that had it first.
-    pub id: Uuid,
-    /// The drive that has it.
-    pub drive: Uuid,
-}
+use crate::records::membership::Membership;
+use crate::rendezvous::rendezvous_order;
 
 /// The seats of a fleet, and its drives without one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,43 +42,10 @@ impl Seats {
     }
 }
 
-impl Membership {
-    /// The same with seats, if it had none yet: one for each drive.
-    pub fn seated(&mut self) {
-        if self.seats.is_empty() {
-            self.seats = self.drives.iter().map(|member| Seat { id: member.id, drive: member.id }).collect();
-        }
-    }
-
-    /// Gives each drive that has none a seat of its own.
-    pub(crate) fn seat_all(&mut self) {
-        let seated: Vec<Uuid> = self.seats.iter().map(|seat| seat.drive).collect();
-        let rest = self.drives.iter().map(|member| member.id).filter(|id| !seated.contains(id));
-        self.seats.extend(rest.map(|id| Seat { id, drive: id }));
-    }
-
-    /// Hands the seats of drive `id` of `host`, which is no member any more, to others: to those with the fewest, and of these to the first. Of drives on hosts, one of the same host has them if there is any, and otherwise one of the host with the
-    /// fewest, so that as many hosts have seats as before, on as many drives.
-    pub fn unseat(&mut self, id: &Uuid, host: &str) {
-        for at in 0..self.seats.len() {
-            if self.seats[at].drive == *id {
-                let has = |drive: &Uuid| self.seats.iter().filter(|seat| seat.drive == *drive).count();
-                let on = |host: &str| self.drives.iter().filter(|other| other.host == host && has(&other.id) > 0).count();
-                let others = self.drives.iter().filter(|other| other.id != *id);
-                // Where nobody knows hosts, all are on one.
-                let next = others.min_by_key(|other| (other.host != host, has(&other.id) > 0, on(&other.host), has(&other.id)));
-                if let Some(next) = next.map(|other| other.id) {
-                    self.seats[at].drive = next;
-                }
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::membership::Member;
+    use crate::records::membership::Member;
 
     fn id(n: u128) -> Uuid {
         Uuid::from_u128(n)

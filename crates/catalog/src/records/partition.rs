@@ -1,0 +1,53 @@
+//! What a root record says of the partitions of a table, and of their keys.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use skytether_common::{Error, Result};
+use skytether_partitioning::{self as partition, Key};
+use uuid::Uuid;
+
+use crate::records::bounds::Bounds;
+
+/// How rows of a table are dealt to its partitions; see [`skytether_plan::partition`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionedBy {
+    /// The version of the hash. Of one that this version does not know, the rows are there, but nobody can tell where.
+    pub hash: u32,
+    /// The keys, in order.
+    pub keys: Vec<Value>,
+}
+
+impl PartitionedBy {
+    /// By `keys`, as this version hashes.
+    ///
+    /// # Errors
+    /// Internal if they can't be written as JSON.
+    pub fn new(keys: &[Key]) -> Result<Self> {
+        let keys = keys.iter().map(serde_json::to_value).collect::<std::result::Result<_, _>>();
+        Ok(Self { hash: partition::VERSION, keys: keys.map_err(|e| Error::internal("cannot write the keys of a table").because(e))? })
+    }
+
+    /// The names of the keys' columns.
+    #[must_use]
+    pub fn columns(&self) -> Vec<String> {
+        self.keys.iter().filter_map(|k| k.get("column")?.as_str().map(str::to_owned)).collect()
+    }
+}
+
+/// One partition of a table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionRecord {
+    /// The drive that manages it.
+    pub drive: Uuid,
+    /// Its number within the table.
+    pub slot: u32,
+    /// Its rows.
+    pub rows: u64,
+    /// Its slices.
+    pub slices: u32,
+    /// Bytes of its slices and of its metadata slice.
+    pub bytes: u64,
+    /// Between which values its columns lie; not known of matrices and parities, and of partitions that were written before it was kept.
+    #[serde(default, skip_serializing_if = "Bounds::is_empty")]
+    pub bounds: Bounds,
+}

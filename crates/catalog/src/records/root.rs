@@ -1,0 +1,307 @@
+//! The root record of a data set: which generation is visible, and where the partitions of its tables lie.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use skytether_common::{DatasetName, Error, Generation, Key, PartitionName, Result};
+use skytether_partitioning::{self as partition, ByKey, Key as PartitionKey, Placement};
+use uuid::Uuid;
+
+use crate::records::code_map::RedundancyRecord;
+use crate::records::index::IndexRecord;
+use crate::records::partition::{PartitionRecord, PartitionedBy};
+
+/// The newest root record that this version reads, and the one that it writes of data sets with redundancy on two levels.
+pub const ROOT_FORMAT: u32 = 3;
+
+/// The one that it writes of data sets with redundancy on one level.
+pub const REDUNDANT_FORMAT: u32 = 2;
+
+/// The one that it writes of all others, so that versions before read them.
+pub const PLAIN_FORMAT: u32 = 1;
+
+/// What a data set is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DatasetKind {
+    /// One plain table, `data`.
+    Table,
+    /// Expression matrices with what is known of cells and genes.
+    Expression,
+}
+
+impl DatasetKind {
+    /// The kind in a word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DatasetKind::Table => "table",
+            DatasetKind::Expression => "expression",
+        }
+    }
+}
+
+/// The size of a matrix table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MatrixRecord {
+    /// Number of cells.
+    pub cells: u32,
+    /// Number of genes.
+    pub genes: u32,
+    /// Number of stored values.
+    pub nonzeros: u64,
+}
+
+/// One table of a data set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableRecord {
+    /// How the partitions relate.
+    pub placement: Placement,
+    /// Rows of the table (of sparse rows for a matrix).
+    pub rows: u64,
+    /// The shape, for a matrix.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matrix: Option<MatrixRecord>,
+    /// Bytes of all rows in memory, as Arrow arrays; not known of matrices, and of tables that were written before it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// By which keys rows are dealt to the partitions, if they are; there is a partition on every drive of the time then, in order of their slots.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partitioned_by: Option<PartitionedBy>,
+    /// The partitions, one per drive at most.
+    pub partitions: Vec<PartitionRecord>,
+    /// What keeps it from loss, if anything does. A table that lies everywhere needs nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redundancy: Option<RedundancyRecord>,
+}
+
+/// What a data set consists of at this moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootRecord {
+    /// Version of this record's format.
+    pub format: u32,
+    /// The data set.
+    pub name: DatasetName,
+    /// What it is.
+    pub kind: DatasetKind,
+    /// The version of its content.
+    pub generation: Generation,
+    /// The generation in which the content was written, where its parts were moved to other drives since, which makes a new generation of the same content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Generation>,
+    /// Grows with each change: of several copies of a record the highest is the truth. 0 where there is one copy.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub change: u64,
+    /// The tables by name.
+    pub tables: BTreeMap<String, TableRecord>,
+    /// The indexes that drives are to have of the tables.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub indexes: Vec<IndexRecord>,
+    /// What the application keeps with it.
+    #[serde(default)]
+    pub application: BTreeMap<String, String>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+impl RootRecord {
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// `Unsupported` for a newer format, `Corrupt` for anything that is no root record of `name`.
+    pub fn decode(name: &DatasetName, bytes: &[u8]) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Head {
+            format: u32,
+        }
+        let corrupt = |cause| Error::corrupt(format!("the root record of {name} is no root record")).because(cause);
+        let head: Head = serde_json::from_slice(bytes).map_err(corrupt)?;
+        if head.format > ROOT_FORMAT {
+            return Err(Error::unsupported(format!(
+                "{name} was written by a newer version of Skytether (root record format {}, this version reads up to {ROOT_FORMAT}): upgrade to read it",
+                head.format
+            )));
+        }
+        let record: Self = serde_json::from_slice(bytes).map_err(corrupt)?;
+        if record.name != *name {
+            return Err(Error::corrupt(format!("the root record of {name} names {} instead", record.name)));
+        }
+        Ok(record)
+    }
+
+    /// The record's bytes.
+    ///
+    /// # Errors
+    /// `Internal` if it can't be written as JSON.
+    pub fn encode(&self) -> Result<Bytes> {
+        serde_json::to_vec(self).map(Bytes::from).map_err(|e| Error::internal(format!("cannot write the root record of {}", self.name)).because(e))
+    }
+
+    /// The table called `table`.
+    ///
+    /// # Errors
+    /// `NotFound`, with the tables that there are.
+    pub fn table(&self, table: &str) -> Result<&TableRecord> {
+        self.tables.get(table).ok_or_else(|| {
+            let tables: Vec<_> = self.tables.keys().map(String::as_str).collect();
+            Error::not_found(format!("{} has no table {table:?}; it has {}", self.name, tables.join(", ")))
+        })
+    }
+
+    /// The name of one of the record's partitions.
+    #[must_use]
+    pub fn partition(&self, table: &str, slot: u32) -> PartitionName {
+        PartitionName { dataset: self.name.clone(), generation: self.generation, table: table.to_owned(), slot }
+    }
+
+    /// Bytes stored for the data set on all drives together.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let parity = self.tables.values().filter_map(|t| t.redundancy.as_ref()).flat_map(RedundancyRecord::partitions);
+        self.tables.values().flat_map(|t| &t.partitions).chain(parity).map(|p| p.bytes).sum()
+    }
+
+    /// How many drives may be lost, whichever they are, before a part of the data set is.
+    #[must_use]
+    pub fn tolerates(&self) -> usize {
+        let of = |t: &TableRecord| match t.placement {
+            Placement::Everywhere => t.partitions.len().saturating_sub(1),
+            Placement::Spread => t.redundancy.as_ref().map_or(0, |r| r.scheme.tolerates()),
+        };
+        self.tables.values().map(of).min().unwrap_or(0)
+    }
+
+    /// Whether a table of it has its redundancy on two levels.
+    #[must_use]
+    pub fn is_on_two_levels(&self) -> bool {
+        self.tables.values().any(|table| table.redundancy.as_ref().is_some_and(|redundancy| redundancy.scheme.inner().is_some()))
+    }
+
+    /// Whether a part of the data set is to be on a drive.
+    #[must_use]
+    pub fn names(&self, drive: &Uuid) -> bool {
+        self.tables.values().any(|table| {
+            table.partitions.iter().any(|p| p.drive == *drive) || table.redundancy.as_ref().is_some_and(|redundancy| redundancy.drives.contains(drive))
+        })
+    }
+
+    /// All partitions that the record names, with the drives that have what lies under each one's own key.
+    pub(crate) fn keys(&self) -> Result<BTreeSet<(Uuid, String)>> {
+        let mut keys = BTreeSet::new();
+        for (table, t) in &self.tables {
+            let any = self.partition(table, 0);
+            let parities = t.redundancy.iter().flat_map(|r| r.parities(&any)).map(|(name, p)| (p, name));
+            for (p, name) in t.partitions.iter().map(|p| (p, self.partition(table, p.slot))).chain(parities) {
+                let key = name.key()?.as_str().to_owned();
+                let copies = t.redundancy.iter().flat_map(|r| r.holders(p.slot));
+                keys.extend(std::iter::once(p.drive).chain(copies).map(|drive| (drive, key.clone())));
+            }
+            for index in self.indexes.iter().filter(|index| index.table == *table) {
+                for p in &t.partitions {
+                    keys.insert((p.drive, skytether_index::partition(&self.partition(table, p.slot), &index.name).key()?.as_str().to_owned()));
+                }
+            }
+        }
+        Ok(keys)
+    }
+
+    /// The generation in which the content was written: another one than [`Self::generation`] where drives came or went since.
+    #[must_use]
+    pub fn written(&self) -> Generation {
+        self.content.unwrap_or(self.generation)
+    }
+
+    /// Rows of a plain table, genes of an expression data set's main matrix.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        let main = match self.kind {
+            DatasetKind::Table => self.tables.get("data"),
+            DatasetKind::Expression => self.tables.get("x").or_else(|| self.tables.values().find(|t| t.matrix.is_some())),
+        };
+        main.map_or(0, |t| t.matrix.map_or(t.rows, |m| u64::from(m.genes)))
+    }
+}
+
+impl TableRecord {
+    /// How the table is partitioned by key; `None` where it is not, or in a way that this version does not know.
+    #[must_use]
+    pub fn by_key(&self) -> Option<ByKey> {
+        let by = self.partitioned_by.as_ref().filter(|by| by.hash == partition::VERSION && self.placement == Placement::Spread)?;
+        let keys = by.keys.iter().map(|k| serde_json::from_value(k.clone()).ok()).collect::<Option<Vec<PartitionKey>>>()?;
+        let mut partitions: Vec<_> = self.partitions.iter().collect();
+        partitions.sort_by_key(|p| p.slot);
+        let complete = partitions.iter().enumerate().all(|(at, p)| p.slot as usize == at);
+        let most_rows = partitions.iter().map(|p| p.rows).max().unwrap_or(0);
+        (complete && !keys.is_empty()).then(|| ByKey { keys, drives: partitions.iter().map(|p| p.drive).collect(), most_rows })
+    }
+}
+
+/// The data set whose root record lives under `key`.
+pub fn root_name(key: &Key) -> Option<DatasetName> {
+    let (domain, dataset) = key.as_str().split_once('/')?;
+    DatasetName::new(domain, dataset).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::bounds::Bounds;
+    use crate::records::partition::PartitionRecord;
+    use skytether_partitioning::KeyType;
+    use uuid::Uuid;
+
+    fn record() -> TableRecord {
+        let keys = [Key { column: "day".into(), of: KeyType::Date }, Key { column: "city".into(), of: KeyType::Text }];
+        // Not in the order of their slots.
+        let partitions = [1u32, 0].map(|slot| PartitionRecord {
+            drive: Uuid::from_u128(slot.into()),
+            slot,
+            rows: u64::from(slot) * 5,
+            slices: 1,
+            bytes: 9,
+            bounds: Bounds::default(),
+        });
+        let partitioned_by = Some(PartitionedBy::new(&keys).unwrap());
+        TableRecord {
+            placement: Placement::Spread,
+            rows: 5,
+            matrix: None,
+            memory_bytes: Some(1),
+            partitioned_by,
+            partitions: partitions.to_vec(),
+            redundancy: None,
+        }
+    }
+
+    #[test]
+    fn the_record_tells_keys_and_drives() {
+        let text = serde_json::to_string(&record()).unwrap();
+        let read: TableRecord = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, record());
+        assert!(text.contains(r#""partitioned_by":{"hash":1,"keys":[{"column":"day","type":"date"},{"column":"city","type":"text"}]}"#), "{text}");
+        let by = read.by_key().unwrap();
+        assert_eq!((by.most_rows, &*by.drives), (5, &[Uuid::from_u128(0), Uuid::from_u128(1)][..]));
+        assert_eq!(read.partitioned_by.unwrap().columns(), ["day", "city"]);
+    }
+
+    /// The rows are there all the same; only what follows from their places does not.
+    #[test]
+    fn what_is_not_known_is_no_partitioning() {
+        let changed = |change: &dyn Fn(&mut TableRecord)| {
+            let mut record = record();
+            change(&mut record);
+            record.by_key()
+        };
+        assert!(changed(&|_| ()).is_some());
+        assert_eq!(changed(&|r| r.partitioned_by = None), None);
+        assert_eq!(changed(&|r| r.partitioned_by.as_mut().unwrap().hash = 2), None);
+        assert_eq!(changed(&|r| r.partitioned_by.as_mut().unwrap().keys[0]["type"] = "century".into()), None);
+        assert_eq!(changed(&|r| r.partitioned_by.as_mut().unwrap().keys.clear()), None);
+        assert_eq!(changed(&|r| r.partitions[0].slot = 7), None);
+    }
+}

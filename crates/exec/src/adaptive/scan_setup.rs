@@ -1,0 +1,67 @@
+//! What an adaptive scan starts from: its drives, its outputs, and where its slices come from.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use datafusion::error::Result as DfResult;
+use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::physical_plan::metrics::SpillMetrics;
+use futures::future::BoxFuture;
+use skytether_adapt::cost::CostModel;
+use skytether_adapt::message::{Rung, Seconds, SliceCost, SliceId};
+use skytether_adapt::query::Setup;
+use skytether_device::SubPlan;
+use skytether_device::session::Stripe;
+use tokio::sync::mpsc;
+
+use crate::adaptive::local_worker::EngineAbove;
+use crate::drive_reader::Reading;
+
+/// Where rows of a drive go.
+pub type Output = mpsc::Sender<DfResult<RecordBatch>>;
+
+/// A drive that takes part.
+pub struct Member {
+    pub reading: Reading,
+    pub plan: SubPlan,
+    /// What works off what it hands out.
+    pub engine: Arc<EngineAbove>,
+    pub output: Output,
+}
+
+/// What a scan starts from.
+pub struct Start {
+    pub members: Vec<Member>,
+    /// What the machine starts from.
+    pub setup: Setup,
+    /// The columns of all that comes out.
+    pub schema: SchemaRef,
+    /// How much of the sub-plan is wanted: `Full`, or `Filter`.
+    pub top: Rung,
+    /// Where the slices come from, if not all are wanted.
+    pub source: Option<Arc<dyn Source>>,
+    /// Where rows wait.
+    pub runtime: Arc<RuntimeEnv>,
+    pub spills: SpillMetrics,
+}
+
+/// Where the slices of such a scan come from.
+pub trait Source: Send + Sync {
+    /// The stripes that lie on a drive, in storage order. (The drive itself has metadata of all of them, and may join small ones.)
+    fn slice_manifest(&self, drive: usize) -> Vec<Stripe>;
+    /// Takes up to `most` stripes that are wanted, each with the drive that has it.
+    fn take(&self, most: usize) -> Vec<(usize, u32)>;
+    /// Whether [`Self::take`] has seen the end.
+    fn is_over(&self) -> bool;
+    /// Ready when there may be more to take than when this was called.
+    fn changed(&self) -> BoxFuture<'_, ()>;
+    /// A stripe (which `cost` names as its slice) is worked off, for the first time or again.
+    fn done(&self, cost: SliceCost);
+    /// The stripes that a drive works on, with the processor seconds that they have had, how busy it is, and for how long it may stand still, as it says.
+    fn progress(&self, drive: usize, running: &[(SliceId, Seconds)], load: f64, slack: Seconds);
+    /// What is known of the costs from scans before.
+    fn known(&self) -> Option<CostModel>;
+    /// Keeps what this scan has learnt of them.
+    fn learnt(&self, cost: CostModel);
+}

@@ -1,0 +1,72 @@
+//! Shards of a code group: what is wanted of them, and what was read or decoded.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use skytether_common::{Error, Key, PartitionName, Result};
+use skytether_redundancy::map::{Place, Role};
+
+use skytether_catalog::records::code_map::Level;
+
+/// A value, and the bytes that were read to make it if it had to be made.
+#[derive(Debug, Clone)]
+pub(crate) struct Made {
+    pub(crate) value: Bytes,
+    pub(crate) read: u64,
+    /// Whether nothing but the drives of its own host was read for it, on two levels.
+    pub(crate) within: bool,
+}
+
+/// Parts of a value, as [`Made`].
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) parts: Vec<Bytes>,
+    pub(crate) read: u64,
+    pub(crate) within: bool,
+}
+
+/// How a shard is made that its drive can't give. Each asks for less than the one after it, so that nothing goes round in circles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Else {
+    /// Not at all.
+    Nowhere,
+    /// From other shards of its host.
+    Within,
+    /// From shards of other hosts, which may be made from those of theirs.
+    Across,
+}
+
+/// A shard that is wanted.
+pub(crate) struct Wanted<'a> {
+    pub(crate) level: &'a Level,
+    /// A partition of the table.
+    pub(crate) table: &'a PartitionName,
+    pub(crate) place: Place,
+    /// These parts of it, or the whole, verified.
+    pub(crate) ranges: Option<&'a [Range<u64>]>,
+    /// How others of its group are made that can't be read.
+    pub(crate) or: Else,
+}
+
+/// What the shard at a place of a group of so many data shards is.
+pub fn role(place: usize, data: usize) -> Role {
+    if place < data { Role::Data } else { Role::Parity }
+}
+
+/// As much of `range` as a shard of `len` bytes has.
+pub(crate) fn within_shard(range: &Range<u64>, len: u64) -> Range<u64> {
+    range.start.min(len)..range.end.min(len)
+}
+
+/// Parts of the value of `key`.
+///
+/// # Errors
+/// Invalid for ranges that are not within it.
+pub(crate) fn parts(key: &Key, value: &Bytes, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+    let part = |range: &Range<u64>| {
+        let (start, end) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
+        (start <= end && end <= value.len()).then(|| value.slice(start..end))
+    };
+    let wrong = || Error::invalid(format!("a range of {key} is not within its {} bytes", value.len()));
+    ranges.iter().map(|range| part(range).ok_or_else(wrong)).collect()
+}
