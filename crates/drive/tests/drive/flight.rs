@@ -55,7 +55,7 @@ impl Drop for Server {
 const SILENCE: Duration = Duration::from_secs(2);
 
 fn quick() -> ConnectOptions {
-    ConnectOptions { connect_timeout: SILENCE, idle_timeout: SILENCE, keepalive: None }
+    ConnectOptions { connect_timeout: SILENCE, idle_timeout: SILENCE, keepalive: None, ..ConnectOptions::default() }
 }
 
 /// Forwards bytes to a server until it freezes (connections stay open, nothing goes through) or dies (connections close).
