@@ -9,7 +9,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use futures::future::BoxFuture;
 
 use crate::connection::Peer;
-use crate::identity::Identity;
+use crate::identity::{Denied, Identity};
 use crate::token::{Secret, TokenStore};
 
 /// Some clients (ADBC's Flight SQL driver) leave the padding out.
@@ -31,16 +31,6 @@ pub struct Admitted {
     pub identity: Identity,
     /// The token that it proved that with. The answer to a login carries it.
     pub token: Option<Secret>,
-}
-
-/// Why a caller may not go on, in words for the caller.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Denied(pub String);
-
-impl fmt::Display for Denied {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
 }
 
 /// Says who calls. It is asked at each call, so that what is revoked ends at once.

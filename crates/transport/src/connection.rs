@@ -11,8 +11,8 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::server::TlsStream;
 
-use crate::context::Metrics;
 use crate::identity::Identity;
+use crate::metrics::Metrics;
 
 /// The other side of a connection. gRPC doors find it among the extensions of each request.
 #[derive(Debug, Clone)]

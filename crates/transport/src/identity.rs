@@ -78,3 +78,13 @@ impl fmt::Display for Identity {
         }
     }
 }
+
+/// Why a caller may not go on, in words for the caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denied(pub String);
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

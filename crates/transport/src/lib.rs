@@ -7,7 +7,7 @@
 //! | module | subject |
 //! |---|---|
 //! | [`endpoint`] | addresses (`grpc+tls://host:port`) and registries by scheme |
-//! | [`context`] | [`ServeContext`], [`Limits`], [`Metrics`] |
+//! | [`context`], [`metrics`] | [`ServeContext`], [`Limits`], [`Metrics`] |
 //! | [`listener`] | binding, the rule about loopback, accepting, bounded greetings |
 //! | [`tls`] | server and client configurations of rustls, reloaded when their files change |
 //! | [`identity`], [`auth`] | who calls, and how that is found |
@@ -43,15 +43,17 @@ mod files;
 pub mod grpc;
 pub mod identity;
 pub mod listener;
+pub mod metrics;
 pub mod pki;
 pub mod tls;
 pub mod token;
 
 pub use auth::{Authenticator, Gate};
 pub use connection::{Connection, Peer};
-pub use context::{Limits, Metrics, ServeContext};
+pub use context::{Limits, ServeContext};
 pub use endpoint::{Endpoint, Registry};
-pub use identity::{Identity, IdentityKind};
-pub use listener::{Alpn, Listener, Security};
-pub use tls::{Credentials, ServerTls, TlsFiles};
+pub use identity::{Denied, Identity, IdentityKind};
+pub use listener::{Listener, Security};
+pub use metrics::Metrics;
+pub use tls::{Alpn, Credentials, ServerTls, TlsFiles};
 pub use token::{Secret, TokenInfo, TokenStore};

@@ -20,9 +20,10 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::connection::{Connection, Io, Peer};
-use crate::context::{Limits, Metrics, ServeContext};
+use crate::context::{Limits, ServeContext};
 use crate::endpoint::{DEFAULT_SCHEME, Endpoint};
-use crate::tls::ServerTls;
+use crate::metrics::Metrics;
+use crate::tls::{Alpn, ServerTls};
 
 /// The first byte of a TLS connection: the type of the record with the client's hello (RFC 8446, 5.1).
 const TLS_HANDSHAKE: u8 = 22;
@@ -40,15 +41,6 @@ pub enum Security {
     Plain,
     /// It does.
     Tls,
-}
-
-/// The protocol that a TLS handshake agrees on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Alpn {
-    /// None.
-    Absent,
-    /// HTTP/2. gRPC clients insist on it.
-    Http2,
 }
 
 /// A bound port.

@@ -1,52 +1,9 @@
 //! TLS by rustls with ring: versions 1.2 and 1.3.
 
 mod client;
+mod pem;
 mod server;
-
-use std::path::Path;
-use std::sync::Arc;
-
-use rustls::RootCertStore;
-use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use skytether_common::{Error, Result};
 
 pub use client::Credentials;
 pub(crate) use client::{Connector, explain};
-pub use server::{ServerTls, TlsFiles};
-
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
-}
-
-/// The certificates in a PEM file, at least one.
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>);
-    let read = read.map_err(|e| unreadable(path, "certificates", e))?;
-    if read.is_empty() {
-        return Err(Error::invalid(format!("{}: it holds no certificate; name a PEM file with one", path.display())));
-    }
-    Ok(read)
-}
-
-/// The private key in a PEM file.
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
-    PrivateKeyDer::from_pem_file(path).map_err(|e| unreadable(path, "a private key", e))
-}
-
-fn unreadable(path: &Path, what: &str, cause: rustls::pki_types::pem::Error) -> Error {
-    match cause {
-        rustls::pki_types::pem::Error::Io(cause) => Error::io("read", path, cause),
-        cause => Error::invalid(format!("{}: it can't be read as PEM with {what}", path.display())).because(cause),
-    }
-}
-
-/// The authorities in a PEM file.
-fn authorities(path: &Path) -> Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(path)? {
-        roots.add(certificate).map_err(|e| Error::invalid(format!("{}: it holds what is no certificate of an authority", path.display())).because(e))?;
-    }
-    Ok(roots)
-}
+pub use server::{Alpn, ServerTls, TlsFiles};

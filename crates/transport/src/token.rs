@@ -20,9 +20,8 @@ use sha2::{Digest, Sha256};
 use skytether_common::{Context, Error, Kind, Result};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-use crate::auth::Denied;
 use crate::files::{Access, Stamp, replace};
-use crate::identity::Identity;
+use crate::identity::{Denied, Identity};
 
 /// What tokens begin with, so that scanners for leaked secrets find them.
 const PREFIX: &str = "sky_";

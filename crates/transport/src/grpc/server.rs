@@ -16,9 +16,11 @@ use tower::{Layer, Service};
 
 use crate::auth::{Authenticator, Shown};
 use crate::connection::Peer;
-use crate::context::{Metrics, ServeContext};
+use crate::context::ServeContext;
 use crate::identity::Identity;
-use crate::listener::{Alpn, Listener};
+use crate::listener::Listener;
+use crate::metrics::Metrics;
+use crate::tls::Alpn;
 
 /// How often an idle connection is probed, and how long the answer may take.
 const KEEPALIVE: Duration = Duration::from_secs(15);

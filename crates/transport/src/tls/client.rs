@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::endpoint::{Endpoint, TLS_SCHEME};
-use crate::tls::{authorities, certificates, private_key, provider};
+use crate::tls::pem::{authorities, certificates, private_key, provider};
 use crate::token::Secret;
 
 /// What a client shows, and whom it trusts.

@@ -14,8 +14,16 @@ use tokio_rustls::server::TlsStream;
 
 use crate::files::Stamp;
 use crate::identity::Identity;
-use crate::listener::Alpn;
-use crate::tls::{authorities, certificates, private_key, provider};
+use crate::tls::pem::{authorities, certificates, private_key, provider};
+
+/// The protocol that a TLS handshake agrees on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Alpn {
+    /// None.
+    Absent,
+    /// HTTP/2. gRPC clients insist on it.
+    Http2,
+}
 
 /// The files of a server's TLS, all PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
