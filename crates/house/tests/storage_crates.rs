@@ -2,7 +2,10 @@
 
 use crate::workspace::cargo;
 
-const STORAGE: &[&str] = &["common", "adapt", "pace", "store", "slice", "index", "redundancy", "matrix", "particles", "device", "flight-drive"];
+const STORAGE: &[&str] = &[
+    "common", "adapt", "pace", "runtime", "partitioning", "store", "slice", "index", "redundancy", "matrix", "particles", "device", "transport", "doors",
+    "flight-drive", "catalog", "api", "recovery", "ingest", "export", "cluster", "maintenance",
+];
 const FORBIDDEN: &[&str] = &["datafusion", "substrait"];
 
 /// The forbidden packages that the output of `cargo tree --prefix none` names.

@@ -13,8 +13,6 @@ use skytether_flight_drive::ConnectOptions;
 use skytether_store::disk::DriveIdentity;
 use skytether_store::{Expect, Op};
 use skytether_transport::{Alpn, Connection, Credentials, Endpoint, Gate, Listener, Security, ServeContext, ServerTls, TlsFiles, pki};
-use skytether_device::Cse;
-use skytether_doors::ConnectOptions;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
