@@ -10,7 +10,7 @@ use crate::workspace::{Member, members};
 const MOST: usize = 3;
 
 /// Crates that are not yet cured, and how many of their files are in circles of more than [`MOST`]. A figure may only shrink.
-const ALLOWED: &[(&str, usize)] = &[("host", 72)];
+const ALLOWED: &[(&str, usize)] = &[("host", 62)];
 
 type Edges = BTreeMap<(String, String), Site>;
 

@@ -1,4 +1,7 @@
-//! A store that does something before it passes on what it is asked: what tests put below a drive, to see, to hold up or to refuse what it wants.
+//! Layers of stores, in tower's sense: a store that does some things differently from the one that it wraps. An
+//! emulated disk is one, as are those that tests put below a drive, to see, to delay or to refuse what it asks.
+//!
+//! Every [`StoreLayer`] is a [`SliceStore`]. Whatever it does not override goes on to [`StoreLayer::inner`].
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -8,76 +11,119 @@ use skytether_common::{Key, Result};
 
 use crate::{Entry, Op, SliceStore, Usage, Version};
 
-/// What is done before; an error is the answer then, and nothing is passed on. Who implements it is a [`SliceStore`].
-pub trait Before: Send + Sync + Debug {
-    /// The store that is asked then, if it is there.
+/// What is done differently: before a call goes on ([`Self::before_apply`], [`Self::before_read`],
+/// [`Self::before_stat`]), or instead of it.
+pub trait StoreLayer: Send + Sync + Debug {
+    /// The store that a call goes on to.
     ///
     /// # Errors
-    /// Why it is not.
-    fn behind(&self) -> Result<&dyn SliceStore>;
+    /// The answer to the call, where it is not to go on.
+    fn inner(&self) -> Result<&dyn SliceStore>;
     /// Before [`SliceStore::apply`].
     ///
     /// # Errors
     /// Why it is refused.
-    fn applies(&self, _batch: &[Op]) -> Result<()> {
+    fn before_apply(&self, _batch: &[Op]) -> Result<()> {
         Ok(())
     }
     /// Before a value is read, or parts of it.
     ///
     /// # Errors
     /// Why it is refused.
-    fn reads(&self, _key: &Key) -> Result<()> {
+    fn before_read(&self, _key: &Key) -> Result<()> {
         Ok(())
     }
     /// Before [`SliceStore::stat`].
     ///
     /// # Errors
     /// Why it is refused.
-    fn looks(&self, _key: &Key) -> Result<()> {
+    fn before_stat(&self, _key: &Key) -> Result<()> {
         Ok(())
+    }
+    /// As [`SliceStore::apply`].
+    ///
+    /// # Errors
+    /// As there.
+    fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
+        self.before_apply(&batch)?;
+        self.inner()?.apply(batch)
+    }
+    /// As [`SliceStore::get`].
+    ///
+    /// # Errors
+    /// As there.
+    fn get(&self, key: &Key) -> Result<Bytes> {
+        self.before_read(key)?;
+        self.inner()?.get(key)
+    }
+    /// As [`SliceStore::get_expected`].
+    ///
+    /// # Errors
+    /// As there.
+    fn get_expected(&self, key: &Key, len: u64, crc32c: u32) -> Result<Option<Bytes>> {
+        self.before_read(key)?;
+        self.inner()?.get_expected(key, len, crc32c)
+    }
+    /// As [`SliceStore::get_mended`].
+    ///
+    /// # Errors
+    /// As there.
+    fn get_mended(&self, key: &Key, len: u64, crc32c: u32) -> Result<Option<Bytes>> {
+        self.before_read(key)?;
+        self.inner()?.get_mended(key, len, crc32c)
+    }
+    /// As [`SliceStore::get_ranges_unverified`].
+    ///
+    /// # Errors
+    /// As there.
+    fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.before_read(key)?;
+        self.inner()?.get_ranges_unverified(key, ranges)
+    }
+    /// As [`SliceStore::stat`].
+    ///
+    /// # Errors
+    /// As there.
+    fn stat(&self, key: &Key) -> Result<Option<Entry>> {
+        self.before_stat(key)?;
+        self.inner()?.stat(key)
     }
 }
 
-impl<B: Before> SliceStore for B {
+impl<L: StoreLayer> SliceStore for L {
     fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.applies(&batch)?;
-        self.behind()?.apply(batch)
+        StoreLayer::apply(self, batch)
     }
 
     fn get(&self, key: &Key) -> Result<Bytes> {
-        self.reads(key)?;
-        self.behind()?.get(key)
+        StoreLayer::get(self, key)
     }
 
     fn get_expected(&self, key: &Key, len: u64, crc32c: u32) -> Result<Option<Bytes>> {
-        self.reads(key)?;
-        self.behind()?.get_expected(key, len, crc32c)
+        StoreLayer::get_expected(self, key, len, crc32c)
     }
 
     fn get_mended(&self, key: &Key, len: u64, crc32c: u32) -> Result<Option<Bytes>> {
-        self.reads(key)?;
-        self.behind()?.get_mended(key, len, crc32c)
+        StoreLayer::get_mended(self, key, len, crc32c)
     }
 
     fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.reads(key)?;
-        self.behind()?.get_ranges_unverified(key, ranges)
+        StoreLayer::get_ranges_unverified(self, key, ranges)
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.looks(key)?;
-        self.behind()?.stat(key)
+        StoreLayer::stat(self, key)
     }
 
     fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.behind()?.list(prefix, after, limit)
+        self.inner()?.list(prefix, after, limit)
     }
 
     fn usage(&self) -> Result<Usage> {
-        self.behind()?.usage()
+        self.inner()?.usage()
     }
 
     fn free(&self) -> Result<Option<(u64, u64)>> {
-        self.behind()?.free()
+        self.inner()?.free()
     }
 }

@@ -149,7 +149,7 @@ impl Work {
         };
         let members = outputs.into_iter().enumerate().map(|(at, output)| {
             let engine = self.host.above(at).cloned().ok_or_else(|| Error::internal("a drive is none of the host's"))?;
-            Ok(Member { reading: self.reading(at, collector, scan), plan: self.plan.clone(), engine, output })
+            Ok(Member { reading: self.reading(at, collector, scan), plan: self.plan.clone(), faults: self.host.faults(at)?, engine, output })
         });
         let cost = match top {
             Rung::Full => self.cost.clone(),

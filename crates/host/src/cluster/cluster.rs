@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use skytether_common::{Error, Result};
-use skytether_device::{Cse, Storage};
+use skytether_device::{Batches, Cse, Storage};
 use uuid::Uuid;
 
 use crate::catalog::fencing::Fence;
@@ -85,17 +85,34 @@ impl Host {
         let mut all: Vec<Arc<dyn Cse>> = inner.drives.to_vec();
         all.push(Arc::clone(&drive));
         check_names(&all)?;
+        check_batches(&all)?;
         if inner.drives.iter().any(|other| other.info().id == drive.info().id) {
             return Err(Error::invalid(format!("{} ({}) is one of this host's drives", drive.info().name, drive.info().id)));
         }
         let at = inner.catalog.presence().grow();
         inner.cover.drives.push(drive);
-        let covered: Arc<dyn Cse> = Arc::new(Covered::new(&inner.cover, at));
+        let covered = Arc::new(Covered::new(&inner.cover, at));
+        inner.faults.push(Arc::clone(&covered) as _);
+        let covered: Arc<dyn Cse> = covered;
         inner.catalog.grow(Arc::clone(&covered) as Arc<dyn Storage>);
         let above = EngineAbove::new(Arc::clone(&covered), self.memory(), inner.options.storage_deadline, at + 1, Arc::clone(&inner.readers));
         inner.above.push(Arc::new(above));
         inner.drives.push(covered);
         Ok(at)
+    }
+}
+
+/// A data set is committed under conditions on several keys of a drive, of which one decides about all.
+///
+/// # Errors
+/// Unsupported for a drive whose batches take effect key by key.
+pub(crate) fn check_batches(drives: &[Arc<dyn Cse>]) -> Result<()> {
+    match drives.iter().find(|drive| drive.capabilities().batches != Batches::Atomic) {
+        Some(drive) => Err(Error::unsupported(format!(
+            "{}: its batches take effect key by key, and a fleet commits under conditions on several; use a drive with atomic batches",
+            drive.info().name
+        ))),
+        None => Ok(()),
     }
 }
 

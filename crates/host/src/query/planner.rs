@@ -24,7 +24,7 @@ use datafusion::sql::sqlparser::ast;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use skytether_common::{DatasetName, Error, Result};
-use skytether_device::{Cse, Storage};
+use skytether_device::{Cse, FaultReporter, Storage};
 use skytether_engine::threads::Threads;
 use skytether_expression::CellSource;
 use skytether_plan::error::from_datafusion;
@@ -72,7 +72,7 @@ use crate::recovery::reconstruct::Cover;
 
 use crate::query::result_stream::{Counted, Running};
 
-use crate::cluster::cluster::check_names;
+use crate::cluster::cluster::{check_batches, check_names};
 
 /// A host over some drives. Cheap to clone; it owns nothing durable.
 #[derive(Clone)]
@@ -98,6 +98,8 @@ pub(crate) struct Inner {
     pub(crate) kept: OnceLock<bool>,
     /// On which condition drives take changes from it.
     pub(crate) fence: OnceLock<Arc<Fence>>,
+    /// For each drive what hears of its faults.
+    pub(crate) faults: Growing<Arc<dyn FaultReporter>>,
     /// For each drive what works off what it hands out.
     pub(crate) above: Growing<Arc<EngineAbove>>,
 }
@@ -180,11 +182,14 @@ impl Host {
     /// Invalid for no drive, one drive twice or two drives of one name; internal if the functions can't be registered.
     pub fn new(drives: Vec<Arc<dyn Cse>>, options: HostOptions) -> Result<Self> {
         check_names(&drives)?;
+        check_batches(&drives)?;
         let base = base_state(&options)?;
         let pool = &base.runtime_env().memory_pool;
         let presence = Arc::new(Presence::new(drives.len()));
         let cover = Cover::new(drives, presence, &options, Arc::clone(pool));
-        let drives: Vec<Arc<dyn Cse>> = cover.drives().map(|at| Arc::new(Covered::new(&cover, at)) as _).collect();
+        let covered: Vec<Arc<Covered>> = cover.drives().map(|at| Arc::new(Covered::new(&cover, at))).collect();
+        let faults = covered.iter().map(|drive| Arc::clone(drive) as _).collect();
+        let drives: Vec<Arc<dyn Cse>> = covered.into_iter().map(|drive| drive as _).collect();
         let storages = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Storage>).collect();
         let catalog = Catalog::of_host(storages, &cover)?;
         let threads = Arc::new(Threads::new(READERS));
@@ -204,6 +209,7 @@ impl Host {
             gone: OnceLock::new(),
             kept: OnceLock::new(),
             fence: OnceLock::new(),
+            faults: Growing::new(faults),
             above: Growing::new(above),
         })))
     }
@@ -212,6 +218,11 @@ impl Host {
     #[must_use]
     pub fn drives(&self) -> &[Arc<dyn Cse>] {
         &self.0.drives
+    }
+
+    /// What hears of faults of drive `at`.
+    pub(crate) fn faults(&self, at: usize) -> Result<Arc<dyn FaultReporter>> {
+        self.0.faults.get(at).cloned().ok_or_else(|| Error::internal(format!("drive {at} is none of the host's")))
     }
 
     /// The catalog over these drives.

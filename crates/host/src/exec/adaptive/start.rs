@@ -17,7 +17,7 @@ use futures::FutureExt;
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::Setup;
 use skytether_common::Error;
-use skytether_device::SubPlan;
+use skytether_device::{FaultReporter, SubPlan};
 use skytether_plan::error::to_datafusion;
 use tokio::sync::mpsc;
 
@@ -32,6 +32,8 @@ pub(crate) type Output = mpsc::Sender<DfResult<RecordBatch>>;
 pub(crate) struct Member {
     pub(crate) reading: Reading,
     pub(crate) plan: SubPlan,
+    /// Hears of what is wrong with the drive.
+    pub(crate) faults: Arc<dyn FaultReporter>,
     /// What works off what it hands out.
     pub(crate) engine: Arc<EngineAbove>,
     pub(crate) output: Output,

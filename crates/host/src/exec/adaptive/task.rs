@@ -15,6 +15,7 @@ use skytether_adapt::work;
 use skytether_common::{Error, Kind, Result};
 use skytether_device::OpenReply;
 use skytether_device::conform::conform;
+use skytether_device::negotiate::open_or_execute;
 use skytether_device::session::Message;
 use skytether_device::size::batch_bytes;
 use skytether_engine::feed::FetchedSlice;
@@ -207,7 +208,7 @@ fn lanes(setup: &Setup, drives: usize) -> usize {
 impl Task {
     /// Drive `at`, of whose slices so many are worked off here at a time.
     fn drive(&mut self, at: usize, member: Member, lanes: usize) -> Drive {
-        let Member { reading, plan, engine, output } = member;
+        let Member { reading, plan, faults, engine, output } = member;
         let inbox = self.inbox.clone();
         let tells = Arc::clone(&self.flow);
         let tell = Arc::new(move |worked| {
@@ -249,6 +250,7 @@ impl Task {
         });
         Drive {
             cse: Arc::clone(reading.drive()),
+            faults,
             above: Above::new(engine, plan.clone(), tell, self.top, lanes),
             reading,
             plan,
@@ -317,7 +319,7 @@ impl Task {
         let (cse, plan, reading, inbox) = (Arc::clone(&drive.cse), drive.plan.clone(), Arc::clone(&drive.reading), self.inbox.clone());
         self.tasks.spawn(async move {
             let opened = loop {
-                match reading.begun(&plan, cse.open(plan.clone())).await {
+                match reading.begun(&plan, open_or_execute(cse.as_ref(), plan.clone())).await {
                     Err(e) if e.kind() == Kind::Unavailable && until.is_some_and(|until| Instant::now() < until) => tokio::time::sleep(ASK_AGAIN).await,
                     Err(e) => break Err(reading.at_fault(&plan, e).await),
                     opened => break opened,
@@ -346,7 +348,7 @@ impl Task {
                 let text = format!(
                     "{name} has done nothing for {seconds:.1} s in the middle of a query, although it gives signs of life: its disk may hang; see its log"
                 );
-                drive.cse.stuck(&drive.plan, &text);
+                drive.faults.stalled(&drive.plan, &text);
                 drive.trouble = Some(Arc::new(Error::unavailable(text)));
                 // What it still says is not heard any more; the next order opens another session.
                 if drive.orders.take().is_some() {
@@ -392,7 +394,7 @@ impl Task {
                         let text = format!(
                             "{name} has done nothing for {seconds:.1} s in the middle of a query, when a slice was read from it: its disk may hang; see its log"
                         );
-                        drive.cse.stuck(&drive.plan, &text);
+                        drive.faults.stalled(&drive.plan, &text);
                         drive.trouble = Some(Arc::new(Error::unavailable(text)));
                     }
                     return;
