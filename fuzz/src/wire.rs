@@ -15,7 +15,7 @@ use datafusion::prelude::SessionContext;
 use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, SliceCost, SliceId, Up, Why};
 use skytether_common::{Error, Generation, Kind, PartitionName};
 use skytether_device::session::{Message, Stripe};
-use skytether_device::{Annotation, ResultMessage, Rung, SubPlan};
+use skytether_device::{Annotation, Program, ResultMessage, Rung, SubPlan};
 use skytether_engine::broadcast::tables as broadcast;
 use skytether_flight_drive::deliveries::{DeliveryDecoder, DeliveryEncoder, Incoming};
 use skytether_flight_drive::frames;
@@ -42,12 +42,13 @@ pub(crate) fn tickets() -> Vec<Vec<u8>> {
         partitions: BTreeMap::from([(partition.table.clone(), partition)]),
         with: BTreeMap::from([(other.dataset.clone(), BTreeMap::from([(other.table.clone(), other)]))]),
         rung: Rung::Filter,
-        plan: Bytes::from_static(b"substrait"),
+        program: Program::Substrait(Bytes::from_static(b"substrait")),
         filters: BTreeMap::from([("k0".into(), Bytes::from_static(b"one")), ("k1".into(), Bytes::from_static(b"another"))]),
         tables: BTreeMap::from([("__shipped_0".into(), Bytes::from_static(b"rows"))]),
         batch_rows: 77,
     };
-    frames::encode_ticket(&plan).map(|b| b.to_vec()).into_iter().collect()
+    let native = SubPlan { program: Program::Native { name: "count".into(), arguments: Bytes::from_static(b"{}") }, ..plan.clone() };
+    [plan, native].iter().filter_map(|plan| frames::encode_ticket(plan).ok()).map(|ticket| ticket.to_vec()).collect()
 }
 
 /// A ticket: an error, or a sub-plan that has no more bytes than came.

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use skytether_adapt::profile::Profile;
 use skytether_common::{Context, Key, Result};
-use skytether_device::{Cse, CseInfo, DeliveryStream, OpenReply, Storage, SubPlan};
+use skytether_device::negotiate::verify_by_reading;
+use skytether_device::{Capabilities, Cse, CseInfo, DeliveryStream, OpenReply, Storage, SubPlan, Verified, Verify};
 use skytether_engine::remote::RemoteStore;
 use skytether_engine::session::{Bounds, Sessions};
 use skytether_engine::split_execution::Taken;
@@ -91,7 +92,9 @@ impl Branch {
                 return Err(e);
             }
             let memory_limit = cluster.options().memory_limit as u64;
-            let info = CseInfo { id: membership.fleet, name: name.to_owned(), format: FORMAT, memory_limit, profile, device: None };
+            // Two keys may belong to different drives, and indexes are the drives' own.
+            let capabilities = Capabilities { link: false, indexes: false, ..Capabilities::default() };
+            let info = CseInfo { id: membership.fleet, name: name.to_owned(), format: FORMAT, memory_limit, profile, device: None, capabilities };
             let placed = Arc::new(Placed::new(info, drives));
             let store = RemoteStore::new(Arc::clone(&placed) as Arc<dyn Storage>, cluster.options().storage_deadline);
             let reader = Reader::new(Arc::new(store)).waiting_on(Arc::new(Threads::new(READERS)));
@@ -142,6 +145,12 @@ impl Storage for Branch {
         self.placed.info()
     }
 
+    /// Its drives may be anywhere, so that its parent is to send sub-plans that can be divided. A branch in this process
+    /// lives as long as its caller.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { remote: true, heartbeats: true, ..self.info().capabilities.clone() }
+    }
+
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
         Box::pin(async move { self.placed.apply(batch).await.context(|| self.info().name.clone()) })
     }
@@ -165,6 +174,10 @@ impl Storage for Branch {
     fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
         Box::pin(async move { self.placed.usage().await.context(|| self.info().name.clone()) })
     }
+
+    fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
+        Box::pin(async move { verify_by_reading(self, &asked).await })
+    }
 }
 
 impl Cse for Branch {
@@ -187,15 +200,5 @@ impl Cse for Branch {
                 },
             })
         })
-    }
-
-    /// Its drives may be anywhere, so that the level above is to send sub-plans that can be divided.
-    fn away(&self) -> bool {
-        true
-    }
-
-    /// A branch in this process lives as long as whoever asks it.
-    fn watched(&self) -> bool {
-        true
     }
 }

@@ -175,8 +175,8 @@ impl Work {
             Moving::AsNeeded | Moving::Never => Policy::Static(Rung::Full),
         };
         let members = outputs.into_iter().enumerate().map(|(at, output)| {
-            let engine = self.below.engine(at)?;
-            Ok(Member { reading: self.reading(at, collector, scan), plan: self.plan.clone(), engine, output })
+            let (engine, faults) = (self.below.engine(at)?, self.below.cluster.faults(at)?);
+            Ok(Member { reading: self.reading(at, collector, scan), plan: self.plan.clone(), faults, engine, output })
         });
         let cost = match top {
             Rung::Full => self.cost.clone(),

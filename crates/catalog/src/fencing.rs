@@ -16,8 +16,7 @@ use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use skytether_common::units::human_seconds;
 use skytether_common::{Error, Key, Kind, Result};
-use skytether_device::Cse;
-use skytether_device::layer::{Decorated, Layer};
+use skytether_device::{Cse, CseInfo, Layer};
 use skytether_store::{Expect, Op, Version};
 use tokio::sync::Mutex;
 use uuid::Uuid;
@@ -82,7 +81,7 @@ impl Fence {
 
     /// `drive`, with a condition on what this host changes there.
     pub fn around(self: &Arc<Self>, drive: Arc<dyn Cse>) -> Arc<Fenced> {
-        Arc::new(Decorated(Held { drive, fence: Arc::clone(self), laid: Mutex::new(None) }))
+        Arc::new(Fenced { drive, fence: Arc::clone(self), laid: Mutex::new(None) })
     }
 
     fn holder(&self, term: u64) -> Holder {
@@ -95,7 +94,7 @@ impl Fence {
     /// What the drive says.
     pub async fn other_at(&self, drive: &dyn Cse) -> Result<Option<String>> {
         let term = self.term.load(Ordering::SeqCst);
-        if term == 0 || !drive.away() {
+        if term == 0 || !drive.capabilities().remote {
             return Ok(None);
         }
         let bytes = match drive.get(&Key::new(HOST_KEY)?).await {
@@ -131,7 +130,7 @@ impl Fence {
 /// Conflict where another host takes them over at this moment; what the drives say.
 pub async fn take_over(fence: &Fence, drives: &[Arc<Fenced>], deadline: Duration) -> Result<Vec<(Uuid, Error)>> {
     // In order of their ids: of two hosts the second meets the first at the first drive, and not each the other one at half of them.
-    let mut drives: Vec<&Held> = drives.iter().map(|drive| &drive.0).filter(|held| held.drive.away()).collect();
+    let mut drives: Vec<&Fenced> = drives.iter().map(|drive| drive.as_ref()).filter(|held| held.drive.capabilities().remote).collect();
     drives.sort_by_key(|held| held.drive.info().id);
     let mut refused = None;
     for _ in 0..ATTEMPTS {
@@ -169,18 +168,15 @@ pub async fn take_over(fence: &Fence, drives: &[Arc<Fenced>], deadline: Duration
 }
 
 /// A drive that takes changes from this host on a condition.
-pub(crate) type Fenced = Decorated<Held>;
-
-/// A drive, and the condition.
 #[derive(Debug)]
-pub struct Held {
+pub struct Fenced {
     drive: Arc<dyn Cse>,
     fence: Arc<Fence>,
     /// Term and version of the record that this host has written there.
     laid: Mutex<Option<(u64, Version)>>,
 }
 
-impl Held {
+impl Fenced {
     fn name(&self) -> &str {
         &self.drive.info().name
     }
@@ -255,14 +251,18 @@ impl Held {
     }
 }
 
-impl Layer for Held {
-    fn behind(&self) -> &dyn Cse {
-        self.drive.as_ref()
+impl Layer for Fenced {
+    fn info(&self) -> &CseInfo {
+        self.drive.info()
+    }
+
+    fn inner(&self) -> Result<&dyn Cse> {
+        Ok(self.drive.as_ref())
     }
 
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
         Box::pin(async move {
-            if batch.is_empty() || !self.drive.away() || self.fence.term.load(Ordering::SeqCst) == 0 {
+            if batch.is_empty() || !self.drive.capabilities().remote || self.fence.term.load(Ordering::SeqCst) == 0 {
                 return self.drive.apply(batch).await;
             }
             for last in [false, true] {

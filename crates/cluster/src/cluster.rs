@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use skytether_common::{Error, Result};
-use skytether_device::{Cse, Storage};
+use skytether_device::{Batches, Cse, FaultReporter, Storage};
 use skytether_redundancy::Scheme;
 use skytether_runtime::{AppendVec, within};
 use uuid::Uuid;
@@ -32,6 +32,8 @@ pub struct Cluster(Arc<Inner>);
 
 struct Inner {
     drives: AppendVec<Arc<dyn Cse>>,
+    /// For each drive what receives reports of its faults.
+    faults: AppendVec<Arc<dyn FaultReporter>>,
     catalog: Catalog,
     options: HostOptions,
     /// What it was called since it began, the newest last.
@@ -73,14 +75,18 @@ impl Cluster {
     /// Invalid for no drive, one drive twice or two drives of one name.
     pub fn new(drives: Vec<Arc<dyn Cse>>, options: HostOptions, fallback: Arc<dyn Fallback>) -> Result<Self> {
         check_names(&drives)?;
+        check_batches(&drives)?;
         let presence = Arc::new(Presence::new(drives.len()));
         let recovery = RecoveryOptions { memory: options.memory_limit, deadline: options.storage_deadline };
         let cover = Cover::new(drives, Arc::clone(&presence), recovery, fallback);
-        let drives: Vec<Arc<dyn Cse>> = cover.drives().map(|at| Arc::new(Covered::new(&cover, at)) as _).collect();
+        let covered: Vec<Arc<Covered>> = cover.drives().map(|at| Arc::new(Covered::new(&cover, at))).collect();
+        let faults = covered.iter().map(|drive| Arc::clone(drive) as _).collect();
+        let drives: Vec<Arc<dyn Cse>> = covered.into_iter().map(|drive| drive as _).collect();
         let storages = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Storage>).collect();
         let catalog = Catalog::of_host(storages, Arc::clone(&cover.drives), presence, options.storage_deadline)?;
         Ok(Self(Arc::new(Inner {
             drives: AppendVec::new(drives),
+            faults: AppendVec::new(faults),
             catalog,
             options,
             instances: Mutex::new(vec![Uuid::new_v4()]),
@@ -96,6 +102,14 @@ impl Cluster {
     #[must_use]
     pub fn drives(&self) -> &[Arc<dyn Cse>] {
         &self.0.drives
+    }
+
+    /// What receives reports of faults of drive `at`.
+    ///
+    /// # Errors
+    /// Internal for a number that no drive has.
+    pub fn faults(&self, at: usize) -> Result<Arc<dyn FaultReporter>> {
+        self.0.faults.get(at).cloned().ok_or_else(|| Error::internal(format!("no drive of this host has the number {at}")))
     }
 
     /// The catalog over these drives.
@@ -265,15 +279,32 @@ impl Cluster {
         let mut all: Vec<Arc<dyn Cse>> = inner.drives.to_vec();
         all.push(Arc::clone(&drive));
         check_names(&all)?;
+        check_batches(&all)?;
         if inner.drives.iter().any(|other| other.info().id == drive.info().id) {
             return Err(Error::invalid(format!("{} ({}) is one of this host's drives", drive.info().name, drive.info().id)));
         }
         let at = inner.catalog.presence().grow();
         inner.cover.drives.push(drive);
-        let covered: Arc<dyn Cse> = Arc::new(Covered::new(&inner.cover, at));
+        let covered = Arc::new(Covered::new(&inner.cover, at));
+        inner.faults.push(Arc::clone(&covered) as _);
+        let covered: Arc<dyn Cse> = covered;
         inner.catalog.grow(Arc::clone(&covered) as Arc<dyn Storage>);
         inner.drives.push(covered);
         Ok(at)
+    }
+}
+
+/// A data set is committed under conditions on several keys of a drive, of which one decides about all.
+///
+/// # Errors
+/// Unsupported for a drive whose batches take effect key by key.
+fn check_batches(drives: &[Arc<dyn Cse>]) -> Result<()> {
+    match drives.iter().find(|drive| drive.capabilities().batches != Batches::Atomic) {
+        Some(drive) => Err(Error::unsupported(format!(
+            "{}: its batches take effect key by key, and a fleet commits under conditions on several; use a drive with atomic batches",
+            drive.info().name
+        ))),
+        None => Ok(()),
     }
 }
 

@@ -120,7 +120,7 @@ impl Cluster {
         if catalog.newest_of(&told).is_some_and(|now| now.drives != known.drives || now.seats != known.seats) {
             return Err(Error::conflict("the drives of this fleet changed while this host began: start it again"));
         }
-        if !catalog.presence().lost().is_empty() && host.drives().iter().any(|drive| drive.away()) {
+        if !catalog.presence().lost().is_empty() && host.drives().iter().any(|drive| drive.capabilities().remote) {
             // Another host may still change what these have, and is not to be believed when they are back.
             match catalog.note_absent().await {
                 Err(e) if e.kind() != Kind::Conflict => tracing::warn!("drives that are lost are not noted: {}", e.full_text()),

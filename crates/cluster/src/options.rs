@@ -34,10 +34,8 @@ pub struct HostOptions {
     pub threads: usize,
     /// How long a drive may take for one storage operation.
     pub storage_deadline: Duration,
-    /// How long a drive may take to accept a sub-plan. Means nothing for drives that their connection watches ([`Cse::watched`]): these may
-    /// take as long as they give signs of life.
-    ///
-    /// [`Cse::watched`]: skytether_device::Cse::watched
+    /// How long a drive may take to accept a sub-plan. It does not hold for a drive with the capability `heartbeats`
+    /// ([`Capabilities`](skytether_device::Capabilities)), which may take as long as it sends them.
     pub begin_deadline: Duration,
     /// How long a drive may be silent in the middle of a sub-plan; the same holds.
     pub silence_deadline: Duration,

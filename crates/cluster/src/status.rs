@@ -65,7 +65,7 @@ impl Cluster {
             return format!("{why}; {}", if spared { advice(id, name, self.is_kept()) } else { "bring it back".to_owned() });
         }
         let why = error.full_text();
-        if spared && drive.away() {
+        if spared && drive.capabilities().remote {
             return format!(
                 "{why}, or have all of it rebuilt on a blank drive at its address (`skytether drive serve --data NEW --name {name} --replace {id}`, then `skytether repair`)"
             );

@@ -58,7 +58,8 @@ pub struct IndexNote {
     pub covers: bool,
 }
 
-/// What the level above a CSE worked off in its place: slices that it handed out as they are stored, and rows that it had filtered.
+/// What the level above a CSE worked off in its place: slices that it handed out as they are stored, and rows that it
+/// had filtered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ParentWork {
@@ -93,8 +94,8 @@ const MAX_INDEXES: usize = 16;
 
 /// What happened to a sub-plan at one CSE.
 ///
-/// It travels as JSON between versions that may differ: fields are only ever added, each with a default for what a peer does not tell; what
-/// a reader does not know it passes over.
+/// It travels as JSON between versions that may differ: fields are only ever added, each with a default for what a
+/// peer does not tell; what a reader does not know it passes over.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Annotation {
@@ -109,7 +110,8 @@ pub struct Annotation {
     pub slices_pruned: u64,
     /// Slices of which metadata told all that was asked: numbers of rows, smallest and largest values.
     pub slices_told: u64,
-    /// Slices that there are of the tables of the sub-plan. A limit leaves some unread that are neither pruned nor told of.
+    /// Slices that there are of the tables of the sub-plan. A limit leaves some unread that are neither pruned nor
+    /// told of.
     pub slices_total: Option<u64>,
     /// Rows of the slices that scans looked at, also those that they passed over for a condition.
     pub rows_read: Option<u64>,
@@ -132,7 +134,8 @@ pub struct Annotation {
     /// The name of the device profile that the CSE keeps to, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
-    /// Why another CSE ran this one's sub-plan in its place, over what other drives have of it; `None` where it ran it itself.
+    /// Why another CSE ran this one's sub-plan in its place, over what other drives have of it; `None` where it ran
+    /// it itself.
     #[serde(rename = "stood_for", skip_serializing_if = "Option::is_none")]
     pub served_by_fallback: Option<String>,
     /// Slices that were decoded from those of other drives, or came from copies there.
@@ -150,7 +153,8 @@ pub struct Annotation {
     /// What the level above did in the place of the CSE; that level writes it.
     #[serde(skip_serializing_if = "ParentWork::is_none")]
     pub above: ParentWork,
-    /// What happened at the CSEs below, where this one is a host of others; their figures of slices and bytes read are in its own.
+    /// What happened at the CSEs below, where this one is a host of others; their figures of slices and bytes read
+    /// are in its own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub below: Vec<Annotation>,
 }
@@ -207,8 +211,9 @@ impl Annotation {
         }
     }
 
-    /// What a host takes over of an annotation that came from `cse`, whoever wrote it: under the name that the host knows it by, with texts
-    /// and operators bounded in length and number, depths of a tree, and times that are times.
+    /// What a host takes over of an annotation that came from `cse`, whoever wrote it: under the name that the host
+    /// knows it by, with texts and operators bounded in length and number, depths of a tree, and times that are
+    /// times.
     #[must_use]
     pub fn taken_from(self, cse: &str) -> Self {
         // What the host did itself nobody else tells it.

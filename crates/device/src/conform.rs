@@ -1,5 +1,5 @@
-//! Batches of a drive against the columns that its sub-plan announced: a drive may differ in names and in types that Arrow
-//! converts without loss, and in nothing else.
+//! Batches of a drive against the columns that its sub-plan announced: a drive may differ in names and in types that
+//! Arrow converts without loss, and in nothing else.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use skytether_common::{Error, Result};
 /// Columns that an error names at most.
 const NAMED: usize = 20;
 
-/// Checks that batches of columns `given`, which the drive `name` announced, can become those of `wanted`, by position.
+/// Checks that batches of columns `given`, which the drive `name` announced, can become those of `wanted`, by
+/// position.
 ///
 /// # Errors
 /// Internal, with both lists of columns, where they can't.
@@ -38,7 +39,8 @@ pub fn check_schema(given: &SchemaRef, wanted: &SchemaRef, name: &str) -> Result
 /// `batch` of the drive `name` with the names and types of `schema`, by position.
 ///
 /// # Errors
-/// Internal where it has another number of columns, or a value that does not fit: a value that does not fit is no NULL.
+/// Internal where it has another number of columns, or a value that does not fit: a value that does not fit is no
+/// NULL.
 pub fn conform(batch: &RecordBatch, schema: &SchemaRef, name: &str) -> Result<RecordBatch> {
     let wrong = |e: ArrowError| Error::internal(format!("{name} sent a batch that does not fit its schema")).because(e);
     if batch.num_columns() != schema.fields().len() {

@@ -1,4 +1,4 @@
-//! The one trait for a compute-storage engine.
+//! The two traits of a compute-storage engine (CSE).
 
 use futures::future::BoxFuture;
 use std::fmt::Debug;
@@ -12,12 +12,13 @@ use skytether_index::State;
 use skytether_store::{Entry, Op, Usage, Version};
 use uuid::Uuid;
 
+use crate::capabilities::Capabilities;
 use crate::delivery::DeliveryStream;
 use crate::session::OpenReply;
 use crate::subplan::SubPlan;
-use crate::verify::{Pace, Verified, Verify, Verifying};
+use crate::verify::{Verified, Verify};
 
-/// Who a CSE is.
+/// What a CSE says of itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CseInfo {
     /// Given once, when the drive is made; placement refers to it.
@@ -28,22 +29,30 @@ pub struct CseInfo {
     pub format: u32,
     /// Bytes that its engine may use for a sub-plan.
     pub memory_limit: u64,
-    /// What it is made of, where it was told; it then works as fast as this says.
+    /// The device that it emulates, or is made of, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
-    /// What that is called, as annotations call it: by its file, where it has one.
+    /// The name of that profile, for annotations: that of its file, where it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
+    /// What it can do, as far as the CSE itself knows; callers ask [`Storage::capabilities`].
+    #[serde(default, skip_serializing_if = "Capabilities::is_usual")]
+    pub capabilities: Capabilities,
 }
 
-/// The storage half of a CSE: the operations of [`skytether_store::SliceStore`], possibly far away.
+/// The storage half of a CSE: the operations of [`skytether_store::SliceStore`], possibly of another process.
 pub trait Storage: Send + Sync + Debug {
-    /// Who this is. Cheap: learnt when the connection was made.
+    /// What it said of itself when the connection was made. Cheap.
     fn info(&self) -> &CseInfo;
-    /// Who answers now. Behind an address this may be somebody else than [`Self::info`], and then refuses all other calls.
+    /// What callers can rely on: those of [`Self::info`], and what the way to it makes of them.
+    fn capabilities(&self) -> Capabilities {
+        self.info().capabilities.clone()
+    }
+    /// The CSE that answers now. Behind an address this may be another one than [`Self::info`], which then refuses
+    /// all other calls.
     ///
     /// # Errors
-    /// `Unavailable` where nobody answers.
+    /// `Unavailable` where none answers.
     fn identify(&self) -> BoxFuture<'_, Result<CseInfo>> {
         Box::pin(async move { Ok(self.info().clone()) })
     }
@@ -51,7 +60,7 @@ pub trait Storage: Send + Sync + Debug {
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>>;
     /// As [`skytether_store::SliceStore::get`].
     fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>>;
-    /// As [`skytether_store::SliceStore::get_ranges_unverified`]. Unless it is written anew, the whole value is read, and verified.
+    /// As [`skytether_store::SliceStore::get_ranges_unverified`]. The default reads the whole value, and verifies it.
     fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
         Box::pin(async move {
             let value = self.get(key).await?;
@@ -69,64 +78,45 @@ pub trait Storage: Send + Sync + Debug {
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>>;
     /// As [`skytether_store::SliceStore::usage`].
     fn usage(&self) -> BoxFuture<'_, Result<Usage>>;
-    /// The indexes that it has, or builds.
+    /// The indexes that it has, or builds. Capability `indexes`.
     ///
     /// # Errors
-    /// `Unsupported` where it builds none; `Unavailable`.
+    /// `Unsupported` without the capability; `Unavailable`.
     fn indexes(&self) -> BoxFuture<'_, Result<Vec<State>>> {
-        Box::pin(async move { Err(Error::unsupported(format!("{} builds no indexes: it is of a version that can't, or no drive", self.info().name))) })
+        Box::pin(async move { Err(unsupported(self.info(), "build indexes")) })
     }
-    /// Verifies values where they lie, one after the other, at the rate that is asked for. Unless it is written anew, each is read whole by [`Self::get`].
+    /// Verifies values where they lie, one after the other, at the rate in `asked`. Capability `verify`;
+    /// [`verify_or_read`](crate::negotiate::verify_or_read) does without.
     ///
     /// # Errors
-    /// `Unavailable`; what is wrong with a value is no error.
+    /// `Unsupported` without the capability; `Unavailable`. What is wrong with a value is no error.
     fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
-        Box::pin(async move {
-            let (mut verifying, mut pace) = (Verifying::new(&asked), Pace::new(asked.bytes_per_s));
-            for (at, item) in asked.items.iter().enumerate() {
-                let read = self.get(&item.key).await;
-                pace.passed(verifying.take(at as u32, item, read)?).await;
-            }
-            Ok(verifying.finish())
-        })
+        let _ = asked;
+        Box::pin(async move { Err(unsupported(self.info(), "verify values")) })
     }
 }
 
-/// A compute-storage engine: storage and an engine over it.
+/// A compute-storage engine: storage, and what runs programs over it.
 pub trait Cse: Storage {
-    /// Validates and runs `plan`.
+    /// Validates and runs `plan`. Capability `programs`.
     ///
     /// # Errors
-    /// `Invalid` or `Unsupported` where the plan is not to be understood (it says by which name), `NotFound` and `Corrupt` for
-    /// slices, `Exhausted` for memory, `Unavailable` where the CSE does not answer; the CSE's name is in the text.
+    /// `Invalid` or `Unsupported`, with the name of what is not understood, for the plan; `NotFound` and `Corrupt` for
+    /// slices, `Exhausted` for memory, `Unavailable` where the CSE does not answer. The CSE's name is in the text.
     fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>>;
 
-    /// Validates `plan`, which its sender can put together from parts, and waits for orders about its slices; or runs it as a whole.
+    /// Validates `plan`, whose sender can combine results of parts, and waits for orders about its slices; or runs it
+    /// as a whole. Capability `sessions`; [`open_or_execute`](crate::negotiate::open_or_execute) does without.
     ///
     /// # Errors
-    /// As [`Self::execute`].
+    /// `Unsupported` without the capability; as [`Self::execute`].
     fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
-        Box::pin(async move { Ok(OpenReply::Whole(self.execute(plan).await?)) })
+        let _ = plan;
+        Box::pin(async move { Err(unsupported(self.info(), "offer sessions")) })
     }
+}
 
-    /// Whether it is behind a wire, so that it can be lost, and found again, while this process goes on.
-    fn away(&self) -> bool {
-        false
-    }
-
-    /// Whoever asked it to run `plan` found that it stands still there, although it gives signs of life. Who knows of somebody that can stand for it has that run the plan when it is opened again.
-    fn stuck(&self, plan: &SubPlan, why: &str) {
-        let _ = (plan, why);
-    }
-
-    /// Whoever asked it to run `plan` got something that makes no sense: rows of other columns, or of slices that it was not asked for. Who knows of somebody that can stand for it has that run the plan when it is opened again.
-    fn garbled(&self, plan: &SubPlan, why: &str) {
-        let _ = (plan, why);
-    }
-
-    /// Whether [`Self::execute`] and its messages end with an error of their own when the CSE shows no sign of life, so that whoever reads
-    /// them needs no deadline: then silence means slow work and not death. False unless said.
-    fn watched(&self) -> bool {
-        false
-    }
+/// The answer of the CSE `info` to a call that is not among its capabilities.
+fn unsupported(info: &CseInfo, what: &str) -> Error {
+    Error::unsupported(format!("{}: it does not {what}; ask its capabilities first, or update it if it is of an older version", info.name))
 }

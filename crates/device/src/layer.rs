@@ -1,4 +1,7 @@
-//! A CSE that does some things otherwise than the one behind it: a drive that takes changes on a condition, and what tests put between a host and a drive, to see or to spoil what passes.
+//! Layers, in tower's sense: a CSE that does some things differently from the one that it wraps. A drive that takes
+//! changes under a condition is one, as are failover and what tests put between a host and a drive.
+//!
+//! Every [`Layer`] is a [`Cse`]. Whatever it does not override goes on to [`Layer::inner`].
 
 use futures::future::BoxFuture;
 use std::fmt::Debug;
@@ -9,106 +12,127 @@ use skytether_common::{Key, Result};
 use skytether_index::State;
 use skytether_store::{Entry, Op, Usage, Version};
 
+use crate::capabilities::Capabilities;
 use crate::cse::{Cse, CseInfo, Storage};
 use crate::delivery::DeliveryStream;
 use crate::session::OpenReply;
 use crate::subplan::SubPlan;
 use crate::verify::{Verified, Verify};
 
-/// What is done otherwise; all else is done by [`Self::behind`]. Who does [`Self::execute`] otherwise and not [`Self::open`] changes nothing of what is run by sessions, and who does [`Self::get`] otherwise nothing of what is read in parts.
+/// What is done differently. A layer that overrides [`Self::execute`] and not [`Self::open`] changes nothing of
+/// sub-plans that run in sessions; one that overrides [`Self::get`] changes nothing of
+/// [`Self::get_ranges_unverified`].
 pub trait Layer: Send + Sync + Debug {
-    /// The CSE that it stands before.
-    fn behind(&self) -> &dyn Cse;
-    /// As [`Cse::away`].
-    fn away(&self) -> bool {
-        self.behind().away()
+    /// As [`Storage::info`].
+    fn info(&self) -> &CseInfo;
+    /// The CSE that a call goes on to. It is asked once for each call that the layer does not override, so that a
+    /// layer can count calls, or refuse all of them.
+    ///
+    /// # Errors
+    /// The answer to the call, where it is not to go on.
+    fn inner(&self) -> Result<&dyn Cse>;
+    /// As [`Storage::capabilities`]; those that the inner CSE says of itself, where it can't be reached.
+    fn capabilities(&self) -> Capabilities {
+        self.inner().map_or_else(|_| self.info().capabilities.clone(), |inner| inner.capabilities())
+    }
+    /// As [`Storage::identify`].
+    fn identify(&self) -> BoxFuture<'_, Result<CseInfo>> {
+        Box::pin(async move { self.inner()?.identify().await })
     }
     /// As [`Storage::apply`].
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
-        Box::pin(async move { self.behind().apply(batch).await })
+        Box::pin(async move { self.inner()?.apply(batch).await })
     }
     /// As [`Storage::get`].
     fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
-        Box::pin(async move { self.behind().get(key).await })
+        Box::pin(async move { self.inner()?.get(key).await })
+    }
+    /// As [`Storage::get_ranges_unverified`].
+    fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
+        Box::pin(async move { self.inner()?.get_ranges_unverified(key, ranges).await })
+    }
+    /// As [`Storage::stat`].
+    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
+        Box::pin(async move { self.inner()?.stat(key).await })
+    }
+    /// As [`Storage::list`].
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        Box::pin(async move { self.inner()?.list(prefix, after, limit).await })
+    }
+    /// As [`Storage::usage`].
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
+        Box::pin(async move { self.inner()?.usage().await })
+    }
+    /// As [`Storage::indexes`].
+    fn indexes(&self) -> BoxFuture<'_, Result<Vec<State>>> {
+        Box::pin(async move { self.inner()?.indexes().await })
+    }
+    /// As [`Storage::verify`].
+    fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
+        Box::pin(async move { self.inner()?.verify(asked).await })
     }
     /// As [`Cse::execute`].
     fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
-        Box::pin(async move { self.behind().execute(plan).await })
+        Box::pin(async move { self.inner()?.execute(plan).await })
     }
     /// As [`Cse::open`].
     fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
-        Box::pin(async move { self.behind().open(plan).await })
+        Box::pin(async move { self.inner()?.open(plan).await })
     }
 }
 
-/// The CSE that a [`Layer`] makes of the one behind it.
-#[derive(Debug)]
-pub struct Decorated<D>(pub D);
-
-impl<D: Layer> Storage for Decorated<D> {
+impl<L: Layer> Storage for L {
     fn info(&self) -> &CseInfo {
-        self.0.behind().info()
+        Layer::info(self)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Layer::capabilities(self)
     }
 
     fn identify(&self) -> BoxFuture<'_, Result<CseInfo>> {
-        Box::pin(async move { self.0.behind().identify().await })
+        Layer::identify(self)
     }
 
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
-        Box::pin(async move { self.0.apply(batch).await })
+        Layer::apply(self, batch)
     }
 
     fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
-        Box::pin(async move { self.0.get(key).await })
+        Layer::get(self, key)
     }
 
     fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
-        Box::pin(async move { self.0.behind().get_ranges_unverified(key, ranges).await })
+        Layer::get_ranges_unverified(self, key, ranges)
     }
 
     fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
-        Box::pin(async move { self.0.behind().stat(key).await })
+        Layer::stat(self, key)
     }
 
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
-        Box::pin(async move { self.0.behind().list(prefix, after, limit).await })
+        Layer::list(self, prefix, after, limit)
     }
 
     fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
-        Box::pin(async move { self.0.behind().usage().await })
+        Layer::usage(self)
     }
 
     fn indexes(&self) -> BoxFuture<'_, Result<Vec<State>>> {
-        Box::pin(async move { self.0.behind().indexes().await })
+        Layer::indexes(self)
     }
 
     fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
-        Box::pin(async move { self.0.behind().verify(asked).await })
+        Layer::verify(self, asked)
     }
 }
 
-impl<D: Layer> Cse for Decorated<D> {
+impl<L: Layer> Cse for L {
     fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
-        Box::pin(async move { self.0.execute(plan).await })
+        Layer::execute(self, plan)
     }
 
     fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
-        Box::pin(async move { self.0.open(plan).await })
-    }
-
-    fn away(&self) -> bool {
-        self.0.away()
-    }
-
-    fn watched(&self) -> bool {
-        self.0.behind().watched()
-    }
-
-    fn stuck(&self, plan: &SubPlan, why: &str) {
-        self.0.behind().stuck(plan, why);
-    }
-
-    fn garbled(&self, plan: &SubPlan, why: &str) {
-        self.0.behind().garbled(plan, why);
+        Layer::open(self, plan)
     }
 }

@@ -1,7 +1,9 @@
-//! A sub-plan that is worked off slice by slice, at rungs that change while it runs (docs/internals/adaptive-execution.md).
+//! A sub-plan that is worked off slice by slice, at rungs that change while it runs
+//! (docs/internals/adaptive-execution.md).
 //!
-//! Orders go down, messages come up, both as `skytether_adapt` has them. Slices are called by the numbers of their stripes in the CSE's partition; slices as they are stored are read through
-//! [`crate::Storage`] and are no matter of sessions.
+//! Orders go down, messages come up, both as `skytether_adapt` has them. Slices are called by the numbers of their
+//! stripes in the CSE's partition; slices as they are stored are read through [`crate::Storage`] and are no matter of
+//! sessions.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,7 +30,8 @@ pub enum OpenReply {
 /// A stripe that the sub-plan has to read, or several small ones that are taken together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stripe {
-    /// Its number in the partition, or that of several together (docs/internals/adaptive-execution.md, "Runs"). Orders call it so.
+    /// Its number in the partition, or that of several together (docs/internals/adaptive-execution.md, "Runs").
+    /// Orders call it so.
     pub stripe: u32,
     /// Its rows.
     pub rows: u64,

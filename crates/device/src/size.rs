@@ -5,8 +5,9 @@ use arrow::buffer::Buffer;
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 
-/// The bytes of `batch`'s rows as Arrow buffers: what a slice covers of shared buffers, and of the data behind views what they
-/// refer to. This is about what the batch costs as Arrow IPC, whatever larger buffers it keeps alive in memory.
+/// The bytes of `batch`'s rows as Arrow buffers: what a slice covers of shared buffers, and of the data behind views
+/// what they refer to. This is about what the batch costs as Arrow IPC, whatever larger buffers it keeps alive in
+/// memory.
 #[must_use]
 pub fn batch_bytes(batch: &RecordBatch) -> u64 {
     batch.columns().iter().map(|column| array_bytes(column)).sum()
@@ -42,8 +43,8 @@ pub fn array_bytes(array: &dyn Array) -> u64 {
     own + if array.nulls().is_some() { array.len().div_ceil(8) as u64 } else { 0 }
 }
 
-/// Bytes outside the views: strings of more than 12 bytes lie in a data buffer. Several views of the same bytes cost them once,
-/// so it is never more than the buffers hold.
+/// Bytes outside the views: strings of more than 12 bytes lie in a data buffer. Several views of the same bytes cost
+/// them once, so it is never more than the buffers hold.
 fn views_behind(views: &[u128], buffers: &[Buffer]) -> u64 {
     let referred: u64 = views.iter().map(|view| *view as u32).filter(|&len| len > 12).map(u64::from).sum();
     referred.min(buffers.iter().map(|buffer| buffer.len() as u64).sum())

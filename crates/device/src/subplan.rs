@@ -8,31 +8,36 @@ use skytether_adapt::message::Rung;
 use skytether_common::{DatasetName, PartitionName};
 use uuid::Uuid;
 
+use crate::program::Program;
+
 /// The longest program of a sub-plan together with what travels next to it, in bytes.
 pub const MAX_PLAN: usize = 16 << 20;
 
-/// A complete, independent query over the partitions that one CSE manages.
+/// A program with its inputs: a complete, independent query over the partitions that one CSE manages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubPlan {
     /// The query that this is a part of; the same for all its sub-plans.
     pub query: Uuid,
     /// The data set that the plan reads.
     pub dataset: DatasetName,
-    /// For each table of the data set that the plan may see, by its name in the data set: the partition at this CSE. Nothing else is accessible to the plan.
+    /// For each table of the data set that the plan may see, by its name in the data set: the partition at this CSE.
+    /// Nothing else is accessible to the plan.
     pub partitions: BTreeMap<String, PartitionName>,
-    /// Other data sets that the plan reads, each with its partitions in the same way: of tables that are partitioned by the same keys, so that the CSE can join its own rows.
+    /// Other data sets that the plan reads, each with its partitions in the same way: of tables that are partitioned
+    /// by the same keys, so that the CSE can join its own rows.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub with: BTreeMap<DatasetName, BTreeMap<String, PartitionName>>,
     /// How much of the plan is asked for (the plan holds just that).
     pub rung: Rung,
-    /// The plan: a Substrait `Plan` message. Tables are named `[domain, dataset, table]`.
+    /// What runs over them.
     #[serde(skip)]
-    pub plan: Bytes,
-    /// Sets of join keys that the plan refers to by these names (`skytether_plan::keys`). They travel beside the plan, as data: engines copy and print
-    /// the literals of a plan freely.
+    pub program: Program,
+    /// Sets of join keys that the plan refers to by these names (`skytether_plan::keys`). They travel beside the
+    /// plan, as data: engines copy and print the literals of a plan freely.
     #[serde(skip)]
     pub filters: BTreeMap<String, Bytes>,
-    /// Small tables that the plan joins with, by name, as Arrow IPC streams (`skytether_plan::broadcast_join`). They are no tables of the data set, and gone when the plan is done.
+    /// Small tables that the plan joins with, by name, as Arrow IPC streams (`skytether_plan::broadcast_join`). They
+    /// are no tables of the data set, and gone when the plan is done.
     #[serde(skip)]
     pub tables: BTreeMap<String, Bytes>,
     /// Rows per batch that the sender would like.
@@ -48,6 +53,6 @@ impl SubPlan {
     /// Bytes of the plan and what travels beside it.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.plan.len() + self.filters.values().chain(self.tables.values()).map(Bytes::len).sum::<usize>()
+        self.program.bytes().len() + self.filters.values().chain(self.tables.values()).map(Bytes::len).sum::<usize>()
     }
 }

@@ -1,10 +1,15 @@
 //! Verifying values where they lie: a drive is told which ones, and says which of them are not what they should be.
 //!
-//! What was asked and what is answered are small: some 15 to 40 bytes for each value, as its key is like the one before it, and for each *sum* of many values one digest of 4 KiB ([`skytether_redundancy::digest`]). Values themselves do not travel.
+//! What was asked and what is answered are small: some 15 to 40 bytes for each value, as its key is like the one
+//! before it, and for each *sum* of many values one digest of 4 KiB ([`skytether_redundancy::digest`]). Values
+//! themselves do not travel.
 //!
-//! As bytes, numbers being LEB128 varints unless said otherwise. Asked: u64 LE seed, u64 LE bytes per second (0: as fast as it goes), how many values; for each value how much of the key before it its key begins with, the length of the rest of its key, that
-//! rest, and flags; with flag 1 its length and u32 LE CRC-32C; with flag 2 the number of the sum and u16 LE turn. Answered: bytes that were read, how many values there is something to say about; for each its place, a word (0 missing, 1 damaged, 2 another one,
-//! 3 as asked for), and for 1 a text, for 2 and 3 its length and u32 LE CRC-32C; then how many sums, for each its number and digest.
+//! As bytes, numbers being LEB128 varints unless said otherwise. Asked: u64 LE seed, u64 LE bytes per second (0: as
+//! fast as it goes), how many values; for each value how much of the key before it its key begins with, the length of
+//! the rest of its key, that rest, and flags; with flag 1 its length and u32 LE CRC-32C; with flag 2 the number of
+//! the sum and u16 LE turn. Answered: bytes that were read, how many values there is something to say about; for each
+//! its place, a word (0 missing, 1 damaged, 2 another one, 3 as asked for), and for 1 a text, for 2 and 3 its length
+//! and u32 LE CRC-32C; then how many sums, for each its number and digest.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -84,7 +89,8 @@ pub enum Found {
 pub struct Verified {
     /// Bytes that were read.
     pub bytes: u64,
-    /// By their places among those asked for, values that are not what they should be, or of which nobody had said that. All others are.
+    /// By their places among those asked for, values that are not what they should be, or of which nobody had said
+    /// that. All others are.
     pub found: BTreeMap<u32, Found>,
     /// Sums of the digests of those that are what they should be.
     pub sums: BTreeMap<u32, Digest>,

@@ -1,5 +1,6 @@
 //! The drive itself: a store, an engine, and the traits that a host sees.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -11,11 +12,9 @@ use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool, TrackCons
 use futures::future::BoxFuture;
 use skytether_common::{Context, Error, Key, Kind, Result};
 use skytether_device::verify::{Pace, Verifying};
-use skytether_device::{Cse, CseInfo, DeliveryStream, OpenReply, Storage, SubPlan, Verified, Verify};
+use skytether_device::{Capabilities, Cse, CseInfo, DeliveryStream, OpenReply, ProgramKind, Storage, SubPlan, Verified, Verify};
 use skytether_engine::indexed::{Costs, Indexes};
-use skytether_engine::lane_pool::LanePool;
 use skytether_engine::session::{Bounds, Sessions};
-use skytether_engine::split_execution::Taken;
 use skytether_engine::{Engine, Reader, blocking_on};
 use skytether_index::State;
 use skytether_pace::{Processor, paced};
@@ -24,6 +23,7 @@ use skytether_store::{Entry, Op, SliceStore, Usage, Version};
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::executor::{ExecutionContext, Executor, SubstraitExecutor};
 use crate::indexes::{Builder, IndexContext};
 use crate::shared_reads::SharedReads;
 use crate::throttle::{Device, SlowDisk, tag_device};
@@ -96,17 +96,15 @@ pub struct Drive {
     store: Arc<dyn SliceStore>,
     /// The same, for what others ask for.
     shared: Arc<SharedReads>,
-    engine: Arc<Engine>,
-    sessions: Arc<Sessions>,
-    pool: Arc<dyn MemoryPool>,
-    /// The device's cores, where it is to be like one.
-    processor: Option<Arc<Processor>>,
+    /// By the kinds of programs that they run.
+    executors: BTreeMap<ProgramKind, Arc<dyn Executor>>,
+    context: ExecutionContext,
     /// What annotations call the device.
     device: Option<String>,
 }
 
 impl Drive {
-    /// A drive over `store`, known as `info` says. The memory limit, the profile and its name in `info` become those of `options`.
+    /// A drive over `store`, known as `info` says. The memory limit, the profile and its name in `info` become those of `options`. It runs Substrait plans.
     ///
     /// Its processor, disk and memory are those of the device in `options`; its link is where somebody is at the other end: in [`serve`], and in [`crate::throttle::linked`] for who
     /// uses it in the same process.
@@ -114,9 +112,19 @@ impl Drive {
     /// # Errors
     /// Internal only, where DataFusion does not take our functions.
     pub fn new(store: Arc<dyn SliceStore>, info: CseInfo, options: DriveOptions) -> Result<Arc<Self>> {
+        Self::with_executors(store, info, options, Vec::new())
+    }
+
+    /// As [`Self::new`], but it also runs the kinds of programs of `more`.
+    ///
+    /// # Errors
+    /// Invalid where two executors run one kind; as there.
+    pub fn with_executors(store: Arc<dyn SliceStore>, info: CseInfo, options: DriveOptions, more: Vec<Arc<dyn Executor>>) -> Result<Arc<Self>> {
         let profile = options.device.as_ref().map(|device| device.profile);
         let device = options.device.as_ref().map(|device| device.name.clone());
-        let info = CseInfo { memory_limit: options.memory_limit, profile, device: device.clone(), ..info };
+        let programs = std::iter::once(ProgramKind::Substrait).chain(more.iter().map(|executor| executor.kind())).collect();
+        let capabilities = Capabilities { programs, ..Capabilities::default() };
+        let info = CseInfo { memory_limit: options.memory_limit, profile, device: device.clone(), capabilities, ..info };
         let limit = usize::try_from(options.memory_limit).unwrap_or(usize::MAX);
         // The tracking names the largest users of memory in the error when it is spent.
         let pool = TrackConsumersPool::new(GreedyMemoryPool::new(limit), NonZeroUsize::MIN.saturating_add(2));
@@ -150,7 +158,16 @@ impl Drive {
         let indexes = Arc::new(Builder::begin(open.as_ref(), context));
         let epochs = EPOCHS.saturating_mul(u32::try_from(options.max_concurrent).unwrap_or(u32::MAX));
         let sessions = Sessions::new(Arc::clone(&engine), info.memory_limit, device.clone(), Bounds { epochs, load: options.max_load });
-        Ok(Arc::new(Self { info, indexes, store, shared, engine, sessions, pool, processor, device }))
+        let context = ExecutionContext { name: info.name.clone(), store: Arc::clone(&store), memory: pool, turns: Arc::clone(engine.turns()), processor };
+        let mut executors: BTreeMap<ProgramKind, Arc<dyn Executor>> = BTreeMap::new();
+        let substrait: Arc<dyn Executor> = Arc::new(SubstraitExecutor { engine, sessions, profile });
+        for executor in std::iter::once(substrait).chain(more) {
+            let kind = executor.kind();
+            if executors.insert(kind, executor).is_some() {
+                return Err(Error::invalid(format!("{}: two executors run programs of kind {kind}; leave one out", info.name)));
+            }
+        }
+        Ok(Arc::new(Self { info, indexes, store, shared, executors, context, device }))
     }
 
     /// Opens the drive in `dir`, or makes it under `create`'s identity where there is none yet.
@@ -160,7 +177,11 @@ impl Drive {
     pub fn open(dir: &Path, create: Option<DriveIdentity>, options: DriveOptions) -> Result<Arc<Self>> {
         let store = DiskStore::open(dir, OpenOptions { create, ..OpenOptions::default() })?;
         let DriveIdentity { id, name } = store.identity().clone();
-        Self::new(Arc::new(store), CseInfo { id, name, format: FORMAT, memory_limit: options.memory_limit, profile: None, device: None }, options)
+        Self::new(
+            Arc::new(store),
+            CseInfo { id, name, format: FORMAT, memory_limit: options.memory_limit, profile: None, device: None, capabilities: Capabilities::default() },
+            options,
+        )
     }
 
     /// The drive's store, for who runs in the same process. Reading from it takes the time of the device's disk.
@@ -171,13 +192,20 @@ impl Drive {
 
     /// Plans on a task of its own, so that a panic stays a single sub-plan's error; it ends with its caller.
     async fn planned<T: Send + Unpin + 'static>(&self, planning: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-        let planning = paced(self.processor.clone(), Box::pin(planning));
+        let planning = paced(self.context.processor.clone(), Box::pin(planning));
         let planned = match AbortOnDropHandle::new(tokio::spawn(async move { planning.await })).await {
             Ok(planned) => planned,
             Err(error) if error.is_panic() => Err(Error::internal("a defect while planning the sub-plan").because(error)),
             Err(_) => Err(Error::unavailable("the drive is shutting down")),
         };
-        planned.map_err(|e| self.engine.named(e))
+        planned.context(|| self.info.name.clone())
+    }
+
+    /// What runs programs of `plan`'s kind.
+    fn executor(&self, plan: &SubPlan) -> Result<Arc<dyn Executor>> {
+        let kind = plan.program.kind();
+        let wrong = || Error::unsupported(format!("{}: it does not run programs of kind {kind}; its capabilities name those that it runs", self.info.name));
+        self.executors.get(&kind).cloned().ok_or_else(wrong)
     }
 
     /// What runs as a whole, with the device's name in its annotation.
@@ -191,25 +219,30 @@ impl Drive {
     /// What sub-plans get their memory from.
     #[must_use]
     pub fn memory(&self) -> &Arc<dyn MemoryPool> {
-        &self.pool
+        &self.context.memory
     }
 
     /// The device's cores, where the drive is to be like one.
     #[must_use]
     pub fn processor(&self) -> Option<&Arc<Processor>> {
-        self.processor.as_ref()
+        self.context.processor.as_ref()
     }
 
     /// Calls the store on a thread that may block; errors name the drive.
     async fn stored<T: Send + 'static>(&self, call: impl FnOnce(&dyn SliceStore) -> Result<T> + Send + 'static) -> Result<T> {
         let store = Arc::clone(&self.store);
-        blocking_on(self.processor.clone(), move || call(store.as_ref())).await.context(|| self.info.name.clone())
+        blocking_on(self.context.processor.clone(), move || call(store.as_ref())).await.context(|| self.info.name.clone())
     }
 }
 
 impl Storage for Drive {
     fn info(&self) -> &CseInfo {
         &self.info
+    }
+
+    /// A drive in this process lives as long as its caller: silence is work, or the wait for a turn.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { heartbeats: true, ..self.info.capabilities.clone() }
     }
 
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
@@ -287,27 +320,19 @@ impl Storage for Drive {
 impl Cse for Drive {
     fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
         Box::pin(async move {
-            let engine = Arc::clone(&self.engine);
-            Ok(self.whole(self.planned(async move { engine.start(plan).await }).await?))
+            let running = self.executor(&plan)?.execute(plan, self.context.clone());
+            Ok(self.whole(self.planned(running).await?))
         })
     }
 
     fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         Box::pin(async move {
-            let (engine, taken) = (Arc::clone(&self.engine), plan.clone());
-            Ok(match self.planned(async move { engine.take(taken).await }).await? {
-                Taken::Whole(stream) => OpenReply::Whole(self.whole(stream)),
-                Taken::Split(divided) => {
-                    let lanes = LanePool::new(Arc::clone(&self.engine), *divided, self.info.profile.as_ref());
-                    OpenReply::Session(self.sessions.open(&plan, lanes))
-                }
+            let opening = self.executor(&plan)?.open(plan, self.context.clone());
+            Ok(match self.planned(opening).await? {
+                OpenReply::Whole(stream) => OpenReply::Whole(self.whole(stream)),
+                session => session,
             })
         })
-    }
-
-    /// A drive in this process lives as long as whoever asks it: silence is work, or the wait for a turn.
-    fn watched(&self) -> bool {
-        true
     }
 }
 

@@ -7,7 +7,6 @@
 //! When only one of the two reads, which is nearly always, this does nothing.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Key, PartitionName, Result};
 use skytether_pace::wait::{deferred, owe};
-use skytether_store::{Entry, Op, SliceStore, Usage, Version};
+use skytether_store::{Op, SliceStore, StoreLayer, Version};
 
 /// Both go on as long as neither has been silent for so long.
 const RECENT: Duration = Duration::from_millis(500);
@@ -196,7 +195,11 @@ impl SharedReads {
     }
 }
 
-impl SliceStore for SharedReads {
+impl StoreLayer for SharedReads {
+    fn inner(&self) -> Result<&dyn SliceStore> {
+        Ok(self.inner.as_ref())
+    }
+
     fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
         let changed: HashSet<Key> = batch.iter().map(|op| op.key().clone()).collect();
         let applied = self.inner.apply(batch);
@@ -208,39 +211,11 @@ impl SliceStore for SharedReads {
         applied
     }
 
-    fn get(&self, key: &Key) -> Result<Bytes> {
-        self.inner.get(key)
-    }
-
     fn get_expected(&self, key: &Key, len: u64, expected: u32) -> Result<Option<Bytes>> {
         match self.shared(key, By::Own)? {
             Some((value, crc32c)) => Ok((value.len() as u64 == len && crc32c == expected).then_some(value)),
             None => self.inner.get_expected(key, len, expected),
         }
-    }
-
-    fn get_mended(&self, key: &Key, len: u64, crc32c: u32) -> Result<Option<Bytes>> {
-        self.inner.get_mended(key, len, crc32c)
-    }
-
-    fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.inner.get_ranges_unverified(key, ranges)
-    }
-
-    fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.inner.stat(key)
-    }
-
-    fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.inner.list(prefix, after, limit)
-    }
-
-    fn usage(&self) -> Result<Usage> {
-        self.inner.usage()
-    }
-
-    fn free(&self) -> Result<Option<(u64, u64)>> {
-        self.inner.free()
     }
 }
 
@@ -278,11 +253,12 @@ mod tests {
     }
 
     fn own(shared: &SharedReads, slot: u32, number: u32) {
+        let store: &dyn SliceStore = shared;
         let key = at(slot).slice_key(number).unwrap();
         let wanted = value(slot, number);
-        let crc32c = shared.stat(&key).unwrap().unwrap().crc32c;
-        assert_eq!(shared.get_expected(&key, wanted.len() as u64, crc32c).unwrap(), Some(wanted));
-        assert_eq!(shared.get_expected(&key, 7, crc32c).unwrap(), None, "another one than is there");
+        let crc32c = store.stat(&key).unwrap().unwrap().crc32c;
+        assert_eq!(store.get_expected(&key, wanted.len() as u64, crc32c).unwrap(), Some(wanted));
+        assert_eq!(store.get_expected(&key, 7, crc32c).unwrap(), None, "another one than is there");
     }
 
     fn other(shared: &SharedReads, slot: u32, number: u32) {
@@ -311,8 +287,9 @@ mod tests {
         let (disk, shared) = stored(1 << 20);
         for number in 0..SLICES {
             let key = at(0).slice_key(number).unwrap();
-            let crc32c = shared.stat(&key).unwrap().unwrap().crc32c;
-            assert_eq!(shared.get_expected(&key, 10_000, crc32c).unwrap(), Some(value(0, number)));
+            let store: &dyn SliceStore = &shared;
+            let crc32c = store.stat(&key).unwrap().unwrap().crc32c;
+            assert_eq!(store.get_expected(&key, 10_000, crc32c).unwrap(), Some(value(0, number)));
             other(&shared, 0, (number + SLICES / 2) % SLICES);
         }
         let (accounted, seeks) = disk.accounted();
@@ -340,9 +317,9 @@ mod tests {
         other(&shared, 1, 3);
         let key = at(1).slice_key(3).unwrap();
         assert!(shared.state().kept.contains_key(&key));
-        shared.apply(vec![Op::Put { key: key.clone(), value: Bytes::from_static(b"new"), expect: Expect::Any }]).unwrap();
+        StoreLayer::apply(&shared, vec![Op::Put { key: key.clone(), value: Bytes::from_static(b"new"), expect: Expect::Any }]).unwrap();
         assert_eq!(shared.get_for_other(&key).unwrap(), "new");
-        shared.apply(vec![Op::Delete { key: key.clone(), expect: Expect::Any }]).unwrap();
+        StoreLayer::apply(&shared, vec![Op::Delete { key: key.clone(), expect: Expect::Any }]).unwrap();
         assert!(shared.get_for_other(&key).is_err());
         std::thread::sleep(2 * RECENT);
         other(&shared, 0, 1);

@@ -202,7 +202,7 @@ impl Engine {
         let pool = Arc::new(PeakRecordingPool::new(Arc::clone(&self.pool)));
         let filters = KeySets::read(&plan.filters).map_err(from_datafusion)?;
         let mut state = self.session(&tickets, filters)?;
-        let prepared = Prepared::read(&plan.plan, &state, &self.base).await?;
+        let prepared = Prepared::read(plan.program.substrait()?, &state, &self.base).await?;
         let logical = prepared.logical();
         SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false).verify_plan(logical).map_err(from_datafusion)?;
         let wanted = if plan.batch_rows == 0 { BATCH_ROWS } else { (plan.batch_rows as usize).clamp(1, 1 << 16) };

@@ -85,7 +85,8 @@ impl SliceScanExec {
         }
     }
 
-    /// What it reads if nothing feeds it, as [`ScanSpec::slice_manifest`]; `None` where it would not read all rows of that.
+    /// What it reads if nothing feeds it, as [`ScanSpec::slice_manifest`]; `None` where it would not read all rows of
+    /// that.
     pub(crate) fn slice_manifest(&self, joined: bool) -> Option<Vec<Stripe>> {
         if self.fetch.is_some() { None } else { self.spec.slice_manifest(joined) }
     }

@@ -16,7 +16,8 @@ use crate::prune;
 use crate::reader::{Partition, Reader};
 use crate::stripe_coalescing::{self, Run};
 
-/// A slice manifest has at least this many runs, if there are as many stripes: the scheduler needs something to decide about.
+/// A slice manifest has at least this many runs, if there are as many stripes: the scheduler needs something to
+/// decide about.
 const DECISIONS: usize = 32;
 
 /// Bytes of a column, as it is stored, in a batch of a wide table.

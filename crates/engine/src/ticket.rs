@@ -94,7 +94,7 @@ pub(crate) fn check(plan: &skytether_device::SubPlan) -> Result<()> {
     const MAX_PARTITIONS: usize = 4096;
     /// More than a sub-plan has room to join.
     const MAX_DATASETS: usize = 16;
-    if plan.plan.is_empty() {
+    if plan.program.substrait()?.is_empty() {
         return Err(Error::invalid("the sub-plan is empty"));
     }
     if plan.bytes() > skytether_device::subplan::MAX_PLAN {

@@ -21,7 +21,7 @@ use skytether_catalog::missing;
 use skytether_catalog::root_store::Catalog;
 use skytether_runtime::within;
 
-/// How long a drive may be silent that nobody else watches ([`Cse::watched`]).
+/// How long a drive may be silent that sends no heartbeats.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     /// Until it has taken a sub-plan.
@@ -122,7 +122,7 @@ impl Reading {
 
     /// How patient to be: a connection that gets signs of life knows better than a clock whether its drive is dead or has much to do.
     fn patience(&self) -> Patience {
-        if self.drive.watched() { Patience { begin: Duration::MAX, silence: Duration::MAX } } else { self.patience }
+        if self.drive.capabilities().heartbeats { Patience { begin: Duration::MAX, silence: Duration::MAX } } else { self.patience }
     }
 
     /// Waits for `call`, with which the drive takes `plan`.

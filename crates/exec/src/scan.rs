@@ -25,7 +25,7 @@ use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy, Setup};
 use skytether_adapt::work::{PRIORS, Work};
 use skytether_common::{DatasetName, PartitionName, Result};
-use skytether_device::{Annotation, Cse, Rung, SubPlan};
+use skytether_device::{Annotation, Cse, FaultReporter, Program, Rung, SubPlan};
 use skytether_plan::error::to_datafusion;
 use std::collections::BTreeMap;
 use tokio_util::task::AbortOnDropHandle;
@@ -52,6 +52,8 @@ const PREFETCH: usize = 4;
 #[derive(Clone)]
 pub struct Target {
     pub drive: Arc<dyn Cse>,
+    /// Receives reports of what is wrong with it.
+    pub faults: Arc<dyn FaultReporter>,
     /// Its place among the host's drives.
     pub at: usize,
     pub partitions: BTreeMap<String, PartitionName>,
@@ -186,7 +188,7 @@ impl DriveScanExec {
             partitions: target.partitions.clone(),
             with: target.with.clone(),
             rung: self.rung,
-            plan: Bytes::new(),
+            program: Program::default(),
             filters: BTreeMap::new(),
             tables: BTreeMap::new(),
             batch_rows: self.context.batch_rows,
@@ -214,6 +216,7 @@ impl DriveScanExec {
     /// Starts a scan whose work moves.
     fn start(&self, moves: &Arc<Moves>, outputs: Vec<Sender>, context: Arc<TaskContext>) -> AbortOnDropHandle<()> {
         let members: Vec<_> = (0..self.targets.len()).map(|at| (self.reading(at), self.sub_plan(at))).collect();
+        let faults: Vec<_> = self.targets.iter().map(|target| Arc::clone(&target.faults)).collect();
         let (moves, schema) = (Arc::clone(moves), self.schema());
         let (plan, beside) = (Arc::clone(&self.plan), self.beside.clone());
         let (runtime, spills) = (context.runtime_env(), SpillMetrics::new(&self.metrics, 0));
@@ -228,9 +231,14 @@ impl DriveScanExec {
                     return;
                 }
             };
-            let members = members.into_iter().zip(outputs).zip(&moves.engines);
-            let members =
-                members.map(|(((reading, sub_plan), output), engine)| Member { reading, plan: sent.of(sub_plan), engine: Arc::clone(engine), output });
+            let members = members.into_iter().zip(faults).zip(outputs).zip(&moves.engines);
+            let members = members.map(|((((reading, sub_plan), faults), output), engine)| Member {
+                reading,
+                plan: sent.of(sub_plan),
+                faults,
+                engine: Arc::clone(engine),
+                output,
+            });
             let start =
                 Start { members: members.collect(), setup: moves.setup(), schema, top: skytether_adapt::message::Rung::Full, source: None, runtime, spills };
             moving::run(start).await;
@@ -435,7 +443,7 @@ struct Parcel {
 impl Parcel {
     fn of(&self, sub_plan: SubPlan) -> SubPlan {
         let Sent { plan, filters } = self.sent.clone();
-        SubPlan { plan, filters, tables: self.tables.clone(), ..sub_plan }
+        SubPlan { program: Program::Substrait(plan), filters, tables: self.tables.clone(), ..sub_plan }
     }
 }
 

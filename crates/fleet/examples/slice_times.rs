@@ -23,8 +23,7 @@ use futures::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
 use skytether_adapt::message::Rung;
 use skytether_common::{Error, Result};
-use skytether_device::layer::{Decorated, Layer};
-use skytether_device::{Cse, DeliveryStream, OpenReply, Storage, SubPlan};
+use skytether_device::{Cse, CseInfo, DeliveryStream, Layer, OpenReply, Storage, SubPlan};
 use skytether_drive::{Device, Drive, DriveOptions, linked, serve};
 use skytether_engine::feed::{FetchedSlice, SliceFeed, SliceFetcher};
 use skytether_engine::meter::{Meter, Reading};
@@ -104,11 +103,11 @@ async fn run(fleet: &Path, profile: &str, place: &str, query: &str) -> Result<Ve
 
 /// What the host would send to `drive` for `query`.
 async fn sub_plan(drive: &Arc<Drive>, query: &str) -> Result<SubPlan> {
-    let spy = Arc::new(Decorated(Spy { drive: Arc::clone(drive), plan: Mutex::default() }));
+    let spy = Arc::new(Spy { drive: Arc::clone(drive), plan: Mutex::default() });
     let host = Host::new(vec![Arc::clone(&spy) as _], HostOptions::default())?;
     let asked = host.sql(query, &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await?;
     let ended = asked.collect().await;
-    let plan = spy.0.plan.lock().take();
+    let plan = spy.plan.lock().take();
     plan.ok_or_else(|| ended.err().unwrap_or_else(|| Error::invalid("the query sends nothing to drives")))
 }
 
@@ -120,8 +119,12 @@ struct Spy {
 }
 
 impl Layer for Spy {
-    fn behind(&self) -> &dyn Cse {
-        self.drive.as_ref()
+    fn info(&self) -> &CseInfo {
+        self.drive.info()
+    }
+
+    fn inner(&self) -> Result<&dyn Cse> {
+        Ok(self.drive.as_ref())
     }
 
     fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
@@ -132,7 +135,7 @@ impl Layer for Spy {
     }
 
     fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
-        Box::pin(async move { Ok(OpenReply::Whole(self.execute(plan).await?)) })
+        Box::pin(async move { Ok(OpenReply::Whole(Layer::execute(self, plan).await?)) })
     }
 }
 

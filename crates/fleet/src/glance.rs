@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use skytether_common::{Error, Key, Result};
-use skytether_device::CseInfo;
+use skytether_device::{Capabilities, CseInfo};
 use skytether_drive::drive::FORMAT;
 use skytether_drive::{Drive, DriveOptions, Storage};
 use skytether_host::MEMBERSHIP_KEY;
@@ -82,6 +82,6 @@ async fn here(drive: &Drive, blank: bool) -> DriveStatus {
 /// A drive that is not there.
 fn lost(one: &Found, name: Option<String>, error: &Error) -> DriveStatus {
     let name = name.unwrap_or_else(|| format!("drive-{}", one.place));
-    let info = CseInfo { id: one.id, name, format: FORMAT, memory_limit: 0, profile: None, device: None };
+    let info = CseInfo { id: one.id, name, format: FORMAT, memory_limit: 0, profile: None, device: None, capabilities: Capabilities::default() };
     DriveStatus { info, found: None, host: None, usage: None, error: Some(error.full_text()), blank: false, fenced: None, damaged: 0, unreadable: Vec::new() }
 }

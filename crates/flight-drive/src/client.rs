@@ -1,7 +1,7 @@
 //! A CSE on the other side of a connection.
 //!
-//! Signs of life end here: they keep a call's idle timeout from running out, and [`ResultMessage`] has no form for them. That is why this CSE calls itself
-//! [`Cse::watched`]: a limit of somebody else's on the time between deliveries would count slow work as silence. A garbled answer to `apply` is
+//! Signs of life end here: they keep a call's idle timeout from running out, and [`ResultMessage`] has no form for them. That is why this CSE has the
+//! capability `heartbeats`: a caller's limit on the time between messages would count slow work as silence. A garbled answer to `apply` is
 //! `Unavailable`: the batch may be there.
 
 use std::future::Future;
@@ -18,6 +18,7 @@ use futures::future::BoxFuture;
 use futures::stream;
 use skytether_adapt::message::Down;
 use skytether_common::{Error, Key, Kind, Result};
+use skytether_device::capabilities::Capabilities;
 use skytether_device::cse::{Cse, CseInfo, Storage};
 use skytether_device::delivery::{DeliveryStream, ResultMessage};
 use skytether_device::session::{Message, OpenReply, Session};
@@ -246,6 +247,10 @@ impl Storage for FlightCse {
         &self.info
     }
 
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { remote: true, heartbeats: true, ..self.info.capabilities.clone() }
+    }
+
     fn identify(&self) -> BoxFuture<'_, Result<CseInfo>> {
         Box::pin(async move {
             let anybody = Peer { id: None, ..self.peer.clone() };
@@ -471,14 +476,6 @@ impl Cse for FlightCse {
                 messages: Box::pin(stream::unfold(talking, Talking::next)),
             }))
         })
-    }
-
-    fn watched(&self) -> bool {
-        true
-    }
-
-    fn away(&self) -> bool {
-        true
     }
 }
 

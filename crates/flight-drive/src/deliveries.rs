@@ -1,6 +1,8 @@
-//! A drive's answer as Flight messages, written and read. Pure: bytes in, values out; everything that comes in is checked.
+//! A drive's answer as Flight messages, written and read. Pure: bytes in, values out; everything that comes in is
+//! checked.
 //!
-//! A delivery's `app_metadata` is JSON: `{"epoch":0}` on a batch, and on messages without Arrow data `{"complete":0}`,
+//! A delivery's `app_metadata` is JSON: `{"epoch":0}` on a batch, and on messages without Arrow data
+//! `{"complete":0}`,
 //! `{"done":{annotation}}` or `"alive"`.
 
 use std::collections::HashMap;
@@ -23,7 +25,8 @@ use skytether_device::size::batch_bytes;
 use crate::consts::MAX_MESSAGE;
 use crate::frames::{from_json, json};
 
-/// The longest JSON that comes beside a delivery: an annotation with as many operators as it may have is a third of it.
+/// The longest JSON that comes beside a delivery: an annotation with as many operators as it may have is a third of
+/// it.
 pub const MAX_NOTE: usize = 1 << 20;
 
 /// A batch of more bytes is sent in pieces of about this size.
@@ -86,7 +89,8 @@ impl DeliveryEncoder {
         data
     }
 
-    /// The messages for `delivery`, in order. The annotation of `Done` gets the bytes that this encoder wrote as `bytes_sent`.
+    /// The messages for `delivery`, in order. The annotation of `Done` gets the bytes that this encoder wrote as
+    /// `bytes_sent`.
     ///
     /// # Errors
     /// Exhausted where one row is too long for a message; Internal where Arrow can't write the batch.
@@ -211,8 +215,8 @@ impl DeliveryDecoder {
 /// The most rows of a batch whose columns take no bytes: nulls.
 const MAX_NULLS: usize = 1 << 24;
 
-/// Refuses what would take far more memory than the bytes that came: packed columns may claim terabytes, many buffers may be the same bytes, and rows of nulls cost
-/// their sender nothing.
+/// Refuses what would take far more memory than the bytes that came: packed columns may claim terabytes, many buffers
+/// may be the same bytes, and rows of nulls cost their sender nothing.
 fn bounded(batch: &arrow::ipc::RecordBatch<'_>, body: usize) -> Result<()> {
     if batch.compression().is_some() {
         return Err(Error::corrupt("a batch came packed, which no drive sends"));
@@ -328,7 +332,8 @@ mod tests {
         assert!(of(packed).unwrap().to_string().contains("packed"));
     }
 
-    /// Each message with each of its bytes changed in some ways, and cut: an error or some other message, never a panic that escapes.
+    /// Each message with each of its bytes changed in some ways, and cut: an error or some other message, never a
+    /// panic that escapes.
     #[test]
     fn garbled_messages_are_errors() {
         let quiet = std::panic::take_hook();

@@ -1,4 +1,5 @@
-//! Byte layouts of tickets and actions. Pure: bytes in, values out; everything that comes in is checked. Deliveries have [a room of their own](super::deliveries).
+//! Byte layouts of tickets and actions. Pure: bytes in, values out; everything that comes in is checked. Deliveries
+//! have [a room of their own](super::deliveries).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Result};
 use skytether_device::cse::CseInfo;
+use skytether_device::program::Program;
 use skytether_device::subplan::{MAX_PLAN, SubPlan};
 use skytether_store::{Expect, MAX_VALUE, Op};
 
@@ -65,9 +67,15 @@ pub fn encode_ticket(plan: &SubPlan) -> Result<Bytes> {
         return Err(Error::invalid(format!("a plan of {} bytes is too long: at most {MAX_PLAN}", plan.bytes())));
     }
     let lengths = |parts: &BTreeMap<String, Bytes>| parts.iter().map(|(name, part)| (name.clone(), part.len())).collect();
-    let header = TicketHeader { plan: plan.clone(), plan_bytes: plan.plan.len(), filters: lengths(&plan.filters), tables: lengths(&plan.tables) };
+    let program = match &plan.program {
+        Program::Substrait(_) => None,
+        Program::Native { name, .. } => Some(ProgramHeader::Native { name: name.clone() }),
+        other => return Err(Error::unsupported(format!("a program of kind {}: this version can't send it", other.kind()))),
+    };
+    let plan_bytes = plan.program.bytes().len();
+    let header = TicketHeader { plan: plan.clone(), plan_bytes, program, filters: lengths(&plan.filters), tables: lengths(&plan.tables) };
     let mut out = framed(&json("a sub-plan's header", &header)?, plan.bytes())?;
-    out.put_slice(&plan.plan);
+    out.put_slice(plan.program.bytes());
     plan.filters.values().chain(plan.tables.values()).for_each(|part| out.put_slice(part));
     Ok(out.freeze())
 }
@@ -78,11 +86,21 @@ struct TicketHeader {
     #[serde(flatten)]
     plan: SubPlan,
     plan_bytes: usize,
+    /// What the plan's bytes are, if no Substrait plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    program: Option<ProgramHeader>,
     /// Names and lengths.
     filters: Vec<(String, usize)>,
     /// Likewise.
     #[serde(default)]
     tables: Vec<(String, usize)>,
+}
+
+/// A program, but for its bytes.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ProgramHeader {
+    Native { name: String },
 }
 
 /// Reads a ticket.
@@ -94,7 +112,7 @@ pub fn decode_ticket(ticket: &Bytes) -> Result<SubPlan> {
     if rest.len() > MAX_PLAN {
         return Err(Error::invalid(format!("a ticket with a plan of {} bytes is too long: at most {MAX_PLAN}", rest.len())));
     }
-    let TicketHeader { mut plan, plan_bytes, filters, tables } = from_json("a ticket's header", &header)?;
+    let TicketHeader { mut plan, plan_bytes, program, filters, tables } = from_json("a ticket's header", &header)?;
     let mut left = rest;
     let mut take = |len: usize| {
         if len > left.len() {
@@ -102,7 +120,11 @@ pub fn decode_ticket(ticket: &Bytes) -> Result<SubPlan> {
         }
         Ok(left.split_to(len))
     };
-    plan.plan = take(plan_bytes)?;
+    let bytes = take(plan_bytes)?;
+    plan.program = match program {
+        None => Program::Substrait(bytes),
+        Some(ProgramHeader::Native { name }) => Program::Native { name, arguments: bytes },
+    };
     for (name, len) in filters {
         plan.filters.insert(name, take(len)?);
     }
@@ -133,7 +155,8 @@ pub fn encode_info(info: &CseInfo) -> Result<Bytes> {
 /// Reads the answer to `info`.
 ///
 /// # Errors
-/// Unsupported, with both numbers, where the other side speaks another protocol; Invalid where this is no such answer.
+/// Unsupported, with both numbers, where the other side speaks another protocol; Invalid where this is no such
+/// answer.
 pub fn decode_info(bytes: &[u8]) -> Result<CseInfo> {
     // The number first: a later version may describe itself in another way.
     #[derive(Deserialize)]
@@ -362,6 +385,7 @@ pub fn decode_batch(bytes: &Bytes) -> Result<Vec<Op>> {
 mod tests {
     use super::*;
     use skytether_common::{Generation, Kind, PartitionName};
+    use skytether_device::Capabilities;
     use uuid::Uuid;
 
     fn plan() -> SubPlan {
@@ -373,7 +397,7 @@ mod tests {
             partitions: BTreeMap::from([(partition.table.clone(), partition)]),
             with: BTreeMap::from([(other.dataset.clone(), BTreeMap::from([(other.table.clone(), other)]))]),
             rung: skytether_device::Rung::Filter,
-            plan: Bytes::from_static(b"substrait"),
+            program: Program::Substrait(Bytes::from_static(b"substrait")),
             filters: BTreeMap::from([("k0".into(), Bytes::from_static(b"one")), ("k1".into(), Bytes::from_static(b"another"))]),
             tables: BTreeMap::from([("__shipped_0".into(), Bytes::from_static(b"rows"))]),
             batch_rows: 77,
@@ -387,8 +411,18 @@ mod tests {
         for n in 0..ticket.len() {
             assert_eq!(decode_ticket(&ticket.slice(..n)).unwrap_err().kind(), Kind::Invalid, "{n}");
         }
-        let long = SubPlan { plan: Bytes::from(vec![0; MAX_PLAN + 1]), ..plan() };
+        let long = SubPlan { program: Program::Substrait(Bytes::from(vec![0; MAX_PLAN + 1])), ..plan() };
         assert_eq!(encode_ticket(&long).unwrap_err().kind(), Kind::Invalid);
+    }
+
+    #[test]
+    fn tickets_of_substrait_plans_have_no_new_field_and_native_ones_survive() {
+        let text = |plan: &SubPlan| String::from_utf8_lossy(&encode_ticket(plan).unwrap()).into_owned();
+        assert!(!text(&plan()).contains("\"program\""), "an older drive reads what it always did");
+        let native = SubPlan { program: Program::Native { name: "count-bytes".into(), arguments: Bytes::from_static(b"{}") }, ..plan() };
+        assert_eq!(decode_ticket(&encode_ticket(&native).unwrap()).unwrap(), native);
+        let unknown = text(&native).replace("\"native\"", "\"nativf\"");
+        assert_eq!(decode_ticket(&unknown.into_bytes().into()).unwrap_err().kind(), Kind::Invalid);
     }
 
     #[test]
@@ -423,10 +457,21 @@ mod tests {
 
     #[test]
     fn another_protocol_is_refused_with_both_numbers() {
-        let info = CseInfo { id: Uuid::from_u128(4), name: "drive-0".into(), format: 1, memory_limit: 5, profile: None, device: None };
+        let info = CseInfo {
+            id: Uuid::from_u128(4),
+            name: "drive-0".into(),
+            format: 1,
+            memory_limit: 5,
+            profile: None,
+            device: None,
+            capabilities: Capabilities::default(),
+        };
         let bytes = encode_info(&info).unwrap();
-        assert!(!String::from_utf8_lossy(&bytes).contains("profile"), "drives without one say what they have always said");
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(!text.contains("profile") && !text.contains("capabilities"), "drives of today's kind say what they have always said: {text}");
         assert_eq!(decode_info(&bytes).unwrap(), info);
+        let stores = CseInfo { capabilities: Capabilities::storage_only(), ..info.clone() };
+        assert_eq!(decode_info(&encode_info(&stores).unwrap()).unwrap(), stores);
         let slow = CseInfo { profile: Some(skytether_adapt::profile::Profile::shipped("envoy").unwrap()), ..info };
         assert_eq!(decode_info(&encode_info(&slow).unwrap()).unwrap(), slow);
         let odd = CseInfo { profile: slow.profile.map(|p| skytether_adapt::profile::Profile { cores: 0, ..p }), ..slow };

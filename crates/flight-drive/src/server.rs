@@ -21,6 +21,7 @@ use skytether_common::{Context, Error, Result};
 use skytether_device::annotation::Annotation;
 use skytether_device::cse::{Cse, CseInfo};
 use skytether_device::delivery::ResultMessage;
+use skytether_device::negotiate::{open_or_execute, verify_or_read};
 use skytether_device::session::{Message, OpenReply, Session};
 use skytether_device::verify::Verify;
 use skytether_pace::{Direction, Link};
@@ -291,7 +292,7 @@ async fn act(cse: &dyn Cse, action: Action) -> Result<Bytes> {
         "usage" => frames::encode_json(&cse.usage().await?),
         "apply" => frames::encode_json(&cse.apply(frames::decode_batch(&body)?).await?),
         "indexes" => frames::encode_json(&cse.indexes().await?),
-        "verify" => Ok(cse.verify(Verify::decode(&body)?).await?.encode()),
+        "verify" => Ok(verify_or_read(cse, Verify::decode(&body)?).await?.encode()),
         other => Err(Error::unsupported(format!(
             "there is no action {:?}: info, get, get_ranges, stat, list, usage, indexes, verify, apply",
             other.chars().take(40).collect::<String>()
@@ -437,7 +438,7 @@ impl FlightService for CseService {
             let opened = tokio::select! {
                 biased;
                 () = stopped(&mut stopping) => Err(stopping_error(&of)),
-                opened = cse.open(plan) => opened,
+                opened = open_or_execute(cse.as_ref(), plan) => opened,
             };
             drop(held);
             Ok::<_, Error>((opened?, bytes as u64))

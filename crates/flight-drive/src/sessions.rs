@@ -1,6 +1,8 @@
-//! A session's orders and messages as Flight messages, written and read. Pure, as [`super::deliveries`] is, whose Arrow data it carries.
+//! A session's orders and messages as Flight messages, written and read. Pure, as [`super::deliveries`] is, whose
+//! Arrow data it carries.
 //!
-//! Down: the ticket as the first message's body, then an order each as JSON in `app_metadata`. Up: the JSON string `"whole"`, after which deliveries come as in a `DoGet`; or `{"opened":{...}}`, the schemas, and messages. Each
+//! Down: the ticket as the first message's body, then an order each as JSON in `app_metadata`. Up: the JSON string
+//! `"whole"`, after which deliveries come as in a `DoGet`; or `{"opened":{...}}`, the schemas, and messages. Each
 //! message has a note as JSON in its `app_metadata`; a long batch comes in pieces.
 
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use skytether_common::{DatasetName, Error, Key, Kind, Result};
-use skytether_device::{Annotation, Cse, CseInfo, DeliveryStream, ResultMessage, Storage, SubPlan};
+use skytether_device::{Annotation, Capabilities, Cse, CseInfo, DeliveryStream, ResultMessage, Storage, SubPlan};
 use skytether_host::{Catalog, Cut, DatasetKind, Founding, Host, HostOptions, Placement, QueryOptions};
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
@@ -61,6 +61,11 @@ enum Commit {
     Waits(Arc<Semaphore>, Arc<Semaphore>),
     /// Is carried out and answered with an error all the same.
     Loses(Kind),
+}
+
+/// No sessions, no verification where values lie, no indexes.
+fn capabilities() -> Capabilities {
+    Capabilities { sessions: false, verify: false, indexes: false, ..Capabilities::default() }
 }
 
 impl Storage for TestDrive {
@@ -232,7 +237,8 @@ async fn garbage_is_what_no_root_record_names_and_nothing_else() {
 fn a_host_refuses_no_drive_and_one_drive_twice() {
     let deadline = Duration::from_secs(1);
     assert_eq!(Catalog::new(vec![], deadline).unwrap_err().kind(), Kind::Invalid);
-    let info = CseInfo { id: Uuid::from_u128(1), name: "drive-0".into(), format: 1, memory_limit: 1, profile: None, device: None };
+    let info =
+        CseInfo { id: Uuid::from_u128(1), name: "drive-0".into(), format: 1, memory_limit: 1, profile: None, device: None, capabilities: capabilities() };
     let drive: Arc<dyn Storage> = Arc::new(TestDrive {
         info,
         store: MemoryStore::new(),
@@ -305,7 +311,8 @@ fn again(drives: &[&Arc<TestDrive>]) -> Vec<Arc<dyn Cse>> {
 }
 
 fn another(id: u128, name: &str) -> Arc<TestDrive> {
-    let info = CseInfo { id: Uuid::from_u128(id), name: name.into(), format: 1, memory_limit: 1 << 20, profile: None, device: None };
+    let info =
+        CseInfo { id: Uuid::from_u128(id), name: name.into(), format: 1, memory_limit: 1 << 20, profile: None, device: None, capabilities: capabilities() };
     Arc::new(TestDrive {
         info,
         store: MemoryStore::new(),

@@ -3,8 +3,28 @@
 use crate::workspace::cargo;
 
 const STORAGE: &[&str] = &[
-    "common", "adapt", "pace", "runtime", "partitioning", "store", "slice", "index", "redundancy", "matrix", "particles", "device", "transport", "doors",
-    "flight-drive", "catalog", "api", "recovery", "ingest", "export", "cluster", "maintenance",
+    "common",
+    "adapt",
+    "pace",
+    "runtime",
+    "partitioning",
+    "store",
+    "slice",
+    "index",
+    "redundancy",
+    "matrix",
+    "particles",
+    "device",
+    "transport",
+    "doors",
+    "flight-drive",
+    "catalog",
+    "api",
+    "recovery",
+    "ingest",
+    "export",
+    "cluster",
+    "maintenance",
 ];
 const FORBIDDEN: &[&str] = &["datafusion", "substrait"];
 

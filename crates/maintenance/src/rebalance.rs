@@ -473,6 +473,9 @@ impl<'a> Mover<'a> {
 
 /// Links values at drive `at`: how many, and those that are to be written instead, because the drive does not link or they are damaged there.
 async fn link(cluster: Cluster, at: usize, jobs: Vec<Job>) -> Result<(u64, Vec<Job>)> {
+    if !cluster.drives()[at].capabilities().link {
+        return Ok((0, jobs));
+    }
     let (mut linked, mut others) = (0, Vec::new());
     for some in jobs.chunks(LINKS) {
         let op = |job: &Job| {

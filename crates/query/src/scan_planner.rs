@@ -124,7 +124,9 @@ impl ScanPlanner {
             (Moving::AsNeeded, Pushdown::Full | Pushdown::Filter) if profiled => Policy::Static(Rung::Full),
             // A drive that is lost in the middle gives what it has not done to who stands for it.
             (Moving::AsNeeded, _) if self.cluster.catalog().presence().is_redundant() => Policy::Static(Rung::Full),
-            (Moving::AsNeeded, Pushdown::Adaptive | Pushdown::Full) if targets.iter().any(|target| target.drive.away()) => Policy::Static(Rung::Full),
+            (Moving::AsNeeded, Pushdown::Adaptive | Pushdown::Full) if targets.iter().any(|target| target.drive.capabilities().remote) => {
+                Policy::Static(Rung::Full)
+            }
             (Moving::AsNeeded, _) => return Ok(None),
         };
         // What is whole on each drive only is not to be torn apart; any one drive has all of a table that lies everywhere.
@@ -264,7 +266,7 @@ impl ScanPlanner {
                         with.entry(other.record.name.clone()).or_default().insert(other.stored.clone(), part);
                     }
                 }
-                Ok(Target { drive: Arc::clone(&self.cluster.drives()[at]), at, partitions: visible, with })
+                Ok(Target { drive: Arc::clone(&self.cluster.drives()[at]), faults: self.cluster.faults(at)?, at, partitions: visible, with })
             })
             .collect()
     }

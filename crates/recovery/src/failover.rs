@@ -11,9 +11,8 @@ use futures::{FutureExt, StreamExt, stream};
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_device::session::Message;
-use skytether_device::{Cse, CseInfo, DeliveryStream, OpenReply, Session, Storage, SubPlan, Verified, Verify};
-use skytether_index::State;
-use skytether_store::{Entry, Op, Usage, Version};
+use skytether_device::{Capabilities, Cse, CseInfo, DeliveryStream, FaultReporter, Layer, OpenReply, ProgramKind, Session, Storage, SubPlan};
+use skytether_store::{Entry, Op, Version};
 use tokio::sync::RwLockReadGuard;
 
 use crate::degraded_storage::{Rebuilt, Tally, covers};
@@ -51,7 +50,7 @@ const FAILED: usize = 256;
 /// Tells the sub-plans of one query at one drive apart.
 fn hash(plan: &SubPlan) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (plan.query, &plan.plan, plan.dataset.root_key(), plan.partitions.keys().collect::<Vec<_>>()).hash(&mut hasher);
+    (plan.query, &plan.program, plan.dataset.root_key(), plan.partitions.keys().collect::<Vec<_>>()).hash(&mut hasher);
     hasher.finish()
 }
 
@@ -77,7 +76,7 @@ impl Covered {
 
     /// Somebody who ingests through this host changed the record of the fleet.
     fn learn(&self, told: &[u8]) {
-        let Ok(membership) = Membership::decode(&self.info().name, told) else { return };
+        let Ok(membership) = Membership::decode(&self.drive().info().name, told) else { return };
         let cover = &self.0.rebuilt.cover;
         if membership.homes as usize >= cover.presence.homes() {
             cover.presence.tell(membership.homes as usize, membership.redundancy);
@@ -102,7 +101,10 @@ impl Covered {
         let cover = &self.0.rebuilt.cover;
         let changing = cover.presence.changing().await;
         if cover.presence.is_outside(self.0.rebuilt.at) {
-            return Err(Error::conflict(format!("{} left the fleet in the middle of this ingest: nothing was committed; ingest again", self.info().name)));
+            return Err(Error::conflict(format!(
+                "{} left the fleet in the middle of this ingest: nothing was committed; ingest again",
+                self.drive().info().name
+            )));
         }
         for op in batch {
             if let (Op::Put { value, .. }, Some(name)) = (op, root_name(op.key()))
@@ -130,16 +132,24 @@ impl Covered {
         Ok(made)
     }
 
+    /// Whether sub-plans run here in the drive's place, always or when it fails.
+    fn has_fallback(&self) -> bool {
+        self.is_redundant() || !self.drive().capabilities().runs(ProgramKind::Substrait)
+    }
+
     /// Why the drive itself is not to be asked to run a plan, if it is not.
     fn why(&self, plan: u64) -> Option<String> {
         let Rebuilt { cover, at, .. } = self.0.rebuilt.as_ref();
+        if !self.drive().capabilities().runs(ProgramKind::Substrait) {
+            return Some(format!("{} only stores: it runs no sub-plans", self.drive().info().name));
+        }
         if cover.presence.is_lost(*at) {
             return Some(cover.lost(*at));
         }
         let plans = self.plans();
         let failed = plans.failed.iter().find(|(failed, _)| *failed == plan).map(|(_, why)| why.clone());
         // The session that it failed in may not be over yet.
-        failed.or_else(|| plans.open.contains(&plan).then(|| format!("{} has not answered", self.info().name)))
+        failed.or_else(|| plans.open.contains(&plan).then(|| format!("{} has not answered", self.drive().info().name)))
     }
 
     /// The drive failed with a plan; the text says so.
@@ -172,7 +182,7 @@ impl Covered {
         let (own, plan) = (self.clone(), plan.clone());
         let again: Again =
             Box::new(move |error| async move { own.instead(number, error, async |stand_in, why| stand_in.execute(plan, why).await).await }.boxed());
-        held(&self.info().name, stream, again)
+        held(&self.drive().info().name, stream, again)
     }
 
     /// A session with the drive, whose failures that others can make up for end it: it is opened again then, elsewhere.
@@ -182,7 +192,7 @@ impl Covered {
         let messages = stream::unfold(Some((session.messages, open)), |state| async move {
             let (mut messages, open) = state?;
             let next = messages.next().await;
-            match next.unwrap_or_else(|| Err(Error::unavailable(format!("{} ended its answer without finishing it", open.covered.info().name)))) {
+            match next.unwrap_or_else(|| Err(Error::unavailable(format!("{} ended its answer without finishing it", open.covered.drive().info().name)))) {
                 Ok(Message::EpochError { error, .. }) if covers(&error) => {
                     let why = open.covered.failed(open.number, &error);
                     Some((Err(Error::unavailable(why)), None))
@@ -212,13 +222,19 @@ impl Drop for Open {
     }
 }
 
-impl Storage for Covered {
+impl Layer for Covered {
     fn info(&self) -> &CseInfo {
         self.drive().info()
     }
 
-    fn identify(&self) -> BoxFuture<'_, Result<CseInfo>> {
-        Box::pin(async move { self.drive().identify().await })
+    fn inner(&self) -> Result<&dyn Cse> {
+        Ok(self.drive().as_ref())
+    }
+
+    /// What the drive can't run runs here, in its place.
+    fn capabilities(&self) -> Capabilities {
+        let own = self.drive().capabilities();
+        if own.runs(ProgramKind::Substrait) { own } else { Capabilities { sessions: true, programs: vec![ProgramKind::Substrait], ..own } }
     }
 
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
@@ -259,27 +275,9 @@ impl Storage for Covered {
         Box::pin(async move { if self.covers(key) { self.0.rebuilt.stat(key).await } else { self.drive().stat(key).await } })
     }
 
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
-        Box::pin(async move { self.drive().list(prefix, after, limit).await })
-    }
-
-    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
-        Box::pin(async move { self.drive().usage().await })
-    }
-
-    fn indexes(&self) -> BoxFuture<'_, Result<Vec<State>>> {
-        Box::pin(async move { self.drive().indexes().await })
-    }
-
-    fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
-        Box::pin(async move { self.drive().verify(asked).await })
-    }
-}
-
-impl Cse for Covered {
     fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
         Box::pin(async move {
-            if !self.is_redundant() {
+            if !self.has_fallback() {
                 return self.drive().execute(plan).await;
             }
             let number = hash(&plan);
@@ -296,7 +294,7 @@ impl Cse for Covered {
 
     fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         Box::pin(async move {
-            if !self.is_redundant() {
+            if !self.has_fallback() {
                 return self.drive().open(plan).await;
             }
             let number = hash(&plan);
@@ -311,23 +309,10 @@ impl Cse for Covered {
             }
         })
     }
+}
 
-    fn away(&self) -> bool {
-        self.drive().away()
-    }
-
-    fn watched(&self) -> bool {
-        self.drive().watched()
-    }
-
-    fn garbled(&self, plan: &SubPlan, why: &str) {
-        if self.is_redundant() {
-            // What is read of it is verified, so that it is not lost for that.
-            self.failed(hash(plan), &Error::corrupt(why));
-        }
-    }
-
-    fn stuck(&self, plan: &SubPlan, why: &str) {
+impl FaultReporter for Covered {
+    fn stalled(&self, plan: &SubPlan, why: &str) {
         let Rebuilt { cover, at, .. } = self.0.rebuilt.as_ref();
         if self.is_redundant() {
             // It says that it is there, so it will be found again soon; this plan is not given to it once more.
@@ -335,6 +320,13 @@ impl Cse for Covered {
             if cover.presence.lose(*at, why) {
                 tracing::warn!("{} is taken for lost: {why}", cover.name(*at));
             }
+        }
+    }
+
+    fn protocol_violation(&self, plan: &SubPlan, why: &str) {
+        if self.is_redundant() {
+            // What is read of it is verified, so that it is not lost for that.
+            self.failed(hash(plan), &Error::corrupt(why));
         }
     }
 }

@@ -1,15 +1,10 @@
 //! A drive that is not there at all: its directory is gone, or nobody answers at its address.
 
-use futures::future::BoxFuture;
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use bytes::Bytes;
 use skytether_common::units::counted;
-use skytether_common::{Error, Key, Kind, Result};
-use skytether_device::{Cse, CseInfo, DeliveryStream, OpenReply, Storage, SubPlan, Verified, Verify};
-use skytether_index::State;
-use skytether_store::{Entry, Op, Usage, Version};
+use skytether_common::{Error, Kind, Result};
+use skytether_device::{Capabilities, Cse, CseInfo, Layer};
 use uuid::Uuid;
 
 /// A drive that could not be opened.
@@ -24,7 +19,8 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// What a fleet is told that can't be opened without any of `lost`, of which there is one at least: it names them all, by the names that `name` gives.
+    /// What a fleet is told that can't be opened without any of `lost`, of which there is one at least: it names them
+    /// all, by the names that `name` gives.
     #[must_use]
     pub fn needed(lost: &[Self], name: impl Fn(&Self) -> String) -> Error {
         let kind = lost.first().map_or(Kind::Unavailable, |first| first.error.kind());
@@ -40,7 +36,8 @@ impl Lost {
     }
 }
 
-/// What to do about a drive that is not there, in a fleet that can do without it: in one whose directory has its drives (`kept`), or in one of served drives.
+/// What to do about a drive that is not there, in a fleet that can do without it: in one whose directory has its
+/// drives (`kept`), or in one of served drives.
 pub fn advice(id: &Uuid, name: &str, kept: bool) -> String {
     if kept {
         format!(
@@ -53,7 +50,8 @@ pub fn advice(id: &Uuid, name: &str, kept: bool) -> String {
     }
 }
 
-/// In the place of a drive that is not there: knows its name, and refuses everything, until another is put in its place.
+/// In the place of a drive that is not there: knows its name, and refuses everything, until another is put in its
+/// place.
 #[derive(Debug)]
 pub struct Gone {
     info: CseInfo,
@@ -64,7 +62,11 @@ pub struct Gone {
 
 impl Gone {
     pub fn new(id: Uuid, name: &str, why: String) -> Self {
-        Self { info: CseInfo { id, name: name.to_owned(), format: 1, memory_limit: 256 << 20, profile: None, device: None }, why, successor: OnceLock::new() }
+        Self {
+            info: CseInfo { id, name: name.to_owned(), format: 1, memory_limit: 256 << 20, profile: None, device: None, capabilities: Capabilities::default() },
+            why,
+            successor: OnceLock::new(),
+        }
     }
 
     /// Puts `drive` in its place, which has its id.
@@ -97,62 +99,19 @@ impl Gone {
     }
 }
 
-impl Storage for Gone {
+/// Each call goes to the successor, or is refused.
+impl Layer for Gone {
     fn info(&self) -> &CseInfo {
         &self.info
     }
 
-    fn identify(&self) -> BoxFuture<'_, Result<CseInfo>> {
-        Box::pin(async move { self.there()?.identify().await })
+    fn inner(&self) -> Result<&dyn Cse> {
+        Ok(self.there()?.as_ref())
     }
 
-    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
-        Box::pin(async move { self.there()?.apply(batch).await })
-    }
-
-    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
-        Box::pin(async move { self.there()?.get(key).await })
-    }
-
-    fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
-        Box::pin(async move { self.there()?.get_ranges_unverified(key, ranges).await })
-    }
-
-    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
-        Box::pin(async move { self.there()?.stat(key).await })
-    }
-
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
-        Box::pin(async move { self.there()?.list(prefix, after, limit).await })
-    }
-
-    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
-        Box::pin(async move { self.there()?.usage().await })
-    }
-
-    fn indexes(&self) -> BoxFuture<'_, Result<Vec<State>>> {
-        Box::pin(async move { self.there()?.indexes().await })
-    }
-
-    fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
-        Box::pin(async move { self.there()?.verify(asked).await })
-    }
-}
-
-impl Cse for Gone {
-    fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
-        Box::pin(async move { self.there()?.execute(plan).await })
-    }
-
-    fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
-        Box::pin(async move { self.there()?.open(plan).await })
-    }
-
-    fn away(&self) -> bool {
-        self.successor.get().is_some_and(|drive| drive.away())
-    }
-
-    fn watched(&self) -> bool {
-        true
+    /// It answers, or refuses, at once.
+    fn capabilities(&self) -> Capabilities {
+        let capabilities = self.successor.get().map_or_else(|| self.info.capabilities.clone(), |drive| drive.capabilities());
+        Capabilities { heartbeats: true, ..capabilities }
     }
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
+use skytether_device::negotiate::verify_or_read;
 use skytether_device::verify::{Expected, Item};
 use skytether_device::{Verified, Verify};
 use skytether_redundancy::code;
@@ -34,7 +35,7 @@ impl Cover {
         let rate = asked.bytes_per_s.unwrap_or(SLOWEST).clamp(1, SLOWEST);
         let takes = std::time::Duration::from_secs(asked.bytes() / rate + 1);
         let items = asked.items.len();
-        let verified = within(self.deadline.saturating_add(takes), self.name(at), "verify values", self.drives[at].verify(asked)).await;
+        let verified = within(self.deadline.saturating_add(takes), self.name(at), "verify values", verify_or_read(self.drives[at].as_ref(), asked)).await;
         if let Err(e) = &verified
             && e.kind() == Kind::Unavailable
             && self.presence.is_redundant()

@@ -1,14 +1,15 @@
 //! The store of one drive: a flat namespace of immutable, checksummed values.
 //!
 //! One trait, [`SliceStore`], and three implementations: [`memory::MemoryStore`], [`disk::DiskStore`] and
-//! [`fault::FaultStore`], which wraps another and makes it fail on purpose. One contract suite (`contract.rs`) runs against all.
+//! [`fault::FaultStore`], which wraps another and makes it fail on purpose. A [`StoreLayer`] is a store that does some things
+//! differently from the one that it wraps. One contract suite (`contract.rs`) runs against all.
 
 mod batch;
 #[doc(hidden)]
-pub mod before;
 pub mod contract;
 pub mod disk;
 pub mod fault;
+pub mod layer;
 pub mod memory;
 mod ranges;
 
@@ -17,6 +18,8 @@ use std::ops::Range;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use skytether_common::{Key, Result, checksum};
+
+pub use layer::StoreLayer;
 
 /// Counts up with every change of a key; never used twice in one store, so a key that was deleted and written again is seen to have changed.
 pub type Version = u64;

@@ -7,11 +7,10 @@ use crate::common::{bytes, everything, key, options};
 use bytes::Bytes;
 use proptest::prelude::*;
 use skytether_common::{Kind, Result};
-use skytether_store::before::Before;
 use skytether_store::disk::{DiskStore, Sync};
 use skytether_store::fault::FaultStore;
 use skytether_store::memory::MemoryStore;
-use skytether_store::{Expect, Op, SliceStore, Version, contract};
+use skytether_store::{Expect, Op, SliceStore, StoreLayer, Version, contract};
 use tempfile::TempDir;
 
 /// A disk store that takes its directory along.
@@ -25,8 +24,8 @@ impl Temporary {
     }
 }
 
-impl Before for Temporary {
-    fn behind(&self) -> Result<&dyn SliceStore> {
+impl StoreLayer for Temporary {
+    fn inner(&self) -> Result<&dyn SliceStore> {
         Ok(&self.0)
     }
 }

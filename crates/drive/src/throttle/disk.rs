@@ -15,7 +15,7 @@ use skytether_adapt::profile::Profile;
 use skytether_common::{Key, PartitionName, Result};
 use skytether_pace::booking::{Accounted, Servers, takes};
 use skytether_pace::wait::owe;
-use skytether_store::{Entry, Op, SliceStore, Usage, Version};
+use skytether_store::{SliceStore, StoreLayer};
 
 /// So many slices before or behind the last one a disk reads without a seek.
 const NEAR: u32 = 2;
@@ -148,9 +148,9 @@ impl SlowDisk {
     }
 }
 
-impl SliceStore for SlowDisk {
-    fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
-        self.inner.apply(batch)
+impl StoreLayer for SlowDisk {
+    fn inner(&self) -> Result<&dyn SliceStore> {
+        Ok(self.inner.as_ref())
     }
 
     fn get(&self, key: &Key) -> Result<Bytes> {
@@ -174,22 +174,6 @@ impl SliceStore for SlowDisk {
         let parts = self.inner.get_ranges_unverified(key, ranges)?;
         self.pay(key, ranges, asked);
         Ok(parts)
-    }
-
-    fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.inner.stat(key)
-    }
-
-    fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.inner.list(prefix, after, limit)
-    }
-
-    fn usage(&self) -> Result<Usage> {
-        self.inner.usage()
-    }
-
-    fn free(&self) -> Result<Option<(u64, u64)>> {
-        self.inner.free()
     }
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use skytether_common::{Key, Result};
 use skytether_device::session::Message;
 use skytether_device::size::batch_bytes;
-use skytether_device::{Cse, CseInfo, DeliveryStream, OpenReply, ResultMessage, Session, Storage, SubPlan, Verified, Verify};
+use skytether_device::{Capabilities, Cse, CseInfo, DeliveryStream, OpenReply, ResultMessage, Session, Storage, SubPlan, Verified, Verify};
 use skytether_index::State;
 use skytether_pace::{Direction, Link};
 use skytether_store::{Entry, Op, Usage, Version};
@@ -53,6 +53,10 @@ impl Linked {
 impl Storage for Linked {
     fn info(&self) -> &CseInfo {
         self.inner.info()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn identify(&self) -> BoxFuture<'_, Result<CseInfo>> {
@@ -143,9 +147,5 @@ impl Cse for Linked {
                 }
             })
         })
-    }
-
-    fn watched(&self) -> bool {
-        self.inner.watched()
     }
 }

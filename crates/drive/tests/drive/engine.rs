@@ -12,12 +12,11 @@ use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use futures::StreamExt;
 use skytether_common::{Key, Kind, Result};
-use skytether_device::ResultMessage;
+use skytether_device::{Program, ResultMessage};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_slice::Metadata;
-use skytether_store::before::Before;
 use skytether_store::memory::MemoryStore;
-use skytether_store::{Expect, Op, SliceStore};
+use skytether_store::{Expect, Op, SliceStore, StoreLayer};
 
 #[tokio::test]
 async fn queries_over_a_table_equal_datafusions_own() {
@@ -193,7 +192,7 @@ async fn a_reader_that_does_not_read_holds_up_nobody_else() {
 async fn the_annotation_tells_what_ran() {
     let mut plan = sub_plan("SELECT kind, count(*) AS n FROM shop.sales.data WHERE id < 10000 GROUP BY kind").await;
     plan.query = uuid::Uuid::from_u128(99);
-    let received = plan.plan.len() as u64;
+    let received = plan.program.bytes().len() as u64;
     let (rows, a) = run(drive().as_ref(), plan).await.unwrap();
     assert_eq!((a.cse.as_str(), a.rows_out, a.bytes_received), ("drive-2", rows.num_rows() as u64, received));
     assert_eq!(a.reason, None);
@@ -325,7 +324,7 @@ async fn a_sub_plan_sees_its_tickets_partitions_and_nothing_else() {
     assert_eq!(refuse(plan).await.kind(), Kind::NotFound);
     for junk in [&b""[..], b"\xff\xff\xff", b"not substrait at all"] {
         let mut plan = sub_plan("SELECT id FROM shop.sales.data").await;
-        plan.plan = Bytes::from_static(junk);
+        plan.program = Program::Substrait(Bytes::from_static(junk));
         assert_eq!(refuse(plan).await.kind(), Kind::Invalid, "{junk:?}");
     }
 }
@@ -393,12 +392,12 @@ impl Spy {
     }
 }
 
-impl Before for Spy {
-    fn behind(&self) -> Result<&dyn SliceStore> {
+impl StoreLayer for Spy {
+    fn inner(&self) -> Result<&dyn SliceStore> {
         Ok(&self.inner)
     }
 
-    fn reads(&self, key: &Key) -> Result<()> {
+    fn before_read(&self, key: &Key) -> Result<()> {
         assert!(!key.as_str().contains(';') || !self.panic.load(Ordering::Relaxed), "the store's own defect");
         Ok(())
     }

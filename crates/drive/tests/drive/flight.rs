@@ -11,8 +11,7 @@ use arrow_flight::{Action, Ticket};
 use bytes::Bytes;
 use futures::StreamExt;
 use skytether_common::{Key, Kind, Result};
-use skytether_device::layer::{Decorated, Layer};
-use skytether_device::{DeliveryStream, OpenReply, ResultMessage, SubPlan};
+use skytether_device::{CseInfo, DeliveryStream, Layer, OpenReply, ResultMessage, SubPlan};
 use skytether_drive::{Cse, DriveOptions, Storage, serve};
 use skytether_flight_drive::frames::{self, LIST_PAGE};
 use skytether_flight_drive::{self as flight, ConnectOptions, FlightCse, MAX_MESSAGE};
@@ -367,8 +366,12 @@ struct Slow {
 }
 
 impl Layer for Slow {
-    fn behind(&self) -> &dyn Cse {
-        self.inner.as_ref()
+    fn info(&self) -> &CseInfo {
+        self.inner.info()
+    }
+
+    fn inner(&self) -> Result<&dyn Cse> {
+        Ok(self.inner.as_ref())
     }
 
     fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
@@ -390,14 +393,14 @@ impl Layer for Slow {
     }
 
     fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
-        Box::pin(async move { Ok(OpenReply::Whole(self.execute(plan).await?)) })
+        Box::pin(async move { Ok(OpenReply::Whole(Layer::execute(self, plan).await?)) })
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_drive_is_not_a_dead_one() {
     let (go, waiting) = watch::channel(false);
-    let server = Server::start(Arc::new(Decorated(Slow { inner: drive(), go: waiting }))).await;
+    let server = Server::start(Arc::new(Slow { inner: drive(), go: waiting })).await;
     let remote = FlightCse::connect(&server.address.to_string(), quick()).await.unwrap();
     let mut stream = remote.execute(sub_plan("SELECT count(*) AS n FROM shop.sales.data").await).await.unwrap();
     let key = partition(&dataset("shop.sales"), "data").key().unwrap();
@@ -425,7 +428,7 @@ async fn a_client_that_goes_ends_its_work_on_the_drive() {
 #[tokio::test]
 async fn a_shutdown_ends_running_sub_plans_and_the_server() {
     let (_go, waiting) = watch::channel(false);
-    let mut server = Server::start(Arc::new(Decorated(Slow { inner: drive(), go: waiting }))).await;
+    let mut server = Server::start(Arc::new(Slow { inner: drive(), go: waiting })).await;
     let remote = server.connect().await;
     let mut stream = remote.execute(sub_plan("SELECT count(*) AS n FROM shop.sales.data").await).await.unwrap();
     server.stop.take().unwrap().send(()).unwrap();

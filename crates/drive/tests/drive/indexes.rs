@@ -13,11 +13,10 @@ use bytes::Bytes;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_drive::{Drive, DriveOptions, Storage};
 use skytether_index::{Definition, Phase, State};
-use skytether_store::before::Before;
 use skytether_store::disk::{DiskStore, DriveIdentity, OpenOptions};
 use skytether_store::fault::{Fault, FaultStore, Operation, Rule, When};
 use skytether_store::memory::MemoryStore;
-use skytether_store::{Expect, Op, SliceStore};
+use skytether_store::{Expect, Op, SliceStore, StoreLayer};
 use uuid::Uuid;
 
 const SQL: &str = "SELECT id, price FROM shop.sales.data WHERE price = 3.5";
@@ -205,12 +204,12 @@ impl Hooked {
     }
 }
 
-impl Before for Hooked {
-    fn behind(&self) -> Result<&dyn SliceStore> {
+impl StoreLayer for Hooked {
+    fn inner(&self) -> Result<&dyn SliceStore> {
         Ok(&self.inner)
     }
 
-    fn applies(&self, batch: &[Op]) -> Result<()> {
+    fn before_apply(&self, batch: &[Op]) -> Result<()> {
         if batch.iter().any(|op| op.key().as_str() == "other") && !std::mem::replace(&mut *self.refused.lock(), true) {
             return Err(Error::exhausted("the disk is full"));
         }
@@ -218,12 +217,12 @@ impl Before for Hooked {
         Ok(())
     }
 
-    fn reads(&self, key: &Key) -> Result<()> {
+    fn before_read(&self, key: &Key) -> Result<()> {
         self.called(Call::Read, std::iter::once(key.to_string()));
         Ok(())
     }
 
-    fn looks(&self, key: &Key) -> Result<()> {
+    fn before_stat(&self, key: &Key) -> Result<()> {
         self.called(Call::Stat, std::iter::once(key.to_string()));
         Ok(())
     }

@@ -8,4 +8,5 @@ mod engine;
 mod flight;
 mod indexes;
 mod profiles;
+mod programs;
 mod session;

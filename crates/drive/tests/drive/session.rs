@@ -22,7 +22,7 @@ use skytether_engine::split_execution::Taken;
 use skytether_engine::{Engine, Reader};
 use skytether_slice::Metadata;
 use skytether_store::SliceStore;
-use skytether_store::before::Before;
+use skytether_store::StoreLayer;
 use skytether_store::memory::MemoryStore;
 use tokio::sync::Notify;
 
@@ -64,12 +64,12 @@ impl Watched {
     }
 }
 
-impl Before for Watched {
-    fn behind(&self) -> Result<&dyn SliceStore> {
+impl StoreLayer for Watched {
+    fn inner(&self) -> Result<&dyn SliceStore> {
         Ok(&self.inner)
     }
 
-    fn reads(&self, key: &Key) -> Result<()> {
+    fn before_read(&self, key: &Key) -> Result<()> {
         self.saw(key);
         Ok(())
     }
@@ -140,12 +140,12 @@ impl Gated {
     }
 }
 
-impl Before for Gated {
-    fn behind(&self) -> Result<&dyn SliceStore> {
+impl StoreLayer for Gated {
+    fn inner(&self) -> Result<&dyn SliceStore> {
         Ok(&self.inner)
     }
 
-    fn reads(&self, key: &Key) -> Result<()> {
+    fn before_read(&self, key: &Key) -> Result<()> {
         self.wait(key);
         Ok(())
     }

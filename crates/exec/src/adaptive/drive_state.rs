@@ -8,7 +8,7 @@ use arrow::datatypes::SchemaRef;
 use skytether_adapt::message::{Completed, CseId, Down, EpochId, Rung, Slice, SliceCost, SliceId, Up};
 use skytether_common::{Error, Result};
 use skytether_device::session::Stripe;
-use skytether_device::{Annotation, Cse, ParentWork, SubPlan};
+use skytether_device::{Annotation, Cse, FaultReporter, ParentWork, SubPlan};
 use skytether_engine::feed::FetchedSlice;
 use tokio::sync::mpsc;
 
@@ -21,6 +21,7 @@ pub(crate) struct Drive {
     pub(crate) reading: Arc<Reading>,
     pub(crate) plan: SubPlan,
     pub(crate) cse: Arc<dyn Cse>,
+    pub(crate) faults: Arc<dyn FaultReporter>,
     pub(crate) above: Arc<Above>,
     pub(crate) output: Arc<Mouth>,
     /// Orders go here; nothing while it is being opened, and where it runs its sub-plan as a whole.

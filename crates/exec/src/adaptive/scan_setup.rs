@@ -11,8 +11,8 @@ use futures::future::BoxFuture;
 use skytether_adapt::cost::CostModel;
 use skytether_adapt::message::{Rung, Seconds, SliceCost, SliceId};
 use skytether_adapt::query::Setup;
-use skytether_device::SubPlan;
 use skytether_device::session::Stripe;
+use skytether_device::{FaultReporter, SubPlan};
 use tokio::sync::mpsc;
 
 use crate::adaptive::local_worker::EngineAbove;
@@ -25,6 +25,8 @@ pub type Output = mpsc::Sender<DfResult<RecordBatch>>;
 pub struct Member {
     pub reading: Reading,
     pub plan: SubPlan,
+    /// Receives reports of what is wrong with the drive.
+    pub faults: Arc<dyn FaultReporter>,
     /// What works off what it hands out.
     pub engine: Arc<EngineAbove>,
     pub output: Output,

@@ -154,7 +154,7 @@ impl Task {
     /// What drive `at` said makes no sense: nothing more is heard of it in this session, and the next order opens another, with whoever stands for it if somebody does. What was open there is lost.
     pub(crate) fn garbled(&mut self, at: usize, error: Error) {
         let drive = &mut self.drives[at];
-        drive.cse.garbled(&drive.plan, &error.full_text());
+        drive.faults.protocol_violation(&drive.plan, &error.full_text());
         drive.trouble = Some(Arc::new(error));
         if drive.orders.take().is_some() {
             drive.sessions += 1;

@@ -15,6 +15,7 @@ use skytether_adapt::query::{Action, Event, Policy, Query, Setup};
 use skytether_adapt::work;
 use skytether_common::{Error, Kind, Result};
 use skytether_device::OpenReply;
+use skytether_device::negotiate::open_or_execute;
 use skytether_device::session::Message;
 use skytether_device::size::batch_bytes;
 use skytether_engine::feed::FetchedSlice;
@@ -210,7 +211,7 @@ fn lanes(setup: &Setup, drives: usize) -> usize {
 impl Task {
     /// Drive `at`, of whose slices so many are worked off here at a time.
     fn drive(&mut self, at: usize, member: Member, lanes: usize) -> Drive {
-        let Member { reading, plan, engine, output } = member;
+        let Member { reading, plan, faults, engine, output } = member;
         let inbox = self.inbox.clone();
         let tells = Arc::clone(&self.flow);
         let tell = Arc::new(move |worked| {
@@ -252,6 +253,7 @@ impl Task {
         });
         Drive {
             cse: Arc::clone(reading.drive()),
+            faults,
             above: Above::new(engine, plan.clone(), tell, self.top, lanes),
             reading,
             plan,
@@ -322,7 +324,7 @@ impl Task {
             // Always so long, and not by chance: what happens in a storm of the tests follows from its seed.
             let pauses = ConstantBuilder::new().with_delay(ASK_AGAIN).without_max_times();
             let coming_back = |e: &Error| e.kind() == Kind::Unavailable && until.is_some_and(|until| Instant::now() < until);
-            let open = || reading.begun(&plan, cse.open(plan.clone()));
+            let open = || reading.begun(&plan, open_or_execute(cse.as_ref(), plan.clone()));
             let opened = match open.retry(pauses).when(coming_back).await {
                 Err(e) => Err(reading.at_fault(&plan, e).await),
                 opened => opened,
@@ -350,7 +352,7 @@ impl Task {
                 let text = format!(
                     "{name} has done nothing for {seconds:.1} s in the middle of a query, although it gives signs of life: its disk may hang; see its log"
                 );
-                drive.cse.stuck(&drive.plan, &text);
+                drive.faults.stalled(&drive.plan, &text);
                 drive.trouble = Some(Arc::new(Error::unavailable(text)));
                 // What it still says is not heard any more; the next order opens another session.
                 if drive.orders.take().is_some() {
@@ -396,7 +398,7 @@ impl Task {
                         let text = format!(
                             "{name} has done nothing for {seconds:.1} s in the middle of a query, when a slice was read from it: its disk may hang; see its log"
                         );
-                        drive.cse.stuck(&drive.plan, &text);
+                        drive.faults.stalled(&drive.plan, &text);
                         drive.trouble = Some(Arc::new(Error::unavailable(text)));
                     }
                     return;

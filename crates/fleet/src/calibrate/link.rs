@@ -9,7 +9,7 @@ use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use skytether_common::{DatasetName, Error, Key, Result};
-use skytether_device::{Annotation, CseInfo, DeliveryStream, ResultMessage, Rung, SubPlan};
+use skytether_device::{Annotation, Capabilities, CseInfo, DeliveryStream, Program, ProgramKind, ResultMessage, Rung, SubPlan};
 use skytether_drive::{Cse, Device, Storage, linked};
 use skytether_flight_drive::{ConnectOptions, FlightCse};
 use skytether_store::{Entry, Op, Usage, Version};
@@ -40,7 +40,8 @@ pub(super) struct Ends {
 impl Ends {
     pub(super) async fn connect(device: Option<&Device>, served: bool) -> Result<Self> {
         let source = |profile| {
-            let info = CseInfo { id: Uuid::new_v4(), name: "source".into(), format: 1, memory_limit: 0, profile, device: None };
+            let capabilities = Capabilities { programs: vec![ProgramKind::Substrait], ..Capabilities::storage_only() };
+            let info = CseInfo { id: Uuid::new_v4(), name: "source".into(), format: 1, memory_limit: 0, profile, device: None, capabilities };
             Arc::new(RowSource { info }) as Arc<dyn Cse>
         };
         let (device, plain) = (source(device.map(|device| device.profile)), source(None));
@@ -60,7 +61,7 @@ impl Ends {
             partitions: std::collections::BTreeMap::new(),
             with: std::collections::BTreeMap::new(),
             rung: Rung::Full,
-            plan: Bytes::from(vec![0]),
+            program: Program::Substrait(Bytes::from(vec![0])),
             filters: std::collections::BTreeMap::new(),
             tables: std::collections::BTreeMap::new(),
             batch_rows: u32::try_from(values).unwrap_or(u32::MAX),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use skytether_common::{Key, Result};
-use skytether_device::layer::{Decorated, Layer};
+use skytether_device::{CseInfo, Layer};
 use skytether_drive::{Cse, Drive, Storage};
 use skytether_fleet::{DatasetKind, GrowthOptions};
 use skytether_host::MEMBERSHIP_KEY;
@@ -32,9 +32,9 @@ struct Way {
 }
 
 impl Way {
-    fn blank(n: usize) -> Arc<Decorated<Self>> {
+    fn blank(n: usize) -> Arc<Self> {
         let drive = small_drive(n, Arc::new(MemoryStore::default()));
-        Arc::new(Decorated(Self { drive, reading: Stop::default(), writing: Stop::default() }))
+        Arc::new(Self { drive, reading: Stop::default(), writing: Stop::default() })
     }
 }
 
@@ -57,8 +57,12 @@ async fn pass(at: &Stop, key: &Key) {
 }
 
 impl Layer for Way {
-    fn behind(&self) -> &dyn Cse {
-        self.drive.as_ref()
+    fn info(&self) -> &CseInfo {
+        self.drive.info()
+    }
+
+    fn inner(&self) -> Result<&dyn Cse> {
+        Ok(self.drive.as_ref())
     }
 
     fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
@@ -88,13 +92,13 @@ async fn who_looks_around_while_a_drive_comes_does_not_take_it_for_lost() {
     store(&host, "lab.t", 200).await.unwrap();
 
     // It is in the list of drives, and not of the fleet yet.
-    let (coming, comes) = stop(&ways[3].0.writing);
+    let (coming, comes) = stop(&ways[3].writing);
     let growing = tokio::spawn({
         let (host, new) = (host.clone(), vec![way(3)]);
         async move { host.resize(new, &GrowthOptions::default(), &|_| ()).await.map(drop) }
     });
     coming.await.unwrap();
-    let (looking, looks) = stop(&ways[0].0.reading);
+    let (looking, looks) = stop(&ways[0].reading);
     let writing = tokio::spawn({
         let host = host.clone();
         async move { host.writer(&name("lab.u"), DatasetKind::Table, false).await.map(drop) }

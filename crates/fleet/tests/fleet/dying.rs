@@ -2,24 +2,21 @@
 
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream;
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::Policy;
-use skytether_common::{Error, Key, Kind, Result};
-use skytether_device::{Cse, CseInfo, DeliveryStream, OpenReply, ResultMessage, Session, Storage, SubPlan};
+use skytether_common::{Error, Kind, Result};
+use skytether_device::{Capabilities, Cse, CseInfo, DeliveryStream, Layer, OpenReply, ResultMessage, Session, Storage, SubPlan};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::{Cut, DatasetKind, HostOptions, Moving, Placement, QueryOptions};
 use skytether_host::{Founding, Host};
 use skytether_store::disk::DriveIdentity;
-use skytether_store::{Entry, Op, Usage, Version};
 
 use crate::util::{CUTS, batches, lines, name};
 
@@ -38,41 +35,6 @@ impl Mortal {
             Err(_) => Err(Error::unavailable("the connection broke")),
         }
     }
-
-    async fn alive<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        Self::breathe(&self.left)?;
-        work.await
-    }
-}
-
-impl Storage for Mortal {
-    fn info(&self) -> &CseInfo {
-        self.drive.info()
-    }
-
-    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
-        Box::pin(async move { self.alive(self.drive.apply(batch)).await })
-    }
-
-    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
-        Box::pin(async move { self.alive(self.drive.get(key)).await })
-    }
-
-    fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
-        Box::pin(async move { self.alive(self.drive.get_ranges_unverified(key, ranges)).await })
-    }
-
-    fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
-        Box::pin(async move { self.alive(self.drive.stat(key)).await })
-    }
-
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
-        Box::pin(async move { self.alive(self.drive.list(prefix, after, limit)).await })
-    }
-
-    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
-        Box::pin(async move { self.alive(self.drive.usage()).await })
-    }
 }
 
 impl Mortal {
@@ -88,14 +50,29 @@ impl Mortal {
     }
 }
 
-impl Cse for Mortal {
+/// Each call that goes on costs a breath.
+impl Layer for Mortal {
+    fn info(&self) -> &CseInfo {
+        self.drive.info()
+    }
+
+    fn inner(&self) -> Result<&dyn Cse> {
+        Self::breathe(&self.left)?;
+        Ok(self.drive.as_ref())
+    }
+
+    /// Without heartbeats, and each value that is verified costs a breath, too.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { verify: false, indexes: false, ..Capabilities::default() }
+    }
+
     fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
-        Box::pin(async move { Ok(self.stream(self.alive(self.drive.execute(plan)).await?)) })
+        Box::pin(async move { Ok(self.stream(self.inner()?.execute(plan).await?)) })
     }
 
     fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         Box::pin(async move {
-            Ok(match self.alive(self.drive.open(plan)).await? {
+            Ok(match self.inner()?.open(plan).await? {
                 OpenReply::Whole(stream) => OpenReply::Whole(self.stream(stream)),
                 OpenReply::Session(session) => {
                     let left = Arc::clone(&self.left);

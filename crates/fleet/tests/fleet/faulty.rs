@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use skytether_common::{DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
-use skytether_device::layer::{Decorated, Layer};
+use skytether_device::{CseInfo, Layer};
 use skytether_drive::{Cse, Drive, Storage};
 use skytether_fleet::{RepairOptions, ScrubOptions};
 use skytether_host::{Founding, Host};
@@ -147,8 +147,12 @@ struct Way {
 }
 
 impl Layer for Way {
-    fn behind(&self) -> &dyn Cse {
-        self.drive.as_ref()
+    fn info(&self) -> &CseInfo {
+        self.drive.info()
+    }
+
+    fn inner(&self) -> Result<&dyn Cse> {
+        Ok(self.drive.as_ref())
     }
 
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
@@ -176,7 +180,7 @@ async fn open(disks: &[Arc<Disk>], what: &str) -> Living {
     let lives = Arc::new(RwLock::new(true));
     let drives = disks.iter().enumerate().map(|(n, disk)| {
         let drive = small_drive(n, Arc::clone(disk) as _);
-        Arc::new(Decorated(Way { drive, lives: Arc::clone(&lives) })) as Arc<dyn Cse>
+        Arc::new(Way { drive, lives: Arc::clone(&lives) }) as Arc<dyn Cse>
     });
     let joined = Host::join(drives.collect(), options("ec:2+1"), Founding::KnownList).await;
     let (host, _) = joined.unwrap_or_else(|e| panic!("{what}: the fleet can't be opened: {}", e.full_text()));

@@ -11,9 +11,8 @@ use futures::stream::{BoxStream, Stream, StreamExt};
 use skytether_adapt::message::{Rung, SliceId, Up};
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{Error, Kind, Result};
-use skytether_device::layer::{Decorated, Layer};
 use skytether_device::session::Message;
-use skytether_device::{Cse, DeliveryStream, OpenReply, ResultMessage, Session, SubPlan};
+use skytether_device::{Cse, CseInfo, DeliveryStream, Layer, OpenReply, ResultMessage, Session, Storage, SubPlan};
 use skytether_drive::Drive;
 use skytether_fleet::{DatasetKind, HostOptions, Moving, Placement, QueryOptions, Receipt};
 use skytether_host::{Founding, Host};
@@ -146,8 +145,12 @@ fn fated<M: Send + 'static>(
 }
 
 impl Layer for Garbling {
-    fn behind(&self) -> &dyn Cse {
-        self.drive.as_ref()
+    fn info(&self) -> &CseInfo {
+        self.drive.info()
+    }
+
+    fn inner(&self) -> Result<&dyn Cse> {
+        Ok(self.drive.as_ref())
     }
 
     fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
@@ -223,7 +226,7 @@ impl Fleet {
             let drive = small_drive(n, Arc::clone(store) as _);
             match garbage {
                 Some((garbage, left, given)) if n == AT => {
-                    Arc::new(Decorated(Garbling { drive, garbage, left: Arc::clone(left), given: Arc::clone(given) })) as Arc<dyn Cse>
+                    Arc::new(Garbling { drive, garbage, left: Arc::clone(left), given: Arc::clone(given) }) as Arc<dyn Cse>
                 }
                 _ => drive as Arc<dyn Cse>,
             }

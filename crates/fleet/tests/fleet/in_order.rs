@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use skytether_adapt::message::Rung;
 use skytether_adapt::query::Policy;
 use skytether_common::{Error, Key, PartitionName, Result};
-use skytether_device::layer::{Decorated, Layer};
+use skytether_device::{CseInfo, Layer};
 use skytether_drive::{Cse, Drive, Storage};
 use skytether_fleet::{Cut, HostOptions, Moving, QueryOptions, RepairOptions};
 use skytether_host::{Founding, Host};
@@ -36,8 +36,12 @@ impl Noting {
 }
 
 impl Layer for Noting {
-    fn behind(&self) -> &dyn Cse {
-        self.drive.as_ref()
+    fn info(&self) -> &CseInfo {
+        self.drive.info()
+    }
+
+    fn inner(&self) -> Result<&dyn Cse> {
+        Ok(self.drive.as_ref())
     }
 
     fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
@@ -53,7 +57,7 @@ impl Layer for Noting {
     }
 }
 
-type Way = Arc<Decorated<Noting>>;
+type Way = Arc<Noting>;
 
 struct Drives(Vec<Way>);
 
@@ -64,7 +68,7 @@ impl Drives {
 
     fn blank(n: usize) -> Way {
         let drive = small_drive(n, Arc::new(MemoryStore::default()));
-        Arc::new(Decorated(Noting { drive, asked: Mutex::default(), left: AtomicUsize::new(usize::MAX) }))
+        Arc::new(Noting { drive, asked: Mutex::default(), left: AtomicUsize::new(usize::MAX) })
     }
 
     /// A host with so much memory.
@@ -80,7 +84,7 @@ impl Drives {
 
     /// How many slices drive `n` was asked for since this was asked, and for how many of them a disk moves its head.
     fn ways(&self, n: usize) -> (usize, usize) {
-        let asked = self.0[n].0.taken();
+        let asked = self.0[n].taken();
         let moves = |pair: &&[(PartitionName, u32)]| pair[0].0 != pair[1].0 || pair[0].1.abs_diff(pair[1].1) > 2;
         (asked.len(), asked.windows(2).filter(moves).count())
     }
@@ -136,20 +140,20 @@ async fn what_a_query_reads_and_decoding_takes_is_read_once() {
 async fn read_twice(drives: &Drives, due: &[String]) -> String {
     let handing_out = HostOptions { moving: Moving::Always(Policy::Static(Rung::Raw)), ..options("ec:4+1") };
     let host = drives.host_with(handing_out).await;
-    drives.0.iter().for_each(|way| drop(way.0.taken()));
+    drives.0.iter().for_each(|way| drop(way.taken()));
     // Where the groups are is known when a slice of them was decoded.
     let few = host.sql("SELECT count(*) FROM lab.t WHERE id < 8000", &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await.unwrap();
     assert_eq!(lines(&few.collect().await.unwrap()), ["8000"]);
-    let slices = |way: &Way| way.0.taken().into_iter().filter(|(partition, _)| !partition.table.starts_with("parity/")).collect::<Vec<_>>();
+    let slices = |way: &Way| way.taken().into_iter().filter(|(partition, _)| !partition.table.starts_with("parity/")).collect::<Vec<_>>();
     let first = drives.0.iter().map(|way| slices(way).len()).max();
     assert_eq!(answer(&host).await, due);
     let mut twice = if first < Some(12) { String::new() } else { format!("{first:?} for the first slices; ") };
     for way in &drives.0 {
         let slices = slices(way);
         let once = slices.iter().collect::<HashSet<_>>().len();
-        assert!(once > 20, "{}: {once}", way.info().name);
+        assert!(once > 20, "{}: {once}", way.drive.info().name);
         if slices.len() > once + once / 8 {
-            twice += &format!("{}: {} of {once}; ", way.info().name, slices.len());
+            twice += &format!("{}: {} of {once}; ", way.drive.info().name, slices.len());
         }
     }
     twice
@@ -162,7 +166,7 @@ async fn a_drive_that_is_lost_in_the_middle_holds_nobody_up() {
         let due = filled("ec:3+2", &drives).await;
         drives.0[1] = Drives::blank(1);
         let host = drives.host("ec:3+2", 64 << 20).await;
-        drives.0[4].0.left.store(after, Ordering::SeqCst);
+        drives.0[4].left.store(after, Ordering::SeqCst);
         let repair = tokio::time::timeout(Duration::from_secs(120), host.repair(&RepairOptions::default(), &|_| ())).await;
         let report = repair.expect("it waits for a drive that is lost").unwrap_or_else(|e| panic!("after {after}: {}", e.full_text()));
         assert_eq!((report.drives.as_slice(), report.left.len()), (&["drive-1".to_owned()][..], 0), "after {after}: {report:?}");

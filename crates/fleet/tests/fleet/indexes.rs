@@ -17,10 +17,9 @@ use skytether_fleet::{
     Cut, DatasetKind, Fleet, GrowthOptions, HostOptions, IndexInfo, ListIndexes, NewIndex, OldIndex, Placement, QueryOptions, Receipt, RepairOptions,
 };
 use skytether_host::{Founding, Host};
-use skytether_store::before::Before;
 use skytether_store::disk::{DiskStore, DriveIdentity};
 use skytether_store::memory::MemoryStore;
-use skytether_store::{Expect, Op, SliceStore};
+use skytether_store::{Expect, Op, SliceStore, StoreLayer};
 use uuid::Uuid;
 
 use crate::redundancy::{bring_back, dir_of, lose};
@@ -498,12 +497,12 @@ impl fmt::Debug for Interrupted {
     }
 }
 
-impl Before for Interrupted {
-    fn behind(&self) -> Result<&dyn SliceStore> {
+impl StoreLayer for Interrupted {
+    fn inner(&self) -> Result<&dyn SliceStore> {
         Ok(&self.inner)
     }
 
-    fn applies(&self, batch: &[Op]) -> Result<()> {
+    fn before_apply(&self, batch: &[Op]) -> Result<()> {
         let is_definition = |key| PartitionName::parse(key).is_some_and(|(at, slice)| slice.is_none() && skytether_index::of_partition(&at).is_some());
         if batch.iter().any(|op| matches!(op, Op::Put { key, .. } if is_definition(key))) {
             let meanwhile = self.meanwhile.lock().take();

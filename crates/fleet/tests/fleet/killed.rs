@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use skytether_common::{Error, Result};
-use skytether_device::layer::{Decorated, Layer};
+use skytether_device::{CseInfo, Layer};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_fleet::{DatasetKind, GrowthOptions, HostOptions, Placement, RepairOptions, ScrubOptions};
 use skytether_host::MEMBERSHIP_KEY;
@@ -66,8 +66,12 @@ struct Stopping {
 }
 
 impl Layer for Stopping {
-    fn behind(&self) -> &dyn Cse {
-        self.drive.as_ref()
+    fn info(&self) -> &CseInfo {
+        self.drive.info()
+    }
+
+    fn inner(&self) -> Result<&dyn Cse> {
+        Ok(self.drive.as_ref())
     }
 
     fn apply(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
@@ -124,7 +128,7 @@ async fn child() {
     let stopping = |n: usize, new: Option<DriveIdentity>| {
         let options = DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() };
         let drive = Drive::open(&dir_of(&dir, n), new, options).unwrap();
-        Arc::new(Decorated(Stopping { drive, changes: Arc::clone(&changes), stop })) as Arc<dyn Cse>
+        Arc::new(Stopping { drive, changes: Arc::clone(&changes), stop }) as Arc<dyn Cse>
     };
     let members = listed(&dir);
     let (here, gone): (Vec<usize>, Vec<usize>) = (0..members.len()).partition(|n| dir_of(&dir, *n).join("drive.json").exists());

@@ -37,6 +37,7 @@ mod rungs;
 mod scrub;
 mod sent;
 mod served;
+mod storage_only;
 mod storms;
 mod stuck;
 mod tables;

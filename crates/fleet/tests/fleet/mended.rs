@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use skytether_common::{Error, Key, Kind, Result};
-use skytether_device::layer::{Decorated, Layer};
+use skytether_device::{Capabilities, CseInfo, Layer};
 use skytether_drive::{Cse, Drive, Storage};
 use skytether_fleet::{Cut, DatasetKind, GrowthOptions, GrowthReport, HostOptions, Placement, QueryOptions, Scheme, ScrubOptions};
 pub(crate) use skytether_host::MEMBERSHIP_KEY as FLEET;
@@ -37,12 +37,16 @@ struct Way {
 }
 
 impl Layer for Way {
-    fn behind(&self) -> &dyn Cse {
-        self.drive.as_ref()
+    fn info(&self) -> &CseInfo {
+        self.drive.info()
     }
 
-    fn away(&self) -> bool {
-        true
+    fn inner(&self) -> Result<&dyn Cse> {
+        Ok(self.drive.as_ref())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { remote: true, ..self.drive.capabilities() }
     }
 
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
@@ -76,7 +80,7 @@ impl Drives {
     }
 
     pub(crate) fn way(&self, at: usize) -> Arc<dyn Cse> {
-        Arc::new(Decorated(Way { drive: Arc::clone(&self.drives[at]), fails: Arc::clone(&self.fails), at }))
+        Arc::new(Way { drive: Arc::clone(&self.drives[at]), fails: Arc::clone(&self.fails), at })
     }
 
     pub(crate) fn fail(&self, at: usize, key: &'static str, made: bool) {

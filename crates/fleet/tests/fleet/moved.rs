@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use skytether_common::{Error, Generation, Key, Kind, PartitionName, Result};
-use skytether_device::layer::{Decorated, Layer};
+use skytether_device::{CseInfo, Layer};
 use skytether_drive::Cse;
 use skytether_fleet::{DatasetKind, Fleet, GrowthOptions, GrowthReport, Placement, QueryOptions, RepairOptions, ScrubOptions};
 use skytether_host::{DatasetWriter, Founding, Host, RootRecord};
@@ -129,8 +129,12 @@ impl Watched {
 }
 
 impl Layer for Watched {
-    fn behind(&self) -> &dyn Cse {
-        self.drive.as_ref()
+    fn info(&self) -> &CseInfo {
+        self.drive.info()
+    }
+
+    fn inner(&self) -> Result<&dyn Cse> {
+        Ok(self.drive.as_ref())
     }
 
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
@@ -162,7 +166,7 @@ impl Sky {
     }
 
     fn way(&self, at: usize) -> Arc<dyn Cse> {
-        Arc::new(Decorated(Watched { drive: self.drives.way(at), at, watch: Arc::clone(&self.watch) }))
+        Arc::new(Watched { drive: self.drives.way(at), at, watch: Arc::clone(&self.watch) })
     }
 
     async fn host(&self, count: usize, redundancy: &str) -> Host {

@@ -13,9 +13,8 @@ use skytether_adapt::message::{Rung, SliceId, Up, Why};
 use skytether_adapt::query::{Limits, Policy};
 use skytether_branch::Branch;
 use skytether_common::{Error, Kind, Result};
-use skytether_device::layer::{Decorated, Layer};
 use skytether_device::session::Message;
-use skytether_device::{Cse, OpenReply, Session, SubPlan};
+use skytether_device::{Cse, CseInfo, Layer, OpenReply, Session, Storage, SubPlan};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::{HostOptions, Moving, QueryOptions};
 use skytether_host::{Founding, Host};
@@ -53,8 +52,12 @@ struct Unsteady {
 type Messages = BoxStream<'static, Result<Message>>;
 
 impl Layer for Unsteady {
-    fn behind(&self) -> &dyn Cse {
-        self.drive.as_ref()
+    fn info(&self) -> &CseInfo {
+        self.drive.info()
+    }
+
+    fn inner(&self) -> Result<&dyn Cse> {
+        Ok(self.drive.as_ref())
     }
 
     fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
@@ -145,7 +148,7 @@ fn unsteady(dir: &Path, n: usize, fate: Fate) -> Arc<dyn Cse> {
     let dir = dir.join(n.to_string());
     let identity = (!dir.join("drive.json").exists()).then(|| DriveIdentity { id: uuid::Uuid::new_v4(), name: format!("drive-{n}") });
     let drive = Drive::open(&dir, identity, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap();
-    Arc::new(Decorated(Unsteady { drive, fate, sessions: AtomicUsize::default(), broken: Arc::default(), ended: Arc::default(), refused: Arc::default() }))
+    Arc::new(Unsteady { drive, fate, sessions: AtomicUsize::default(), broken: Arc::default(), ended: Arc::default(), refused: Arc::default() })
 }
 
 fn options(policy: Policy, limits: Limits) -> HostOptions {

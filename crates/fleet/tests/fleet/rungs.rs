@@ -10,9 +10,8 @@ use parking_lot::Mutex;
 use skytether_adapt::message::{Rung, Up};
 use skytether_adapt::query::Policy;
 use skytether_common::Result;
-use skytether_device::layer::{Decorated, Layer};
 use skytether_device::session::Message;
-use skytether_device::{Cse, OpenReply, Session, SubPlan};
+use skytether_device::{Cse, CseInfo, Layer, OpenReply, Session, Storage, SubPlan};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::{DatasetKind, HostOptions, Moving, Placement, QueryOptions};
 use skytether_host::{Founding, Host};
@@ -30,8 +29,12 @@ struct Overheard {
 }
 
 impl Layer for Overheard {
-    fn behind(&self) -> &dyn Cse {
-        self.drive.as_ref()
+    fn info(&self) -> &CseInfo {
+        self.drive.info()
+    }
+
+    fn inner(&self) -> Result<&dyn Cse> {
+        Ok(self.drive.as_ref())
     }
 
     fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
@@ -67,7 +70,7 @@ async fn full_filter_and_raw_of_one_query_meet_in_one_merge() {
     let ended: Vec<Arc<Mutex<BTreeSet<Rung>>>> = drives.iter().map(|_| Arc::default()).collect();
     let overheard = drives.iter().zip(&ended).map(|(drive, ended)| {
         let overheard = Overheard { drive: Arc::clone(drive), ended: Arc::clone(ended) };
-        Arc::new(Decorated(overheard)) as Arc<dyn Cse>
+        Arc::new(overheard) as Arc<dyn Cse>
     });
     let mut options = HostOptions { moving: Moving::Always(Policy::Static(Rung::Full)), threads: 2, ..HostOptions::default() };
     options.slices.target_bytes = 8 << 10;

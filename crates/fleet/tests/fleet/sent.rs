@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
-use skytether_device::layer::{Decorated, Layer};
+use skytether_device::{Capabilities, CseInfo, Layer};
 use skytether_drive::{Cse, Drive, Storage};
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
@@ -54,13 +54,17 @@ impl Waiting {
 }
 
 impl Layer for Waiting {
-    fn behind(&self) -> &dyn Cse {
-        self.drive.as_ref()
+    fn info(&self) -> &CseInfo {
+        self.drive.info()
+    }
+
+    fn inner(&self) -> Result<&dyn Cse> {
+        Ok(self.drive.as_ref())
     }
 
     /// So that the host lays its record there.
-    fn away(&self) -> bool {
-        true
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { remote: true, ..self.drive.capabilities() }
     }
 
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
@@ -94,28 +98,28 @@ async fn two_batches_are_under_way_and_end_together() {
     let memory = Arc::new(MemoryStore::default());
     let drive = small_drive(0, Arc::clone(&memory) as _);
     let way = Waiting { drive, begun: 0.into(), under_way: 0.into(), most: 0.into(), fails: 0.into(), refused: 0.into(), moved: Notify::new() };
-    let way = Arc::new(Decorated(way));
+    let way = Arc::new(way);
     let host = Host::join(vec![Arc::clone(&way) as Arc<dyn Cse>], options("none"), Founding::EmptyDrives).await.unwrap().0;
 
     store(&host, "lab.t", 60_000).await.unwrap();
-    let batches = way.0.begun.load(Ordering::SeqCst);
+    let batches = way.begun.load(Ordering::SeqCst);
     assert!(batches >= 3, "{batches} batches");
-    assert!(way.0.two_at_most());
+    assert!(way.two_at_most());
     assert_eq!(rows(&host, "lab.t").await.unwrap(), holds(60_000));
 
-    way.0.fails.store(batches + 2, Ordering::SeqCst);
+    way.fails.store(batches + 2, Ordering::SeqCst);
     let error = store(&host, "lab.t", 60_000).await.unwrap_err();
     assert!(error.full_text().contains("drive-0 could not store slices") && error.full_text().contains("no room"), "{}", error.full_text());
-    assert_eq!((way.0.under_way.load(Ordering::SeqCst), way.0.two_at_most()), (0, true), "one is under way still, and nobody will know of it");
+    assert_eq!((way.under_way.load(Ordering::SeqCst), way.two_at_most()), (0, true), "one is under way still, and nobody will know of it");
     assert_eq!(rows(&host, "lab.t").await.unwrap(), holds(60_000));
 
-    way.0.fails.store(0, Ordering::SeqCst);
+    way.fails.store(0, Ordering::SeqCst);
     // A drive that has forgotten its host, as a disk does that acknowledged what it had not written: both batches are refused, and both are taken afterwards.
     let forget = Op::Delete { key: Key::new("skytether-fleet-host").unwrap(), expect: Expect::Any };
     memory.apply(vec![forget]).unwrap();
-    assert_eq!(way.0.refused.load(Ordering::SeqCst), 0);
+    assert_eq!(way.refused.load(Ordering::SeqCst), 0);
     store(&host, "lab.t", 60_001).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
-    assert_eq!(way.0.refused.load(Ordering::SeqCst), 2);
+    assert_eq!(way.refused.load(Ordering::SeqCst), 2);
     assert_eq!(rows(&host, "lab.t").await.unwrap(), holds(60_001));
 
     // What came of the one that failed, and of those that were replaced, is deleted meanwhile.

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use skytether_common::{Kind, Result};
-use skytether_device::layer::{Decorated, Layer};
-use skytether_device::{DeliveryStream, OpenReply, SubPlan};
+use skytether_device::{CseInfo, DeliveryStream, Layer, OpenReply, Storage, SubPlan};
 use skytether_drive::{Cse, Drive, DriveOptions};
 use skytether_fleet::{Cut, DatasetKind, Fleet, HostOptions, Moving, Placement, QueryOptions};
 use skytether_flight_drive::{ConnectOptions, FlightCse};
@@ -200,8 +199,12 @@ struct Slow {
 }
 
 impl Layer for Slow {
-    fn behind(&self) -> &dyn Cse {
-        self.inner.as_ref()
+    fn info(&self) -> &CseInfo {
+        self.inner.info()
+    }
+
+    fn inner(&self) -> Result<&dyn Cse> {
+        Ok(self.inner.as_ref())
     }
 
     fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
@@ -216,7 +219,7 @@ impl Layer for Slow {
     }
 
     fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
-        Box::pin(async move { Ok(OpenReply::Whole(self.execute(plan).await?)) })
+        Box::pin(async move { Ok(OpenReply::Whole(Layer::execute(self, plan).await?)) })
     }
 }
 
@@ -225,7 +228,7 @@ async fn a_served_drive_that_works_for_long_is_not_dead() {
     let dir = tempfile::tempdir().unwrap();
     let (go, waiting) = watch::channel(false);
     let identity = DriveIdentity { id: uuid::Uuid::new_v4(), name: "drive-0".into() };
-    let drive = Arc::new(Decorated(Slow { inner: Drive::open(dir.path(), Some(identity), DriveOptions::default()).unwrap(), go: waiting }));
+    let drive = Arc::new(Slow { inner: Drive::open(dir.path(), Some(identity), DriveOptions::default()).unwrap(), go: waiting });
     let server = Server::start(move |listener| async move {
         skytether_flight_drive::serve(drive, listener, std::future::pending()).await.unwrap();
     });

@@ -19,7 +19,7 @@ use std::time::Duration;
 use arrow::array::{ArrayRef, Int64Array};
 use arrow::record_batch::RecordBatch;
 use skytether_common::{DatasetName, Error, Kind, PartitionName, Result};
-use skytether_device::CseInfo;
+use skytether_device::{Capabilities, CseInfo};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_fleet::{Cut, DatasetKind, HostOptions, Placement, QueryOptions, RepairOptions, ScrubOptions};
 use skytether_host::Membership;
@@ -157,7 +157,8 @@ impl Storm {
 
     fn drive(seed: u64, n: usize, sky: &Arc<Sky>) -> Arc<Drive> {
         let id = uuid::Uuid::from_u128(u128::from(seed) << 16 | n as u128 + 1);
-        let info = CseInfo { id, name: sky.name.clone(), format: 1, memory_limit: 64 << 20, profile: None, device: None };
+        let info =
+            CseInfo { id, name: sky.name.clone(), format: 1, memory_limit: 64 << 20, profile: None, device: None, capabilities: Capabilities::default() };
         Drive::new(Arc::clone(sky) as _, info, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap()
     }
 

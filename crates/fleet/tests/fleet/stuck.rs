@@ -12,7 +12,7 @@ use skytether_device::Cse;
 use skytether_fleet::{DatasetKind, HostOptions, Moving, Placement, QueryOptions, Receipt};
 use skytether_host::{Founding, Host};
 use skytether_store::SliceStore;
-use skytether_store::before::Before;
+use skytether_store::StoreLayer;
 use skytether_store::memory::MemoryStore;
 
 use crate::util::{batches, lines, name, small_drive};
@@ -59,12 +59,12 @@ impl Hanging {
     }
 }
 
-impl Before for Hanging {
-    fn behind(&self) -> Result<&dyn SliceStore> {
+impl StoreLayer for Hanging {
+    fn inner(&self) -> Result<&dyn SliceStore> {
         Ok(&self.store)
     }
 
-    fn reads(&self, key: &Key) -> Result<()> {
+    fn before_read(&self, key: &Key) -> Result<()> {
         self.pass(key);
         Ok(())
     }

@@ -11,14 +11,13 @@ use parking_lot::Mutex;
 use skytether_adapt::message::{Completed, EpochId, Rung, SliceId, Up};
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{Error, Key, PartitionName, Result};
-use skytether_device::layer::{Decorated, Layer};
 use skytether_device::session::Message;
-use skytether_device::{Cse, OpenReply, Session, SubPlan};
+use skytether_device::{Cse, CseInfo, Layer, OpenReply, Session, Storage, SubPlan};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::{DatasetKind, HostOptions, Moving, Placement, QueryOptions, Receipt};
 use skytether_host::{Founding, Host};
 use skytether_store::SliceStore;
-use skytether_store::before::Before;
+use skytether_store::StoreLayer;
 use skytether_store::memory::MemoryStore;
 
 use crate::garbage::Garbage;
@@ -31,12 +30,12 @@ struct Noting {
     read: Mutex<Option<BTreeSet<u32>>>,
 }
 
-impl Before for Noting {
-    fn behind(&self) -> Result<&dyn SliceStore> {
+impl StoreLayer for Noting {
+    fn inner(&self) -> Result<&dyn SliceStore> {
         Ok(&self.store)
     }
 
-    fn reads(&self, key: &Key) -> Result<()> {
+    fn before_read(&self, key: &Key) -> Result<()> {
         if let Some((partition, Some(number))) = PartitionName::parse(key)
             && partition.table == "data"
         {
@@ -224,8 +223,12 @@ impl Told {
 }
 
 impl Layer for Failing {
-    fn behind(&self) -> &dyn Cse {
-        self.drive.as_ref()
+    fn info(&self) -> &CseInfo {
+        self.drive.info()
+    }
+
+    fn inner(&self) -> Result<&dyn Cse> {
+        Ok(self.drive.as_ref())
     }
 
     fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
@@ -262,9 +265,7 @@ async fn host(stores: &[Arc<Noting>], policy: Policy, redundancy: &str, fails: O
         // However busy the machine is, it works at the rung that it is asked for.
         let drive = drive_over(n, Arc::clone(store) as _, DriveOptions { memory_limit: 64 << 20, max_load: f64::INFINITY, ..DriveOptions::default() });
         match fails {
-            Some((fate, after, told)) if n == AT => {
-                Arc::new(Decorated(Failing { drive, store: Arc::clone(store), fate, after, told: Arc::clone(told) })) as Arc<dyn Cse>
-            }
+            Some((fate, after, told)) if n == AT => Arc::new(Failing { drive, store: Arc::clone(store), fate, after, told: Arc::clone(told) }) as Arc<dyn Cse>,
             _ => drive as Arc<dyn Cse>,
         }
     });

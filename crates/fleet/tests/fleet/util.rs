@@ -7,7 +7,7 @@ use arrow::array::{ArrayRef, Float64Array, Int32Array, Int64Array, StringArray};
 use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use skytether_common::{DatasetName, Result};
-use skytether_device::CseInfo;
+use skytether_device::{Capabilities, CseInfo};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_fleet::{Cut, Fleet, HostOptions, IngestReport, OpenOptions, QueryOptions};
 use skytether_slice::SliceOptions;
@@ -36,7 +36,15 @@ pub(crate) async fn open_with_slices(path: &Path, drives: usize, slices: SliceOp
 pub(crate) fn drive_over(n: usize, store: Arc<dyn SliceStore>, options: DriveOptions) -> Arc<Drive> {
     let memory_limit = options.memory_limit;
     let id = Uuid::from_u128(n as u128 + 1);
-    let info = CseInfo { id, name: format!("drive-{n}"), format: skytether_drive::drive::FORMAT, memory_limit, profile: None, device: None };
+    let info = CseInfo {
+        id,
+        name: format!("drive-{n}"),
+        format: skytether_drive::drive::FORMAT,
+        memory_limit,
+        profile: None,
+        device: None,
+        capabilities: Capabilities::default(),
+    };
     Drive::new(store, info, options).unwrap()
 }
 

@@ -13,7 +13,7 @@ use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use futures::StreamExt;
 use skytether_common::{DatasetName, Error, Generation, PartitionName, Result};
-use skytether_device::{Annotation, CseInfo, DeliveryStream, ResultMessage, Rung, SubPlan};
+use skytether_device::{Annotation, Capabilities, CseInfo, DeliveryStream, Program, ResultMessage, Rung, SubPlan};
 use skytether_drive::{Cse, Drive, DriveOptions};
 use skytether_expression::CellSource;
 use skytether_slice::{Encoded, Layout, Metadata, MetadataBuilder, SliceOptions, SparseSlicer, TableSlicer, ValueType, Values, sparse_schema};
@@ -125,7 +125,7 @@ pub fn fill(store: &dyn SliceStore) {
 }
 
 pub fn info() -> CseInfo {
-    CseInfo { id: Uuid::from_u128(2), name: "drive-2".into(), format: 1, memory_limit: 0, profile: None, device: None }
+    CseInfo { id: Uuid::from_u128(2), name: "drive-2".into(), format: 1, memory_limit: 0, profile: None, device: None, capabilities: Capabilities::default() }
 }
 
 pub fn drive_over(store: Arc<dyn SliceStore>, options: DriveOptions) -> Arc<Drive> {
@@ -216,7 +216,7 @@ pub async fn sub_plan(sql: &str) -> SubPlan {
         dataset: name,
         with: std::collections::BTreeMap::new(),
         rung: Rung::Full,
-        plan: bytes,
+        program: Program::Substrait(bytes),
         filters: std::collections::BTreeMap::new(),
         tables: std::collections::BTreeMap::new(),
         batch_rows: 8192,

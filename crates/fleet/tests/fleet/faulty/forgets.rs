@@ -1,18 +1,17 @@
 //! A drive whose disk lies: it acknowledges changes, and when its power goes it is back as it was some changes before, so quickly that nobody notes it as away. What was acknowledged is there all the same where others have it, a scrub mends the drive, and nothing is left behind.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use skytether_common::{Error, Key, Kind, Result};
-use skytether_device::layer::{Decorated, Layer};
+use skytether_device::{Capabilities, CseInfo, Layer, Storage};
 use skytether_drive::{Cse, Drive};
 use skytether_fleet::ScrubOptions;
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
-use skytether_store::{Entry, Op, SliceStore, Usage, Version};
+use skytether_store::{Op, SliceStore, StoreLayer, Version};
 
 use super::{BYSTANDER, Change, DRIVES, LIMIT, OLD, OTHER, VICTIM, Values, values};
 use crate::mended::{holds, options, rows, store};
@@ -48,7 +47,11 @@ impl Disk {
     }
 }
 
-impl SliceStore for Disk {
+impl StoreLayer for Disk {
+    fn inner(&self) -> Result<&dyn SliceStore> {
+        Ok(&self.now)
+    }
+
     fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>> {
         let mut batches = self.batches.lock();
         let versions = self.now.apply(batch.clone())?;
@@ -56,26 +59,6 @@ impl SliceStore for Disk {
             batches.push(batch);
         }
         Ok(versions)
-    }
-
-    fn get(&self, key: &Key) -> Result<Bytes> {
-        self.now.get(key)
-    }
-
-    fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.now.get_ranges_unverified(key, ranges)
-    }
-
-    fn stat(&self, key: &Key) -> Result<Option<Entry>> {
-        self.now.stat(key)
-    }
-
-    fn list(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        self.now.list(prefix, after, limit)
-    }
-
-    fn usage(&self) -> Result<Usage> {
-        self.now.usage()
     }
 }
 
@@ -87,12 +70,16 @@ struct Way {
 }
 
 impl Layer for Way {
-    fn behind(&self) -> &dyn Cse {
-        self.again.get().unwrap_or(&self.drive).as_ref()
+    fn info(&self) -> &CseInfo {
+        self.again.get().unwrap_or(&self.drive).info()
     }
 
-    fn away(&self) -> bool {
-        true
+    fn inner(&self) -> Result<&dyn Cse> {
+        Ok(self.again.get().unwrap_or(&self.drive).as_ref())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { remote: true, ..self.again.get().unwrap_or(&self.drive).capabilities() }
     }
 }
 
@@ -112,7 +99,7 @@ impl Fleet {
     async fn host(&self, what: &str) -> Host {
         let way = |(n, disk): (usize, &Arc<Disk>)| {
             let way = Way { drive: small_drive(n, Arc::clone(disk) as _), again: Arc::clone(&self.again[n]) };
-            Arc::new(Decorated(way)) as Arc<dyn Cse>
+            Arc::new(way) as Arc<dyn Cse>
         };
         let drives = self.disks.iter().enumerate().map(way).collect();
         let joined = Host::join(drives, options(self.redundancy), Founding::KnownList).await;

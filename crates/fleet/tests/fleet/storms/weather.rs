@@ -11,11 +11,10 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use skytether_common::{Error, Key, Result};
-use skytether_device::{CseInfo, DeliveryStream, OpenReply, SubPlan, Verified, Verify};
+use skytether_device::{Capabilities, CseInfo, DeliveryStream, OpenReply, SubPlan, Verified, Verify};
 use skytether_drive::{Cse, Drive, Storage};
-use skytether_store::before::Before;
 use skytether_store::memory::MemoryStore;
-use skytether_store::{Entry, Expect, Op, SliceStore, Usage, Version};
+use skytether_store::{Entry, Expect, Op, SliceStore, StoreLayer, Usage, Version};
 use tokio::sync::{Notify, oneshot};
 
 use crate::util::Random;
@@ -234,13 +233,13 @@ impl Sky {
     }
 }
 
-impl Before for Sky {
-    fn behind(&self) -> Result<&dyn SliceStore> {
+impl StoreLayer for Sky {
+    fn inner(&self) -> Result<&dyn SliceStore> {
         if self.gone.load(Ordering::SeqCst) { Err(Error::unavailable(format!("{} is gone", self.name))) } else { Ok(&self.store) }
     }
 
-    fn applies(&self, batch: &[Op]) -> Result<()> {
-        self.behind()?;
+    fn before_apply(&self, batch: &[Op]) -> Result<()> {
+        self.inner()?;
         let mut damaged = self.damaged.lock();
         for op in batch.iter().filter(|op| !matches!(op, Op::Check { .. })) {
             damaged.remove(op.key().as_str());
@@ -248,7 +247,7 @@ impl Before for Sky {
         Ok(())
     }
 
-    fn reads(&self, key: &Key) -> Result<()> {
+    fn before_read(&self, key: &Key) -> Result<()> {
         if self.damaged.lock().contains(key.as_str()) {
             return Err(Error::corrupt(format!("the value of key {key} does not match its checksum")));
         }
@@ -374,6 +373,11 @@ impl Storage for Link {
         self.drive.info()
     }
 
+    /// As over a connection: it can be lost, and several hosts can reach it.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { remote: true, indexes: false, ..self.drive.capabilities() }
+    }
+
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
         Box::pin(async move {
             let drive = Arc::clone(&self.drive);
@@ -438,14 +442,5 @@ impl Cse for Link {
             let drive = Arc::clone(&self.drive);
             self.asked(told("open", [plan.dataset.root_key().as_str()]), async move { drive.open(plan).await }).await
         })
-    }
-
-    /// As over a wire: it can be lost, and several hosts can reach it.
-    fn away(&self) -> bool {
-        true
-    }
-
-    fn watched(&self) -> bool {
-        self.drive.watched()
     }
 }
