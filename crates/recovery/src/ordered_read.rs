@@ -165,6 +165,7 @@ pub(crate) fn in_order(shards: Vec<Shard>, most: u64) -> Vec<Shard> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::read_in_order::ROW;
 
     const MIB: u64 = 1 << 20;
 

@@ -15,7 +15,7 @@ use crate::reconstruct::Cover;
 const DEPTH: usize = 4;
 
 /// Bytes of a file that are read in a row, before another one is, unless a third of what may wait of a drive is less: so many that a seek of 8 ms is a tenth of the time.
-const ROW: u64 = 16 << 20;
+pub(crate) const ROW: u64 = 16 << 20;
 
 /// One of the shards that are being read.
 struct Expected {
