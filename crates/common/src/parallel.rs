@@ -48,7 +48,7 @@ mod tests {
         for threads in [0, 1, 2, 7, 100] {
             let squares = in_parallel(threads, (0..50u64).collect(), "squares numbers", |n| Ok(n * n)).unwrap();
             assert_eq!(squares, (0..50).map(|n| n * n).collect::<Vec<_>>());
-            assert_eq!(in_parallel(threads, Vec::<u8>::new(), "does nothing", Ok).unwrap(), []);
+            assert_eq!(in_parallel(threads, Vec::<u8>::new(), "does nothing", Ok).unwrap(), [0_u8; 0]);
         }
     }
 

@@ -13,11 +13,12 @@
 //! (`skytether-heartbeat-ms`), so the client can tell a long query from a dead drive: silence for
 //! [`ConnectOptions::idle_timeout`] means dead. Every request but `info` names the drive that it is meant for (`skytether-drive`), and any other
 //! drive refuses it: a connection that broke may lead to another drive afterwards. An error travels as a gRPC status with the [`Kind`](skytether_common::Kind) in its
-//! metadata (`skytether-kind`).
+//! metadata (`skytether-kind`), and the [`Detail`](skytether_common::Detail) as JSON (`skytether-detail-bin`).
 
 pub mod client;
 pub(crate) mod consts;
 pub mod deliveries;
+pub mod details;
 pub mod frames;
 mod limits;
 pub mod server;

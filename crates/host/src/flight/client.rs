@@ -17,7 +17,7 @@ use skytether_store::{Entry, Op, Usage, Version};
 use skytether_wire::flight::MAX_MESSAGE;
 use skytether_wire::flight::deliveries::{DeliveryDecoder, Incoming};
 use skytether_wire::flight::frames;
-use skytether_wire::flight::status::{from_status, of_connection, root_cause};
+use skytether_wire::flight::status::{from_status, is_ours, of_connection, root_cause};
 use skytether_wire::{CseInfo, Delivery, Storage};
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
@@ -89,7 +89,7 @@ impl Connection {
             ));
         }
         let error = from_status(status);
-        if status.metadata().contains_key("skytether-kind") { error } else { error.while_doing(format!("the host at {}", self.url)) }
+        if is_ours(status) { error } else { error.while_doing(format!("the host at {}", self.url)) }
     }
 }
 
