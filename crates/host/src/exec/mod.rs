@@ -5,6 +5,7 @@ pub mod drive_reader;
 pub mod estimate;
 pub mod join_filter;
 pub mod profile;
+pub(crate) mod query_limits;
 pub mod scan;
 pub mod sort_reserve;
 pub mod spill_dir;

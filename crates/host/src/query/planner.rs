@@ -11,7 +11,7 @@ use bytes::Bytes;
 use datafusion::common::{ScalarValue, TableReference};
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::TaskContext;
-use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::disk_manager::DiskManagerBuilder;
 use datafusion::execution::memory_pool::{MemoryPool, PeakRecordingPool};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
@@ -44,9 +44,9 @@ use crate::common::append_vec::Growing;
 use crate::exec::adaptive::local_worker::EngineAbove;
 use crate::exec::drive_reader::Patience;
 use crate::exec::profile::{Collector, ReceiptHandle, Source};
+use crate::exec::query_limits::SpillFiles;
 use crate::exec::scan::QueryContext;
 use crate::exec::sort_reserve::SortRoom;
-use crate::exec::spill_dir;
 use crate::exec::spill_dir::SpillDirectory;
 use crate::export::parquet_view::Door;
 use crate::ingest::dataset_writer::DatasetWriter;
@@ -347,9 +347,8 @@ impl Host {
         let schema = physical.schema();
         let receipt = ReceiptHandle(Source::Here(Arc::clone(&collector)));
         // Begun at the first poll: a query that nobody reads must not hold the drives' turns.
-        let (memory, disk) = (self.0.options.memory_limit, self.0.options.spill_limit);
-        let counted = Counted { inner: Running::Planned(physical, context), collector, running };
-        let stream = counted.map(move |batch| batch.map_err(|e| spill_dir::explain(e, memory, disk))).boxed();
+        let memory = Arc::clone(context.memory_pool());
+        let stream = Counted { inner: Running::Planned(physical, context), collector, memory, running }.boxed();
         Ok(Query { schema, stream, receipt })
     }
 
@@ -426,7 +425,7 @@ impl Host {
             return Ok(Logical { plan, optimised, state, tables });
         }
         let star = star::take_out(&mut statement);
-        let plan = state.statement_to_plan(statement).await.map_err(from_datafusion).map_err(explain_missing)?;
+        let plan = state.statement_to_plan(statement).await.map_err(from_datafusion)?;
         let plan = if star { star::put_back(plan).map_err(from_datafusion)? } else { plan };
         Ok(Logical { plan, optimised: false, state, tables })
     }
@@ -523,8 +522,7 @@ fn base_state(options: &HostOptions) -> Result<SessionState> {
     optimizer.hash_join_inlist_pushdown_max_distinct_values = JOIN_KEYS;
     optimizer.hash_join_inlist_pushdown_max_size = JOIN_KEYS * 32;
     let spill = SpillDirectory::make(&options.spill_below.clone().unwrap_or_else(std::env::temp_dir))?;
-    let disk =
-        DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(vec![spill.path().to_owned()])).with_max_temp_directory_size(options.spill_limit);
+    let disk = DiskManagerBuilder::default().with_temp_file_factory(SpillFiles::below(spill.path(), options.spill_limit)?);
     let runtime = RuntimeEnvBuilder::new()
         .with_memory_pool(Arc::new(SortRoom::new(options.memory_limit)))
         .with_disk_manager_builder(disk)
@@ -573,17 +571,6 @@ fn parse(state: &SessionState, text: &str) -> Result<Statement> {
         return Err(Error::unsupported("SHOW is no query: `skytether ls` lists data sets and their tables, `skytether status` the drives"));
     }
     Err(Error::unsupported(format!("{word} is no query: SQL only reads here; data sets are written by ingest and removed by drop")))
-}
-
-/// A table of one part names no data set: say so.
-fn explain_missing(error: Error) -> Error {
-    let text = error.full_text();
-    match text.strip_prefix("table '").and_then(|rest| rest.strip_suffix("' not found")) {
-        Some(name) if !name.contains('.') => Error::not_found(format!(
-            "there is no table {name:?} in the query: a data set is named domain.dataset, a table in it domain.dataset.table; `skytether ls` lists them"
-        )),
-        _ => error,
-    }
 }
 
 /// `plan` with its aggregates asking `cells` instead of nobody.

@@ -13,7 +13,7 @@ use datafusion::datasource::provider_as_source;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, TableSource, TableType};
 use datafusion::physical_plan::ExecutionPlan;
-use skytether_common::{DatasetName, Error, Key, Kind, Result};
+use skytether_common::{DatasetName, Detail, Error, Key, Kind, Result};
 use skytether_plan::error::to_datafusion;
 use skytether_plan::{Partitioning, Tables};
 use skytether_slice::Metadata;
@@ -237,7 +237,10 @@ pub(crate) fn choose(record: &RootRecord, shown: Option<String>) -> Result<(Stri
     match (record.kind, shown) {
         (DatasetKind::Table, None) => Ok(("data".into(), "data".into(), View::Stored)),
         (DatasetKind::Table, Some(t)) if t == "data" => Ok(("data".into(), "data".into(), View::Stored)),
-        (DatasetKind::Table, Some(t)) => Err(Error::not_found(format!("{name} is a plain table and has no table {t:?} in it: write {name}"))),
+        (DatasetKind::Table, Some(t)) => {
+            let text = format!("{name} is a plain table and has no table {t:?} in it: write {name}");
+            Err(Error::not_found(text).with_detail(Detail::MissingTable { table: t }))
+        }
         (DatasetKind::Expression, None) => Err(Error::invalid(format!("{name} is an expression data set: name one of its tables: {}", shown_tables(record)))),
         (DatasetKind::Expression, Some(t)) => {
             if let Some(table) = record.tables.get(&t) {
@@ -249,7 +252,8 @@ pub(crate) fn choose(record: &RootRecord, shown: Option<String>) -> Result<(Stri
             {
                 return Ok((matrix.to_owned(), t, View::Rows));
             }
-            Err(Error::not_found(format!("{name} has no table {t:?}; it has {}", shown_tables(record))))
+            let text = format!("{name} has no table {t:?}; it has {}", shown_tables(record));
+            Err(Error::not_found(text).with_detail(Detail::MissingTable { table: t }))
         }
     }
 }

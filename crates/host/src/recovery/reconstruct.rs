@@ -11,7 +11,7 @@ use datafusion::execution::memory_pool::MemoryPool;
 use futures::future::{BoxFuture, FutureExt, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
 use skytether_common::checksum::crc32c;
-use skytether_common::{Error, Key, Kind, PartitionName, Result};
+use skytether_common::{Detail, Error, Key, Kind, PartitionName, Result};
 use skytether_engine::threads::Threads;
 use skytether_redundancy::code;
 use skytether_redundancy::map::{Place, Role, Shard};
@@ -355,7 +355,7 @@ impl Cover {
                 }
             }
         }
-        Err(trouble.unwrap_or_else(|| Error::not_found(format!("{key} is in no code group"))))
+        Err(trouble.unwrap_or_else(|| Error::not_found(format!("{key} is in no code group")).with_detail(Detail::missing_key(key))))
     }
 
     /// A shard from as many others of its group on one level as it takes, and how many bytes were read.
