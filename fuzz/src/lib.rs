@@ -9,7 +9,7 @@
 //! | `indexes` | heads, pages and definitions of indexes |
 //! | `stored` | what lies in stores and in files that are ingested |
 //! | `plans` | sub-plans, expressions, plans of other producers |
-//! | `wire` | tickets, what comes beside a sub-plan, deliveries, sessions |
+//! | `wire` | tickets, what comes beside a sub-plan, deliveries, sessions, details of errors |
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
@@ -56,6 +56,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "delivery_decode", run: wire::delivery_decode, seeds: wire::deliveries, rounds: 20000 },
     Target { name: "session_decode", run: wire::session_decode, seeds: wire::sessions, rounds: 20000 },
     Target { name: "order_decode", run: wire::order_decode, seeds: wire::orders, rounds: 20000 },
+    Target { name: "detail_decode", run: wire::detail_decode, seeds: wire::details, rounds: 20000 },
 ];
 
 /// The target of that name.

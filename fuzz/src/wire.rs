@@ -13,11 +13,12 @@ use datafusion::physical_plan::collect;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::prelude::SessionContext;
 use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, SliceCost, SliceId, Up, Why};
-use skytether_common::{Error, Generation, Kind, PartitionName};
+use skytether_common::{DatasetName, Detail, Error, Generation, Kind, PartitionName};
 use skytether_device::session::{Message, Stripe};
 use skytether_device::{Annotation, Program, ResultMessage, Rung, SubPlan};
 use skytether_engine::broadcast::tables as broadcast;
 use skytether_flight_drive::deliveries::{DeliveryDecoder, DeliveryEncoder, Incoming};
+use skytether_flight_drive::details;
 use skytether_flight_drive::frames;
 use skytether_flight_drive::sessions::{self, Came, SessionDecoder, SessionEncoder};
 use skytether_plan::broadcast_join;
@@ -110,6 +111,32 @@ pub(crate) fn shipped_read(data: &[u8]) -> bool {
     taken
 }
 
+pub(crate) fn details() -> Vec<Vec<u8>> {
+    let Ok(dataset) = "lab.t".parse::<DatasetName>() else { return vec![] };
+    let missing = Detail::missing_key(&dataset.root_key());
+    let all = [
+        Detail::Fenced { drive: "drive-1".into(), term: 7 },
+        Detail::MissingColumn { column: "größe \"x\"".into() },
+        Detail::MissingDataset { dataset },
+        Detail::UnfitValue { cell: 3, value: f64::INFINITY, total: Some(0.1) },
+        Detail::UnfitEntry { gene: 1, cell: 2 },
+        Detail::SpillExhausted { limit: 1 << 30 },
+        missing,
+    ];
+    all.into_iter().filter_map(|detail| details::encode(&Error::invalid("x").with_detail(detail))).collect()
+}
+
+/// The detail of an error: none, or one that travels on as it is.
+pub(crate) fn detail_decode(data: &[u8]) -> bool {
+    let Some(detail) = details::decode(data) else { return false };
+    let encoded = |detail| details::encode(&Error::invalid("x").with_detail(detail));
+    // Escapes and numbers may be longer than they came: it may be too long to go on.
+    if let Some(json) = encoded(detail) {
+        assert_eq!(details::decode(&json).and_then(encoded), Some(json));
+    }
+    true
+}
+
 pub(crate) fn keys() -> Vec<Vec<u8>> {
     let columns: [ArrayRef; 2] = [Arc::new(Int32Array::from_iter_values(0..100)), Arc::new(StringArray::from(vec!["a", "b"]))];
     columns.iter().filter_map(|c| set_of(c).ok()).collect()
@@ -182,6 +209,7 @@ pub(crate) fn sessions() -> Vec<Vec<u8>> {
             Message::Up(progress),
             Message::Up(Up::EpochDone(done)),
             Message::EpochError { epoch: EpochId(3), error: Arc::new(Error::corrupt("slice 3 is damaged")) },
+            Message::EpochError { epoch: EpochId(3), error: Arc::new(Error::not_found("it is gone").with_detail(Detail::SpillDiskFull)) },
             Message::Done(Box::new(Annotation { cse: "drive-0".into(), ..Annotation::default() })),
         ] {
             all.extend(encoder.encode(message).ok()?);

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Iterator, Literal
 import numpy as np
 
 from skytether import ConflictError, CorruptError, Fleet, InvalidError, NotFoundError, Receipt, SkytetherError, UnsupportedError, _internal
+from skytether.errors import reworded
 
 from ._names import missing, naming
 from ._source import APPLICATION, FORMAT, labels
@@ -397,22 +398,24 @@ class Dataset:
 
     def _with_names(self, error: InvalidError, matrix: str, transform: str | None) -> InvalidError:
         """`error`, with the gene's and the cell's names where it is about one value."""
-        found = re.search(r"\bcell (\d+) \(counted from 0\) of .* has the value (\S+?)(?:,| and the total (\S+?);)", str(error))
-        if found is None:
+        about = error.detail
+        if about is None or about["type"] != "unfit_value":
             return error
+        total = about.get("total")
         try:
-            return self._named(int(found[1]), float(found[2]), found[3] and float(found[3]), matrix, transform)
+            text = self._named(about["cell"], float(about["value"]), None if total is None else float(total), matrix, transform)
+            return reworded(error, text)
         except SkytetherError:
             # Without names it says no less.
             return error
 
-    def _named(self, cell: int, value: float, total: float | None, matrix: str, transform: str | None) -> InvalidError:
+    def _named(self, cell: int, value: float, total: float | None, matrix: str, transform: str | None) -> str:
         """What is wrong with `value` in `cell`, whose values add up to `total`."""
         name = repr(str(self.obs_names[cell])) if cell < self.n_obs else str(cell)
         counts = f"transform=\"{transform}\" is for counts, which are not negative, of cells with a positive total; use transform=None for values that are normalised already"
         if total is not None and value >= 0:
             # The gene has no part in it.
-            return InvalidError(f"{self.name}: cell {name} has the total {total:g}: {counts}")
+            return f"{self.name}: cell {name} has the total {total:g}: {counts}"
         # The drives know the value by cell and place, and not by gene: one look for it, which they do themselves.
         at = f"val[CAST(array_position(idx, CAST({cell} AS INT UNSIGNED)) AS BIGINT)]"
         has = f"array_has(idx, CAST({cell} AS INT UNSIGNED)) AND CAST({at} AS DOUBLE) = {value!r}"
@@ -420,8 +423,8 @@ class Dataset:
         gene = repr(genes[0]) if genes else "a gene"
         where = f"{self.name}: gene {gene} has the value {value:g} in cell {name}"
         if transform is None:
-            return InvalidError(f"{where}: it or its square is beyond the largest number; remove or scale it")
-        return InvalidError(f"{where}: {counts}")
+            return f"{where}: it or its square is beyond the largest number; remove or scale it"
+        return f"{where}: {counts}"
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Iterator
 
 from skytether import Fleet, InvalidError, NotFoundError, SkytetherError
+from skytether.errors import reworded
 
 _ANY = r'(?:"[^"\s]+"|[\w-]+)'
 
@@ -29,11 +30,12 @@ def missing(fleet: Fleet, name: str) -> Iterator[None]:
     try:
         yield
     except InvalidError as e:
-        if " is no data set name: write it as " not in str(e):
+        # Of a name with both parts the error says which of them is wrong.
+        if e.detail_type != "invalid_dataset_name" or "." in name or "/" in name:
             raise
-        raise InvalidError(f"{name!r} is no data set name: write it as domain/dataset, for example blood/pbmc3k") from e
+        raise reworded(e, f"{name!r} is no data set name: write it as domain/dataset, for example blood/pbmc3k") from e
     except NotFoundError as e:
-        if not str(e).startswith("there is no data set "):
+        if e.detail_type != "missing_dataset":
             raise
         try:
             there = expressions(fleet)
@@ -41,7 +43,7 @@ def missing(fleet: Fleet, name: str) -> Iterator[None]:
             there = None
         if there is None:
             raise
-        raise NotFoundError(f"there is no data set {slashed(name)}{_instead(slashed(name), there)}") from e
+        raise reworded(e, f"there is no data set {slashed(name)}{_instead(slashed(name), there)}") from e
 
 
 def _instead(name: str, there: list[str]) -> str:
@@ -62,7 +64,7 @@ def naming(name: str) -> Iterator[None]:
         yield
     except SkytetherError as e:
         text = str(e)
-        changed = _in_our_spelling(text, name, isinstance(e, NotFoundError) and text.startswith("there is no data set "))
+        changed = _in_our_spelling(text, name, e.detail_type == "missing_dataset")
         if changed != text:
             e.args = (changed, *e.args[1:])
         raise

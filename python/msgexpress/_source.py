@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
 import numpy as np
 
 from skytether import InvalidError
+from skytether.errors import reworded
 
 from . import _tables
 
@@ -125,7 +125,7 @@ class Source:
                     matrix.push(sink, step)
                     totals[f"total_{matrix.table}"] = sink.finish()
                 except InvalidError as e:
-                    raise type(e)(f"{self.what}: {matrix.origin}: {self._with_names(str(e), matrix)}") from e
+                    raise reworded(e, f"{self.what}: {matrix.origin}: {self._with_names(e, matrix)}") from e
             import pyarrow as pa
 
             writer.table("obs", "everywhere", obs)
@@ -154,14 +154,17 @@ class Source:
             "not_in_sql": {"obs": obs_skipped, "var": var_skipped},
         }
 
-    def _with_names(self, text: str, matrix: Matrix) -> str:
-        """`text` with the gene's and the cell's names where it begins with their numbers."""
-        found = re.match(r"gene (\d+), cell (\d+): ", text)
+    def _with_names(self, error: InvalidError, matrix: Matrix) -> str:
+        """What `error` says, with the gene's and the cell's names where it is about one entry."""
+        text, about = str(error), error.detail
+        if about is None or about["type"] != "unfit_entry":
+            return text
+        gene, cell = about["gene"], about["cell"]
         # X and raw differ in their genes; `arrange` may have exchanged them.
         var = self.raw_var if self.raw_var is not None and (matrix.origin == "raw/X") != self._swapped else self.var
-        if found is None or int(found[1]) >= len(var) or int(found[2]) >= len(self.obs):
+        if gene >= len(var) or cell >= len(self.obs):
             return text
-        return f"gene {var.index[int(found[1])]}, cell {self.obs.index[int(found[2])]}: {text[found.end():]}"
+        return f"gene {var.index[gene]}, cell {self.obs.index[cell]}: {text.removeprefix(f'gene {gene}, cell {cell}: ')}"
 
     @property
     def _swapped(self) -> bool:

@@ -24,6 +24,7 @@ from conftest import counts, rich
 
 import msgexpress
 import skytether
+from skytether.errors import of_kind
 
 GENES = "".join(f"E{i}\tg{i}\n" for i in range(3))
 
@@ -171,8 +172,11 @@ def test_a_cell_without_a_positive_total_is_named_and_no_gene(db, monkeypatch):
     x[7, 1] = -5
     adata = ad.AnnData(X=sp.csr_matrix(x), obs=pd.DataFrame({"g": ["a", "b"] * 30}, index=[f"cell-{i}" for i in range(60)]))
     ds = db.ingest(adata, "t/x")
-    told = "log1p_cp10k needs values: cell 7 (counted from 0) of t.x.x has the value {} and the total -2; use transform NULL"
-    with_names = lambda value: ds._with_names(skytether.InvalidError(told.format(value)), "x", "log1p_cp10k")  # noqa: E731
+
+    def unfit(value):
+        return of_kind("invalid", "x", json.dumps({"type": "unfit_value", "cell": 7, "value": str(value), "total": "-2.0"}))
+
+    with_names = lambda value: ds._with_names(unfit(value), "x", "log1p_cp10k")  # noqa: E731
     assert str(with_names(3)).startswith("t/x: cell 'cell-7' has the total -2: transform=\"log1p_cp10k\" is for counts") and "gene" not in str(with_names(3))
     assert str(with_names(-5)).startswith("t/x: gene '1' has the value -5 in cell 'cell-7': ")
     with pytest.raises(skytether.InvalidError, match=r"^t/x: (cell 'cell-7' has the total -2|gene '1' has the value -5 in cell 'cell-7'): "):
@@ -183,7 +187,7 @@ def test_a_cell_without_a_positive_total_is_named_and_no_gene(db, monkeypatch):
         raise skytether.UnavailableError("a drive is away")
 
     monkeypatch.setattr(ds.fleet, "sql", fails)
-    error = skytether.InvalidError(told.format(-5))
+    error = unfit(-5)
     assert ds._with_names(error, "x", "log1p_cp10k") is error
 
 

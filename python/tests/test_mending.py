@@ -106,9 +106,9 @@ def test_the_commands_tell_by_their_exit_status(fleet: Path) -> None:
     at = ["--fleet", str(fleet)]
     assert command("scrub", *at, module="skytether._cli").returncode == 0
     damaged = damage(fleet, 0)
-    checked = command("scrub", "--check", "--format", "json", *at, module="skytether._cli")
+    checked = command("scrub", "--dry-run", "--format", "json", *at, module="skytether._cli")
     assert checked.returncode == 1 and json.loads(checked.stdout)["damaged"] == damaged
-    assert "scrub without --check" in checked.stderr
+    assert "scrub without --dry-run" in checked.stderr
     mended = command("scrub", *at, module="skytether._cli")
     assert mended.returncode == 0 and f"{damaged} damaged, all mended" in mended.stdout
     assert command("scrub", "--rate", "0", *at, module="skytether._cli").returncode == 2

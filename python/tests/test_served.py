@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -49,6 +50,30 @@ def test_expression_through_a_host_is_as_embedded(served, db):
         assert list(remote) == []
         with pytest.raises(skytether.NotFoundError, match="t.x"):
             there.rank_genes_groups("type", transform=None)
+
+
+def test_errors_have_the_same_detail_embedded_and_through_a_host(served, db):
+    with skytether.connect(served.url) as remote:
+        for fleet in (remote, db.fleet):
+            fleet.ingest(pa.table({"v": range(10)}), "d.details")
+            for sql, kind, detail in (
+                ("SELECT * FROM d.nope", "not found", {"type": "missing_dataset", "dataset": "d.nope"}),
+                ("SELECT * FROM nope", "not found", {"type": "missing_table", "table": "nope"}),
+                ("SELECT * FROM d.details.other", "not found", {"type": "missing_table", "table": "other"}),
+                ("SELECT nope FROM d.details", "invalid", {"type": "missing_column", "column": "nope"}),
+                ("SELECT v / 0 FROM d.details", "invalid", None),
+            ):
+                with pytest.raises(skytether.SkytetherError) as told:
+                    fleet.sql(sql).to_arrow()
+                assert (told.value.kind, told.value.detail) == (kind, detail), (sql, told.value)
+                again = pickle.loads(pickle.dumps(told.value))
+                assert (type(again), again.detail, str(again)) == (type(told.value), detail, str(told.value))
+            with pytest.raises(skytether.InvalidError) as told:
+                fleet.describe("nope")
+            assert told.value.detail == {"type": "invalid_dataset_name", "name": "nope"}
+            fleet.drop("d.details")
+    for kind, error in skytether.errors.BY_KIND.items():
+        assert error.kind == kind and error("x").detail is None and error("x").detail_type is None
 
 
 def test_errors_keep_their_kind_through_a_host(served):

@@ -73,14 +73,33 @@ pub enum ProfileError {
     Print(#[from] toml::ser::Error),
 }
 
-impl ProfileError {
-    fn parsing(name: &str, cause: toml::de::Error) -> Self {
-        let key = cause.message().strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')).map(str::to_owned);
-        let name = name.to_owned();
-        match key {
-            Some(key) => Self::Missing { name, key },
-            None => Self::Syntax { name, cause },
-        }
+/// A profile as it is written: any key may be absent.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    speed_per_core: Option<f64>,
+    cores: Option<u32>,
+    memory_bytes: Option<u64>,
+    disk_bytes_per_s: Option<f64>,
+    #[serde(default)]
+    disk_seek_s: f64,
+    link_bits_per_s: Option<f64>,
+    #[serde(default)]
+    link_latency_s: f64,
+}
+
+impl Written {
+    fn whole(self, name: &str) -> Result<Profile, ProfileError> {
+        let missing = |key: &str| ProfileError::Missing { name: name.to_owned(), key: key.to_owned() };
+        Ok(Profile {
+            speed_per_core: self.speed_per_core.ok_or_else(|| missing("speed_per_core"))?,
+            cores: self.cores.ok_or_else(|| missing("cores"))?,
+            memory_bytes: self.memory_bytes.ok_or_else(|| missing("memory_bytes"))?,
+            disk_bytes_per_s: self.disk_bytes_per_s.ok_or_else(|| missing("disk_bytes_per_s"))?,
+            disk_seek_s: self.disk_seek_s,
+            link_bits_per_s: self.link_bits_per_s.ok_or_else(|| missing("link_bits_per_s"))?,
+            link_latency_s: self.link_latency_s,
+        })
     }
 }
 
@@ -92,8 +111,8 @@ impl Profile {
     /// # Errors
     /// [`ProfileError::Syntax`], [`ProfileError::Missing`], [`ProfileError::Value`].
     pub fn parse(name: &str, text: &str) -> Result<Self, ProfileError> {
-        let profile: Self = toml::from_str(text).map_err(|cause| ProfileError::parsing(name, cause))?;
-        profile.checked(name)
+        let written: Written = toml::from_str(text).map_err(|cause| ProfileError::Syntax { name: name.to_owned(), cause })?;
+        written.whole(name)?.checked(name)
     }
 
     /// The shipped profile `name`: `envoy`, `newport`, `server` or `unlimited`.
@@ -200,6 +219,8 @@ mod tests {
         for (text, says) in [
             (format!("{GOOD}disk_mb_per_s = 3\n"), "disk_mb_per_s"),
             (with("cores = 4\n", ""), "missing field `cores`: add a line `cores = ...`"),
+            (with("link_bits_per_s = 1e9\n", ""), "missing field `link_bits_per_s`"),
+            (with("cores = 4\n", "disk_mb_per_s = 3\n"), "disk_mb_per_s"),
             (with("cores = 4", "cores = 0"), "cores is 0, but must be from 1 to 65536"),
             (with("cores = 4", "cores = 2.5"), "cores"),
             (with("speed_per_core = 0.5", "speed_per_core = -1.0"), "speed_per_core is -1, but must be a number above 0"),

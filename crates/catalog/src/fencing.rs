@@ -15,7 +15,7 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use skytether_common::units::human_seconds;
-use skytether_common::{Error, Key, Kind, Result};
+use skytether_common::{Detail, Error, Key, Kind, Result};
 use skytether_device::{Cse, CseInfo, Layer};
 use skytether_store::{Expect, Op, Version};
 use tokio::sync::Mutex;
@@ -51,14 +51,19 @@ impl Holder {
         let ago = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs().saturating_sub(self.since));
         format!("another host (process {}, {}) has this fleet, begun {} ago", self.process, self.host, human_seconds(ago as f64))
     }
+
+    /// The detail of errors of `drive`, which it has.
+    fn fences(&self, drive: &str) -> Detail {
+        Detail::Fenced { drive: drive.to_owned(), term: self.term }
+    }
 }
 
-/// What a refusal says, behind the drive's name. Clients of a host are told by it, too, whatever wire is between.
+/// What a refusal says, behind the drive's name.
 const REFUSES: &str = "takes no changes from this host any more";
 
 /// Whether a drive refused a change because another host has its fleet, and not for what is stored there.
 pub fn is_refusal(error: &Error) -> bool {
-    error.kind() == Kind::Conflict && error.full_text().contains(REFUSES)
+    error.kind() == Kind::Conflict && matches!(error.detail(), Some(Detail::Fenced { .. }))
 }
 
 /// A host, as drives know it.
@@ -112,6 +117,7 @@ impl Fence {
         Error::conflict(format!(
             "{drive} {REFUSES}: it left this fleet, and the host of another one (process {process}, {id}) has it now. Nothing was changed there; start this host again with the drives of its fleet"
         ))
+        .with_detail(other.fences(drive))
     }
 
     /// This host is not the one that `drive` takes changes from; remembered.
@@ -121,6 +127,7 @@ impl Fence {
             tracing::error!("{who}: this one changes nothing any more");
         }
         Error::conflict(format!("{drive} {REFUSES}: {who}. Nothing was changed. Ask that one, or stop it and start this one again"))
+            .with_detail(other.fences(drive))
     }
 }
 

@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use skytether_common::units::{counted, human_bytes};
-use skytether_common::{DatasetName, Error, Kind, Result};
+use skytether_common::{DatasetName, Detail, Error, Kind, Result};
 use skytether_index::{Definition, MAX_COLUMNS, Order, Phase, State, check_name, partition};
 use skytether_slice::Metadata;
 use skytether_store::{Expect, Op, Version};
@@ -420,6 +420,7 @@ impl Catalog {
             let field = schema.field_with_name(column).map_err(|_| {
                 let there: Vec<&str> = schema.fields().iter().take(50).map(|f| f.name().as_str()).collect();
                 Error::not_found(format!("{} has no column {column:?}; it has {}", record.name, there.join(", ")))
+                    .with_detail(Detail::MissingColumn { column: column.clone() })
             })?;
             if index.columns.contains(column) && Order::of(field.data_type(), None).is_none() {
                 return Err(Error::unsupported(format!(

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
-use skytether_common::{Context, DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
+use skytether_common::{Context, DatasetName, Detail, Error, Generation, Key, Kind, PartitionName, Result};
 use skytether_device::{Cse, Storage};
 use skytether_partitioning::Placement;
 use skytether_runtime::within;
@@ -140,23 +140,11 @@ impl Catalog {
 
     /// What to say about a data set that does not exist.
     pub(crate) async fn unknown(&self, name: &DatasetName) -> Error {
-        let Ok(names) = self.names().await else { return Error::not_found(format!("there is no data set {name}")) };
-        if names.is_empty() {
-            return Error::not_found(format!("there is no data set {name}; this fleet is empty"));
-        }
-        let wanted = name.to_string().to_lowercase();
-        let mut near: Vec<_> = names
-            .iter()
-            .map(|n| (levenshtein(&n.to_string().to_lowercase(), &wanted), n))
-            .filter(|(d, n)| *d <= 3 || n.dataset().eq_ignore_ascii_case(name.dataset()))
-            .collect();
-        near.sort();
-        if let Some((_, first)) = near.first() {
-            return Error::not_found(format!("there is no data set {name}; did you mean {}?", quoted(first)));
-        }
-        let shown: Vec<_> = names.iter().take(10).map(quoted).collect();
-        let more = if names.len() > shown.len() { format!(" and {} more", names.len() - shown.len()) } else { String::new() };
-        Error::not_found(format!("there is no data set {name}; there are {}{more}", shown.join(", ")))
+        let instead = match self.names().await {
+            Ok(names) => instead_of(name, &names),
+            Err(_) => String::new(),
+        };
+        Error::not_found(format!("there is no data set {name}{instead}")).with_detail(Detail::MissingDataset { dataset: name.clone() })
     }
 
     /// The names of all data sets, in order.
@@ -302,6 +290,26 @@ impl Catalog {
             }
         }
     }
+}
+
+/// What there is instead of a data set `name`, to be said after its name.
+fn instead_of(name: &DatasetName, names: &BTreeSet<DatasetName>) -> String {
+    if names.is_empty() {
+        return "; this fleet is empty".to_owned();
+    }
+    let wanted = name.to_string().to_lowercase();
+    let mut near: Vec<_> = names
+        .iter()
+        .map(|n| (levenshtein(&n.to_string().to_lowercase(), &wanted), n))
+        .filter(|(d, n)| *d <= 3 || n.dataset().eq_ignore_ascii_case(name.dataset()))
+        .collect();
+    near.sort();
+    if let Some((_, first)) = near.first() {
+        return format!("; did you mean {}?", quoted(first));
+    }
+    let shown: Vec<_> = names.iter().take(10).map(quoted).collect();
+    let more = if names.len() > shown.len() { format!(" and {} more", names.len() - shown.len()) } else { String::new() };
+    format!("; there are {}{more}", shown.join(", "))
 }
 
 /// `name` as it is written in SQL: quoted where SQL would otherwise fold or split it.

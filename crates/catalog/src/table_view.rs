@@ -1,6 +1,6 @@
 //! Which table of a data set a name means, and how it shows what is stored.
 
-use skytether_common::{Error, Result};
+use skytether_common::{Detail, Error, Result};
 
 use crate::records::root::{DatasetKind, RootRecord};
 
@@ -21,7 +21,10 @@ pub fn choose(record: &RootRecord, shown: Option<String>) -> Result<(String, Str
     match (record.kind, shown) {
         (DatasetKind::Table, None) => Ok(("data".into(), "data".into(), View::Stored)),
         (DatasetKind::Table, Some(t)) if t == "data" => Ok(("data".into(), "data".into(), View::Stored)),
-        (DatasetKind::Table, Some(t)) => Err(Error::not_found(format!("{name} is a plain table and has no table {t:?} in it: write {name}"))),
+        (DatasetKind::Table, Some(t)) => {
+            let text = format!("{name} is a plain table and has no table {t:?} in it: write {name}");
+            Err(Error::not_found(text).with_detail(Detail::MissingTable { table: t }))
+        }
         (DatasetKind::Expression, None) => Err(Error::invalid(format!("{name} is an expression data set: name one of its tables: {}", shown_tables(record)))),
         (DatasetKind::Expression, Some(t)) => {
             if let Some(table) = record.tables.get(&t) {
@@ -33,7 +36,8 @@ pub fn choose(record: &RootRecord, shown: Option<String>) -> Result<(String, Str
             {
                 return Ok((matrix.to_owned(), t, View::Rows));
             }
-            Err(Error::not_found(format!("{name} has no table {t:?}; it has {}", shown_tables(record))))
+            let text = format!("{name} has no table {t:?}; it has {}", shown_tables(record));
+            Err(Error::not_found(text).with_detail(Detail::MissingTable { table: t }))
         }
     }
 }

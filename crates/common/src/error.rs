@@ -1,15 +1,23 @@
 //! One error for the whole system: a kind that says what the caller must do, a text that says what went wrong
-//! with which object, and the cause.
+//! with which object, the cause, and a detail by which programs decide.
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::io;
 use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::detail::Detail;
 
 /// What the caller can do about an error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+///
+/// Texts, protocols and Python have one word for each: that of [`Kind::as_str`]. Readers also take words whose spaces
+/// are written as underscores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The input or the call is wrong: mend it and call again.
     Invalid,
@@ -30,7 +38,11 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind in a word, as errors print it.
+    /// All kinds.
+    pub const ALL: [Kind; 8] =
+        [Kind::Invalid, Kind::NotFound, Kind::Conflict, Kind::Corrupt, Kind::Unavailable, Kind::Exhausted, Kind::Unsupported, Kind::Internal];
+
+    /// The kind in a word, as errors print it and as it travels.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -52,17 +64,42 @@ impl Kind {
     }
 }
 
+impl FromStr for Kind {
+    type Err = Error;
+
+    /// The kind of that word. What sessions sent before had `not_found` for `not found`.
+    fn from_str(word: &str) -> Result<Self> {
+        let is = |kind: &Kind| kind.as_str() == word || kind.as_str().replace(' ', "_") == word;
+        Self::ALL.into_iter().find(is).ok_or_else(|| Error::invalid(format!("{:?} is no kind of error", word.chars().take(40).collect::<String>())))
+    }
+}
+
+impl Serialize for Kind {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Kind {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
 /// The result of everything that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 pub type Source = Box<dyn StdError + Send + Sync + 'static>;
 
 /// What went wrong: see [`Kind`]. Texts are lower case, without a full stop, and name the object.
+///
+/// Texts are for people. A program decides by [`Error::kind`] and [`Error::detail`] only.
 pub struct Error(Box<Inner>);
 
 struct Inner {
     kind: Kind,
     message: String,
+    detail: Option<Detail>,
     source: Option<Source>,
 }
 
@@ -78,7 +115,7 @@ macro_rules! of_kind {
 impl Error {
     /// An error of `kind`; `message` names the object and what to do.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, message: message.into(), source: None }))
+        Self(Box::new(Inner { kind, message: message.into(), detail: None, source: None }))
     }
 
     of_kind! {
@@ -120,6 +157,13 @@ impl Error {
         self
     }
 
+    /// The same error with what a program may want to know of it.
+    #[must_use]
+    pub fn with_detail(mut self, detail: Detail) -> Self {
+        self.0.detail = Some(detail);
+        self
+    }
+
     /// The same kind, with a sentence about the object in front and this error as the cause.
     #[must_use]
     pub fn while_doing(self, what: impl Into<String>) -> Self {
@@ -138,6 +182,53 @@ impl Error {
         &self.0.message
     }
 
+    /// The detail of this error, or of the first cause that has one and is of the same kind.
+    ///
+    /// A cause of another kind was translated: its detail is no longer what the caller has to act on.
+    #[must_use]
+    pub fn detail(&self) -> Option<&Detail> {
+        let mut at: Option<&(dyn StdError + 'static)> = Some(self);
+        while let Some(error) = at {
+            if let Some(ours) = as_ours(error) {
+                if ours.0.kind != self.0.kind {
+                    return None;
+                }
+                if let Some(detail) = &ours.0.detail {
+                    return Some(detail);
+                }
+            }
+            at = error.source();
+        }
+        None
+    }
+
+    /// The same kind, text and detail in one error without causes, for those who only have a reference.
+    #[must_use]
+    pub fn flattened(&self) -> Self {
+        let mut flat = Self::new(self.0.kind, self.full_text());
+        flat.0.detail = self.detail().cloned();
+        flat
+    }
+
+    /// Whether the text names `name`. For what is said about an error, never for what is done.
+    #[must_use]
+    pub fn mentions(&self, name: &str) -> bool {
+        self.full_text().contains(name)
+    }
+
+    /// This error, with `name` in front of its text unless it is there.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        if self.0.message.starts_with(name) { self } else { self.while_doing(name) }
+    }
+
+    /// The text with all causes, without `name: ` in front.
+    #[must_use]
+    pub fn text_without(&self, name: &str) -> String {
+        let text = self.full_text();
+        text.strip_prefix(name).and_then(|rest| rest.strip_prefix(": ")).map(ToOwned::to_owned).unwrap_or(text)
+    }
+
     /// The text with all causes, joined by `: `.
     #[must_use]
     pub fn full_text(&self) -> String {
@@ -145,7 +236,7 @@ impl Error {
         let mut cause = self.source();
         while let Some(c) = cause {
             // An `Error` prints its causes itself; take only its own line.
-            let line = c.downcast_ref::<Error>().map_or_else(|| c.to_string(), |e| e.0.message.clone());
+            let line = as_ours(c).map_or_else(|| c.to_string(), |e| e.0.message.clone());
             if !line.is_empty() && !text.ends_with(&line) {
                 text.push_str(": ");
                 text.push_str(&line);
@@ -160,13 +251,22 @@ impl Error {
     pub fn find<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Error> {
         let mut at = Some(error);
         while let Some(e) = at {
-            if let Some(ours) = e.downcast_ref::<Error>() {
+            if let Some(ours) = as_ours(e) {
                 return Some(ours);
             }
-            at = e.source();
+            // The `source()` of an I/O error leaves out the error that it was made of.
+            at = match e.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+                Some(within) => Some(within),
+                None => e.source(),
+            };
         }
         None
     }
+}
+
+/// `error` as one of ours, also where several have it.
+fn as_ours<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Error> {
+    error.downcast_ref::<Error>().or_else(|| error.downcast_ref::<Arc<Error>>().map(AsRef::as_ref))
 }
 
 impl fmt::Display for Error {
@@ -218,6 +318,51 @@ mod tests {
     fn a_full_disk_is_told_apart() {
         let full = Error::io("write", "/x", std::io::Error::from(std::io::ErrorKind::StorageFull));
         assert_eq!(full.kind(), Kind::Exhausted);
+    }
+
+    #[test]
+    fn a_detail_is_found_below_causes_of_its_kind() {
+        let missing = || Detail::MissingKey { key: crate::Key::new("lab/t").unwrap() };
+        let error = || Error::not_found("there is no key lab/t").with_detail(missing());
+        assert_eq!(Error::not_found("x").detail(), None);
+        assert_eq!(error().while_doing("a").while_doing("b").detail(), Some(&missing()));
+        let shared = Error::not_found("there is no key lab/t").because(Arc::new(error().while_doing("a")));
+        assert_eq!((shared.detail(), shared.to_string().as_str()), (Some(&missing()), "there is no key lab/t: a: there is no key lab/t"));
+        let flat = error().while_doing("a").flattened();
+        assert_eq!((flat.kind(), flat.message(), flat.detail()), (Kind::NotFound, "a: there is no key lab/t", Some(&missing())));
+        assert!(StdError::source(&flat).is_none());
+        // What was translated is another error, and the outer detail is what the caller acts on.
+        assert_eq!(Error::conflict("replaced").because(error()).detail(), None);
+        let outer = Detail::MissingTable { table: "t".into() };
+        assert_eq!(Error::not_found("x").with_detail(outer.clone()).because(error()).detail(), Some(&outer));
+    }
+
+    #[test]
+    fn a_kind_is_read_in_both_spellings() {
+        for kind in Kind::ALL {
+            let json = serde_json::to_string(&kind).unwrap();
+            assert_eq!(json, format!("{:?}", kind.as_str()));
+            for word in [json.clone(), json.replace(' ', "_")] {
+                assert_eq!(serde_json::from_str::<Kind>(&word).unwrap(), kind, "{word}");
+            }
+        }
+        assert!("no kind".parse::<Kind>().is_err() && serde_json::from_str::<Kind>("3").is_err());
+    }
+
+    #[test]
+    fn a_name_is_put_in_front_once() {
+        let error = || Error::invalid("drive-1: broken");
+        assert_eq!(error().named("drive-1").to_string(), "drive-1: broken");
+        assert_eq!(error().named("drive-2").to_string(), "drive-2: drive-1: broken");
+        assert_eq!((error().text_without("drive-1"), error().text_without("drive-2")), ("broken".to_owned(), "drive-1: broken".to_owned()));
+        assert!(error().while_doing("x").mentions("drive-1") && !error().mentions("drive-2"));
+    }
+
+    #[test]
+    fn ours_is_found_within_an_io_error() {
+        let io = io::Error::other(Error::exhausted("full").with_detail(Detail::SpillDiskFull));
+        assert_eq!(Error::find(&io).and_then(Error::detail), Some(&Detail::SpillDiskFull));
+        assert!(Error::find(&io::Error::from(io::ErrorKind::StorageFull)).is_none());
     }
 
     #[test]

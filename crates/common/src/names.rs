@@ -16,6 +16,7 @@ use std::str::FromStr;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 
+use crate::detail::Detail;
 use crate::error::{Error, Result};
 
 /// The longest domain or data set name, in bytes.
@@ -144,12 +145,12 @@ impl FromStr for DatasetName {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let (domain, dataset) = text
-            .split_once(['.', '/'])
-            .ok_or_else(|| Error::invalid(format!("{text:?} is no data set name: write it as domain.dataset, for example blood.pbmc3k")))?;
+        let wrong =
+            |why: String| Error::invalid(format!("{text:?} is no data set name: {why}")).with_detail(Detail::InvalidDatasetName { name: text.to_owned() });
+        let (domain, dataset) = text.split_once(['.', '/']).ok_or_else(|| wrong("write it as domain.dataset, for example blood.pbmc3k".into()))?;
         let (domain, dataset) = (unquoted(domain), unquoted(dataset));
         if let Some((what, part)) = wrong_part(domain, dataset) {
-            return Err(Error::invalid(format!("{text:?} is no data set name: its {what} part is {part:?}, but parts are made of {}", rule())));
+            return Err(wrong(format!("its {what} part is {part:?}, but parts are made of {}", rule())));
         }
         Self::new(domain, dataset)
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow::array::{Array, ArrayRef, Float32Array};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use skytether_common::{Context, Error, Key, Kind, PartitionName, Result};
+use skytether_common::{Context, Detail, Error, Key, Kind, PartitionName, Result};
 use skytether_expression::groups::PreparedCache;
 use skytether_index::segment::Source;
 use skytether_pace::Processor;
@@ -69,6 +69,7 @@ impl Partition {
         self.metadata.schema.index_of(name).map_err(|_| {
             let there: Vec<&str> = self.metadata.schema.fields().iter().take(50).map(|f| f.name().as_str()).collect();
             Error::not_found(format!("{} has no column {name:?}; it has {}", self.title(), there.join(", ")))
+                .with_detail(Detail::MissingColumn { column: name.to_owned() })
         })
     }
 }
@@ -180,7 +181,8 @@ impl Reader {
     pub(crate) fn partition(&self, name: &PartitionName) -> Result<Arc<Partition>> {
         let key = name.key()?;
         let Some(entry) = self.store.stat(&key)? else {
-            return Err(Error::not_found(format!("there is no partition {key} here: the data set was replaced or dropped; ask again")));
+            return Err(Error::not_found(format!("there is no partition {key} here: the data set was replaced or dropped; ask again"))
+                .with_detail(Detail::missing_key(&key)));
         };
         if let Some(known) = self.caches.metadata.get(&(key.clone(), entry.version)) {
             return Ok(known);
@@ -199,8 +201,9 @@ impl Reader {
     /// As [`Self::partition`].
     pub(crate) fn source(&self, name: &PartitionName) -> Result<Source> {
         let key = name.key()?;
-        let entry =
-            self.store.stat(&key)?.ok_or_else(|| Error::not_found(format!("there is no partition {key} here: the data set was replaced or dropped")))?;
+        let entry = self.store.stat(&key)?.ok_or_else(|| {
+            Error::not_found(format!("there is no partition {key} here: the data set was replaced or dropped")).with_detail(Detail::missing_key(&key))
+        })?;
         Ok(Source { len: entry.len, crc32c: entry.crc32c })
     }
 
@@ -213,7 +216,9 @@ impl Reader {
         let key = partition.name.slice_key(n)?;
         let expected = partition.metadata.slices.get(n as usize).ok_or_else(|| Error::internal(format!("partition {} has no slice {n}", partition.key)))?;
         let gone = |error: Error| match error.kind() {
-            Kind::NotFound => Error::not_found(format!("slice {key} is gone: the data set was replaced or dropped; ask again")).because(error),
+            Kind::NotFound => Error::not_found(format!("slice {key} is gone: the data set was replaced or dropped; ask again"))
+                .with_detail(Detail::missing_key(&key))
+                .because(error),
             _ => error,
         };
         let other = || Error::corrupt(format!("slice {key} is not the one that its partition's metadata describes: drop the data set and ingest it again"));

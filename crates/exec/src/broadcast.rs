@@ -16,10 +16,11 @@ use futures::{FutureExt, StreamExt};
 use skytether_common::units::human_bytes;
 use skytether_common::{Error, Result};
 use skytether_device::size::batch_bytes;
-use skytether_plan::error::from_datafusion;
 use skytether_plan::{DriveScan, broadcast_join};
 use skytether_slice::metadata::ipc;
 use tokio_util::task::AbortOnDropHandle;
+
+use crate::query_limits::host_error;
 
 /// The most bytes that all tables beside one scan may take up in memory. Planning has taken them for far smaller.
 const MAX_BYTES: usize = 12 << 20;
@@ -99,13 +100,14 @@ impl Beside {
 }
 
 async fn tables(inputs: &[Arc<dyn ExecutionPlan>], schemas: &[SchemaRef], context: Arc<TaskContext>) -> Result<Tables> {
-    let mut memory = MemoryConsumer::new("small tables for the drives").register(context.memory_pool());
+    let pool = context.memory_pool();
+    let mut memory = MemoryConsumer::new("small tables for the drives").register(pool);
     let mut all = Vec::new();
     for (n, (input, schema)) in inputs.iter().zip(schemas).enumerate() {
         let (rows, bytes) = table(input, schema, &mut memory, Arc::clone(&context)).await?;
         all.push(Table { name: broadcast_join::name(n), rows, bytes });
     }
-    memory.try_resize(all.iter().map(|table| table.bytes.len()).sum()).map_err(from_datafusion)?;
+    memory.try_resize(all.iter().map(|table| table.bytes.len()).sum()).map_err(|e| host_error(e, pool.as_ref()))?;
     Ok(Tables { all, _memory: memory })
 }
 
@@ -113,9 +115,11 @@ async fn tables(inputs: &[Arc<dyn ExecutionPlan>], schemas: &[SchemaRef], contex
 async fn table(input: &Arc<dyn ExecutionPlan>, schema: &SchemaRef, memory: &mut MemoryReservation, context: Arc<TaskContext>) -> Result<(u64, Bytes)> {
     let wrong = |e| Error::internal("a small table can't be written for the drives").because(e);
     let (mut batches, mut bytes, mut rows_so_far) = (Vec::new(), 0, 0);
-    let mut rows = input.execute(0, context).map_err(from_datafusion)?;
+    let pool = Arc::clone(context.memory_pool());
+    let of_host = |e| host_error(e, pool.as_ref());
+    let mut rows = input.execute(0, context).map_err(of_host)?;
     while let Some(batch) = rows.next().await {
-        let batch = batch.map_err(from_datafusion)?;
+        let batch = batch.map_err(of_host)?;
         // Once as it is, once joined with the others, once written.
         let size = usize::try_from(batch_bytes(&batch)).unwrap_or(usize::MAX);
         (bytes, rows_so_far) = (size.saturating_add(bytes), batch.num_rows() + rows_so_far);
@@ -125,7 +129,7 @@ async fn table(input: &Arc<dyn ExecutionPlan>, schema: &SchemaRef, memory: &mut 
                 human_bytes(bytes as u64)
             )));
         }
-        memory.try_grow(size.saturating_mul(3)).map_err(from_datafusion)?;
+        memory.try_grow(size.saturating_mul(3)).map_err(of_host)?;
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         batches.push(RecordBatch::try_new_with_options(Arc::clone(schema), batch.columns().to_vec(), &options).map_err(wrong)?);
     }

@@ -8,7 +8,7 @@ use arrow::record_batch::RecordBatch;
 use datafusion::error::Result as DfResult;
 use datafusion::physical_plan::metrics::BaselineMetrics;
 use futures::StreamExt;
-use skytether_common::{DatasetName, Error, Generation, Kind, Result};
+use skytether_common::{DatasetName, Detail, Error, Generation, Kind, Result};
 use skytether_device::conform::{check_schema, conform};
 use skytether_device::size::batch_bytes;
 use skytether_device::{Annotation, Cse, DeliveryStream, ParentWork, ResultMessage, SubPlan};
@@ -29,11 +29,13 @@ pub struct Patience {
     /// Between two messages.
     pub silence: Duration,
 }
-/// The data set and generation, of those that `plan` reads, whose keys `text` names.
-fn named_in(text: &str, plan: &SubPlan) -> Option<(DatasetName, Generation)> {
+
+/// The data set and generation, of those that `plan` reads, of which `error` misses a key.
+fn missing_of(error: &Error, plan: &SubPlan) -> Option<(DatasetName, Generation)> {
+    let (Kind::NotFound, Some(Detail::MissingKey { key })) = (error.kind(), error.detail()) else { return None };
     for (dataset, partitions) in plan.datasets() {
         for partition in partitions.values() {
-            if text.contains(&format!("{}{:016x}.", dataset.prefix(), partition.generation.0)) {
+            if key.as_str().starts_with(&format!("{}{:016x}.", dataset.prefix(), partition.generation.0)) {
                 return Some((dataset.clone(), partition.generation));
             }
         }
@@ -111,12 +113,11 @@ impl Reading {
     /// What an error of the drive says to whoever asked for what `plan` reads.
     pub(crate) async fn at_fault(&self, plan: &SubPlan, e: Error) -> Error {
         let name = &self.drive.info().name;
-        // What is missing is a slice of this generation (its key is named), or something that the query asks for in vain, such as a column.
-        let text = e.full_text();
-        match named_in(&text, plan).zip(self.catalog.as_ref()) {
-            Some(((of, generation), catalog)) if e.kind() == Kind::NotFound => missing::explain(catalog, &of, generation, name, e).await,
-            _ if text.contains(name.as_str()) => e,
-            _ => e.while_doing(format!("{name} failed while it read {}", plan.dataset)),
+        // What is missing is a slice of this generation, or something that the query asks for in vain, such as a column.
+        match missing_of(&e, plan).zip(self.catalog.as_ref()) {
+            Some(((of, generation), catalog)) => missing::explain(catalog, &of, generation, name, e).await,
+            None if e.mentions(name) => e,
+            None => e.while_doing(format!("{name} failed while it read {}", plan.dataset)),
         }
     }
 

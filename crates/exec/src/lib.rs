@@ -8,6 +8,7 @@ pub mod forecast;
 pub mod join_filter;
 pub mod local_executors;
 pub mod profile;
+pub mod query_limits;
 pub mod query_runtime;
 pub mod scan;
 pub mod sort_reserve;

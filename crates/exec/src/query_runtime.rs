@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::disk_manager::DiskManagerBuilder;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use skytether_common::Result;
 use skytether_plan::error::from_datafusion;
 
+use crate::query_limits::SpillFiles;
 use crate::sort_reserve::SortRoom;
 use crate::spill_dir::SpillDirectory;
 
@@ -27,8 +28,7 @@ impl QueryRuntime {
     /// What the file system says of the directory for what memory can't hold.
     pub fn new(memory_limit: usize, spill_limit: u64, spill_below: Option<&Path>) -> Result<Self> {
         let spill = SpillDirectory::make(&spill_below.map_or_else(std::env::temp_dir, Path::to_owned))?;
-        let disk =
-            DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(vec![spill.path().to_owned()])).with_max_temp_directory_size(spill_limit);
+        let disk = DiskManagerBuilder::default().with_temp_file_factory(SpillFiles::below(spill.path(), spill_limit)?);
         let runtime = RuntimeEnvBuilder::new()
             .with_memory_pool(Arc::new(SortRoom::new(memory_limit)))
             .with_disk_manager_builder(disk)

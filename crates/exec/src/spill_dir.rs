@@ -6,8 +6,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use skytether_common::units::human_bytes;
-use skytether_common::{Error, Kind, Result};
+use skytether_common::{Error, Result};
 use uuid::Uuid;
 
 const PREFIX: &str = "skytether-spill-";
@@ -77,31 +76,6 @@ fn remove(path: &Path, lock: &Path) {
     }
 }
 
-/// Says what to do where a query wanted to put aside more than `limit` bytes or than the disk holds.
-pub fn explain(error: Error, memory: usize, limit: u64) -> Error {
-    const ADVICE: &str = "filter more, select fewer columns or aggregate before joining";
-    let text = error.full_text();
-    if text.contains("max_temp_directory_size") {
-        let limit = human_bytes(limit);
-        return Error::exhausted(format!(
-            "the host's part of the query needs more than the {limit} of disk that queries may use for what memory can't hold: {ADVICE}, or open the fleet with a higher spill limit"
-        ));
-    }
-    if text.contains("No space left on device") {
-        return Error::exhausted(format!("no space is left on the disk where the host puts aside what memory can't hold: make room, or {ADVICE}"))
-            .because(error);
-    }
-    // A drive's own limit comes with the drive's name before it.
-    if error.kind() == Kind::Exhausted && ["failed to allocate", "not enough memory"].iter().any(|start| text.starts_with(start)) {
-        return Error::exhausted(format!(
-            "the host's part of the query needs more than the {} of memory that queries may use, beyond what it can put aside on disk: {ADVICE}, or open the fleet with a higher memory limit",
-            human_bytes(memory as u64)
-        ))
-        .because(error);
-    }
-    error
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,13 +103,5 @@ mod tests {
         assert!(left.len() == 5 && left.iter().any(|n| n == "mine.lock") && !left.iter().any(|n| n.contains("-1-a")), "{left:?}");
         drop((alive, next));
         assert_eq!(names(&parent), ["mine.lock"]);
-    }
-
-    #[test]
-    fn a_limit_that_was_met_is_told_with_what_to_do() {
-        let met = Error::unavailable("the used disk space ... `datafusion.runtime.max_temp_directory_size`");
-        let told = explain(met, 1 << 30, 10 << 30);
-        assert!(told.kind() == skytether_common::Kind::Exhausted && told.to_string().contains("10.0 GiB"), "{told}");
-        assert_eq!(explain(Error::invalid("x"), 1, 1).to_string(), "x");
     }
 }

@@ -10,7 +10,7 @@ use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, L
 use arrow::datatypes::{DataType, Float32Type, Float64Type, UInt16Type, UInt32Type};
 use datafusion::logical_expr::AggregateUDF;
 use datafusion::physical_plan::PhysicalExpr;
-use skytether_common::{Error, Result};
+use skytether_common::{Detail, Error, Result};
 
 use crate::aggregate::{Call, Input, aggregate, is_text, passes, text_literal};
 use crate::cells::CellSource;
@@ -162,15 +162,18 @@ fn explain(fault: Fault, row: usize, block: u32, spec: &MomentsSpec, prepared: &
         Fault::Lengths => Error::corrupt(format!("row {row} (block {block}) of a batch of {matrix} has not as many values as cell numbers")),
         Fault::Outside(cell) => Error::corrupt(format!("row {row} (block {block}) of a batch of {matrix} names cell {cell}, which is not in the block")),
         Fault::Group(group) => Error::internal(format!("cells of {matrix} are in group {group}, but there are {} groups", prepared.width())),
-        Fault::Value { cell, value } => match &prepared.totals {
-            None => Error::invalid(format!(
-                "cell {cell} (counted from 0) of {matrix} has the value {value}, which has no finite moments: it or its square is beyond the largest number; remove or scale it"
-            )),
-            Some(totals) => Error::invalid(format!(
-                "log1p_cp10k needs values that are not negative, in cells with a positive total: cell {cell} (counted from 0) of {matrix} has the value {value} and the total {}; use transform NULL if the values are already normalised",
-                totals.values().get(cell as usize).copied().unwrap_or(f32::NAN)
-            )),
-        },
+        Fault::Value { cell, value } => {
+            let total = prepared.totals.as_ref().map(|totals| totals.values().get(cell as usize).copied().unwrap_or(f32::NAN));
+            let text = match total {
+                None => format!(
+                    "cell {cell} (counted from 0) of {matrix} has the value {value}, which has no finite moments: it or its square is beyond the largest number; remove or scale it"
+                ),
+                Some(total) => format!(
+                    "log1p_cp10k needs values that are not negative, in cells with a positive total: cell {cell} (counted from 0) of {matrix} has the value {value} and the total {total}; use transform NULL if the values are already normalised"
+                ),
+            };
+            Error::invalid(text).with_detail(Detail::UnfitValue { cell, value, total: total.map(f64::from) })
+        }
     }
 }
 

@@ -206,7 +206,7 @@ fn check_hosts(drives: usize, hosts: Option<usize>, scheme: Scheme) -> Result<()
     match (hosts, two) {
         (None, None) => Ok(()),
         (None, Some((outer, inner))) => Err(Error::invalid(format!(
-            "redundancy {scheme} is across hosts, and then across a host's drives: say on how many hosts the drives are (hosts={0}, in the shell --hosts {0}, with {1} drives each or more)",
+            "redundancy {scheme} is across hosts, and then across a host's drives: say on how many hosts the drives are (hosts={0}, in the shell --nodes {0}, with {1} drives each or more)",
             outer.shards(),
             inner.shards()
         ))),

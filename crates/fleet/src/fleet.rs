@@ -289,7 +289,7 @@ impl Fleet {
                 Inner::Embedded(fleet) => {
                     if let Some(address) = &options.address {
                         return Err(Error::invalid(format!(
-                            "{address} can't take the place of {}: a fleet in a directory makes the blank drive itself, where the lost one's directory was; leave the address out (address=, in the shell --with)",
+                            "{address} can't take the place of {}: a fleet in a directory makes the blank drive itself, where the lost one's directory was; leave the address out (address=, in the shell --replacement)",
                             options.drives.join(", ")
                         )));
                     }

@@ -35,6 +35,7 @@ use tonic::{Request, Status, Streaming};
 
 use crate::consts::{ANSWER_ALIVE, ANSWER_VALUE, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
 use crate::deliveries::{DeliveryDecoder, Incoming};
+use crate::details;
 use crate::frames::{self, KeyRequest, LIST_PAGE, ListRequest, RangesRequest};
 use crate::sessions::{self, Came, SessionDecoder};
 use crate::status::{from_status, of_connection};
@@ -79,9 +80,8 @@ const START: &str = "is `skytether drive serve` running there?";
 impl Peer {
     /// Puts the drive's name and address in front; the drive's own mention of its name goes.
     fn named(&self, error: &Error) -> Error {
-        let text = error.full_text();
-        let text = self.name.as_ref().and_then(|name| text.strip_prefix(name.as_str())?.strip_prefix(": ")).unwrap_or(&text);
-        Error::new(error.kind(), format!("{}: {text}", self.title))
+        let text = self.name.as_ref().map_or_else(|| error.full_text(), |name| error.text_without(name));
+        details::with(Error::new(error.kind(), format!("{}: {text}", self.title)), error.detail().cloned())
     }
 
     /// Notes how a call ended, and logs when that changes. Whoever answered without being the drive that was meant proves nothing.
@@ -208,7 +208,7 @@ fn is_host(answer: &[u8]) -> bool {
 /// What is told who names a host where a drive is wanted.
 fn of_host(address: &str) -> Error {
     Error::invalid(format!(
-        "a host listens at {address}, and no drive: name the addresses of drives here (`skytether drive serve` prints them); the host's fleet is asked with --fleet {address}, in Python with connect({address:?}); and a host that is to be one drive of another is started with --as-drive"
+        "a host listens at {address}, and no drive: name the addresses of drives here (`skytether drive serve` prints them); the host's fleet is asked with --fleet {address}, in Python with connect({address:?}); and a host that is to be one drive of another is started with --aggregator"
     ))
 }
 

@@ -13,13 +13,15 @@
 //!   A client takes a drive for dead after [`ConnectOptions::idle_timeout`] without a message.
 //! - Every request but `info` names the drive that it is meant for (`skytether-drive`), and any other drive rejects it:
 //!   after a connection broke, another drive may listen at the address.
-//! - An error travels as a gRPC status with the [`Kind`](skytether_common::Kind) in its metadata (`skytether-kind`).
+//! - An error travels as a gRPC status with the [`Kind`](skytether_common::Kind) in its metadata (`skytether-kind`),
+//!   and the [`Detail`](skytether_common::Detail) as JSON (`skytether-detail-bin`).
 //!
 //! See also `docs/internals/formats/flight-protocol.md`.
 
 pub mod client;
 pub(crate) mod consts;
 pub mod deliveries;
+pub mod details;
 mod door;
 pub mod frames;
 mod limits;

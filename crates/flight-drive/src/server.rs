@@ -373,7 +373,7 @@ impl FlightService for CseService {
         let work = async move {
             let _held = held;
             received(link.as_deref(), &action.body).await;
-            act(cse.as_ref(), action).await.map_err(|e| if e.message().starts_with(&cse.info().name) { e } else { e.while_doing(cse.info().name.clone()) })
+            act(cse.as_ref(), action).await.map_err(|e| e.named(&cse.info().name))
         };
         let answers = stream::unfold(Some(work.boxed()), move |work| async move {
             let mut work = work?;

@@ -14,13 +14,14 @@ use arrow_flight::FlightData;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use skytether_adapt::message::{Down, EpochId, Rung, Up};
-use skytether_common::{Error, Kind, Result};
+use skytether_common::{Detail, Error, Kind, Result};
 use skytether_device::annotation::Annotation;
 use skytether_device::delivery::ResultMessage;
 use skytether_device::session::{Message, Stripe};
 use skytether_device::subplan::SubPlan;
 
 use crate::deliveries::{DeliveryDecoder, DeliveryEncoder, Incoming, MAX_NOTE};
+use crate::details;
 use crate::frames::{from_json, json};
 
 /// The longest slice manifest, and the longest list of slices in a message, in bytes: a partition of a terabyte in
@@ -67,6 +68,8 @@ enum Note {
         epoch: EpochId,
         kind: Kind,
         text: String,
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "details::lenient")]
+        detail: Option<Detail>,
     },
     Done(Box<Annotation>),
     Alive,
@@ -182,7 +185,7 @@ impl SessionEncoder {
             Message::Up(up) => vec![noted(&Note::Up(up))?],
             Message::EpochError { epoch, error } => {
                 let text: String = error.full_text().chars().take(4096).collect();
-                vec![noted(&Note::EpochError { epoch, kind: error.kind(), text })?]
+                vec![noted(&Note::EpochError { epoch, kind: error.kind(), text, detail: details::short(&error) })?]
             }
             Message::Alive => vec![Self::alive()?],
             Message::Done(annotation) => {
@@ -255,7 +258,9 @@ impl SessionDecoder {
             Note::Whole => Came::Whole,
             Note::Opened(opening) => Came::Opened(opening),
             Note::Up(up) => Came::Message(Message::Up(up)),
-            Note::EpochError { epoch, kind, text } => Came::Message(Message::EpochError { epoch, error: Arc::new(Error::new(kind, text)) }),
+            Note::EpochError { epoch, kind, text, detail } => {
+                Came::Message(Message::EpochError { epoch, error: Arc::new(details::with(Error::new(kind, text), detail)) })
+            }
             Note::Done(annotation) => Came::Message(Message::Done(annotation)),
             Note::Alive => Came::Message(Message::Alive),
             Note::Schema { lower } => match self.of(lower).decode(data)? {
@@ -311,6 +316,7 @@ mod tests {
     use super::*;
     use arrow::array::{ArrayRef, Int64Array, StringArray};
     use skytether_adapt::message::{CloseAfter, Order, SliceId, Why};
+    use skytether_common::Key;
 
     fn rows(n: i64) -> RecordBatch {
         RecordBatch::try_from_iter([("n", Arc::new(Int64Array::from_iter_values(0..n)) as ArrayRef)]).unwrap()
@@ -350,6 +356,26 @@ mod tests {
         assert!(matches!(next(), Came::Message(Message::EpochError { error, .. }) if error.kind() == Kind::Corrupt && error.message().contains("slice 3")));
         assert!(matches!(next(), Came::Message(Message::Alive)));
         assert!(matches!(next(), Came::Message(Message::Done(done)) if done.bytes_received == 7 && done.bytes_sent > 8 * (3 << 20)));
+    }
+
+    #[test]
+    fn the_detail_of_a_trouble_travels_or_is_ignored() {
+        let read = |json: &str| match SessionDecoder::default().decode(FlightData::new().with_app_metadata(json.to_owned())) {
+            Ok(Came::Message(Message::Trouble { error, .. })) => (error.kind(), error.message().to_owned(), error.detail().cloned()),
+            other => panic!("{json}: {other:?}"),
+        };
+        let key = Key::new("lab/t/0000000000000001.data.0").unwrap();
+        let error = Error::not_found("it is gone").with_detail(Detail::MissingKey { key: key.clone() }).while_doing("slice 3");
+        let note = noted(&Note::Trouble { epoch: EpochId(1), kind: error.kind(), text: error.full_text(), detail: details::short(&error) }).unwrap();
+        let json = String::from_utf8(note.app_metadata.to_vec()).unwrap();
+        assert!(json.contains(r#""kind":"not found""#), "{json}");
+        assert_eq!(read(&json), (Kind::NotFound, "slice 3: it is gone".into(), Some(Detail::MissingKey { key: key.clone() })));
+        assert_eq!(read(&json.replace("not found", "not_found")).2, Some(Detail::MissingKey { key }));
+        for detail in [r#"{"type":"of_a_newer_version"}"#, "null", "7", r#"{"type":"missing_key","key":""}"#] {
+            let json = format!(r#"{{"trouble":{{"epoch":1,"kind":"corrupt","text":"x","detail":{detail}}}}}"#);
+            assert_eq!(read(&json), (Kind::Corrupt, "x".into(), None));
+        }
+        assert_eq!(read(r#"{"trouble":{"epoch":1,"kind":"corrupt","text":"x"}}"#), (Kind::Corrupt, "x".into(), None));
     }
 
     #[test]

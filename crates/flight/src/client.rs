@@ -17,7 +17,7 @@ use skytether_device::{CseInfo, ResultMessage, Storage};
 use skytether_flight_drive::MAX_MESSAGE;
 use skytether_flight_drive::deliveries::{DeliveryDecoder, Incoming};
 use skytether_flight_drive::frames;
-use skytether_flight_drive::status::{from_status, of_connection};
+use skytether_flight_drive::status::{from_status, is_ours, of_connection};
 use skytether_slice::SliceOptions;
 use skytether_store::{Entry, Op, Usage, Version};
 use skytether_transport::grpc::{self as transport, Channel, ChannelOptions};
@@ -99,7 +99,7 @@ impl Connection {
             ));
         }
         let error = from_status(status);
-        if status.metadata().contains_key("skytether-kind") { error } else { error.while_doing(format!("the host at {}", self.url)) }
+        if is_ours(status) { error } else { error.while_doing(format!("the host at {}", self.url)) }
     }
 }
 

@@ -10,7 +10,7 @@ use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
-use skytether_common::{DatasetName, Error, Key, Kind, Result};
+use skytether_common::{DatasetName, Detail, Error, Key, Kind, Result};
 use skytether_device::{Annotation, Capabilities, Cse, CseInfo, DeliveryStream, ResultMessage, Storage, SubPlan};
 use skytether_host::{Catalog, Cut, DatasetKind, Founding, Host, HostOptions, Placement, QueryOptions};
 use skytether_store::memory::MemoryStore;
@@ -40,6 +40,8 @@ enum Behaviour {
     OtherBatches,
     /// Does not find what it holds.
     HasLostIt,
+    /// Misses something that is no part of the data set, whatever its text names.
+    LacksSomethingElse,
     /// Fails in the middle.
     Fails,
 }
@@ -143,7 +145,14 @@ impl Cse for TestDrive {
                     stream::iter(vec![batch(other_rows()), complete(), done()]).boxed()
                 }
                 Behaviour::OtherBatches => stream::iter(vec![batch(other_rows()), complete(), done()]).boxed(),
-                Behaviour::HasLostIt => return Err(Error::not_found(format!("there is no {}", plan.partitions["data"].key()?))),
+                Behaviour::HasLostIt => {
+                    let key = plan.partitions["data"].key()?;
+                    return Err(Error::not_found("a part is gone").with_detail(Detail::missing_key(&key)));
+                }
+                Behaviour::LacksSomethingElse => {
+                    let key = plan.partitions["data"].key()?;
+                    return Err(Error::not_found(format!("there is no {key}")).with_detail(Detail::MissingColumn { column: "x".into() }));
+                }
                 Behaviour::Fails => stream::iter(vec![batch(rows()), Err(Error::corrupt("slice 3 is damaged"))]).boxed(),
             };
             Ok(DeliveryStream { schema, messages })
@@ -192,6 +201,7 @@ async fn every_misbehaviour_is_an_error_that_names_the_drive() {
         (Behaviour::OtherBatches, Kind::Internal),
         // Its root record still names it, so nobody has replaced or dropped it.
         (Behaviour::HasLostIt, Kind::Corrupt),
+        (Behaviour::LacksSomethingElse, Kind::NotFound),
         (Behaviour::Fails, Kind::Corrupt),
     ] {
         *drives[1].behaviour.lock() = behaviour;

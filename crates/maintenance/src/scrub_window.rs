@@ -334,7 +334,7 @@ impl Scrub<'_> {
             let key = coded.level.key(&table.partition, shard, role(*place, members.data.len()))?;
             let mended = match (values.next(), &error) {
                 (Some(value), _) => self.write(&table.record, at, &key, value).await,
-                (None, Some(e)) => Err(Error::new(e.kind(), e.full_text())),
+                (None, Some(e)) => Err(e.flattened()),
                 (None, None) => Ok(false),
             };
             self.found_of(&table.record, at, &key, what, mended).await?;
@@ -364,7 +364,7 @@ impl Scrub<'_> {
         };
         let (map, changed) = match anew {
             Ok(anew) => anew,
-            Err(e) => return self.each_parity(table, coded, members, &what, |_| Err(Error::new(e.kind(), e.full_text()))),
+            Err(e) => return self.each_parity(table, coded, members, &what, |_| Err(e.flattened())),
         };
         let key = map_key(&table.partition)?;
         let bytes = map.encode()?;

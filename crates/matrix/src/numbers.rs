@@ -2,7 +2,7 @@
 //! [`Chunk`]s of values. Conversion goes chunk by chunk inside the first-level cache, so that everything behind it
 //! exists once and not once per combination of types.
 
-use skytether_common::{Error, Result};
+use skytether_common::{Detail, Error, Result};
 
 /// Values converted at once; `Chunk` and the index buffer together stay well inside the first-level cache.
 pub(crate) const CHUNK: usize = 2048;
@@ -162,7 +162,7 @@ pub struct BadValue {
 impl BadValue {
     /// The error that names the place.
     pub(crate) fn error(&self, gene: u32, cell: u64) -> Error {
-        Error::invalid(format!("gene {gene}, cell {cell}: {}", self.why))
+        Error::invalid(format!("gene {gene}, cell {cell}: {}", self.why)).with_detail(Detail::UnfitEntry { gene, cell })
     }
 }
 

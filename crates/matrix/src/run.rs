@@ -4,7 +4,7 @@
 //! common arena. So an entry touches one cache line, nothing is ever reallocated, and a run's memory is that of its
 //! records plus half a chunk per gene.
 
-use skytether_common::{Error, Result};
+use skytether_common::{Detail, Error, Result};
 
 use crate::numbers::Form;
 use crate::records::{self, Code, Decoded, RECORD, Stop};
@@ -384,4 +384,5 @@ impl Run {
 /// The error for a repeated entry.
 pub(crate) fn repeated(gene: u32, cell: u32) -> Error {
     Error::invalid(format!("gene {gene}, cell {cell}: there is more than one entry; sum duplicates first (in scipy: sum_duplicates)"))
+        .with_detail(Detail::UnfitEntry { gene, cell: cell.into() })
 }

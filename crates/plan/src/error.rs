@@ -3,7 +3,7 @@
 use datafusion::arrow::error::ArrowError;
 use datafusion::common::{DataFusionError, SchemaError};
 use datafusion::sql::sqlparser::parser::ParserError;
-use skytether_common::{Error, Kind};
+use skytether_common::{Detail, Error, Kind};
 
 /// Ours as DataFusion passes it on; [`from_datafusion`] finds it again.
 #[must_use]
@@ -45,24 +45,42 @@ pub fn from_datafusion(error: DataFusionError) -> Error {
             Ok(inner) => from_datafusion(inner),
             Err(shared) => match find(&shared) {
                 // Other holders remain, so the original can't be moved out: the text is kept, the chain not.
-                Some(ours) => Error::new(ours.kind(), ours.full_text()),
-                None => Error::new(kind_of(&shared), lower(&text_of(&shared))),
+                Some(ours) => ours.flattened(),
+                None => translated(&shared),
             },
         },
         DataFusionError::ArrowError(arrow, backtrace) => match *arrow {
             ArrowError::ExternalError(inner) => from_datafusion(DataFusionError::External(inner)),
             other => {
                 let e = DataFusionError::ArrowError(Box::new(other), backtrace);
-                Error::new(kind_of(&e), lower(&text_of(&e)))
+                find(&e).map_or_else(|| translated(&e), Error::flattened)
             }
         },
         DataFusionError::IoError(e) if e.get_ref().is_none() => Error::new(Kind::Unavailable, "input or output failed").because(e),
-        other => found_below(&other).unwrap_or_else(|| Error::new(kind_of(&other), lower(&text_of(&other)))),
+        other => found_below(&other).unwrap_or_else(|| translated(&other)),
     }
 }
 
 fn found_below(error: &(dyn std::error::Error + 'static)) -> Option<Error> {
-    Error::find(error).map(|ours| Error::new(ours.kind(), ours.full_text()))
+    Error::find(error).map(Error::flattened)
+}
+
+/// An error of DataFusion's own.
+fn translated(error: &DataFusionError) -> Error {
+    let ours = Error::new(kind_of(error), lower(&text_of(error)));
+    match error.find_root() {
+        DataFusionError::SchemaError(e, _) => match e.as_ref() {
+            SchemaError::FieldNotFound { field, .. } => ours.with_detail(Detail::MissingColumn { column: field.name.clone() }),
+            _ => ours,
+        },
+        _ => ours,
+    }
+}
+
+/// Whether `error` is DataFusion's own, of an operator that got no memory.
+#[must_use]
+pub fn is_out_of_memory(error: &DataFusionError) -> bool {
+    find(error).is_none() && matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
 
 /// Ours below any of DataFusion's wrappings, some of which `source()` does not show.
@@ -80,6 +98,8 @@ fn find(error: &DataFusionError) -> Option<&Error> {
                 Some(nested) => find(nested),
                 None => Error::find(inner.as_ref()),
             },
+            // What writes to a disk may be ours.
+            ArrowError::IoError(_, inner) => Error::find(inner),
             _ => None,
         },
         other => Error::find(other),

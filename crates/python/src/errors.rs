@@ -4,10 +4,11 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use skytether_common::Error;
 
-/// The exception of `skytether.errors` for `error`'s kind, with its whole text.
+/// The exception of `skytether.errors` for `error`'s kind, with its whole text and its detail.
 pub(crate) fn to_py(error: &Error) -> PyErr {
     Python::attach(|py| {
-        let made = py.import("skytether.errors").and_then(|m| m.call_method1("of_kind", (error.kind().as_str(), error.full_text())));
+        let detail = error.detail().and_then(|detail| serde_json::to_string(detail).ok());
+        let made = py.import("skytether.errors").and_then(|m| m.call_method1("of_kind", (error.kind().as_str(), error.full_text(), detail)));
         match made {
             Ok(exception) => PyErr::from_value(exception),
             // Only while the interpreter shuts down.

@@ -11,7 +11,7 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::scalar::ScalarValue;
 use parking_lot::{Mutex, MutexGuard};
-use skytether_common::{DatasetName, Error, Result};
+use skytether_common::{DatasetName, Detail, Error, Result};
 use skytether_expression::{CellSource, Groups, MomentsSpec};
 
 use crate::tables::{read_metadata, unread};
@@ -96,7 +96,8 @@ impl HostCells {
         let metadata = read_metadata(record, table, partition.drive, &name.key()?, catalog, collector).await?;
         let Ok(at) = metadata.schema.index_of(column) else {
             let columns: Vec<_> = metadata.schema.fields().iter().map(|f| f.name().as_str()).collect();
-            return Err(Error::not_found(format!("{table} of {} has no column {column:?}; it has {}", record.name, columns.join(", "))));
+            let text = format!("{table} of {} has no column {column:?}; it has {}", record.name, columns.join(", "));
+            return Err(Error::not_found(text).with_detail(Detail::MissingColumn { column: column.to_owned() }));
         };
         // Stripes in their order: rows of obs and cells are cells by number.
         let (group, place) = metadata.groups.place(at);

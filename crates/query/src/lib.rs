@@ -1,3 +1,4 @@
+pub(crate) mod bare_tables;
 pub mod cells;
 pub mod chunk_merge;
 pub mod chunked;

@@ -57,7 +57,6 @@ use skytether_exec::profile::Collector;
 use skytether_exec::query_runtime::QueryRuntime;
 use skytether_exec::scan::QueryContext;
 use skytether_exec::scan::scan_numbers;
-use skytether_exec::spill_dir;
 
 use crate::result_stream::{Counted, Running};
 
@@ -151,9 +150,8 @@ impl Planner {
         let schema = physical.schema();
         let receipt = ReceiptHandle::new(Arc::clone(&collector) as _);
         // Begun at the first poll: a query that nobody reads must not hold the drives' turns.
-        let (memory, disk) = (self.0.cluster.options().memory_limit, self.0.cluster.options().spill_limit);
-        let counted = Counted { inner: Running::Planned(physical, context), collector, running };
-        let stream = counted.map(move |batch| batch.map_err(|e| spill_dir::explain(e, memory, disk))).boxed();
+        let memory = Arc::clone(context.memory_pool());
+        let stream = Counted { inner: Running::Planned(physical, context), collector, memory, running }.boxed();
         Ok(Query { schema, stream, receipt })
     }
 
@@ -230,7 +228,7 @@ impl Planner {
             return Ok(Logical { plan, optimised, state, tables });
         }
         let star = star::take_out(&mut statement);
-        let plan = state.statement_to_plan(statement).await.map_err(from_datafusion).map_err(explain_missing)?;
+        let plan = state.statement_to_plan(statement).await.map_err(from_datafusion)?;
         let plan = if star { star::put_back(plan).map_err(from_datafusion)? } else { plan };
         Ok(Logical { plan, optimised: false, state, tables })
     }
@@ -373,17 +371,6 @@ fn parse(state: &SessionState, text: &str) -> Result<Statement> {
         return Err(Error::unsupported("SHOW is no query: `skytether ls` lists data sets and their tables, `skytether status` the drives"));
     }
     Err(Error::unsupported(format!("{word} is no query: SQL only reads here; data sets are written by ingest and removed by drop")))
-}
-
-/// A table of one part names no data set: say so.
-fn explain_missing(error: Error) -> Error {
-    let text = error.full_text();
-    match text.strip_prefix("table '").and_then(|rest| rest.strip_suffix("' not found")) {
-        Some(name) if !name.contains('.') => Error::not_found(format!(
-            "there is no table {name:?} in the query: a data set is named domain.dataset, a table in it domain.dataset.table; `skytether ls` lists them"
-        )),
-        _ => error,
-    }
 }
 
 /// `plan` with its aggregates asking `cells` instead of nobody.

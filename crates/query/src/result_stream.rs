@@ -5,18 +5,21 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 
 use arrow::record_batch::RecordBatch;
+use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use futures::{Stream, StreamExt};
 use skytether_common::Result;
-use skytether_plan::error::from_datafusion;
 
 use skytether_exec::profile::Collector;
+use skytether_exec::query_limits::host_error;
 
 /// The result's stream: counts rows, turns errors into ours and closes the receipt.
 pub(crate) struct Counted {
     pub(crate) inner: Running,
     pub(crate) collector: Arc<Collector>,
+    /// The memory that it uses.
+    pub(crate) memory: Arc<dyn MemoryPool>,
     /// Held as long as it runs.
     pub(crate) running: Option<Arc<()>>,
 }
@@ -38,7 +41,7 @@ impl Stream for Counted {
                 Err(e) => {
                     self.inner = Running::Over;
                     self.collector.finish(false);
-                    return Poll::Ready(Some(Err(from_datafusion(e))));
+                    return Poll::Ready(Some(Err(host_error(e, self.memory.as_ref()))));
                 }
             }
         }
@@ -54,7 +57,7 @@ impl Stream for Counted {
                 self.inner = Running::Over;
                 self.running = None;
                 self.collector.finish(end.is_none());
-                Poll::Ready(end.map(|e| e.map_err(from_datafusion)))
+                Poll::Ready(end.map(|e| e.map_err(|e| host_error(e, self.memory.as_ref()))))
             }
         }
     }

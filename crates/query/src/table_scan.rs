@@ -9,7 +9,7 @@ use datafusion::common::TableReference;
 use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, lit};
 use datafusion::prelude::ident;
-use skytether_common::{DatasetName, Error, Result};
+use skytether_common::{DatasetName, Detail, Error, Result};
 use skytether_plan::codec::decode_expressions;
 use skytether_plan::error::from_datafusion;
 
@@ -48,7 +48,7 @@ impl Planner {
         // A column of a name that is there twice is the first; errors name the table.
         let column = |name: &String| match named.schema.field_with_name(name) {
             Ok(_) => Ok(ident(name)),
-            Err(_) => Err(Error::not_found(format!("{} has no column {name:?}", scan.table))),
+            Err(_) => Err(Error::not_found(format!("{} has no column {name:?}", scan.table)).with_detail(Detail::MissingColumn { column: name.clone() })),
         };
         let given: Option<Vec<Expr>> = match &scan.output {
             Output::All | Output::Count => None,

@@ -17,6 +17,8 @@ use datafusion::logical_expr::planner::{PlannedRelation, RelationPlanner, Relati
 use datafusion::logical_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalNodeCore};
 use datafusion::sql::sqlparser::ast::TableFactor;
 
+use crate::bare_tables::BareTable;
+
 /// The rows of its input, of which nothing is known.
 #[derive(Debug, Clone)]
 struct Unnested {
@@ -51,8 +53,15 @@ impl RelationPlanner for Relations {
             return Ok(RelationPlanning::Original(Box::new(relation)));
         }
         // It begins with this very planner; relations within this one come here again.
-        PLAIN.set(true);
-        let plan = context.plan(relation)?;
+        let bare = BareTable::of(&relation, context);
+        let mut plain = |relation| {
+            PLAIN.set(true);
+            context.plan(relation)
+        };
+        let plan = match (plain(relation), bare) {
+            (Err(e), Some(bare)) if plain(bare.only()).is_err() => return Err(bare.missing().unwrap_or(e)),
+            (planned, _) => planned?,
+        };
         let plan = if is_from_wrong(&plan) { Unnested::over(plan)?.into_plan() } else { plan };
         Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(plan, None))))
     }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
-use skytether_common::{Error, Key, Kind, Result};
+use skytether_common::{Detail, Error, Key, Kind, Result};
 use skytether_store::Entry;
 
 use crate::reconstruct::Cover;
@@ -45,7 +45,7 @@ impl Cover {
             }
         }
         if trouble.is_empty() {
-            return Err(Error::not_found(format!("no drive has a copy of {key}")));
+            return Err(Error::not_found(format!("no drive has a copy of {key}")).with_detail(Detail::missing_key(key)));
         }
         trouble.sort();
         Err(Error::unavailable(format!("no drive that is here has a copy of {key}: {}", trouble.join("; "))))

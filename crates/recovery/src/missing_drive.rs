@@ -45,7 +45,7 @@ pub fn advice(id: &Uuid, name: &str, kept: bool) -> String {
         )
     } else {
         format!(
-            "start the host with its address, too, or have all of it rebuilt on a blank drive (`skytether drive serve --data NEW --name {name} --replace {id}`, then `skytether repair --replace {name} --with ADDR`)"
+            "start the host with its address, too, or have all of it rebuilt on a blank drive (`skytether drive serve --data NEW --name {name} --replace {id}`, then `skytether repair --replace {name} --replacement ADDR`)"
         )
     }
 }

@@ -12,7 +12,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use parking_lot::{Mutex, MutexGuard};
 use quick_cache::sync::Cache;
 use skytether_common::checksum::crc32c;
-use skytether_common::{Error, Key, Kind, PartitionName, Result};
+use skytether_common::{Detail, Error, Key, Kind, PartitionName, Result};
 use skytether_device::Cse;
 use skytether_redundancy::code;
 use skytether_redundancy::map::{Place, Role, Shard};
@@ -300,7 +300,7 @@ impl Cover {
                 }
             }
         }
-        Err(trouble.unwrap_or_else(|| Error::not_found(format!("{key} is in no code group"))))
+        Err(trouble.unwrap_or_else(|| Error::not_found(format!("{key} is in no code group")).with_detail(Detail::missing_key(key))))
     }
 
     /// A shard from as many others of its group on one level as it takes, and how many bytes were read.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use skytether_common::{Error, Key, Result, units::human_bytes};
+use skytether_common::{Detail, Error, Key, Result, units::human_bytes};
 
 use crate::{Expect, MAX_VALUE, Op, Version};
 
@@ -33,7 +33,8 @@ pub(crate) fn validate(batch: &[Op]) -> Result<()> {
 /// Checks that what lies under `from`, of this length and CRC-32C, is what a link wants.
 pub(crate) fn check_link(from: &Key, wanted: (u64, u32), found: Option<(u64, u32)>) -> Result<()> {
     match found {
-        None => Err(Error::not_found(format!("there is no key {from}, from which another was to be linked: nothing was changed"))),
+        None => Err(Error::not_found(format!("there is no key {from}, from which another was to be linked: nothing was changed"))
+            .with_detail(Detail::missing_key(from))),
         Some(found) if found != wanted => Err(Error::conflict(format!(
             "key {from} has a value of {} bytes (CRC-32C {:08x}), not the one of {} bytes ({:08x}) that was to be linked: nothing was changed",
             found.0, found.1, wanted.0, wanted.1

@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use skytether_common::checksum::crc32c;
-use skytether_common::{Context, Error, Key, Result};
+use skytether_common::{Context, Detail, Error, Key, Result};
 
 use crate::{Entry, Op, SliceStore, Usage, Version, batch, ranges};
 use crash::{CrashPoint, Hook, Step};
@@ -197,7 +197,10 @@ impl DiskStore {
         self.alive()?;
         let mut before = None;
         loop {
-            let row = self.index.row(key)?.ok_or_else(|| Error::not_found(format!("there is no key {key} on drive {}", self.identity.name)))?;
+            let row = self
+                .index
+                .row(key)?
+                .ok_or_else(|| Error::not_found(format!("there is no key {key} on drive {}", self.identity.name)).with_detail(Detail::missing_key(key)))?;
             let len = u64::from(row.len);
             let whole = 0..len;
             let wanted = wanted.unwrap_or(std::slice::from_ref(&whole));

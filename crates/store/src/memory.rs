@@ -6,7 +6,7 @@ use std::ops::{Bound, Range};
 use bytes::Bytes;
 use parking_lot::{RwLock, RwLockReadGuard};
 use skytether_common::checksum::crc32c;
-use skytether_common::{Error, Key, Result};
+use skytether_common::{Detail, Error, Key, Result};
 
 use crate::{Entry, Op, SliceStore, Usage, Version, batch, ranges};
 
@@ -94,7 +94,7 @@ impl SliceStore for MemoryStore {
 
     fn get(&self, key: &Key) -> Result<Bytes> {
         let value = self.read().values.get(key.as_str()).map(|(_, value)| value.clone());
-        value.ok_or_else(|| Error::not_found(format!("there is no key {key}")))
+        value.ok_or_else(|| Error::not_found(format!("there is no key {key}")).with_detail(Detail::missing_key(key)))
     }
 
     fn get_ranges_unverified(&self, key: &Key, wanted: &[Range<u64>]) -> Result<Vec<Bytes>> {

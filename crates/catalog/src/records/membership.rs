@@ -161,7 +161,7 @@ impl Membership {
                 Err(Error::invalid(format!("these drives are those of the branch {own}, not of {name}: serve them under that name")))
             }
             (Some(own), Role::Fleet) => Err(Error::invalid(format!(
-                "these drives are those of the branch {own}: serve it (`skytether host serve --as-drive {own}`) and name that as one drive"
+                "these drives are those of the branch {own}: serve it (`skytether host serve --aggregator {own}`) and name that as one drive"
             ))),
             (None, Role::Branch(name)) => {
                 Err(Error::invalid(format!("these drives are a fleet of their own, with data sets of their own: the branch {name} needs empty drives")))
@@ -186,7 +186,7 @@ pub(crate) fn homes_of(scheme: Scheme) -> (u32, Option<Spread>) {
 /// What a fleet is told that is to store something on two levels, and whose drives are on no hosts that anybody named.
 pub(crate) fn no_hosts(scheme: Scheme) -> Error {
     Error::invalid(format!(
-        "redundancy {scheme} is across hosts, and then across a host's drives, and nobody said which drives of this fleet are on which: a fleet is founded with its hosts (`skytether init --hosts N`, `skytether host serve --drives \"a:1,a:2;b:1,b:2\"`)"
+        "redundancy {scheme} is across hosts, and then across a host's drives, and nobody said which drives of this fleet are on which: a fleet is founded with its hosts (`skytether init --nodes N`, `skytether host serve --drives \"a:1,a:2;b:1,b:2\"`)"
     ))
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use skytether_common::{DatasetName, Error, Generation, Key, PartitionName, Result};
+use skytether_common::{DatasetName, Detail, Error, Generation, Key, PartitionName, Result};
 use skytether_partitioning::{self as partition, ByKey, Key as PartitionKey, Placement};
 use uuid::Uuid;
 
@@ -150,6 +150,7 @@ impl RootRecord {
         self.tables.get(table).ok_or_else(|| {
             let tables: Vec<_> = self.tables.keys().map(String::as_str).collect();
             Error::not_found(format!("{} has no table {table:?}; it has {}", self.name, tables.join(", ")))
+                .with_detail(Detail::MissingTable { table: table.to_owned() })
         })
     }
 

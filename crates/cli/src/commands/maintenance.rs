@@ -78,7 +78,7 @@ pub(crate) async fn scrub(args: Scrub) -> Result<(), Failure> {
             ))))
         }
         0 => Ok(()),
-        left if args.dry_run => Err(Failure::Work(Error::corrupt(format!("{} damaged: scrub without --check to mend what can be", counted(left, "value"))))),
+        left if args.dry_run => Err(Failure::Work(Error::corrupt(format!("{} damaged: scrub without --dry-run to mend what can be", counted(left, "value"))))),
         left => Err(Failure::Work(Error::corrupt(format!("{} left damaged", counted(left, "value"))))),
     }
 }

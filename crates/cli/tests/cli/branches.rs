@@ -54,7 +54,7 @@ fn a_branch_is_one_drive_of_the_host_above_and_receipts_show_what_is_below_it() 
     let status: Vec<Value> = serde_json::from_str(&run(&["status", "--fleet", &host.url, "--format", "json"]).code(0).out).unwrap();
     assert!(status.len() == 1 && status[0]["info"]["name"] == "middle" && status[0]["error"].is_null(), "{status:?}");
     let said = run(&["host", "serve", "--drives", &addresses, "--listen", "127.0.0.1:0"]).fails(1);
-    assert!(said.contains("those of the branch middle") && said.contains("--as-drive middle"), "{said}");
+    assert!(said.contains("those of the branch middle") && said.contains("--aggregator middle"), "{said}");
 
     for served in [host, branch].into_iter().chain(drives) {
         let done = served.stop().code(0);

@@ -242,7 +242,7 @@ fn served_drives_with_redundancy_may_die_and_a_host_begins_without_them() {
     let host = serve();
     let status = run(&["status", "--fleet", &host.url]).code(1);
     assert!(status.err.contains("it is missing: no drive that answers has its id") && status.err.contains(&address), "{status:?}");
-    assert!(status.err.contains("`skytether repair --replace drive-1 --with ADDR`") && !status.err.contains("it is blank"), "{status:?}");
+    assert!(status.err.contains("`skytether repair --replace drive-1 --replacement ADDR`") && !status.err.contains("it is blank"), "{status:?}");
     assert_eq!(run(&["sql", sql, "--fleet", &host.url, "--format", "csv"]).code(0).out, whole);
     run(&["ingest", &files[0], "--to", "d.t", "--replace", "--fleet", &host.url]).code(0);
     let less = run(&["sql", sql, "--fleet", &host.url, "--format", "csv"]).code(0).out;

@@ -11,7 +11,7 @@ use arrow::datatypes::{DataType, Float64Type, Int64Type, UInt32Type, UInt64Type}
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use futures::StreamExt;
-use skytether_common::{Key, Kind, Result};
+use skytether_common::{Detail, Key, Kind, Result};
 use skytether_device::{Program, ResultMessage};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
 use skytether_slice::Metadata;
@@ -439,7 +439,7 @@ async fn a_slice_that_is_not_the_metadatas_is_found() {
     assert!(error.to_string().contains(one.as_str()), "{error}");
     drive.apply(vec![Op::Delete { key: one.clone(), expect: Expect::Any }]).await.unwrap();
     let error = run(drive.as_ref(), sub_plan("SELECT id FROM shop.sales.data").await).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::NotFound, "{error}");
+    assert_eq!((error.kind(), error.detail()), (Kind::NotFound, Some(&Detail::missing_key(&one))), "{error}");
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::{Action, Ticket};
 use bytes::Bytes;
 use futures::StreamExt;
-use skytether_common::{Key, Kind, Result};
+use skytether_common::{Detail, Key, Kind, Result};
 use skytether_device::{CseInfo, DeliveryStream, Layer, OpenReply, ResultMessage, SubPlan};
 use skytether_drive::{Cse, DriveOptions, Storage, serve};
 use skytether_flight_drive::frames::{self, LIST_PAGE};
@@ -178,6 +178,7 @@ async fn storage_works_from_afar() {
     let error = remote.get(&key(99_999)).await.unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound);
     assert!(error.to_string().contains("a/b/99999") && error.to_string().contains("drive drive-2 at"), "{error}");
+    assert_eq!(error.detail(), Some(&Detail::missing_key(&key(99_999))));
     let stale = Op::Put { key: key(0), value: Bytes::new(), expect: Expect::Version(versions[0] + 1_000_000) };
     let other = Op::Delete { key: key(1), expect: Expect::Any };
     let error = remote.apply(vec![other, stale]).await.unwrap_err();

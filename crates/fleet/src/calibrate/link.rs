@@ -8,7 +8,7 @@ use arrow::array::{ArrayRef, Float64Array};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use skytether_common::{DatasetName, Error, Key, Result};
+use skytether_common::{DatasetName, Detail, Error, Key, Result};
 use skytether_device::{Annotation, Capabilities, CseInfo, DeliveryStream, Program, ProgramKind, ResultMessage, Rung, SubPlan};
 use skytether_drive::{Cse, Device, Storage, linked};
 use skytether_flight_drive::{ConnectOptions, FlightCse};
@@ -125,7 +125,7 @@ impl Storage for RowSource {
     }
 
     fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
-        Box::pin(async move { Err(Error::not_found(format!("a source of rows has no {key}"))) })
+        Box::pin(async move { Err(Error::not_found(format!("a source of rows has no {key}")).with_detail(Detail::missing_key(key))) })
     }
 
     fn stat<'a>(&'a self, _: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {

@@ -78,7 +78,7 @@ pub(super) fn json_lines(paths: &[PathBuf]) -> Result<(Schema, Vec<u64>)> {
         })
     });
     let schema = infer_json_schema_from_iterator(values).map_err(|e| match Error::find(&e) {
-        Some(ours) => Error::new(ours.kind(), ours.full_text()),
+        Some(ours) => ours.flattened(),
         None => {
             let (path, line) = *at.borrow();
             Error::invalid(format!("{}: line {line} does not fit the lines before it", path.display())).because(e)

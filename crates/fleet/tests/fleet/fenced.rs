@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use skytether_branch::Branch;
-use skytether_common::{Error, Key, Kind, Result};
+use skytether_common::{Detail, Error, Key, Kind, Result};
 use skytether_drive::Cse;
 use skytether_fleet::{Cut, DatasetKind, NewIndex, Placement, QueryOptions, Scheme};
 use skytether_flight_drive::{ConnectOptions, FlightCse};
@@ -71,6 +71,7 @@ async fn stored(drives: &[Server]) -> Vec<(usize, String, u64, u32)> {
 
 fn fenced(error: &Error) {
     let text = error.full_text();
+    assert!(matches!(error.detail(), Some(Detail::Fenced { term, .. }) if *term > 1), "{:?}: {text}", error.detail());
     assert!(error.kind() == Kind::Conflict && text.contains("takes no changes from this host any more") && text.contains("another host"), "{text}");
 }
 
@@ -119,7 +120,9 @@ async fn a_drive_that_another_fleet_has_is_no_newer_host() {
     let left = &connected(&drives).await[1];
     let other = r#"{"format":1,"term":1,"host":"00000000-0000-0000-0000-0000000000aa","process":7,"since":0}"#;
     left.apply(vec![Op::Put { key: Key::new(RECORD).unwrap(), value: other.into(), expect: Expect::Any }]).await.unwrap();
-    let error = store(&own, "lab.t", 700).await.unwrap_err().full_text();
+    let error = store(&own, "lab.t", 700).await.unwrap_err();
+    assert_eq!(error.detail(), Some(&Detail::Fenced { drive: "drive-1".into(), term: 1 }));
+    let error = error.full_text();
     assert!(error.contains("drive-1 takes no changes from this host any more: it left this fleet, and the host of another one (process 7"), "{error}");
     assert!(!error.contains("another host (process"), "{error}");
     assert!(own.status().await.iter().all(|drive| drive.fenced.is_none()));
@@ -185,7 +188,10 @@ async fn a_drive_that_was_away_meanwhile_is_taken_over_before_it_is_written_to()
     };
     let status = newer.status().await;
     let told: Vec<&str> = status.iter().filter_map(|drive| drive.error.as_deref()).collect();
-    assert!(told.len() == 1 && told[0].contains("the host was given no drive of its id") && told[0].contains("--replace drive-2 --with ADDR"), "{status:?}");
+    assert!(
+        told.len() == 1 && told[0].contains("the host was given no drive of its id") && told[0].contains("--replace drive-2 --replacement ADDR"),
+        "{status:?}"
+    );
     // The older one has that drive alone to itself: whatever it does, the others have a say in it.
     drives[2] = serve_drive_at(&address, dir.path(), 2);
     fenced(&store(&older, "lab.t", 100).await.unwrap_err());

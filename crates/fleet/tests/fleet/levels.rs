@@ -503,7 +503,7 @@ async fn one_data_set_may_be_on_two_levels_in_a_fleet_that_knows_its_hosts() {
 async fn fleets_that_can_not_have_it_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     for (drives, hosts, says) in [
-        (9, None, "say on how many hosts the drives are (hosts=3, in the shell --hosts 3, with 3 drives each or more)"),
+        (9, None, "say on how many hosts the drives are (hosts=3, in the shell --nodes 3, with 3 drives each or more)"),
         (10, Some(3), "10 drives can't be on 3 hosts with as many each"),
         (8, Some(2), "needs 9 drives or more"),
         (10, Some(2), "needs 3 hosts or more with 3 drives or more each, but there are 2 with 5 each"),

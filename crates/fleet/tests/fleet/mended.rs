@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use skytether_common::{Error, Key, Kind, Result};
+use skytether_common::{Detail, Error, Key, Kind, Result};
 use skytether_device::{Capabilities, CseInfo, Layer};
 use skytether_drive::{Cse, Drive, Storage};
 use skytether_fleet::{Cut, DatasetKind, GrowthOptions, GrowthReport, HostOptions, Placement, QueryOptions, Scheme, ScrubOptions};
@@ -306,7 +306,7 @@ async fn a_drive_that_missed_a_take_over_is_not_relied_on() {
         assert!(now == holds(100) || now == holds(300), "{now}");
         assert!(committed.is_err() || now == holds(300), "{made}: what was acknowledged is there");
         let e = store(&newer, "lab.a", 1).await.unwrap_err();
-        assert!(e.full_text().contains("takes no changes from this host any more"), "{}", e.full_text());
+        assert!(matches!(e.detail(), Some(Detail::Fenced { .. })), "{}", e.full_text());
 
         let drives = Drives::new(3);
         let older = drives.host(&[0, 1, 2], "none").await.unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use skytether_common::{Kind, Result};
+use skytether_common::{Detail, Kind, Result};
 use skytether_device::{CseInfo, DeliveryStream, Layer, OpenReply, Storage, SubPlan};
 use skytether_drive::{Cse, Drive, DriveOptions};
 use skytether_fleet::{Cut, DatasetKind, Fleet, HostOptions, Moving, Placement, QueryOptions};
@@ -146,7 +146,23 @@ async fn served_and_embedded_fleets_answer_alike() {
     ingest(&served, "lab.t", &rows[..1], true).await.unwrap();
     assert_eq!(value(&served, "SELECT count(*) FROM lab.t").await.unwrap(), "1000");
     served.drop_dataset(&name("lab.t")).await.unwrap();
-    assert_eq!(crate::util::query(&served, "SELECT 1 FROM lab.t", Cut::Full).await.unwrap_err().kind(), Kind::NotFound);
+    embedded.drop_dataset(&name("lab.t")).await.unwrap();
+    // A detail is the same on both sides of the wire.
+    for (sql, kind, detail) in [
+        ("SELECT 1 FROM lab.t", Kind::NotFound, Detail::MissingDataset { dataset: name("lab.t") }),
+        ("SELECT 1 FROM nothing", Kind::NotFound, Detail::MissingTable { table: "nothing".into() }),
+        ("SELECT * FROM nothing AS x(a)", Kind::NotFound, Detail::MissingTable { table: "nothing".into() }),
+        ("WITH t AS (SELECT * FROM other) SELECT * FROM t", Kind::NotFound, Detail::MissingTable { table: "other".into() }),
+        ("SELECT nothing FROM blood.tiny.obs", Kind::Invalid, Detail::MissingColumn { column: "nothing".into() }),
+    ] {
+        for fleet in [&served, &embedded] {
+            let error = crate::util::query(fleet, sql, Cut::Full).await.unwrap_err();
+            assert_eq!((error.kind(), error.detail()), (kind, Some(&detail)), "{sql}: {error}");
+        }
+    }
+    // What is there under that name, and is used otherwise than it can be, is not missing.
+    let error = crate::util::query(&served, "WITH t AS (SELECT 1 AS a) SELECT * FROM t AS x(a, b)", Cut::Full).await.unwrap_err();
+    assert_eq!(error.detail(), None, "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

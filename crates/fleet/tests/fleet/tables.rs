@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use arrow::record_batch::RecordBatch;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
-use skytether_common::Kind;
+use skytether_common::{Detail, Kind};
 use skytether_fleet::{Cut, Fleet, HostOptions, OpenOptions};
 
 use crate::util::{CUTS, batches, ingest, lines, name, open, query, value};
@@ -112,7 +112,7 @@ async fn names_that_sql_would_fold_are_reached_in_quotes() {
     assert_eq!(value(&fleet, r#"SELECT count(*) FROM "Lab-1"."My-Table""#).await.unwrap(), "10");
     assert_eq!(value(&fleet, r#"SELECT count(*) FROM "Lab-1"."My-Table" a JOIN lab.data b ON a.id = b.id"#).await.unwrap(), "10");
     let error = query(&fleet, "SELECT 1 FROM lab.dat", Cut::Full).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::NotFound);
+    assert_eq!((error.kind(), error.detail()), (Kind::NotFound, Some(&Detail::MissingDataset { dataset: name("lab.dat") })));
     assert!(error.to_string().contains("did you mean lab.data?"), "{error}");
     let error = query(&fleet, "SELECT 1 FROM nothing.like_it", Cut::Full).await.unwrap_err();
     assert!(error.to_string().contains(r#""Lab-1"."My-Table""#), "{error}");
@@ -204,6 +204,7 @@ async fn what_memory_can_not_hold_is_bounded_on_disk_and_leaves_nothing_there() 
     assert!(!spill.join("skytether-spill-1-a").exists());
     let error = query(&fleet, sql, Cut::Filter).await.unwrap_err();
     assert!(error.kind() == Kind::Exhausted && error.to_string().contains("1.00 MiB") && error.to_string().contains("spill limit"), "{error}");
+    assert_eq!(error.detail(), Some(&Detail::SpillExhausted { limit: 1 << 20 }));
     // The room is given back: what fits is answered.
     assert_eq!(value(&fleet, "SELECT count(*) FROM lab.many").await.unwrap(), "200000");
 }

@@ -5,6 +5,6 @@
 //! See [`tokens`] for what is read of a source, [`modules`] for how paths are resolved.
 
 mod modules;
-mod tokens;
+pub(crate) mod tokens;
 
 pub(crate) use modules::{Imports, Site, Sources, imports};

@@ -2,14 +2,14 @@
 
 /// A token: a word, a literal with its quotes, a lifetime, one of `::`, `..`, `->`, `=>`, or another single character.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Token<'a> {
-    pub(super) text: &'a str,
+pub(crate) struct Token<'a> {
+    pub(crate) text: &'a str,
     /// From 1 on.
-    pub(super) line: usize,
+    pub(crate) line: usize,
 }
 
 /// The tokens of a source.
-pub(super) fn tokens(source: &str) -> Vec<Token<'_>> {
+pub(crate) fn tokens(source: &str) -> Vec<Token<'_>> {
     let mut found = Vec::new();
     let (mut at, mut line) = (0, 1);
     while let Some(first) = source[at..].chars().next() {
@@ -109,7 +109,7 @@ fn quoted(rest: &str, quote: char) -> usize {
 }
 
 /// The index behind the bracket that closes the one at `open`, or the number of tokens.
-pub(super) fn behind(tokens: &[Token<'_>], open: usize) -> usize {
+pub(crate) fn behind(tokens: &[Token<'_>], open: usize) -> usize {
     let mut depth = 0;
     for (at, token) in tokens.iter().enumerate().skip(open) {
         match token.text {
@@ -127,7 +127,7 @@ pub(super) fn behind(tokens: &[Token<'_>], open: usize) -> usize {
 }
 
 /// The tokens without the items, statements and fields that only tests compile, and whether the whole file is one of these.
-pub(super) fn without_tests<'a>(tokens: &[Token<'a>]) -> (Vec<Token<'a>>, bool) {
+pub(crate) fn without_tests<'a>(tokens: &[Token<'a>]) -> (Vec<Token<'a>>, bool) {
     let mut kept = Vec::with_capacity(tokens.len());
     let mut at = 0;
     while at < tokens.len() {

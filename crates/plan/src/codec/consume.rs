@@ -16,7 +16,7 @@ use datafusion_substrait::substrait::proto::read_rel::ReadType;
 use datafusion_substrait::substrait::proto::r#type::UserDefined;
 use datafusion_substrait::substrait::proto::{ReadRel, RelRoot};
 use datafusion_substrait::variation_const::{FLOAT_16_TYPE_NAME, NULL_TYPE_NAME};
-use skytether_common::{Context, Error, Result};
+use skytether_common::{Context, Detail, Error, Result};
 
 use super::produce::nested;
 use crate::error::{from_datafusion, to_datafusion};
@@ -127,7 +127,8 @@ impl SubstraitConsumer for Consumer<'_> {
             other => return Err(to_datafusion(Error::invalid(format!("a table has one to three names, not {}", other.len())))),
         };
         let Some(provider) = self.resolve_table_ref(&table).await? else {
-            return Err(to_datafusion(Error::not_found(format!("there is no table {table} here"))));
+            let text = format!("there is no table {table} here");
+            return Err(to_datafusion(Error::not_found(text).with_detail(Detail::MissingTable { table: table.to_string() })));
         };
         let schema = provider.schema();
         let index: HashMap<&str, usize> = schema.fields().iter().enumerate().map(|(i, f)| (f.name().as_str(), i)).collect();

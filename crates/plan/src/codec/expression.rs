@@ -27,7 +27,7 @@ use datafusion_substrait::substrait::proto::r#type::Kind;
 use datafusion_substrait::substrait::proto::{Expression, ExtendedExpression, FunctionArgument, NamedStruct, Type};
 use datafusion_substrait::variation_const::TIME_64_TYPE_VARIATION_REF;
 use prost::Message;
-use skytether_common::{Context, Error, Result};
+use skytether_common::{Context, Detail, Error, Result};
 
 use super::catch_panic::without_panic;
 use super::limits::{MAX_BYTES, MAX_WIDTH};
@@ -112,7 +112,10 @@ fn columns(base: &NamedStruct, table: &Schema) -> Result<Vec<(String, DataType)>
     let mut at = 0;
     for kind in types {
         let name = base.names.get(at).ok_or_else(|| Error::invalid("the expression's columns have fewer names than types"))?;
-        let field = table.field_with_name(name).map_err(|_| Error::not_found(format!("the table has no column {name:?}, over which the expression is")))?;
+        let field = table.field_with_name(name).map_err(|_| {
+            Error::not_found(format!("the table has no column {name:?}, over which the expression is"))
+                .with_detail(Detail::MissingColumn { column: name.clone() })
+        })?;
         found.push((name.clone(), field.data_type().clone()));
         at += 1 + names_within(kind);
     }

@@ -9,7 +9,7 @@ use datafusion::logical_expr::expr::{InList, ScalarFunction as Call};
 use datafusion::logical_expr::{Case, Expr, Operator, SortExpr, binary_expr, cast, lit, not};
 use datafusion_substrait::logical_plan::consumer::{
     SubstraitConsumer, from_cast, from_field_reference, from_if_then, from_literal, from_scalar_function, from_subquery, from_substrait_rex,
-    from_substrait_sorts, from_window_function,
+    from_substrait_sorts, from_window_function, name_to_op, substrait_to_df_name,
 };
 use datafusion_substrait::substrait::proto::aggregate_function::AggregationInvocation;
 use datafusion_substrait::substrait::proto::expression::field_reference::{ReferenceType, RootType};
@@ -30,6 +30,31 @@ use super::consume::{Consumer, invalid, unsupported};
 use super::functions::{self, Function};
 use crate::codec::validate::{self, present};
 use crate::error::to_datafusion;
+
+/// Functions that `datafusion-substrait` makes expressions of (its `BuiltinExprBuilder`, which is not public).
+const BUILTIN: [&str; 21] = [
+    "not",
+    "like",
+    "ilike",
+    "like_match",
+    "like_imatch",
+    "like_not_match",
+    "like_not_imatch",
+    "is_null",
+    "is_not_null",
+    "is_true",
+    "is_false",
+    "is_not_true",
+    "is_not_false",
+    "is_unknown",
+    "is_not_unknown",
+    "negative",
+    "negate",
+    "and_not",
+    "xor",
+    "between",
+    "logb",
+];
 
 type DfResult<T> = std::result::Result<T, DataFusionError>;
 
@@ -141,7 +166,7 @@ impl Consumer<'_> {
                 return Err(unknown(declared));
             }
             return match from_scalar_function(self, f, schema).await {
-                Err(DataFusionError::NotImplemented(text)) if text.starts_with("Unsupported function name") => Err(unknown(declared)),
+                Err(DataFusionError::NotImplemented(_)) if !self.knows(&declared.name) => Err(unknown(declared)),
                 other => other,
             };
         }
@@ -154,6 +179,13 @@ impl Consumer<'_> {
             }
         }
         self.special(declared, f, arguments, &enums)
+    }
+
+    /// Whether `datafusion-substrait` has something to call by `name`.
+    fn knows(&self, name: &str) -> bool {
+        let registry = self.get_function_registry();
+        let is_registered = |name: &str| registry.higher_order_function(name).is_ok() || registry.udf(name).is_ok();
+        is_registered(name) || substrait_to_df_name(name).is_some_and(is_registered) || name_to_op(name).is_some() || BUILTIN.contains(&name)
     }
 
     fn special(&self, declared: &Function, f: &ScalarFunction, mut arguments: Vec<Expr>, enums: &[&str]) -> DfResult<Expr> {
