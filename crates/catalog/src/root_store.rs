@@ -6,25 +6,20 @@
 use crate::records::root::root_name;
 use crate::rendezvous::rendezvous;
 use futures::future::BoxFuture;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::future::join_all;
-use serde::{Deserialize, Serialize};
 use skytether_common::{Context, DatasetName, Detail, Error, Generation, Key, Kind, PartitionName, Result};
 use skytether_device::{Cse, Storage};
-use skytether_partitioning::Placement;
 use skytether_runtime::within;
 use skytether_store::{Expect, Op};
 use strsim::levenshtein;
 use uuid::Uuid;
 
 use crate::health::Presence;
-use crate::records::bounds::Bounds;
-use crate::records::index::IndexRecord;
 use skytether_runtime::AppendVec;
 
 use crate::root_cache::Remembered;

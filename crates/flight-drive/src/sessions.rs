@@ -361,12 +361,12 @@ mod tests {
     #[test]
     fn the_detail_of_a_trouble_travels_or_is_ignored() {
         let read = |json: &str| match SessionDecoder::default().decode(FlightData::new().with_app_metadata(json.to_owned())) {
-            Ok(Came::Message(Message::Trouble { error, .. })) => (error.kind(), error.message().to_owned(), error.detail().cloned()),
+            Ok(Came::Message(Message::EpochError { error, .. })) => (error.kind(), error.message().to_owned(), error.detail().cloned()),
             other => panic!("{json}: {other:?}"),
         };
         let key = Key::new("lab/t/0000000000000001.data.0").unwrap();
         let error = Error::not_found("it is gone").with_detail(Detail::MissingKey { key: key.clone() }).while_doing("slice 3");
-        let note = noted(&Note::Trouble { epoch: EpochId(1), kind: error.kind(), text: error.full_text(), detail: details::short(&error) }).unwrap();
+        let note = noted(&Note::EpochError { epoch: EpochId(1), kind: error.kind(), text: error.full_text(), detail: details::short(&error) }).unwrap();
         let json = String::from_utf8(note.app_metadata.to_vec()).unwrap();
         assert!(json.contains(r#""kind":"not found""#), "{json}");
         assert_eq!(read(&json), (Kind::NotFound, "slice 3: it is gone".into(), Some(Detail::MissingKey { key: key.clone() })));

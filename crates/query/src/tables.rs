@@ -14,7 +14,7 @@ use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, TableSource, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 use quick_cache::sync::Cache;
-use skytether_common::{DatasetName, Detail, Error, Key, Kind, Result};
+use skytether_common::{DatasetName, Error, Key, Kind, Result};
 use skytether_plan::error::to_datafusion;
 use skytether_plan::{Partitioning, Tables};
 use skytether_slice::Metadata;

@@ -5,15 +5,14 @@
 //! shard that is too far on is read by who wants it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::stream::{FuturesUnordered, StreamExt};
+use futures::stream::StreamExt;
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Key, PartitionName};
 use skytether_redundancy::map::{self, Role};
 use tokio::sync::{Notify, oneshot};
-use tokio_util::task::AbortOnDropHandle;
 
 use skytether_catalog::records::code_map::{Level, Part};
 

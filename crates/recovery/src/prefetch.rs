@@ -4,19 +4,18 @@
 //! head. So what is read ahead is asked for all at once, sorted by key.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
-use futures::stream::{self, StreamExt};
+use futures::stream::StreamExt;
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Key, PartitionName};
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::ordered_read::{Coming, Reading};
-use skytether_catalog::records::code_map::{Level, Part, StoredMap};
 
 /// Shards that may be read ahead and not be taken.
 const MOST: usize = 512;

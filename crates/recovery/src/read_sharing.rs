@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Key, PartitionName, Result};
 use tokio::sync::{Notify, OnceCell};
 
-use skytether_catalog::records::code_map::{Level, Part};
+use skytether_catalog::records::code_map::Part;
 
 /// A query goes on that has read something, or got it, so long ago.
 const RECENT: Duration = Duration::from_millis(if cfg!(test) { 2000 } else { 250 });

@@ -1,13 +1,8 @@
 //! Reads that a query and decoding both want, made once.
 
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
 use skytether_catalog::records::code_map::{Level, Part};
 use skytether_common::{Key, PartitionName, Result};
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tokio::sync::{Notify, OnceCell};
 
 use crate::read_sharing::*;
 use crate::reconstruct::Cover;

@@ -5,10 +5,9 @@
 use crate::records::membership::Spread;
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
 use skytether_common::units::counted;
 use skytether_common::{Error, Result};
-use skytether_redundancy::{Code, Scheme};
+use skytether_redundancy::Code;
 use uuid::Uuid;
 
 use crate::records::membership::Membership;

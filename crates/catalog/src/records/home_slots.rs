@@ -4,7 +4,6 @@
 //! it where everybody looks for it. A drive that leaves hands its seats on, and the root records with them.
 
 use crate::records::membership::Seat;
-use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::records::membership::Membership;

@@ -3,21 +3,13 @@
 //! Home drives and garbage are told from the list of drives, so a host that is given too few drives, or one too many, would look for
 //! root records in the wrong place and take what it does not find for garbage. The record makes it notice.
 
-use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use skytether_common::units::counted;
-use skytether_common::{Error, Key, Kind, Result};
-use skytether_device::Storage;
+use skytether_common::{Error, Kind, Result};
 use skytether_redundancy::{Code, Scheme};
-use skytether_store::{Expect, Op};
-use std::sync::Arc;
 use uuid::Uuid;
-
-use skytether_runtime::Ids;
-use skytether_runtime::within;
 
 /// The key of the record on every drive. It has no `/`, so it is neither a root record nor a part of a data set.
 pub const MEMBERSHIP_KEY: &str = "skytether-fleet";

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use skytether_common::{DatasetName, Detail, Error, Generation, Key, PartitionName, Result};
 use skytether_partitioning::{self as partition, ByKey, Key as PartitionKey, Placement};
 use uuid::Uuid;
@@ -257,7 +256,7 @@ mod tests {
     use uuid::Uuid;
 
     fn record() -> TableRecord {
-        let keys = [Key { column: "day".into(), of: KeyType::Date }, Key { column: "city".into(), of: KeyType::Text }];
+        let keys = [PartitionKey { column: "day".into(), of: KeyType::Date }, PartitionKey { column: "city".into(), of: KeyType::Text }];
         // Not in the order of their slots.
         let partitions = [1u32, 0].map(|slot| PartitionRecord {
             drive: Uuid::from_u128(slot.into()),

@@ -1,4 +1,13 @@
+use crate::records::bounds::Bounds;
+use skytether_partitioning::Placement;
+use std::collections::BTreeMap;
+
 use super::*;
+use crate::records::partition::PartitionRecord;
+use crate::records::root::DatasetKind;
+use crate::records::root::ROOT_FORMAT;
+use crate::records::root::RootRecord;
+use crate::records::root::TableRecord;
 
 fn record() -> RootRecord {
     let part = PartitionRecord { drive: Uuid::from_u128(7), slot: 0, rows: 3, slices: 1, bytes: 100, bounds: Bounds::default() };
