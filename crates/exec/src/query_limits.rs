@@ -220,7 +220,7 @@ mod tests {
         for _ in 0..2 {
             let error = from_datafusion(spill(8000).err().unwrap());
             assert_eq!((error.kind(), error.detail()), (Kind::Exhausted, Some(&Detail::SpillExhausted { limit: 100 << 10 })), "{error:?}");
-            assert!(error.to_string().contains("100.0 KiB") && error.to_string().ends_with("spill limit"), "{error}");
+            assert!(error.to_string().contains("100 KiB") && error.to_string().ends_with("spill limit"), "{error}");
         }
         assert!(std::fs::metadata(first.path().unwrap()).unwrap().len() > 60 << 10);
         let read: Vec<_> = manager.read_spill_as_stream_unbuffered(first, None).unwrap().map(|batch| batch.unwrap().num_rows()).collect().await;

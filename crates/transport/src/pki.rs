@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, SanType, string::Ia5String,
 };
+use sha2::{Digest, Sha256};
 use skytether_common::{Error, Result};
 
 use crate::files::{Access, replace};
@@ -91,8 +92,12 @@ fn authority(machine: &str) -> Result<CertifiedIssuer<'static, KeyPair>> {
     let mut params = dated(CertificateParams::default(), CA_LIFETIME);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    params.distinguished_name.push(DnType::CommonName, format!("Skytether fleet authority of {machine}"));
-    CertifiedIssuer::self_signed(params, KeyPair::generate().map_err(failed)?).map_err(failed)
+    let key = KeyPair::generate().map_err(failed)?;
+    // Its own name for each authority: verifiers look for the issuer by name, and say of a namesake that the signature is
+    // wrong instead of that the authority is unknown.
+    let id: String = Sha256::digest(key.public_key_raw()).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    params.distinguished_name.push(DnType::CommonName, format!("Skytether fleet authority {id} of {machine}"));
+    CertifiedIssuer::self_signed(params, key).map_err(failed)
 }
 
 /// Certificate and key of a machine, in PEM.

@@ -144,7 +144,7 @@ fn work_that_fails_is_1_and_names_its_object() {
         (&["ls", "--fleet", "http:// :1"], "http"),
         (&["host", "serve", "--drives", "127.0.0.1:1"], "127.0.0.1:1"),
         (&["host", "serve", "--fleet", none], none),
-        (&["drive", "serve", "--data", none, "--listen", "192.0.2.1:1"], "192.0.2.1:1"),
+        (&["drive", "serve", "--data", none, "--listen", "192.0.2.1:1", "--insecure"], "192.0.2.1:1"),
         (&["ls", "--fleet", "127.0.0.1:1"], "127.0.0.1:1"),
         (&["ingest", &pattern, "--to", "d.u", "--fleet", &at], "no file is called or matches"),
         (&["drop", "d.nope", "--fleet", &at], "d.nope"),

@@ -270,7 +270,7 @@ pub(crate) fn text(path: &Path) -> &str {
 pub(crate) fn fleet(dir: &Path, drives: &str) -> String {
     let at = text(&dir.join("fleet")).to_owned();
     let done = run(&["init", &at, "--drives", drives]).code(0);
-    assert!(done.out.contains(&format!("{drives} drives")) && done.err.is_empty(), "{done:?}");
+    assert!(done.out.contains(&format!("{drives} drive")) && done.err.is_empty(), "{done:?}");
     at
 }
 

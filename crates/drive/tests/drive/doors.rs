@@ -137,7 +137,7 @@ async fn mutual_tls_drive_admits_hosts_of_its_authority_only() {
     assert_eq!(drive.get(&key("a")).await.unwrap(), "one");
     for identity in [None, host_identity(&theirs), Some((ours.join("drive.pem"), ours.join("drive.key")))] {
         let refused = connect(&at, with(identity.clone())).await.unwrap_err();
-        assert!(refused.kind() == Kind::Invalid && refused.to_string().contains("client certificate"), "{identity:?}: {refused}");
+        assert!(refused.kind() == Kind::Invalid && refused.to_string().contains("client certificate"), "{identity:?}: {refused:#?}");
     }
     let plain = Endpoint::new("grpc", at.authority());
     assert_eq!(connect(&plain, Credentials::default()).await.unwrap_err().kind(), Kind::Unavailable);

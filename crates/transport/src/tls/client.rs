@@ -127,7 +127,7 @@ fn of_handshake(error: io::Error) -> Error {
             }
             _ => "its certificate can't be verified",
         },
-        Some(rustls::Error::AlertReceived(alert)) => return refused(&format!("{alert:?}")),
+        Some(rustls::Error::AlertReceived(alert)) => return refused(*alert),
         Some(rustls::Error::InvalidMessage(_)) => "it does not speak TLS; write grpc:// instead of grpc+tls://, or start it with --tls-cert",
         None if error.kind() == io::ErrorKind::UnexpectedEof || error.kind() == io::ErrorKind::ConnectionReset => {
             "it ended the TLS handshake; if it speaks no TLS, write grpc:// instead of grpc+tls://"
@@ -137,24 +137,25 @@ fn of_handshake(error: io::Error) -> Error {
     Error::invalid(text).because(error)
 }
 
-fn refused(alert: &str) -> Error {
-    let certificate = [
-        AlertDescription::CertificateRequired,
-        AlertDescription::UnknownCA,
-        AlertDescription::BadCertificate,
-        AlertDescription::CertificateExpired,
-        AlertDescription::CertificateUnknown,
-        AlertDescription::UnsupportedCertificate,
-        AlertDescription::CertificateRevoked,
-    ]
-    .iter()
-    .any(|known| alert.starts_with(&format!("{known:?}")));
-    if certificate {
+/// Alerts with which a server refuses a client's certificate, or asks for one.
+const OF_CERTIFICATES: [AlertDescription; 8] = [
+    AlertDescription::CertificateRequired,
+    AlertDescription::UnknownCA,
+    AlertDescription::DecryptError,
+    AlertDescription::BadCertificate,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::UnsupportedCertificate,
+    AlertDescription::CertificateRevoked,
+];
+
+fn refused(alert: AlertDescription) -> Error {
+    if OF_CERTIFICATES.contains(&alert) {
         return Error::invalid(format!(
-            "it refuses this machine's client certificate, or demands one ({alert}); give --tls-cert and --tls-key of its authority"
+            "it refuses this machine's client certificate, or demands one ({alert:?}); give --tls-cert and --tls-key of its authority"
         ));
     }
-    Error::invalid(format!("it ended the TLS handshake ({alert})"))
+    Error::invalid(format!("it ended the TLS handshake ({alert:?})"))
 }
 
 /// What TLS says of a failed connection or call, if it is why that failed.
@@ -167,8 +168,9 @@ pub(crate) fn explain(error: &(dyn StdError + 'static)) -> Option<Error> {
     }
     let mut at = Some(error);
     while let Some(e) = at {
-        if let Some((_, alert)) = e.to_string().split_once("fatal alert: ") {
-            return Some(refused(alert));
+        if let Some((_, name)) = e.to_string().split_once("fatal alert: ") {
+            let known = OF_CERTIFICATES.into_iter().find(|alert| name.starts_with(&format!("{alert:?}")));
+            return Some(refused(known.unwrap_or(AlertDescription::HandshakeFailure)));
         }
         at = e.source();
     }
