@@ -5,5 +5,5 @@ mod pem;
 mod server;
 
 pub use client::Credentials;
-pub(crate) use client::{Connector, explain};
+pub(crate) use client::{Connector, LastAlert, explain};
 pub use server::{Alpn, ServerTls, TlsFiles};

@@ -1,20 +1,47 @@
 //! Channels to gRPC servers.
 
+use std::error::Error as StdError;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use hyper_util::rt::TokioIo;
 use skytether_common::{Error, Kind, Result};
+use tonic::body::Body;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Status};
+use tower::Service;
 
 use crate::endpoint::{DEFAULT_SCHEME, Endpoint, TLS_SCHEME};
-use crate::tls::{Connector, Credentials, explain};
+use crate::tls::{Connector, Credentials, LastAlert, explain};
 
 /// A channel whose calls carry the client's token. Calls after a broken connection reconnect by themselves.
-pub type Channel = InterceptedService<tonic::transport::Channel, Bearer>;
+pub type Channel = InterceptedService<Explained, Bearer>;
+
+/// A channel whose failed calls say what TLS said of their connection, if that is why they failed.
+#[derive(Debug, Clone)]
+pub struct Explained {
+    channel: tonic::transport::Channel,
+    alert: LastAlert,
+}
+
+impl Service<http::Request<Body>> for Explained {
+    type Response = http::Response<Body>;
+    type Error = Box<dyn StdError + Send + Sync>;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.channel.poll_ready(cx).map_err(|error| self.alert.explained().map_or_else(|| error.into(), Into::into))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let (answer, alert) = (self.channel.call(request), self.alert.clone());
+        Box::pin(async move { answer.await.map_err(|error| alert.explained().map_or_else(|| error.into(), Into::into)) })
+    }
+}
 
 /// How a channel treats its connection.
 #[derive(Debug, Clone)]
@@ -74,13 +101,14 @@ pub async fn connect(at: &Endpoint, credentials: &Credentials, options: &Channel
         endpoint = endpoint.http2_keep_alive_interval(interval).keep_alive_timeout(timeout).keep_alive_while_idle(true);
     }
     let connector = Connector::new(at.clone(), Arc::new(credentials.clone()));
+    let alert = connector.last_alert();
     let service = tower::service_fn(move |_| {
         let connector = connector.clone();
         async move { connector.connect().await.map(TokioIo::new) }
     });
     let late = || Error::unavailable(format!("nothing answered within {:.1} s", options.connect_timeout.as_secs_f64()));
     match tokio::time::timeout(options.connect_timeout, endpoint.connect_with_connector(service)).await {
-        Ok(Ok(channel)) => Ok(InterceptedService::new(channel, Bearer(bearer))),
+        Ok(Ok(channel)) => Ok(InterceptedService::new(Explained { channel, alert }, Bearer(bearer))),
         Ok(Err(error)) => Err(explain(&error).unwrap_or_else(|| Error::unavailable(root(&error)))),
         Err(_) => Err(late()),
     }

@@ -1,16 +1,20 @@
 //! The client's side.
 
 use std::error::Error as StdError;
-use std::io;
+use std::io::{self, IoSlice};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
+use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
 use skytether_common::{Error, Result};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::endpoint::{Endpoint, TLS_SCHEME};
 use crate::tls::pem::{authorities, certificates, private_key, provider};
@@ -80,6 +84,7 @@ fn system() -> Result<RootCertStore> {
 pub(crate) struct Connector {
     endpoint: Endpoint,
     credentials: Arc<Credentials>,
+    alert: LastAlert,
 }
 
 /// A connection, plain or TLS.
@@ -87,9 +92,73 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
+/// The alert that ended the newest connection of a channel; none once a connection has given bytes.
+///
+/// With TLS 1.3 a server refuses a client's certificate after the client's handshake is over, so that no handshake
+/// fails. HTTP/2 then cancels calls that it has not sent yet, and their errors don't have the alert as their cause.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LastAlert(Arc<Mutex<Option<AlertDescription>>>);
+
+impl LastAlert {
+    /// What the alert means, if there was one.
+    pub(crate) fn explained(&self) -> Option<Error> {
+        self.0.lock().map(refused)
+    }
+}
+
+/// A TLS connection that notes the alert by which the server ends it.
+struct Watched {
+    stream: TlsStream<TcpStream>,
+    alert: LastAlert,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
+        match &read {
+            Ok(()) if buf.filled().len() > before => *self.alert.0.lock() = None,
+            Ok(()) => {}
+            Err(error) => {
+                if let Some(rustls::Error::AlertReceived(alert)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+                    *self.alert.0.lock() = Some(*alert);
+                }
+            }
+        }
+        Poll::Ready(read)
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
 impl Connector {
     pub(crate) fn new(endpoint: Endpoint, credentials: Arc<Credentials>) -> Self {
-        Self { endpoint, credentials }
+        Self { endpoint, credentials, alert: LastAlert::default() }
+    }
+
+    /// The alert of the newest connection that this, or a clone of it, has made.
+    pub(crate) fn last_alert(&self) -> LastAlert {
+        self.alert.clone()
     }
 
     pub(crate) async fn connect(self) -> Result<Box<dyn Stream>> {
@@ -104,29 +173,34 @@ impl Connector {
         let name = ServerName::try_from(name).map_err(|e| Error::invalid(format!("{host:?} can't be the name in a certificate")).because(e))?;
         let config = self.credentials.config()?;
         match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
-            Ok(stream) => Ok(Box::new(stream)),
+            Ok(stream) => Ok(Box::new(Watched { stream, alert: self.alert })),
             Err(error) => Err(of_handshake(error)),
         }
     }
 }
 
+/// What is wrong with a server's certificate, and what to do.
+fn of_certificate(why: &CertificateError) -> &'static str {
+    match why {
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "its certificate comes from an authority that is not trusted here; name the right one with --tls-ca FILE (SKYTETHER_TLS_CA, in Python tls_ca=)"
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "its certificate has expired; renew it, or set this machine's clock right",
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "its certificate is not valid yet; set the clock of this machine, or of the one that made it, right"
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "its certificate is for other names than this address; connect by one of them, or make it with `skytether pki init DIR --name HOST`"
+        }
+        _ => "its certificate can't be verified",
+    }
+}
+
 /// What a failed handshake means, and what to do.
 fn of_handshake(error: io::Error) -> Error {
-    let found = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).cloned();
-    let text = match &found {
-        Some(rustls::Error::InvalidCertificate(why)) => match why {
-            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                "its certificate comes from an authority that is not trusted here; name the right one with --tls-ca FILE (SKYTETHER_TLS_CA, in Python tls_ca=)"
-            }
-            CertificateError::Expired | CertificateError::ExpiredContext { .. } => "its certificate has expired; renew it, or set this machine's clock right",
-            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                "its certificate is not valid yet; set the clock of this machine, or of the one that made it, right"
-            }
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                "its certificate is for other names than this address; connect by one of them, or make it with `skytether pki init DIR --name HOST`"
-            }
-            _ => "its certificate can't be verified",
-        },
+    let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).cloned();
+    let text = match &cause {
+        Some(rustls::Error::InvalidCertificate(why)) => of_certificate(why),
         Some(rustls::Error::AlertReceived(alert)) => return refused(*alert),
         Some(rustls::Error::InvalidMessage(_)) => "it does not speak TLS; write grpc:// instead of grpc+tls://, or start it with --tls-cert",
         None if error.kind() == io::ErrorKind::UnexpectedEof || error.kind() == io::ErrorKind::ConnectionReset => {
@@ -158,21 +232,7 @@ fn refused(alert: AlertDescription) -> Error {
     Error::invalid(format!("it ended the TLS handshake ({alert:?})"))
 }
 
-/// What TLS says of a failed connection or call, if it is why that failed.
-///
-/// With TLS 1.3 a server refuses a client's certificate after the client's handshake is over. The alert then arrives as
-/// the failure of the first call, and the layers between have turned it into text.
+/// The error of ours among the causes of `error`: what a connector said.
 pub(crate) fn explain(error: &(dyn StdError + 'static)) -> Option<Error> {
-    if let Some(ours) = Error::find(error) {
-        return Some(Error::new(ours.kind(), ours.message()));
-    }
-    let mut at = Some(error);
-    while let Some(e) = at {
-        if let Some((_, name)) = e.to_string().split_once("fatal alert: ") {
-            let known = OF_CERTIFICATES.into_iter().find(|alert| name.starts_with(&format!("{alert:?}")));
-            return Some(refused(known.unwrap_or(AlertDescription::HandshakeFailure)));
-        }
-        at = e.source();
-    }
-    None
+    Error::find(error).map(|ours| Error::new(ours.kind(), ours.message()))
 }
