@@ -12,7 +12,7 @@ use crate::fencing::is_refusal;
 use crate::records::failure_domains::Domains;
 use crate::records::home_slots::Seats;
 use crate::records::membership::Spread;
-use crate::records::membership::{Membership, REDUNDANT_FORMAT, homes_of};
+use crate::records::membership::{Membership, REDUNDANT_FORMAT, homes_of, no_record};
 use crate::records::root::RootRecord;
 use crate::rejoin::ANSWER;
 use crate::root_store::Catalog;
@@ -108,7 +108,7 @@ impl Catalog {
                 Err(e) => return Err(silent().because(Error::unavailable(e.full_text()))),
             }
         }
-        let newest = self.newest_of(&told).ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
+        let newest = self.newest_of(&told).ok_or_else(|| no_record(&told))?;
         let homes = |of: &Membership| Homes { number: of.homes as usize, seats: Seats::of(of), domains: Domains::of(of, self.ids()) };
         let mut after = newest.clone();
         wanted.put_into(&mut after);

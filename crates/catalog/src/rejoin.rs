@@ -3,7 +3,7 @@
 //! The note is in the membership record, which every drive has; of several the one with the highest `change` counts.
 
 use crate::records::membership::highest;
-use crate::records::membership::newest;
+use crate::records::membership::{newest, no_record};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -346,7 +346,7 @@ impl Catalog {
         let key = Key::new(MEMBERSHIP_KEY)?;
         let members = self.presence().members();
         let told = self.told(self.deadline()).await?;
-        let known = self.newest_of(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
+        let known = self.newest_of(&told).cloned().ok_or_else(|| no_record(&told))?;
         let mut membership = known.clone();
         // What is blank, or was replaced, is to stay so.
         let takes = |at: usize| told[at].is_ok() && (known.homes < 2 || stranger(&known, &self.drives()[at].info().id, &told[at]).is_none());

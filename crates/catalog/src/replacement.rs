@@ -3,11 +3,11 @@
 use crate::records::membership::BLANK;
 use crate::records::membership::stranger;
 use bytes::Bytes;
-use skytether_common::{Error, Key, Kind, Result};
+use skytether_common::{Key, Kind, Result};
 use skytether_store::{Expect, Op};
 use uuid::Uuid;
 
-use crate::records::membership::newest;
+use crate::records::membership::{newest, no_record};
 use crate::records::membership::{MEMBERSHIP_KEY, Membership, REPLACED_FORMAT};
 use crate::root_store::Catalog;
 use skytether_runtime::within;
@@ -39,7 +39,7 @@ impl Catalog {
     /// The drives that answer and are blank.
     pub async fn blank(&self) -> Result<Vec<usize>> {
         let told = self.told(self.deadline()).await?;
-        let Some(newest) = newest(&told) else { return Err(Error::unavailable("no drive knows its fleet")) };
+        let Some(newest) = newest(&told) else { return Err(no_record(&told)) };
         self.lose_strangers(newest, &told);
         self.check_presence()?;
         Ok((0..told.len()).filter(|at| matches!(told[*at], Ok(None))).collect())
@@ -74,7 +74,7 @@ impl Catalog {
         {
             let _turn = self.presence().turn().await;
             let told = self.told(self.deadline()).await?;
-            let value: Bytes = newest(&told).ok_or_else(|| Error::unavailable("no drive knows its fleet"))?.encode()?;
+            let value: Bytes = newest(&told).ok_or_else(|| no_record(&told))?.encode()?;
             for drive in self.drives().iter().filter(|drive| ids.contains(&drive.info().id)) {
                 let put = Op::Put { key: key.clone(), value: value.clone(), expect: Expect::Absent };
                 match within(self.deadline(), &drive.info().name, "note its fleet", drive.apply(vec![put])).await {

@@ -12,13 +12,13 @@ use crate::Maintenance;
 use skytether_catalog::join::{NOTES, is_note};
 use skytether_catalog::records::failure_domains::Domains;
 use skytether_catalog::records::home_slots::Seats;
-use skytether_catalog::records::membership::{GROWN_FORMAT, MEMBERSHIP_KEY, Member, Membership};
+use skytether_catalog::records::membership::{GROWN_FORMAT, MEMBERSHIP_KEY, Member, Membership, no_record};
 use skytether_runtime::within;
 
 impl Maintenance {
     async fn newest_membership(&self) -> Result<Membership> {
         let told = self.0.catalog().told(self.0.catalog().deadline()).await?;
-        self.0.catalog().newest_of(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))
+        self.0.catalog().newest_of(&told).cloned().ok_or_else(|| no_record(&told))
     }
 
     /// Takes a blank drive into the fleet, as one of `host` where drives are on hosts. Nothing lies on it yet, so that nothing is to be looked for there. Whether it was not of it before.

@@ -282,3 +282,27 @@ pub(crate) fn highest(told: &[Result<Option<Membership>>]) -> u64 {
 pub fn newest(told: &[Result<Option<Membership>>]) -> Option<&Membership> {
     told.iter().filter_map(|told| told.as_ref().ok()?.as_ref()).max_by_key(|membership| membership.change)
 }
+
+/// The error where [`newest`] finds no record: no drive has one, or the first drive that did not answer says why.
+#[must_use]
+pub fn no_record(told: &[Result<Option<Membership>>]) -> Error {
+    let error = Error::unavailable("no drive knows its fleet");
+    match told.iter().find_map(|told| told.as_ref().err()) {
+        Some(why) => error.because(Error::new(why.kind(), why.full_text())),
+        None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_record_the_first_failure_is_named() {
+        let told = [Ok(None), Err(Error::corrupt("drive-1 is damaged")), Err(Error::unavailable("drive-2 is silent"))];
+        assert!(newest(&told).is_none());
+        let error = no_record(&told);
+        assert_eq!((error.kind(), error.full_text().as_str()), (Kind::Unavailable, "no drive knows its fleet: drive-1 is damaged"));
+        assert_eq!(no_record(&told[..1]).full_text(), "no drive knows its fleet");
+    }
+}
