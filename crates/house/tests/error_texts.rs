@@ -1,6 +1,6 @@
 //! No code outside of tests decides by the text of an error: it asks for the kind and the detail.
 //!
-//! What is found: the text of an error (`e.message()`, `e.full_text()`, `e.to_string()`, `str(e)`), or a variable that
+//! What is found: the text of an error (`e.message()`, `e.report()`, `e.to_string()`, `str(e)`), or a variable that
 //! has it, which is searched, split, compared or matched. What `assert!` looks at is left out. A function that gets a
 //! text as an argument is not found: do not write one.
 
@@ -21,7 +21,7 @@ const ALLOWED: &[(&str, usize, &str)] = &[
 ];
 
 /// Methods that give the text of an error, whatever they are called on.
-const GIVE: &[&str] = &["message", "full_text", "strip_backtrace"];
+const GIVE: &[&str] = &["message", "report", "strip_backtrace"];
 
 /// Variables that hold an error. `to_string` of others gives any text.
 const ERRORS: &[&str] = &["e", "err", "error", "cause", "failed", "failure", "inner", "other"];
@@ -231,8 +231,8 @@ fn no_code_decides_by_the_text_of_an_error() {
 fn decisions_by_text_are_found_in_rust() {
     for code in [
         r#"fn f(e: Error) { if e.message().contains("x") {} }"#,
-        r#"fn f() { error.full_text().to_lowercase().starts_with("x") }"#,
-        r#"fn f() { let text = e.full_text(); g(); text.contains("x") }"#,
+        r#"fn f() { error.report().to_lowercase().starts_with("x") }"#,
+        r#"fn f() { let text = e.report(); g(); text.contains("x") }"#,
         r#"fn f() { let text: String = error.to_string(); match text.strip_prefix("x") {} }"#,
         r#"fn f() { match e.message() { "x" => 1, _ => 2 } }"#,
         r#"fn f() { match error.to_string().as_str() { "x" => 1, _ => 2 } }"#,
@@ -251,9 +251,9 @@ fn decisions_by_text_are_found_in_rust() {
 #[test]
 fn what_only_passes_texts_on_is_not_found_in_rust() {
     for code in [
-        r#"fn f() { log(e.full_text()); Err(Error::invalid(format!("x: {}", e.message()))) }"#,
-        r#"fn f() { let text = e.full_text(); Error::corrupt(text) }"#,
-        r#"fn f() { let text: String = e.full_text().chars().take(9).collect(); Note { epoch, text: text } }"#,
+        r#"fn f() { log(e.report()); Err(Error::invalid(format!("x: {}", e.message()))) }"#,
+        r#"fn f() { let text = e.report(); Error::corrupt(text) }"#,
+        r#"fn f() { let text: String = e.report().chars().take(9).collect(); Note { epoch, text: text } }"#,
         r#"fn f() { name.to_string().contains("x") }"#,
         r#"fn f() { assert!(e.to_string().contains("x"), "{e}"); assert_eq!(e.message(), "x") }"#,
         r#"#[cfg(test)] mod tests { fn f() { e.message().contains("x") } }"#,
