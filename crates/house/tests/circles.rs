@@ -1,10 +1,9 @@
 //! Files of a crate import each other in circles of at most three.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use crate::imports::{Imports, Site, Sources, imports};
-use crate::workspace::{Member, members};
+use crate::workspace::{Member, members, read_sources};
 
 /// Files that may import each other in a circle.
 const MOST: usize = 3;
@@ -91,20 +90,8 @@ fn problem(name: &str, edges: &Edges, allowed: usize) -> Option<String> {
 /// The sources of a crate below `src`.
 fn sources(member: &Member) -> Sources {
     let mut found = Sources::new();
-    read(&member.directory, &member.directory.join("src"), &mut found);
+    read_sources(&member.directory, &member.directory.join("src"), &mut found);
     found
-}
-
-fn read(base: &Path, directory: &Path, found: &mut Sources) {
-    for entry in std::fs::read_dir(directory).unwrap_or_else(|e| panic!("cannot read {}: {e}", directory.display())) {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            read(base, &path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let name = path.strip_prefix(base).unwrap().to_str().unwrap().replace(std::path::MAIN_SEPARATOR, "/");
-            found.insert(name, std::fs::read_to_string(&path).unwrap());
-        }
-    }
 }
 
 #[test]

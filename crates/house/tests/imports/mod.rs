@@ -7,4 +7,4 @@
 mod modules;
 pub(crate) mod tokens;
 
-pub(crate) use modules::{Imports, Site, Sources, imports};
+pub(crate) use modules::{Imports, Site, Sources, imports, undeclared};
