@@ -47,12 +47,14 @@ SOAK := test(/^storms::/) | test(/^faulty::/) | test(/^chaos::/) | test(/^regret
 FUZZ_SECONDS ?= 20
 FUZZ_TARGETS ?= $(shell sed -n 's/.*Target { name: "\([a-z_]*\)".*/\1/p' fuzz/src/lib.rs)
 FUZZ_DIR ?= target/fuzz
+# Where cargo puts the program.
+FUZZ_PROGRAM = $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)/debug/fuzz
 
 fuzz: setup ## the parsers of bytes from outside, FUZZ_SECONDS each, with libFuzzer
 	@RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/fuzz/instrument.sh cargo build -p skytether-fuzz --features libfuzzer --bin fuzz
 	@for target in $(FUZZ_TARGETS); do \
 	  mkdir -p $(FUZZ_DIR)/$$target/seeds $(FUZZ_DIR)/$$target/corpus; echo "$$target ..." >&2; \
-	  (ulimit -s 32768; FUZZ_TARGET=$$target FUZZ_SEEDS=$(FUZZ_DIR)/$$target/seeds target/debug/fuzz -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=4096 \
+	  (ulimit -s 32768; FUZZ_TARGET=$$target FUZZ_SEEDS=$(FUZZ_DIR)/$$target/seeds $(FUZZ_PROGRAM) -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=4096 \
 	    -max_len=65536 -print_final_stats=0 -artifact_prefix=$(FUZZ_DIR)/$$target/ $(FUZZ_DIR)/$$target/corpus $(FUZZ_DIR)/$$target/seeds) \
 	    > $(FUZZ_DIR)/$$target/log 2>&1 || { tail -n 40 $(FUZZ_DIR)/$$target/log >&2; echo "$$target: what it was given is in $(FUZZ_DIR)/$$target" >&2; exit 1; }; \
 	  tail -n 1 $(FUZZ_DIR)/$$target/log; \
