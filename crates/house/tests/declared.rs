@@ -31,19 +31,19 @@ fn each_source_file_is_declared() {
 #[test]
 fn undeclared_files_of_tests_are_found() {
     let sources: Sources = [
-        ("crates/a/src/lib.rs", "mod used;"),
-        ("crates/a/src/used.rs", "#[cfg(test)] mod tests;"),
-        ("crates/a/src/used/tests.rs", ""),
-        ("crates/a/src/left.rs", "#[test] fn never_runs() {}"),
-        ("crates/a/tests/a/main.rs", "mod declared; #[path = \"../../../b/tests/shared.rs\"] mod shared;"),
-        ("crates/a/tests/a/declared.rs", "// mod forgotten;"),
-        ("crates/a/tests/a/forgotten.rs", "#[test] fn never_runs() {}"),
-        ("crates/a/tests/alone.rs", "#[test] fn never_runs() {}"),
-        ("crates/b/tests/shared.rs", ""),
+        ("a/src/lib.rs", "mod used;"),
+        ("a/src/used.rs", "#[cfg(test)] mod tests;"),
+        ("a/src/used/tests.rs", ""),
+        ("a/src/left.rs", "#[test] fn never_runs() {}"),
+        ("a/tests/a/main.rs", "mod declared; #[path = \"../../../b/tests/shared.rs\"] mod shared;"),
+        ("a/tests/a/declared.rs", "// mod forgotten;"),
+        ("a/tests/a/forgotten.rs", "#[test] fn never_runs() {}"),
+        ("a/tests/alone.rs", "#[test] fn never_runs() {}"),
+        ("b/tests/shared.rs", ""),
     ]
     .map(|(name, text)| (name.to_owned(), text.to_owned()))
     .into();
-    let roots = ["crates/a/src/lib.rs", "crates/a/tests/a/main.rs"].map(str::to_owned);
-    let expected = ["crates/a/src/left.rs", "crates/a/tests/a/forgotten.rs", "crates/a/tests/alone.rs"].map(str::to_owned);
+    let roots = ["a/src/lib.rs", "a/tests/a/main.rs"].map(str::to_owned);
+    let expected = ["a/src/left.rs", "a/tests/a/forgotten.rs", "a/tests/alone.rs"].map(str::to_owned);
     assert_eq!(undeclared(&sources, &roots), Ok(BTreeSet::from(expected)));
 }
