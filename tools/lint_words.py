@@ -63,7 +63,7 @@ def prose_of_markdown(text: str) -> Iterator[tuple[int, str]]:
 
 
 def found_by(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, str]]:
-    """Each line of the groups `comment` in `text`. The pattern matches literals as well, and so skips what is in them."""
+    """Each line of the groups `comment` in `text`. The pattern matches literals as well, and so skips their content."""
     number, at = 1, 0
     for match in pattern.finditer(text):
         number, at = number + text.count("\n", at, match.start()), match.start()
