@@ -1,4 +1,4 @@
-"""What the project's texts refer to exists: paths in all of them, links and headings in documents."""
+"""What the project's texts refer to exists: paths in all of them, links, headings and names of tests in documents."""
 
 from __future__ import annotations
 
@@ -37,8 +37,27 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.replace("`", "").strip().lower()).replace(" ", "-") for heading in headings}
 
 
+def functions(sources: dict[str, str]) -> set[str]:
+    """The functions of Rust files, alone and as `module::function`.
+
+    Modules called `tests` are left out, as in `unknown_tests`.
+    """
+    modules = {name: Path(name).parent.name if name.endswith(("/mod.rs", "/tests.rs")) else Path(name).stem for name in sources}
+    pairs = {(modules[name], function) for name, text in sources.items() for function in re.findall(r"\bfn (\w+)", text)}
+    return {function for _, function in pairs} | {f"{module}::{function}" for module, function in pairs}
+
+
+def unknown_tests(text: str, known: set[str]) -> Iterator[tuple[int, str]]:
+    """Names of tests in a document that are not `known`: in backticks, of five words or behind the name of a module."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for path in re.findall(r"`((?:[a-z]\w*::)*[a-z]+(?:_[a-z0-9]+){2,})`", line):
+            name = "::".join([part for part in path.split("::") if part != "tests"][-2:])
+            if name not in known and ("::" in name or name.count("_") >= 4):
+                yield number, path
+
+
 def dangling(name: str, text: str, known: set[str], read: Callable[[str], str]) -> Iterator[tuple[int, str]]:
-    """References of the file `name` to what does not exist, each with its line. `read` gives the text of another file."""
+    """References of the file `name` to what does not exist, with their lines. `read` gives the text of another file."""
     for number, line in enumerate(text.splitlines(), 1):
         for path in PATH.findall(line):
             if path.rstrip("/") not in known:
@@ -63,6 +82,22 @@ def test_references_name_what_exists() -> None:
 
     found = [f"{name}:{number}: {what}" for name in looked_at for number, what in dangling(name, read(name), known, read)]
     assert not found, "these do not exist:\n" + "\n".join(found)
+
+
+def test_documents_name_tests_that_exist() -> None:
+    files = tracked()
+    known = functions({name: (ROOT / name).read_text(encoding="utf-8") for name in files if name.endswith(".rs")})
+    documents = {name: (ROOT / name).read_text(encoding="utf-8") for name in files if name.endswith(".md")}
+    assert "::readers_see_" in documents["ARCHITECTURE.md"]
+    found = [f"{name}:{number}: {what}" for name, text in documents.items() for number, what in unknown_tests(text, known)]
+    assert not found, "these tests do not exist:\n" + "\n".join(found)
+
+
+def test_unknown_tests_are_found() -> None:
+    known = functions({"crates/x/tests/a.rs": "async fn reader_meets_writer_and_waits() {}", "crates/x/src/b/mod.rs": "fn it_is_so() {}"})
+    text = "`a::reader_meets_writer_and_waits` `x::b::tests::it_is_so`, `b::reader_meets_writer_and_waits`\n`a::gone_for_ever` `cut::walk`"
+    assert list(unknown_tests(text, known)) == [(1, "b::reader_meets_writer_and_waits"), (2, "a::gone_for_ever")]
+    assert list(unknown_tests("`reader_meets_writer_and_waits` `tls_root_certs`\n`reader_meets_nothing_at_all`", known)) == [(2, "reader_meets_nothing_at_all")]
 
 
 def test_dangling_references_are_found() -> None:
