@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code or 0
     except BrokenPipeError:
-        # Whoever read our output has seen enough.
+        # The reader of our output has closed it: `head` has its lines.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -70,7 +70,10 @@ class _InTheWay(OSError):
 
 
 class _NotWritten(OSError):
-    """An HDF5 file could not be written. What HDF5 holds of it can't be flushed, and it crashes when it tries that at the end of the process."""
+    """An HDF5 file could not be written.
+
+    HDF5 can't flush what it holds of the file, and crashes when it tries that at the end of the process.
+    """
 
 
 #: Genes of each group that `de` shows on a terminal.
@@ -230,7 +233,7 @@ def _de(a: argparse.Namespace) -> int:
 
 
 def _what_values(a: argparse.Namespace) -> str:
-    """What is known of the values that are to be tested; nothing where they are not to be had: the call is wrong in any case."""
+    """What is known of the values to test; a hint where they can't be read, as the call is wrong in any case."""
     from skytether import SkytetherError
 
     try:

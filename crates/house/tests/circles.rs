@@ -8,12 +8,13 @@ use crate::workspace::{Member, members, read_sources};
 /// Files that may import each other in a circle.
 const MOST: usize = 3;
 
-/// Crates that are not yet cured, and how many of their files are in circles of more than [`MOST`]. A figure may only shrink.
+/// Crates that are not yet cured, and how many of their files are in circles of more than [`MOST`]. A figure may only
+/// shrink.
 const ALLOWED: &[(&str, usize)] = &[];
 
 type Edges = BTreeMap<(String, String), Site>;
 
-/// The sets of files of which each reaches each other by imports, the largest first. Files in no circle are left out.
+/// The sets of files that all reach each other by imports, the largest first. Files in no circle are left out.
 fn circles(edges: &Edges) -> Vec<Vec<&str>> {
     let mut search = Search::default();
     for (from, to) in edges.keys() {
@@ -66,7 +67,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// What is wrong with a crate of which `allowed` files may be in circles of more than [`MOST`].
+/// What is wrong with a crate that may have `allowed` files in circles of more than [`MOST`].
 fn problem(name: &str, edges: &Edges, allowed: usize) -> Option<String> {
     let large: Vec<Vec<&str>> = circles(edges).into_iter().filter(|circle| circle.len() > MOST).collect();
     let files = large.iter().map(Vec::len).sum::<usize>();

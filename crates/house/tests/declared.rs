@@ -1,4 +1,4 @@
-//! Each source file belongs to a target: a test in a file that no `mod` declares would never run, and nothing would say so.
+//! Each source file belongs to a target. A test in a file that no `mod` declares would never run, without any message.
 
 use std::collections::BTreeSet;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::tokens::{Token, behind, tokens, without_tests};
 
-/// The sources of a crate, or of all crates: paths relative to its directory, or to that of the workspace, with `/`, and texts.
+/// The texts of sources by path. Paths have `/`, and are relative to the directory of the crate or of the workspace.
 pub(crate) type Sources = BTreeMap<String, String>;
 
 /// Where a file imports another first.
@@ -284,7 +284,8 @@ fn read_use<'a>(tree: &[Token<'a>], prefix: &mut Vec<&'a str>, paths: &mut Vec<P
     prefix.truncate(before);
 }
 
-/// Whether a path begins at the word at `at`, and not in the middle of another one, of a method's name or of a visibility.
+/// Whether a path begins at the word at `at`, and not in the middle of another one, of a method's name or of a
+/// visibility.
 fn begins_path(body: &[Token<'_>], at: usize) -> bool {
     let before = |back: usize| at.checked_sub(back).map_or("", |at| body[at].text);
     match before(1) {
