@@ -5,7 +5,7 @@
 //! The least `T` that allows a choice is found by bisection, for each set of rungs that is worth a try.
 
 use crate::cost::{SliceLoad, distinct_in_lanes};
-use crate::message::{Rung, Seconds};
+use crate::message::{PushdownLevel, Seconds};
 
 /// States at the end of an epoch: what they cost follows from how many slices are in it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,7 +30,7 @@ pub struct States {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Lane {
     /// The rung.
-    pub rung: Rung,
+    pub rung: PushdownLevel,
     /// What a slice costs, its share of an epoch's set-up included.
     pub load: SliceLoad,
     /// How many slices per core the drive may be slower by than it looks: none is begun that would not be done then.
@@ -333,7 +333,7 @@ impl Fluid<'_> {
             // As few bytes as possible, to begin with.
             let start = if more > 0.0 { low } else { high };
             self.below[at] = start;
-            if n > 0.0 && (start < n || lane.rung == Rung::Filter) {
+            if n > 0.0 && (start < n || lane.rung == PushdownLevel::Filter) {
                 cores -= part.begin_above;
             }
             cores -= start * lane.load.above + (n - start) * part.raw.above;
@@ -425,7 +425,7 @@ mod tests {
             raw: load(0.0, 1e6, 4e-3),
             begin_above: 0.0,
             may_raw: true,
-            lanes: vec![Lane { rung: Rung::Full, load: load(wall, bytes, 0.0), margin: 0.0, begin: 0.0, states: None, commits: false }],
+            lanes: vec![Lane { rung: PushdownLevel::Full, load: load(wall, bytes, 0.0), margin: 0.0, begin: 0.0, states: None, commits: false }],
         }
     }
 
@@ -500,7 +500,7 @@ mod tests {
     #[test]
     fn nobody_commits_himself_for_little() {
         let mut one = part(4e-3, 0.0);
-        one.lanes.push(Lane { rung: Rung::Filter, ..one.lanes[0] });
+        one.lanes.push(Lane { rung: PushdownLevel::Filter, ..one.lanes[0] });
         for (above, commits, expected) in [(0.1e-3, false, 0), (0.1e-3, true, 1), (2e-3, true, 0)] {
             // With `filter`, so much is left to do for a slice above.
             one.lanes[1].load.above = above;

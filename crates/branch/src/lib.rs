@@ -2,4 +2,4 @@ pub mod branch;
 pub mod striped_storage;
 pub mod worker;
 
-pub use branch::Branch;
+pub use branch::Aggregator;

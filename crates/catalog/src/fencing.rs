@@ -158,7 +158,7 @@ pub async fn take_over(fence: &Fence, drives: &[Arc<Fenced>], deadline: Duration
                     refused = Some(e);
                     break;
                 }
-                Err(e) if e.kind() != Kind::Unavailable => return Err(e.while_doing(format!("{} could not note its host", drive.name()))),
+                Err(e) if e.kind() != Kind::Unavailable => return Err(e.context(format!("{} could not note its host", drive.name()))),
                 Err(e) => missed.push((drive.drive.info().id, e)),
                 Ok(_) => {}
             }
@@ -169,7 +169,7 @@ pub async fn take_over(fence: &Fence, drives: &[Arc<Fenced>], deadline: Duration
     }
     let busy = Error::conflict("other hosts take this fleet over at this moment: stop all but one");
     Err(match refused {
-        Some(e) => busy.because(e),
+        Some(e) => busy.with_source(e),
         None => busy,
     })
 }
@@ -213,7 +213,7 @@ impl Fenced {
             return Ok(version);
         }
         let own = self.fence.holder(term);
-        let value = serde_json::to_vec(&own).map(Bytes::from).map_err(|e| Error::internal("cannot write the record of a fleet's host").because(e))?;
+        let value = serde_json::to_vec(&own).map(Bytes::from).map_err(|e| Error::internal("cannot write the record of a fleet's host").with_source(e))?;
         for _ in 0..ATTEMPTS {
             // What is read after its version is that version, or the compare-and-set fails.
             let expect = match self.holder().await? {

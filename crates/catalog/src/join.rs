@@ -49,11 +49,11 @@ impl Catalog {
     /// What the drives say.
     pub async fn sweep_records(&self) -> Result<()> {
         let catalog = self;
-        if !catalog.presence().lost().is_empty() {
+        if !catalog.health().down().is_empty() {
             return Ok(());
         }
-        let _still = catalog.presence().still().await;
-        for at in catalog.presence().members() {
+        let _still = catalog.health().freeze_records().await;
+        for at in catalog.health().members() {
             for name in catalog.names_at(at).await? {
                 let homes = catalog.homes(&name);
                 if homes.contains(&at) {

@@ -33,6 +33,6 @@ pub use faults::FaultReporter;
 pub use layer::Layer;
 pub use program::{Program, ProgramKind};
 pub use session::{OpenReply, Session};
-pub use skytether_adapt::message::Rung;
+pub use skytether_adapt::message::PushdownLevel;
 pub use subplan::SubPlan;
 pub use verify::{Verified, Verify};

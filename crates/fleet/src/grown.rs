@@ -94,7 +94,7 @@ impl Embedded {
             }
             let (dir, like) = (drive_dir(self.path(), place), like.clone());
             let opened =
-                tokio::task::spawn_blocking(move || open(&dir, name, like)).await.map_err(|e| Error::internal("making a drive stopped").because(e))??;
+                tokio::task::spawn_blocking(move || open(&dir, name, like)).await.map_err(|e| Error::internal("making a drive stopped").with_source(e))??;
             let Some(drive) = opened else { continue };
             // One that was to come when a crash came first, or left and was emptied, is as good as a new one.
             if ids.contains(&drive.info().id) || drive.usage().await?.keys > 1 {

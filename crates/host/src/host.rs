@@ -25,11 +25,11 @@ use skytether_cluster::cluster::Cluster;
 use skytether_cluster::options::HostOptions;
 use skytether_exec::fallback::EngineFallback;
 use skytether_exec::query_runtime::QueryRuntime;
-use skytether_export::parquet_view::Door;
+use skytether_export::parquet_view::ParquetView;
 use skytether_ingest::dataset_writer::DatasetWriter;
 use skytether_maintenance::Maintenance;
 use skytether_query::planner::Planner;
-use skytether_recovery::missing_drive::Lost;
+use skytether_recovery::missing_drive::UnavailableDrive;
 
 /// Called with how far long work is.
 type Tell<'a> = &'a (dyn Fn(&Progress) + Send + Sync);
@@ -77,7 +77,12 @@ impl Host {
     ///
     /// # Errors
     /// As there.
-    pub fn join_without(drives: Vec<Arc<dyn Cse>>, lost: Vec<Lost>, options: HostOptions, founding: Founding) -> BoxFuture<'static, Result<(Self, u64)>> {
+    pub fn join_without(
+        drives: Vec<Arc<dyn Cse>>,
+        lost: Vec<UnavailableDrive>,
+        options: HostOptions,
+        founding: Founding,
+    ) -> BoxFuture<'static, Result<(Self, u64)>> {
         Box::pin(async move {
             let (runtime, fallback) = parts(&options)?;
             let (cluster, deleted) = Cluster::join_without(drives, lost, options, founding, fallback).await?;
@@ -184,8 +189,8 @@ impl Host {
 
     /// Reads tables as plain files.
     #[must_use]
-    pub fn door(&self) -> Door {
-        Door::new(self.catalog().clone(), Arc::new(self.catalog().clone()))
+    pub fn door(&self) -> ParquetView {
+        ParquetView::new(self.catalog().clone(), Arc::new(self.catalog().clone()))
     }
 
     /// Runs a query: one `SELECT`, in DataFusion's SQL.

@@ -5,7 +5,7 @@
 
 use skytether_adapt::cost::CostModel;
 use skytether_adapt::work::PRIORS;
-use skytether_device::Rung;
+use skytether_device::PushdownLevel;
 use skytether_redundancy::Scheme;
 
 use skytether_exec::scan::Moves;
@@ -38,10 +38,10 @@ pub(crate) fn is_worked_off_above(scheme: Scheme, lost: &[bool], read: f64, move
     let (mut host, mut handing_out, mut working) = (0.0, 0.0f64, 0.0f64);
     for (at, ((_, rows, bytes), lost)) in moves.parts.iter().zip(lost).enumerate() {
         let (slice, profile) = ((*rows as f64, *bytes as f64), &moves.profiles[at]);
-        host += model.slice(at, Rung::Raw, slice).above / f64::from(moves.host.cores.max(1));
+        host += model.slice(at, PushdownLevel::Raw, slice).above / f64::from(moves.host.cores.max(1));
         if !lost {
             let (disk, link) = (slice.1 / profile.disk_bytes_per_s, slice.1 / profile.link_bytes_per_s());
-            let works = model.slice(at, Rung::Full, slice).cpu / f64::from(profile.cores.max(1));
+            let works = model.slice(at, PushdownLevel::Full, slice).cpu / f64::from(profile.cores.max(1));
             handing_out = handing_out.max(disk).max(link * (1.0 + parities));
             working = working.max(disk).max(link * (travel + parities)).max(works);
         }

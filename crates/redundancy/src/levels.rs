@@ -75,7 +75,7 @@ impl<I: Clone> Levels<I> {
         if count > hosts.len() {
             return Err(Error::invalid(format!("{} drives are not on {count} hosts", hosts.len())));
         }
-        let outer = Grouper::new(codes.0, count, windows.0, seed).map_err(|e| e.while_doing(format!("{count} hosts for ec:{}/{}", codes.0, codes.1)))?;
+        let outer = Grouper::new(codes.0, count, windows.0, seed).map_err(|e| e.context(format!("{count} hosts for ec:{}/{}", codes.0, codes.1)))?;
         let mut drives = vec![Vec::new(); count];
         let mut places = Vec::with_capacity(hosts.len());
         for (drive, host) in hosts.iter().enumerate() {
@@ -85,7 +85,7 @@ impl<I: Clone> Levels<I> {
         }
         let host = |(host, drives): (usize, Vec<u32>)| {
             let inner = Grouper::new(codes.1, drives.len(), windows.1, mixed(seed ^ host as u64))
-                .map_err(|e| e.while_doing(format!("host {host} for ec:{}/{}", codes.0, codes.1)))?;
+                .map_err(|e| e.context(format!("host {host} for ec:{}/{}", codes.0, codes.1)))?;
             Ok(Host { outer: vec![0; drives.len()], drives, inner })
         };
         Ok(Self { outer, formed: 0, hosts: drives.into_iter().enumerate().map(host).collect::<Result<_>>()?, places, seed })

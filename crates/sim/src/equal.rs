@@ -1,6 +1,6 @@
 //! How many slow drives equal one host: the same slices spread over 1 to 96 drives.
 
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_adapt::profile::{Profile, ProfileError};
 use skytether_adapt::query::Policy;
 
@@ -51,8 +51,8 @@ pub fn curve(work: &Workload, profile: &str, ground: &Ground) -> Result<Vec<Equa
             drives,
             one_core: cpu,
             host: cpu / f64::from(ground.host_cores),
-            full: time(Policy::Static(Rung::Full)),
-            raw: time(Policy::Static(Rung::Raw)),
+            full: time(Policy::Static(PushdownLevel::Full)),
+            raw: time(Policy::Static(PushdownLevel::Raw)),
             adaptive: time(Policy::Adaptive),
         }
     };

@@ -1,6 +1,6 @@
 //! The grid of issue 4: each point run with every static choice and with the adaptive one, over the same slices at the same costs.
 
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
 
@@ -156,7 +156,7 @@ pub fn beside() -> Vec<Point> {
     all
 }
 
-const STATIC: [Rung; 3] = [Rung::Full, Rung::Filter, Rung::Raw];
+const STATIC: [PushdownLevel; 3] = [PushdownLevel::Full, PushdownLevel::Filter, PushdownLevel::Raw];
 
 /// The fleet of a point. `change` is when its load changes, if it does.
 #[must_use]

@@ -30,7 +30,7 @@
 //! Costs are to come from other runs than those that are compared: `benches/moving.py` measures them over drives behind a quick link. Drives have two cores and the rate of the disk of the grid's, and are what the host
 //! takes them for. Slices all cost what was calibrated, the first ones too: the calibration has what the average has.
 
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_adapt::query::Policy;
 use skytether_adapt::work::PRIORS;
 
@@ -129,9 +129,9 @@ fn simulate(row: &Columns<'_>, ground: &Ground) -> Result<(f64, f64), String> {
     let before = row.known("before_s", 0.0)?.unwrap_or(0.0);
     let policy = match row.text("policy")? {
         "adaptive" => Policy::Adaptive,
-        "full" => Policy::Static(Rung::Full),
-        "filter" => Policy::Static(Rung::Filter),
-        "raw" => Policy::Static(Rung::Raw),
+        "full" => Policy::Static(PushdownLevel::Full),
+        "filter" => Policy::Static(PushdownLevel::Filter),
+        "raw" => Policy::Static(PushdownLevel::Raw),
         other => return Err(format!("policy is {other}, but must be adaptive, full, filter or raw")),
     };
     let (load, change) = match row.text("load")? {

@@ -6,7 +6,7 @@
 //! What a row costs is not in the paper: per byte of rows in memory, what was measured of our filter of 1% (`calibration.csv`). Servers of 2 GHz have speed 1 here, as the machine that was measured, slower ones
 //! in proportion. The disk's rate is the lower one of those that the paper names for NVMe, 2 GB/s.
 
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::Policy;
 use skytether_adapt::work::{Kind, Operator, Output, PRIORS, Work};
@@ -102,7 +102,7 @@ fn times(fleet: &Fleet, ground: &Ground) -> Times {
         let outcome = run(fleet, &work, policy, ground.seed);
         if outcome.answer.as_ref() == Some(&outcome.expected) { outcome.end } else { f64::INFINITY }
     };
-    Times { client: time(Policy::Static(Rung::Raw)), servers: time(Policy::Static(Rung::Full)), adaptive: time(Policy::Adaptive) }
+    Times { client: time(Policy::Static(PushdownLevel::Raw)), servers: time(Policy::Static(PushdownLevel::Full)), adaptive: time(Policy::Adaptive) }
 }
 
 /// Storage servers of some number and clock rate.

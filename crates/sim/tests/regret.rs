@@ -1,6 +1,6 @@
 //! A sample of the grid; all of it in `make soak`, and with its figures by `cargo run -p skytether-sim --bin regret grid`.
 
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_sim::equal::curve;
 use skytether_sim::grid::{Ground, Load, measure, measure_all, points, summary};
 use skytether_sim::parallel::soak;
@@ -40,7 +40,7 @@ fn where_the_load_changes_the_rungs_change_too() {
         .find(|point| point.work.name == "moments" && point.slower == 4.0 && point.gbit == 1.0 && point.drives == 16 && point.load == Load::Changes);
     let row = measure(&point.unwrap(), &Ground::default(), false);
     assert!(row.regret() < -0.2, "{:?} {}", row.fixed, row.adaptive);
-    assert!(row.outcome.slices[&Rung::Raw] > 100 && row.outcome.slices[&Rung::Full] > 100, "{:?}", row.outcome.slices);
+    assert!(row.outcome.slices[&PushdownLevel::Raw] > 100 && row.outcome.slices[&PushdownLevel::Full] > 100, "{:?}", row.outcome.slices);
 }
 
 #[test]

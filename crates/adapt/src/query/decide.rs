@@ -6,7 +6,7 @@ use super::part::FIRST;
 use super::{Action, Epoch, Policy, Query, Stage};
 use crate::cost::SliceLoad;
 use crate::learn::{KNOWN, WARM_UP};
-use crate::message::{CloseAfter, CseId, EpochId, Rung, Seconds};
+use crate::message::{CloseAfter, CseId, EpochId, PushdownLevel, Seconds};
 use crate::plan::{Above, Lane, Part, Share, all_handed, divide};
 
 /// Bounds of the time between two plans, seconds.
@@ -121,7 +121,7 @@ impl<B> Query<B> {
             if self.now - self.cses[open.cse].heard > silence {
                 continue;
             }
-            if open.rung == Rung::Raw {
+            if open.rung == PushdownLevel::Raw {
                 astray.entry(open.cse).or_default().push(*id);
             } else {
                 let seconds = stuck.entry(open.cse).or_default();
@@ -163,7 +163,7 @@ impl<B> Query<B> {
     /// Seconds for which an epoch may give no sign that it goes on: so long that slow drives are not given up, and never for ever.
     fn lenience(&self, open: &Epoch) -> Seconds {
         let silence = self.limits.silence;
-        if open.rung == Rung::Raw {
+        if open.rung == PushdownLevel::Raw {
             return silence + self.turn(open.cse);
         }
         let own = &self.cses[open.cse];
@@ -189,7 +189,7 @@ impl<B> Query<B> {
     /// Seconds in which a slice that `cse` hands out is to be expected, at the latest.
     fn turn(&self, cse: usize) -> Seconds {
         let own = &self.cses[cse];
-        let raw = self.cost.slice(cse, Rung::Raw, (own.rows, own.bytes));
+        let raw = self.cost.slice(cse, PushdownLevel::Raw, (own.rows, own.bytes));
         let sending = f64::from(own.raw_open.max(1)) * raw.wall / f64::from(self.cost.profile(cse).cores);
         self.patient(cse) * (self.cost.disk(cse, own.bytes) + sending.max(raw.wall) + own.bytes / self.cost.link(cse))
     }
@@ -291,7 +291,7 @@ impl<B> Query<B> {
             share = Share { lane: share.lane, below: 0, raw: part.slices };
         }
         // Nor does the level above begin where the drive alone would hardly be later.
-        let alone = lane.filter(|lane| lane.rung == Rung::Full && share.below > 0).map(|lane| part.alone(lane, &outlook.above));
+        let alone = lane.filter(|lane| lane.rung == PushdownLevel::Full && share.below > 0).map(|lane| part.alone(lane, &outlook.above));
         if adaptive && !self.cses[cse].above_begun && share.raw > 0 && alone.is_some_and(|alone| alone - end < worth) {
             share = Share { lane: share.lane, below: part.slices, raw: 0 };
         }

@@ -3,7 +3,7 @@
 use super::decide::PLAN_EVERY;
 use super::{Action, Policy, Query, Stage};
 use crate::cost::SliceLoad;
-use crate::message::{CloseAfter, EpochId, Rung, Seconds};
+use crate::message::{CloseAfter, EpochId, PushdownLevel, Seconds};
 use crate::plan::{Above, Part, divide};
 
 /// An epoch is done again elsewhere if that is expected to end so many times sooner.
@@ -73,7 +73,7 @@ impl<B> Query<B> {
         let others = self.plan.end;
         let (mut again, mut give_up, mut forgone) = (Vec::new(), Vec::new(), Vec::new());
         for (id, open) in &self.epochs {
-            let stuck = open.rung != Rung::Raw
+            let stuck = open.rung != PushdownLevel::Raw
                 && !open.hedge
                 && !open.running.is_empty()
                 && open.slices.values().all(|stage| matches!(stage, Stage::Begun | Stage::Done));
@@ -130,7 +130,7 @@ impl<B> Query<B> {
             if let Some(open) = self.epochs.get_mut(&id) {
                 open.hedge = true;
             }
-            self.open(reader, Rung::Raw, slices, CloseAfter::DRAINED, true, out);
+            self.open(reader, PushdownLevel::Raw, slices, CloseAfter::DRAINED, true, out);
         }
     }
 }

@@ -40,7 +40,7 @@ fn index(holds: bool) -> Arc<Ready> {
 fn scan(kept: &[bool], bytes: u64, costs: Costs) -> Scan<'_> {
     let stripe = |number| Stripe { number, disk: costs.slice(std::slice::from_ref(&(0..bytes))), rows: 47_500.0 };
     let stripes = (0..STRIPES).filter(|n| kept[*n as usize]).map(stripe).collect();
-    Scan { kept, columns: &[0, 1], reading: Reading { costs, stripes, reach: reach(1, 0, 0), columns: 2, first: Some(1) } }
+    Scan { kept, columns: &[0, 1], reading: ReadCost { costs, stripes, reach: reach(1, 0, 0), columns: 2, first: Some(1) } }
 }
 
 /// Whether an index is asked for the rows of which `ke` is above `above`, of stripes of so many bytes.
@@ -105,7 +105,7 @@ fn a_disk_seeks_where_a_slice_does_not_follow_and_passes_over_what_is_small() {
     assert!(close(costs.slice(std::slice::from_ref(&(500_000..501_000))), 0.011));
     let reading = |numbers: &[u32], reach: u32| {
         let stripe = |number: &u32| Stripe { number: *number, disk: 0.004, rows: 10.0 };
-        Reading { costs, stripes: numbers.iter().map(stripe).collect(), reach, columns: 1, first: None }.all(false)
+        ReadCost { costs, stripes: numbers.iter().map(stripe).collect(), reach, columns: 1, first: None }.all(false)
     };
     assert!(close(reading(&[0, 1, 2], 2), 0.010 + 3.0 * 0.004));
     assert!(close(reading(&[0, 2, 5], 2), 2.0 * 0.010 + 4.0 * 0.004), "one is passed over, two are not");

@@ -113,10 +113,10 @@ async fn who_looks_around_while_a_drive_comes_does_not_take_it_for_lost() {
     tokio::time::timeout(Duration::from_secs(20), is_here).await.unwrap();
     looks.send(()).unwrap();
 
-    writing.await.unwrap().unwrap_or_else(|e| panic!("{}", e.full_text()));
-    growing.await.unwrap().unwrap_or_else(|e| panic!("{}", e.full_text()));
+    writing.await.unwrap().unwrap_or_else(|e| panic!("{}", e.report()));
+    growing.await.unwrap().unwrap_or_else(|e| panic!("{}", e.report()));
     // Nothing is moved while one is lost.
-    let again = host.resize(Vec::new(), &GrowthOptions::default(), &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    let again = host.resize(Vec::new(), &GrowthOptions::default(), &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.report()));
     assert!(again.drives.len() == 4 && again.drives.iter().all(|load| load.after > 0), "{again}");
     assert_eq!(rows(&host, "lab.t").await.unwrap(), holds(200));
 }
