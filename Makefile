@@ -31,10 +31,10 @@ test: setup test-rust test-python ## everything that is needed, then every test
 soak: setup $(VENV)/.dev ## the long repetition of what `make test` shows in short (hours; CONTRIBUTING.md lists it)
 	SKYTETHER_SOAK=1 SKYTETHER_FAULTS=all $(NEXTEST) run $(WORKSPACE) --profile soak -E '$(SOAK)'
 
-bench: $(VENV)/.benchmarked ## the benchmarks, each beside what people would use instead (hours; parts of them: benches/run.py --help)
+bench: $(VENV)/.benchmarked ## benchmarks, in comparison with other tools (hours; benches/run.py --help lists the parts)
 	@$(BIN)/python benches/run.py
 
-figures: setup ## the papers' figures into figures-out/, ours beside the published values (about 10 minutes)
+figures: setup ## the papers' figures into figures-out/, with the published values next to ours (about 10 minutes)
 	@$(BIN)/python benches/figures/run.py
 
 # All but the Python extension, which is tested from Python.
@@ -43,16 +43,18 @@ NEXTEST := $(BIN)/cargo-nextest nextest
 # What `make soak` repeats: it reads SKYTETHER_SOAK (and storms SKYTETHER_STORMS=FROM..TO, faults SKYTETHER_FAULTS=all).
 SOAK := test(/^storms::/) | test(/^faulty::/) | test(/^chaos::/) | test(/^regret::/) | (package(skytether-store) & kind(test))
 
-# What is in fuzz/ by default, or one: make fuzz FUZZ_TARGETS=plan_read FUZZ_SECONDS=600. What it finds stays in $(FUZZ_DIR).
+# All targets of fuzz/, or one: make fuzz FUZZ_TARGETS=plan_read FUZZ_SECONDS=600. Findings stay in $(FUZZ_DIR).
 FUZZ_SECONDS ?= 20
 FUZZ_TARGETS ?= $(shell sed -n 's/.*Target { name: "\([a-z_]*\)".*/\1/p' fuzz/src/lib.rs)
 FUZZ_DIR ?= target/fuzz
+# Where cargo puts the program.
+FUZZ_PROGRAM = $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)/debug/fuzz
 
 fuzz: setup ## the parsers of bytes from outside, FUZZ_SECONDS each, with libFuzzer
 	@RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/fuzz/instrument.sh cargo build -p skytether-fuzz --features libfuzzer --bin fuzz
 	@for target in $(FUZZ_TARGETS); do \
 	  mkdir -p $(FUZZ_DIR)/$$target/seeds $(FUZZ_DIR)/$$target/corpus; echo "$$target ..." >&2; \
-	  (ulimit -s 32768; FUZZ_TARGET=$$target FUZZ_SEEDS=$(FUZZ_DIR)/$$target/seeds target/debug/fuzz -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=4096 \
+	  (ulimit -s 32768; FUZZ_TARGET=$$target FUZZ_SEEDS=$(FUZZ_DIR)/$$target/seeds $(FUZZ_PROGRAM) -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=4096 \
 	    -max_len=65536 -print_final_stats=0 -artifact_prefix=$(FUZZ_DIR)/$$target/ $(FUZZ_DIR)/$$target/corpus $(FUZZ_DIR)/$$target/seeds) \
 	    > $(FUZZ_DIR)/$$target/log 2>&1 || { tail -n 40 $(FUZZ_DIR)/$$target/log >&2; echo "$$target: what it was given is in $(FUZZ_DIR)/$$target" >&2; exit 1; }; \
 	  tail -n 1 $(FUZZ_DIR)/$$target/log; \
@@ -76,8 +78,8 @@ $(VENV)/.tools: requirements-build.txt
 	@$(BIN)/python -m pip install -q -r requirements-build.txt
 	@touch $@
 
-# 2. Our own: the Rust workspace (the long part; cargo shows how far it is), and meanwhile the Python packages that ours stand on, and
-# where tests or benchmarks follow, those that they compare with.
+# 2. Our own: the Rust workspace (the long part; cargo shows how far it is). Meanwhile pip installs the Python packages
+# that ours need and, where tests or benchmarks follow, those that they compare with.
 PACKAGES := -r requirements.txt $(if $(filter test test-rust test-python soak bench,$(MAKECMDGOALS)),-r requirements-dev.txt)
 
 $(VENV)/.built: $(VENV)/.tools requirements.txt $(RUST_SOURCES) pyproject.toml
@@ -99,8 +101,9 @@ $(VENV)/.dev: requirements-dev.txt | $(VENV)/.built
 	@$(BIN)/python -m pip install -q -r requirements-dev.txt
 	@touch $@
 
-# 5. Everything optimised, for benchmarks. One extension is installed at a time: each of `.installed` and `.benchmarked` removes the
-# other's stamp, and neither depends on the other. The next `make demo` or `make test` installs the demo's again.
+# 5. Everything optimised, for benchmarks. One extension is installed at a time: each of `.installed` and `.benchmarked`
+# removes the other's stamp, and neither depends on the other. The next `make demo` or `make test` installs the demo's
+# again.
 $(VENV)/.benchmarked: $(VENV)/.tools $(RUST_SOURCES) pyproject.toml | $(VENV)/.dev
 	@echo "Building Skytether for benchmarks (about 25 minutes the first time, on two cores) ..." >&2
 	@rm -f $(VENV)/.installed

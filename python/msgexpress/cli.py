@@ -1,7 +1,12 @@
 """The command `msgx`: differential expression from the shell.
 
-Exit status 0 done; 2 the call was wrong in itself, whatever is on the fleet and on the disk (an option, a name's spelling, an ending);
-1 everything else that goes wrong: what the call names is missing, there already, damaged, or holds values that can't be used. Results go to stdout, everything else to stderr.
+Exit status:
+
+- 0: done.
+- 2: the call is wrong in itself, whatever the fleet and the disk hold: an option, a name's spelling, an ending.
+- 1: everything else: what the call names is missing, exists already, is damaged, or holds values that can't be used.
+
+Results go to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
@@ -18,7 +23,11 @@ from typing import TYPE_CHECKING, Any, Callable
 if TYPE_CHECKING:
     from ._db import MsgExpress
 
-_EPILOG = "DIR is an embedded fleet (`ingest` makes it where there is none), URL a host, for example grpc://127.0.0.1:5300 (or just 127.0.0.1:5300). MSGX_FLEET is the default of --fleet; MSGX_DEBUG=1 shows tracebacks. Exit status: 0 done, 1 something went wrong at work, 2 the call was wrong in itself."
+_EPILOG = (
+    "DIR is an embedded fleet (`ingest` makes it where there is none), URL a host, for example grpc://127.0.0.1:5300 (or just 127.0.0.1:5300),"
+    " or with TLS grpc+tls://HOST:PORT. MSGX_FLEET is the default of --fleet, SKYTETHER_TOKEN that of --token, SKYTETHER_TLS_CA that of --tls-ca;"
+    " MSGX_DEBUG=1 shows tracebacks. Exit status: 0 done, 1 something went wrong at work, 2 the call was wrong in itself."
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code or 0
     except BrokenPipeError:
-        # Whoever read our output has seen enough.
+        # The reader of our output has closed it: `head` has its lines.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -61,7 +70,10 @@ class _InTheWay(OSError):
 
 
 class _NotWritten(OSError):
-    """An HDF5 file could not be written. What HDF5 holds of it can't be flushed, and it crashes when it tries that at the end of the process."""
+    """An HDF5 file could not be written.
+
+    HDF5 can't flush what it holds of the file, and crashes when it tries that at the end of the process.
+    """
 
 
 #: Genes of each group that `de` shows on a terminal.
@@ -221,7 +233,7 @@ def _de(a: argparse.Namespace) -> int:
 
 
 def _what_values(a: argparse.Namespace) -> str:
-    """What is known of the values that are to be tested; nothing where they are not to be had: the call is wrong in any case."""
+    """What is known of the values to test; a hint where they can't be read, as the call is wrong in any case."""
     from skytether import SkytetherError
 
     try:
@@ -313,7 +325,8 @@ def _open(a: argparse.Namespace, create: bool = False) -> MsgExpress:
 
     where, is_host = _fleet_of(a)
     if is_host:
-        return connect(where)
+        # Where an option is absent, the environment's value counts: `skytether.connect` reads it.
+        return connect(where, token=a.token, tls_ca=a.tls_ca)
     if not create and not os.path.exists(os.path.join(where, "fleet.json")) and not os.path.exists(os.path.join(where, "drives")):
         raise NotFoundError(f"there is no fleet at {where}: `msgx ingest` makes one")
     return open_fleet(where, drives=getattr(a, "drives", None), create=create)
@@ -409,6 +422,17 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=run)
         if fleet:
             sub.add_argument("--fleet", metavar="DIR|URL", help="where the data are")
+            sub.add_argument(
+                "--token",
+                type=_token,
+                metavar="TOKEN",
+                help="the token that a host asks for (default: SKYTETHER_TOKEN, which other users of this machine can't see)",
+            )
+            sub.add_argument(
+                "--tls-ca",
+                metavar="FILE",
+                help="a PEM file with the authority of the host's certificate (default: SKYTETHER_TLS_CA, or else those that the system trusts)",
+            )
         return sub
 
     p = command("ingest", _ingest, "store an h5ad or 10x .h5 file, a 10x mtx directory or an EBI bundle")
@@ -462,6 +486,13 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return number
+
+
+def _token(text: str) -> str:
+    """A token as far as it can be checked without a host. The message does not repeat it: it is a secret."""
+    if not re.fullmatch(r"[!-~]+", text):
+        raise argparse.ArgumentTypeError("a token has no spaces and no special characters")
+    return text
 
 
 def _top(text: str) -> int:

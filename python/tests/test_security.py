@@ -16,6 +16,7 @@ import adbc_driver_manager
 import pyarrow as pa
 import pyarrow.flight
 import pytest
+from conftest import command, rich
 from fleets import PROGRAM
 from test_docs import ROOT, blocks, free_port
 
@@ -142,6 +143,53 @@ def test_connect_takes_token_and_authority(secure: Secure, monkeypatch: pytest.M
     monkeypatch.setenv("SKYTETHER_TLS_CA", os.fspath(secure.ca))
     with skytether.connect(secure.url) as fleet:
         assert fleet.sql("SELECT count(*) AS n FROM d.t").to_arrow().to_pydict() == {"n": [100]}
+
+
+#: The calls of each command that takes a fleet. Each finds what the one before has left.
+CALLS = [
+    ("ingest", "a.h5ad", "--to", "t/x"),
+    ("ls", "--format", "csv"),
+    ("info", "t/x", "--format", "json"),
+    ("de", "t/x", "--groupby", "type", "--transform", "log1p_cp10k", "--top", 1, "--format", "csv"),
+    ("export", "t/x", "out.h5ad", "--force"),
+    ("drop", "t/x"),
+]
+
+
+@pytest.mark.parametrize("from_environment", [False, True])
+def test_msgx_reaches_a_host_with_tls_and_a_token(secure: Secure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_environment: bool) -> None:
+    monkeypatch.chdir(tmp_path)
+    rich().write_h5ad(tmp_path / "a.h5ad")
+    options = () if from_environment else ("--token", secure.token, "--tls-ca", secure.ca)
+    # Options win over the environment.
+    environment = {"SKYTETHER_TOKEN": secure.token if from_environment else "sky_wrong", "SKYTETHER_TLS_CA": str(secure.ca if from_environment else tmp_path)}
+    done = [command(*call, "--fleet", secure.url, *options, **environment) for call in CALLS]
+    assert [each.returncode for each in done] == [0] * len(CALLS), [each.stderr for each in done]
+    assert done[1].stdout.splitlines()[1].startswith("t/x,60,40") and '"cells": 60' in done[2].stdout
+    assert len(done[3].stdout.splitlines()) == 4 and (tmp_path / "out.h5ad").stat().st_size > 5000
+    assert not any(secure.token in each.stdout + each.stderr for each in done)
+
+
+def test_msgx_without_valid_credentials_is_refused(secure: Secure, tmp_path: Path) -> None:
+    run("pki", "init", tmp_path)
+    for options, said in [
+        (("--tls-ca", secure.ca), "requires authentication"),
+        (("--tls-ca", secure.ca, "--token", "sky_wrong"), "token"),
+        (("--tls-ca", tmp_path / "ca.pem", "--token", secure.token), "--tls-ca"),
+        (("--token", secure.token), "--tls-ca"),
+        (("--tls-ca", tmp_path / "none.pem", "--token", secure.token), "none.pem"),
+    ]:
+        done = command("ls", "--fleet", secure.url, *options)
+        assert done.returncode == 1 and said in done.stderr and len(done.stderr.splitlines()) == 1, (options, done.stderr)
+        assert secure.token not in done.stderr
+    wrong = command("ls", "--fleet", secure.url, "--tls-ca", secure.ca, "--token", "two words")
+    assert wrong.returncode == 2 and "--token" in wrong.stderr and "two words" not in wrong.stderr, wrong.stderr
+
+
+def test_msgx_help_names_credentials_of_each_command() -> None:
+    for name, *_ in CALLS:
+        text = command(name, "--help").stdout
+        assert all(said in text for said in ("--token TOKEN", "--tls-ca FILE", "SKYTETHER_TOKEN", "SKYTETHER_TLS_CA")), name
 
 
 def test_the_guide_to_security_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

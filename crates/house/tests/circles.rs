@@ -1,20 +1,20 @@
 //! Files of a crate import each other in circles of at most three.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use crate::imports::{Imports, Site, Sources, imports};
-use crate::workspace::{Member, members};
+use crate::workspace::{Member, members, read_sources};
 
 /// Files that may import each other in a circle.
 const MOST: usize = 3;
 
-/// Crates that are not yet cured, and how many of their files are in circles of more than [`MOST`]. A figure may only shrink.
+/// Crates that are not yet cured, and how many of their files are in circles of more than [`MOST`]. A figure may only
+/// shrink.
 const ALLOWED: &[(&str, usize)] = &[];
 
 type Edges = BTreeMap<(String, String), Site>;
 
-/// The sets of files of which each reaches each other by imports, the largest first. Files in no circle are left out.
+/// The sets of files that all reach each other by imports, the largest first. Files in no circle are left out.
 fn circles(edges: &Edges) -> Vec<Vec<&str>> {
     let mut search = Search::default();
     for (from, to) in edges.keys() {
@@ -67,7 +67,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// What is wrong with a crate of which `allowed` files may be in circles of more than [`MOST`].
+/// What is wrong with a crate that may have `allowed` files in circles of more than [`MOST`].
 fn problem(name: &str, edges: &Edges, allowed: usize) -> Option<String> {
     let large: Vec<Vec<&str>> = circles(edges).into_iter().filter(|circle| circle.len() > MOST).collect();
     let files = large.iter().map(Vec::len).sum::<usize>();
@@ -91,20 +91,8 @@ fn problem(name: &str, edges: &Edges, allowed: usize) -> Option<String> {
 /// The sources of a crate below `src`.
 fn sources(member: &Member) -> Sources {
     let mut found = Sources::new();
-    read(&member.directory, &member.directory.join("src"), &mut found);
+    read_sources(&member.directory, &member.directory.join("src"), &mut found);
     found
-}
-
-fn read(base: &Path, directory: &Path, found: &mut Sources) {
-    for entry in std::fs::read_dir(directory).unwrap_or_else(|e| panic!("cannot read {}: {e}", directory.display())) {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            read(base, &path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let name = path.strip_prefix(base).unwrap().to_str().unwrap().replace(std::path::MAIN_SEPARATOR, "/");
-            found.insert(name, std::fs::read_to_string(&path).unwrap());
-        }
-    }
 }
 
 #[test]

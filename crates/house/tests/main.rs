@@ -3,6 +3,7 @@
 
 mod circles;
 mod crate_graph;
+mod declared;
 mod error_texts;
 mod imports;
 mod storage_crates;

@@ -5,6 +5,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::imports::Sources;
+
 /// The prefix of the names of our crates.
 const PREFIX: &str = "skytether-";
 
@@ -17,11 +19,26 @@ pub(crate) struct Member {
     pub(crate) dependencies: Vec<String>,
     /// The root files of its library and programs, relative to `directory`.
     pub(crate) roots: Vec<String>,
+    /// The root files of all its targets, those of tests, examples and benchmarks as well, relative to `directory`.
+    pub(crate) all_roots: Vec<String>,
 }
 
 /// The directory of the workspace.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/house is two levels below the root").to_path_buf()
+}
+
+/// Adds the Rust sources below `directory` to `found`, named relative to `base`.
+pub(crate) fn read_sources(base: &Path, directory: &Path, found: &mut Sources) {
+    for entry in std::fs::read_dir(directory).unwrap_or_else(|e| panic!("cannot read {}: {e}", directory.display())) {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            read_sources(base, &path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let name = path.strip_prefix(base).unwrap().to_str().unwrap().replace(std::path::MAIN_SEPARATOR, "/");
+            found.insert(name, std::fs::read_to_string(&path).unwrap());
+        }
+    }
 }
 
 /// Runs cargo in the workspace's directory and returns what it prints.
@@ -56,9 +73,14 @@ fn member(package: &Value) -> Option<Member> {
         let kinds = target["kind"].as_array().map(Vec::as_slice).unwrap_or_default();
         kinds.iter().any(|kind| kind.as_str().is_some_and(|kind| kind == "bin" || kind == "proc-macro" || kind.ends_with("lib")))
     };
-    let roots = package["targets"].as_array()?.iter().filter(is_root);
-    let roots = roots.filter_map(|target| Some(Path::new(target["src_path"].as_str()?).strip_prefix(&directory).ok()?.to_str()?.to_owned())).collect();
-    Some(Member { name, directory, dependencies, roots })
+    let file = |target: &Value| {
+        let file = Path::new(target["src_path"].as_str()?).strip_prefix(&directory).ok()?.to_str()?;
+        Some(file.replace(std::path::MAIN_SEPARATOR, "/"))
+    };
+    let targets = package["targets"].as_array()?;
+    let roots = targets.iter().filter(is_root).filter_map(file).collect();
+    let all_roots = targets.iter().filter_map(file).collect();
+    Some(Member { name, directory, dependencies, roots, all_roots })
 }
 
 fn ours(name: &Value) -> Option<String> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::tokens::{Token, behind, tokens, without_tests};
 
-/// The sources of a crate: paths relative to its directory, with `/`, and texts.
+/// The texts of sources by path. Paths have `/`, and are relative to the directory of the crate or of the workspace.
 pub(crate) type Sources = BTreeMap<String, String>;
 
 /// Where a file imports another first.
@@ -30,14 +30,25 @@ pub(crate) struct Imports {
 /// # Errors
 /// A declared module, or a root, has no file in `sources`.
 pub(crate) fn imports(sources: &Sources, roots: &[String]) -> Result<Imports, String> {
-    let mut found = Imports { undeclared: sources.keys().cloned().collect(), ..Imports::default() };
+    let mut found = Imports { undeclared: undeclared(sources, roots)?, ..Imports::default() };
     for root in roots {
-        for module in Tree::read(sources, root, true)?.modules {
-            found.undeclared.remove(&module.file);
-        }
         Tree::read(sources, root, false)?.add_imports(&mut found.edges);
     }
     Ok(found)
+}
+
+/// The files of `sources` that none of the programs, libraries and tests that begin at `roots` contains.
+///
+/// # Errors
+/// A declared module, or a root, has no file in `sources`.
+pub(crate) fn undeclared(sources: &Sources, roots: &[String]) -> Result<BTreeSet<String>, String> {
+    let mut left: BTreeSet<String> = sources.keys().cloned().collect();
+    for root in roots {
+        for module in Tree::read(sources, root, true)?.modules {
+            left.remove(&module.file);
+        }
+    }
+    Ok(left)
 }
 
 /// A path within a module: of `use` or inline.
@@ -273,7 +284,8 @@ fn read_use<'a>(tree: &[Token<'a>], prefix: &mut Vec<&'a str>, paths: &mut Vec<P
     prefix.truncate(before);
 }
 
-/// Whether a path begins at the word at `at`, and not in the middle of another one, of a method's name or of a visibility.
+/// Whether a path begins at the word at `at`, and not in the middle of another one, of a method's name or of a
+/// visibility.
 fn begins_path(body: &[Token<'_>], at: usize) -> bool {
     let before = |back: usize| at.checked_sub(back).map_or("", |at| body[at].text);
     match before(1) {

@@ -94,7 +94,7 @@ fn literal(rest: &str) -> Option<usize> {
     if first == '\\' || characters.next() == Some('\'') { Some(start + quoted(body, '\'')) } else { Some(start + 1 + word(name)) }
 }
 
-/// The bytes of a literal between `quote`s, of which the first is at the beginning.
+/// The bytes of the literal at the beginning, with the `quote`s around it.
 fn quoted(rest: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in rest.char_indices().skip(1) {
@@ -126,7 +126,8 @@ pub(crate) fn behind(tokens: &[Token<'_>], open: usize) -> usize {
     tokens.len()
 }
 
-/// The tokens without the items, statements and fields that only tests compile, and whether the whole file is one of these.
+/// The tokens without the items, statements and fields that only tests compile, and whether only tests compile the
+/// whole file.
 pub(crate) fn without_tests<'a>(tokens: &[Token<'a>]) -> (Vec<Token<'a>>, bool) {
     let mut kept = Vec::with_capacity(tokens.len());
     let mut at = 0;
@@ -160,7 +161,8 @@ fn text<'a>(tokens: &[Token<'a>], at: usize) -> &'a str {
     tokens.get(at).map_or("", |token| token.text)
 }
 
-/// Whether an attribute, without its brackets, leaves what it is on to tests: `cfg(test)`, `cfg(all(test, ..))`, `test`, `tokio::test(..)`.
+/// Whether an attribute, without its brackets, leaves its item to tests: `cfg(test)`, `cfg(all(test, ..))`, `test`,
+/// `tokio::test(..)`.
 fn is_test(attribute: &[Token<'_>]) -> bool {
     let texts: Vec<&str> = attribute.iter().map(|token| token.text).collect();
     match texts.as_slice() {
