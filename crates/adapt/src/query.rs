@@ -502,7 +502,7 @@ impl<B> Query<B> {
 
     /// The same query, of which `cost` is known: what [`Self::cost`] of another one over the same drives said, of the same work.
     #[must_use]
-    pub fn knowing(self, cost: CostModel) -> Self {
+    pub fn with_cost(self, cost: CostModel) -> Self {
         if cost.drives() == self.cses.len() { Self { cost: cost.again(), ..self } } else { self }
     }
 

@@ -353,7 +353,7 @@ mod tests {
         let receipt = Receipt {
             host: vec![
                 aggregate,
-                host(note("TurnsExec", 1, 0, 0.25), true, None),
+                host(note("YieldingJoinExec", 1, 0, 0.25), true, None),
                 host(note("DriveScanExec", 2, 6, 0.0), false, Some(0)),
                 host(note("CoalescePartitionsExec", 3, 3, 0.0), true, None),
                 host(note("FilterExec", 4, 3, 0.001), false, None),

@@ -10,7 +10,7 @@ use skytether_runtime::within;
 use skytether_store::{Expect, Op};
 use uuid::Uuid;
 
-use crate::fencing::HOST_KEY;
+use crate::fencing::COORDINATOR_KEY;
 use crate::records::membership::MEMBERSHIP_KEY;
 use crate::records::root::RootRecord;
 use crate::root_store::Catalog;
@@ -70,7 +70,7 @@ impl Catalog {
 }
 
 /// What a drive knows of its fleet, beside what it holds.
-pub const NOTES: [&str; 2] = [MEMBERSHIP_KEY, HOST_KEY];
+pub const NOTES: [&str; 2] = [MEMBERSHIP_KEY, COORDINATOR_KEY];
 
 pub fn is_note(key: &Key) -> bool {
     NOTES.contains(&key.as_str())

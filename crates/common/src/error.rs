@@ -59,7 +59,7 @@ impl Kind {
 
     /// Whether asking the same again gives the same error, for as long as nobody mends what is asked for.
     #[must_use]
-    pub fn is_lasting(self) -> bool {
+    pub fn is_permanent(self) -> bool {
         matches!(self, Kind::Invalid | Kind::NotFound | Kind::Corrupt | Kind::Unsupported)
     }
 }

@@ -23,7 +23,7 @@ pub fn shipped_table(n: usize) -> String {
 #[must_use]
 pub fn is_plumbing(name: &str, fetch: bool) -> bool {
     match name {
-        "TurnsExec" | "CooperativeExec" | "CoalesceBatchesExec" | "RepartitionExec" | "OutputRequirementExec" | "BufferExec" => true,
+        "YieldingJoinExec" | "CooperativeExec" | "CoalesceBatchesExec" | "RepartitionExec" | "OutputRequirementExec" | "BufferExec" => true,
         "CoalescePartitionsExec" => !fetch,
         _ => false,
     }

@@ -87,9 +87,9 @@ pub struct Indexes {
 
 /// Memory of a search, and of what it found.
 #[derive(Debug)]
-struct Room([MemoryReservation; 2]);
+struct SearchMemory([MemoryReservation; 2]);
 
-impl Room {
+impl SearchMemory {
     /// So many bytes are needed from now on, and no others.
     fn shrink_to(&self, bytes: usize) {
         self.0.iter().for_each(|of| of.shrink(of.size().saturating_sub(bytes)));
@@ -105,10 +105,10 @@ impl Indexes {
     }
 
     /// Leave to search, and memory for it; `None` where there is none: whoever asked does without.
-    async fn turn(&self, bytes: u64) -> Option<(SemaphorePermit<'_>, Room)> {
+    async fn turn(&self, bytes: u64) -> Option<(SemaphorePermit<'_>, SearchMemory)> {
         let turn = self.turns.acquire().await.ok()?;
         let bytes = usize::try_from(bytes).ok()?;
-        let room = Room(self.memory.each_ref().map(|pool| MemoryConsumer::new("a search of an index").register(pool)));
+        let room = SearchMemory(self.memory.each_ref().map(|pool| MemoryConsumer::new("a search of an index").register(pool)));
         room.0.iter().all(|of| of.try_grow(bytes).is_ok()).then_some((turn, room))
     }
 
@@ -166,7 +166,7 @@ pub(crate) struct Found {
     pub(crate) values: Option<RecordBatch>,
     pub(crate) note: IndexNote,
     /// What that takes, as long as it is there.
-    _room: Room,
+    _room: SearchMemory,
 }
 
 impl Found {
@@ -291,7 +291,7 @@ impl Asked {
     }
 
     /// Reads the pages, within `room`. Blocks.
-    fn search(&self, reader: &Reader, kept: &[bool], schema: &SchemaRef, room: Room) -> Result<Found> {
+    fn search(&self, reader: &Reader, kept: &[bool], schema: &SchemaRef, room: SearchMemory) -> Result<Found> {
         let (mut rows, mut values, mut order) = (BTreeMap::<u32, Vec<u32>>::new(), Vec::new(), Vec::new());
         let mut note = IndexNote { name: self.index.name.clone(), covers: self.holds, ..IndexNote::default() };
         for ((number, head), pages) in (0u32..).zip(&self.index.segments).zip(&self.pages) {

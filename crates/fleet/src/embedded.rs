@@ -105,7 +105,7 @@ impl Embedded {
             let opened = tokio::task::spawn_blocking(move || open_drives(&dir, &own, scheme))
                 .await
                 .map_err(|e| Error::internal(format!("opening {} stopped", path.display())).with_source(e))??;
-            let Opened { lock, drives, lost, like, new } = opened;
+            let OpenedDrives { lock, drives, lost, like, new } = opened;
             if new {
                 found(path, &drives).await?;
             }
@@ -235,7 +235,7 @@ fn refuse_address(path: &Path) -> Result<()> {
 }
 
 /// Drives that are open, before they are a fleet.
-struct Opened {
+struct OpenedDrives {
     lock: Lock,
     drives: Vec<Arc<Drive>>,
     /// Those that the fleet has and that are not there, in order.
@@ -347,7 +347,7 @@ fn placed(path: &Path, fleet: FleetFile, places: Vec<usize>) -> Result<FleetFile
     Ok(fleet)
 }
 
-fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Opened> {
+fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<OpenedDrives> {
     // First, so that a wrong one leaves nothing behind.
     let devices = options.profile.read()?;
     let file = path.join("fleet.json");
@@ -411,7 +411,7 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
             devices.into_iter().enumerate().map(|(n, device)| make(path, n, like(device))).collect::<Result<Vec<_>>>()?
         }
     };
-    Ok(Opened { lock, drives, lost: missing, like: used, new })
+    Ok(OpenedDrives { lock, drives, lost: missing, like: used, new })
 }
 
 /// Whether `path` may become a fleet: empty, absent, or begun and not finished before.

@@ -33,7 +33,7 @@ use skytether_api::explanation::Explanation;
 use skytether_api::receipt::Receipt;
 use skytether_api::receipt::ReceiptHandle;
 use skytether_api::receipt::ReceiptSource;
-use skytether_api::resize_report::{GrowthOptions, GrowthReport};
+use skytether_api::resize_report::{ResizeOptions, ResizeReport};
 use skytether_api::scrub_report::{Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
 use skytether_api::statement::Asked;
 use skytether_api::statement::Query;
@@ -361,7 +361,7 @@ impl RemoteHost {
     ///
     /// # Errors
     /// As there, and `Unavailable`.
-    pub fn resize<'a>(&'a self, options: &'a GrowthOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<GrowthReport>> {
+    pub fn resize<'a>(&'a self, options: &'a ResizeOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<ResizeReport>> {
         Box::pin(async move { self.long("resize", frames::encode_json(options)?, tell).await })
     }
 

@@ -36,7 +36,7 @@ use crate::protocol;
 use crate::protocol::{
     CreateToken, CreatedToken, HostInfo, Kind, Last, NameRequest, PROTOCOL, QueryRequest, RevokeToken, ScanRequest, TableRequest, for_another, of_instance,
 };
-use skytether_api::resize_report::GrowthOptions;
+use skytether_api::resize_report::ResizeOptions;
 use skytether_api::scrub_report::{RepairOptions, ScrubOptions};
 use skytether_api::statement::MAX_REQUEST;
 use skytether_flight_sql::service::FlightSqlHost;
@@ -255,9 +255,9 @@ impl HostService {
                 })))
             }
             "resize" => {
-                let options: GrowthOptions = frames::decode_json("a request", body)?;
+                let options: ResizeOptions = frames::decode_json("a request", body)?;
                 Ok(Some(long_work::begin(|tell| async move {
-                    host.check_growth(&options)?;
+                    host.check_resize_request(&options)?;
                     let mut new: Vec<Arc<dyn Cse>> = Vec::new();
                     for address in &options.addresses {
                         new.push(face.connect(address).await?);

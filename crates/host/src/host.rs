@@ -14,7 +14,7 @@ use skytether_redundancy::Scheme;
 use uuid::Uuid;
 
 use skytether_api::explanation::Explanation;
-use skytether_api::resize_report::{GrowthOptions, GrowthReport};
+use skytether_api::resize_report::{ResizeOptions, ResizeReport};
 use skytether_api::scrub_report::{Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
 use skytether_api::statement::{Asked, Query, QueryOptions, TableScan};
 use skytether_api::status::DriveStatus;
@@ -304,7 +304,7 @@ impl Host {
     ///
     /// # Errors
     /// As there.
-    pub fn resize<'a>(&'a self, new: Vec<Arc<dyn Cse>>, options: &'a GrowthOptions, tell: Tell<'a>) -> BoxFuture<'a, Result<GrowthReport>> {
+    pub fn resize<'a>(&'a self, new: Vec<Arc<dyn Cse>>, options: &'a ResizeOptions, tell: Tell<'a>) -> BoxFuture<'a, Result<ResizeReport>> {
         self.maintenance.resize(new, options, tell)
     }
 
@@ -312,7 +312,7 @@ impl Host {
     ///
     /// # Errors
     /// As there.
-    pub fn check_resize<'a>(&'a self, count: usize, options: &'a GrowthOptions) -> BoxFuture<'a, Result<()>> {
+    pub fn check_resize<'a>(&'a self, count: usize, options: &'a ResizeOptions) -> BoxFuture<'a, Result<()>> {
         self.maintenance.check_resize(count, options)
     }
 
@@ -320,7 +320,7 @@ impl Host {
     ///
     /// # Errors
     /// Invalid for drives that only a fleet in a directory can add, and for addresses where it is one.
-    pub fn check_growth(&self, options: &GrowthOptions) -> Result<()> {
-        self.maintenance.check_growth(options)
+    pub fn check_resize_request(&self, options: &ResizeOptions) -> Result<()> {
+        self.maintenance.check_resize_request(options)
     }
 }

@@ -16,7 +16,7 @@ pub use skytether_api::estimate::{DriveShare, Estimate, WorkSplit};
 pub use skytether_api::explanation::Explanation;
 pub use skytether_api::receipt::Receipt;
 pub use skytether_api::receipt::ReceiptHandle;
-pub use skytether_api::resize_report::{GrowthOptions, GrowthReport, Load};
+pub use skytether_api::resize_report::{Load, ResizeOptions, ResizeReport};
 pub use skytether_api::scrub_report::{Finding, Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
 pub use skytether_api::statement::Asked;
 pub use skytether_api::statement::Query;

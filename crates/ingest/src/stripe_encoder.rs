@@ -11,7 +11,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, PartitionName, Result};
-use skytether_redundancy::groups::{Group, Grouper, Placed, default_window};
+use skytether_redundancy::groups::{Group, Grouper, PlacedShard, default_window};
 use skytether_redundancy::levels::{Formed, Inside, Levels};
 use skytether_redundancy::map::{CodeMap, Shard};
 use skytether_redundancy::{Code, Scheme, code};
@@ -161,7 +161,7 @@ impl<'a> StripeEncoder<'a> {
         let work = {
             let mut state = self.state();
             let held = PendingShard { slot, number, bytes: bytes.clone() };
-            let mut work = state.push(Placed { drive: slot, id: held, len: bytes.len() as u64 })?;
+            let mut work = state.push(PlacedShard { drive: slot, id: held, len: bytes.len() as u64 })?;
             if state.waiting > most {
                 // Slices are much longer than they should be: room comes first.
                 work.extend(state.finish()?);
@@ -288,7 +288,7 @@ impl<'a> StripeEncoder<'a> {
 }
 
 impl State {
-    fn push(&mut self, placed: Placed<PendingShard>) -> Result<Vec<Work>> {
+    fn push(&mut self, placed: PlacedShard<PendingShard>) -> Result<Vec<Work>> {
         let len = placed.id.bytes.len();
         let formed = match &mut self.former {
             GroupBuilder::Flat(grouper, formed) => {

@@ -16,7 +16,7 @@ use skytether_store::{Expect, Op, Version};
 
 use crate::rebalance_plan::{Job, Planner, TablePlan};
 use crate::retention::Replaced;
-use skytether_api::resize_report::GrowthReport;
+use skytether_api::resize_report::ResizeReport;
 use skytether_api::scrub_report::Progress;
 use skytether_catalog::fencing::is_refusal;
 use skytether_catalog::records::bounds::Bounds;
@@ -47,7 +47,7 @@ pub(crate) struct Mover<'a> {
     cluster: &'a Cluster,
     leaving: BTreeSet<usize>,
     tell: &'a (dyn Fn(&Progress) + Send + Sync),
-    pub(crate) report: GrowthReport,
+    pub(crate) report: ResizeReport,
     progress: Progress,
     pace: Pace,
     /// Bytes on each drive, by the root records.
@@ -102,7 +102,7 @@ impl Drop for PendingGeneration {
 
 impl<'a> Mover<'a> {
     pub(crate) fn new(cluster: &'a Cluster, leaving: BTreeSet<usize>, bytes_per_s: Option<u64>, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> Self {
-        let (report, progress) = (GrowthReport::default(), Progress::default());
+        let (report, progress) = (ResizeReport::default(), Progress::default());
         Self {
             cluster,
             leaving,

@@ -21,7 +21,7 @@ use skytether_common::{Error, Result};
 use skytether_device::Cse;
 
 use crate::Maintenance;
-use skytether_api::resize_report::{GrowthOptions, GrowthReport, Load};
+use skytether_api::resize_report::{Load, ResizeOptions, ResizeReport};
 use skytether_api::scrub_report::Progress;
 use skytether_catalog::health::DriveHealth;
 use skytether_runtime::within;
@@ -44,9 +44,9 @@ impl Maintenance {
     pub fn resize<'a>(
         &'a self,
         new: Vec<Arc<dyn Cse>>,
-        options: &'a GrowthOptions,
+        options: &'a ResizeOptions,
         tell: &'a (dyn Fn(&Progress) + Send + Sync),
-    ) -> BoxFuture<'a, Result<GrowthReport>> {
+    ) -> BoxFuture<'a, Result<ResizeReport>> {
         Box::pin(async move {
             let started = Instant::now();
             let (catalog, health) = (self.0.catalog(), self.0.catalog().health());
@@ -131,7 +131,7 @@ impl Maintenance {
     ///
     /// # Errors
     /// As there.
-    pub fn check_resize<'a>(&'a self, count: usize, options: &'a GrowthOptions) -> BoxFuture<'a, Result<()>> {
+    pub fn check_resize<'a>(&'a self, count: usize, options: &'a ResizeOptions) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let (leaving, _) = self.places_of(&options.retire)?;
             self.enough(&leaving, &self.hosts_for(count, &leaving, options)?).await
@@ -139,7 +139,7 @@ impl Maintenance {
     }
 
     /// Empties drives, ends their membership, and balances the rest.
-    async fn moved(&self, leaving: &BTreeSet<usize>, options: &GrowthOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<GrowthReport> {
+    async fn moved(&self, leaving: &BTreeSet<usize>, options: &ResizeOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<ResizeReport> {
         let health = self.0.catalog().health();
         let mut mover = Mover::new(&self.0, leaving.clone(), options.bytes_per_s, tell);
         for _ in 0..ROUNDS {
@@ -176,7 +176,7 @@ impl Maintenance {
     }
 
     /// Checks what a client asks of a host that is served.
-    pub fn check_growth(&self, options: &GrowthOptions) -> Result<()> {
+    pub fn check_resize_request(&self, options: &ResizeOptions) -> Result<()> {
         if options.count > 0 {
             return Err(Error::invalid(
                 "a fleet behind a host gets drives by their addresses: start a blank one with `skytether drive serve`, and name its address",

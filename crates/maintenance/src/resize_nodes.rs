@@ -7,7 +7,7 @@ use skytether_common::{Error, Kind, Result};
 use skytether_redundancy::{Code, Scheme};
 
 use crate::Maintenance;
-use skytether_api::resize_report::GrowthOptions;
+use skytether_api::resize_report::ResizeOptions;
 use skytether_catalog::records::code_map::code;
 use skytether_catalog::records::failure_domains::FailureDomains;
 
@@ -19,7 +19,7 @@ impl Maintenance {
     ///
     /// # Errors
     /// `Invalid` for a name that can't be one, or that a fleet without hosts can't use, and where nobody says which host the drive at an address is on.
-    pub(crate) fn hosts_for(&self, count: usize, leaving: &BTreeSet<usize>, options: &GrowthOptions) -> Result<Vec<String>> {
+    pub(crate) fn hosts_for(&self, count: usize, leaving: &BTreeSet<usize>, options: &ResizeOptions) -> Result<Vec<String>> {
         let Some(domains) = self.0.catalog().health().failure_domains() else {
             return match &options.host {
                 None => Ok(vec![String::new(); count]),

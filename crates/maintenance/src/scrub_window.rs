@@ -48,7 +48,7 @@ pub(crate) struct ScrubGroup {
 
 /// What a drive is asked to verify.
 #[derive(Default)]
-struct Lane {
+struct WindowLane {
     items: Vec<Item>,
     whose: Vec<Whose>,
     bytes: u64,
@@ -83,7 +83,7 @@ struct Shape {
 
 /// Values that are to be verified next.
 pub(crate) struct ScrubBatch {
-    lanes: Vec<Lane>,
+    lanes: Vec<WindowLane>,
     groups: Vec<Group>,
     shapes: Vec<Shape>,
     /// Bytes for one request.
@@ -95,7 +95,7 @@ pub(crate) struct ScrubBatch {
 impl ScrubBatch {
     pub(crate) fn new(drives: usize, bytes_per_s: Option<u64>) -> Self {
         let bytes = bytes_per_s.map_or(BYTES.1, |rate| rate.saturating_mul(BYTES.2).clamp(BYTES.0, BYTES.1));
-        Self { lanes: (0..drives).map(|_| Lane::default()).collect(), groups: Vec::new(), shapes: Vec::new(), bytes, turns: 0 }
+        Self { lanes: (0..drives).map(|_| WindowLane::default()).collect(), groups: Vec::new(), shapes: Vec::new(), bytes, turns: 0 }
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -106,7 +106,7 @@ impl ScrubBatch {
     fn push(&mut self, at: usize, item: Item, whose: Whose) {
         // Drives come in the middle of it.
         if at >= self.lanes.len() {
-            self.lanes.resize_with(at + 1, Lane::default);
+            self.lanes.resize_with(at + 1, WindowLane::default);
         }
         if let Some(lane) = self.lanes.get_mut(at) {
             lane.bytes += item.expected.map_or(0, |expected| expected.len);

@@ -12,8 +12,8 @@ use pyo3_arrow::{PyRecordBatchReader, PySchema};
 use serde::Serialize;
 use skytether_common::{DatasetName, Error, Result};
 use skytether_fleet::{
-    Credentials, DatasetKind, Fleet, GrowthOptions, HostOptions, IndexInfo, IngestOptions, ListIndexes, NewIndex, OldIndex, OpenOptions, Output, Profiles,
-    Progress as Far, RepairOptions, ScrubOptions, Secret, TableScan, files,
+    Credentials, DatasetKind, Fleet, HostOptions, IndexInfo, IngestOptions, ListIndexes, NewIndex, OldIndex, OpenOptions, Output, Profiles, Progress as Far,
+    RepairOptions, ResizeOptions, ScrubOptions, Secret, TableScan, files,
 };
 
 use tokio::sync::Notify;
@@ -344,7 +344,7 @@ impl PyFleet {
         progress: Progress,
         host: Option<String>,
     ) -> PyResult<String> {
-        let (fleet, options) = (self.fleet()?, GrowthOptions { count, addresses, host, retire, bytes_per_s });
+        let (fleet, options) = (self.fleet()?, ResizeOptions { count, addresses, host, retire, bytes_per_s });
         block(py, async move {
             let told = Told::new(progress);
             let tell = |far: &Far| told.tell(far);

@@ -87,13 +87,13 @@ impl YieldingJoinExec {
 
 impl DisplayAs for YieldingJoinExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TurnsExec")
+        f.write_str("YieldingJoinExec")
     }
 }
 
 impl ExecutionPlan for YieldingJoinExec {
     fn name(&self) -> &str {
-        "TurnsExec"
+        "YieldingJoinExec"
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
@@ -115,7 +115,7 @@ impl ExecutionPlan for YieldingJoinExec {
     fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         match <[_; 1]>::try_from(children) {
             Ok([input]) => Ok(Arc::new(Self { input, part: self.part.clone() })),
-            Err(other) => internal_err!("TurnsExec has one input, not {}", other.len()),
+            Err(other) => internal_err!("YieldingJoinExec has one input, not {}", other.len()),
         }
     }
 

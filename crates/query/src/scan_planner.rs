@@ -24,7 +24,7 @@ use skytether_plan::error::{from_datafusion, to_datafusion};
 use skytether_plan::{CutPlan, DriveScan, explain_text, pushdown_level};
 
 use crate::host_reasons as reasons;
-use crate::host_side::{is_worked_off_above, parities};
+use crate::host_side::{parities, prefer_host};
 use crate::pruning::{conditions, empties, may_match};
 use crate::tables::{Named, NamedTables};
 use skytether_api::device_profile::profile_of;
@@ -160,7 +160,7 @@ impl ScanPlanner {
             engines,
         };
         if let (AdaptiveMode::AsNeeded, Policy::Adaptive, Some(redundancy)) = (options.moving, policy, &table.redundancy) {
-            if is_worked_off_above(redundancy.scheme, &lost, read, &moves) {
+            if prefer_host(redundancy.scheme, &lost, read, &moves) {
                 moves.policy = Policy::Static(PushdownLevel::Raw);
             }
         }

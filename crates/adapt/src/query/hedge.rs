@@ -4,7 +4,7 @@ use super::decide::PLAN_EVERY;
 use super::{Action, Policy, Query, Stage};
 use crate::cost::SliceLoad;
 use crate::message::{CloseAfter, EpochId, PushdownLevel, Seconds};
-use crate::plan::{Above, Part, divide};
+use crate::plan::{ParentNode, Part, divide};
 
 /// An epoch is done again elsewhere if that is expected to end so many times sooner.
 const HEDGE: f64 = 1.5;
@@ -19,11 +19,11 @@ const BARRED: f64 = 0.25;
 const LOADED: f64 = 1.5;
 
 /// So much sooner, as a share of the time that is left, all must end without what is given up.
-const FORSAKEN: f64 = 0.05;
+const ABANDON_GAIN: f64 = 0.05;
 
 impl<B> Query<B> {
     /// Gives up epochs with states whose drives have got a load since, where all would end sooner than by `end` if others did again what is in them.
-    pub(super) fn forsake(&mut self, above: &Above, parts: &[Part], present: &[Option<usize>], end: Seconds, out: &mut Vec<Action<B>>) -> bool {
+    pub(super) fn abandon_overloaded(&mut self, above: &ParentNode, parts: &[Part], present: &[Option<usize>], end: Seconds, out: &mut Vec<Action<B>>) -> bool {
         if self.policy != Policy::Adaptive {
             return false;
         }
@@ -59,7 +59,7 @@ impl<B> Query<B> {
             part.lanes.iter_mut().filter_map(|lane| lane.states.as_mut()).for_each(|states| states.begun = 0.0);
         }
         let without = divide(above, &again, Some((present, end)), false);
-        if without.end > end * (1.0 - FORSAKEN) {
+        if without.end > end * (1.0 - ABANDON_GAIN) {
             return false;
         }
         for (id, _) in lost {
@@ -69,7 +69,7 @@ impl<B> Query<B> {
     }
 
     /// Has epochs done again whose drive will keep everybody waiting.
-    pub(super) fn hedge(&mut self, parts: &[Part], above: &Above, out: &mut Vec<Action<B>>) {
+    pub(super) fn hedge(&mut self, parts: &[Part], above: &ParentNode, out: &mut Vec<Action<B>>) {
         let others = self.plan.end;
         let (mut again, mut give_up, mut forgone) = (Vec::new(), Vec::new(), Vec::new());
         for (id, open) in &self.epochs {

@@ -2,7 +2,7 @@
 
 use super::{Epoch, Policy, Query, Stage};
 use crate::message::{PushdownLevel, Seconds};
-use crate::plan::{Lane, Part, States};
+use crate::plan::{LevelCost, Part, States};
 use crate::work::Output;
 
 /// What closing epochs may cost, as a share of the work in them.
@@ -31,7 +31,7 @@ impl<B> Query<B> {
             .filter(|open| open.rung != PushdownLevel::Raw)
             .flat_map(|open| self.remaining(open))
             .fold((0.0, 0.0), |(seconds, count), left| (seconds + left, count + 1.0));
-        let lanes: Vec<Lane> = if usable {
+        let lanes: Vec<LevelCost> = if usable {
             self.lanes(cse)
                 .into_iter()
                 .map(|rung| {
@@ -47,7 +47,7 @@ impl<B> Query<B> {
                     // What found out how many groups there are is no more than a beginning.
                     let begun = states.is_some_and(|states| states.begun <= f64::from(profile.cores));
                     let commits = begun && !self.is_probe(rung) && self.epoch_size(cse, rung) == u32::MAX;
-                    Lane { rung, load, margin, begin, states, commits }
+                    LevelCost { rung, load, margin, begin, states, commits }
                 })
                 .collect()
         } else {

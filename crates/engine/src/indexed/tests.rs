@@ -77,7 +77,7 @@ fn seeks_across_what_is_left_out_are_counted() {
 /// A search that found a row in each of these stripes.
 fn found(stripes: impl Iterator<Item = u32>) -> Found {
     let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1000));
-    let room = Room(std::array::from_fn(|_| MemoryConsumer::new("a test").register(&pool)));
+    let room = SearchMemory(std::array::from_fn(|_| MemoryConsumer::new("a test").register(&pool)));
     let rows = stripes.map(|stripe| (stripe, vec![3])).collect();
     Found { rows, known: vec![true; STRIPES as usize], values: None, note: IndexNote::default(), _room: room }
 }

@@ -89,8 +89,8 @@ enum Place {
 impl fmt::Debug for BufferedBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Place::Memory { batch, .. } => write!(f, "Kept({} rows)", batch.num_rows()),
-            Place::Disk(_, file) => write!(f, "Kept({:?} bytes on disk)", file.size()),
+            Place::Memory { batch, .. } => write!(f, "BufferedBatch({} rows)", batch.num_rows()),
+            Place::Disk(_, file) => write!(f, "BufferedBatch({:?} bytes on disk)", file.size()),
         }
     }
 }

@@ -119,7 +119,7 @@ pub(crate) async fn work_off(start: Start) -> Result<()> {
     let lanes = lanes(&setup, start.members.len());
     let query = Query::new(setup.clone());
     let query = match start.source.as_ref().and_then(|source| source.known()) {
-        Some(cost) => query.knowing(cost),
+        Some(cost) => query.with_cost(cost),
         None => query,
     };
     let mut task = Task {
@@ -489,7 +489,7 @@ impl Task {
                 }
             }
             Err(error) => {
-                let again = !error.kind().is_lasting();
+                let again = !error.kind().is_permanent();
                 self.drives[at].trouble = Some(Arc::new(error));
                 if let Some(fetching) = self.fetching.remove(&epoch) {
                     fetching.tasks.iter().for_each(AbortHandle::abort);

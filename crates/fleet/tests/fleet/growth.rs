@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use skytether_common::{Kind, PartitionName};
 use skytether_drive::{Drive, DriveOptions, Storage};
-use skytether_fleet::{Fleet, GrowthOptions, GrowthReport, HostOptions, IngestOptions, OpenOptions, Pushdown, RepairOptions, ScrubOptions};
+use skytether_fleet::{Fleet, HostOptions, IngestOptions, OpenOptions, Pushdown, RepairOptions, ResizeOptions, ResizeReport, ScrubOptions};
 use skytether_host::{PartitionRecord, RedundancyRecord};
 use skytether_host::{RootRecord, Scheme};
 
@@ -28,20 +28,20 @@ async fn open(path: &Path, drives: usize, redundancy: &str) -> Fleet {
     crate::redundancy::open(path, drives, redundancy).await.unwrap()
 }
 
-pub(crate) fn adding(count: usize) -> GrowthOptions {
-    GrowthOptions { count, ..GrowthOptions::default() }
+pub(crate) fn adding(count: usize) -> ResizeOptions {
+    ResizeOptions { count, ..ResizeOptions::default() }
 }
 
-pub(crate) fn retiring(drives: &[usize]) -> GrowthOptions {
-    GrowthOptions { retire: drives.iter().map(|n| format!("drive-{n}")).collect(), ..GrowthOptions::default() }
+pub(crate) fn retiring(drives: &[usize]) -> ResizeOptions {
+    ResizeOptions { retire: drives.iter().map(|n| format!("drive-{n}")).collect(), ..ResizeOptions::default() }
 }
 
-pub(crate) async fn resize(fleet: &Fleet, options: &GrowthOptions) -> GrowthReport {
+pub(crate) async fn resize(fleet: &Fleet, options: &ResizeOptions) -> ResizeReport {
     fleet.resize(options, &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.report()))
 }
 
 /// No drive is further off the mean than 5%, and what slices are too long for; and no more moved than had to, and a slice per drive for data and parities of each table.
-pub(crate) fn balanced(report: &GrowthReport, tables: u64) {
+pub(crate) fn balanced(report: &ResizeReport, tables: u64) {
     let now: Vec<u64> = report.drives.iter().filter(|load| !report.retired.contains(&load.drive)).map(|load| load.after).collect();
     let mean = now.iter().sum::<u64>() as f64 / now.len() as f64;
     for load in &now {
@@ -147,7 +147,7 @@ pub(crate) fn no_leaks(dir: &Path, homes: usize, what: &str) {
 }
 
 /// What is balanced stays, but for a few slices: which of many small tables has one too many depends on where the others' were when it was looked at.
-pub(crate) fn settled(again: &GrowthReport) {
+pub(crate) fn settled(again: &ResizeReport) {
     let all: u64 = again.drives.iter().map(|load| load.after).sum();
     assert!(again.bytes_moved * 20 <= all, "what is balanced stays: {again}");
     assert!(again.off_after <= again.off_before + 0.01, "{again}");
@@ -174,7 +174,7 @@ async fn grown(redundancy: &str, drives: usize, more: usize, leave: &[usize], lo
     assert!(report.added.len() == more && report.bytes_moved > 0 && report.linked > 0 && report.datasets >= 2, "{report}");
     check(&fleet, "grown").await;
     clean(&fleet, "grown").await;
-    let again = resize(&fleet, &GrowthOptions::default()).await;
+    let again = resize(&fleet, &ResizeOptions::default()).await;
     settled(&again);
     // What is written now lies on all.
     ingest(&fleet, "lab.new", &batches(10, 1000), false).await.unwrap();
@@ -275,7 +275,7 @@ async fn drives_are_balanced_within_five_per_cent_and_no_more_is_moved_than_has_
             );
             balanced(&report, 2);
             assert_eq!(query(&fleet, sum, Pushdown::Adaptive).await.unwrap(), before);
-            settled(&resize(&fleet, &GrowthOptions::default()).await);
+            settled(&resize(&fleet, &ResizeOptions::default()).await);
         }
         clean(&fleet, redundancy).await;
         drop(fleet);
@@ -303,7 +303,7 @@ async fn queries_and_ingests_go_on_beside() {
         total
     };
     // Slow enough that all of this falls into it.
-    let slowly = |options: GrowthOptions| GrowthOptions { bytes_per_s: Some(total / 8), ..options };
+    let slowly = |options: ResizeOptions| ResizeOptions { bytes_per_s: Some(total / 8), ..options };
     let work = async {
         let grown = resize(&fleet, &slowly(adding(1))).await;
         let shrunk = resize(&fleet, &slowly(retiring(&[1]))).await;
@@ -331,7 +331,7 @@ async fn queries_and_ingests_go_on_beside() {
             assert_eq!(value(&fleet, &format!("SELECT count(*) FROM {set}")).await.unwrap(), (700 * (2 + n % 3)).to_string());
         }
         // Only one at a time.
-        fleet.resize(&GrowthOptions::default(), &|_| ()).await.map(|_| ()).map_err(|e| e.kind())
+        fleet.resize(&ResizeOptions::default(), &|_| ()).await.map(|_| ()).map_err(|e| e.kind())
     };
     let ((grown, shrunk), rounds, second) = tokio::join!(work, asking, writing);
     assert!(second.is_ok() || second == Err(Kind::Conflict));
@@ -344,7 +344,7 @@ async fn queries_and_ingests_go_on_beside() {
     resize(&fleet, &adding(1)).await;
     writer.commit().await.unwrap_or_else(|e| panic!("{}", e.report()));
     assert_eq!(value(&fleet, "SELECT count(*) FROM lab.t2").await.unwrap(), "1200");
-    resize(&fleet, &GrowthOptions::default()).await;
+    resize(&fleet, &ResizeOptions::default()).await;
     clean(&fleet, "beside").await;
     drop(fleet);
     no_leaks(dir.path(), 2, "beside");
@@ -361,13 +361,13 @@ async fn what_can_not_be_done_is_refused_and_changes_nothing() {
     ingest(&fleet, "lab.t", &rows, false).await.unwrap();
     let keyed = IngestOptions { partition_by: vec!["id".into()], ..IngestOptions::default() };
     fleet.ingest_table(&name("lab.keyed"), rows[0].schema(), rows.iter().cloned().map(Ok), keyed).await.unwrap();
-    let refused = async |options: GrowthOptions, kind: Kind, text: &str| {
+    let refused = async |options: ResizeOptions, kind: Kind, text: &str| {
         let error = fleet.resize(&options, &|_| ()).await.unwrap_err();
         assert!(error.kind() == kind && error.report().contains(text), "{}", error.report());
     };
     refused(retiring(&[0]), Kind::Invalid, "add others first").await;
     refused(retiring(&[7]), Kind::Invalid, "there is no drive").await;
-    refused(GrowthOptions { addresses: vec!["127.0.0.1:1".into()], ..GrowthOptions::default() }, Kind::Invalid, "below it").await;
+    refused(ResizeOptions { addresses: vec!["127.0.0.1:1".into()], ..ResizeOptions::default() }, Kind::Invalid, "below it").await;
     // With one more there is one to take the place; with two gone there is not. Where the making of a drive was cut off, one is made.
     crate::replaced::cut_off(&dir_of(dir.path(), 3));
     assert_eq!(resize(&fleet, &adding(2)).await.added, ["drive-3", "drive-4"]);
@@ -382,7 +382,7 @@ async fn what_can_not_be_done_is_refused_and_changes_nothing() {
     // Lost, and not to leave.
     lose(dir.path(), &[2]);
     let fleet = reopen(dir.path()).await;
-    let error = fleet.resize(&GrowthOptions::default(), &|_| ()).await.unwrap_err();
+    let error = fleet.resize(&ResizeOptions::default(), &|_| ()).await.unwrap_err();
     assert!(error.kind() == Kind::Unavailable && error.to_string().contains("drive-2 is lost"), "{error}");
     // A part of this was on the lost one alone.
     let error = fleet.resize(&retiring(&[2]), &|_| ()).await.unwrap_err();
@@ -403,7 +403,7 @@ async fn a_rate_is_kept_where_drives_come_and_leave_and_are_rebuilt() {
     let rate = total / 6;
     let kept = |seconds: f64, bytes: u64| assert!(bytes > total / 10 && seconds > 0.7 * bytes as f64 / rate as f64, "{bytes} of {total} in {seconds} s");
     for options in [adding(1), retiring(&[0])] {
-        let report = resize(&fleet, &GrowthOptions { bytes_per_s: Some(rate), ..options }).await;
+        let report = resize(&fleet, &ResizeOptions { bytes_per_s: Some(rate), ..options }).await;
         kept(report.seconds, report.bytes_moved);
     }
     drop(fleet);
@@ -445,7 +445,7 @@ async fn killed_everywhere(redundancy: &str, job: Job, every: usize) {
         let again = match (leave, has(&format!("drive-{drives}")), has("drive-1")) {
             (false, false, _) => adding(1),
             (true, _, true) => retiring(&[1]),
-            _ => GrowthOptions::default(),
+            _ => ResizeOptions::default(),
         };
         let report = resize(&fleet, &again).await;
         assert!(report.left.is_empty(), "{what}: {report}");
@@ -505,7 +505,7 @@ async fn served_fleets_grow_and_shrink() {
     let error = fleet.resize(&adding(1), &|_| ()).await.unwrap_err();
     assert!(error.kind() == Kind::Invalid && error.to_string().contains("name its address"), "{error}");
     let told = AtomicU64::new(0);
-    let add = GrowthOptions { addresses: vec![drives[4].address.clone()], ..GrowthOptions::default() };
+    let add = ResizeOptions { addresses: vec![drives[4].address.clone()], ..ResizeOptions::default() };
     let report = fleet.resize(&add, &|_| _ = told.fetch_add(1, Ordering::SeqCst)).await.unwrap_or_else(|e| panic!("{}", e.report()));
     balanced(&report, 1);
     assert!(report.added == ["drive-4"] && told.into_inner() > 0 && report.notes.iter().any(|note| note.contains("--drives")), "{report}");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use skytether_common::Kind;
-use skytether_fleet::{Fleet, GrowthOptions, IngestOptions, Pushdown};
+use skytether_fleet::{Fleet, IngestOptions, Pushdown, ResizeOptions};
 
 use crate::growth::{adding, balanced, clean, no_leaks, reopen, resize, retiring, settled};
 use crate::levels::{DRIVES, SCHEME, open, open_with};
@@ -14,8 +14,8 @@ use crate::util::{CUTS, batches, ingest, name, query, value};
 /// On how many drives a root record lies: two of each of two hosts.
 const HOMES: usize = 4;
 
-fn on(host: &str, count: usize) -> GrowthOptions {
-    GrowthOptions { host: Some(host.to_owned()), ..adding(count) }
+fn on(host: &str, count: usize) -> ResizeOptions {
+    ResizeOptions { host: Some(host.to_owned()), ..adding(count) }
 }
 
 /// The host of each drive, by name.
@@ -67,7 +67,7 @@ async fn drives_come_to_hosts_and_leave_them_and_everything_stays_on_its_host() 
     assert_eq!(shares(&fleet).await, before);
     assert_eq!(answers(&fleet, Pushdown::Adaptive).await, whole);
     clean(&fleet, "grown").await;
-    settled(&resize(&fleet, &GrowthOptions::default()).await);
+    settled(&resize(&fleet, &ResizeOptions::default()).await);
     // What is written now lies on all of them.
     ingest(&fleet, "lab.new", &batches(16, 1000), false).await.unwrap();
     assert_eq!(fleet.describe(&name("lab.new")).await.unwrap().table("data").unwrap().partitions.len(), 12);
@@ -106,9 +106,9 @@ async fn lost_drives_leave_and_others_of_their_hosts_take_what_they_had() {
     let error = fleet.resize(&retiring(&[4, 8]), &|_| ()).await.unwrap_err();
     assert!(error.kind() == Kind::Invalid && error.report().contains("1 would have so many: add others first"), "{}", error.report());
     // In one go: which host gets the one that comes is said.
-    let error = fleet.resize(&GrowthOptions { retire: retiring(&[4, 8]).retire, ..on("host-1", 1) }, &|_| ()).await.unwrap_err();
+    let error = fleet.resize(&ResizeOptions { retire: retiring(&[4, 8]).retire, ..on("host-1", 1) }, &|_| ()).await.unwrap_err();
     assert!(error.report().contains("2 would have so many"), "{}", error.report());
-    let both = |host: &str, gone: usize| GrowthOptions { retire: retiring(&[gone]).retire, ..on(host, 1) };
+    let both = |host: &str, gone: usize| ResizeOptions { retire: retiring(&[gone]).retire, ..on(host, 1) };
     // While one is lost that stays, nothing moves; the blank drive has come nevertheless.
     let error = fleet.resize(&both("host-1", 4), &|_| ()).await.unwrap_err();
     assert!(error.kind() == Kind::Unavailable && error.report().contains("drive-8 is lost"), "{}", error.report());
@@ -130,7 +130,7 @@ async fn new_hosts_are_used_once_they_have_enough_drives_and_may_take_the_place_
     let fleet = open(dir.path()).await.unwrap();
     fill(&fleet).await;
     let (whole, before) = (answers(&fleet, Pushdown::Full).await, shares(&fleet).await);
-    let refused = async |options: GrowthOptions, kind: Kind, text: &str| {
+    let refused = async |options: ResizeOptions, kind: Kind, text: &str| {
         let error = fleet.resize(&options, &|_| ()).await.unwrap_err();
         assert!(error.kind() == kind && error.report().contains(text), "{}", error.report());
     };
@@ -164,7 +164,7 @@ async fn new_hosts_are_used_once_they_have_enough_drives_and_may_take_the_place_
     survives(dir.path(), &[&[0, 1, 2, 6, 9], &[9, 10, 11, 1, 7]], &whole).await;
     lose(dir.path(), &[6, 7, 8]);
     let fleet = reopen(dir.path()).await;
-    let report = resize(&fleet, &GrowthOptions { retire: retiring(&[6, 7, 8]).retire, ..on("host-2b", 3) }).await;
+    let report = resize(&fleet, &ResizeOptions { retire: retiring(&[6, 7, 8]).retire, ..on("host-2b", 3) }).await;
     assert!(report.left.is_empty() && report.bytes_moved > 0, "{report}");
     assert_eq!(answers(&fleet, Pushdown::Adaptive).await, whole);
     clean(&fleet, "without the lost host").await;

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use skytether_common::{Kind, PartitionName, Result};
 use skytether_drive::{Cse, DriveOptions};
 use skytether_fleet::{
-    DatasetKind, Fleet, GrowthOptions, HostOptions, IndexInfo, ListIndexes, NewIndex, OldIndex, Placement, Pushdown, QueryOptions, Receipt, RepairOptions,
+    DatasetKind, Fleet, HostOptions, IndexInfo, ListIndexes, NewIndex, OldIndex, Placement, Pushdown, QueryOptions, Receipt, RepairOptions, ResizeOptions,
 };
 use skytether_host::{Founding, Host};
 use skytether_store::disk::{DiskStore, DriveIdentity};
@@ -409,7 +409,7 @@ async fn indexes_that_are_made_and_dropped_while_data_moves_are_so_afterwards() 
             });
         }
     };
-    let report = fleet.resize(&GrowthOptions { count: 1, ..GrowthOptions::default() }, &tell).await.unwrap_or_else(|e| panic!("{}", e.report()));
+    let report = fleet.resize(&ResizeOptions { count: 1, ..ResizeOptions::default() }, &tell).await.unwrap_or_else(|e| panic!("{}", e.report()));
     assert!(changed.is_completed() && report.datasets == 1, "{report}");
     let listed = fleet.indexes(&ListIndexes::default()).await.unwrap();
     assert_eq!(listed.iter().map(|info| info.index.name.as_str()).collect::<Vec<_>>(), ["x"]);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use skytether_common::{Error, Result};
 use skytether_device::{CseInfo, Layer};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
-use skytether_fleet::{DatasetKind, GrowthOptions, HostOptions, Placement, RepairOptions, ScrubOptions};
+use skytether_fleet::{DatasetKind, HostOptions, Placement, RepairOptions, ResizeOptions, ScrubOptions};
 use skytether_host::MEMBERSHIP_KEY;
 use skytether_host::{Founding, Host, UnavailableDrive};
 use skytether_store::disk::DriveIdentity;
@@ -161,7 +161,7 @@ async fn child() {
             // As above.
             let ids: Vec<Uuid> = members.into_iter().chain([id]).collect();
             fs::write(dir.join("fleet.json"), serde_json::to_vec(&serde_json::json!({"format": 1, "drives": ids})).unwrap()).unwrap();
-            host.resize(vec![new], &GrowthOptions::default(), &|_| ()).await.unwrap();
+            host.resize(vec![new], &ResizeOptions::default(), &|_| ()).await.unwrap();
         }
         Job::Retire => {
             host.resize(Vec::new(), &retiring(&[1]), &|_| ()).await.unwrap();

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use skytether_common::{Detail, Error, Key, Kind, Result};
 use skytether_device::{Capabilities, CseInfo, Layer};
 use skytether_drive::{Cse, Drive, Storage};
-use skytether_fleet::{DatasetKind, GrowthOptions, GrowthReport, HostOptions, Placement, Pushdown, QueryOptions, Scheme, ScrubOptions};
+use skytether_fleet::{DatasetKind, HostOptions, Placement, Pushdown, QueryOptions, ResizeOptions, ResizeReport, Scheme, ScrubOptions};
 pub(crate) use skytether_host::MEMBERSHIP_KEY as FLEET;
 use skytether_host::Membership;
 use skytether_host::{Founding, Host};
@@ -127,8 +127,8 @@ pub(crate) fn holds(rows: usize) -> String {
     format!("{} | {sum}", 4 * rows)
 }
 
-pub(crate) async fn retire(host: &Host, drive: usize) -> Result<GrowthReport> {
-    host.resize(Vec::new(), &GrowthOptions { retire: vec![format!("drive-{drive}")], ..GrowthOptions::default() }, &|_| {}).await
+pub(crate) async fn retire(host: &Host, drive: usize) -> Result<ResizeReport> {
+    host.resize(Vec::new(), &ResizeOptions { retire: vec![format!("drive-{drive}")], ..ResizeOptions::default() }, &|_| {}).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -183,7 +183,7 @@ async fn a_retirement_that_only_some_heard_of_is_finished_by_the_next() {
                 }
             }
             // It is as any blank drive.
-            let came = again.resize(vec![drives.way(3)], &GrowthOptions::default(), &|_| {}).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
+            let came = again.resize(vec![drives.way(3)], &ResizeOptions::default(), &|_| {}).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
             assert_eq!(came.added, ["drive-3"], "{what}");
             assert!(!drives.is_blank(3));
         }
@@ -201,10 +201,10 @@ async fn a_coming_that_only_some_heard_of_is_finished_by_the_next() {
                 store(&host, dataset, rows).await.unwrap();
             }
             drives.fail(fails, FLEET, made);
-            let first = host.resize(vec![drives.way(3)], &GrowthOptions::default(), &|_| {}).await;
+            let first = host.resize(vec![drives.way(3)], &ResizeOptions::default(), &|_| {}).await;
             assert!(drives.failed() && first.is_err(), "{what}: {first:?}");
             store(&host, "lab.new", 200).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
-            host.resize(vec![drives.way(3)], &GrowthOptions::default(), &|_| {}).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
+            host.resize(vec![drives.way(3)], &ResizeOptions::default(), &|_| {}).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
             let again = drives.host(&[0, 1, 2, 3], redundancy).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
             for host in [&host, &again] {
                 for (dataset, rows_of) in BEFORE.into_iter().chain([("lab.new", 200)]) {

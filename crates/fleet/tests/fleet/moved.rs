@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use skytether_common::{Error, Generation, Key, Kind, PartitionName, Result};
 use skytether_device::{CseInfo, Layer};
 use skytether_drive::Cse;
-use skytether_fleet::{DatasetKind, Fleet, GrowthOptions, GrowthReport, Placement, QueryOptions, RepairOptions, ScrubOptions};
+use skytether_fleet::{DatasetKind, Fleet, Placement, QueryOptions, RepairOptions, ResizeOptions, ResizeReport, ScrubOptions};
 use skytether_host::{DatasetWriter, Founding, Host, RootRecord};
 use skytether_store::{Expect, Op, SliceStore, Version};
 use tokio::sync::Semaphore;
@@ -173,8 +173,8 @@ impl Sky {
         Host::join((0..count).map(|at| self.way(at)).collect(), options(redundancy), Founding::EmptyDrives).await.unwrap_or_else(|e| panic!("{}", e.report())).0
     }
 
-    async fn add(&self, host: &Host, at: usize) -> Result<GrowthReport> {
-        host.resize(vec![self.way(at)], &GrowthOptions::default(), &|_| {}).await
+    async fn add(&self, host: &Host, at: usize) -> Result<ResizeReport> {
+        host.resize(vec![self.way(at)], &ResizeOptions::default(), &|_| {}).await
     }
 
     fn keys(&self, at: usize) -> Vec<Key> {
@@ -553,7 +553,7 @@ async fn a_drive_whose_coming_was_cut_off_stays_in_the_list() {
     sky.watch.when(Does::Waits, move |at, asked| at == 1 && matches!(asked, Asked::Change(batch) if batch.iter().any(names_it)));
     let (coming, way) = (host.clone(), sky.way(3));
     let id = way.info().id;
-    let coming = tokio::spawn(async move { coming.resize(vec![way], &GrowthOptions::default(), &|_| {}).await });
+    let coming = tokio::spawn(async move { coming.resize(vec![way], &ResizeOptions::default(), &|_| {}).await });
     sky.watch.reached().await;
     coming.abort();
     assert!(coming.await.unwrap_err().is_cancelled());

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use skytether_common::{Error, Kind, Result};
-use skytether_fleet::{GrowthOptions, GrowthReport, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
+use skytether_fleet::{RepairOptions, RepairReport, ResizeOptions, ResizeReport, ScrubOptions, ScrubReport};
 use skytether_store::SliceStore;
 
 use super::{FLEET, Living, NAMES, Storm, WORK};
@@ -188,8 +188,8 @@ impl Storm {
                 self.log.push(format!("  {} come, {retire:?} leave", new.len()));
                 retires = new.is_empty();
                 let to = (self.hosts > 0 && !retires).then(|| self.box_of(self.founders));
-                let options = GrowthOptions { retire, host: to, ..GrowthOptions::default() };
-                let resized = async { host.host.resize(new, &options, &|_| ()).await.map(|report| GrowthReport { seconds: 0.0, ..report }.to_string()) };
+                let options = ResizeOptions { retire, host: to, ..ResizeOptions::default() };
+                let resized = async { host.host.resize(new, &options, &|_| ()).await.map(|report| ResizeReport { seconds: 0.0, ..report }.to_string()) };
                 host.lives(resized).await
             }
         };
