@@ -159,10 +159,10 @@ impl ScanPlanner {
             limits: Limits { memory: options.limits.memory.min((options.memory_limit / 4) as u64), ..options.limits },
             engines,
         };
-        if let (Moving::AsNeeded, Policy::Adaptive, Some(redundancy)) = (options.moving, policy, &table.redundancy) {
-            if is_worked_off_above(redundancy.scheme, &lost, read, &moves) {
-                moves.policy = Policy::Static(Rung::Raw);
-            }
+        if let (Moving::AsNeeded, Policy::Adaptive, Some(redundancy)) = (options.moving, policy, &table.redundancy)
+            && is_worked_off_above(redundancy.scheme, &lost, read, &moves)
+        {
+            moves.policy = Policy::Static(Rung::Raw);
         }
         Ok(Some(moves))
     }
