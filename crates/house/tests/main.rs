@@ -4,6 +4,7 @@
 mod circles;
 mod crate_graph;
 mod error_texts;
+mod examples;
 mod imports;
 mod storage_crates;
 mod workspace;

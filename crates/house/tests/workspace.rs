@@ -17,6 +17,8 @@ pub(crate) struct Member {
     pub(crate) dependencies: Vec<String>,
     /// The root files of its library and programs, relative to `directory`.
     pub(crate) roots: Vec<String>,
+    /// Whether `cargo test --doc` looks at its library.
+    pub(crate) doctest: bool,
 }
 
 /// The directory of the workspace.
@@ -56,9 +58,10 @@ fn member(package: &Value) -> Option<Member> {
         let kinds = target["kind"].as_array().map(Vec::as_slice).unwrap_or_default();
         kinds.iter().any(|kind| kind.as_str().is_some_and(|kind| kind == "bin" || kind == "proc-macro" || kind.ends_with("lib")))
     };
+    let doctest = package["targets"].as_array()?.iter().any(|target| target["doctest"] == true);
     let roots = package["targets"].as_array()?.iter().filter(is_root);
     let roots = roots.filter_map(|target| Some(Path::new(target["src_path"].as_str()?).strip_prefix(&directory).ok()?.to_str()?.to_owned())).collect();
-    Some(Member { name, directory, dependencies, roots })
+    Some(Member { name, directory, dependencies, roots, doctest })
 }
 
 fn ours(name: &Value) -> Option<String> {
